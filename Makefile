@@ -1,0 +1,57 @@
+# `make demo` trains and analyzes a real model, `make test` checks everything. Both set up .venv/ by themselves.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+# The first Python on the path that is new enough; `make demo PYTHON=/some/python3` chooses another.
+PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
+	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && break; done)
+BIN := .venv/bin
+RUN := run/demo
+
+.PHONY: help demo test lint bench-overhead clean
+
+help:
+	@echo "make demo            train a 10M-parameter model on 2 processes, then say where its step time went (2 min)"
+	@echo "make test            ruff, mypy and all tests"
+	@echo "make lint            ruff and mypy only"
+	@echo "make bench-overhead  what tracing costs a training step on this machine"
+
+# One thread a rank: two ranks share this machine.
+demo: export OMP_NUM_THREADS := 1
+demo: .venv/.ready-to-run
+	$(BIN)/torchrun --standalone --nproc-per-node 2 examples/1_char_gpt.py $(RUN)
+	@echo
+	$(BIN)/ddptrace analyze $(RUN)
+	@echo
+	@echo "Open $(RUN)/analysis/report.html in a browser, and $(RUN)/analysis/trace.json.gz in https://ui.perfetto.dev"
+
+test: lint
+	$(BIN)/python -m pytest
+
+lint: .venv/.ready-to-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench-overhead: .venv/.ready-to-run
+	$(BIN)/python -m ddptrace.bench.overhead
+
+clean:
+	rm -rf .venv run dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+
+# Installed again only when what is to be installed changed.
+.venv/.ready-to-run: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch]'
+	@touch $@
+
+.venv/.ready-to-test: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch,dev]'
+	@touch $@ .venv/.ready-to-run
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "ddptrace needs Python 3.11 or newer, and none is on the PATH: install one," \
+		"or say where it is with make PYTHON=/path/to/python3" >&2; exit 1; }
+	$(PYTHON) -m venv .venv

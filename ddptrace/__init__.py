@@ -1,0 +1,33 @@
+"""ddptrace: where the step time of distributed PyTorch training goes, bucket by bucket.
+
+    with ddptrace.trace("run/"):
+        train()
+
+    result = ddptrace.analyze("run/")
+
+Importing this module brings in neither torch nor anything else that is heavy.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ddptrace.errors import DdptraceError, RunDirectoryError, TraceStateError
+
+if TYPE_CHECKING:
+    from ddptrace.analysis import Result
+    from ddptrace.analyzer import analyze
+    from ddptrace.tracing import trace
+
+__version__ = "0.1.0"
+__all__ = ["DdptraceError", "Result", "RunDirectoryError", "TraceStateError", "__version__", "analyze", "trace"]
+
+_HOMES = {"trace": "ddptrace.tracing", "analyze": "ddptrace.analyzer", "Result": "ddptrace.analysis"}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'ddptrace' has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_HOMES[name]), name)

@@ -1,0 +1,92 @@
+"""Which bucket costs the step most, why, and what to try."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ddptrace.analysis.summary import BucketSummary, Summary
+from ddptrace.analysis.view import View
+from ddptrace.load.tables import Finding, Reducer
+
+WELL_HIDDEN_RATIO = 0.02
+"""Exposed communication below this share of the step is not worth a change."""
+
+
+def bucket_findings(summary: Summary, views: Sequence[View]) -> Iterator[Finding]:
+    """About bucket sizes, then about the typical step."""
+    yield from _over_cap([reducer for view in views for reducer in view.rank.reducers])
+    exposed = next((part for part in summary.parts if part.name == "exposed_comm"), None)
+    if exposed is None or not summary.comm_ns:
+        return
+    if exposed.ratio < WELL_HIDDEN_RATIO:
+        yield Finding("well-hidden", "info", "run", (
+            f"Communication is well hidden: {_percent(exposed.ratio)} of the step waits for it ({_ms(exposed.ns)}"
+            f" exposed of {_ms(summary.comm_ns)}, median of {summary.steps} steps): look for time elsewhere."
+        ))  # fmt: skip
+    elif summary.worst is not None and 2 * sum(one.exposed_charged_ns or 0 for one in summary.buckets) >= exposed.ns:
+        yield _exposed(summary.worst, summary)
+    else:
+        yield Finding("exposed-communication", "warning", "run", (
+            f"{_ms(exposed.ns)} of communication are exposed, {_percent(exposed.ratio)} of the step, and most of"
+            " it carries no gradient bucket: see the collectives with most exposed_charged_ns, and issue them with"
+            " async_op=True before work that does not need them."
+        ))  # fmt: skip
+
+
+def _over_cap(reducers: Sequence[Reducer]) -> Iterator[Finding]:
+    """Parameters that alone are larger than a bucket may be; every rank has the same."""
+    told = set()
+    for reducer in reducers:
+        cap = reducer.bucket_cap_nbytes
+        for parameter in reducer.parameters:
+            if cap is not None and parameter.nbytes > cap and (reducer.reducer, parameter.name) not in told:
+                told.add((reducer.reducer, parameter.name))
+                yield Finding("bucket-over-cap", "info", f"reducer {reducer.reducer}", (
+                    f"Parameter {parameter.name} alone has {_mib(parameter.nbytes)}, more than the bucket cap of"
+                    f" {_mib(cap)}: its bucket cannot be made smaller by a smaller cap, only by splitting the"
+                    " parameter."
+                ))  # fmt: skip
+
+
+def _exposed(worst: BucketSummary, summary: Summary) -> Finding:
+    where = f"reducer {worst.reducer}, layout {worst.layout}, bucket {worst.index}"
+    names = worst.parameters
+    holds = f" ({names[0]} to {names[-1]})" if len(names) > 1 else f" ({names[0]})" if names else ""
+    return Finding("exposed-bucket", "warning", where, (
+        f"Bucket {worst.index}{holds} costs the step most: {_ms(worst.exposed_charged_ns or 0)} of its communication"
+        f" are exposed, {_percent(worst.step_ratio or 0)} of the step; {_next_look(worst, summary)}"
+    ))  # fmt: skip
+
+
+def _next_look(worst: BucketSummary, summary: Summary) -> str:
+    """The likeliest reason first."""
+    compute = next(part.ns for part in summary.parts if part.name == "compute")
+    if summary.comm_ns is not None and summary.comm_ns > compute:
+        return (
+            f"the step communicates longer ({_ms(summary.comm_ns)}) than it computes ({_ms(compute)}), so no bucket"
+            " size can hide it all: send fewer bytes (a compressing hook, gradient accumulation) or use a faster"
+            " link."
+        )
+    if (worst.queue_ns or 0) > (worst.exposed_charged_ns or 0):
+        return (
+            f"it stood in the queue for {_ms(worst.queue_ns or 0)} behind earlier buckets: look at what they wait for,"
+            " and at a slow rank."
+        )
+    if worst.is_last:
+        return (
+            "it is the last of its layout and begins when backward has little left to compute: a smaller bucket_cap_mb"
+            " makes the last bucket smaller."
+        )
+    return "it is not the last one: look at when its gradients became ready, and at which rank arrived late."
+
+
+def _ms(ns: int) -> str:
+    return f"{ns / 1e6:.1f} ms"
+
+
+def _mib(nbytes: int) -> str:
+    return f"{nbytes / 2**20:.1f} MiB"
+
+
+def _percent(ratio: float) -> str:
+    return f"{100 * ratio:.1f} %"

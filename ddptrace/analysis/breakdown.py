@@ -1,0 +1,77 @@
+"""Where each step's time went: integer parts of its window that add up exactly."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+
+from ddptrace.analysis.execution import weakest
+from ddptrace.analysis.intervals import Ints, Measure, intersect, pairs, subtract, union
+from ddptrace.analysis.phases import phase_totals
+from ddptrace.analysis.shares import Shares
+from ddptrace.analysis.tables import StepRow
+from ddptrace.analysis.view import View
+from ddptrace.load.tables import Intervals
+from ddptrace.schema import Evidence
+
+
+def step_rows(view: View, shares: Shares) -> list[StepRow]:
+    """One row per step of the rank, in time order."""
+    columns = *_parts(view), *phase_totals(view.steps, view.phases).T
+    numbers = zip(*(column.tolist() for column in columns), strict=True)
+    waits, evidence = _waits(view), _evidence(view, shares)
+    paused = _within(view, union(pairs((p.begin_at_ns, p.end_at_ns) for p in view.rank.pauses))).tolist()
+    rows = []
+    for position, (window, compute, comm, hidden, memory, *phases) in enumerate(numbers):
+        mark = view.rank.steps[position]
+        other, data, forward, backward, optimizer = phases
+        rows.append(StepRow(
+            rank=view.rank.rank, step=mark.ordinal, begin_at_ns=mark.begin_at_ns, end_at_ns=mark.end_at_ns,
+            wall_ns=mark.end_at_ns - mark.begin_at_ns, window_ns=window, compute_ns=compute, comm_ns=comm,
+            hidden_ns=hidden, exposed_comm_ns=comm - hidden, exposed_memory_ns=memory,
+            idle_ns=window - compute - (comm - hidden) - memory, overlap_ratio=hidden / comm if comm else None,
+            evidence=evidence.get(position), data_ns=data, forward_ns=forward, backward_ns=backward,
+            optimizer_ns=optimizer, other_ns=other, wait_ns=waits[position], paused_ns=paused[position],
+            profiled=bool(view.profiled[position]), ended_by=mark.ended_by.name.lower(),
+        ))  # fmt: skip
+    return rows
+
+
+def _parts(view: View) -> tuple[Ints, Ints, Ints, Ints, Ints]:
+    """By step: window, compute, comm, hidden, exposed memory."""
+    begins, ends = view.windows.begins, view.windows.ends
+    comm = communicating(view)
+    memory = subtract(subtract(view.memory, view.compute), comm)
+    unions = (view.compute, comm, intersect(comm, view.compute), memory)
+    compute_ns, comm_ns, hidden_ns, memory_ns = (Measure(part).within(begins, ends) for part in unions)
+    return ends - begins, compute_ns, comm_ns, hidden_ns, memory_ns
+
+
+def communicating(view: View) -> Intervals:
+    """Union of all executions that are known."""
+    known = ((c.begin_at_ns, c.end_at_ns) for c in view.comms)
+    return union(pairs((begin, end) for begin, end in known if begin is not None and end is not None))
+
+
+def _waits(view: View) -> list[int | None]:
+    """By step: how long the host was blocked, without what it computed meanwhile. None where the step has
+    communication and of none of it is known whether the host waited."""
+    waited = _within(view, subtract(view.waits.host, view.compute)).tolist()
+    known: dict[int, bool] = defaultdict(bool)
+    launches = np.array([comm.launch_at_ns for comm in view.comms], np.int64)
+    for comm, step in zip(view.comms, view.steps.at(launches).tolist(), strict=True):
+        known[step] |= comm.seq in view.waits.by_seq
+    return [ns if ns or known.get(step, True) else None for step, ns in enumerate(waited)]
+
+
+def _evidence(view: View, shares: Shares) -> dict[int, Evidence | None]:
+    """By step: the weakest evidence of what communicated in it."""
+    seen: dict[int, set[Evidence | None]] = defaultdict(set)
+    for step, comm in zip(shares.step.tolist(), shares.comm.tolist(), strict=True):
+        seen[step].add(view.comms[comm].evidence)
+    return {step: weakest(evidences) for step, evidences in seen.items()}
+
+
+def _within(view: View, spans: Intervals) -> Ints:
+    return Measure(spans).within(view.steps.begins, view.steps.ends)

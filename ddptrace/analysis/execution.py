@@ -1,0 +1,113 @@
+"""When each communication ran, and what that knowledge rests on."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from ddptrace.load.tables import Call, HookCall, RankRun
+from ddptrace.schema import Evidence
+
+Exec = tuple[int, int, Evidence]
+
+_WEAKNESS = {evidence: evidence.weakness for evidence in Evidence}
+_NOT_QUEUED = ("send", "recv", "monitored_barrier")  # these run on the caller's thread, past the backend's queue
+
+
+@dataclass(frozen=True, slots=True)
+class Communication:
+    """A collective call, or a hook that communicated by other means (`call` is None). Begin, end and evidence of its
+    execution are None together where nothing tells them."""
+
+    seq: int
+    launch_at_ns: int
+    issued_at_ns: int  # the host was free again
+    begin_at_ns: int | None
+    end_at_ns: int | None
+    evidence: Evidence | None
+    call: Call | None
+    hook: HookCall | None  # that issued the call, or that is the communication
+
+    @property
+    def done_at_ns(self) -> int | None:
+        if self.call is not None:
+            return self.call.done_at_ns
+        return self.hook.done_at_ns if self.hook else None
+
+    @property
+    def released_at_ns(self) -> int | None:
+        """When its result could be used: a hook's future may complete after the collective it rests on."""
+        if self.end_at_ns is None or self.hook is None or self.hook.done_at_ns is None:
+            return self.end_at_ns
+        return max(self.end_at_ns, self.hook.done_at_ns)
+
+
+def weakest(evidences: Iterable[Evidence | None]) -> Evidence | None:
+    """What all of them together rest on; None tells nothing and is left out."""
+    return max((one for one in evidences if one is not None), key=_WEAKNESS.__getitem__, default=None)
+
+
+def communications(rank: RankRun) -> tuple[Communication, ...]:
+    """Every communication of the rank, in launch order."""
+    hooks = {hook.seq: hook for hook in rank.hooks}
+    execs = _execs(rank)
+    found = [_of_call(call, execs.get(call.seq), hooks) for call in rank.calls]
+    issuing = {call.hook for call in rank.calls}
+    found += [_of_hook(hook) for hook in rank.hooks if hook.seq not in issuing]
+    return tuple(sorted(found, key=lambda comm: (comm.launch_at_ns, comm.seq)))
+
+
+def _of_call(call: Call, ran: Exec | None, hooks: dict[int, HookCall]) -> Communication:
+    begin, end, evidence = ran or (None, None, None)
+    hook = None if call.hook is None else hooks.get(call.hook)
+    issued = max(call.issued_at_ns, call.launch_at_ns)
+    return Communication(call.seq, call.launch_at_ns, issued, begin, end, evidence, call, hook)
+
+
+def _of_hook(hook: HookCall) -> Communication:
+    """The hook's whole time is the communication: nothing inside it was seen."""
+    begin, end, evidence = None, None, None
+    if hook.done_at_ns is not None:
+        begin, end, evidence = hook.begin_at_ns, max(hook.begin_at_ns, hook.done_at_ns), Evidence.CALLBACK
+    return Communication(hook.seq, hook.begin_at_ns, hook.end_at_ns, begin, end, evidence, None, hook)
+
+
+def _execs(rank: RankRun) -> dict[int, Exec]:
+    """Execution by seq, of the calls for which anything tells it."""
+    threads = {group.name: group.threads for group in rank.groups}
+    queues: dict[str, list[Call]] = {}
+    for call in sorted(rank.calls, key=lambda call: (call.launch_at_ns, call.seq)):
+        queues.setdefault(call.group, []).append(call)
+    return {seq: ran for group, calls in queues.items() for seq, ran in _walk(calls, threads.get(group))}
+
+
+def _walk(calls: list[Call], threads: int | None) -> Iterator[tuple[int, Exec]]:
+    """One group's calls in launch order through its backend's queue of `threads` workers.
+
+    launch   A B C
+    worker 1   [A------)[C---)     C's start is inferred: the first worker that was free
+    worker 2   [B----------)
+    """
+    free = [calls[0].launch_at_ns] * threads if threads else []
+    for call in calls:
+        queue = [] if call.op.startswith(_NOT_QUEUED) else free
+        ran = _exec(call, queue[0] if queue else call.launch_at_ns)
+        if ran is None:
+            continue
+        if queue and ran[2] is not Evidence.HOST:  # the end of a wait does not tell when the worker was free
+            heapq.heapreplace(queue, ran[1])
+        yield call.seq, ran
+
+
+def _exec(call: Call, free_at_ns: int) -> Exec | None:
+    """Execution of a call that could not begin before `free_at_ns`, by the strongest evidence there is."""
+    if call.exec is not None:
+        return call.exec.begin_at_ns, max(call.exec.begin_at_ns, call.exec.end_at_ns), call.exec.evidence
+    launch = call.launch_at_ns
+    if call.done_at_ns is not None:
+        end = max(call.done_at_ns, launch)
+        return min(max(launch, free_at_ns), end), end, Evidence.CALLBACK
+    if call.waits:
+        return launch, max(launch, *(end for _, end in call.waits)), Evidence.HOST
+    return None

@@ -1,0 +1,93 @@
+"""Arithmetic of half-open integer intervals. A *union* is an int64 array of shape (n, 2): sorted, apart, none empty."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddptrace.load.tables import Intervals
+
+Ints = NDArray[np.int64]
+
+EMPTY: Final[Intervals] = np.empty((0, 2), np.int64)
+
+
+def pairs(items: Iterable[tuple[int, int]]) -> Intervals:
+    """(begin, end) pairs as an array of shape (n, 2), in their order."""
+    return np.array(list(items), np.int64).reshape(-1, 2)
+
+
+def union(*parts: Intervals) -> Intervals:
+    """Every instant that any interval of any part holds; the parts may overlap and be in any order."""
+    spans = np.concatenate(parts) if parts else EMPTY
+    spans = spans[spans[:, 1] > spans[:, 0]]
+    if not len(spans):
+        return EMPTY
+    spans = spans[np.argsort(spans[:, 0], kind="stable")]
+    reach = np.maximum.accumulate(spans[:, 1])
+    opens = np.flatnonzero(np.append(True, spans[1:, 0] > reach[:-1]))
+    return np.column_stack((spans[opens, 0], reach[np.append(opens[1:], len(spans)) - 1]))
+
+
+def merged(spans: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Union of a few spans, where arrays would cost more than they save; empty ones that touch nothing stay."""
+    out: list[tuple[int, int]] = []
+    for begin, end in sorted(spans):
+        if out and begin <= out[-1][1]:
+            out[-1] = (out[-1][0], max(end, out[-1][1]))
+        else:
+            out.append((begin, end))
+    return tuple(out)
+
+
+def intersect(a: Intervals, b: Intervals) -> Intervals:
+    """Instants that lie in both unions."""
+    return _where(a, b, 3)
+
+
+def subtract(a: Intervals, b: Intervals) -> Intervals:
+    """Instants of the union `a` that the union `b` does not hold."""
+    return _where(a, b, 1)
+
+
+def clip(a: Intervals, begin: int, end: int) -> Intervals:
+    """The part of the union `a` inside [begin, end)."""
+    return union(np.clip(a, begin, end))
+
+
+def total(a: Intervals) -> int:
+    """Length of the union."""
+    return int((a[:, 1] - a[:, 0]).sum())
+
+
+def _where(a: Intervals, b: Intervals, wanted: int) -> Intervals:
+    """Sweep over all ends of both unions, an instant's code being 1 inside `a` plus 2 inside `b`."""
+    at = np.concatenate((a[:, 0], a[:, 1], b[:, 0], b[:, 1]))
+    change = np.repeat(np.array([1, -1, 2, -2]), (len(a), len(a), len(b), len(b)))
+    order = np.argsort(at, kind="stable")
+    edges, code = at[order], np.cumsum(change[order])
+    hits = np.flatnonzero(code[:-1] == wanted)
+    return union(np.column_stack((edges[hits], edges[hits + 1])))
+
+
+class Measure:
+    """How much of a union lies in an interval: O(log n) per question, and many questions at once."""
+
+    def __init__(self, a: Intervals) -> None:
+        self._begins, self._ends = a[:, 0], a[:, 1]
+        self._before = np.append(0, np.cumsum(a[:, 1] - a[:, 0]))
+
+    def within(self, begins: Ints, ends: Ints) -> Ints:
+        """Length of the union inside each [begin, end); the arrays have one shape."""
+        return self._until(ends) - self._until(begins)
+
+    def _until(self, at: Ints) -> Ints:
+        """Length of the union before each instant."""
+        if not len(self._begins):
+            return np.zeros(np.shape(at), np.int64)
+        started = np.searchsorted(self._begins, at, side="right")
+        unspent = np.maximum(self._ends[np.maximum(started - 1, 0)] - at, 0)
+        return np.asarray(self._before[started] - np.where(started > 0, unspent, 0), np.int64)

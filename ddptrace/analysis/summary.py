@@ -1,0 +1,191 @@
+"""What a person should know in ten seconds: the typical step, and which bucket costs it most."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Final
+
+from ddptrace.analysis.execution import weakest
+from ddptrace.analysis.tables import BucketRow, Result, StepRow, Table
+from ddptrace.schema import Evidence
+
+PARTS: Final = ("compute", "exposed_comm", "exposed_memory", "idle")
+PHASES: Final = ("data", "forward", "backward", "optimizer", "other")
+PAUSED_MAX_RATIO: Final = 0.01
+
+BucketKey = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A named part of the typical step. `ratio`: its share of all typical steps' time; `ns`: that share of their median
+    step. Shares of a partition add up to the whole, which medians of the parts would not."""
+
+    name: str
+    ns: int
+    ratio: float
+
+
+@dataclass(frozen=True, slots=True)
+class BucketSummary:
+    """One bucket over the typical steps: median per step of each rank, then the mean over ranks. A bucket that is sent
+    several times in a step counts with their sum. None where no step knows it."""
+
+    reducer: int
+    layout: int
+    index: int
+    nbytes: int
+    parameters: tuple[str, ...]
+    steps: int  # (rank, step) pairs that it was sent in
+    is_last: bool  # of its layout: launched when backward has nothing left to compute
+    comm_ns: int | None
+    hidden_ns: int | None
+    exposed_charged_ns: int | None
+    wait_ns: int | None
+    queue_ns: int | None
+    step_ratio: float | None  # exposed_charged / wall of the typical step
+    evidence: Evidence | None  # the weakest
+
+
+@dataclass(frozen=True, slots=True)
+class RankSummary:
+    """Typical step of one rank; medians over its `steps` typical steps."""
+
+    rank: int
+    steps: int
+    wall_ns: int
+    compute_ns: int
+    exposed_comm_ns: int
+    idle_ns: int
+    overlap_ratio: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The typical step. `steps` (rank, step) pairs were taken, `population` says which; times are medians over them
+    (but see `Share`), None where there are none."""
+
+    steps: int
+    population: str
+    profiled: bool
+    wall_ns: int | None
+    window_ns: int | None
+    comm_ns: int | None
+    hidden_ns: int | None
+    wait_ns: int | None  # over the steps where it is known
+    overlap_ratio: float | None  # all hidden / all comm; None without communication
+    evidence: Evidence | None  # the weakest
+    parts: tuple[Share, ...]  # compute, exposed_comm, exposed_memory, idle: a partition of the window
+    phases: tuple[Share, ...]  # data, forward, backward, optimizer, other: a partition of the wall time
+    buckets: Table[BucketSummary]  # most exposed first
+    worst: BucketSummary | None  # None where no bucket was exposed
+    ranks: Table[RankSummary]
+
+
+def summarize(result: Result) -> Summary:
+    """The typical step of a run, over all ranks together."""
+    steps, population = typical_steps(result.steps)
+    buckets = _buckets(result, steps)
+    exposed = [bucket for bucket in buckets if bucket.exposed_charged_ns]
+    waits = [row.wait_ns for row in steps if row.wait_ns is not None]
+    return Summary(
+        steps=len(steps), population=population, profiled=bool(steps) and all(row.profiled for row in steps),
+        wall_ns=_median(row.wall_ns for row in steps), window_ns=_median(row.window_ns for row in steps),
+        comm_ns=_median(row.comm_ns for row in steps), hidden_ns=_median(row.hidden_ns for row in steps),
+        wait_ns=_median(waits), overlap_ratio=_overlap(steps), evidence=weakest(row.evidence for row in steps),
+        parts=_shares(steps, PARTS, "window_ns"), phases=_shares(steps, PHASES, "wall_ns"),
+        buckets=Table(BucketSummary, buckets), worst=exposed[0] if exposed else None,
+        ranks=Table(RankSummary, _ranks(steps)),
+    )  # fmt: skip
+
+
+def typical_steps(rows: Sequence[StepRow]) -> tuple[list[StepRow], str]:
+    """The steps to judge a run by, and in words which they are: no rank's first step (it builds and warms up), none
+    that ddptrace itself held up, and if any of these were profiled, only those. Where nothing is left, all steps."""
+    first = {row.rank: row.step for row in reversed(rows)}
+    steady = [row for row in rows if row.step != first[row.rank] and row.paused_ns <= PAUSED_MAX_RATIO * row.wall_ns]
+    if not steady:
+        return list(rows), "all steps" if rows else "no step"
+    profiled = [row for row in steady if row.profiled]
+    if profiled:
+        return profiled, "profiled steps, without first and paused ones"
+    return steady, "all steps but first and paused ones"
+
+
+def _shares(steps: Sequence[StepRow], names: Iterable[str], whole: str) -> tuple[Share, ...]:
+    wholes = [getattr(row, whole) for row in steps]
+    if not sum(wholes):
+        return ()
+    ratios = {name: sum(getattr(row, f"{name}_ns") for row in steps) / sum(wholes) for name in names}
+    return tuple(Share(name, round(ratio * median(wholes)), ratio) for name, ratio in ratios.items())
+
+
+def _overlap(steps: Sequence[StepRow]) -> float | None:
+    comm = sum(row.comm_ns for row in steps)
+    return sum(row.hidden_ns for row in steps) / comm if comm else None
+
+
+def _ranks(steps: Sequence[StepRow]) -> list[RankSummary]:
+    by_rank: dict[int, list[StepRow]] = defaultdict(list)
+    for row in steps:
+        by_rank[row.rank].append(row)
+    return [_rank(rank, rows) for rank, rows in sorted(by_rank.items())]
+
+
+def _rank(rank: int, rows: Sequence[StepRow]) -> RankSummary:
+    return RankSummary(
+        rank,
+        len(rows),
+        wall_ns=round(median(row.wall_ns for row in rows)),
+        compute_ns=round(median(row.compute_ns for row in rows)),
+        exposed_comm_ns=round(median(row.exposed_comm_ns for row in rows)),
+        idle_ns=round(median(row.idle_ns for row in rows)),
+        overlap_ratio=_overlap(rows),
+    )
+
+
+def _buckets(result: Result, steps: Sequence[StepRow]) -> list[BucketSummary]:
+    """Most exposed first."""
+    wanted = {(row.rank, row.step) for row in steps}
+    by_key: dict[BucketKey, list[BucketRow]] = defaultdict(list)
+    for row in result.buckets:
+        if row.step is not None and (row.rank, row.step) in wanted:
+            by_key[row.reducer, row.layout, row.index].append(row)
+    last: dict[tuple[int, int], int] = {}
+    for reducer, layout, index in by_key:
+        last[reducer, layout] = max(index, last.get((reducer, layout), 0))
+    wall = _median(row.wall_ns for row in steps)
+    buckets = [_bucket(key, rows, key[2] == last[key[:2]], wall) for key, rows in by_key.items()]
+    return sorted(buckets, key=lambda one: (-(one.exposed_charged_ns or 0), one.reducer, one.layout, one.index))
+
+
+def _bucket(key: BucketKey, rows: Sequence[BucketRow], is_last: bool, wall_ns: int | None) -> BucketSummary:
+    names = ("comm_ns", "hidden_ns", "exposed_charged_ns", "wait_ns", "queue_ns")
+    comm, hidden, charged, wait, queue = (_per_step(rows, name) for name in names)
+    return BucketSummary(
+        *key, rows[0].nbytes, rows[0].parameters, len({(row.rank, row.step) for row in rows}), is_last,
+        comm, hidden, charged, wait, queue,
+        charged / wall_ns if charged is not None and wall_ns else None, weakest(row.evidence for row in rows),
+    )  # fmt: skip
+
+
+def _per_step(rows: Sequence[BucketRow], name: str) -> int | None:
+    """Sum in each step, median of each rank, mean over ranks; rows that do not know it are left out."""
+    sums: dict[tuple[int, int | None], int] = defaultdict(int)
+    for row in rows:
+        value = getattr(row, name)
+        if value is not None:
+            sums[row.rank, row.step] += value
+    by_rank: dict[int, list[int]] = defaultdict(list)
+    for (rank, _), ns in sums.items():
+        by_rank[rank].append(ns)
+    medians = [median(values) for values in by_rank.values()]
+    return round(sum(medians) / len(medians)) if medians else None
+
+
+def _median(values: Iterable[int]) -> int | None:
+    known = list(values)
+    return round(median(known)) if known else None

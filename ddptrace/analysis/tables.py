@@ -1,0 +1,211 @@
+"""What analysis answers with: one frozen row type per table, and `Result` that holds them.
+
+Times are integer nanoseconds, instants (`_at_ns`) since the run's zero, ratios 0..1, `None` = not measured.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+
+from ddptrace.load.tables import Finding, Intervals
+from ddptrace.schema import Evidence
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Row = TypeVar("Row")
+
+
+class Table(Sequence[Row], Generic[Row]):
+    """An immutable sequence of rows of one dataclass. `to_dicts()` and `to_pandas()` are the ways out."""
+
+    def __init__(self, row_type: type[Row], rows: Sequence[Row] = ()) -> None:
+        self.row_type = row_type
+        self._rows = tuple(rows)
+
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+    @overload
+    def __getitem__(self, index: slice) -> Table[Row]: ...
+    def __getitem__(self, index: int | slice) -> Row | Table[Row]:
+        return Table(self.row_type, self._rows[index]) if isinstance(index, slice) else self._rows[index]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self._rows)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Table) and self._rows == other._rows
+
+    def __hash__(self) -> int:
+        return hash(self._rows)
+
+    def __repr__(self) -> str:
+        return f"Table of {len(self)} {self.row_type.__name__}"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(f.name for f in dataclasses.fields(self.row_type))  # type: ignore[arg-type]
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """One dict per row, in the documented order of keys."""
+        return [{name: getattr(row, name) for name in self.columns} for row in self]
+
+    def to_pandas(self) -> pd.DataFrame:
+        """A DataFrame with these columns; needs pandas, which ddptrace does not install."""
+        import pandas as pd
+
+        return pd.DataFrame(self.to_dicts(), columns=list(self.columns))
+
+
+@dataclass(frozen=True, slots=True)
+class RankRow:
+    rank: int
+    host: str
+    pid: int
+    device: str
+    clean: bool
+    dropped: int
+    steps: int
+    collectives: int
+    windows: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepRow:
+    """One step on one rank. compute + exposed_comm + exposed_memory + idle = window; the five phases add up to wall."""
+
+    rank: int
+    step: int
+    begin_at_ns: int
+    end_at_ns: int
+    wall_ns: int
+    window_ns: int
+    compute_ns: int
+    comm_ns: int
+    hidden_ns: int
+    exposed_comm_ns: int
+    exposed_memory_ns: int  # 0 on CPU, where a copy is an operator like any other and counts as compute
+    idle_ns: int
+    overlap_ratio: float | None  # hidden / comm; None without communication
+    evidence: Evidence | None  # the weakest of its collectives
+    data_ns: int
+    forward_ns: int
+    backward_ns: int
+    optimizer_ns: int
+    other_ns: int
+    wait_ns: int | None  # the host blocked on collectives
+    paused_ns: int  # ddptrace itself held the training thread: part of `other_ns`
+    profiled: bool  # compute comes from a profiler window, not from phases
+    ended_by: str  # "optimizer", "backward" or "said"
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseRow:
+    """A stretch of one phase; the rows of a step are a partition of it. `phase`: data forward backward optimizer other."""
+
+    rank: int
+    step: int
+    phase: str
+    begin_at_ns: int
+    end_at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class BucketRow:
+    """One occurrence of one gradient bucket on one rank. `parameters` are names, in the bucket's order."""
+
+    rank: int
+    step: int | None
+    backward: int  # ordinal of the backward in its step
+    reducer: int
+    layout: int
+    index: int
+    nbytes: int
+    first_ready_at_ns: int | None
+    ready_at_ns: int | None
+    launch_at_ns: int
+    exec_start_at_ns: int | None
+    exec_end_at_ns: int | None
+    wait_ns: int | None
+    comm_ns: int | None
+    hidden_ns: int | None
+    exposed_ns: int | None
+    exposed_charged_ns: int | None
+    evidence: Evidence | None
+    parameters: tuple[str, ...]
+    queue_ns: int | None  # exec start - launch
+    done_at_ns: int | None
+    hook: str | None  # name of the user's communication hook
+    hook_ns: int | None  # host time inside it, the launching of its collectives included
+    seqs: tuple[int, ...]  # the collectives that carried it; empty where a hook did without
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveRow:
+    """One collective call on one rank. One that ran past the end of its step has one row per step it ran in (`part`);
+    hidden + exposed = comm holds for every row; `exposed_charged_ns` of a step's rows adds up to its exposed time."""
+
+    rank: int
+    step: int | None  # None: it ran outside every step
+    seq: int
+    part: int
+    op: str
+    group: str
+    ordinal: int
+    nbytes: int
+    dtype: str
+    launch_at_ns: int
+    exec_start_at_ns: int | None
+    exec_end_at_ns: int | None
+    done_at_ns: int | None
+    wait_ns: int | None
+    queue_ns: int | None
+    comm_ns: int | None
+    hidden_ns: int | None
+    exposed_ns: int | None
+    exposed_charged_ns: int | None
+    evidence: Evidence | None
+    bucket: tuple[int, int, int] | None  # (reducer, layout, index) of the bucket it carried
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """What a picture of one rank needs beside the tables. Interval arrays are unions, shape (n, 2)."""
+
+    rank: int
+    compute: Intervals
+    backend: tuple[tuple[str, str, int, int, int], ...]  # lane, name, begin, end, seq: the backend's own ranges
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Everything `ddptrace analyze` knows of a run."""
+
+    schema: str
+    run_id: str
+    zero_unix_ns: int
+    world_size: int | None
+    ranks: Table[RankRow]
+    steps: Table[StepRow]
+    phases: Table[PhaseRow]
+    buckets: Table[BucketRow]
+    collectives: Table[CollectiveRow]
+    findings: Table[Finding]
+    activity: tuple[Activity, ...]
+
+    def to_json_dict(self) -> dict[str, Any]:
+        """The documented keys of `ddptrace analyze --json`."""
+        tables = ("ranks", "steps", "phases", "buckets", "collectives", "findings")
+        head = {
+            "schema": self.schema,
+            "run_id": self.run_id,
+            "zero_unix_ns": self.zero_unix_ns,
+            "world_size": self.world_size,
+        }
+        return head | {name: getattr(self, name).to_dicts() for name in tables}

@@ -1,0 +1,54 @@
+"""Everything that one rank's rows are made of, each thing worked out once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddptrace.analysis.compute import profiled_steps, rank_compute, rank_memory, step_windows
+from ddptrace.analysis.execution import Communication, communications
+from ddptrace.analysis.intervals import pairs
+from ddptrace.analysis.occurrences import Key, Occurrence, backward_of, occurrences
+from ddptrace.analysis.phases import main_marks, phase_pieces
+from ddptrace.analysis.pieces import Pieces
+from ddptrace.analysis.waits import Waits, awaited_in, host_waits
+from ddptrace.load.tables import Intervals, RankRun
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One rank, understood. Steps and windows are labelled by position in `rank.steps`."""
+
+    rank: RankRun
+    steps: Pieces  # wall time
+    windows: Pieces  # what the breakdown runs over
+    phases: Pieces  # labelled by Phase, 0 other
+    comms: tuple[Communication, ...]  # in launch order
+    found: tuple[Occurrence, ...]  # in launch order
+    unmatched: tuple[Key, ...]
+    waits: Waits
+    profiled: NDArray[np.bool_]  # by step
+    compute: Intervals
+    wait_ns: dict[int, int]  # by seq of the communication; absent where nothing is known
+    memory: Intervals
+
+    def ordinal(self, position: int) -> int | None:
+        """The step's own number, None for position -1: outside every step."""
+        return self.rank.steps[position].ordinal if position >= 0 else None
+
+
+def view_of(rank: RankRun) -> View:
+    walls = pairs((mark.begin_at_ns, mark.end_at_ns) for mark in rank.steps)
+    steps, windows = Pieces.numbered(walls), Pieces.numbered(step_windows(walls))
+    marks = main_marks(rank)
+    phases = phase_pieces(marks, rank)
+    comms = communications(rank)
+    backwards = backward_of(rank, comms)
+    found, unmatched = occurrences(rank, comms, backwards)
+    waits = host_waits(rank, marks, awaited_in(comms, backwards, found), comms)
+    profiled = profiled_steps(rank, steps, phases)
+    compute = rank_compute(rank, steps, phases, profiled, waits.host)
+    wait_ns, memory = waits.measured(compute), rank_memory(rank, steps, profiled)
+    return View(rank, steps, windows, phases, comms, found, unmatched, waits, profiled, compute, wait_ns, memory)

@@ -1,0 +1,167 @@
+"""What is recorded of a collective: launch, bytes, group, who issued it; its completion; the host's waits for it.
+
+host     launch ──issued            wait┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┐
+backend          ┄┄queue┄┄ [exec ───────────────] done ┘
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import time
+import weakref
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+import torch.autograd.profiler as autograd_profiler
+import torch.distributed as dist
+from torch._C._profiler import _RecordFunctionFast
+
+from ddptrace.capture.groups import Groups
+from ddptrace.capture.surface import Surface, ThreadState
+from ddptrace.capture.tap import Op
+from ddptrace.record import Recorder
+from ddptrace.schema import RANGE_PREFIX, CallFlag, Kind
+
+_now = time.perf_counter_ns
+
+STAMPED_NBYTES = 64 << 10
+"""Outside a profiler window, completions of smaller calls that no reducer issued are not stamped: a Python callback for
+each of many small queued collectives would slow Gloo itself."""
+
+Token = tuple[int, int, int, int, int, bool]  # seq, launch, bytes in, bytes out, flags, profiling
+
+
+class Collectives:
+    """The tap's watcher: one CALL record per collective, one DONE when its future completes."""
+
+    def __init__(self, recorder: Recorder, surface: Surface, groups: Groups, thread: ThreadState) -> None:
+        self.seqs = itertools.count(1)
+        self.reducer = 0  # number of the reducer whose gradient was accumulated last, 0 outside backward
+        self._recorder = recorder
+        self._surface = surface
+        self._groups = groups
+        self._thread = thread
+        self._seq_of: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._no_future: set[str] = set()
+        self._engine = _engine_code()
+        self.native: Callable[[int, int], None] = lambda reducer, nbytes: None
+
+    def before(self, op: Op, args: tuple[Any, ...]) -> Token | None:
+        if not self._surface.on:
+            return None
+        try:
+            nbytes_in = sum(_nbytes(args[i]) for i in op.inputs)
+            nbytes_out = sum(_nbytes(args[i]) for i in op.outputs)
+            flags = self._flags(op, args)
+            return next(self.seqs), _now(), nbytes_in, nbytes_out, flags, autograd_profiler._is_profiler_enabled
+        except Exception as error:  # training must not see it
+            self._surface.failed(error)
+            return None
+
+    def within(self, token: Token) -> AbstractContextManager[Any] | None:
+        return _RecordFunctionFast(f"{RANGE_PREFIX}{token[0]}") if token[5] else None
+
+    def after(self, token: Token, op: Op, args: tuple[Any, ...], work: Any) -> None:
+        issued = _now()
+        try:
+            seq, launch, nbytes_in, nbytes_out, flags, profiling = token
+            group = dist.ProcessGroup.unbox(args[op.group])
+            tensor = _first_tensor(args, op)
+            self._recorder.event(
+                Kind.CALL, flags, self._recorder.intern(op.name), launch, issued, seq, nbytes_in, nbytes_out,
+                self._groups.name_id(group), self._thread.hook, self.reducer, self._dtype_id(tensor),
+            )  # fmt: skip
+            if flags & CallFlag.NATIVE and self.reducer:
+                self.native(self.reducer, nbytes_in)
+            if work is not None:
+                self._follow(seq, op.name, dist.Work.unbox(work), flags, profiling, nbytes_in + nbytes_out, tensor)
+        except Exception as error:  # training must not see it
+            self._surface.failed(error)
+
+    def wait(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """A `Work.wait` that records how long the host was blocked."""
+
+        def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
+            begin = _now()
+            try:
+                return original(work, *args, **kwargs)
+            finally:
+                self._waited(work, begin)
+
+        return wait
+
+    def done(self, seq: int) -> Callable[[Any], None]:
+        """A future's callback: the operation is over, here and now."""
+
+        def stamp(future: Any) -> None:
+            at = _now()
+            self._recorder.event(Kind.DONE, 0, 0, at, at, seq)
+
+        return stamp
+
+    def _flags(self, op: Op, args: tuple[Any, ...]) -> int:
+        is_sync = op.is_async is not None and len(args) > op.is_async and not args[op.is_async]
+        return (CallFlag.SYNC if is_sync else 0) | (CallFlag.NATIVE if self._is_native() else 0)
+
+    def _is_native(self) -> bool:
+        """Issued from C++ during backward: below the tap lies the engine's own entry, or no Python frame at all."""
+        try:
+            return sys._getframe(4).f_code is self._engine
+        except ValueError:
+            return True
+
+    def _follow(self, seq: int, name: str, work: Any, flags: int, profiling: bool, nbytes: int, tensor: Any) -> None:
+        if not flags & CallFlag.NATIVE:
+            self._thread.last_work = work
+            self._seq_of[work] = seq
+        wanted = profiling or (not flags & CallFlag.SYNC and (self.reducer or nbytes >= STAMPED_NBYTES))
+        # A CUDA future is complete once the kernel is queued: its stamp would say nothing.
+        if wanted and name not in self._no_future and (tensor is None or tensor.device.type == "cpu"):
+            try:
+                work.get_future().add_done_callback(self.done(seq))
+            except RuntimeError:
+                self._no_future.add(name)  # send and receive have no future on Gloo
+
+    def _waited(self, work: Any, begin: int) -> None:
+        try:
+            seq = self._seq_of.get(work, 0)
+            self._recorder.event(Kind.WAIT, 0, 0, begin, _now(), seq)
+            self._thread.last_work = None
+        except Exception as error:  # training must not see it
+            self._surface.failed(error)
+
+    def _dtype_id(self, tensor: Any) -> int:
+        return 0 if tensor is None else self._recorder.intern(_dtype_name(tensor.dtype))
+
+
+def _nbytes(value: Any) -> int:
+    if isinstance(value, torch.Tensor):
+        return value.numel() * value.element_size() if value.layout is torch.strided else 0
+    return sum(_nbytes(item) for item in value) if isinstance(value, list | tuple) else 0
+
+
+def _first_tensor(args: tuple[Any, ...], op: Op) -> torch.Tensor | None:
+    value = args[(op.inputs + op.outputs)[0]] if op.inputs + op.outputs else None
+    while isinstance(value, list | tuple):
+        value = value[0] if value else None
+    return value if isinstance(value, torch.Tensor) else None
+
+
+_dtype_names: dict[torch.dtype, str] = {}
+
+
+def _dtype_name(dtype: torch.dtype) -> str:
+    name = _dtype_names.get(dtype)
+    if name is None:
+        name = _dtype_names[dtype] = str(dtype).removeprefix("torch.")
+    return name
+
+
+def _engine_code() -> Any:
+    """The Python function that enters the autograd engine: the frame below what C++ does in backward."""
+    from torch.autograd import graph
+
+    return graph._engine_run_backward.__code__

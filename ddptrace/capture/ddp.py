@@ -1,0 +1,238 @@
+"""Stock DistributedDataParallel, watched without a communication hook of ours.
+
+When a gradient is ready, a hook on its parameter notes the time; it runs before DDP's own, which may then launch the
+bucket. So a collective issued by C++ in backward belongs to the reducer whose gradient was accumulated last. Which
+parameters share a bucket is read from DDP; after a rebuild DDP only tells with the next forward.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+import weakref
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import _compute_bucket_assignment_by_size
+from torch.nn.parallel import DistributedDataParallel
+
+from ddptrace.capture.collectives import Collectives
+from ddptrace.record import Recorder
+from ddptrace.schema import DELTA_MAX_NS, READY_PER_RECORD, Kind
+
+_now = time.perf_counter_ns
+
+REBUILD_POLLS = 12
+"""DDP rebuilds its buckets once, at its second synchronised forward; asking costs 0.1 ms, so it is asked no longer."""
+
+
+@dataclass(slots=True)
+class Watched:
+    """One DDP module. `number` is its reducer's plus one: where a record has room for one, 0 says none."""
+
+    number: int
+    module: weakref.ReferenceType[DistributedDataParallel]
+    parameters: list[torch.nn.Parameter]
+    nbytes: list[int]
+    ready: list[tuple[int, int]] = field(default_factory=list)  # (parameter, when) of this backward
+    sent: list[int] = field(default_factory=list)  # bytes of C++ collectives of this backward
+    plan: list[list[int]] = field(default_factory=list)
+    layout: int = 0
+    polls: int = 0
+    changed_at: int | None = None  # first backward whose buckets are not those of the plan
+    last_synced: int = 0
+    handles: list[Any] = field(default_factory=list)
+
+
+class DdpWatch:
+    """Finds DDP modules when they first run and records ready times, reducers and layouts."""
+
+    def __init__(self, recorder: Recorder, collectives: Collectives) -> None:
+        self._recorder = recorder
+        self._collectives = collectives
+        self._roots: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+        self._watched: weakref.WeakKeyDictionary[torch.nn.Module, Watched] = weakref.WeakKeyDictionary()
+        self._by_number: dict[int, Watched] = {}
+        self._numbers = itertools.count(1)
+        collectives.native = self._sent
+
+    def number_of(self, module: torch.nn.Module) -> int:
+        """The reducer's number of a DDP module, met now if it was not yet."""
+        if module not in self._watched:
+            self._meet(module)  # type: ignore[arg-type]
+        return self._watched[module].number
+
+    def meet_all(self, root: torch.nn.Module) -> None:
+        """Watch every DDP module in `root` that is not watched yet."""
+        if root in self._roots:
+            return
+        self._roots.add(root)
+        for module in root.modules():
+            if isinstance(module, DistributedDataParallel) and module not in self._watched:
+                self._meet(module)
+
+    def backward_begins(self) -> None:
+        self._collectives.reducer = 0
+        for watched in self._by_number.values():
+            watched.ready.clear()
+            watched.sent.clear()
+            if watched.polls < REBUILD_POLLS or watched.changed_at is not None:
+                self._poll(watched)
+
+    def backward_ends(self, backward: int) -> None:
+        self._collectives.reducer = 0
+        for watched in self._by_number.values():
+            if watched.ready:
+                self._write_ready(watched, backward)
+            if watched.sent:
+                self._compare(watched, backward)
+
+    def detach(self) -> None:
+        """Take the hooks off every parameter; ask once more for a layout that was never told."""
+        for watched in self._by_number.values():
+            for handle in watched.handles:
+                handle.remove()
+            for parameter in watched.parameters:
+                if not parameter._post_accumulate_grad_hooks:
+                    parameter._post_accumulate_grad_hooks = None  # type: ignore[assignment] # as it was before
+            if watched.changed_at is not None:
+                self._poll(watched, closing=True)
+
+    # Meeting a module ------------------------------------------------------------------------------------------------
+
+    def _meet(self, ddp: DistributedDataParallel) -> None:
+        number = next(self._numbers)
+        parameters, names = _parameters(ddp)
+        nbytes = [p.numel() * p.element_size() for p in parameters]
+        watched = Watched(number, weakref.ref(ddp), parameters, nbytes)
+        self._watched[ddp] = self._by_number[number] = watched
+        self._write(Kind.REDUCER, _describe(number, ddp, parameters, names))
+        for index, parameter in enumerate(parameters):
+            watched.handles.append(parameter.register_post_accumulate_grad_hook(self._ready_hook(watched, index)))
+        rebuilt = _rebuilt_plan(ddp)
+        watched.layout = 0 if rebuilt is None else 1
+        watched.polls = 0 if rebuilt is None else REBUILD_POLLS
+        self._write_layout(watched, rebuilt or _first_plan(ddp, parameters), from_backward=0)
+
+    def _ready_hook(self, watched: Watched, index: int) -> Any:
+        collectives, number = self._collectives, watched.number
+        ready = watched.ready  # the hook owns the list, not the module: no cycle through C++
+
+        def gradient_ready(parameter: torch.Tensor) -> None:
+            ready.append((index, _now()))
+            collectives.reducer = number
+
+        return gradient_ready
+
+    # Backward by backward --------------------------------------------------------------------------------------------
+
+    def _sent(self, number: int, nbytes: int) -> None:
+        watched = self._by_number.get(number)
+        if watched is not None:
+            watched.sent.append(nbytes)
+
+    def _compare(self, watched: Watched, backward: int) -> None:
+        planned = [sum(watched.nbytes[i] for i in bucket) for bucket in watched.plan]
+        watched.last_synced = backward
+        if watched.sent[: len(planned)] != planned and watched.changed_at is None:
+            watched.changed_at = backward
+
+    def _poll(self, watched: Watched, *, closing: bool = False) -> None:
+        ddp = watched.module()
+        if ddp is None:
+            return
+        watched.polls += 1
+        if closing:
+            ddp.logger.set_runtime_stats_and_log()  # type: ignore[union-attr]
+        plan = _rebuilt_plan(ddp)
+        if plan is not None and plan != watched.plan:
+            watched.layout += 1
+            since = watched.last_synced if watched.changed_at is None else watched.changed_at
+            self._write_layout(watched, plan, from_backward=since)
+        if plan is not None:
+            watched.polls = REBUILD_POLLS
+        watched.changed_at = None if plan is not None else watched.changed_at
+
+    def _write_ready(self, watched: Watched, backward: int) -> None:
+        run: list[tuple[int, int]] = []
+        for index, at in watched.ready:
+            if run and (len(run) == READY_PER_RECORD or at - run[0][1] > DELTA_MAX_NS):
+                self._write_run(watched.number - 1, backward, run)
+                run = []
+            run.append((index, at))
+        self._write_run(watched.number - 1, backward, run)
+
+    def _write_run(self, reducer: int, backward: int, run: list[tuple[int, int]]) -> None:
+        base = run[0][1]
+        self._recorder.ready(reducer, backward, base, [at - base for _, at in run], [index for index, _ in run])
+
+    def _write_layout(self, watched: Watched, plan: list[list[int]], *, from_backward: int) -> None:
+        watched.plan = plan
+        content = {
+            "reducer": watched.number - 1,
+            "layout": watched.layout,
+            "from_backward": from_backward,
+            "buckets": plan,
+        }
+        self._write(Kind.LAYOUT, content)
+
+    def _write(self, kind: Kind, content: dict[str, Any]) -> None:
+        self._recorder.event(kind, 0, self._recorder.intern(json.dumps(content)), _now(), 0)
+
+
+# What torch keeps under private names, all in one place -------------------------------------------------------------
+
+
+def _parameters(ddp: DistributedDataParallel) -> tuple[list[torch.nn.Parameter], dict[int, str]]:
+    """The reducer's parameters in its own order, and their names by index."""
+    parameters, _ = ddp._build_params_for_reducer()
+    names = {id(p): name for name, p in ddp.module.named_parameters()}
+    return parameters, {i: names.get(id(p), f"parameter {i}") for i, p in enumerate(parameters)}
+
+
+def _describe(
+    number: int, ddp: DistributedDataParallel, parameters: list[torch.nn.Parameter], names: dict[int, str]
+) -> dict[str, Any]:
+    listed = [
+        {
+            "name": names[i],
+            "numel": p.numel(),
+            "nbytes": p.numel() * p.element_size(),
+            "dtype": str(p.dtype).removeprefix("torch."),
+        }
+        for i, p in enumerate(parameters)
+    ]
+    return {
+        "reducer": number - 1,
+        "kind": "DistributedDataParallel",
+        "module": type(ddp.module).__name__,
+        "group": ddp.process_group.group_name,
+        "bucket_cap_nbytes": getattr(ddp, "bucket_bytes_cap", None),
+        "parameters": listed,
+    }
+
+
+def _first_plan(ddp: DistributedDataParallel, parameters: list[torch.nn.Parameter]) -> list[list[int]]:
+    """The buckets DDP starts with: the same function of torch, with the limits DDP's constructor gives it."""
+    if hasattr(ddp, "_bucket_config"):
+        limits, _ = ddp._bucket_config.compute_bucket_size_limits(
+            static_graph=ddp.static_graph, find_unused_parameters=ddp.find_unused_parameters
+        )
+    elif ddp.static_graph or not ddp.find_unused_parameters:
+        limits = [2**63 - 1]
+    else:
+        limits = [dist._DEFAULT_FIRST_BUCKET_BYTES, ddp.bucket_bytes_cap]  # type: ignore[attr-defined]
+    sparse = [False] * len(parameters)
+    tensors: list[torch.Tensor] = list(parameters)
+    plan, _ = _compute_bucket_assignment_by_size(tensors, limits, sparse)
+    return [list(bucket) for bucket in reversed(plan)]
+
+
+def _rebuilt_plan(ddp: DistributedDataParallel) -> list[list[int]] | None:
+    """The buckets since the rebuild, None before it or while DDP has not told yet."""
+    text = ddp._get_ddp_logging_data().get("rebuilt_per_bucket_param_indices", "")
+    buckets = [[int(index) for index in bucket.split()] for bucket in str(text).split(",")]
+    return buckets if text else None

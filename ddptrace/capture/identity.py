@@ -1,0 +1,92 @@
+"""Which rank this is, which job, and what rank 0 decided: learned from torch.distributed or torchrun's environment."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import socket
+import sys
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+ANSWER_TIMEOUT = timedelta(seconds=10)
+
+
+def current_rank() -> int | None:
+    """This process's rank; None where nobody has said (no process group yet and no RANK in the environment)."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank()
+    rank = os.environ.get("RANK", "")
+    return int(rank) if rank.isdigit() else None
+
+
+def current_world_size() -> int | None:
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_world_size()
+    size = os.environ.get("WORLD_SIZE", "")
+    return int(size) if size.isdigit() else None
+
+
+def attempt() -> int:
+    """How often the elastic launcher has restarted the job's workers."""
+    count = os.environ.get("TORCHELASTIC_RESTART_COUNT", "")
+    return int(count) if count.isdigit() else 0
+
+
+def describe_process(rank: int | None) -> dict[str, Any]:
+    """What `meta.json` says of a rank."""
+    return {
+        "rank": rank,
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else f"cpu ({platform.machine()})",
+        "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "torch_threads": torch.get_num_threads(),
+    }
+
+
+def describe_versions() -> dict[str, str]:
+    return {"python": platform.python_version(), "torch": torch.__version__, "platform": sys.platform}
+
+
+class Agreement:
+    """Rank 0's word to all ranks about one trace, through the process group's store: no collective is issued.
+
+    `number` counts the traces of this process, which every rank must enter in the same order.
+    """
+
+    def __init__(self, number: int) -> None:
+        self._key = f"ddptrace/{attempt()}/{number}"
+
+    def publish(self, run_id: str, refused: str | None) -> bool:
+        """Rank 0 tells the run id, or why the directory is refused. False where there is no process group yet."""
+        store = _store()
+        if store is None:
+            return False
+        store.set(self._key, json.dumps({"run_id": run_id, "refused": refused}))
+        return True
+
+    def learn(self, *, wait: bool) -> dict[str, Any] | None:
+        """What rank 0 said; None where it has not spoken yet (after `ANSWER_TIMEOUT`, if `wait`)."""
+        store = _store()
+        if store is None:
+            return None
+        try:
+            if wait:
+                store.wait([self._key], ANSWER_TIMEOUT)
+            elif not store.check([self._key]):
+                return None
+            answer: dict[str, Any] = json.loads(store.get(self._key))
+        except (RuntimeError, ValueError):  # nobody answered in time, or the store is gone with its rank
+            return None
+        return answer
+
+
+def _store() -> Any:
+    if not (dist.is_available() and dist.is_initialized()):
+        return None
+    return dist.distributed_c10d._get_default_store()

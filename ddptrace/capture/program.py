@@ -1,0 +1,147 @@
+"""Hooks into the training program: module calls, backward, optimizers, gradient scalers, data loaders."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from ddptrace.capture.steps import StepFinder
+from ddptrace.capture.surface import Patches, Surface
+
+_now = time.perf_counter_ns
+
+
+class Program:
+    """Tells a `StepFinder` what the training program does. `on_root` is handed each outermost module before it runs,
+    `on_backward` is called around each outermost backward with its ordinal ("begin", "end")."""
+
+    def __init__(self, steps: StepFinder, surface: Surface) -> None:
+        self.on_root: Callable[[torch.nn.Module], None] = lambda root: None
+        self.on_backward_begin: Callable[[], None] = lambda: None
+        self.on_backward_end: Callable[[int], None] = lambda backward: None
+        self._steps = steps
+        self._surface = surface
+        self._updating: list[object] = []  # optimizers (or scalers) whose step is running, outermost first
+        self._update_begin = 0
+        self._handles: list[Any] = []
+
+    def install(self, patches: Patches) -> None:
+        patches.replace(torch.nn.Module, "__call__", self._module_call)
+        patches.replace(torch.autograd, "backward", self._backward)
+        patches.replace(torch.amp.GradScaler, "step", self._scaler_step)
+        patches.replace(_BaseDataLoaderIter, "__next__", self._next_batch)
+        self._handles = [
+            register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: self._update_begins(optimizer)),
+            register_optimizer_step_post_hook(lambda optimizer, args, kwargs: self._update_ends(optimizer)),
+        ]
+
+    def uninstall(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+    def _module_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        steps = self._steps
+
+        def __call__(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if steps.inside:
+                return original(module, *args, **kwargs)
+            begin = self._enter_forward(module)
+            try:
+                return original(module, *args, **kwargs)
+            finally:
+                self._leave(steps.forward_ends, begin)
+
+        return __call__
+
+    def _backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        steps = self._steps
+
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            if steps.inside:
+                return original(*args, **kwargs)
+            begin = self._enter_backward()
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self._leave_backward(begin)
+
+        return backward
+
+    def _scaler_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """A scaler that finds an overflow skips the optimizer's step, which is an update of its own kind."""
+
+        def step(scaler: Any, *args: Any, **kwargs: Any) -> Any:
+            self._update_begins(scaler)
+            try:
+                return original(scaler, *args, **kwargs)
+            finally:
+                self._update_ends(scaler)
+
+        return step
+
+    def _next_batch(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def __next__(iterator: Any) -> Any:
+            self._guarded(self._steps.data_begins)
+            begin = _now()
+            try:
+                return original(iterator)
+            finally:
+                self._guarded(self._steps.data, begin)
+
+        return __next__
+
+    def _enter_forward(self, module: torch.nn.Module) -> int:
+        self._steps.inside = True
+        begin = self._guarded(self._forward_begins, module)
+        return begin if begin is not None else _now()
+
+    def _forward_begins(self, module: torch.nn.Module) -> int:
+        self.on_root(module)
+        return self._steps.forward_begins()
+
+    def _leave(self, ends: Callable[[int], None], begin: int) -> None:
+        self._steps.inside = False
+        self._guarded(ends, begin)
+
+    def _enter_backward(self) -> int:
+        self._steps.inside = True
+        begin = self._guarded(self._backward_begins)
+        return begin if begin is not None else _now()
+
+    def _backward_begins(self) -> int:
+        begin = self._steps.backward_begins()
+        self.on_backward_begin()
+        return begin
+
+    def _leave_backward(self, begin: int) -> None:
+        backward = self._steps.backwards
+        self._leave(self._steps.backward_ends, begin)
+        self._guarded(self.on_backward_end, backward)
+
+    def _update_begins(self, optimizer: object) -> None:
+        """Only the outermost counts. One found running already was left by an exception: it starts anew."""
+        if any(running is optimizer for running in self._updating):
+            self._updating.clear()
+        if not self._updating:
+            self._update_begin = _now()
+        self._updating.append(optimizer)
+
+    def _update_ends(self, optimizer: object) -> None:
+        while self._updating and self._updating.pop() is not optimizer:
+            pass
+        if not self._updating:
+            self._guarded(self._steps.update_ends, self._update_begin)
+
+    def _guarded(self, hook: Callable[..., Any], *args: Any) -> Any:
+        if not self._surface.on:
+            return None
+        try:
+            return hook(*args)
+        except Exception as error:  # training must not see it
+            self._surface.failed(error)
+            return None

@@ -1,0 +1,61 @@
+"""A surface is one place where training is watched. It fails alone, once, and never into training."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+
+class Surface:
+    """Whether one surface works. The first failure warns, leaves a note for the findings and switches it off."""
+
+    def __init__(self, name: str, note: Callable[[str, str], None]) -> None:
+        self.name = name
+        self.on = True
+        self._note = note
+
+    def failed(self, error: BaseException) -> None:
+        if not self.on:
+            return
+        self.on = False
+        message = f"ddptrace stopped watching {self.name}: {type(error).__name__}: {error}"
+        self._note("surface-failed", message)
+        warnings.warn(f"{message} (training is not affected)", RuntimeWarning, stacklevel=3)
+
+
+class Patches:
+    """Attributes replaced for the time of a trace. `undo` puts back the very objects that were there.
+
+    One that somebody else has replaced meanwhile is left alone: theirs wraps ours, which is inert by then.
+    """
+
+    def __init__(self) -> None:
+        self._done: list[tuple[Any, str, object, object]] = []
+
+    def replace(self, owner: Any, name: str, make: Callable[[Any], object]) -> None:
+        """Set `owner.name` to `make(original)`; the original is read from `owner.__dict__`, not through it."""
+        original = vars(owner)[name]
+        replacement = make(original)
+        setattr(owner, name, replacement)
+        self._done.append((owner, name, original, replacement))
+
+    def undo(self) -> list[str]:
+        """Names of the attributes that somebody else holds by now."""
+        kept = []
+        for owner, name, original, replacement in reversed(self._done):
+            if vars(owner).get(name) is replacement:
+                setattr(owner, name, original)
+            else:
+                kept.append(f"{getattr(owner, '__name__', owner)}.{name}")
+        self._done.clear()
+        return kept
+
+
+class ThreadState(threading.local):
+    """What a hook must know of its own thread: the user's communication hook that it runs in (its seq, 0 none)."""
+
+    hook = 0
+    last_work: object = None
+    """The Work of the last Python call, kept so that the caller is handed this very object and its wait is known."""

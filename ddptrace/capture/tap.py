@@ -1,0 +1,161 @@
+"""The dispatcher tap: a Python kernel in front of every `c10d` operator, so that collectives are seen on every thread,
+whoever issues them: `torch.distributed`, C++ (DDP's reducer), functional collectives, compiled code.
+
+It rests on private names of torch, so it is proven by a self-test when it is installed. Once installed it stays, since
+taking it out while another thread is inside a collective would end the process; without a watcher it only passes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+
+NOT_TAPPED = frozenset({"check_for_nan"})
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """Where in an operator's arguments things stand: positions, None where it has no such argument."""
+
+    name: str  # "all_reduce"
+    overload: Any
+    group: int
+    is_async: int | None
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+class Watcher(Protocol):
+    """Told of every collective. Neither call may raise."""
+
+    def before(self, op: Op, args: tuple[Any, ...]) -> Any:
+        """The collective is about to be issued. Returns a token, or None to be left out."""
+
+    def after(self, token: Any, op: Op, args: tuple[Any, ...], work: Any) -> None:
+        """It was issued. `work` is torch's Work still boxed, or None."""
+
+    def within(self, token: Any) -> Any:
+        """A context manager to issue it in, or None."""
+
+
+_watcher: Watcher | None = None
+_library: Any = None  # torch removes the kernels of a library that is garbage-collected
+
+
+def watch(watcher: Watcher | None) -> None:
+    """Set who is told; None makes the tap inert."""
+    global _watcher
+    _watcher = watcher
+
+
+def install() -> None:
+    """Put the tap in place, once per process. Raises whatever torch raises where its private names have moved."""
+    global _library
+    if _library is not None:
+        return
+    after = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
+    library = torch.library.Library("c10d", "IMPL")
+    for op in operators():
+        library.impl(op.overload, _kernel(op, after), "BackendSelect", with_keyset=True)
+    _library = library
+    _prove()
+
+
+def operators() -> list[Op]:
+    """Every `c10d` operator that works on a process group, as this torch defines it."""
+    ops = []
+    for schema in torch._C._jit_get_all_schemas():
+        namespace, _, name = schema.name.partition("::")
+        if namespace == "c10d" and name not in NOT_TAPPED:
+            op = _describe(name, schema)
+            if op is not None:
+                ops.append(op)
+    return ops
+
+
+def _describe(name: str, schema: Any) -> Op | None:
+    names = [argument.name for argument in schema.arguments]
+    if "process_group" not in names:
+        return None
+    tensors = [i for i, argument in enumerate(schema.arguments) if "Tensor" in str(argument.type)]
+    outputs = tuple(i for i in tensors if names[i].startswith("output") or (name.startswith("recv") and i == 0))
+    inputs = tuple(i for i in tensors if i not in outputs and names[i] != "sparse_indices" and "barrier" not in name)
+    overload = getattr(getattr(torch.ops.c10d, name), schema.overload_name or "default")
+    is_async = names.index("async_op") if "async_op" in names else None
+    return Op(
+        COMMON_NAMES.get(name, name.strip("_")), overload, names.index("process_group"), is_async, inputs, outputs
+    )
+
+
+COMMON_NAMES = {
+    "allreduce_": "all_reduce",
+    "allreduce_coalesced_": "all_reduce_coalesced",
+    "allgather_": "all_gather",
+    "_allgather_base_": "all_gather_into_tensor",
+    "allgather_coalesced_": "all_gather_coalesced",
+    "allgather_into_tensor_coalesced_": "all_gather_into_tensor_coalesced",
+    "_reduce_scatter_base_": "reduce_scatter_tensor",
+    "alltoall_": "all_to_all",
+    "alltoall_base_": "all_to_all_single",
+}
+"""The names people know from `torch.distributed`, where the operator is called otherwise."""
+
+
+def _kernel(op: Op, after: Any) -> Callable[..., Any]:
+    redispatch = op.overload.redispatch
+
+    def kernel(keyset: Any, *args: Any) -> Any:
+        watcher = _watcher
+        token = watcher.before(op, args) if watcher is not None else None
+        if watcher is None or token is None:
+            return redispatch(keyset & after, *args)
+        inside = watcher.within(token)
+        if inside is None:
+            out = redispatch(keyset & after, *args)
+        else:
+            with inside:
+                out = redispatch(keyset & after, *args)
+        watcher.after(token, op, args, (out[-1] if out else None) if isinstance(out, tuple) else out)
+        return out
+
+    return kernel
+
+
+class _Counter:
+    """The watcher of the self-test."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, bool]] = []
+
+    def before(self, op: Op, args: tuple[Any, ...]) -> str:
+        return op.name
+
+    def after(self, token: str, op: Op, args: tuple[Any, ...], work: Any) -> None:
+        is_work = dist.Work.unbox(work) is not None
+        group = dist.ProcessGroup.unbox(args[op.group])
+        self.seen.append((token, is_work and group is not None))
+
+    def within(self, token: str) -> None:
+        return None
+
+
+def _prove() -> None:
+    """One all-reduce through a group of one rank that talks to nobody must be seen, with its Work and its group."""
+    from torch._C._distributed_c10d import FakeProcessGroup
+
+    global _watcher
+    counter, previous = _Counter(), _watcher
+    group = dist.ProcessGroup(0, 1)  # type: ignore[call-arg] # the stub knows no group without a store
+    backend = FakeProcessGroup._create_internal(0, 1)
+    group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.CUSTOM, backend)
+    _watcher = counter
+    try:
+        group.allreduce([torch.zeros(1)]).wait()
+    finally:
+        _watcher = previous
+    if counter.seen != [("all_reduce", True)]:
+        raise RuntimeError(f"the self-test saw {counter.seen} instead of one all_reduce")

@@ -1,0 +1,124 @@
+"""Profiler windows: those of our own schedule, and those of a profiler that the program runs itself.
+
+Every window is seen at the same place, torch's own `start_trace`, `stop_trace` and `export_chrome_trace`.
+"""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+from torch.profiler.profiler import _KinetoProfile
+
+from ddptrace.capture.surface import Patches, Surface
+from ddptrace.record import Recorder
+from ddptrace.schema import Kind
+
+_now = time.perf_counter_ns
+
+NOTICEABLE_NS = 500_000
+"""Shorter holds of the training thread are not worth a record."""
+
+
+class Windows:
+    """Records where windows were and sees to it that their Kineto files lie in the rank's folder."""
+
+    def __init__(self, recorder: Recorder, surface: Surface, folder: Callable[[], Path]) -> None:
+        self._recorder = recorder
+        self._surface = surface
+        self._folder = folder
+        self._count = 0
+        self._span: dict[int, tuple[int, int]] = {}  # by id of the profiler: begin, end of its last window
+        self._own: profile | None = None
+
+    def install(self, patches: Patches) -> None:
+        patches.replace(_KinetoProfile, "start_trace", self._start_trace)
+        patches.replace(_KinetoProfile, "stop_trace", self._stop_trace)
+        patches.replace(_KinetoProfile, "export_chrome_trace", self._export)
+
+    def open(self, schedule: Callable[[int], torch.profiler.ProfilerAction]) -> None:
+        """Start our own profiler on the program's steps."""
+        activities = [ProfilerActivity.CPU]
+        if torch.cuda.is_available():
+            activities.append(ProfilerActivity.CUDA)
+        self._own = profile(activities=activities, schedule=schedule, on_trace_ready=self._save)
+        self._held("starting the profiler", self._own.start)
+
+    def step(self) -> None:
+        """A step of the program is over."""
+        if self._own is not None:
+            self._held("switching the profiler", self._own.step)
+
+    def close(self) -> None:
+        if self._own is not None:
+            own, self._own = self._own, None
+            self._held("stopping the profiler", own.stop)
+
+    def _save(self, profiler: profile) -> None:
+        plain = self._folder() / "kineto.json"  # torch would pack it at the slowest level, while training stands
+        profiler.export_chrome_trace(str(plain))
+        plain.unlink()
+
+    def _held(self, why: str, action: Callable[[], None]) -> None:
+        begin = _now()
+        try:
+            action()
+        except Exception as error:  # a profiler that fails must not end the training
+            self._own = None
+            self._surface.failed(error)
+        end = _now()
+        if end - begin > NOTICEABLE_NS:
+            self._recorder.event(Kind.PAUSE, 0, self._recorder.intern(why), begin, end)
+
+    def _start_trace(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def start_trace(profiler: Any) -> Any:
+            out = original(profiler)
+            self._span[id(profiler)] = (_now(), 0)
+            return out
+
+        return start_trace
+
+    def _stop_trace(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def stop_trace(profiler: Any) -> Any:
+            begin, _ = self._span.get(id(profiler), (0, 0))
+            self._span[id(profiler)] = (begin, _now())
+            return original(profiler)
+
+        return stop_trace
+
+    def _export(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def export_chrome_trace(profiler: Any, path: str, *args: Any, **kwargs: Any) -> Any:
+            out = original(profiler, path, *args, **kwargs)
+            try:
+                self._keep(profiler, Path(path))
+            except Exception as error:  # the program has its file; ours is a copy
+                self._surface.failed(error)
+            return out
+
+        return export_chrome_trace
+
+    def _keep(self, profiler: Any, path: Path) -> None:
+        """Note the window, and copy its file if it is the program's own."""
+        begin, end = self._span.get(id(profiler), (0, 0))
+        own = path.parent == self._folder()
+        name = f"kineto-{'' if own else 'user-'}{self._count}.json.gz"
+        self._count += 1
+        _copy_packed(path, self._folder() / name)
+        self._recorder.event(Kind.WINDOW, 0 if own else 1, self._recorder.intern(name), begin, end)
+
+
+def _copy_packed(source: Path, target: Path) -> None:
+    """Copy a Kineto file, packed if it was not; under another name until it is whole."""
+    beside = target.with_suffix(".new")
+    with source.open("rb") as read:
+        packed = read.read(2) == b"\x1f\x8b"
+        read.seek(0)
+        with beside.open("wb") if packed else gzip.open(beside, "wb", compresslevel=1) as written:
+            shutil.copyfileobj(read, written)
+    beside.replace(target)

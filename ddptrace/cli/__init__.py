@@ -1,0 +1,40 @@
+"""The command line. One command, one file: `ddptrace NAME` is the function `NAME` of `ddptrace/cli/NAME.py`.
+
+A command's file is imported when it is run or asked for help, and what it needs inside its function.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Final
+
+import click
+
+COMMANDS: Final = ("analyze",)
+
+
+class Commands(click.Group):
+    """Finds commands by the name of their file, and ends a user's mistake with one line and exit code 1."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command = getattr(importlib.import_module(f"ddptrace.cli.{cmd_name}"), cmd_name)
+        return command if isinstance(command, click.Command) else None
+
+    def invoke(self, ctx: click.Context) -> object:
+        from ddptrace.errors import DdptraceError
+
+        try:
+            return super().invoke(ctx)
+        except DdptraceError as error:
+            raise click.ClickException(str(error)) from error
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="ddptrace", prog_name="ddptrace")
+def main() -> None:
+    """Where the step time of distributed PyTorch training goes, bucket by bucket."""

@@ -1,0 +1,15 @@
+"""The errors a caller of ddptrace can meet. Each message says what is wrong, where, and what to do, in one sentence."""
+
+from __future__ import annotations
+
+
+class DdptraceError(Exception):
+    """Base of every error that ddptrace raises on purpose."""
+
+
+class RunDirectoryError(DdptraceError):
+    """A run directory cannot be used: absent, taken by another run, unreadable, or of another major schema version."""
+
+
+class TraceStateError(DdptraceError):
+    """A trace was asked for where it cannot be: inside another one, or with arguments that do not fit."""

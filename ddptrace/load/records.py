@@ -1,0 +1,328 @@
+"""From one rank's records to `RankRun`. Damage has been dropped by the reader; here what is left is put together."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddptrace.load.completion import with_proven_ends
+from ddptrace.load.tables import (
+    Call,
+    Finding,
+    Group,
+    HookCall,
+    Intervals,
+    Layout,
+    Parameter,
+    Pause,
+    PhaseMark,
+    RankRun,
+    Ready,
+    Reducer,
+    StepMark,
+)
+from ddptrace.record import Records
+from ddptrace.schema import CallFlag, Kind, Phase, StepEnd
+
+T = TypeVar("T")
+Row = tuple[Any, ...]  # the fields of one EVENT record, in the order of schema.EVENT_DTYPE
+KIND, FLAGS, THREAD, NAME, BEGIN, END, A, B, C, D, E, F, G = range(13)
+
+CLOCK_STEP_NS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """The rank's monotonic clock tied to Unix time, and the run's zero. One offset holds for all records, so that a
+    stepped wall clock bends no duration; profiler windows, which tell Unix time, use the pair nearest to them."""
+
+    monotonic: NDArray[np.int64]
+    unix: NDArray[np.int64]
+    zero_unix_ns: int
+
+    @classmethod
+    def of(cls, events: NDArray[np.void], zero_unix_ns: int | None) -> Clock:
+        """Without a zero (no manifest), the first record's time is it. Without any pair, Unix time is not known."""
+        pairs = events[events["kind"] == Kind.CLOCK]
+        if not len(pairs):
+            return cls(np.zeros(1, np.int64), np.zeros(1, np.int64), 0)
+        zero = int(pairs["a"][0]) if zero_unix_ns is None else zero_unix_ns
+        return cls(pairs["begin"].astype(np.int64), pairs["a"].astype(np.int64), zero)
+
+    @property
+    def shift_ns(self) -> int:
+        """What turns a monotonic instant into one since the run's zero."""
+        return int(self.unix[0] - self.monotonic[0]) - self.zero_unix_ns
+
+    @property
+    def stepped_ns(self) -> int:
+        """The largest jump of the wall clock against the monotonic one."""
+        offsets = self.unix - self.monotonic
+        return int(np.abs(offsets - offsets[0]).max())
+
+    def from_unix(self, unix_ns: Intervals) -> Intervals:
+        """Unix instants of a short stretch (one profiler window) as instants since the run's zero."""
+        nearest = int(np.abs(self.unix - int(np.median(unix_ns))).argmin()) if unix_ns.size else 0
+        offset = int(self.unix[nearest] - self.monotonic[nearest])
+        return unix_ns + (self.shift_ns - offset)
+
+
+@dataclass(frozen=True, slots=True)
+class WindowMark:
+    """A profiler window as the rank noted it; begin and end are None where torch did not tell."""
+
+    file: str
+    begin_at_ns: int | None
+    end_at_ns: int | None
+    by_user: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """One rank's records in tables: all of `RankRun` but what Kineto files add, and what joining those needs."""
+
+    run: RankRun
+    clock: Clock
+    windows: tuple[WindowMark, ...]
+    done_threads: Mapping[int, int]  # seq: system thread id on which its completion was stamped
+    findings: tuple[Finding, ...]
+
+
+def rank_run(records: Records, meta: Mapping[str, Any], *, rank: int, zero_unix_ns: int | None) -> Recorded:
+    """Put one rank's records together. Unknown kinds of a newer minor version are passed over."""
+    clock = Clock.of(records.events, zero_unix_ns)
+    events = records.events.copy()
+    events["begin"] += clock.shift_ns
+    events["end"] += clock.shift_ns
+    return _Builder(events, records, meta, clock, rank).build()
+
+
+class _Builder:
+    def __init__(
+        self, events: NDArray[np.void], records: Records, meta: Mapping[str, Any], clock: Clock, rank: int
+    ) -> None:
+        self.records = records
+        self.meta = meta
+        self.clock = clock
+        self.rank = rank
+        self.events = events
+        self.threads = {int(row[THREAD]): int(row[A]) for row in self.rows(Kind.THREAD)}
+
+    def rows(self, kind: Kind) -> list[Row]:
+        found = self.events[self.events["kind"] == kind]
+        ordered: list[Row] = found[np.argsort(found["begin"], kind="stable")].tolist()
+        return ordered
+
+    def text(self, number: int) -> str:
+        return self.records.strings.get(number, f"lost name {number}" if number else "")
+
+    def json(self, kind: Kind) -> list[dict[str, Any]]:
+        """The JSON texts of a kind; one whose text was lost is passed over."""
+        found = []
+        for row in self.rows(kind):
+            try:
+                content = json.loads(self.text(row[NAME]))
+            except ValueError:
+                continue
+            if isinstance(content, dict):
+                found.append(content)
+        return found
+
+    def build(self) -> Recorded:
+        begin, end = self._span()
+        done = {row[A]: row for row in reversed(self.rows(Kind.DONE))}
+        phases = self._phases()
+        run = RankRun(
+            rank=self.rank,
+            host=str(self.meta.get("host", "?")),
+            pid=int(self.meta.get("pid", 0)),
+            device=str(self.meta.get("device", "?")),
+            clean=self.records.closed,
+            dropped=self.records.dropped,
+            begin_at_ns=begin,
+            end_at_ns=end,
+            steps=self._steps(),
+            phases=phases,
+            calls=with_proven_ends(self._calls(done), phases),
+            hooks=self._hooks(done),
+            ready=self._ready(),
+            reducers=self._reducers(),
+            groups=tuple(_each(self.json(Kind.GROUP), _group)),
+            windows=(),
+            pauses=tuple(Pause(r[BEGIN], r[END], self.text(r[NAME])) for r in self.rows(Kind.PAUSE)),
+        )
+        done_threads = {seq: self.threads.get(row[THREAD], 0) for seq, row in done.items()}
+        return Recorded(run, self.clock, self._windows(), done_threads, self._findings())
+
+    def _span(self) -> tuple[int, int]:
+        begins = self.events["begin"]
+        return (int(begins.min()), int(begins.max())) if len(begins) else (0, 0)
+
+    def _steps(self) -> tuple[StepMark, ...]:
+        """The steps by the strongest kind of end; of several records of one step the last."""
+        rows = [row for row in self.rows_as_written(Kind.STEP) if row[FLAGS] in set(StepEnd)]
+        strongest = max((row[FLAGS] for row in rows), default=0)
+        last = {row[A]: row for row in rows if row[FLAGS] == strongest}
+        return tuple(StepMark(n, StepEnd(row[FLAGS]), row[BEGIN], row[END]) for n, row in sorted(last.items()))
+
+    def rows_as_written(self, kind: Kind) -> list[Row]:
+        rows: list[Row] = self.events[self.events["kind"] == kind].tolist()
+        return rows
+
+    def _phases(self) -> tuple[PhaseMark, ...]:
+        known = set(Phase)
+        return tuple(
+            PhaseMark(
+                phase := Phase(row[FLAGS]), row[BEGIN], row[END], self.threads.get(row[THREAD], 0),
+                row[A] if phase is Phase.BACKWARD else None,
+            )
+            for row in self.rows(Kind.PHASE)
+            if row[FLAGS] in known and row[END] >= row[BEGIN]
+        )  # fmt: skip
+
+    def _calls(self, done: Mapping[int, Row]) -> tuple[Call, ...]:
+        waits: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        for row in self.rows(Kind.WAIT):
+            waits[row[A]].append((row[BEGIN], row[END]))
+        ordinals: dict[str, int] = defaultdict(int)
+        calls = []
+        for row in self.rows(Kind.CALL):
+            group = self.text(row[D])
+            calls.append(self._call(row, group, ordinals[group], done.get(row[A]), tuple(waits.get(row[A], ()))))
+            ordinals[group] += 1
+        return tuple(calls)
+
+    def _call(self, row: Row, group: str, ordinal: int, done: Row | None, waits: tuple[tuple[int, int], ...]) -> Call:
+        return Call(
+            seq=row[A],
+            op=self.text(row[NAME]),
+            group=group,
+            ordinal=ordinal,
+            launch_at_ns=row[BEGIN],
+            issued_at_ns=row[END],
+            nbytes_in=row[B],
+            nbytes_out=row[C],
+            dtype=self.text(row[G]),
+            thread=self.threads.get(row[THREAD], 0),
+            is_sync=bool(row[FLAGS] & CallFlag.SYNC),
+            is_native=bool(row[FLAGS] & CallFlag.NATIVE),
+            reducer=row[F] - 1 if row[F] else None,
+            hook=row[E] or None,
+            done_at_ns=None if done is None else done[BEGIN],
+            waits=waits,
+            exec=None,
+        )
+
+    def _hooks(self, done: Mapping[int, Row]) -> tuple[HookCall, ...]:
+        return tuple(
+            HookCall(
+                seq=row[A], name=self.text(row[NAME]), reducer=row[F] - 1, index=row[D], backward=row[C], nbytes=row[B],
+                dtype=self.text(row[G]), begin_at_ns=row[BEGIN], end_at_ns=row[END],
+                done_at_ns=done[row[A]][BEGIN] if row[A] in done else None,
+            )
+            for row in self.rows(Kind.HOOK)
+        )  # fmt: skip
+
+    def _ready(self) -> tuple[Ready, ...]:
+        """Unpack the runs: up to seven (parameter, base + delta) each."""
+        slots = self.records.ready
+        taken = np.arange(slots["deltas"].shape[1]) < slots["count"][:, None]
+        at = slots["base"][:, None] + slots["deltas"].astype(np.int64) + self.clock.shift_ns
+        keys = (slots["reducer"].astype(np.int64) << 32) | slots["backward"].astype(np.int64)
+        found = []
+        for key in np.unique(keys):
+            mine = keys == key
+            chosen = taken[mine]
+            when, which = at[mine][chosen], slots["parameters"][mine][chosen].astype(np.int64)
+            order = np.argsort(when, kind="stable")
+            found.append(Ready(int(key >> 32), int(key & 0xFFFFFFFF), which[order], when[order]))
+        return tuple(sorted(found, key=lambda ready: (ready.backward, ready.reducer)))
+
+    def _reducers(self) -> tuple[Reducer, ...]:
+        layouts: dict[int, list[Layout]] = defaultdict(list)
+        for content in self.json(Kind.LAYOUT):
+            for layout in _each([content], _layout):
+                layouts[int(content["reducer"])].append(layout)
+        return tuple(reducer for reducer in _each(self.json(Kind.REDUCER), lambda content: _reducer(content, layouts)))
+
+    def _windows(self) -> tuple[WindowMark, ...]:
+        shift = self.clock.shift_ns  # an unset stamp was recorded as 0
+        return tuple(
+            WindowMark(
+                self.text(row[NAME]),
+                None if row[BEGIN] == shift else row[BEGIN],
+                None if row[END] == shift else row[END],
+                bool(row[FLAGS]),
+            )
+            for row in self.rows(Kind.WINDOW)
+        )
+
+    def _findings(self) -> tuple[Finding, ...]:
+        where = f"rank {self.rank}"
+        found = [
+            Finding(str(note.get("code", "note")), "warning", where, str(note.get("message", "")))
+            for note in self.json(Kind.NOTE)
+        ]
+        found += [
+            Finding("records-damaged", "warning", where, f"{text}; what was whole is used")
+            for text in self.records.damaged
+        ]
+        if self.records.torn:
+            message = f"{self.records.torn} records were torn or overwritten and are left out"
+            found.append(Finding("records-torn", "warning", where, message))
+        if self.records.dropped:
+            message = (
+                f"{self.records.dropped} records could not be written (no room on the disk, or values out of range)"
+            )
+            found.append(Finding("records-dropped", "warning", where, message))
+        if self.clock.stepped_ns > CLOCK_STEP_NS:
+            jumped_ms = self.clock.stepped_ns / 1e6
+            message = f"the wall clock jumped by {jumped_ms:.1f} ms during the run; durations are not affected"
+            found.append(Finding("clock-stepped", "info", where, message))
+        return tuple(found)
+
+
+def _each(contents: Iterable[dict[str, Any]], make: Any) -> list[Any]:
+    """Build one thing of each, passing over those that do not have what they should (damage, a foreign hand)."""
+    made = []
+    for content in contents:
+        try:
+            made.append(make(content))
+        except (KeyError, TypeError, ValueError):
+            continue
+    return made
+
+
+def _group(content: dict[str, Any]) -> Group:
+    threads = content.get("threads")
+    return Group(
+        str(content["name"]), tuple(int(r) for r in content["ranks"]), str(content["backend"]),
+        None if threads is None else int(threads),
+    )  # fmt: skip
+
+
+def _layout(content: dict[str, Any]) -> Layout:
+    buckets = tuple(tuple(int(i) for i in bucket) for bucket in content["buckets"])
+    return Layout(int(content["layout"]), int(content["from_backward"]), buckets)
+
+
+def _reducer(content: dict[str, Any], layouts: Mapping[int, list[Layout]]) -> Reducer:
+    number, cap = int(content["reducer"]), content.get("bucket_cap_nbytes")
+    parameters = tuple(
+        Parameter(str(p["name"]), int(p["numel"]), int(p["nbytes"]), str(p["dtype"])) for p in content["parameters"]
+    )
+    inside = tuple(
+        layout
+        for layout in sorted(layouts.get(number, []), key=lambda layout: layout.from_backward)
+        if all(0 <= i < len(parameters) for bucket in layout.buckets for i in bucket)
+    )
+    return Reducer(
+        number, str(content["kind"]), str(content["module"]), str(content["group"]),
+        None if cap is None else int(cap), parameters, inside,
+    )  # fmt: skip

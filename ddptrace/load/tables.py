@@ -1,0 +1,202 @@
+"""What a run directory holds, as plain records: the only thing that analysis knows of load.
+
+Instants are integer nanoseconds since the run's zero. Interval arrays are int64 of shape (n, 2), half-open.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddptrace.schema import Evidence, Phase, StepEnd
+
+Intervals = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One sentence for the reader. `severity` is "info", "warning" or "error"; `where` names rank, step or file."""
+
+    code: str
+    severity: str
+    where: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepMark:
+    """One step as it was found during training, from the end of the previous update to the end of this one."""
+
+    ordinal: int
+    ended_by: StepEnd
+    begin_at_ns: int
+    end_at_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseMark:
+    """One stretch of a phase as it was seen; marks may nest (a forward inside a closure, an update inside backward)."""
+
+    phase: Phase
+    begin_at_ns: int
+    end_at_ns: int
+    thread: int
+    backward: int | None  # ordinal among the rank's backwards, where phase is BACKWARD
+
+
+@dataclass(frozen=True, slots=True)
+class ExecRange:
+    """When a collective itself ran, as a profiler saw it."""
+
+    begin_at_ns: int
+    end_at_ns: int
+    evidence: Evidence  # DEVICE or BACKEND
+    name: str
+    lane: str  # the thread or stream it ran on
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One collective call on one rank."""
+
+    seq: int  # unique on the rank, in launch order
+    op: str
+    group: str
+    ordinal: int  # k-th call of this group on this rank, from 0
+    launch_at_ns: int
+    issued_at_ns: int  # the launching call returned: not when communication began
+    nbytes_in: int
+    nbytes_out: int
+    dtype: str
+    thread: int
+    is_sync: bool
+    is_native: bool
+    reducer: int | None
+    hook: int | None  # seq of the hook that issued it
+    done_at_ns: int | None  # completion callback: the communication's end within microseconds
+    waits: tuple[tuple[int, int], ...]  # the host blocked on it, begin and end
+    exec: ExecRange | None  # from a profiler window
+
+
+@dataclass(frozen=True, slots=True)
+class HookCall:
+    """One call of a user's communication hook: `begin` to `end` on the host, `done` when its future completed."""
+
+    seq: int
+    name: str
+    reducer: int
+    index: int  # of the bucket
+    backward: int
+    nbytes: int
+    dtype: str
+    begin_at_ns: int
+    end_at_ns: int
+    done_at_ns: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    name: str
+    numel: int
+    nbytes: int
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Which parameters share a bucket. `buckets` holds indices into the reducer's parameters, in launch order."""
+
+    layout: int
+    from_backward: int  # first backward (ordinal in the rank) that used it
+    buckets: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reducer:
+    reducer: int
+    kind: str
+    module: str
+    group: str
+    bucket_cap_nbytes: int | None
+    parameters: tuple[Parameter, ...]
+    layouts: tuple[Layout, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Gradients of one reducer in one backward, in the order in which they were accumulated."""
+
+    reducer: int
+    backward: int
+    parameters: NDArray[np.int64]
+    at_ns: Intervals  # shape (n,)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    name: str
+    ranks: tuple[int, ...]
+    backend: str
+    threads: int | None  # worker threads of the backend; None where it has no such queue
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """One profiler window, its Kineto file already joined to the calls."""
+
+    file: str
+    begin_at_ns: int
+    end_at_ns: int
+    compute: Intervals  # union; leaf operators of the training threads, or kernels that are not communication
+    memory: Intervals  # union; device copies and fills
+    on_device: bool  # compute is device time
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """ddptrace itself held the training thread (starting, stopping or saving the profiler)."""
+
+    begin_at_ns: int
+    end_at_ns: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RankRun:
+    """Everything one rank recorded, in time order."""
+
+    rank: int
+    host: str
+    pid: int
+    device: str
+    clean: bool  # it said that it ended; False: the process died or still runs
+    dropped: int  # records lost, counted by the writer
+    begin_at_ns: int
+    end_at_ns: int  # of the last record where it did not end cleanly
+    steps: tuple[StepMark, ...]
+    phases: tuple[PhaseMark, ...]
+    calls: tuple[Call, ...]
+    hooks: tuple[HookCall, ...]
+    ready: tuple[Ready, ...]
+    reducers: tuple[Reducer, ...]
+    groups: tuple[Group, ...]
+    windows: tuple[Window, ...]
+    pauses: tuple[Pause, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run directory. `ranks` are those found; `world_size` those that took part, None where nobody said."""
+
+    path: Path
+    schema: str
+    run_id: str
+    zero_unix_ns: int
+    world_size: int | None
+    ranks: tuple[RankRun, ...]
+    findings: tuple[Finding, ...]
+    manifest: dict[str, Any] = field(default_factory=dict)

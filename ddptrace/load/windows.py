@@ -1,0 +1,57 @@
+"""A rank's profiler windows: each Kineto file read and joined to the calls recorded in it."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from ddptrace.errors import RunDirectoryError
+from ddptrace.load.completion import known_over_by
+from ddptrace.load.kineto import KinetoEvents, read_kineto
+from ddptrace.load.link import Joined, join_window
+from ddptrace.load.records import Clock, Recorded, WindowMark
+from ddptrace.load.tables import ExecRange, Finding, RankRun, Window
+
+
+def join_windows(folder: Path, recorded: Recorded) -> tuple[RankRun, list[Finding]]:
+    """The rank's run with its windows and, for the calls inside them, when they really ran. A file that is missing or
+    broken is a finding; the records stand without it."""
+    findings: list[Finding] = []
+    windows: list[Window] = []
+    execs: dict[int, ExecRange] = {}
+    for mark in recorded.windows:
+        where = f"rank {recorded.run.rank}, {mark.file}"
+        try:
+            events = read_kineto(folder / mark.file)
+        except RunDirectoryError as error:
+            message = f"{error}: the steps in it are judged without a profiler"
+            findings.append(Finding("window-unreadable", "warning", where, message))
+            continue
+        joined = _join(events, recorded, where)
+        findings.extend(joined.findings)
+        execs |= joined.execs
+        windows.append(_window(mark, events, joined, recorded.clock))
+    calls = tuple(dataclasses.replace(call, exec=execs.get(call.seq)) for call in recorded.run.calls)
+    return dataclasses.replace(recorded.run, calls=calls, windows=tuple(windows)), findings
+
+
+def _join(events: KinetoEvents, recorded: Recorded, where: str) -> Joined:
+    run = recorded.run
+    return join_window(
+        events,
+        unix_to_at=recorded.clock.from_unix,
+        calls=run.calls,
+        done_threads=recorded.done_threads,
+        over_by=known_over_by(run.calls, run.phases),
+        training_threads=frozenset(mark.thread for mark in run.phases),
+        where=where,
+    )
+
+
+def _window(mark: WindowMark, events: KinetoEvents, joined: Joined, clock: Clock) -> Window:
+    """Where torch did not tell when the window was open, it was from the first to the last event of the file."""
+    begin, end = mark.begin_at_ns, mark.end_at_ns
+    if begin is None or end is None:
+        begin_at, end_at = clock.from_unix(events.begin_ns), clock.from_unix(events.end_ns)
+        begin, end = int(begin_at.min(initial=0)), int(end_at.max(initial=0))
+    return Window(mark.file, begin, end, joined.compute, joined.memory, joined.on_device)

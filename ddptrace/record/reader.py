@@ -1,0 +1,123 @@
+"""From `rank-<r>/records-*.bin` back to arrays, surviving every kind of damage.
+
+What is whole is returned; what is not is counted and said. Works on a folder that is still being written.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddptrace.schema import EVENT_DTYPE, GUARD, READY_DTYPE, RECORD_NBYTES, TEXT_PER_RECORD, Kind
+
+
+@dataclass(slots=True)
+class Records:
+    """Records of one rank. `events` (EVENT_DTYPE) and `ready` (READY_DTYPE) are in the order they were written.
+
+    `strings` maps id to text. `closed`: the rank said that it ended. `dropped`: records that the writer had to drop.
+    `torn`: slots cut off by a death mid-write or overwritten. `damaged`: files whose bytes changed after they were
+    finished, or whose length is not a whole number of records.
+    """
+
+    events: NDArray[np.void] = field(default_factory=lambda: np.empty(0, EVENT_DTYPE))
+    ready: NDArray[np.void] = field(default_factory=lambda: np.empty(0, READY_DTYPE))
+    strings: dict[int, str] = field(default_factory=lambda: {0: ""})
+    closed: bool = False
+    dropped: int = 0
+    torn: int = 0
+    damaged: tuple[str, ...] = ()
+
+
+class RecordReader:
+    """Reads a rank's folder, again and again while it grows: each `read()` returns what came since the last one."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._taken: dict[str, int] = {}
+        self._finished: set[str] = set()
+        self._chunks: dict[int, dict[int, bytes]] = {}
+
+    def read(self, *, live: bool = False) -> Records:
+        """Everything that is new. Strings are returned once complete. Raises OSError where a file cannot be read.
+
+        `live`: the writer is at work, so a slot that is empty now may be filled in a moment: stop there, once.
+        """
+        records = Records()
+        paths = [path for path in sorted(self.folder.glob("records-*.bin")) if path.name not in self._finished]
+        parts = [self._read_segment(path, records, live) for path in paths]
+        slots = np.concatenate(parts) if parts else np.empty(0, EVENT_DTYPE)
+        kinds = slots["kind"]
+        self._add_strings(slots[kinds == Kind.STRING], records.strings)
+        records.ready = slots[kinds == Kind.READY].view(READY_DTYPE)
+        records.events = slots[(kinds != Kind.STRING) & (kinds != Kind.READY)]
+        return records
+
+    def _read_segment(self, path: Path, records: Records, live: bool) -> NDArray[np.void]:
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:  # a spare segment, removed when its rank ended
+            return np.empty(0, EVENT_DTYPE)
+        if len(data) % RECORD_NBYTES:
+            records.damaged += (f"{path.name} ends in the middle of a record",)
+        slots = np.frombuffer(data, EVENT_DTYPE, count=len(data) // RECORD_NBYTES)
+        body = self._take_trailer(path, data, slots, records)
+        taken = self._taken.get(path.name, 0)
+        growing = live and path.name not in self._finished
+        written = _written(body, taken) if growing else _written_in_all(body)
+        self._taken[path.name] = max(written, taken)
+        fresh = body[taken:written]
+        whole = fresh["guard"] == GUARD
+        records.torn += int(len(fresh) - whole.sum()) - int((fresh["kind"] == Kind.NONE).sum())
+        found: NDArray[np.void] = fresh[whole]
+        return found
+
+    def _take_trailer(self, path: Path, data: bytes, slots: NDArray[np.void], records: Records) -> NDArray[np.void]:
+        """The slots before the trailer, all of them where the segment has none."""
+        if not len(slots) or slots[-1]["kind"] != Kind.TRAILER or slots[-1]["guard"] != GUARD:
+            return slots
+        self._finished.add(path.name)
+        trailer = slots[-1]
+        used = int(trailer["b"])
+        if used > len(slots) - 1 or zlib.crc32(data[: used * RECORD_NBYTES]) != int(trailer["c"]):
+            records.damaged += (f"{path.name} was changed after it was written",)
+        records.closed |= bool(trailer["flags"])
+        records.dropped = max(records.dropped, int(trailer["a"]))
+        return slots[:-1]
+
+    def _add_strings(self, slots: NDArray[np.void], strings: dict[int, str]) -> None:
+        for slot in slots:
+            raw = slot.tobytes()
+            number, chunk = int.from_bytes(raw[4:8], "little"), int.from_bytes(raw[2:4], "little")
+            self._chunks.setdefault(number, {})[chunk] = raw[8 : 8 + min(raw[1], TEXT_PER_RECORD)]
+            text = _whole_text(self._chunks[number])
+            if text is not None:
+                strings[number] = text
+                del self._chunks[number]
+
+
+def _written_in_all(slots: NDArray[np.void]) -> int:
+    """How many slots, from the first, were handed out: all up to the last that is not empty."""
+    filled = np.flatnonzero(slots["kind"] != Kind.NONE)
+    return int(filled[-1]) + 1 if len(filled) else 0
+
+
+def _written(slots: NDArray[np.void], taken: int) -> int:
+    """The same up to the next slot that is not whole; one that was not at the last look either is given up."""
+    waiting = np.flatnonzero(slots["guard"][taken:] != GUARD)
+    if len(waiting) and waiting[0] == 0:
+        waiting = waiting[1:]
+    end = taken + int(waiting[0]) if len(waiting) else len(slots)
+    return min(end, _written_in_all(slots))
+
+
+def _whole_text(chunks: dict[int, bytes]) -> str | None:
+    """The text once all chunks are there: only the last one is shorter than a full chunk."""
+    parts = [chunks.get(index) for index in range(len(chunks))]
+    if None in parts or len(parts[-1] or b"") == TEXT_PER_RECORD:
+        return None
+    return b"".join(part for part in parts if part is not None).decode("utf-8", "replace")

@@ -1,0 +1,230 @@
+"""From memory to `rank-<r>/records-*.bin`: one call packs one record into a mapped file.
+
+The kernel owns the pages, so what was recorded before a SIGKILL is there afterwards. Training never waits: a keeper
+thread allocates segments ahead, and where it cannot, records are dropped and counted.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from ddptrace.record.segment import ORDINARY_NBYTES, Segment
+from ddptrace.schema import EVENT, GUARD, READY, RECORD_NBYTES, STRING, TEXT_PER_RECORD, Kind, segment_name
+
+KEEPER_PERIOD_S = 2.0
+
+_pack_event = EVENT.pack_into
+_now = time.perf_counter_ns
+
+
+class _Thread(threading.local):
+    """The calling thread's number in the records; 0 until it has one. Not keyed by ident, which the system reuses."""
+
+    number = 0
+
+
+class Recorder:
+    """Appends records to a rank's folder from any thread. Never raises and never blocks once constructed.
+
+    Raises OSError from the constructor where not even the first segment can be allocated.
+    """
+
+    def __init__(self, folder: Path, chores: Callable[[], None] = lambda: None) -> None:
+        self.folder = folder
+        self.dropped = 0
+        self._chores = chores
+        self._thread = _Thread()
+        self._threads: dict[int, int] = {}
+        self._ids: dict[str, int] = {"": 0}
+        self._lock = threading.Lock()
+        self._made = 0
+        self._retired: Segment | None = None
+        self._segment: Segment | None = self._make()
+        self._spare: Segment | None = None
+        self._wake = threading.Event()
+        self._closing = False
+        self._full_noted = False
+        self.clock()
+        self._provide_spare()
+        self._keeper = threading.Thread(target=self._keep, name="ddptrace-recorder", daemon=True)
+        self._keeper.start()
+
+    # The hot path ----------------------------------------------------------------------------------------------------
+
+    def event(
+        self, kind: int, flags: int, name: int, begin: int, end: int, a: int = 0, b: int = 0, c: int = 0,
+        d: int = 0, e: int = 0, f: int = 0, g: int = 0,
+    ) -> None:  # fmt: skip
+        """Append one EVENT record; the fields are those of `schema.Kind`."""
+        segment = self._segment
+        if segment is None:
+            return
+        thread = self._thread.number or self._number_thread()
+        offset = next(segment.offsets)
+        if offset < ORDINARY_NBYTES:
+            try:
+                _pack_event(segment.view, offset, kind, flags, thread, name, begin, end, a, b, c, d, e, f, g, GUARD)
+            except (struct.error, ValueError):  # a value out of its field's range, or the segment closed under us
+                self.dropped += 1
+        elif self._roll(segment):
+            self.event(kind, flags, name, begin, end, a, b, c, d, e, f, g)
+        else:
+            self.dropped += 1
+
+    def intern(self, text: str) -> int:
+        """The id of `text`, written out the first time."""
+        known = self._ids.get(text)
+        return known if known is not None else self._intern_new(text)
+
+    # Seldom ----------------------------------------------------------------------------------------------------------
+
+    def ready(self, reducer: int, backward: int, base: int, deltas: list[int], parameters: list[int]) -> None:
+        """One READY record: `schema.READY_PER_RECORD` deltas and parameters, of which the first ones count."""
+        count = len(deltas)
+        pad = [0] * (7 - count)
+        self._raw(READY, Kind.READY, count, reducer, backward, base, *deltas, *pad, *parameters, *pad, 0, GUARD)
+
+    def clock(self) -> None:
+        """Tie the monotonic clock to Unix time: the tightest of a few brackets."""
+        width, begin, unix = min(_bracket() for _ in range(5))
+        self.event(Kind.CLOCK, 0, 0, begin + width // 2, begin + width // 2, unix, width)
+
+    def close(self) -> None:
+        """Finish: no record is taken afterwards, the last segment is cut to its length and marked as ended."""
+        self._closing = True
+        self._wake.set()
+        self._keeper.join(timeout=5)
+        self.clock()
+        with self._lock:
+            segment, self._segment = self._segment, None
+            spare, self._spare = self._spare, None
+        if segment is not None:
+            self._seal_retired()
+            self._finish(segment)
+        if spare is not None and spare.close():
+            (self.folder / spare.name).unlink(missing_ok=True)
+
+    def nudge(self) -> None:
+        """Have the keeper do its chores now, on its own thread."""
+        self._wake.set()
+
+    def abandon(self) -> None:
+        """In a forked child: forget the parent's files without touching them."""
+        self._segment = self._spare = None
+
+    def _finish(self, segment: Segment) -> None:
+        used = min(next(segment.offsets), ORDINARY_NBYTES) // RECORD_NBYTES
+        segment.seal(used, dropped=self.dropped, final=True)
+        if segment.close():  # only then can no late write meet a page that is gone
+            with (self.folder / segment.name).open("r+b") as file:
+                file.truncate((used + 1) * RECORD_NBYTES)
+
+    def _raw(self, shape: struct.Struct, *fields: object) -> None:
+        segment = self._segment
+        if segment is None:
+            return
+        offset = next(segment.offsets)
+        if offset < ORDINARY_NBYTES:
+            try:
+                shape.pack_into(segment.view, offset, *fields)
+            except (struct.error, ValueError):
+                self.dropped += 1
+        elif self._roll(segment):
+            self._raw(shape, *fields)
+        else:
+            self.dropped += 1
+
+    def _roll(self, full: Segment) -> bool:
+        """Put the spare segment in place of `full`. False where there is none: the record is lost."""
+        with self._lock:
+            if self._segment is not full:
+                return self._segment is not None
+            if self._spare is None:
+                self._wake.set()
+                return False
+            self._segment, self._spare, self._retired = self._spare, None, full
+        self._wake.set()
+        return True
+
+    def _intern_new(self, text: str) -> int:
+        with self._lock:
+            if text in self._ids:
+                return self._ids[text]
+            number = self._ids[text] = len(self._ids)
+        data = text.encode("utf-8", "replace")
+        for chunk in range(len(data) // TEXT_PER_RECORD + 1):
+            part = data[chunk * TEXT_PER_RECORD : (chunk + 1) * TEXT_PER_RECORD]
+            self._raw(STRING, Kind.STRING, len(part), chunk, number, part, GUARD)
+        return number
+
+    def _number_thread(self) -> int:
+        """A thread that Python did not start comes here with every callback: its state does not outlive one."""
+        native = threading.get_native_id()
+        known = self._threads.get(native)
+        if known is None:
+            with self._lock:
+                known = self._threads.setdefault(native, len(self._threads) + 1)
+            self._thread.number = known
+            self.event(Kind.THREAD, 0, self.intern(_thread_name()), _now(), 0, native)
+        self._thread.number = known
+        return known
+
+    # The keeper's thread ---------------------------------------------------------------------------------------------
+
+    def _make(self) -> Segment:
+        segment = Segment(self.folder / segment_name(self._made))
+        self._made += 1
+        return segment
+
+    def _keep(self) -> None:
+        while not self._closing:
+            self._wake.wait(KEEPER_PERIOD_S)
+            self._wake.clear()
+            if not self._closing:
+                self._provide_spare()
+                self.clock()
+                self._chores()
+
+    def _provide_spare(self) -> None:
+        if self._spare is not None:
+            return
+        try:
+            self._spare = self._make()
+        except OSError as error:
+            self._note_full(error)
+            return
+        self._seal_retired()
+
+    def _note_full(self, error: OSError) -> None:
+        if not self._full_noted:
+            self._full_noted = True
+            self.note("records-lost", f"no room for more records ({error.strerror}): later ones are lost")
+
+    def note(self, code: str, message: str) -> None:
+        """Leave a sentence for the findings."""
+        import json
+
+        self.event(Kind.NOTE, 0, self.intern(json.dumps({"code": code, "message": message})), _now(), 0)
+
+    def _seal_retired(self) -> None:
+        """Seal the segment before the current one: by now no thread is still writing into it."""
+        retired, self._retired = self._retired, None
+        if retired is not None:
+            retired.seal(ORDINARY_NBYTES // RECORD_NBYTES, dropped=self.dropped, final=False)
+            retired.close()
+
+
+def _bracket() -> tuple[int, int, int]:
+    begin = _now()
+    unix = time.time_ns()
+    return _now() - begin, begin, unix
+
+
+def _thread_name() -> str:
+    """The thread's name, without making a `threading.Thread` for one that Python did not start."""
+    known = threading._active.get(threading.get_ident())  # type: ignore[attr-defined]
+    return str(known.name) if known is not None else "native"

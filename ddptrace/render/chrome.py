@@ -1,0 +1,125 @@
+"""The trace for Perfetto: all ranks in one gzipped file of Chrome's JSON, one process per rank.
+
+Chrome counts in microseconds. They exist only here, with three decimals, so that every nanosecond is kept.
+"""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO, Final
+
+from ddptrace.analysis.tables import Result
+from ddptrace.load.tables import Intervals
+from ddptrace.render.counters import Sample, bytes_in_flight, running_overlap
+from ddptrace.render.lanes import Slice, SpanTrack, Track, quoted
+from ddptrace.render.tracks import RankRows, by_rank, first_instant, rank_tracks
+from ddptrace.render.whole_file import whole_file
+
+EVENTS_PER_WRITE: Final = 10_000
+FASTEST: Final = 1
+"""gzip's level: a trace is written far more often than it is sent."""
+
+
+def write_trace(result: Result, path: str | os.PathLike[str]) -> Path:
+    """Write `path` (trace.json.gz) whole or not at all. Its 0 is the run's zero, or earlier where something was."""
+    with whole_file(path) as raw, gzip.GzipFile("", "wb", FASTEST, raw, mtime=0) as file:
+        write_json(result, file)
+    return Path(path)
+
+
+def write_json(result: Result, file: gzip.GzipFile | IO[bytes]) -> None:
+    ranks = by_rank(result)
+    zero = min((first_instant(rows) for rows in ranks), default=0)
+    several = len({row.reducer for row in result.buckets}) > 1
+    flows = itertools.count(1)
+    file.write(f'{{"displayTimeUnit":"ns","otherData":{json.dumps(about(result, zero))},"traceEvents":[\n'.encode())
+    separator = ""
+    for rows in ranks:
+        for chunk in rank_chunks(rows, flows, several, zero):
+            # Half a surrogate pair, which a broken name can hold, becomes the JSON escape of itself.
+            file.write((separator + ",\n".join(chunk)).encode("utf-8", "backslashreplace"))
+            separator = ",\n"
+    file.write(b"\n]}\n")
+
+
+def about(result: Result, zero: int) -> dict[str, str | int]:
+    """Unix ns are text: they do not fit a JSON number. Instants among the arguments count from `zero_unix_ns`."""
+    return {
+        "tool": "ddptrace",
+        "schema": result.schema,
+        "run_id": result.run_id,
+        "zero_unix_ns": str(result.zero_unix_ns),
+        "trace_zero_ns": zero,
+        "trace_zero_unix_ns": str(result.zero_unix_ns + zero),
+    }
+
+
+def rank_chunks(rows: RankRows, flows: Iterator[int], several: bool, zero: int) -> Iterator[list[str]]:
+    """Events of one rank, in lists of bounded length. A process id is the rank + 1, since 0 is the idle process."""
+    pid = rows.rank + 1
+    host = f" · {rows.row.host}" if rows.row else ""
+    yield [
+        metadata(pid, 0, "process_name", name=f"rank {rows.rank}{host}"),
+        metadata(pid, 0, "process_sort_index", sort_index=rows.rank),
+    ]
+    for tid, track in enumerate(rank_tracks(rows, flows, several), start=1000 * pid + 1):
+        yield [
+            metadata(pid, tid, "thread_name", name=track.name),
+            metadata(pid, tid, "thread_sort_index", sort_index=tid),
+        ]
+        yield from slice_chunks(track, f'"pid":{pid},"tid":{tid}', zero)
+    yield from counter_chunks(pid, "in flight", "bytes", bytes_in_flight(rows.collectives), zero)
+    if rows.activity is not None:
+        overlap = running_overlap(rows.steps, rows.collectives, rows.activity.compute)
+        yield from counter_chunks(pid, "overlap", "ratio", overlap, zero)
+
+
+def slice_chunks(track: Track | SpanTrack, place: str, zero: int) -> Iterator[list[str]]:
+    number = len(track.slices) if isinstance(track, Track) else len(track.spans)
+    for start in range(0, number, EVENTS_PER_WRITE):
+        part = slice(start, start + EVENTS_PER_WRITE)
+        if isinstance(track, SpanTrack):
+            yield span_events(track.looks, track.spans[part], place, zero)
+        else:
+            yield [slice_event(piece, place, zero) for piece in track.slices[part]]
+
+
+def span_events(looks: Slice, spans: Intervals, place: str, zero: int) -> list[str]:
+    begins, durations = (spans[:, 0] - zero).tolist(), (spans[:, 1] - spans[:, 0]).tolist()
+    head = f'{{"ph":"X",{place},"name":{quoted(looks.name)},"cat":"{looks.category}","cname":"{looks.colour}","ts":'
+    times = zip(begins, durations, strict=True)
+    return [f'{head}{ts // 1000}.{ts % 1000:03d},"dur":{dur // 1000}.{dur % 1000:03d}}}' for ts, dur in times]
+
+
+def slice_event(piece: Slice, place: str, zero: int) -> str:
+    name, category, begin, end, args, colour, flow, flow_phase = piece
+    ts = begin - zero
+    dur = end - begin
+    event = (
+        f'{{"ph":"X",{place},"ts":{ts // 1000}.{ts % 1000:03d},"dur":{dur // 1000}.{dur % 1000:03d},'
+        f'"name":{quoted(name)},"cat":"{category}","cname":"{colour}","args":{args}}}'
+    )
+    return event + ",\n" + flow_event(ts, place, flow, flow_phase) if flow else event
+
+
+def flow_event(ts: int, place: str, flow: int, phase: str) -> str:
+    """One end of an arrow, at the begin of the slice written just before it: an end outside any slice is an error."""
+    at = f'"ts":{ts // 1000}.{ts % 1000:03d}'
+    return f'{{"ph":"{phase}","bp":"e",{place},{at},"id":{flow},"name":"launch","cat":"launch"}}'
+
+
+def counter_chunks(pid: int, name: str, unit: str, samples: Iterable[Sample], zero: int) -> Iterator[list[str]]:
+    head = f'{{"ph":"C","pid":{pid},"name":"{name}","ts":'
+    samples = iter(samples)
+    while chunk := list(itertools.islice(samples, EVENTS_PER_WRITE)):
+        times = [(at - zero, value) for at, value in chunk]
+        yield [f'{head}{ts // 1000}.{ts % 1000:03d},"args":{{"{unit}":{value}}}}}' for ts, value in times]
+
+
+def metadata(pid: int, tid: int, kind: str, **args: str | int) -> str:
+    return json.dumps({"ph": "M", "pid": pid, "tid": tid, "name": kind, "args": args}, ensure_ascii=False)

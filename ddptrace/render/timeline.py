@@ -1,0 +1,271 @@
+"""One typical step, drawn: what each rank computed, and where its buckets were meanwhile.
+
+rank 0 · phases         | forward      | backward               | opt |
+         gradients               ────~  ────~                            arriving, then queued
+         compute        | ████████████ | ███████████████        | ███ |
+         communication              ▓▓▓▓▓ ▓▓▓▓▓ ▓▓█████                  hidden, then exposed
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from statistics import mean, median
+from typing import Any, Final
+
+import numpy as np
+
+from ddptrace.analysis.intervals import EMPTY, clip, pairs, subtract, union
+from ddptrace.analysis.summary import typical_steps
+from ddptrace.analysis.tables import BucketRow, PhaseRow, Result, StepRow
+from ddptrace.load.tables import Intervals
+from ddptrace.render.figures import COLOURS, MARKS_MAX, Figure, axis, layout, ms, plain
+from ddptrace.render.lanes import assign
+from ddptrace.render.slices import collective_name
+from ddptrace.render.words import bucket_name, counted, duration, some_of
+
+RANKS_MAX: Final = 8
+ITEMS_MAX: Final = 300
+COMPUTE_MARKS_MAX: Final = 100
+EXPOSED_MARKS_MAX: Final = 60
+SEEN_MIN_RATIO: Final = 1 / 1500
+"""Of the drawing's width: what is narrower than this would be drawn wider than it is."""
+PX_PER_ROW: Final = 34
+ROW_GAP: Final = 0.12
+PHASE_ROW, LIFE_ROW, WORK_ROW = 0.62, 0.2, 0.85
+"""How thick the rows are."""
+KINDS: Final = {
+    "data": "data", "forward": "forward", "backward": "backward", "optimizer": "optimizer", "other": "other",
+    "gradients": "bucket: gradients arriving", "queue": "launched, queued", "compute": "compute",
+    "hidden": "communication, hidden", "exposed_comm": "communication, exposed", "label": "",
+}  # fmt: skip
+"""What is drawn, in the order in which later covers earlier."""
+UNLISTED: Final = ("data", "forward", "backward", "optimizer", "label")
+"""What says its own name needs no place in the legend."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One communication of the step: a bucket or another collective. Instants in ns since the run's zero."""
+
+    begin: int
+    end: int
+    short: str
+    words: str
+    row: BucketRow | None
+
+
+@dataclass(frozen=True, slots=True)
+class Lot:
+    """What is drawn of one rank; `compute` without the pauses that are too short to see."""
+
+    step: StepRow
+    phases: list[PhaseRow]
+    items: list[Item]
+    compute: Intervals
+
+
+Bar = tuple[int, int, float, float, str, str]
+"""Begin and end in ns from the left edge, place, thickness, what to say when pointed at, what to write inside."""
+
+
+@dataclass(slots=True)
+class Canvas:
+    """The bars of each kind, and the rows' names from top to bottom."""
+
+    bars: dict[str, list[Bar]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
+    names: list[tuple[float, str]] = field(default_factory=list)
+    depth: float = 0.0
+    zero: int = 0  # the instant at the left edge, for what is added from now on
+
+    def row(self, name: str, thickness: float) -> float:
+        """Begin a row below the others and give its middle."""
+        place = self.depth + thickness / 2
+        if name:
+            self.names.append((place, name))
+        self.depth += thickness + ROW_GAP
+        return place
+
+    def add(
+        self, kind: str, span: tuple[int, int], place: float, thickness: float, hover: str, inside: str = ""
+    ) -> None:
+        if span[1] > span[0]:
+            self.bars[kind].append((span[0] - self.zero, span[1] - self.zero, place, thickness, hover, inside))
+
+
+def timeline_figure(result: Result) -> Figure | None:
+    """A step of median length, the first ranks of it."""
+    steps, _ = typical_steps(result.steps)
+    if not steps:
+        return None
+    chosen = typical_ordinal(steps)
+    present = sorted((row for row in steps if row.step == chosen), key=lambda row: row.rank)
+    shared_zero = begin_together(present[:RANKS_MAX])
+    lots = lots_of(result, present[:RANKS_MAX])
+    lots = lots[: max(1, MARKS_MAX // max(map(marks_of, lots)))]
+    canvas = Canvas()
+    for lot in lots:
+        draw(canvas, lot, shared_zero if shared_zero is not None else lot.step.begin_at_ns)
+    height = round(100 + PX_PER_ROW * canvas.depth)
+    said = caption(chosen, lots, present) + (
+        "" if shared_zero is not None else " Each rank from its own begin of the step."
+    )
+    return Figure("timeline", height, traces(canvas), sheet(canvas), said)
+
+
+def begin_together(rows: Sequence[StepRow]) -> int | None:
+    """The earliest begin, None where the ranks' clocks or steps are further apart than a step is long."""
+    begins = [row.begin_at_ns for row in rows]
+    return min(begins) if max(begins) - min(begins) <= median(row.wall_ns for row in rows) else None
+
+
+def typical_ordinal(steps: Sequence[StepRow]) -> int:
+    """The step that most ranks have and whose mean length is nearest the median."""
+    by_step: dict[int, list[int]] = {}
+    for row in steps:
+        by_step.setdefault(row.step, []).append(row.wall_ns)
+    whole = max(map(len, by_step.values()))
+    lengths = {step: mean(walls) for step, walls in by_step.items() if len(walls) == whole}
+    middle = median(lengths.values())
+    return min(lengths, key=lambda step: (abs(lengths[step] - middle), step))
+
+
+def lots_of(result: Result, steps: Sequence[StepRow]) -> list[Lot]:
+    """What there is to draw of each of these steps; every table is gone through once, since they can be long."""
+    wanted = {(row.rank, row.step) for row in steps}
+    phases: defaultdict[int, list[PhaseRow]] = defaultdict(list)
+    for phase in result.phases:
+        if (phase.rank, phase.step) in wanted:
+            phases[phase.rank].append(phase)
+    items: defaultdict[int, list[Item]] = defaultdict(list)
+    for rank, item in itertools.chain(bucket_items(result, wanted), other_items(result, wanted)):
+        items[rank].append(item)
+    compute = {activity.rank: activity.compute for activity in result.activity}
+    return [lot_of(row, phases[row.rank], items[row.rank], compute.get(row.rank, EMPTY)) for row in steps]
+
+
+def lot_of(step: StepRow, phases: list[PhaseRow], items: list[Item], compute: Intervals) -> Lot:
+    items = sorted(items, key=lambda item: item.begin - item.end)[:ITEMS_MAX]
+    end = max([step.end_at_ns, *(item.end for item in items)])
+    spans = clip(union(compute), step.begin_at_ns, end)
+    drawn = simplified(spans, COMPUTE_MARKS_MAX, (end - step.begin_at_ns) * SEEN_MIN_RATIO)
+    return Lot(step, phases, sorted(items, key=lambda item: (item.begin, item.end)), drawn)
+
+
+def bucket_items(result: Result, wanted: set[tuple[int, int]]) -> Iterator[tuple[int, Item]]:
+    several = len({row.reducer for row in result.buckets}) > 1
+    for row in result.buckets:
+        if (row.rank, row.step) in wanted and row.exec_start_at_ns is not None and row.exec_end_at_ns is not None:
+            words = f"{bucket_name(row, several)}<br>{plain(some_of(row.parameters, 3))}<br>{figures_of(row)}"
+            yield row.rank, Item(row.exec_start_at_ns, row.exec_end_at_ns, f"{row.index}", words, row)
+
+
+def other_items(result: Result, wanted: set[tuple[int, int]]) -> Iterator[tuple[int, Item]]:
+    for row in result.collectives:
+        if row.bucket is not None or (row.rank, row.step) not in wanted:
+            continue
+        if row.exec_start_at_ns is not None and row.exec_end_at_ns is not None:
+            words = f"{plain(collective_name(row))}<br>exposed {duration(row.exposed_ns)} of {duration(row.comm_ns)}"
+            yield row.rank, Item(row.exec_start_at_ns, row.exec_end_at_ns, "", words, None)
+
+
+def figures_of(row: BucketRow) -> str:
+    waited = f"queued {duration(row.queue_ns)}, " if row.queue_ns is not None else ""
+    return f"{waited}communication {duration(row.comm_ns)}, exposed {duration(row.exposed_ns)}"
+
+
+def marks_of(lot: Lot) -> int:
+    """An upper bound of the bars that a rank's drawing takes."""
+    return len(lot.phases) + COMPUTE_MARKS_MAX + EXPOSED_MARKS_MAX + 4 * len(lot.items)
+
+
+def draw(canvas: Canvas, lot: Lot, zero: int) -> None:
+    canvas.zero = zero
+    place = canvas.row(f"<b>rank {lot.step.rank}</b> phases", PHASE_ROW)
+    for phase in lot.phases:
+        span = phase.begin_at_ns, phase.end_at_ns
+        kind = phase.phase if phase.phase in KINDS else "other"
+        name = plain(phase.phase)
+        inside = "" if kind == "other" else name
+        canvas.add(kind, span, place, PHASE_ROW, f"{name} {duration(span[1] - span[0])}", inside)
+    draw_gradients(canvas, lot)
+    place = canvas.row("compute", WORK_ROW)
+    for begin, end in lot.compute.tolist():
+        canvas.add("compute", (begin, end), place, WORK_ROW, f"compute {duration(end - begin)}")
+    draw_communication(canvas, lot)
+    canvas.depth += 0.5
+
+
+def draw_gradients(canvas: Canvas, lot: Lot) -> None:
+    """Each bucket from its first gradient to the start of its communication, as a thin line."""
+    lives = [(first_seen(item.row), item.row, item) for item in lot.items if item.row is not None]
+    lives.sort(key=lambda life: life[0])
+    lanes = assign([(begin, item.begin) for begin, _, item in lives])
+    places = [canvas.row("gradients" if lane == 0 else "", LIFE_ROW) for lane in range(max(lanes, default=-1) + 1)]
+    for (begin, row, item), lane in zip(lives, lanes, strict=True):
+        canvas.add("gradients", (begin, min(row.launch_at_ns, item.begin)), places[lane], LIFE_ROW, item.words)
+        canvas.add("queue", (row.launch_at_ns, item.begin), places[lane], LIFE_ROW, item.words)
+
+
+def first_seen(row: BucketRow) -> int:
+    return min(at for at in (row.first_ready_at_ns, row.ready_at_ns, row.launch_at_ns) if at is not None)
+
+
+def draw_communication(canvas: Canvas, lot: Lot) -> None:
+    lanes = assign([(item.begin, item.end) for item in lot.items])
+    places = [canvas.row("communication" if lane == 0 else "", WORK_ROW) for lane in range(max(lanes, default=-1) + 1)]
+    for item, lane in zip(lot.items, lanes, strict=True):
+        for kind, inside in (("hidden", ""), ("label", item.short)):
+            canvas.add(kind, (item.begin, item.end), places[lane], WORK_ROW, item.words, inside)
+    for number, place in enumerate(places):
+        spans = pairs((item.begin, item.end) for item, lane in zip(lot.items, lanes, strict=True) if lane == number)
+        exposed = simplified(subtract(union(spans), lot.compute), EXPOSED_MARKS_MAX // len(places) or 1, 0)
+        for begin, end in exposed.tolist():
+            canvas.add("exposed_comm", (begin, end), place, WORK_ROW, "")
+
+
+def simplified(spans: Intervals, most: int, gap_min_ns: float) -> Intervals:
+    """A union of at most `most` intervals, for drawing: gaps below `gap_min_ns` and the narrowest ones are closed."""
+    gaps = spans[1:, 0] - spans[:-1, 1]
+    order = np.argsort(gaps, kind="stable")[max(0, len(gaps) - (most - 1)) :]
+    keep = np.sort(order[gaps[order] >= gap_min_ns])
+    begins = np.concatenate((spans[:1, 0], spans[keep + 1, 0]))
+    return np.column_stack((begins, np.concatenate((spans[keep, 1], spans[-1:, 1]))))
+
+
+def traces(canvas: Canvas) -> list[dict[str, Any]]:
+    return [trace(kind, bars) for kind, bars in canvas.bars.items() if bars]
+
+
+def trace(kind: str, bars: list[Bar]) -> dict[str, Any]:
+    begins, ends, places, widths, hover, inside = zip(*bars, strict=True)
+    return {
+        "type": "bar", "orientation": "h", "name": KINDS[kind], "showlegend": kind not in UNLISTED,
+        "marker": {"color": COLOURS.get(kind, "rgba(0,0,0,0)"), "line": {"width": 0}},
+        "base": ms(begins),
+        "x": ms(end - begin for begin, end in zip(begins, ends, strict=True)),
+        "y": list(places), "width": list(widths), "hovertext": list(hover),
+        "hoverinfo": "skip" if kind in ("hidden", "exposed_comm") else "text",
+        "text": list(inside), "textposition": "inside", "insidetextanchor": "middle", "textangle": 0,
+        "insidetextfont": {"color": "#10222e" if kind == "label" else "#ffffff", "size": 11}, "constraintext": "inside",
+    }  # fmt: skip
+
+
+def sheet(canvas: Canvas) -> dict[str, Any]:
+    places, names = zip(*canvas.names, strict=True)
+    rows = axis(range=[canvas.depth - 0.3, -0.2], tickvals=list(places), ticktext=list(names), showgrid=False)
+    return layout(
+        barmode="overlay", yaxis=rows, xaxis=axis("ms since the step began", rangemode="tozero"), hovermode="closest",
+        uniformtext={"mode": "hide", "minsize": 9}, dragmode="zoom",
+    )  # fmt: skip
+
+
+def caption(chosen: int, lots: Sequence[Lot], present: Sequence[StepRow]) -> str:
+    said = f"Step {chosen}, whose length is nearest the median of the typical steps."
+    if len(lots) < len(present):
+        said += f" The first {counted(len(lots), 'rank')} of {len(present)}."
+    if any(len(lot.items) == ITEMS_MAX for lot in lots):
+        said += f" Of each rank's communication the {ITEMS_MAX} longest."
+    return said + " Numbers are bucket indices. Pauses in compute that are too short to see are closed in the drawing."

@@ -1,0 +1,119 @@
+"""Which tracks one rank has in the trace, in what order, and what stands on them.
+
+steps           | step 12 · 121 ms                                    |
+phases          | forward      | backward               | optimizer   |
+host waits                                          | waits |
+compute         | ███ ██████ ██████ ████████ ████████       ████████  |
+bucket gradients               | ready |q|──┐  | ready |queue|─┐         per bucket: first gradient → launch → exec
+bucket communication                     ┌─▶| exec      |  exec     |    the bucket on the wire
+other collectives, and the backend's own ranges
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from ddptrace.analysis.intervals import union
+from ddptrace.analysis.tables import Activity, BucketRow, CollectiveRow, PhaseRow, RankRow, Result, StepRow
+from ddptrace.render.lanes import Slice, SpanTrack, Track, Unit, lay_out
+from ddptrace.render.slices import (
+    bucket_slice,
+    collective_slice,
+    exec_slice,
+    life_unit,
+    phase_slice,
+    step_slice,
+    wait_slice,
+)
+
+
+@dataclass(slots=True)
+class RankRows:
+    """One rank's share of a result."""
+
+    rank: int
+    row: RankRow | None = None
+    activity: Activity | None = None
+    steps: list[StepRow] = field(default_factory=list)
+    phases: list[PhaseRow] = field(default_factory=list)
+    buckets: list[BucketRow] = field(default_factory=list)
+    collectives: list[CollectiveRow] = field(default_factory=list)
+
+
+def by_rank(result: Result) -> list[RankRows]:
+    """The rows of each rank that the result names anywhere, in the order of the ranks."""
+    found: defaultdict[int, RankRows] = defaultdict(lambda: RankRows(-1))
+    for row in result.ranks:
+        found[row.rank].row = row
+    for activity in result.activity:
+        found[activity.rank].activity = activity
+    for table in ("steps", "phases", "buckets", "collectives"):
+        for entry in getattr(result, table):
+            getattr(found[entry.rank], table).append(entry)
+    for rank, rows in found.items():
+        rows.rank = rank
+    return [found[rank] for rank in sorted(found)]
+
+
+def first_instant(rows: RankRows) -> int:
+    """The earliest instant that is drawn, 0 where nothing was before the run's zero."""
+    buckets = ((b.launch_at_ns, b.first_ready_at_ns, b.ready_at_ns, b.exec_start_at_ns) for b in rows.buckets)
+    collectives = ((c.launch_at_ns, c.exec_start_at_ns) for c in rows.collectives)
+    instants = itertools.chain(
+        (step.begin_at_ns for step in rows.steps),
+        (phase.begin_at_ns for phase in rows.phases),
+        (begin for _, begin, _ in waits(rows)),
+        itertools.chain.from_iterable(buckets),
+        itertools.chain.from_iterable(collectives),
+        activity_begins(rows.activity),
+    )
+    return min(0, min((at for at in instants if at is not None), default=0))
+
+
+def activity_begins(activity: Activity | None) -> list[int]:
+    if activity is None:
+        return []
+    return [*activity.compute[:1, 0].tolist(), *(begin for _, _, begin, _, _ in activity.backend)]
+
+
+def rank_tracks(rows: RankRows, flows: Iterator[int], several_reducers: bool) -> Iterator[Track | SpanTrack]:
+    """`flows` gives each arrow from a bucket's launch to its communication a number of its own."""
+    yield from lay_out("steps", [(step_slice(step),) for step in rows.steps])
+    yield from lay_out("phases", [(phase_slice(phase),) for phase in rows.phases])
+    yield from lay_out("host waits", [(wait_slice(*wait, several_reducers),) for wait in waits(rows)])
+    yield from compute_tracks(rows.activity)
+    arrows = [0 if row.exec_start_at_ns is None else next(flows) for row in rows.buckets]
+    shown = [(row, bucket_slice(row, several_reducers, arrow)) for row, arrow in zip(rows.buckets, arrows, strict=True)]
+    yield from lay_out("bucket gradients", [life_unit(*bucket) for bucket in shown])
+    yield from lay_out("bucket communication", [(exec_slice(*bucket),) for bucket in shown if bucket[1].flow])
+    others = [row for row in rows.collectives if row.bucket is None]
+    yield from lay_out("other collectives", [(collective_slice(row),) for row in others])
+    yield from backend_tracks(rows.activity)
+
+
+def compute_tracks(activity: Activity | None) -> Iterator[SpanTrack]:
+    """There can be a million of these, and a union's intervals are apart already: they need no lanes and no slices."""
+    looks = Slice("compute", "compute", 0, 0, colour="thread_state_running")
+    if activity is not None and len(activity.compute):
+        yield SpanTrack("compute", looks, union(activity.compute))
+
+
+def waits(rows: RankRows) -> Iterator[tuple[BucketRow | CollectiveRow, int, int]]:
+    """Where the host was blocked. The tables hold lengths: each wait is drawn to end when its collective was over."""
+    others = (row for row in rows.collectives if row.bucket is None)
+    both: Iterator[BucketRow | CollectiveRow] = itertools.chain(rows.buckets, others)
+    for row in both:
+        end = row.done_at_ns if row.done_at_ns is not None else row.exec_end_at_ns
+        if row.wait_ns and end is not None:
+            yield row, end - row.wait_ns, end
+
+
+def backend_tracks(activity: Activity | None) -> Iterator[Track]:
+    lanes: defaultdict[str, list[Unit]] = defaultdict(list)
+    for lane, name, begin, end, seq in () if activity is None else activity.backend:
+        lanes[lane].append((Slice(name, "backend", begin, end, f'{{"seq":{seq}}}', "rail_response"),))
+    for lane in sorted(lanes):
+        yield from lay_out(f"backend: {lane}", lanes[lane])

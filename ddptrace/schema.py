@@ -1,0 +1,127 @@
+"""THE FORMAT: what training writes and everything else reads.
+
+A rank writes `records-<k>.bin` segments of 64-byte little-endian records. A record is one of three shapes, told apart
+by its first byte, and ends in a guard that is written last: a record whose guard is missing was torn by a death mid-write.
+Segments are allocated ahead, so zero bytes (`Kind.NONE`) mean "not written". A segment that was finished ends in a
+TRAILER record with its checksum; the trailer of the last one is the rank's clean-close mark.
+
+    shape   bytes 0..8                         8..60                                                       60..64
+    EVENT   kind flags thread name             begin end a b c (i64) d e (u32) f g (u16)                   guard
+    READY   kind count reducer backward        base (i64), 7 deltas (u32), 7 parameters (u16), 2 unused     guard
+    STRING  kind count chunk id                52 bytes of UTF-8                                            guard
+
+Instants in records are the rank's own monotonic clock in nanoseconds; `CLOCK` records tie it to Unix time.
+Version rule: minor when a field or kind is added, major when one changes. Readers refuse another major.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from typing import Final
+
+import numpy as np
+
+SCHEMA_VERSION: Final = "1.0"
+
+MANIFEST: Final = "manifest.json"
+META: Final = "meta.json"
+ANALYSIS: Final = "analysis"
+
+
+def rank_folder(rank: int) -> str:
+    return f"rank-{rank:05d}"
+
+
+def segment_name(index: int) -> str:
+    return f"records-{index:05d}.bin"
+
+
+RECORD_NBYTES: Final = 64
+GUARD: Final = 0x7DD97DD9
+NO_PARAMETER: Final = 0xFFFF
+READY_PER_RECORD: Final = 7
+TEXT_PER_RECORD: Final = 52
+DELTA_MAX_NS: Final = 2**32 - 1
+
+EVENT: Final = struct.Struct("<BBHIqqqqqIIHHI")
+READY: Final = struct.Struct("<BBHIq7I7HHI")
+STRING: Final = struct.Struct("<BBHI52sI")
+
+EVENT_DTYPE: Final = np.dtype(
+    [
+        ("kind", "u1"), ("flags", "u1"), ("thread", "<u2"), ("name", "<u4"), ("begin", "<i8"), ("end", "<i8"),
+        ("a", "<i8"), ("b", "<i8"), ("c", "<i8"), ("d", "<u4"), ("e", "<u4"), ("f", "<u2"), ("g", "<u2"),
+        ("guard", "<u4"),
+    ]
+)  # fmt: skip
+READY_DTYPE: Final = np.dtype(
+    [
+        ("kind", "u1"), ("count", "u1"), ("reducer", "<u2"), ("backward", "<u4"), ("base", "<i8"),
+        ("deltas", "<u4", 7), ("parameters", "<u2", 7), ("unused", "<u2"), ("guard", "<u4"),
+    ]
+)  # fmt: skip
+
+
+class Kind(enum.IntEnum):
+    """What a record tells. `name`, `d` and `g` are string ids where not said otherwise; 0 is the empty string."""
+
+    NONE = 0
+    STRING = 1  # `id`'s text, in chunks; the last chunk is shorter than 52 bytes
+    CLOCK = 2  # begin: monotonic; a: Unix ns at that instant; b: width of the bracket it was read in
+    CALL = 3  # a collective. name: op; begin: launch; end: the call returned; a: seq; b, c: bytes in, out; d: group;
+    #           e: seq of the hook that issued it, 0 none; f: reducer + 1, 0 none; g: dtype; flags: CallFlag
+    DONE = 4  # a call's or hook's future completed. begin: when; a: seq; thread: where; flags: 1 when it failed
+    WAIT = 5  # the host blocked on a Work, begin to end; a: seq, 0 unknown
+    PHASE = 6  # flags: Phase; begin, end; a: ordinal of the backward in the rank, for Phase.BACKWARD
+    STEP = 7  # flags: StepEnd; a: ordinal; begin, end. A later record of the same ordinal and StepEnd replaces this
+    READY = 8  # gradients accumulated, in this order, base + delta each
+    HOOK = 9  # a user's communication hook ran on the host. name: hook; begin, end; a: seq; b: nbytes; c: backward;
+    #           d: bucket index (a number); f: reducer + 1; g: dtype
+    REDUCER = 10  # name: JSON of a reducer and its parameters
+    LAYOUT = 11  # name: JSON of a bucket layout and the first backward that used it
+    GROUP = 12  # name: JSON of a process group
+    WINDOW = 13  # a profiler window, begin to end; name: its file in the rank's folder; flags: 1 when the user's own
+    PAUSE = 14  # ddptrace itself held the training thread, begin to end; name: why
+    NOTE = 15  # name: JSON {"code", "message"}: what was seen or lost, for the findings
+    THREAD = 16  # thread: its number in these records; a: the system's thread id; name: its name
+    TRAILER = (
+        17  # the segment's last record. a: records dropped so far; b: records in it; c: their CRC-32; flags: 1 final
+    )
+
+
+class CallFlag(enum.IntFlag):
+    SYNC = 1  # issued with async_op=False: the caller waits at once
+    NATIVE = 2  # issued by C++ (DDP's reducer), not by Python code
+
+
+class Phase(enum.IntEnum):
+    DATA = 1
+    FORWARD = 2
+    BACKWARD = 3
+    OPTIMIZER = 4
+
+
+class StepEnd(enum.IntEnum):
+    """What ended a step. The strongest kind present in a rank's records wins: said, then optimizer, then backward."""
+
+    BACKWARD = 1
+    OPTIMIZER = 2
+    SAID = 3
+
+
+class Evidence(enum.StrEnum):
+    """Where an exec interval comes from, strongest first."""
+
+    DEVICE = "device"  # kernels, linked by correlation
+    BACKEND = "backend"  # the backend's own range in a profiler window
+    CALLBACK = "callback"  # end measured, start inferred from the queue's order: overlap is approximate
+    HOST = "host"  # launch to end of wait: an upper bound
+
+    @property
+    def weakness(self) -> int:
+        return list(Evidence).index(self)
+
+
+RANGE_PREFIX: Final = "ddptrace#"
+"""A collective's range in a profiler window is named by this and its seq, so that events are linked by id."""

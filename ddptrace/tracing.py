@@ -1,0 +1,104 @@
+"""`ddptrace.trace`: the context manager that a training program wraps around its loop."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from ddptrace.errors import DdptraceError, TraceStateError
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
+
+    from ddptrace.capture.session import Schedule, Session
+    from ddptrace.telemetry import Exporter
+
+
+class trace:
+    """Record the training that runs inside this context into the run directory `path`.
+
+    Every rank enters it with the same `path`. `profile` opens windows of torch.profiler on the program's steps: a
+    schedule as `torch.profiler.schedule(wait=5, warmup=1, active=3, repeat=1)` makes it. `tracer_provider` receives one
+    OpenTelemetry span per step, phase, bucket and collective, made off the training thread. `overwrite` replaces a run
+    that `path` already holds.
+
+    Raises RunDirectoryError where the directory holds another run or cannot be written, TraceStateError inside another
+    trace or without torch; on leaving, never.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        profile: Schedule | None = None,
+        tracer_provider: TracerProvider | None = None,
+        overwrite: bool = False,
+    ) -> None:
+        if profile is not None and not callable(profile):
+            raise TraceStateError(
+                f"profile={profile!r} is not a schedule; give what torch.profiler.schedule(wait=..., warmup=..., "
+                "active=..., repeat=...) returns"
+            )
+        self._path = path
+        self._profile = profile
+        self._tracer_provider = tracer_provider
+        self._overwrite = overwrite
+        self._session: Session | None = None
+        self._exporter: Exporter | None = None
+
+    def __enter__(self) -> trace:
+        enter = _capture()
+        exporter = self._make_exporter()
+        try:
+            self._session = enter(self._path, profile=self._profile, overwrite=self._overwrite)
+        except OSError as error:  # a full disk: the training matters more than its record
+            warnings.warn(f"ddptrace records nothing into {self._path}: {error}", RuntimeWarning, stacklevel=2)
+            return self
+        if exporter is not None:
+            exporter.start()
+            self._exporter = exporter
+        return self
+
+    def _make_exporter(self) -> Exporter | None:
+        """Raises TraceStateError where `tracer_provider` is none."""
+        if self._tracer_provider is None:
+            return None
+        from ddptrace.telemetry import Exporter
+
+        return Exporter(self._folder, self._tracer_provider)
+
+    def _folder(self) -> Path:
+        """Where this rank writes; it may be renamed once the rank is known."""
+        return Path(self._path) if self._session is None else self._session.folder
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._session is None:
+            return
+        from ddptrace.capture.session import leave
+
+        leave(self._session)
+        if self._exporter is not None:
+            self._exporter.stop()
+
+    def step(self) -> None:
+        """Say that a step is over, where ddptrace cannot find it by itself. Once said, only said ones count."""
+        if self._session is not None:
+            self._session.say_step()
+
+
+def _capture() -> Callable[..., Session]:
+    try:
+        from ddptrace.capture.session import enter
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise DdptraceError(
+            "ddptrace.trace needs torch, which is not installed: pip install 'ddptrace[torch]'"
+        ) from None
+    return enter

@@ -1,0 +1,123 @@
+"""The report in a real browser: it draws, asks for nothing, throws nothing, and obeys no name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ddptrace.analysis import Result
+from ddptrace.render.report import write_report
+from tests.devtools import Browser
+from tests.made import empty_result, make_result
+from tests.unit.test_render_report import EVIL, evil_result
+
+DRAWN = "[...document.querySelectorAll('figure > div')].every(div => div.querySelectorAll('.main-svg').length > 0)"
+FIGURES = "document.querySelectorAll('figure > div').length"
+HOVER_ALL = """
+(async () => {
+  const shown = [];
+  for (const div of document.querySelectorAll('figure > div'))
+    for (const [curve, trace] of div.data.entries()) {
+      if (trace.hoverinfo === 'skip') continue;
+      Plotly.Fx.hover(div, [{curveNumber: curve, pointNumber: 0}], 'x' + (trace.yaxis || 'y'));
+      await new Promise(done => setTimeout(done, 80));
+      shown.push(...[...div.querySelectorAll('.hovertext')].map(label => label.textContent));
+    }
+  return shown;
+})()
+"""
+
+
+@pytest.fixture(scope="module")
+def browser(chromium: str) -> Iterator[Browser]:
+    with Browser(chromium) as browser:
+        yield browser
+
+
+def report(result: Result, folder: Path) -> Path:
+    return write_report(result, folder / "report.html")
+
+
+def plant(path: Path, markup: str) -> None:
+    """Put something into a page that it must not have."""
+    path.write_text(path.read_text("utf-8").replace("</main>", f"{markup}</main>", 1), "utf-8")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_report_draws_and_asks_for_nothing(browser: Browser, tmp_path: Path, scheme: str) -> None:
+    seen = browser.open(report(make_result(2, 8, 6), tmp_path), scheme)
+    assert seen.requests == []
+    assert seen.errors == []
+    assert browser.value(FIGURES) == 5
+    assert browser.value(DRAWN)
+
+
+def test_the_page_is_light_or_dark_as_the_reader_wants(browser: Browser, tmp_path: Path) -> None:
+    path = report(make_result(1, 3, 2), tmp_path)
+    background = "getComputedStyle(document.body).backgroundColor"
+    letters = "document.querySelector('figure text').style.fill"
+    browser.open(path, "light")
+    light = browser.value(background), browser.value(letters)
+    browser.open(path, "dark")
+    assert (browser.value(background), browser.value(letters)) != light
+    # AND figures follow when the reader changes their mind
+    browser.ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "light"}])
+    browser.settle(0.5)
+    assert (browser.value(background), browser.value(letters)) == light
+
+
+def test_a_name_made_of_markup_is_shown_and_not_obeyed(browser: Browser, tmp_path: Path) -> None:
+    # GIVEN a run whose every name is markup, WHEN the report is opened and every bar pointed at
+    browser.open(report(evil_result(), tmp_path))
+    shown = "".join(browser.value(HOVER_ALL))
+    browser.settle(0.5)
+    # THEN it is shown as it is
+    assert all(name in shown for name in EVIL[:3])
+    # AND nothing of it ran, nothing was asked for, and no element came of it
+    seen = browser.seen((tmp_path / "report.html").resolve().as_uri())
+    assert (seen.requests, seen.errors) == ([], [])
+    assert browser.value("window.hacked === undefined")
+    assert browser.value("document.querySelectorAll('img, a[href^=javascript]').length") == 0
+
+
+def test_a_run_without_steps_opens(browser: Browser, tmp_path: Path) -> None:
+    seen = browser.open(report(empty_result(), tmp_path))
+    assert (seen.requests, seen.errors) == ([], [])
+    assert browser.value(FIGURES) == 0
+
+
+PLANTED = {
+    "a script from elsewhere": '<script src="https://cdn.example/x.js"></script>',
+    "an image from elsewhere": '<img src="http://192.0.2.1/x.png">',
+    "a font from elsewhere": "<style>@font-face{font-family:f;src:url(https://f.example/f)} h1{font-family:f}</style>",
+    "a fetch": "<script>fetch('https://example.invalid/x').catch(() => 0)</script>",
+    "a socket": "<script>try { new WebSocket('ws://192.0.2.1/x') } catch (error) {}</script>",
+}
+
+
+@pytest.mark.parametrize("planted", PLANTED.values(), ids=PLANTED.keys())
+def test_a_request_would_be_seen(browser: Browser, tmp_path: Path, planted: str) -> None:
+    """The test of the tests, on a page that allows requests."""
+    page = tmp_path / "planted.html"
+    page.write_text(f"<!doctype html><h1>x</h1>{planted}")
+    assert len(browser.open(page).requests) == 1
+
+
+def test_the_report_itself_forbids_requests(browser: Browser, tmp_path: Path) -> None:
+    path = report(make_result(1, 2, 2), tmp_path)
+    plant(path, PLANTED["a script from elsewhere"])
+    seen = browser.open(path)
+    assert any("Content Security Policy" in error for error in seen.errors)
+
+
+@pytest.mark.parametrize(
+    "planted",
+    ["throw new Error('planted')", "setTimeout(() => { missing() }, 100)", "Promise.reject(new Error('planted'))"],
+    ids=["at once", "later", "in a promise"],
+)
+def test_a_script_error_would_be_seen(browser: Browser, tmp_path: Path, planted: str) -> None:
+    path = report(make_result(1, 2, 2), tmp_path)
+    plant(path, f"<script>{planted}</script>")
+    assert len(browser.open(path).errors) == 1

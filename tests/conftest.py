@@ -1,0 +1,74 @@
+"""What tests need besides Python packages: found here, and skipped or demanded here.
+
+A test whose part is missing is skipped with the reason. With DDPTRACE_REQUIRE_ALL=1 (as `.ci/run` sets it) it fails
+instead, so that nothing goes unchecked in silence.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SHARED = ROOT.parent / "shared"
+REQUIRE_ALL = os.environ.get("DDPTRACE_REQUIRE_ALL", "") not in ("", "0")
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+
+
+def need(present: object, part: str) -> None:
+    """Skip the test unless `present` is true; fail it where all parts are required."""
+    if present:
+        return
+    if REQUIRE_ALL:
+        pytest.fail(f"DDPTRACE_REQUIRE_ALL is set and this is missing: {part}", pytrace=False)
+    pytest.skip(f"needs {part}")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A GPU is never required: most machines have none. A slow test runs where everything is."""
+    for item in items:
+        if item.get_closest_marker("gpu") and not _has_gpu():
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+        if item.get_closest_marker("slow") and not REQUIRE_ALL:
+            item.add_marker(pytest.mark.skip(reason="slow: set DDPTRACE_REQUIRE_ALL=1 to run it"))
+
+
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+@pytest.fixture(scope="session")
+def shared_traces() -> Path:
+    """The folder of real traces with `expected.json`: $DDPTRACE_TRACES, or `shared/traces` beside the project."""
+    folder = Path(os.environ.get("DDPTRACE_TRACES", SHARED / "traces"))
+    need((folder / "expected.json").is_file(), f"the real traces in {folder} (or where DDPTRACE_TRACES says)")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def perfetto_check() -> Path:
+    """The script that loads a trace into the real Perfetto trace processor: `check_trace.py TRACE SLICES FLOWS`."""
+    script = SHARED / "tools" / "perfetto" / "check_trace.py"
+    need(script.is_file(), f"Perfetto's trace processor, {script}")
+    return script
+
+
+@pytest.fixture(scope="session")
+def hosts_tool() -> Path:
+    """The command that makes hosts with a network of their own and a set link rate: `hosts up N RATE`."""
+    command = SHARED / "tools" / "hosts" / "hosts"
+    need(os.access(command, os.X_OK) and os.geteuid() == 0 and shutil.which("ip"), f"{command}, root and iproute2")
+    return command
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """A Chromium that can run headless."""
+    found = next(filter(None, map(shutil.which, BROWSERS)), "")
+    need(found, "chromium")
+    return found

@@ -1,0 +1,107 @@
+"""`ddptrace analyze` on a real run: the summary, the files, the JSON, and one line where something is wrong."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ddptrace
+from tests.launch import environment, torchrun
+
+HEAD_KEYS = {"schema", "run_id", "zero_unix_ns", "ranks", "steps", "buckets", "collectives", "findings"}
+STEP_KEYS = {
+    "rank", "step", "wall_ns", "window_ns", "compute_ns", "comm_ns", "hidden_ns", "exposed_comm_ns",
+    "exposed_memory_ns", "idle_ns", "overlap_ratio", "evidence",
+}  # fmt: skip
+BUCKET_KEYS = {
+    "rank", "step", "backward", "reducer", "layout", "index", "nbytes", "first_ready_at_ns", "ready_at_ns",
+    "launch_at_ns", "exec_start_at_ns", "exec_end_at_ns", "wait_ns", "comm_ns", "hidden_ns", "exposed_ns",
+    "exposed_charged_ns", "evidence", "parameters",
+}  # fmt: skip
+FINDING_KEYS = {"code", "severity", "where", "message"}
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("recorded") / "run"
+    torchrun("ddp.py", path, "--profile")
+    return path
+
+
+@pytest.fixture
+def run(recorded: Path, tmp_path: Path) -> Path:
+    """A copy to be spoiled."""
+    return Path(shutil.copytree(recorded, tmp_path / "run"))
+
+
+def command(*arguments: object) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-m", "ddptrace", *map(str, arguments)]
+    return subprocess.run(line, env=environment(), capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_the_summary_is_printed_and_the_files_are_written(run: Path) -> None:
+    done = command("analyze", run)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Typical step" in done.stdout
+    for name in ("analysis.json", "trace.json.gz", "report.html"):
+        assert (run / "analysis" / name).stat().st_size > 0
+        assert str(run / "analysis" / name) in done.stdout
+    assert len(list((run / "analysis").iterdir())) == 3
+
+
+def test_json_on_stdout_is_the_tables_and_nothing_else(run: Path) -> None:
+    done = command("analyze", run, "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    told = json.loads(done.stdout)
+    assert told == json.loads((run / "analysis" / "analysis.json").read_text())
+    result = ddptrace.analyze(run)
+    assert told == json.loads(json.dumps(result.to_json_dict()))
+    assert set(told) >= HEAD_KEYS
+    assert set(told["steps"][0]) >= STEP_KEYS
+    assert set(told["buckets"][0]) >= BUCKET_KEYS
+    assert set(told["findings"][0]) == FINDING_KEYS
+
+
+def test_a_run_that_cannot_be_written_to_is_still_told(run: Path) -> None:
+    # GIVEN a place for the files that is none
+    (run / "analysis").write_text("in the way")
+    done = command("analyze", run)
+    # THEN the summary is there, and one sentence on stderr
+    assert done.returncode == 0
+    assert "Typical step" in done.stdout
+    assert done.stderr.count("\n") == 1
+    assert "No files were written" in done.stderr
+    # AND JSON stays JSON
+    assert json.loads(command("analyze", run, "--json").stdout)["run_id"]
+
+
+def test_a_mistake_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
+    done = command("analyze", tmp_path / "nowhere")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.count("\n") == 1
+    assert "nowhere" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_the_command_line_imports_nothing_heavy() -> None:
+    heavy = ["torch", "plotly", "numpy", "msgspec", "pandas", "opentelemetry"]
+    code = f"import sys, ddptrace.cli; print([name for name in {heavy} if name in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_analyzing_needs_neither_torch_nor_opentelemetry(run: Path) -> None:
+    code = "import sys, ddptrace.cli\ntry: ddptrace.cli.main()\nfinally: "
+    code += "print([n for n in ('torch', 'opentelemetry', 'pandas') if n in sys.modules], file=sys.stderr)"
+    line = [sys.executable, "-c", code, "analyze", str(run)]
+    done = subprocess.run(line, env=environment(), capture_output=True, text=True, check=True)
+    assert done.stderr == "[]\n"
+
+
+def test_help_lists_the_commands() -> None:
+    done = command("--help")
+    assert done.returncode == 0
+    assert "analyze" in done.stdout

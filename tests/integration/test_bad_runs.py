@@ -1,0 +1,221 @@
+"""What can go wrong with a run directory: each time one clear sentence, and nothing lost that was whole."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import ddptrace
+from ddptrace.load import read_run
+from ddptrace.schema import RECORD_NBYTES
+from tests.launch import command, environment, torchrun
+
+STEPS = 6
+
+
+def codes(path: Path) -> dict[str, str]:
+    return {finding.code: finding.message for finding in ddptrace.analyze(path).findings}
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("recorded") / "run"
+    torchrun("ddp.py", path, "--steps", STEPS)
+    return path
+
+
+@pytest.fixture
+def run(recorded: Path, tmp_path: Path) -> Path:
+    """A copy to be spoiled."""
+    return Path(shutil.copytree(recorded, tmp_path / "run"))
+
+
+def train(steps: int = 3) -> None:
+    model = nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(steps):
+        model(torch.randn(4, 8)).sum().backward()
+        optimizer.step()
+
+
+def test_no_such_directory(tmp_path: Path) -> None:
+    with pytest.raises(ddptrace.RunDirectoryError, match="nowhere is not a directory"):
+        ddptrace.analyze(tmp_path / "nowhere")
+
+
+def test_a_directory_without_a_run(tmp_path: Path) -> None:
+    with pytest.raises(ddptrace.RunDirectoryError, match="holds no run"):
+        ddptrace.analyze(tmp_path)
+
+
+def test_a_directory_that_holds_a_run_is_refused_and_overwritten_only_when_told(tmp_path: Path) -> None:
+    with ddptrace.trace(tmp_path / "run"):
+        train(steps=2)
+    with pytest.raises(ddptrace.RunDirectoryError, match=r"already holds a run.*overwrite=True"):
+        with ddptrace.trace(tmp_path / "run"):
+            pass
+    assert len(ddptrace.analyze(tmp_path / "run").steps) == 2
+    with ddptrace.trace(tmp_path / "run", overwrite=True):
+        train(steps=4)
+    assert len(ddptrace.analyze(tmp_path / "run").steps) == 4
+
+
+@pytest.mark.parametrize("enter_first", [False, True])
+def test_a_taken_directory_is_refused_on_every_rank_even_on_one_that_has_no_folder_there(
+    enter_first: bool, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    with ddptrace.trace(run):
+        train()
+    options = ["--enter-first"] if enter_first else []
+    done = subprocess.run(
+        command("ddp.py", run, *options), env=environment(), capture_output=True, text=True, check=False
+    )
+    assert done.returncode != 0
+    assert "RunDirectoryError" in done.stderr
+    if not enter_first:
+        assert not (run / "rank-00001").exists()
+    assert len(ddptrace.analyze(run).ranks) == 1
+
+
+def test_training_without_any_process_group_is_one_rank_with_a_finding(tmp_path: Path) -> None:
+    with ddptrace.trace(tmp_path / "run"):
+        train()
+    result = ddptrace.analyze(tmp_path / "run")
+    assert [row.rank for row in result.ranks] == [0]
+    assert len(result.steps) == 3
+    assert "no-communication" in {finding.code for finding in result.findings}
+
+
+def test_a_trace_entered_before_the_process_group_learns_its_rank_later(tmp_path: Path) -> None:
+    torchrun("ddp.py", tmp_path / "run", "--enter-first")
+    result = ddptrace.analyze(tmp_path / "run")
+    assert [row.rank for row in result.ranks] == [0, 1]
+    assert result.world_size == 2
+    assert "other-run" not in {finding.code for finding in result.findings}
+
+
+def test_a_path_that_cannot_be_a_directory_is_told_before_training(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ddptrace.RunDirectoryError, match=r"cannot record into .*file"):
+        with ddptrace.trace(tmp_path / "file" / "run"):
+            pass
+
+
+def test_profile_that_is_no_schedule_is_told_with_what_to_give(tmp_path: Path) -> None:
+    with pytest.raises(ddptrace.TraceStateError, match=r"profile=3 is not a schedule; give .*torch.profiler.schedule"):
+        ddptrace.trace(tmp_path / "run", profile=3)  # type: ignore[arg-type]
+
+
+def test_a_rank_killed_in_a_step_leaves_its_last_whole_step_and_is_named(tmp_path: Path) -> None:
+    run, flag = tmp_path / "run", tmp_path / "run.flag"
+    training = subprocess.Popen(command("ddp.py", run, "--pause-at", 4), env=environment(), stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 60
+        while not flag.exists() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        os.kill(json.loads((run / "rank-00001" / "meta.json").read_text())["pid"], signal.SIGKILL)
+        training.wait(timeout=60)
+    finally:
+        training.kill()
+    result = ddptrace.analyze(run)
+    assert [step.step for step in result.steps if step.rank == 1] == [0, 1, 2, 3]
+    died = [finding for finding in result.findings if finding.code == "process-died"]
+    assert any("rank 1" in finding.where for finding in died)
+    assert len([bucket for bucket in result.buckets if bucket.rank == 1 and bucket.step == 3]) > 1
+
+
+def test_a_torn_record_is_dropped_and_said(run: Path) -> None:
+    segment = run / "rank-00001" / "records-00000.bin"
+    data = bytearray(segment.read_bytes())
+    torn = len(data) // RECORD_NBYTES - 10
+    data[torn * RECORD_NBYTES + 8 : (torn + 1) * RECORD_NBYTES] = bytes(RECORD_NBYTES - 8)
+    segment.write_bytes(data)
+    found = codes(run)
+    assert "1 records were torn" in found["records-torn"]
+    assert "was changed after it was written" in found["records-damaged"]
+    assert len(read_run(run).ranks[1].steps) >= STEPS - 1
+
+
+def test_a_segment_cut_in_the_middle_of_a_record_keeps_what_is_before(run: Path) -> None:
+    segment = run / "rank-00000" / "records-00000.bin"
+    data = segment.read_bytes()
+    segment.write_bytes(data[: len(data) * 3 // 4 // RECORD_NBYTES * RECORD_NBYTES + 17])
+    found = codes(run)
+    assert "ends in the middle of a record" in found["records-damaged"]
+    assert "process-died" in found
+    assert 0 < len(read_run(run).ranks[0].steps) < STEPS
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_bytes_overwritten_anywhere_give_tables_and_a_finding(run: Path, seed: int) -> None:
+    segment = run / "rank-00000" / "records-00000.bin"
+    data = np.frombuffer(segment.read_bytes(), np.uint8).copy()
+    random = np.random.default_rng(seed)
+    at = random.integers(0, len(data) - RECORD_NBYTES, 50)
+    data[at] = random.integers(0, 256, 50)
+    segment.write_bytes(data.tobytes())
+    result = ddptrace.analyze(run)
+    assert "records-damaged" in {finding.code for finding in result.findings}
+    assert len([step for step in result.steps if step.rank == 1]) == STEPS
+
+
+def test_a_rank_whose_folder_is_missing_is_named(run: Path) -> None:
+    shutil.rmtree(run / "rank-00001")
+    assert "1 of 2 ranks have no folder here (1)" in codes(run)["rank-missing"]
+
+
+def test_a_rank_without_records_is_named(run: Path) -> None:
+    (run / "rank-00001" / "records-00000.bin").unlink()
+    assert "rank-00001 holds no records" in codes(run)["rank-empty"]
+
+
+def test_a_missing_manifest_is_made_up_for_and_said(run: Path) -> None:
+    (run / "manifest.json").unlink()
+    result = ddptrace.analyze(run)
+    assert result.world_size == 2
+    assert len(result.steps) == 2 * STEPS
+    assert "no-manifest" in {finding.code for finding in result.findings}
+
+
+def test_a_newer_minor_version_is_read_and_said(run: Path) -> None:
+    rewrite(run / "manifest.json", schema="1.7", something_new=[1])
+    assert "schema version 1.7, newer than 1.0" in codes(run)["newer-schema"]
+    assert len(ddptrace.analyze(run).steps) == 2 * STEPS
+
+
+def test_another_major_version_is_refused_with_what_to_do(run: Path) -> None:
+    rewrite(run / "manifest.json", schema="2.0")
+    with pytest.raises(
+        ddptrace.RunDirectoryError, match=r"schema version 2\.0, and this ddptrace reads 1\.x; analyze it with"
+    ):
+        ddptrace.analyze(run)
+
+
+def test_a_folder_left_by_another_run_is_told(run: Path) -> None:
+    rewrite(run / "rank-00001" / "meta.json", run_id="0" * 32)
+    assert "another run's id" in codes(run)["other-run"]
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{", '{"schema": null, "world_size": "x", "zero_unix_ns": "y"}'])
+def test_a_garbled_manifest_is_one_sentence_or_tables(run: Path, content: str) -> None:
+    (run / "manifest.json").write_text(content)
+    if "null" in content:
+        with pytest.raises(ddptrace.RunDirectoryError, match="schema version None"):
+            ddptrace.analyze(run)
+    else:
+        assert len(ddptrace.analyze(run).steps) == 2 * STEPS
+
+
+def rewrite(path: Path, **changes: object) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))

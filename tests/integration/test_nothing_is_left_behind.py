@@ -1,0 +1,241 @@
+"""After a trace every patched object is the very one that was there, and whoever was in a collective is not hurt."""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import optimizer as optim
+from torch.profiler.profiler import _KinetoProfile
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+import ddptrace
+from ddptrace.load import read_run
+
+PATCHED = [
+    (nn.Module, "__call__"),
+    (torch.autograd, "backward"),
+    (torch.amp.GradScaler, "step"),
+    (_BaseDataLoaderIter, "__next__"),
+    (DistributedDataParallel, "register_comm_hook"),
+    (dist.Work, "wait"),
+    (_KinetoProfile, "start_trace"),
+    (_KinetoProfile, "stop_trace"),
+    (_KinetoProfile, "export_chrome_trace"),
+]
+
+
+def patched_objects() -> list[object]:
+    hooks = [dict(optim._global_optimizer_pre_hooks), dict(optim._global_optimizer_post_hooks)]
+    return [vars(owner)[name] for owner, name in PATCHED] + hooks
+
+
+def assert_as_before(before: list[object]) -> None:
+    after = patched_objects()
+    count = len(PATCHED)
+    assert all(a is b for a, b in zip(before[:count], after[:count], strict=True))
+    assert before[count:] == after[count:]
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def train(model: nn.Module, steps: int = 3) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(steps):
+        model(torch.randn(4, 8)).sum().backward()
+        optimizer.step()
+
+
+def test_inside_a_trace_things_are_patched_and_after_it_they_are_not(tmp_path: Path, group: None) -> None:
+    before = patched_objects()
+    model = DistributedDataParallel(nn.Linear(8, 8))
+    with ddptrace.trace(tmp_path / "run"):
+        assert all(vars(owner)[name] is not original for (owner, name), original in zip(PATCHED, before, strict=False))
+        train(model)
+    assert_as_before(before)
+    assert all(p._post_accumulate_grad_hooks is None for p in model.parameters())
+
+
+def test_an_exception_in_the_loop_passes_through_and_leaves_nothing(tmp_path: Path) -> None:
+    before = patched_objects()
+    with pytest.raises(ZeroDivisionError), ddptrace.trace(tmp_path / "run"):
+        train(nn.Linear(8, 8), steps=2)
+        raise ZeroDivisionError
+    assert_as_before(before)
+    (rank,) = read_run(tmp_path / "run").ranks
+    assert len(rank.steps) == 2
+    assert rank.clean
+
+
+def test_an_exception_inside_forward_backward_or_update_does_not_spoil_the_steps_that_follow(tmp_path: Path) -> None:
+    model = nn.Linear(8, 8)
+    with ddptrace.trace(tmp_path / "run"):
+        train(model)
+        with pytest.raises(RuntimeError):
+            model(torch.randn(4, 9))
+        with pytest.raises(RuntimeError):
+            model(torch.randn(4, 8)).backward()
+        train(model)
+    (rank,) = read_run(tmp_path / "run").ranks
+    assert len(rank.steps) == 6
+
+
+def test_a_nested_trace_is_refused_in_one_sentence_and_the_outer_one_goes_on(tmp_path: Path) -> None:
+    before = patched_objects()
+    with ddptrace.trace(tmp_path / "run"):
+        train(nn.Linear(8, 8), steps=1)
+        with (
+            pytest.raises(ddptrace.TraceStateError, match=r"already recording into .*run"),
+            ddptrace.trace(tmp_path / "b"),
+        ):
+            pass
+        train(nn.Linear(8, 8), steps=1)
+    assert_as_before(before)
+    (rank,) = read_run(tmp_path / "run").ranks
+    assert len(rank.steps) == 2
+    assert not (tmp_path / "b").exists()
+
+
+def test_on_off_on_again_records_twice_and_nothing_between(tmp_path: Path, group: None) -> None:
+    model = DistributedDataParallel(nn.Linear(8, 8))
+    with ddptrace.trace(tmp_path / "a"):
+        train(model, steps=2)
+    train(model, steps=5)
+    with ddptrace.trace(tmp_path / "b"):
+        train(model, steps=3)
+    for name, steps in (("a", 2), ("b", 3)):
+        (rank,) = read_run(tmp_path / name).ranks
+        assert len(rank.steps) == steps
+        assert sum(call.is_native for call in rank.calls) == steps
+
+
+def test_a_patch_that_somebody_replaced_meanwhile_is_left_to_them_and_told(tmp_path: Path) -> None:
+    original = vars(torch.autograd)["backward"]
+    try:
+        with ddptrace.trace(tmp_path / "run"):
+            ours = torch.autograd.backward
+            theirs = lambda *args, **kwargs: ours(*args, **kwargs)  # noqa: E731
+            torch.autograd.backward = theirs
+        assert torch.autograd.backward is theirs
+        train(nn.Linear(8, 8), steps=1)  # through their wrapper and our inert one
+    finally:
+        torch.autograd.backward = original
+    assert "patch-kept" in {finding.code for finding in read_run(tmp_path / "run").findings}
+
+
+def test_a_hook_registered_inside_stays_and_only_passes_on_afterwards(tmp_path: Path, group: None) -> None:
+    calls = []
+
+    def hook(state, bucket):  # type: ignore[no-untyped-def] # torch wants GradBucket itself, not its name, or nothing
+        state.append(bucket.index())
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        future.set_result(bucket.buffer())
+        return future
+
+    model = DistributedDataParallel(nn.Linear(8, 8))
+    with ddptrace.trace(tmp_path / "run"):
+        model.register_comm_hook(calls, hook)
+        train(model, steps=2)
+    train(model, steps=2)
+    assert len(calls) == 4
+    (rank,) = read_run(tmp_path / "run").ranks
+    assert [(h.name, h.index) for h in rank.hooks] == [("hook", 0), ("hook", 0)]
+
+
+def test_a_thread_that_communicates_all_the_while_is_never_hurt(tmp_path: Path, group: None) -> None:
+    stop, done, failures = threading.Event(), [], []
+
+    def communicate() -> None:
+        tensor = torch.ones(64)
+        while not stop.is_set():
+            try:
+                dist.all_reduce(tensor)
+                done.append(1)
+            except BaseException as error:  # whatever it is, it is what this test looks for
+                failures.append(error)
+                return
+
+    thread = threading.Thread(target=communicate)
+    thread.start()
+    try:
+        for i in range(20):
+            with ddptrace.trace(tmp_path / f"run-{i}"):
+                train(nn.Linear(8, 8), steps=2)
+    finally:
+        stop.set()
+        thread.join()
+    assert not failures
+    recorded = sum(len(read_run(tmp_path / f"run-{i}").ranks[0].calls) for i in range(20))
+    assert 0 < recorded <= len(done)
+
+
+def test_workers_forked_inside_a_trace_write_nothing_into_it(tmp_path: Path) -> None:
+    model = nn.Linear(8, 8)
+    dataset = TensorDataset(torch.randn(32, 8))
+
+    def in_worker(batch: list[tuple[torch.Tensor]]) -> torch.Tensor:
+        model(batch[0][0])
+        return torch.stack([item[0] for item in batch])
+
+    with warnings.catch_warnings(), ddptrace.trace(tmp_path / "run"):
+        warnings.simplefilter("ignore", DeprecationWarning)
+        for inputs in DataLoader(
+            dataset, batch_size=4, num_workers=2, collate_fn=in_worker, multiprocessing_context="fork"
+        ):
+            model(inputs)
+    (rank,) = read_run(tmp_path / "run").ranks
+    assert {mark.thread for mark in rank.phases} == {os.getpid()}
+    assert rank.clean
+
+
+def test_a_surface_that_fails_warns_once_and_training_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ddptrace.capture.steps import StepFinder
+
+    def broken(*_: object) -> None:
+        raise LookupError("planted")
+
+    monkeypatch.setattr(StepFinder, "backward_ends", broken)
+    with pytest.warns(RuntimeWarning, match="stopped watching program: LookupError: planted") as warned:
+        with ddptrace.trace(tmp_path / "run"):
+            train(nn.Linear(8, 8), steps=3)
+    assert sum("planted" in str(w.message) for w in warned) == 1
+    assert "surface-failed" in {finding.code for finding in read_run(tmp_path / "run").findings}
+
+
+def test_where_the_tap_cannot_be_proven_python_callers_are_still_seen(
+    tmp_path: Path, group: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ddptrace.capture import tap
+
+    def moved() -> None:
+        raise AttributeError("planted: a private name has moved")
+
+    monkeypatch.setattr(tap, "install", moved)
+    before = dict(vars(dist.ProcessGroup))
+    with ddptrace.trace(tmp_path / "run"):
+        tensor = torch.ones(8)
+        dist.all_reduce(tensor)
+        dist.broadcast(tensor, 0)
+        dist.barrier()
+        dist.all_gather([torch.ones(8)], tensor)
+    assert all(vars(dist.ProcessGroup)[name] is method for name, method in before.items())
+    run = read_run(tmp_path / "run")
+    seen = [call.op for call in run.ranks[0].calls]
+    assert seen == ["all_reduce", "broadcast", "barrier", "all_gather"]
+    assert [call.nbytes_in for call in run.ranks[0].calls] == [32, 32, 0, 32]
+    assert "tap-failed" in {finding.code for finding in run.findings}
+    assert run.manifest["watching"]["collectives"] == "ProcessGroup class"

@@ -1,0 +1,133 @@
+"""Two ranks of stock DDP, traced into the OpenTelemetry SDK while they run, against the tables of the run."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+import ddptrace
+from ddptrace.analysis import Result
+from ddptrace.telemetry.trees import Node, trees
+from tests.launch import torchrun
+
+RANKS = 2
+PHASES = {"data", "forward", "backward", "optimizer", "other"}
+Span = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Traced:
+    result: Result
+    early: dict[int, int]  # spans that were there before the context ended, by rank
+    spans: dict[int, list[Span]]  # by rank, without the user's own
+
+    def of(self, kind: str) -> list[Span]:
+        return [span for spans in self.spans.values() for span in spans if kind_of(span) == kind]
+
+
+def kind_of(span: Span) -> str:
+    if span["name"] in ("step", "bucket"):
+        return str(span["name"])
+    return "phase" if span["name"] in PHASES else "collective"
+
+
+def at(span: Span, name: str) -> Any:
+    return span["attributes"].get(f"ddptrace.{name}")
+
+
+@pytest.fixture(scope="module")
+def traced(tmp_path_factory: pytest.TempPathFactory) -> Traced:
+    folder = tmp_path_factory.mktemp("spanned")
+    torchrun("spanned.py", folder / "run", folder, ranks=RANKS)
+    told = {rank: json.loads((folder / f"{rank}.json").read_text()) for rank in range(RANKS)}
+    own = {rank: [s for s in one["spans"] if s["name"] != "the user's own"] for rank, one in told.items()}
+    return Traced(ddptrace.analyze(folder / "run"), {rank: one["early"] for rank, one in told.items()}, own)
+
+
+def test_spans_are_made_while_training_runs(traced: Traced) -> None:
+    assert all(early > 0 for early in traced.early.values())
+
+
+def test_there_is_one_span_per_step_phase_bucket_and_collective_of_each_rank(traced: Traced) -> None:
+    result = traced.result
+    assert Counter((at(s, "rank"), at(s, "step")) for s in traced.of("step")) == Counter(
+        (r.rank, r.step) for r in result.steps
+    )
+    assert Counter((at(s, "rank"), at(s, "step"), s["name"]) for s in traced.of("phase")) == Counter(
+        (r.rank, r.step, r.phase) for r in result.phases
+    )
+    keys = ("rank", "step", "bucket.backward", "bucket.reducer", "bucket.layout", "bucket.index", "bucket.nbytes")
+    assert Counter(tuple(at(s, key) for key in keys) for s in traced.of("bucket")) == Counter(
+        (r.rank, r.step, r.backward, r.reducer, r.layout, r.index, r.nbytes) for r in result.buckets
+    )
+    calls = {(r.rank, r.seq, r.op, r.group, r.ordinal) for r in result.collectives}
+    names = ("rank", "collective.seq", "collective.op", "collective.group", "collective.ordinal")
+    assert Counter(tuple(at(s, name) for name in names) for s in traced.of("collective")) == Counter(calls)
+    assert len(result.buckets) > RANKS * 24  # the test tests something
+
+
+def test_times_are_those_of_the_tables(traced: Traced) -> None:
+    result = traced.result
+    zero = result.zero_unix_ns
+    steps = {(at(s, "rank"), at(s, "step")): (s["begin"] - zero, s["end"] - zero) for s in traced.of("step")}
+    assert steps == {(r.rank, r.step): (r.begin_at_ns, r.end_at_ns) for r in result.steps}
+    phases = {(at(s, "rank"), s["name"], s["begin"] - zero, s["end"] - zero) for s in traced.of("phase")}
+    assert phases == {(r.rank, r.phase, r.begin_at_ns, r.end_at_ns) for r in result.phases}
+    keys = ("rank", "step", "bucket.backward", "bucket.index")
+    buckets = {tuple(at(s, k) for k in keys): (s["begin"] - zero, s["end"] - zero) for s in traced.of("bucket")}
+    assert buckets == {
+        (r.rank, r.step, r.backward, r.index): (r.first_ready_at_ns, r.exec_end_at_ns) for r in result.buckets
+    }
+
+
+def test_every_attribute_is_that_of_the_tables(traced: Traced) -> None:
+    expected = Counter(text for tree in trees(traced.result) for root in tree.roots for text in written(root))
+    found = Counter(json.dumps(span["attributes"], sort_keys=True) for spans in traced.spans.values() for span in spans)
+    assert found == expected
+
+
+def written(node: Node) -> list[str]:
+    below = [text for child in node.children for text in written(child)]
+    return [json.dumps(node.attributes, sort_keys=True), *below]
+
+
+def test_a_step_holds_its_phases_a_phase_the_buckets_launched_in_it_a_bucket_its_collectives(traced: Traced) -> None:
+    spans = {span["id"]: span for own in traced.spans.values() for span in own}
+    assert len(spans) == sum(map(len, traced.spans.values()))
+    for span in spans.values():
+        parent = spans.get(span["parent"])
+        if parent is not None:
+            assert (at(parent, "rank"), at(parent, "step")) == (at(span, "rank"), at(span, "step"))
+            assert parent["trace"] == span["trace"]
+    assert {kind_of(spans[s["parent"]]) for s in traced.of("phase")} == {"step"}
+    assert {spans[s["parent"]]["name"] for s in traced.of("bucket")} == {"backward"}
+    carried = [s for s in traced.of("collective") if at(s, "bucket.index") is not None]
+    assert len(carried) == len(traced.of("bucket"))
+    assert all(at(spans[s["parent"]], "bucket.index") == at(s, "bucket.index") for s in carried)
+    metrics = [s for s in traced.of("collective") if at(s, "collective.nbytes") == 4 and at(s, "step") is not None]
+    assert len(metrics) == len(traced.of("step")) - RANKS  # the last one comes after the last step
+    assert {spans[s["parent"]]["name"] for s in metrics} == {"other"}  # between the optimizer and the next forward
+
+
+def test_the_users_own_span_is_no_parent_and_steps_are_roots(traced: Traced) -> None:
+    assert {span["parent"] for span in traced.of("step")} == {None}
+
+
+def test_all_ranks_of_a_step_share_one_trace(traced: Traced) -> None:
+    by_step: dict[int | None, set[int]] = {}
+    for own in traced.spans.values():
+        for span in own:
+            by_step.setdefault(at(span, "step"), set()).add(span["trace"])
+    assert all(len(ids) == 1 for ids in by_step.values())
+    assert len(set.union(*by_step.values())) == len(by_step)
+    ranks = {(at(span, "step"), at(span, "rank")) for span in traced.of("step")}
+    assert ranks == {(step, rank) for step in by_step if step is not None for rank in range(RANKS)}
+
+
+def test_what_ran_after_the_last_step_has_a_span_too(traced: Traced) -> None:
+    strays = [s for s in traced.of("collective") if at(s, "step") is None]
+    assert Counter((at(s, "rank"), s["name"]) for s in strays) == Counter({(0, "all_reduce"): 2, (1, "all_reduce"): 2})

@@ -1,0 +1,105 @@
+"""The real Perfetto takes the whole trace, and SQL finds in it what the tables say."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+import ddptrace
+from ddptrace.analysis import Result
+from ddptrace.render.chrome import write_trace
+from tests.launch import torchrun
+from tests.made import make_result
+from tests.perfetto import ask, check
+from tests.unit.test_render_chrome import disordered
+
+BUCKETS = """
+    select extract_arg(arg_set_id, 'args.rank'), extract_arg(arg_set_id, 'args.step'),
+           extract_arg(arg_set_id, 'args.reducer'), extract_arg(arg_set_id, 'args.layout'),
+           extract_arg(arg_set_id, 'args.index'), ts, ts + dur
+    from slice where category = 'bucket.exec' order by 1, 6, 5
+"""
+EXACT = (
+    "select count(*) from slice where category = 'bucket' and ts != extract_arg(arg_set_id, 'args.first_ready_at_ns')"
+)
+FLOWS = """
+    select a.category as launch, b.category as communication
+    from flow join slice a on slice_out = a.id join slice b on slice_in = b.id
+"""
+ENDS_LATE = """
+    select count(*) from slice child join slice on child.parent_id = slice.id
+    where child.ts + child.dur > slice.ts + slice.dur
+"""
+NAMES = """
+    select process.pid as pid, process.name as process_name, thread.name as track
+    from thread join process using (upid) where thread.name is not null order by tid
+"""
+
+
+def drawn(result: Result) -> list[list[int | None]]:
+    """The rows that the query BUCKETS must give."""
+    known = [row for row in result.buckets if row.exec_start_at_ns is not None]
+    rows = [
+        [row.rank, row.step, row.reducer, row.layout, row.index, row.exec_start_at_ns, row.exec_end_at_ns]
+        for row in known
+    ]
+    return sorted(rows, key=lambda row: (row[0], row[5], row[4]))
+
+
+def test_every_bucket_of_every_rank_and_step_is_found_by_sql(tmp_path: Path) -> None:
+    # GIVEN a run of three ranks, five steps and six buckets
+    result = make_result(3, 5, 6)
+    trace = write_trace(result, tmp_path / "trace.json.gz")
+    # WHEN Perfetto is asked
+    answers = ask(trace, buckets=BUCKETS, inexact=EXACT, flows=FLOWS, late=ENDS_LATE, names=NAMES)
+    # THEN it has each bucket, where it ran, to the nanosecond
+    assert answers["buckets"] == drawn(result)
+    assert answers["inexact"] == answers["late"] == [[0]]
+    # AND an arrow from each launch to its communication
+    assert answers["flows"] == [["bucket.queue", "bucket.exec"]] * len(result.buckets)
+    # AND a process for each rank, its tracks in their order
+    assert {pid: name for pid, name, _ in answers["names"]} == {k + 1: f"rank {k} · node0" for k in range(3)}
+    assert [track for pid, _, track in answers["names"] if pid == 1][:4] == ["steps", "phases", "host waits", "compute"]
+
+
+def test_the_projects_own_check_accepts_the_trace(tmp_path: Path) -> None:
+    result = make_result(2, 4, 5)
+    trace = write_trace(result, tmp_path / "trace.json.gz")
+    assert "import errors: []" in check(trace, slices=len(result.buckets) * 2, flows=len(result.buckets))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_perfetto_drops_nothing_of_a_run_whose_clocks_are_wrong(tmp_path: Path, seed: int) -> None:
+    result = disordered(make_result(2, 4, 5, seed), random.Random(seed))
+    trace = write_trace(result, tmp_path / "trace.json.gz")
+    answers = ask(trace, counts="select category, count(*) from slice group by 1", flows=FLOWS)
+    counts = dict(answers["counts"])
+    known = sum(row.exec_start_at_ns is not None for row in result.buckets)
+    assert counts["bucket"] == len(result.buckets)
+    assert counts["bucket.exec"] == counts["bucket.queue"] == len(answers["flows"]) == known
+    assert counts["collective"] == sum(row.bucket is None for row in result.collectives)
+
+
+def test_a_real_run_is_accepted(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    torchrun("ddp.py", run, "--profile")
+    result = ddptrace.analyze(run)
+    trace = write_trace(result, tmp_path / "trace.json.gz")
+    answers = ask(trace, buckets=BUCKETS, flows=FLOWS, steps="select count(*) from slice where category = 'step'")
+    zero = min(0, *(row.begin_at_ns for row in result.steps))
+    assert answers["steps"] == [[len(result.steps)]]
+    assert len(answers["flows"]) == len(drawn(result)) > 0
+    if zero == 0:
+        assert answers["buckets"] == drawn(result)
+
+
+def test_a_child_that_outlives_its_parent_by_a_nanosecond_would_be_seen(tmp_path: Path) -> None:
+    """The test of the tests."""
+    trace = tmp_path / "trace.json"
+    times = (("0.000", "1.000"), ("0.500", "0.501"))
+    events = [f'{{"ph":"X","pid":1,"tid":1,"ts":{ts},"dur":{dur},"name":"x"}}' for ts, dur in times]
+    trace.write_text(f'{{"traceEvents":[{",".join(events)}]}}')
+    with pytest.raises(AssertionError):
+        ask(trace, n="select count(*) from slice")

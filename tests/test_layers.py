@@ -1,0 +1,209 @@
+"""Which room may import what, made executable: the table of the design, an `ast` walk against it, and real imports."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parent.parent / "ddptrace"
+EVERYWHERE = ("ddptrace.errors", "ddptrace.schema")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What one room may import. A name stands for itself and everything under it."""
+
+    rooms: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
+    inside: tuple[str, ...] = ()  # packages and rooms that only a function, or a type checker, may import
+
+
+def ours(*rooms: str) -> tuple[str, ...]:
+    return tuple(f"ddptrace.{room}" for room in rooms)
+
+
+ALLOWED = {
+    "__init__": Row(inside=ours("analysis", "analyzer", "tracing", "reducer")),
+    "__main__": Row(ours("cli")),
+    "errors": Row(),
+    "schema": Row(packages=("numpy",)),
+    "analyzer": Row(ours("load", "analysis")),
+    "tracing": Row(inside=(*ours("capture", "telemetry"), "opentelemetry")),
+    "run": Row(ours("capture", "record", "reducer"), ("torch",)),
+    "reducer": Row(packages=("torch",)),
+    "capture": Row(ours("record", "reducer"), ("torch",)),
+    "record": Row(packages=("numpy",)),
+    "load": Row(ours("record"), ("numpy", "msgspec")),  # record: its reader, where the layout of a segment is known
+    "analysis": Row(ours("load.tables"), ("numpy",), inside=("pandas", "hta")),
+    # load and analysis: the tables, which telemetry's spans are made from, are built in one place only
+    "telemetry": Row(ours("__init__", "record", "load", "analysis"), ("numpy", "opentelemetry")),
+    "render": Row(ours("analysis", "load.tables"), ("numpy",), inside=("plotly",)),
+    # the package itself and record: the overhead benchmark measures `trace` as users call it, and one append
+    "bench": Row(ours("__init__", "reducer", "capture", "record", "load", "analysis", "render"), ("torch",)),
+    "cli": Row(
+        packages=("click",),
+        inside=(*ours("analyzer", "load", "analysis", "render", "telemetry", "bench", "tracing", "run"), "msgspec"),
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """One imported name. `from a import b` may mean the module a.b or a name in a: `names` holds both."""
+
+    where: str
+    names: tuple[str, ...]
+    deferred: bool  # inside a function, or under TYPE_CHECKING
+
+
+def rooms() -> list[str]:
+    """Every folder and single module of the package that exists."""
+    found = [path for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()]
+    return sorted(path.stem for path in found)
+
+
+def files(room: str) -> list[Path]:
+    folder = PACKAGE / room
+    return sorted(folder.rglob("*.py")) if folder.is_dir() else [PACKAGE / f"{room}.py"]
+
+
+def imports(file: Path, package: Path = PACKAGE) -> Iterator[Import]:
+    yield from _imports_under(ast.parse(file.read_text(encoding="utf-8")), file.relative_to(package.parent), False)
+
+
+def _imports_under(node: ast.AST, file: Path, deferred: bool) -> Iterator[Import]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import):
+            for alias in child.names:
+                yield Import(f"{file}:{child.lineno}", (alias.name,), deferred)
+        elif isinstance(child, ast.ImportFrom):
+            module = _absolute(child, file)
+            for alias in child.names:
+                yield Import(f"{file}:{child.lineno}", (module, f"{module}.{alias.name}"), deferred)
+        else:
+            later = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) or _only_for_types(child)
+            yield from _imports_under(child, file, deferred or later)
+
+
+def _absolute(node: ast.ImportFrom, file: Path) -> str:
+    if not node.level:
+        return node.module or ""
+    package = file.with_suffix("").parts[: -node.level]
+    return ".".join([*package, node.module] if node.module else package)
+
+
+def _only_for_types(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+
+
+def is_allowed(found: Import, room: str) -> bool:
+    row = ALLOWED[room]
+    allowed = (*row.rooms, *row.packages, *EVERYWHERE, f"ddptrace.{room}", *(row.inside if found.deferred else ()))
+    return any(_is_under(name, allowed) for name in found.names)
+
+
+def _is_under(name: str, allowed: tuple[str, ...]) -> bool:
+    if name.split(".")[0] in sys.stdlib_module_names or (name == "ddptrace" and "ddptrace.__init__" in allowed):
+        return True
+    return any(name == one or name.startswith(f"{one}.") for one in allowed)
+
+
+def reachable(room: str) -> set[str]:
+    """The room and all that it may bring with it when it is imported."""
+    met, ahead = {room}, [room]
+    while ahead:
+        named = {name.split(".")[1] for name in (*ALLOWED[ahead.pop()].rooms, *EVERYWHERE)}
+        ahead += named - met
+        met |= named
+    return met & set(rooms())
+
+
+def foreign_modules(room: str) -> set[str]:
+    """The modules of other projects, out of the rows' packages, that importing a room may import."""
+    reached = reachable(room)
+    packages = {package for name in reached for package in ALLOWED[name].packages}
+    found = [one for name in reached for file in files(name) for one in imports(file) if not one.deferred]
+    return {one.names[0] for one in found if one.names[0].split(".")[0] in packages}
+
+
+def modules_after(*imported: str) -> set[str]:
+    """Top-level names in `sys.modules` of a fresh process that imported these."""
+    program = f"import sys, importlib\nfor name in {imported!r}: importlib.import_module(name)\nprint(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=PACKAGE.parent, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.split())
+
+
+def module_name(file: Path) -> str:
+    parts = file.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def third_party(modules: set[str]) -> set[str]:
+    return {name.split(".")[0] for name in modules} - set(sys.stdlib_module_names) - {"ddptrace"}
+
+
+KNOWN = [room for room in rooms() if room in ALLOWED]
+
+
+def test_every_room_has_a_row() -> None:
+    unknown = [room for room in rooms() if room not in ALLOWED]
+    assert not unknown, f"say in ALLOWED (tests/test_layers.py) what the new {', '.join(unknown)} may import, and why"
+
+
+@pytest.mark.parametrize("room", KNOWN)
+def test_a_room_imports_only_what_its_row_allows(room: str) -> None:
+    found = [one for file in files(room) for one in imports(file)]
+    wrong = [f"{one.where} imports {one.names[-1]}" for one in found if not is_allowed(one, room)]
+    assert not wrong, f"not in the row of {room}: {'; '.join(wrong)}"
+
+
+@pytest.mark.parametrize("room", [room for room in KNOWN if room != "__main__"])  # importing that one runs it
+def test_importing_a_room_brings_no_package_outside_its_row(room: str) -> None:
+    # GIVEN what the packages of the row bring with them
+    brought = third_party(modules_after(*sorted(foreign_modules(room))))
+    # WHEN every module of the room is imported
+    loaded = modules_after(*map(module_name, files(room)))
+    # THEN nothing else came
+    assert third_party(loaded) - brought == set()
+
+
+def test_capture_and_analysis_never_meet() -> None:
+    assert "ddptrace.analysis" not in modules_after(*map(module_name, files("capture")))
+    assert "ddptrace.capture" not in modules_after(*map(module_name, files("analysis")), "ddptrace.analyzer")
+
+
+def test_telemetry_uses_only_public_names_of_opentelemetry() -> None:
+    names = [name for file in files("telemetry") for one in imports(file) for name in one.names]
+    private = [n for n in names if n.startswith("opentelemetry") and any(p.startswith("_") for p in n.split("."))]
+    assert not private
+
+
+@pytest.mark.parametrize(
+    ("room", "line"),
+    [
+        ("analysis", "import torch"),
+        ("analysis", "from ddptrace import capture"),
+        ("analysis", "from ddptrace.load.run import read_run"),
+        ("capture", "from ..analysis import tables"),
+        ("capture", "import numpy as np"),
+        ("render", "from plotly.offline import get_plotlyjs"),
+        ("cli", "import ddptrace.load"),
+        ("cli", "def late() -> None:\n    import torch"),
+        ("load", "class Held:\n    import pandas"),
+    ],
+)
+def test_a_planted_wrong_import_is_found(tmp_path: Path, room: str, line: str) -> None:
+    file = tmp_path / "ddptrace" / room / "planted.py"
+    file.parent.mkdir(parents=True)
+    file.write_text(f"import json\nfrom ddptrace.schema import Kind\n{line}\n")
+    told = [is_allowed(one, room) for one in imports(file, tmp_path / "ddptrace")]
+    assert told == [True, True, False]

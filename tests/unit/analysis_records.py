@@ -1,0 +1,103 @@
+"""Hand-made records of a run, for the tests of analysis. Instants are small integers; unsaid fields are harmless."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ddptrace.load.tables import (
+    Call,
+    ExecRange,
+    Group,
+    HookCall,
+    Intervals,
+    Layout,
+    Parameter,
+    Pause,
+    PhaseMark,
+    RankRun,
+    Ready,
+    Reducer,
+    Run,
+    StepMark,
+    Window,
+)
+from ddptrace.schema import Evidence, Phase, StepEnd
+
+MAIN, ENGINE, OTHER_THREAD = 1, 2, 3
+
+
+def spans(*pairs: tuple[int, int]) -> Intervals:
+    return np.array(pairs, np.int64).reshape(-1, 2)
+
+
+def step(ordinal: int, begin: int, end: int, ended_by: StepEnd = StepEnd.OPTIMIZER) -> StepMark:
+    return StepMark(ordinal, ended_by, begin, end)
+
+
+def mark(phase: Phase, begin: int, end: int, backward: int | None = None, thread: int = MAIN) -> PhaseMark:
+    return PhaseMark(phase, begin, end, thread, backward)
+
+
+def call(seq: int, launch: int, *, ran: tuple[int, int] | None = None, **fields: Any) -> Call:
+    """A Python call on the main thread; `ran` is its execution as a profiler saw it."""
+    known: dict[str, Any] = {
+        "op": "all_reduce", "group": "0", "ordinal": seq, "issued_at_ns": launch, "nbytes_in": 8, "nbytes_out": 8,
+        "dtype": "float32", "thread": MAIN, "is_sync": False, "is_native": False, "reducer": None, "hook": None,
+        "done_at_ns": None, "waits": (),
+        "exec": ExecRange(*ran, Evidence.BACKEND, "gloo:all_reduce", "worker") if ran else None,
+    }  # fmt: skip
+    return Call(seq=seq, launch_at_ns=launch, **(known | fields))
+
+
+def ddp_call(seq: int, launch: int, nbytes: int, *, ran: tuple[int, int] | None = None, **fields: Any) -> Call:
+    """A bucket's all-reduce as stock DDP issues it."""
+    sizes = {"nbytes_in": nbytes, "nbytes_out": nbytes, "is_native": True, "reducer": 1}
+    return call(seq, launch, ran=ran, **(sizes | fields))
+
+
+def hook(seq: int, begin: int, end: int, done: int | None, **fields: Any) -> HookCall:
+    known: dict[str, Any] = {
+        "name": "my_hook", "reducer": 1, "index": 0, "backward": 0, "nbytes": 8, "dtype": "float32",
+    }  # fmt: skip
+    return HookCall(seq=seq, begin_at_ns=begin, end_at_ns=end, done_at_ns=done, **(known | fields))
+
+
+def reducer(numels: Sequence[int], *layouts: Layout, number: int = 1, cap: int | None = None) -> Reducer:
+    """Float32 parameters p0, p1, ... of these sizes."""
+    parameters = tuple(Parameter(f"p{i}", numel, 4 * numel, "float32") for i, numel in enumerate(numels))
+    return Reducer(number, "DistributedDataParallel", "Net", "0", cap, parameters, layouts)
+
+
+def layout(number: int, from_backward: int, *buckets: tuple[int, ...]) -> Layout:
+    return Layout(number, from_backward, buckets)
+
+
+def ready(backward: int, *at: tuple[int, int], number: int = 1) -> Ready:
+    """Pairs of (parameter, instant)."""
+    return Ready(number, backward, np.array([p for p, _ in at], np.int64), np.array([t for _, t in at], np.int64))
+
+
+def window(begin: int, end: int, *compute: tuple[int, int], memory: Iterable[tuple[int, int]] = ()) -> Window:
+    return Window("kineto-0.json.gz", begin, end, spans(*compute), spans(*memory), False)
+
+
+def pause(begin: int, end: int) -> Pause:
+    return Pause(begin, end, "starting the profiler")
+
+
+def rank(number: int = 0, *, threads: int | None = 2, clean: bool = True, **fields: Any) -> RankRun:
+    known: dict[str, Any] = dict.fromkeys(
+        ("steps", "phases", "calls", "hooks", "ready", "reducers", "windows", "pauses"), ()
+    )
+    known["groups"] = (Group("0", (0, 1), "gloo", threads),)
+    listed = {name: tuple(value) for name, value in (known | fields).items()}
+    return RankRun(rank=number, host="node0", pid=4000, device="cpu", clean=clean, dropped=0, begin_at_ns=0,
+                   end_at_ns=1000, **listed)  # fmt: skip
+
+
+def run(*ranks: RankRun, world_size: int | None = 2, findings: Iterable[Any] = ()) -> Run:
+    return Run(Path("run"), "1.0", "f" * 32, 0, world_size, ranks, tuple(findings))

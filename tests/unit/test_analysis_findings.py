@@ -1,0 +1,208 @@
+"""What is said of a run in words, and the typical step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from analysis_records import call, ddp_call, layout, mark, pause, rank, ready, reducer, run, step, window
+
+from ddptrace.analysis import Result, analyze_run, summarize
+from ddptrace.load.tables import Finding, RankRun, Run
+from ddptrace.schema import Evidence, Phase, StepEnd
+
+MS = 1_000_000
+
+
+def found(one: Run) -> dict[str, Finding]:
+    return {finding.code: finding for finding in analyze_run(one).findings}
+
+
+def trained(number: int = 0, count: int = 4, last_ran_ms: int = 30, **fields: Any) -> RankRun:
+    """Steps of 100 ms: forward 0..30, backward 30..90 with two buckets, of which the second runs from 60 on, for
+    `last_ran_ms`, with nothing left to compute."""
+    calls, phases, gradients, marks = [], [], [], []
+    for k in range(count):
+        at = 100 * MS * k
+        marks.append(step(k, at, at + 100 * MS))
+        phases += [mark(Phase.FORWARD, at, at + 30 * MS), mark(Phase.BACKWARD, at + 30 * MS, at + 90 * MS, k)]
+        phases.append(mark(Phase.OPTIMIZER, at + 90 * MS, at + 100 * MS))
+        gradients.append(ready(k, (2, at + 40 * MS), (1, at + 45 * MS), (0, at + 60 * MS)))
+        calls.append(ddp_call(2 * k + 1, at + 45 * MS, 20, ran=(at + 45 * MS, at + 55 * MS)))
+        calls.append(ddp_call(2 * k + 2, at + 60 * MS, 4, ran=(at + 60 * MS, at + (60 + last_ran_ms) * MS)))
+    known: dict[str, Any] = {
+        "steps": marks, "phases": phases, "calls": calls, "ready": gradients,
+        "reducers": [reducer([1, 2, 3], layout(0, 0, (1, 2), (0,)))],
+    }  # fmt: skip
+    return rank(number, **(known | fields))
+
+
+def test_findings_of_the_run_come_first() -> None:
+    said = Finding("torn-tail", "warning", "rank 0", "The tail was torn.")
+    assert analyze_run(run(trained(), findings=[said])).findings[0] == said
+
+
+def test_a_run_without_any_communication_says_so() -> None:
+    codes = found(run(rank(steps=[step(0, 0, 10)]), world_size=1))
+    assert codes["no-communication"].severity == "warning"
+    assert "single-rank" in codes
+    assert not codes.keys() & {"unknown-exec", "approximate-overlap", "coarse-compute", "well-hidden"}
+
+
+def test_an_empty_run_is_findings_and_no_error() -> None:
+    assert {"no-communication", "no-steps"} <= found(run(rank(phases=(), calls=()))).keys()
+    assert "no-communication" in found(run())
+
+
+def test_a_rank_without_steps_is_named() -> None:
+    assert found(run(trained(0), rank(3)))["no-steps"].where == "rank 3"
+
+
+def test_steps_by_backward_are_said() -> None:
+    assert "steps-by-backward" in found(run(rank(steps=[step(0, 0, 10, StepEnd.BACKWARD)])))
+    assert "steps-by-backward" not in found(run(trained()))
+
+
+def test_compute_without_a_profiler_is_called_coarse() -> None:
+    assert "coarse-compute" in found(run(trained()))
+    profiled = trained(windows=[window(0, 400 * MS, (0, 60 * MS))])
+    assert "coarse-compute" not in found(run(profiled))
+
+
+def test_inferred_and_unknown_executions_are_counted() -> None:
+    calls = [call(1, 0, done_at_ns=5), call(2, 1), call(3, 2, ran=(3, 4)), call(4, 2, waits=((3, 4),))]
+    codes = found(run(rank(calls=calls)))
+    assert "2 of 4" in codes["approximate-overlap"].message
+    assert "1 of 4" in codes["unknown-exec"].message
+    assert codes["unknown-exec"].severity == "warning"
+
+
+def test_a_few_unknown_executions_among_many_are_no_warning() -> None:
+    calls = [call(1, 0, op="broadcast"), *(call(seq, seq, ran=(seq, seq + 1)) for seq in range(2, 40))]
+    finding = found(run(rank(calls=calls)))["unknown-exec"]
+    assert finding.severity == "info"
+    assert "broadcast" in finding.message
+
+
+def test_steps_that_ddptrace_held_up_are_named_with_the_time() -> None:
+    finding = found(run(trained(pauses=[pause(201 * MS, 213 * MS)])))["paused-steps"]
+    assert finding.where == "step 2"
+    assert "12.0 ms" in finding.message
+
+
+def test_a_dead_rank_is_named_with_its_last_whole_step() -> None:
+    finding = found(run(trained(0), trained(1, clean=False)))["process-died"]
+    assert (finding.severity, finding.where) == ("error", "rank 1")
+    assert "its last whole step is 3" in finding.message
+
+
+def test_a_parameter_larger_than_the_cap_is_named_once() -> None:
+    big = [trained(k, reducers=[reducer([1, 2, 3], layout(0, 0, (1, 2), (0,)), cap=10)]) for k in (0, 1)]
+    findings = [f for f in analyze_run(run(*big)).findings if f.code == "bucket-over-cap"]
+    assert len(findings) == 1
+    assert "p2" in findings[0].message
+
+
+def test_the_most_exposed_bucket_is_named_with_its_time_and_its_share_of_the_step() -> None:
+    finding = found(run(trained(0), trained(1)))["exposed-bucket"]
+    assert finding.where == "reducer 1, layout 0, bucket 1"
+    assert "(p0)" in finding.message
+    assert "30.0 ms" in finding.message
+    assert "30.0 %" in finding.message
+    assert "bucket_cap_mb" in finding.message
+
+
+def test_hidden_communication_is_praised_and_no_bucket_blamed() -> None:
+    codes = found(run(trained(last_ran_ms=1)))
+    assert "well-hidden" in codes
+    assert "exposed-bucket" not in codes
+
+
+def test_more_communication_than_compute_is_no_matter_of_bucket_sizes() -> None:
+    calls = [ddp_call(1, 10, 20, ran=(10, 90)), ddp_call(2, 15, 4, ran=(90, 95))]
+    one = trained(
+        steps=[step(0, 0, 100)], calls=calls, phases=[mark(Phase.BACKWARD, 0, 96, 0)], ready=[ready(0, (0, 14))]
+    )
+    assert "fewer bytes" in found(run(one))["exposed-bucket"].message
+
+
+def test_exposed_collectives_without_buckets_are_said_too() -> None:
+    one = rank(
+        steps=[step(0, 0, 100)],
+        phases=[mark(Phase.FORWARD, 0, 40)],
+        calls=[call(1, 40, ran=(40, 90), waits=((40, 90),))],
+    )
+    assert "50.0 %" in found(run(one))["exposed-communication"].message
+
+
+def summary_of(*ranks: RankRun) -> Any:
+    return summarize(analyze_run(run(*ranks)))
+
+
+def test_the_typical_step_leaves_out_first_and_paused_steps() -> None:
+    summary = summary_of(trained(0, pauses=[pause(201 * MS, 203 * MS)]), trained(1))
+    assert summary.steps == 2 + 3
+    assert summary.population == "all steps but first and paused ones"
+    assert (summary.wall_ns, summary.comm_ns, summary.hidden_ns) == (100 * MS, 40 * MS, 10 * MS)
+    assert summary.overlap_ratio == 0.25
+
+
+def test_of_profiled_and_other_steps_only_the_profiled_count() -> None:
+    summary = summary_of(trained(0, windows=[window(200 * MS, 300 * MS, (200 * MS, 260 * MS))]), trained(1))
+    assert (summary.steps, summary.profiled) == (1, True)
+    assert summary.evidence is Evidence.BACKEND
+
+
+def test_a_run_of_one_step_is_judged_by_it() -> None:
+    summary = summary_of(trained(count=1))
+    assert (summary.steps, summary.population, summary.wall_ns) == (1, "all steps", 100 * MS)
+
+
+def test_parts_and_phases_of_the_typical_step_are_partitions() -> None:
+    summary = summary_of(trained())
+    assert {part.name: part.ns for part in summary.parts} == {
+        "compute": 70 * MS, "exposed_comm": 30 * MS, "exposed_memory": 0, "idle": 0,
+    }  # fmt: skip
+    assert sum(part.ratio for part in summary.parts) == pytest.approx(1)
+    assert sum(phase.ratio for phase in summary.phases) == pytest.approx(1)
+    assert {phase.name: phase.ratio for phase in summary.phases}["backward"] == pytest.approx(0.6)
+
+
+def test_buckets_are_ordered_by_what_they_cost_and_averaged_over_ranks() -> None:
+    summary = summary_of(trained(0, last_ran_ms=10), trained(1, last_ran_ms=30))
+    first, second = summary.buckets
+    assert summary.worst == first
+    assert (first.index, first.parameters, first.is_last, first.steps) == (1, ("p0",), True, 6)
+    assert (first.comm_ns, first.exposed_charged_ns, first.hidden_ns) == (20 * MS, 20 * MS, 0)
+    assert (second.index, second.exposed_charged_ns, second.hidden_ns) == (0, 0, 10 * MS)
+    assert [(one.rank, one.steps, one.exposed_comm_ns) for one in summary.ranks] == [(0, 3, 10 * MS), (1, 3, 30 * MS)]
+
+
+def test_a_summary_of_nothing_knows_nothing() -> None:
+    summary = summary_of(rank())
+    assert (summary.steps, summary.wall_ns, summary.overlap_ratio, summary.worst, summary.parts) == (
+        0,
+        None,
+        None,
+        None,
+        (),
+    )
+    assert len(summary.buckets) == 0
+
+
+def test_rows_are_sorted_by_rank_then_time_and_json_has_the_documented_keys() -> None:
+    result: Result = analyze_run(run(trained(1), trained(0)))
+    assert [row.rank for row in result.ranks] == [0, 1]
+    assert [(row.rank, row.begin_at_ns) for row in result.steps] == sorted(
+        (row.rank, row.begin_at_ns) for row in result.steps
+    )
+    for table in (result.buckets, result.collectives):
+        assert [(row.rank, row.launch_at_ns) for row in table] == sorted((row.rank, row.launch_at_ns) for row in table)
+    keys = {"schema", "run_id", "zero_unix_ns", "ranks", "steps", "buckets", "collectives", "findings"}
+    assert keys <= result.to_json_dict().keys()
+
+
+def test_the_backends_own_ranges_are_kept_for_the_picture() -> None:
+    activity = analyze_run(run(trained(count=1))).activity[0]
+    assert [entry[4] for entry in activity.backend] == [1, 2]
+    assert activity.compute.tolist() == [[0, 60 * MS], [90 * MS, 100 * MS]]

@@ -1,0 +1,187 @@
+"""The report says what the tables say, takes no name for markup, and stays small whatever the run's size."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from ddptrace.analysis import BucketRow, CollectiveRow, PhaseRow, RankRow, Result, StepRow, Table, summarize
+from ddptrace.load.tables import Finding
+from ddptrace.render.figures import MARKS_MAX, Figure, steps_figure
+from ddptrace.render.report import drawn, page, script_json, write_report
+from ddptrace.render.sections import headline_words
+from ddptrace.render.timeline import timeline_figure
+from tests.made import empty_result, make_result
+
+EVIL = (
+    "</script><script>window.hacked=1</script>",
+    '<img src=x onerror="window.hacked=2">',
+    '<a href="javascript:window.hacked=3">x</a>',
+    "%{x} $a$ &lt;b&gt; \u2028 <!-- \"quoted\" 'single'",
+)
+
+
+def evil_result() -> Result:
+    """Every text that comes from a run, made of markup."""
+    result = make_result(2, 4, 3)
+    return dataclasses.replace(
+        result,
+        run_id=EVIL[1],
+        ranks=Table(RankRow, [dataclasses.replace(row, host=EVIL[0]) for row in result.ranks]),
+        phases=Table(PhaseRow, [dataclasses.replace(row, phase=EVIL[2]) for row in result.phases]),
+        buckets=Table(BucketRow, [dataclasses.replace(row, parameters=EVIL) for row in result.buckets]),
+        collectives=Table(
+            CollectiveRow, [dataclasses.replace(row, op=EVIL[1], bucket=None) for row in result.collectives]
+        ),
+        findings=Table(Finding, [Finding(EVIL[0], "error", EVIL[1], " ".join(EVIL))] * 7),
+    )
+
+
+class Elements(HTMLParser):
+    """The elements of a page, each with its attributes."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+
+def figures_of(result: Result) -> list[Figure]:
+    return drawn(result, summarize(result))
+
+
+def marks(figure: Figure) -> int:
+    return sum(len(trace["x"]) for trace in figure.data)
+
+
+def test_no_name_from_a_run_becomes_markup() -> None:
+    elements = Elements(page(evil_result())).found
+    assert {tag for tag, _ in elements} & {"img", "a", "iframe", "object", "link", "base"} == set()
+    assert sum(tag == "script" for tag, _ in elements) == 3
+    assert not any(name.startswith("on") or name in ("src", "href") for _, attrs in elements for name in attrs)
+
+
+def test_names_are_there_to_be_read() -> None:
+    text = page(evil_result())
+    assert "&lt;img src=x onerror=&quot;window.hacked=2&quot;&gt;" in text
+
+
+def test_no_text_ends_the_script_that_holds_it() -> None:
+    text = script_json(list(EVIL))
+    assert "<" not in text and ">" not in text
+    assert json.loads(text) == list(EVIL)
+
+
+def test_plotly_is_told_text_and_not_markup() -> None:
+    for figure in figures_of(evil_result()):
+        shown = json.dumps(figure.data) + json.dumps(figure.layout)
+        assert not re.search(r"<(?!/?b>|br>)", shown), figure.key
+
+
+def test_the_page_holds_plotly_once_and_names_no_address_to_load(tmp_path: Path) -> None:
+    text = write_report(make_result(), tmp_path / "report.html").read_text("utf-8")
+    assert text.count("plotly.js v") == 1
+    assert "src=" not in re.sub(r"<script>.*?</script>", "", text, flags=re.S)
+    assert "default-src 'none'" in text
+
+
+@pytest.mark.parametrize("result", [make_result(), make_result(6, 30, 4), evil_result()], ids=["few", "many", "evil"])
+def test_plotly_knows_every_property_of_the_figures(result: Result) -> None:
+    import plotly.graph_objects  # type: ignore[import-untyped]
+
+    for figure in figures_of(result):
+        plotly.graph_objects.Figure(figure.data, figure.layout)
+
+
+def test_the_bars_of_a_step_add_up_to_its_window() -> None:
+    result = make_result(2, 5, 4)
+    figure = steps_figure(result.steps)
+    assert figure is not None
+    for rank, axis in ((0, "y"), (1, "y2")):
+        heights = zip(*(trace["y"] for trace in figure.data if trace["yaxis"] == axis), strict=True)
+        windows = [row.window_ns / 1e6 for row in result.steps if row.rank == rank]
+        assert [sum(parts) for parts in heights] == pytest.approx(windows, abs=1e-5)
+
+
+def many_steps(ranks: int, steps: int) -> list[StepRow]:
+    row = make_result(1, 1, 2).steps[0]
+    return [dataclasses.replace(row, rank=rank, step=step) for step in range(steps) for rank in range(ranks)]
+
+
+@pytest.mark.parametrize(("ranks", "steps"), [(1, 501), (2, 9000), (300, 7), (64, 1000)])
+def test_many_steps_are_drawn_as_few_bars_that_mean_the_same(ranks: int, steps: int) -> None:
+    rows = many_steps(ranks, steps)
+    figure = steps_figure(rows)
+    assert figure is not None and marks(figure) <= MARKS_MAX
+    means = [sum(parts) for parts in zip(*(trace["y"] for trace in figure.data), strict=True)]
+    assert means == pytest.approx([rows[0].window_ns / 1e6] * len(means), abs=1e-5)
+
+
+def test_every_figure_of_a_large_run_has_a_bounded_number_of_marks() -> None:
+    for figure in figures_of(make_result(10, 60, 60)):
+        assert 0 < marks(figure) <= MARKS_MAX, figure.key
+
+
+def test_the_timeline_shows_each_bucket_where_it_ran() -> None:
+    result = make_result(1, 3, 4)
+    figure = timeline_figure(result)
+    assert figure is not None
+    step = int(re.findall(r"Step (\d+)", figure.caption)[0])
+    [comm] = [trace for trace in figure.data if trace["name"] == "communication, hidden"]
+    begin = result.steps[step].begin_at_ns
+    drawn_spans = [(base, base + length) for base, length in zip(comm["base"], comm["x"], strict=True)]
+    rows = [row for row in result.buckets if row.step == step]
+    expected = [((row.exec_start_at_ns - begin) / 1e6, (row.exec_end_at_ns - begin) / 1e6) for row in rows]  # type: ignore[operator]
+    assert [x for span in drawn_spans for x in span] == pytest.approx([x for span in expected for x in span], abs=1e-5)
+
+
+def test_the_timeline_shows_as_exposed_what_the_table_calls_exposed() -> None:
+    result = make_result(1, 3, 4)
+    figure = timeline_figure(result)
+    assert figure is not None
+    step = int(re.findall(r"Step (\d+)", figure.caption)[0])
+    [exposed] = [trace for trace in figure.data if trace["name"] == "communication, exposed"]
+    table_ms = sum(row.exposed_ns or 0 for row in result.buckets if row.step == step) / 1e6
+    wall_ms = result.steps[step].wall_ns / 1e6
+    # Pauses in compute too short to see are closed in the drawing: at most a hundredth of the step in this run.
+    assert table_ms - wall_ms / 100 <= sum(exposed["x"]) <= table_ms + 1e-6
+
+
+def test_the_headline_is_the_exposed_share_where_that_matters() -> None:
+    summary = summarize(make_result())
+    exposed = next(part for part in summary.parts if part.name == "exposed_comm")
+    number, words, calm = headline_words(summary)
+    assert number == f"{100 * exposed.ratio:.0f} %"
+    assert "nothing hides" in words
+    assert not calm
+
+
+def test_the_headline_is_calm_where_communication_is_hidden() -> None:
+    rows = [dataclasses.replace(row, exposed_comm_ns=0, hidden_ns=row.comm_ns) for row in make_result().steps]
+    number, words, calm = headline_words(summarize(dataclasses.replace(make_result(), steps=Table(StepRow, rows))))
+    assert (number, calm) == ("100 %", True)
+    assert "hidden" in words
+
+
+def test_a_run_without_steps_says_so() -> None:
+    assert "no step was found" in page(empty_result())
+    assert headline_words(summarize(empty_result()))[0] == "0 steps"
+
+
+def test_findings_of_one_kind_are_told_five_times_and_then_counted() -> None:
+    text = page(evil_result())
+    assert text.count('<li class="error">') == 5
+    assert "… and 2 more findings of the kind" in text
+
+
+def test_what_was_not_measured_is_listed() -> None:
+    text = page(make_result(2, 3, 2))
+    assert "When 6 collectives of 18 ran is unknown" in text

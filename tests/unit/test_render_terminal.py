@@ -1,0 +1,63 @@
+"""The summary on the terminal fits it, says the worst first, and obeys nothing that a run says."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from ddptrace.analysis import BucketRow, Table, summarize
+from ddptrace.load.tables import Finding
+from ddptrace.render.terminal import WIDTH, summary_text
+from tests.made import empty_result, make_result
+
+
+def test_no_line_is_wider_than_the_terminal() -> None:
+    result = make_result(12, 5, 9, slow_rank=3)
+    long = "layers.0." * 40 + "weight"
+    buckets = Table(BucketRow, [dataclasses.replace(row, parameters=(long,)) for row in result.buckets])
+    findings = Table(Finding, [Finding("x", "warning", "run", "word " * 60)])
+    text = summary_text(dataclasses.replace(result, buckets=buckets, findings=findings))
+    assert max(map(len, text.splitlines())) <= WIDTH
+
+
+def test_the_most_exposed_bucket_comes_first_with_its_last_parameter() -> None:
+    result = make_result(2, 6, 7)
+    worst = summarize(result).worst
+    assert worst is not None
+    lines = summary_text(result).splitlines()
+    first = lines[next(k for k, line in enumerate(lines) if line.startswith("Most exposed buckets")) + 2]
+    assert first.split()[0] == str(worst.index)
+    assert first.endswith(worst.parameters[-1])
+
+
+def test_the_slowest_of_many_ranks_are_shown() -> None:
+    text = summary_text(make_result(12, 5, 3, slow_rank=7))
+    ranks = [line.split()[0] for line in text.split("Ranks", 1)[1].splitlines()[2:10]]
+    assert ranks[0] == "7"
+    assert "(the 8 slowest of 12)" in text
+
+
+def test_the_evidence_of_the_overlap_is_said() -> None:
+    assert "evidence backend" in summary_text(make_result())
+
+
+def test_advice_has_a_place_of_its_own_at_the_end() -> None:
+    result = make_result()
+    advice = Finding("exposed-bucket", "warning", "run", "make the last bucket smaller")
+    text = summary_text(dataclasses.replace(result, findings=Table(Finding, [advice, *result.findings])))
+    assert text.rstrip().endswith("make the last bucket smaller")
+    assert text.count("make the last bucket smaller") == 1
+
+
+def test_a_name_cannot_command_the_terminal() -> None:
+    result = make_result(1, 3, 2)
+    name = "\x1b]0;owned\x07\x1b[2Jweight\n\r"
+    buckets = Table(BucketRow, [dataclasses.replace(row, parameters=(name,)) for row in result.buckets])
+    text = summary_text(dataclasses.replace(result, buckets=buckets, run_id="\x1b[31m"))
+    assert "\x1b" not in text and "\r" not in text
+    assert "\\x1b" in text
+
+
+def test_an_empty_run_is_told_in_a_sentence() -> None:
+    text = summary_text(empty_result())
+    assert "No step was found" in text
+    assert "nothing to break down" in text
