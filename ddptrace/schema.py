@@ -1,7 +1,7 @@
 """THE FORMAT: what training writes and everything else reads.
 
 A rank writes `records-<k>.bin` segments of 64-byte little-endian records. A record is one of three shapes, told apart
-by its first byte, and ends in a guard that is written last: a record whose guard is missing was torn by a death mid-write.
+by its first byte, and ends in a guard that is written last: a record without it was torn by a death mid-write.
 Segments are allocated ahead, so zero bytes (`Kind.NONE`) mean "not written". A segment that was finished ends in a
 TRAILER record with its checksum; the trailer of the last one is the rank's clean-close mark.
 

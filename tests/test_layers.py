@@ -176,6 +176,10 @@ def test_importing_a_room_brings_no_package_outside_its_row(room: str) -> None:
     assert third_party(loaded) - brought == set()
 
 
+def test_importing_ddptrace_itself_brings_no_package_at_all() -> None:
+    assert third_party(modules_after("ddptrace")) - third_party(modules_after("sys")) == set()
+
+
 def test_capture_and_analysis_never_meet() -> None:
     assert "ddptrace.analysis" not in modules_after(*map(module_name, files("capture")))
     assert "ddptrace.capture" not in modules_after(*map(module_name, files("analysis")), "ddptrace.analyzer")

@@ -42,9 +42,9 @@ def _over_cap(reducers: Sequence[Reducer]) -> Iterator[Finding]:
             if cap is not None and parameter.nbytes > cap and (reducer.reducer, parameter.name) not in told:
                 told.add((reducer.reducer, parameter.name))
                 yield Finding("bucket-over-cap", "info", f"reducer {reducer.reducer}", (
-                    f"Parameter {parameter.name} alone has {_mib(parameter.nbytes)}, more than the bucket cap of"
-                    f" {_mib(cap)}: its bucket cannot be made smaller by a smaller cap, only by splitting the"
-                    " parameter."
+                    f"Parameter {parameter.name} alone has {_mb(parameter.nbytes)}, more than a bucket may have"
+                    f" (bucket_cap_mb={cap / 2**20:g}, {_mb(cap)}): no smaller cap makes its bucket smaller, only"
+                    " splitting the parameter."
                 ))  # fmt: skip
 
 
@@ -84,8 +84,8 @@ def _ms(ns: int) -> str:
     return f"{ns / 1e6:.1f} ms"
 
 
-def _mib(nbytes: int) -> str:
-    return f"{nbytes / 2**20:.1f} MiB"
+def _mb(nbytes: int) -> str:
+    return f"{nbytes / 1e6:.1f} MB"
 
 
 def _percent(ratio: float) -> str:

@@ -107,7 +107,7 @@ class StepRow:
 
 @dataclass(frozen=True, slots=True)
 class PhaseRow:
-    """A stretch of one phase; the rows of a step are a partition of it. `phase`: data forward backward optimizer other."""
+    """A stretch of a phase; a step's rows are a partition of it. `phase`: data, forward, backward, optimizer, other."""
 
     rank: int
     step: int

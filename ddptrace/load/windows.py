@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import numpy as np
+
 from ddptrace.errors import RunDirectoryError
 from ddptrace.load.completion import known_over_by
 from ddptrace.load.kineto import KinetoEvents, read_kineto
@@ -52,6 +54,6 @@ def _window(mark: WindowMark, events: KinetoEvents, joined: Joined, clock: Clock
     """Where torch did not tell when the window was open, it was from the first to the last event of the file."""
     begin, end = mark.begin_at_ns, mark.end_at_ns
     if begin is None or end is None:
-        begin_at, end_at = clock.from_unix(events.begin_ns), clock.from_unix(events.end_ns)
-        begin, end = int(begin_at.min(initial=0)), int(end_at.max(initial=0))
+        spans = clock.from_unix(np.stack((events.begin_ns, events.end_ns)))
+        begin, end = (int(spans[0].min()), int(spans[1].max())) if spans.size else (0, 0)
     return Window(mark.file, begin, end, joined.compute, joined.memory, joined.on_device)

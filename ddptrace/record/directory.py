@@ -45,7 +45,7 @@ def refusal(root: Path, taken: Path) -> str:
 
 
 def settle(folder: Path, rank: int, *, overwrite: bool) -> Path:
-    """Rename a folder claimed before the rank was known. Raises OSError, RunDirectoryError where the rank's is taken."""
+    """Rename a folder claimed before the rank was known. Raises OSError; RunDirectoryError if that is taken."""
     target = folder.with_name(rank_folder(rank))
     if target.exists():
         _clear(folder.parent, target, rank) if overwrite else _refuse(folder.parent, target)
