@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from ddptrace.analysis.advice import bucket_findings
 from ddptrace.analysis.collectives import HOOK_OP
-from ddptrace.analysis.summary import summarize
+from ddptrace.analysis.summary import PAUSED_MAX_RATIO, summarize
 from ddptrace.analysis.tables import Result
 from ddptrace.analysis.view import View
 from ddptrace.load.tables import Finding, Run
@@ -115,7 +115,7 @@ def _unmatched(views: Sequence[View]) -> Iterator[Finding]:
 
 
 def _pauses(result: Result) -> Iterator[Finding]:
-    held = [row for row in result.steps if row.paused_ns]
+    held = [row for row in result.steps if row.paused_ns > PAUSED_MAX_RATIO * row.wall_ns]
     if held:
         steps = sorted({row.step for row in held})
         longest = max(row.paused_ns for row in held)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import ProfilerAction, ProfilerActivity, profile
 from torch.profiler.profiler import _KinetoProfile
 
 from ddptrace.capture.surface import Patches, Surface
@@ -36,6 +36,7 @@ class Windows:
         self._count = 0
         self._span: dict[int, tuple[int, int]] = {}  # by id of the profiler: begin, end of its last window
         self._own: profile | None = None
+        self._idle = False
 
     def install(self, patches: Patches) -> None:
         patches.replace(_KinetoProfile, "start_trace", self._start_trace)
@@ -52,8 +53,14 @@ class Windows:
 
     def step(self) -> None:
         """A step of the program is over."""
-        if self._own is not None:
-            self._held("switching the profiler", self._own.step)
+        own = self._own
+        if own is None:
+            return
+        if self._idle and own.schedule(own.step_num + 1) is ProfilerAction.NONE:
+            own.step()  # between windows: it only counts
+        else:
+            self._held("switching the profiler", own.step)
+        self._idle = own.current_action is ProfilerAction.NONE
 
     def close(self) -> None:
         if self._own is not None:
