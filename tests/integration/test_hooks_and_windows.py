@@ -1,0 +1,93 @@
+"""The program's own communication hook and its own profiler."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.launch import torchrun
+from tests.programs.hooked import HOST_S
+
+import ddptrace
+from ddptrace.analysis import Result
+from ddptrace.load import read_run
+
+STEPS = 8
+
+
+@pytest.fixture(scope="module")
+def hooked(tmp_path_factory: pytest.TempPathFactory) -> Result:
+    path = tmp_path_factory.mktemp("hooked") / "run"
+    torchrun("hooked.py", path)
+    return ddptrace.analyze(path)
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("own")
+    torchrun("hooked.py", folder / "run", "--own-profiler", folder / "theirs")
+    return folder
+
+
+def test_the_hooks_own_time_is_told_apart_from_the_collective_it_issues(hooked: Result) -> None:
+    calls = {(row.rank, row.seq): row for row in hooked.collectives}
+    assert {(row.rank, row.step) for row in hooked.buckets} == {
+        (rank, step) for rank in (0, 1) for step in range(STEPS)
+    }
+    for row in hooked.buckets:
+        (seq,) = row.seqs
+        call = calls[row.rank, seq]
+        assert row.hook == "slow_to_send"
+        assert row.hook_ns is not None
+        assert row.hook_ns >= HOST_S * 1e9
+        assert call.op == "all_reduce"
+        assert row.launch_at_ns == call.launch_at_ns
+        assert row.nbytes == call.nbytes
+        assert row.comm_ns == call.comm_ns
+        assert row.ready_at_ns is not None
+        assert row.launch_at_ns - row.ready_at_ns >= HOST_S * 1e9, "the hook's work precedes the launch"
+        assert row.parameters
+
+
+def test_the_programs_own_profiler_gives_the_windows_and_keeps_its_files(own: Path) -> None:
+    run = read_run(own / "run")
+    assert [len(rank.windows) for rank in run.ranks] == [2, 2]
+    assert len(list((own / "theirs").glob("*.json"))) == 4, "the program's own files are where it wanted them"
+    result = ddptrace.analyze(own / "run")
+    for rank in (0, 1):
+        assert [row.step for row in result.steps if row.rank == rank and row.profiled] == [2, 3, 6, 7]
+    profiled = {(row.rank, row.step) for row in result.steps if row.profiled}
+    assert {row.evidence for row in result.buckets if (row.rank, row.step) in profiled} == {"backend"}
+
+
+def test_compute_of_a_profiled_step_is_the_union_that_a_plain_program_reads_off_the_file(own: Path) -> None:
+    result = ddptrace.analyze(own / "run")
+    for rank in (0, 1):
+        with gzip.open(own / "run" / f"rank-{rank:05d}" / "kineto-user-0.json.gz") as file:
+            events = json.load(file)
+        spans = operator_spans(events, pid=result.ranks[rank].pid)
+        for step in (row for row in result.steps if row.rank == rank and row.step in (2, 3)):
+            begin, end = (result.zero_unix_ns + at for at in (step.begin_at_ns, step.end_at_ns))
+            witness = sum(max(0, min(e, end) - max(b, begin)) for b, e in spans)
+            assert witness > 1e6
+            assert step.compute_ns == pytest.approx(witness, rel=0.02)
+
+
+def operator_spans(file: dict[str, Any], pid: int) -> list[tuple[float, float]]:
+    """Union of all `aten::` operators of the main thread, in Unix ns: loops and sorted lists, nothing of ddptrace's."""
+    base = file["baseTimeNanoseconds"]
+    spans = sorted(
+        (base + event["ts"] * 1000, base + (event["ts"] + event["dur"]) * 1000)
+        for event in file["traceEvents"]
+        if event.get("cat") == "cpu_op" and event["name"].startswith("aten::") and event["tid"] == pid
+    )
+    merged: list[tuple[float, float]] = []
+    for begin, end in spans:
+        if merged and begin <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
+        else:
+            merged.append((begin, end))
+    return merged
