@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.launch import torchrun
-from tests.programs.hooked import HOST_S
 
 import ddptrace
 from ddptrace.analysis import Result
 from ddptrace.load import read_run
+from tests.launch import torchrun
+from tests.programs.hooked import HOST_S
 
 STEPS = 8
 
