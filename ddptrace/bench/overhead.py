@@ -46,7 +46,7 @@ def main() -> None:
 def record_ns(count: int = 100_000) -> float:
     """Mean cost of appending one record, in ns, the loop around it taken off. Best of five."""
     with tempfile.TemporaryDirectory() as folder:
-        recorder = Recorder(Path(folder))
+        recorder = Recorder(lambda: Path(folder))
         cost = min(_per_call_ns(lambda: recorder.event(Kind.DONE, 0, 0, 1, 1, 1), count) for _ in range(5))
         recorder.close()
     return cost - min(_per_call_ns(lambda: None, count) for _ in range(5))

@@ -15,11 +15,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from torch._C._distributed_c10d import _compute_bucket_assignment_by_size
 from torch.nn.parallel import DistributedDataParallel
 
 from ddptrace.capture.collectives import Collectives
+from ddptrace.capture.ddp_internals import describe_reducer, first_plan, rebuilt_plan, reducer_parameters
 from ddptrace.record import Recorder
 from ddptrace.schema import DELTA_MAX_NS, READY_PER_RECORD, Kind
 
@@ -105,17 +104,17 @@ class DdpWatch:
 
     def _meet(self, ddp: DistributedDataParallel) -> None:
         number = next(self._numbers)
-        parameters, names = _parameters(ddp)
+        parameters, names = reducer_parameters(ddp)
         nbytes = [p.numel() * p.element_size() for p in parameters]
         watched = Watched(number, weakref.ref(ddp), parameters, nbytes)
         self._watched[ddp] = self._by_number[number] = watched
-        self._write(Kind.REDUCER, _describe(number, ddp, parameters, names))
+        self._write(Kind.REDUCER, describe_reducer(number, ddp, parameters, names))
         for index, parameter in enumerate(parameters):
             watched.handles.append(parameter.register_post_accumulate_grad_hook(self._ready_hook(watched, index)))
-        rebuilt = _rebuilt_plan(ddp)
+        rebuilt = rebuilt_plan(ddp)
         watched.layout = 0 if rebuilt is None else 1
         watched.polls = 0 if rebuilt is None else REBUILD_POLLS
-        self._write_layout(watched, rebuilt or _first_plan(ddp, parameters), from_backward=0)
+        self._write_layout(watched, rebuilt or first_plan(ddp, parameters), from_backward=0)
 
     def _ready_hook(self, watched: Watched, index: int) -> Any:
         collectives, number = self._collectives, watched.number
@@ -147,7 +146,7 @@ class DdpWatch:
         watched.polls += 1
         if closing:
             ddp.logger.set_runtime_stats_and_log()  # type: ignore[union-attr]
-        plan = _rebuilt_plan(ddp)
+        plan = rebuilt_plan(ddp)
         if plan is not None and plan != watched.plan:
             watched.layout += 1
             since = watched.last_synced if watched.changed_at is None else watched.changed_at
@@ -181,58 +180,3 @@ class DdpWatch:
 
     def _write(self, kind: Kind, content: dict[str, Any]) -> None:
         self._recorder.event(kind, 0, self._recorder.intern(json.dumps(content)), _now(), 0)
-
-
-# What torch keeps under private names, all in one place -------------------------------------------------------------
-
-
-def _parameters(ddp: DistributedDataParallel) -> tuple[list[torch.nn.Parameter], dict[int, str]]:
-    """The reducer's parameters in its own order, and their names by index."""
-    parameters, _ = ddp._build_params_for_reducer()
-    names = {id(p): name for name, p in ddp.module.named_parameters()}
-    return parameters, {i: names.get(id(p), f"parameter {i}") for i, p in enumerate(parameters)}
-
-
-def _describe(
-    number: int, ddp: DistributedDataParallel, parameters: list[torch.nn.Parameter], names: dict[int, str]
-) -> dict[str, Any]:
-    listed = [
-        {
-            "name": names[i],
-            "numel": p.numel(),
-            "nbytes": p.numel() * p.element_size(),
-            "dtype": str(p.dtype).removeprefix("torch."),
-        }
-        for i, p in enumerate(parameters)
-    ]
-    return {
-        "reducer": number - 1,
-        "kind": "DistributedDataParallel",
-        "module": type(ddp.module).__name__,
-        "group": ddp.process_group.group_name,
-        "bucket_cap_nbytes": getattr(ddp, "bucket_bytes_cap", None),
-        "parameters": listed,
-    }
-
-
-def _first_plan(ddp: DistributedDataParallel, parameters: list[torch.nn.Parameter]) -> list[list[int]]:
-    """The buckets DDP starts with: the same function of torch, with the limits DDP's constructor gives it."""
-    if hasattr(ddp, "_bucket_config"):
-        limits, _ = ddp._bucket_config.compute_bucket_size_limits(
-            static_graph=ddp.static_graph, find_unused_parameters=ddp.find_unused_parameters
-        )
-    elif ddp.static_graph or not ddp.find_unused_parameters:
-        limits = [2**63 - 1]
-    else:
-        limits = [dist._DEFAULT_FIRST_BUCKET_BYTES, ddp.bucket_bytes_cap]  # type: ignore[attr-defined]
-    sparse = [False] * len(parameters)
-    tensors: list[torch.Tensor] = list(parameters)
-    plan, _ = _compute_bucket_assignment_by_size(tensors, limits, sparse)
-    return [list(bucket) for bucket in reversed(plan)]
-
-
-def _rebuilt_plan(ddp: DistributedDataParallel) -> list[list[int]] | None:
-    """The buckets since the rebuild, None before it or while DDP has not told yet."""
-    text = ddp._get_ddp_logging_data().get("rebuilt_per_bucket_param_indices", "")
-    buckets = [[int(index) for index in bucket.split()] for bucket in str(text).split(",")]
-    return buckets if text else None

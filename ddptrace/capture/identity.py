@@ -63,11 +63,15 @@ class Agreement:
         self._key = f"ddptrace/{attempt()}/{number}"
 
     def publish(self, run_id: str, refused: str | None) -> bool:
-        """Rank 0 tells the run id, or why the directory is refused. False where there is no process group yet."""
+        """Rank 0 tells the run id, or why the directory is refused. False where there is no process group, or none any
+        more."""
         store = _store()
         if store is None:
             return False
-        store.set(self._key, json.dumps({"run_id": run_id, "refused": refused}))
+        try:
+            store.set(self._key, json.dumps({"run_id": run_id, "refused": refused}))
+        except RuntimeError:
+            return False
         return True
 
     def learn(self, *, wait: bool) -> dict[str, Any] | None:

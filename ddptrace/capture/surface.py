@@ -24,6 +24,18 @@ class Surface:
         self._note("surface-failed", message)
         warnings.warn(f"{message} (training is not affected)", RuntimeWarning, stacklevel=3)
 
+    def guarded(self, action: Callable[..., None]) -> Callable[..., None]:
+        """`action`, skipped once this surface is off, and switching it off where it raises."""
+
+        def guarded(*args: Any) -> None:
+            if self.on:
+                try:
+                    action(*args)
+                except Exception as error:  # training must not see it
+                    self.failed(error)
+
+        return guarded
+
 
 class Patches:
     """Attributes replaced for the time of a trace. `undo` puts back the very objects that were there.

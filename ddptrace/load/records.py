@@ -4,73 +4,32 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ddptrace.load import described
+from ddptrace.load.clock import Clock
 from ddptrace.load.completion import with_proven_ends
 from ddptrace.load.tables import (
     Call,
     Finding,
-    Group,
     HookCall,
-    Intervals,
-    Layout,
-    Parameter,
     Pause,
     PhaseMark,
     RankRun,
     Ready,
-    Reducer,
     StepMark,
 )
 from ddptrace.record import Records
 from ddptrace.schema import CallFlag, Kind, Phase, StepEnd
 
-T = TypeVar("T")
+CLOCK_STEP_NS = 1_000_000
 Row = tuple[Any, ...]  # the fields of one EVENT record, in the order of schema.EVENT_DTYPE
 KIND, FLAGS, THREAD, NAME, BEGIN, END, A, B, C, D, E, F, G = range(13)
-
-CLOCK_STEP_NS = 1_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class Clock:
-    """The rank's monotonic clock tied to Unix time, and the run's zero. One offset holds for all records, so that a
-    stepped wall clock bends no duration; profiler windows, which tell Unix time, use the pair nearest to them."""
-
-    monotonic: NDArray[np.int64]
-    unix: NDArray[np.int64]
-    zero_unix_ns: int
-
-    @classmethod
-    def of(cls, events: NDArray[np.void], zero_unix_ns: int | None) -> Clock:
-        """Without a zero (no manifest), the first record's time is it. Without any pair, Unix time is not known."""
-        pairs = events[events["kind"] == Kind.CLOCK]
-        if not len(pairs):
-            return cls(np.zeros(1, np.int64), np.zeros(1, np.int64), 0)
-        zero = int(pairs["a"][0]) if zero_unix_ns is None else zero_unix_ns
-        return cls(pairs["begin"].astype(np.int64), pairs["a"].astype(np.int64), zero)
-
-    @property
-    def shift_ns(self) -> int:
-        """What turns a monotonic instant into one since the run's zero."""
-        return int(self.unix[0] - self.monotonic[0]) - self.zero_unix_ns
-
-    @property
-    def stepped_ns(self) -> int:
-        """The largest jump of the wall clock against the monotonic one."""
-        offsets = self.unix - self.monotonic
-        return int(np.abs(offsets - offsets[0]).max())
-
-    def from_unix(self, unix_ns: Intervals) -> Intervals:
-        """Unix instants of a short stretch (one profiler window) as instants since the run's zero."""
-        nearest = int(np.abs(self.unix - int(np.median(unix_ns))).argmin()) if unix_ns.size else 0
-        offset = int(self.unix[nearest] - self.monotonic[nearest])
-        return unix_ns + (self.shift_ns - offset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +111,8 @@ class _Builder:
             calls=with_proven_ends(self._calls(done), phases),
             hooks=self._hooks(done),
             ready=self._ready(),
-            reducers=self._reducers(),
-            groups=tuple(_each(self.json(Kind.GROUP), _group)),
+            reducers=described.reducers(self.json(Kind.REDUCER), self.json(Kind.LAYOUT)),
+            groups=described.groups(self.json(Kind.GROUP)),
             windows=(),
             pauses=tuple(Pause(r[BEGIN], r[END], self.text(r[NAME])) for r in self.rows(Kind.PAUSE)),
         )
@@ -244,13 +203,6 @@ class _Builder:
             found.append(Ready(int(key >> 32), int(key & 0xFFFFFFFF), which[order], when[order]))
         return tuple(sorted(found, key=lambda ready: (ready.backward, ready.reducer)))
 
-    def _reducers(self) -> tuple[Reducer, ...]:
-        layouts: dict[int, list[Layout]] = defaultdict(list)
-        for content in self.json(Kind.LAYOUT):
-            for layout in _each([content], _layout):
-                layouts[int(content["reducer"])].append(layout)
-        return tuple(reducer for reducer in _each(self.json(Kind.REDUCER), lambda content: _reducer(content, layouts)))
-
     def _windows(self) -> tuple[WindowMark, ...]:
         shift = self.clock.shift_ns  # an unset stamp was recorded as 0
         return tuple(
@@ -286,43 +238,3 @@ class _Builder:
             message = f"the wall clock jumped by {jumped_ms:.1f} ms during the run; durations are not affected"
             found.append(Finding("clock-stepped", "info", where, message))
         return tuple(found)
-
-
-def _each(contents: Iterable[dict[str, Any]], make: Any) -> list[Any]:
-    """Build one thing of each, passing over those that do not have what they should (damage, a foreign hand)."""
-    made = []
-    for content in contents:
-        try:
-            made.append(make(content))
-        except (KeyError, TypeError, ValueError):
-            continue
-    return made
-
-
-def _group(content: dict[str, Any]) -> Group:
-    threads = content.get("threads")
-    return Group(
-        str(content["name"]), tuple(int(r) for r in content["ranks"]), str(content["backend"]),
-        None if threads is None else int(threads),
-    )  # fmt: skip
-
-
-def _layout(content: dict[str, Any]) -> Layout:
-    buckets = tuple(tuple(int(i) for i in bucket) for bucket in content["buckets"])
-    return Layout(int(content["layout"]), int(content["from_backward"]), buckets)
-
-
-def _reducer(content: dict[str, Any], layouts: Mapping[int, list[Layout]]) -> Reducer:
-    number, cap = int(content["reducer"]), content.get("bucket_cap_nbytes")
-    parameters = tuple(
-        Parameter(str(p["name"]), int(p["numel"]), int(p["nbytes"]), str(p["dtype"])) for p in content["parameters"]
-    )
-    inside = tuple(
-        layout
-        for layout in sorted(layouts.get(number, []), key=lambda layout: layout.from_backward)
-        if all(0 <= i < len(parameters) for bucket in layout.buckets for i in bucket)
-    )
-    return Reducer(
-        number, str(content["kind"]), str(content["module"]), str(content["group"]),
-        None if cap is None else int(cap), parameters, inside,
-    )  # fmt: skip

@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from ddptrace.errors import RunDirectoryError
+from ddptrace.load.clock import Clock
 from ddptrace.load.completion import known_over_by
 from ddptrace.load.kineto import KinetoEvents, read_kineto
 from ddptrace.load.link import Joined, join_window
-from ddptrace.load.records import Clock, Recorded, WindowMark
+from ddptrace.load.records import Recorded, WindowMark
 from ddptrace.load.tables import ExecRange, Finding, RankRun, Window
 
 

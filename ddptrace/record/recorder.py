@@ -33,8 +33,8 @@ class Recorder:
     Raises OSError from the constructor where not even the first segment can be allocated.
     """
 
-    def __init__(self, folder: Path, chores: Callable[[], None] = lambda: None) -> None:
-        self.folder = folder
+    def __init__(self, folder: Callable[[], Path], chores: Callable[[], None] = lambda: None) -> None:
+        self._folder = folder  # it may be renamed meanwhile
         self.dropped = 0
         self._chores = chores
         self._thread = _Thread()
@@ -106,7 +106,7 @@ class Recorder:
             self._seal_retired()
             self._finish(segment)
         if spare is not None and spare.close():
-            (self.folder / spare.name).unlink(missing_ok=True)
+            (self._folder() / spare.name).unlink(missing_ok=True)
 
     def nudge(self) -> None:
         """Have the keeper do its chores now, on its own thread."""
@@ -120,7 +120,7 @@ class Recorder:
         used = min(next(segment.offsets), ORDINARY_NBYTES) // RECORD_NBYTES
         segment.seal(used, dropped=self.dropped, final=True)
         if segment.close():  # only then can no late write meet a page that is gone
-            with (self.folder / segment.name).open("r+b") as file:
+            with (self._folder() / segment.name).open("r+b") as file:
                 file.truncate((used + 1) * RECORD_NBYTES)
 
     def _raw(self, shape: struct.Struct, *fields: object) -> None:
@@ -176,7 +176,7 @@ class Recorder:
     # The keeper's thread ---------------------------------------------------------------------------------------------
 
     def _make(self) -> Segment:
-        segment = Segment(self.folder / segment_name(self._made))
+        segment = Segment(self._folder() / segment_name(self._made))
         self._made += 1
         return segment
 

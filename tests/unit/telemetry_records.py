@@ -32,7 +32,7 @@ class Rank:
         directory.write_meta(
             self.folder, {"schema": SCHEMA_VERSION, "run_id": run_id, "rank": rank, "host": "h", "pid": 1}
         )
-        self.recorder = Recorder(self.folder)
+        self.recorder = Recorder(lambda: self.folder)
         self.begin = time.perf_counter_ns()
         self._describe()
 

@@ -1,0 +1,114 @@
+"""A rank's claim on the run directory: its folder, and what rank 0 has to say about the whole."""
+
+from __future__ import annotations
+
+import itertools
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ddptrace.capture import identity
+from ddptrace.errors import RunDirectoryError
+from ddptrace.record import directory
+from ddptrace.schema import SCHEMA_VERSION
+
+_numbers = itertools.count()
+
+Note = Callable[[str, str], None]
+
+
+class Claim:
+    """The folder that this rank writes, from the moment the trace is entered.
+
+    Raises RunDirectoryError, on every rank, where rank 0 or this one finds the directory taken, or it cannot be made;
+    OSError where the disk is full. `rank` is None until somebody has said it.
+    """
+
+    def __init__(self, path: Path, *, overwrite: bool, facts: dict[str, Any]) -> None:
+        attempt = identity.attempt()
+        self.root = path / f"attempt-{attempt}" if attempt else path
+        self.rank = identity.current_rank()
+        self.run_id = uuid.uuid4().hex
+        self.zero_unix_ns = time.time_ns()
+        self.facts = facts  # what the manifest says of the trace itself
+        self._overwrite = overwrite
+        self._agreement = identity.Agreement(next(_numbers))
+        self._agreed = False
+        self.folder = self._claim()
+
+    def _claim(self) -> Path:
+        refused: RunDirectoryError | None = None
+        folder = self.root
+        try:
+            folder = directory.claim(self.root, self.rank, overwrite=self._overwrite)
+        except RunDirectoryError as error:
+            refused = error
+        if self.rank == 0:
+            self._agreed = self._agreement.publish(self.run_id, str(refused) if refused else None)
+        elif refused is None:
+            self._obey(self._agreement.learn(wait=True), folder)
+        if refused is not None:
+            raise refused
+        return folder
+
+    def _obey(self, answer: dict[str, Any] | None, folder: Path) -> None:
+        if answer is None:
+            return
+        self._agreed = True
+        self.run_id = answer["run_id"]
+        if answer["refused"]:
+            folder.rmdir()
+            raise RunDirectoryError(answer["refused"])
+
+    def agree(self, note: Note) -> None:
+        """Agree with rank 0, where there was no process group at the start. Tried now and then, not waiting."""
+        if self._agreed:
+            return
+        if self.rank == 0:
+            self._agreed = self._agreement.publish(self.run_id, None)
+        else:
+            self._heed(self._agreement.learn(wait=False), note)
+        if self._agreed:
+            self.write_meta(note)
+
+    def _heed(self, answer: dict[str, Any] | None, note: Note) -> None:
+        if answer is None:
+            return
+        self._agreed = True
+        self.run_id = answer["run_id"]
+        if answer["refused"]:
+            note("refused", answer["refused"])
+
+    def settle(self, note: Note, *, final: bool = False) -> None:
+        """Name a folder that was claimed without a rank, once it is known; in the end without any it is rank 0."""
+        rank = identity.current_rank()
+        if self.rank is not None or (rank is None and not final):
+            return
+        try:
+            self.folder = directory.settle(self.folder, rank or 0, overwrite=self._overwrite)
+            self.rank = rank or 0
+            self.write_meta(note)
+        except (RunDirectoryError, OSError) as error:
+            note("no-rank", str(error))
+
+    def write_meta(self, note: Note) -> None:
+        """Write what is known by now of this rank, and if it is rank 0 of the run."""
+        world = identity.current_world_size() or (1 if self.rank == 0 else None)
+        common = {"schema": SCHEMA_VERSION, "run_id": self.run_id, "world_size": world}
+        try:
+            directory.write_meta(self.folder, common | identity.describe_process(self.rank))
+            if self.rank == 0:
+                directory.write_manifest(self.root, common | self._manifest())
+                if self._overwrite and world is not None:
+                    directory.remove_strangers(self.root, world)
+        except OSError as error:
+            note("no-meta", f"meta.json could not be written: {error.strerror}")
+
+    def _manifest(self) -> dict[str, Any]:
+        return {
+            "zero_unix_ns": self.zero_unix_ns,
+            "attempt": identity.attempt(),
+            "versions": identity.describe_versions(),
+        } | self.facts

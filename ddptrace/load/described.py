@@ -1,0 +1,64 @@
+"""What a rank described in JSON: its process groups, reducers and bucket layouts."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+from ddptrace.load.tables import Group, Layout, Parameter, Reducer
+
+T = TypeVar("T")
+Content = dict[str, Any]
+
+
+def groups(described: Iterable[Content]) -> tuple[Group, ...]:
+    return tuple(_each(described, _group))
+
+
+def reducers(described: Iterable[Content], layouts: Iterable[Content]) -> tuple[Reducer, ...]:
+    """Reducers with their layouts, those in the order in which they were used."""
+    of: dict[int, list[Layout]] = defaultdict(list)
+    for number, layout in _each(layouts, lambda content: (int(content["reducer"]), _layout(content))):
+        of[number].append(layout)
+    return tuple(_each(described, lambda content: _reducer(content, of)))
+
+
+def _each(contents: Iterable[Content], make: Callable[[Content], T]) -> list[T]:
+    """Build one thing of each, passing over those that do not have what they should (damage, a foreign hand)."""
+    made: list[T] = []
+    for content in contents:
+        try:
+            made.append(make(content))
+        except (KeyError, TypeError, ValueError):
+            continue
+    return made
+
+
+def _group(content: Content) -> Group:
+    threads = content.get("threads")
+    return Group(
+        str(content["name"]), tuple(int(r) for r in content["ranks"]), str(content["backend"]),
+        None if threads is None else int(threads),
+    )  # fmt: skip
+
+
+def _layout(content: Content) -> Layout:
+    buckets = tuple(tuple(int(i) for i in bucket) for bucket in content["buckets"])
+    return Layout(int(content["layout"]), int(content["from_backward"]), buckets)
+
+
+def _reducer(content: Content, layouts: Mapping[int, list[Layout]]) -> Reducer:
+    number, cap = int(content["reducer"]), content.get("bucket_cap_nbytes")
+    parameters = tuple(
+        Parameter(str(p["name"]), int(p["numel"]), int(p["nbytes"]), str(p["dtype"])) for p in content["parameters"]
+    )
+    inside = tuple(
+        layout
+        for layout in sorted(layouts.get(number, []), key=lambda layout: layout.from_backward)
+        if all(0 <= i < len(parameters) for bucket in layout.buckets for i in bucket)
+    )
+    return Reducer(
+        number, str(content["kind"]), str(content["module"]), str(content["group"]),
+        None if cap is None else int(cap), parameters, inside,
+    )  # fmt: skip
