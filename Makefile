@@ -14,7 +14,7 @@ RUN := run/demo
 .PHONY: help demo test lint bench-overhead clean
 
 help:
-	@echo "make demo            train a 10M-parameter model on 2 processes, then say where its step time went (2 min)"
+	@echo "make demo            train a 10M-parameter model on 2 processes, then say where its step time went"
 	@echo "make test            ruff, mypy and all tests"
 	@echo "make lint            ruff and mypy only"
 	@echo "make bench-overhead  what tracing costs a training step on this machine"

@@ -4,7 +4,7 @@
     ddptrace analyze run/demo
 
 It reads the source of Python's standard library until its loss is below the text's own byte-bigram entropy: by then it
-knows more than which byte follows which. That takes about a minute on two cores. The analysis then says where the step
+knows more than which byte follows which. That takes under a minute on two cores. The analysis then says where the step
 time went, which gradient bucket's communication was not hidden, and where the trace and the report are.
 """
 

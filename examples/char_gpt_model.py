@@ -44,8 +44,8 @@ class Block(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.norm_1, self.norm_2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
-        self.qkv, self.out = linear(WIDTH, 3 * WIDTH), linear(WIDTH, WIDTH, starts_as_zero=True)
-        self.up, self.down = linear(WIDTH, 4 * WIDTH), linear(4 * WIDTH, WIDTH, starts_as_zero=True)
+        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH, bias=False), nn.Linear(WIDTH, WIDTH, bias=False)
+        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH, bias=False), nn.Linear(4 * WIDTH, WIDTH, bias=False)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         batch, length, _ = x.shape
@@ -54,13 +54,6 @@ class Block(nn.Module):
         x = x + self.out(mixed.transpose(1, 2).flatten(2))
         widened: Tensor = self.down(F.gelu(self.up(self.norm_2(x))))
         return x + widened
-
-
-def linear(inputs: int, outputs: int, *, starts_as_zero: bool = False) -> nn.Linear:
-    """A layer that keeps the scale of its input; one that starts as zero leaves its block the identity at first."""
-    layer = nn.Linear(inputs, outputs, bias=False)
-    nn.init.normal_(layer.weight, std=0 if starts_as_zero else inputs**-0.5)
-    return layer
 
 
 def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -74,7 +67,7 @@ class CharGPT(nn.Module):
         super().__init__()
         self.token = nn.Embedding(256, WIDTH)
         self.blocks = nn.ModuleList(Block() for _ in range(LAYERS))
-        self.norm, self.head = nn.LayerNorm(WIDTH), linear(WIDTH, 256, starts_as_zero=True)
+        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 256, bias=False)
         channels = WIDTH // HEADS
         self.angles = torch.arange(CONTEXT)[:, None] * 100.0 ** (-torch.arange(0, channels, 2) / channels)
 
