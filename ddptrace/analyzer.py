@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 from ddptrace.analysis import Result, analyze_run
 from ddptrace.load import read_run
+from ddptrace.schema import run_path
 
 
 def analyze(path: str | os.PathLike[str]) -> Result:
@@ -14,4 +14,4 @@ def analyze(path: str | os.PathLike[str]) -> Result:
 
     Raises RunDirectoryError where there is no run, or one of another major schema version.
     """
-    return analyze_run(read_run(Path(path)))
+    return analyze_run(read_run(run_path(path)))

@@ -17,16 +17,27 @@ Version rule: minor when a field or kind is added, major when one changes. Reade
 from __future__ import annotations
 
 import enum
+import os
 import struct
+from pathlib import Path
 from typing import Final
 
 import numpy as np
+
+from ddptrace.errors import RunDirectoryError
 
 SCHEMA_VERSION: Final = "1.0"
 
 MANIFEST: Final = "manifest.json"
 META: Final = "meta.json"
 ANALYSIS: Final = "analysis"
+
+
+def run_path(path: object) -> Path:
+    """`path` as given by a caller. Raises RunDirectoryError where it is no path."""
+    if not isinstance(path, str | os.PathLike) or "\0" in os.fspath(path) or not os.fspath(path):
+        raise RunDirectoryError(f"{path!r} is no path of a run directory; give one as a string or a pathlib.Path")
+    return Path(path)
 
 
 def rank_folder(rank: int) -> str:

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from ddptrace.errors import DdptraceError, TraceStateError
+from ddptrace.schema import run_path
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
@@ -43,7 +44,7 @@ class trace:
                 f"profile={profile!r} is not a schedule; give what torch.profiler.schedule(wait=..., warmup=..., "
                 "active=..., repeat=...) returns"
             )
-        self._path = path
+        self._path = run_path(path)
         self._profile = profile
         self._tracer_provider = tracer_provider
         self._overwrite = overwrite
@@ -73,7 +74,7 @@ class trace:
 
     def _folder(self) -> Path:
         """Where this rank writes; it may be renamed once the rank is known."""
-        return Path(self._path) if self._session is None else self._session.folder
+        return self._path if self._session is None else self._session.folder
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -85,6 +86,7 @@ class trace:
         leave(self._session)
         if self._exporter is not None:
             self._exporter.stop()
+        self._exporter = self._session = None
 
     def step(self) -> None:
         """Say that a step is over, where ddptrace cannot find it by itself. Once said, only said ones count."""

@@ -34,7 +34,7 @@ class Watched:
 
     number: int
     module: weakref.ReferenceType[DistributedDataParallel]
-    parameters: list[torch.nn.Parameter]
+    parameters: list[weakref.ReferenceType[torch.nn.Parameter]]  # a model dropped during the trace must be freed
     nbytes: list[int]
     ready: list[tuple[int, int]] = field(default_factory=list)  # (parameter, when) of this backward
     sent: list[int] = field(default_factory=list)  # bytes of C++ collectives of this backward
@@ -94,8 +94,8 @@ class DdpWatch:
         for watched in self._by_number.values():
             for handle in watched.handles:
                 handle.remove()
-            for parameter in watched.parameters:
-                if not parameter._post_accumulate_grad_hooks:
+            for parameter in (reference() for reference in watched.parameters):
+                if parameter is not None and not parameter._post_accumulate_grad_hooks:
                     parameter._post_accumulate_grad_hooks = None  # type: ignore[assignment] # as it was before
             if watched.changed_at is not None:
                 self._poll(watched, closing=True)
@@ -106,7 +106,7 @@ class DdpWatch:
         number = next(self._numbers)
         parameters, names = reducer_parameters(ddp)
         nbytes = [p.numel() * p.element_size() for p in parameters]
-        watched = Watched(number, weakref.ref(ddp), parameters, nbytes)
+        watched = Watched(number, weakref.ref(ddp), [weakref.ref(p) for p in parameters], nbytes)
         self._watched[ddp] = self._by_number[number] = watched
         self._write(Kind.REDUCER, describe_reducer(number, ddp, parameters, names))
         for index, parameter in enumerate(parameters):

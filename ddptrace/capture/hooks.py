@@ -29,7 +29,6 @@ class HookWatch:
         self, recorder: Recorder, surface: Surface, collectives: Collectives, ddp: DdpWatch, steps: StepFinder,
         thread: ThreadState,
     ) -> None:  # fmt: skip
-        self.active = True
         self._recorder = recorder
         self._surface = surface
         self._collectives = collectives
@@ -88,7 +87,7 @@ def _wrap(
     @functools.wraps(hook, updated=())  # torch checks the hook's own signature, through __wrapped__
     def watched_hook(state: object, bucket: Any) -> Any:
         watcher, module = watch(), ddp()
-        if watcher is None or module is None or not (watcher.active and watcher._surface.on):
+        if watcher is None or module is None or not watcher._surface.on:
             return hook(state, bucket)
         return watcher.called(module, hook, state, bucket)
 

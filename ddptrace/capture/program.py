@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import torch
@@ -45,10 +47,10 @@ class Program:
             handle.remove()
 
     def _module_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        steps = self._steps
+        steps, surface = self._steps, self._surface
 
         def __call__(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if steps.inside:
+            if steps.inside or not surface.on:
                 return original(module, *args, **kwargs)
             begin = self._enter_forward(module)
             try:
@@ -59,10 +61,10 @@ class Program:
         return __call__
 
     def _backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        steps = self._steps
+        steps, surface = self._steps, self._surface
 
         def backward(*args: Any, **kwargs: Any) -> Any:
-            if steps.inside:
+            if steps.inside or not surface.on:
                 return original(*args, **kwargs)
             begin = self._enter_backward()
             try:
@@ -124,8 +126,8 @@ class Program:
         self._guarded(self.on_backward_end, backward)
 
     def _update_begins(self, optimizer: object) -> None:
-        """Only the outermost counts. One found running already was left by an exception: it starts anew."""
-        if any(running is optimizer for running in self._updating):
+        """Only the outermost counts, unless an exception has ended it: torch tells of no such end."""
+        if self._updating and not _is_stepping(self._updating[0]):
             self._updating.clear()
         if not self._updating:
             self._update_begin = _now()
@@ -145,3 +147,19 @@ class Program:
         except Exception as error:  # training must not see it
             self._surface.failed(error)
             return None
+
+
+OPTIMIZER_STEP = "Optimizer.profile_hook_step.<locals>.wrapper"  # torch's own frame around every optimizer's step
+SCALER_STEP = "Program._scaler_step.<locals>.step"
+
+
+def _is_stepping(updating: object) -> bool:
+    """Whether an optimizer's (or scaler's) step is among the calling thread's frames."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_qualname == OPTIMIZER_STEP and frame.f_locals.get("self") is updating:
+            return True
+        if frame.f_code.co_qualname == SCALER_STEP and frame.f_locals.get("scaler") is updating:
+            return True
+        frame = frame.f_back
+    return False

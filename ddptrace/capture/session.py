@@ -94,13 +94,16 @@ class Session:
 
     def stop(self) -> None:
         """Take every surface out and finish the records. What fails here is noted, never raised."""
-        self.surfaces["profiler"].guarded(self.windows.close)()
         tap.watch(None)
-        self.hooks.active = False
-        self.surfaces["program"].guarded(self.program.uninstall)()
-        self.surfaces["ddp"].guarded(self.ddp.detach)()
+        for name, undo in (
+            ("profiler", self.windows.close),
+            ("program", self.program.uninstall),
+            ("ddp", self.ddp.detach),
+        ):
+            self.surfaces[name].attempt(undo)  # also where the surface has failed before
         for name in self._patches.undo():
             self.recorder.note("patch-kept", f"{name} was replaced by somebody else during the trace and left as it is")
+        self._switch_off()  # what stays in place only passes on from now on
         self._settle(final=True)
         self.recorder.close()
 
@@ -123,9 +126,12 @@ class Session:
     def forget(self) -> None:
         """In a forked child: see nothing, write nothing."""
         tap.watch(None)
+        self._switch_off()
+        self.recorder.abandon()
+
+    def _switch_off(self) -> None:
         for surface in self.surfaces.values():
             surface.on = False
-        self.recorder.abandon()
 
 
 def enter(path: str | os.PathLike[str], *, profile: Schedule | None, overwrite: bool) -> Session:

@@ -29,12 +29,16 @@ class Surface:
 
         def guarded(*args: Any) -> None:
             if self.on:
-                try:
-                    action(*args)
-                except Exception as error:  # training must not see it
-                    self.failed(error)
+                self.attempt(action, *args)
 
         return guarded
+
+    def attempt(self, action: Callable[..., None], *args: Any) -> None:
+        """Do it, switching this surface off where it raises: training must not see it."""
+        try:
+            action(*args)
+        except Exception as error:
+            self.failed(error)
 
 
 class Patches:

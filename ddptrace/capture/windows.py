@@ -102,10 +102,7 @@ class Windows:
     def _export(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def export_chrome_trace(profiler: Any, path: str, *args: Any, **kwargs: Any) -> Any:
             out = original(profiler, path, *args, **kwargs)
-            try:
-                self._keep(profiler, Path(path))
-            except Exception as error:  # the program has its file; ours is a copy
-                self._surface.failed(error)
+            self._surface.guarded(self._keep)(profiler, Path(path))  # the program has its file; ours is a copy
             return out
 
         return export_chrome_trace

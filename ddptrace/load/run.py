@@ -22,7 +22,7 @@ def read_run(path: Path) -> Run:
     Damage is dropped and told in `findings`. Raises RunDirectoryError where there is no such directory, no run in it,
     or one of another major schema version.
     """
-    if not path.is_dir():
+    if not _is_folder(path):
         raise RunDirectoryError(f"{path} is not a directory; give the one that was passed to ddptrace.trace")
     root, findings = _last_attempt(path)
     manifest = _read_manifest(root, findings)
@@ -40,6 +40,13 @@ def read_run(path: Path) -> Run:
     return Run(
         path, str(manifest.get("schema", SCHEMA_VERSION)), run_id, zero, world_size, ranks, tuple(findings), manifest
     )
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:  # a name too long for the system
+        return False
 
 
 def check_version(version: object, where: Path) -> str | None:

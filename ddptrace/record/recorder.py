@@ -6,6 +6,7 @@ thread allocates segments ahead, and where it cannot, records are dropped and co
 
 from __future__ import annotations
 
+import contextlib
 import struct
 import threading
 import time
@@ -106,7 +107,8 @@ class Recorder:
             self._seal_retired()
             self._finish(segment)
         if spare is not None and spare.close():
-            (self._folder() / spare.name).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                (self._folder() / spare.name).unlink()
 
     def nudge(self) -> None:
         """Have the keeper do its chores now, on its own thread."""
@@ -120,8 +122,8 @@ class Recorder:
         used = min(next(segment.offsets), ORDINARY_NBYTES) // RECORD_NBYTES
         segment.seal(used, dropped=self.dropped, final=True)
         if segment.close():  # only then can no late write meet a page that is gone
-            with (self._folder() / segment.name).open("r+b") as file:
-                file.truncate((used + 1) * RECORD_NBYTES)
+            with contextlib.suppress(OSError), (self._folder() / segment.name).open("r+b") as file:
+                file.truncate((used + 1) * RECORD_NBYTES)  # its empty rest may stay as well
 
     def _raw(self, shape: struct.Struct, *fields: object) -> None:
         segment = self._segment

@@ -219,3 +219,18 @@ def test_a_garbled_manifest_is_one_sentence_or_tables(run: Path, content: str) -
 
 def rewrite(path: Path, **changes: object) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@pytest.mark.parametrize("path", [None, 3, b"run", "", "a\0b"])
+def test_what_is_no_path_is_told_so_by_trace_and_by_analyze(path: object) -> None:
+    with pytest.raises(ddptrace.RunDirectoryError, match="is no path of a run directory"):
+        ddptrace.trace(path)  # type: ignore[arg-type]
+    with pytest.raises(ddptrace.RunDirectoryError, match="is no path of a run directory"):
+        ddptrace.analyze(path)  # type: ignore[arg-type]
+
+
+def test_a_path_longer_than_the_system_allows_is_one_sentence() -> None:
+    with pytest.raises(ddptrace.RunDirectoryError, match="is not a directory"):
+        ddptrace.analyze("x" * 5000)
+    with pytest.raises(ddptrace.RunDirectoryError, match="cannot record into"), ddptrace.trace("x" * 5000):
+        pass

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import shutil
 import threading
 import warnings
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -239,3 +242,50 @@ def test_where_the_tap_cannot_be_proven_python_callers_are_still_seen(
     assert [call.nbytes_in for call in run.ranks[0].calls] == [32, 32, 0, 32]
     assert "tap-failed" in {finding.code for finding in run.findings}
     assert run.manifest["watching"]["collectives"] == "ProcessGroup class"
+
+
+def test_leaving_a_trace_whose_directory_was_deleted_meanwhile_raises_nothing(tmp_path: Path) -> None:
+    with ddptrace.trace(tmp_path / "run"):
+        train(nn.Linear(8, 8))
+        shutil.rmtree(tmp_path / "run")
+        train(nn.Linear(8, 8))
+
+
+def test_a_wrapper_that_somebody_keeps_is_inert_after_the_trace(tmp_path: Path, group: None) -> None:
+    original = vars(nn.Module)["__call__"]
+    try:
+        with ddptrace.trace(tmp_path / "run"):
+            ours = nn.Module.__call__
+            nn.Module.__call__ = lambda *args, **kwargs: ours(*args, **kwargs)  # type: ignore[method-assign]
+        model = DistributedDataParallel(nn.Linear(8, 8))
+        train(model)
+        assert all(p._post_accumulate_grad_hooks is None for p in model.parameters())
+    finally:
+        nn.Module.__call__ = original  # type: ignore[method-assign]
+
+
+def test_a_model_dropped_during_the_trace_is_freed(tmp_path: Path, group: None) -> None:
+    with ddptrace.trace(tmp_path / "run"):
+        model = DistributedDataParallel(nn.Linear(8, 8))
+        train(model)
+        parameter = weakref.ref(next(model.parameters()))
+        del model
+        gc.collect()
+        assert parameter() is None
+
+
+def test_hooks_come_off_the_parameters_also_where_their_surface_had_failed(tmp_path: Path, group: None) -> None:
+    class Odd(nn.Module):
+        def modules(self) -> Iterator[nn.Module]:
+            raise LookupError("planted")
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return inputs
+
+    model = DistributedDataParallel(nn.Linear(8, 8))
+    with pytest.warns(RuntimeWarning, match="stopped watching ddp: LookupError: planted"):
+        with ddptrace.trace(tmp_path / "run"):
+            train(model)
+            Odd()(torch.ones(1))
+            train(model)
+    assert all(p._post_accumulate_grad_hooks is None for p in model.parameters())

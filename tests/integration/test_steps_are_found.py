@@ -270,3 +270,24 @@ def test_a_compiled_or_checkpointed_forward_is_a_part_of_its_phase(tmp_path: Pat
     rank = record(tmp_path / "run", loop)
     assert len(rank.steps) == STEPS
     assert count(rank, Phase.FORWARD) == STEPS  # the recomputation in backward belongs to backward
+
+
+def test_an_optimizer_that_raised_does_not_swallow_the_steps_of_another(tmp_path: Path) -> None:
+    model = net()
+
+    class Raising(torch.optim.SGD):
+        def step(self, closure: object = None) -> None:  # type: ignore[override]
+            raise ArithmeticError
+
+    raising, sound = Raising(model.parameters(), lr=0.1), torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def loop(_: ddptrace.trace) -> None:
+        for i in range(2 * STEPS):
+            model(batch()).sum().backward()
+            if i == 1:
+                with pytest.raises(ArithmeticError):
+                    raising.step()
+            else:
+                sound.step()
+
+    assert len(record(tmp_path / "run", loop).steps) == 2 * STEPS - 1
