@@ -283,9 +283,15 @@ def test_hooks_come_off_the_parameters_also_where_their_surface_had_failed(tmp_p
             return inputs
 
     model = DistributedDataParallel(nn.Linear(8, 8))
-    with pytest.warns(RuntimeWarning, match="stopped watching ddp: LookupError: planted"):
-        with ddptrace.trace(tmp_path / "run"):
-            train(model)
-            Odd()(torch.ones(1))
-            train(model)
+
+    def loop() -> None:
+        train(model)
+        Odd()(torch.ones(1))
+        train(model)
+
+    with (
+        pytest.warns(RuntimeWarning, match="stopped watching ddp: LookupError: planted"),
+        ddptrace.trace(tmp_path / "run"),
+    ):
+        loop()
     assert all(p._post_accumulate_grad_hooks is None for p in model.parameters())

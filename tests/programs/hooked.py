@@ -29,7 +29,7 @@ def slow_to_send(state: object, bucket):  # type: ignore[no-untyped-def] # torch
 def main(run: str, own_profiler: str | None) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    model = DistributedDataParallel(nn.Sequential(*(nn.Linear(256, 256) for _ in range(6))), bucket_cap_mb=0.5)
+    model = DistributedDataParallel(nn.Sequential(*(nn.Linear(512, 512) for _ in range(6))), bucket_cap_mb=2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     with ddptrace.trace(run):
         model.register_comm_hook(None, slow_to_send)
@@ -42,7 +42,7 @@ def main(run: str, own_profiler: str | None) -> None:
             )
             profiler.start()
         for _ in range(8):
-            model(torch.randn(32, 256)).pow(2).mean().backward()
+            model(torch.randn(256, 512)).pow(2).mean().backward()
             optimizer.step()
             optimizer.zero_grad()
             if profiler is not None:
