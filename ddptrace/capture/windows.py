@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.autograd.profiler as autograd_profiler
 from torch.profiler import ProfilerAction, ProfilerActivity, profile
 from torch.profiler.profiler import _KinetoProfile
 
@@ -37,8 +38,11 @@ class Windows:
         self._span: dict[int, tuple[int, int]] = {}  # by id of the profiler: begin, end of its last window
         self._own: profile | None = None
         self._idle = False
+        self._theirs: set[int] = set()  # ids of the program's profilers that run
 
     def install(self, patches: Patches) -> None:
+        patches.replace(autograd_profiler.profile, "_prepare_trace", self._prepare_trace)
+        patches.replace(autograd_profiler.profile, "__exit__", self._exit)
         patches.replace(_KinetoProfile, "start_trace", self._start_trace)
         patches.replace(_KinetoProfile, "stop_trace", self._stop_trace)
         patches.replace(_KinetoProfile, "export_chrome_trace", self._export)
@@ -48,8 +52,13 @@ class Windows:
         activities = [ProfilerActivity.CPU]
         if torch.cuda.is_available():
             activities.append(ProfilerActivity.CUDA)
-        self._own = profile(activities=activities, schedule=schedule, on_trace_ready=self._save)
-        self._held("starting the profiler", self._own.start)
+        own = self._own = profile(activities=activities, schedule=schedule, on_trace_ready=self._save)
+        self._idle = True
+        if schedule(0) is not ProfilerAction.NONE and self._another_runs():
+            self._give_way(own)
+            return
+        self._held("starting the profiler", own.start)
+        self._idle = own.current_action is ProfilerAction.NONE
 
     def step(self) -> None:
         """A step of the program is over."""
@@ -58,6 +67,8 @@ class Windows:
             return
         if self._idle and own.schedule(own.step_num + 1) is ProfilerAction.NONE:
             own.step()  # between windows: it only counts
+        elif self._another_runs():
+            self._give_way(own)
         else:
             self._held("switching the profiler", own.step)
         self._idle = own.current_action is ProfilerAction.NONE
@@ -82,6 +93,41 @@ class Windows:
         end = _now()
         if end - begin > NOTICEABLE_NS:
             self._recorder.event(Kind.PAUSE, 0, self._recorder.intern(why), begin, end)
+
+    def _prepare_trace(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Two profilers at once end the process: ours makes room before another one starts."""
+
+        def _prepare_trace(profiler: Any) -> Any:
+            self._surface.guarded(self._make_room)(profiler)
+            return original(profiler)
+
+        return _prepare_trace
+
+    def _make_room(self, profiler: Any) -> None:
+        own = self._own
+        if own is not None and profiler is own.profiler:
+            return
+        self._theirs.add(id(profiler))
+        if own is not None and not self._idle:
+            self._give_way(own)
+
+    def _another_runs(self) -> bool:
+        """Whether the program profiles, be it since before this trace."""
+        return bool(self._theirs) or (self._idle and autograd_profiler._is_profiler_enabled)
+
+    def _give_way(self, own: profile) -> None:
+        self._own = None
+        if not self._idle:
+            self._held("stopping the profiler", own.stop)
+        message = "the program ran a profiler of its own where a window was due: ddptrace opened no more of its windows"
+        self._recorder.note("profiler-gave-way", message)
+
+    def _exit(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def __exit__(profiler: Any, *args: Any) -> Any:
+            self._theirs.discard(id(profiler))
+            return original(profiler, *args)
+
+        return __exit__
 
     def _start_trace(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def start_trace(profiler: Any) -> Any:

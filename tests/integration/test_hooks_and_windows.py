@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 import ddptrace
 from ddptrace.analysis import Result
@@ -91,3 +93,30 @@ def operator_spans(file: dict[str, Any], pid: int) -> list[tuple[float, float]]:
         else:
             merged.append((begin, end))
     return merged
+
+
+@pytest.mark.parametrize("started", ["before the trace", "inside a window"])
+def test_a_profiler_of_the_programs_and_a_window_of_ours_do_not_meet(started: str, tmp_path: Path) -> None:
+    model = nn.Linear(64, 64)
+    theirs = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+    schedule = torch.profiler.schedule(wait=1, warmup=1, active=4)
+
+    def train(steps: int) -> None:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(steps):
+            model(torch.randn(8, 64)).sum().backward()
+            optimizer.step()
+
+    if started == "before the trace":
+        with theirs, ddptrace.trace(tmp_path / "run", profile=schedule):
+            train(8)
+    else:
+        with ddptrace.trace(tmp_path / "run", profile=schedule):
+            train(4)
+            with theirs:
+                train(2)
+            train(4)
+    assert any("mm" in event.name for event in theirs.events()), "the program has its profile"
+    result = ddptrace.analyze(tmp_path / "run")
+    assert len(result.steps) in (8, 10)
+    assert "profiler-gave-way" in {finding.code for finding in result.findings}

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.autograd.profiler as autograd_profiler
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -31,6 +32,8 @@ PATCHED = [
     (_BaseDataLoaderIter, "__next__"),
     (DistributedDataParallel, "register_comm_hook"),
     (dist.Work, "wait"),
+    (autograd_profiler.profile, "_prepare_trace"),
+    (autograd_profiler.profile, "__exit__"),
     (_KinetoProfile, "start_trace"),
     (_KinetoProfile, "stop_trace"),
     (_KinetoProfile, "export_chrome_trace"),
