@@ -11,6 +11,10 @@ from ddptrace.load.tables import Finding, Reducer
 WELL_HIDDEN_RATIO = 0.02
 """Exposed communication below this share of the step is not worth a change."""
 
+LATE_MIN_RATIO = 0.05
+"""What the least waiting rank is ahead of the next one, as a share of the step, from which on it is called late."""
+COMPRESS = "a compressing hook, gradient accumulation"
+
 
 def bucket_findings(summary: Summary, views: Sequence[View]) -> Iterator[Finding]:
     """About bucket sizes, then about the typical step."""
@@ -21,10 +25,14 @@ def bucket_findings(summary: Summary, views: Sequence[View]) -> Iterator[Finding
     if exposed.ratio < WELL_HIDDEN_RATIO:
         yield Finding("well-hidden", "info", "run", (
             f"Communication is well hidden: {_percent(exposed.ratio)} of the step waits for it ({_ms(exposed.ns)}"
-            f" exposed of {_ms(summary.comm_ns)}, median of {summary.steps} steps): look for time elsewhere."
+            f" exposed of {_ms(summary.comm_ns)}, mean of {summary.steps} rank-steps): look for time elsewhere."
         ))  # fmt: skip
+        return
+    late = _late_rank(summary)
+    if late is not None:
+        yield late
     elif summary.worst is not None and 2 * sum(one.exposed_charged_ns or 0 for one in summary.buckets) >= exposed.ns:
-        yield _exposed(summary.worst, summary)
+        yield _exposed(summary.worst, summary, hooks={hook.name for view in views for hook in view.rank.hooks})
     else:
         yield Finding("exposed-communication", "warning", "run", (
             f"{_ms(exposed.ns)} of communication are exposed, {_percent(exposed.ratio)} of the step, and most of"
@@ -48,24 +56,44 @@ def _over_cap(reducers: Sequence[Reducer]) -> Iterator[Finding]:
                 ))  # fmt: skip
 
 
-def _exposed(worst: BucketSummary, summary: Summary) -> Finding:
-    where = f"reducer {worst.reducer}, layout {worst.layout}, bucket {worst.index}"
-    names = worst.parameters
-    holds = f" ({names[0]} to {names[-1]})" if len(names) > 1 else f" ({names[0]})" if names else ""
-    return Finding("exposed-bucket", "warning", where, (
-        f"Bucket {worst.index}{holds} costs the step most: {_ms(worst.exposed_charged_ns or 0)} of its communication"
-        f" are exposed, {_percent(worst.step_ratio or 0)} of the step; {_next_look(worst, summary)}"
+def _late_rank(summary: Summary) -> Finding | None:
+    """One rank that hardly waits where the others wait long: they wait for it, inside the collective."""
+    ranks = sorted(summary.ranks, key=lambda rank: rank.exposed_comm_ns)
+    if len(ranks) < 2 or summary.wall_ns is None:
+        return None
+    least, next_least = ranks[0], ranks[1]
+    ahead = next_least.exposed_comm_ns - least.exposed_comm_ns
+    if ahead < LATE_MIN_RATIO * summary.wall_ns or 2 * least.exposed_comm_ns > next_least.exposed_comm_ns:
+        return None
+    others = "the other rank" if len(ranks) == 2 else "every other rank"
+    return Finding("late-rank", "warning", f"rank {least.rank}", (
+        f"Rank {least.rank} is probably late: it exposes {_ms(least.exposed_comm_ns)} of communication and {others} at"
+        f" least {_ms(next_least.exposed_comm_ns)}, waiting for it inside the collectives (on Gloo that counts as"
+        f" running). It computes {_ms(least.compute_ns)} and idles {_ms(least.idle_ns)} of a step: compare its phases"
+        " with the others' before you change buckets or the network."
     ))  # fmt: skip
 
 
-def _next_look(worst: BucketSummary, summary: Summary) -> str:
+def _exposed(worst: BucketSummary, summary: Summary, hooks: set[str]) -> Finding:
+    where = f"reducer {worst.reducer}, layout {worst.layout}, bucket {worst.index}"
+    several = len({bucket.reducer for bucket in summary.buckets}) > 1
+    named = f"Bucket {worst.index}" + (f" of reducer {worst.reducer}" if several else "")
+    names = worst.parameters
+    holds = f" ({names[0]} to {names[-1]})" if len(names) > 1 else f" ({names[0]})" if names else ""
+    return Finding("exposed-bucket", "warning", where, (
+        f"{named}{holds} costs the step most: {_ms(worst.exposed_charged_ns or 0)} of its communication"
+        f" are exposed, {_percent(worst.step_ratio or 0)} of the step; {_next_look(worst, summary, hooks)}"
+    ))  # fmt: skip
+
+
+def _next_look(worst: BucketSummary, summary: Summary, hooks: set[str]) -> str:
     """The likeliest reason first."""
     compute = next(part.ns for part in summary.parts if part.name == "compute")
     if summary.comm_ns is not None and summary.comm_ns > compute:
         return (
             f"the step communicates longer ({_ms(summary.comm_ns)}) than it computes ({_ms(compute)}), so no bucket"
-            " size can hide it all: send fewer bytes (a compressing hook, gradient accumulation) or use a faster"
-            " link."
+            f" size can hide it all: send fewer bytes ({'gradient accumulation' if hooks else COMPRESS}) or use a"
+            " faster link."
         )
     if (worst.queue_ns or 0) > (worst.exposed_charged_ns or 0):
         return (

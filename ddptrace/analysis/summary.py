@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import mean
 from typing import Final
 
 from ddptrace.analysis.execution import weakest
@@ -21,8 +21,7 @@ BucketKey = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A named part of the typical step. `ratio`: its share of all typical steps' time; `ns`: that share of their median
-    step. Shares of a partition add up to the whole, which medians of the parts would not."""
+    """A named part of the typical step: its mean over the typical steps, and the share of the whole that this is."""
 
     name: str
     ns: int
@@ -31,8 +30,8 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class BucketSummary:
-    """One bucket over the typical steps: median per step of each rank, then the mean over ranks. A bucket that is sent
-    several times in a step counts with their sum. None where no step knows it."""
+    """One bucket: mean over all typical steps, also those in which it was not sent, so that the buckets' parts add up
+    to the step's. One that is sent several times in a step counts with their sum. None where no step knows it."""
 
     reducer: int
     layout: int
@@ -52,7 +51,7 @@ class BucketSummary:
 
 @dataclass(frozen=True, slots=True)
 class RankSummary:
-    """Typical step of one rank; medians over its `steps` typical steps."""
+    """Typical step of one rank; means over its `steps` typical steps."""
 
     rank: int
     steps: int
@@ -65,8 +64,8 @@ class RankSummary:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The typical step. `steps` (rank, step) pairs were taken, `population` says which; times are medians over them
-    (but see `Share`), None where there are none."""
+    """The typical step. `steps` (rank, step) pairs were taken, `population` says which; times are means over them, None
+    where there are none."""
 
     steps: int
     population: str
@@ -93,9 +92,9 @@ def summarize(result: Result) -> Summary:
     waits = [row.wait_ns for row in steps if row.wait_ns is not None]
     return Summary(
         steps=len(steps), population=population, profiled=bool(steps) and all(row.profiled for row in steps),
-        wall_ns=_median(row.wall_ns for row in steps), window_ns=_median(row.window_ns for row in steps),
-        comm_ns=_median(row.comm_ns for row in steps), hidden_ns=_median(row.hidden_ns for row in steps),
-        wait_ns=_median(waits), overlap_ratio=_overlap(steps), evidence=weakest(row.evidence for row in steps),
+        wall_ns=_mean(row.wall_ns for row in steps), window_ns=_mean(row.window_ns for row in steps),
+        comm_ns=_mean(row.comm_ns for row in steps), hidden_ns=_mean(row.hidden_ns for row in steps),
+        wait_ns=_mean(waits), overlap_ratio=_overlap(steps), evidence=weakest(row.evidence for row in steps),
         parts=_shares(steps, PARTS, "window_ns"), phases=_shares(steps, PHASES, "wall_ns"),
         buckets=Table(BucketSummary, buckets), worst=exposed[0] if exposed else None,
         ranks=Table(RankSummary, _ranks(steps)),
@@ -103,24 +102,37 @@ def summarize(result: Result) -> Summary:
 
 
 def typical_steps(rows: Sequence[StepRow]) -> tuple[list[StepRow], str]:
-    """The steps to judge a run by, and in words which they are: no rank's first step (it builds and warms up), none
-    that ddptrace itself held up, and if any of these were profiled, only those. Where nothing is left, all steps."""
+    """The steps to judge a run by, and in words which they are: of each rank the middle half by length, so that the
+    means tell nothing of an evaluation or a checkpoint now and then; no rank's first step (it builds and warms up),
+    none that ddptrace itself held up, and if any of these were profiled, only those. Where nothing is left, all."""
     first = {row.rank: row.step for row in reversed(rows)}
     steady = [row for row in rows if row.step != first[row.rank] and row.paused_ns <= PAUSED_MAX_RATIO * row.wall_ns]
     if not steady:
         return list(rows), "all steps" if rows else "no step"
     profiled = [row for row in steady if row.profiled]
     if profiled:
-        return profiled, "profiled steps, without first and paused ones"
-    return steady, "all steps but first and paused ones"
+        return _middle_half(profiled), "the middle half of the profiled steps"
+    return _middle_half(steady), "the middle half of all steps but first and paused ones"
+
+
+def _middle_half(rows: Sequence[StepRow]) -> list[StepRow]:
+    """Of each rank, the steps without the longest and the shortest quarter."""
+    by_rank: dict[int, list[StepRow]] = defaultdict(list)
+    for row in rows:
+        by_rank[row.rank].append(row)
+    kept: list[StepRow] = []
+    for mine in by_rank.values():
+        mine.sort(key=lambda row: row.wall_ns)
+        kept += mine[len(mine) // 4 : len(mine) - len(mine) // 4]
+    return sorted(kept, key=lambda row: (row.rank, row.step))
 
 
 def _shares(steps: Sequence[StepRow], names: Iterable[str], whole: str) -> tuple[Share, ...]:
-    wholes = [getattr(row, whole) for row in steps]
-    if not sum(wholes):
+    all_ns = sum(getattr(row, whole) for row in steps)
+    if not all_ns:
         return ()
-    ratios = {name: sum(getattr(row, f"{name}_ns") for row in steps) / sum(wholes) for name in names}
-    return tuple(Share(name, round(ratio * median(wholes)), ratio) for name, ratio in ratios.items())
+    sums = {name: sum(getattr(row, f"{name}_ns") for row in steps) for name in names}
+    return tuple(Share(name, round(ns / len(steps)), ns / all_ns) for name, ns in sums.items())
 
 
 def _overlap(steps: Sequence[StepRow]) -> float | None:
@@ -139,10 +151,10 @@ def _rank(rank: int, rows: Sequence[StepRow]) -> RankSummary:
     return RankSummary(
         rank,
         len(rows),
-        wall_ns=round(median(row.wall_ns for row in rows)),
-        compute_ns=round(median(row.compute_ns for row in rows)),
-        exposed_comm_ns=round(median(row.exposed_comm_ns for row in rows)),
-        idle_ns=round(median(row.idle_ns for row in rows)),
+        wall_ns=round(mean(row.wall_ns for row in rows)),
+        compute_ns=round(mean(row.compute_ns for row in rows)),
+        exposed_comm_ns=round(mean(row.exposed_comm_ns for row in rows)),
+        idle_ns=round(mean(row.idle_ns for row in rows)),
         overlap_ratio=_overlap(rows),
     )
 
@@ -157,14 +169,14 @@ def _buckets(result: Result, steps: Sequence[StepRow]) -> list[BucketSummary]:
     last: dict[tuple[int, int], int] = {}
     for reducer, layout, index in by_key:
         last[reducer, layout] = max(index, last.get((reducer, layout), 0))
-    wall = _median(row.wall_ns for row in steps)
-    buckets = [_bucket(key, rows, key[2] == last[key[:2]], wall) for key, rows in by_key.items()]
+    buckets = [_bucket(key, rows, key[2] == last[key[:2]], steps) for key, rows in by_key.items()]
     return sorted(buckets, key=lambda one: (-(one.exposed_charged_ns or 0), one.reducer, one.layout, one.index))
 
 
-def _bucket(key: BucketKey, rows: Sequence[BucketRow], is_last: bool, wall_ns: int | None) -> BucketSummary:
+def _bucket(key: BucketKey, rows: Sequence[BucketRow], is_last: bool, steps: Sequence[StepRow]) -> BucketSummary:
     names = ("comm_ns", "hidden_ns", "exposed_charged_ns", "wait_ns", "queue_ns")
-    comm, hidden, charged, wait, queue = (_per_step(rows, name) for name in names)
+    comm, hidden, charged, wait, queue = (_per_step(rows, name, len(steps)) for name in names)
+    wall_ns = _mean(row.wall_ns for row in steps)
     return BucketSummary(
         *key, rows[0].nbytes, rows[0].parameters, len({(row.rank, row.step) for row in rows}), is_last,
         comm, hidden, charged, wait, queue,
@@ -172,20 +184,12 @@ def _bucket(key: BucketKey, rows: Sequence[BucketRow], is_last: bool, wall_ns: i
     )  # fmt: skip
 
 
-def _per_step(rows: Sequence[BucketRow], name: str) -> int | None:
-    """Sum in each step, median of each rank, mean over ranks; rows that do not know it are left out."""
-    sums: dict[tuple[int, int | None], int] = defaultdict(int)
-    for row in rows:
-        value = getattr(row, name)
-        if value is not None:
-            sums[row.rank, row.step] += value
-    by_rank: dict[int, list[int]] = defaultdict(list)
-    for (rank, _), ns in sums.items():
-        by_rank[rank].append(ns)
-    medians = [median(values) for values in by_rank.values()]
-    return round(sum(medians) / len(medians)) if medians else None
+def _per_step(rows: Sequence[BucketRow], name: str, steps: int) -> int | None:
+    """Mean over all typical steps; rows that do not know it count as nothing, unless none does."""
+    known = [value for value in (getattr(row, name) for row in rows) if value is not None]
+    return round(sum(known) / steps) if known else None
 
 
-def _median(values: Iterable[int]) -> int | None:
+def _mean(values: Iterable[int]) -> int | None:
     known = list(values)
-    return round(median(known)) if known else None
+    return round(mean(known)) if known else None

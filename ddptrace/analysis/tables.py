@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
+from ddptrace.errors import DdptraceError
 from ddptrace.load.tables import Finding, Intervals
 from ddptrace.schema import Evidence
 
@@ -57,9 +58,11 @@ class Table(Sequence[Row], Generic[Row]):
         return [{name: getattr(row, name) for name in self.columns} for row in self]
 
     def to_pandas(self) -> pd.DataFrame:
-        """A DataFrame with these columns; needs pandas, which ddptrace does not install."""
-        import pandas as pd
-
+        """A DataFrame with these columns. Raises DdptraceError without pandas, which ddptrace does not install."""
+        try:
+            import pandas as pd
+        except ModuleNotFoundError:
+            raise DdptraceError("to_pandas() needs pandas, which is not installed: pip install pandas") from None
         return pd.DataFrame(self.to_dicts(), columns=list(self.columns))
 
 

@@ -15,6 +15,7 @@ from ddptrace.capture import tap
 from ddptrace.capture.claim import Claim
 from ddptrace.capture.collectives import Collectives
 from ddptrace.capture.ddp import DdpWatch
+from ddptrace.capture.dynamo import hide_from_dynamo
 from ddptrace.capture.fallback import watch_process_group
 from ddptrace.capture.groups import Groups
 from ddptrace.capture.hooks import HookWatch
@@ -30,7 +31,7 @@ Schedule = Callable[[int], torch.profiler.ProfilerAction]
 _current: Session | None = None
 _entry = threading.Lock()
 
-SURFACES = ("collectives", "program", "ddp", "hooks", "profiler")
+SURFACES = ("compiler", "collectives", "program", "ddp", "hooks", "profiler")
 
 
 class Session:
@@ -40,6 +41,7 @@ class Session:
         self.begin = time.perf_counter_ns()
         self._profile = profile
         self._patches = Patches()
+        self._settling = threading.Lock()
         self.claim = Claim(Path(path), overwrite=overwrite, facts={"profile": profile is not None})
 
     @property
@@ -72,6 +74,7 @@ class Session:
 
     def _install(self) -> None:
         """Each surface by itself: where a name of torch has moved, the others still see."""
+        self.surfaces["compiler"].guarded(hide_from_dynamo)()
         self.surfaces["program"].guarded(self.program.install)(self._patches)
         self.surfaces["hooks"].guarded(self.hooks.install)(self._patches)
         self.surfaces["profiler"].guarded(self.windows.install)(self._patches)
@@ -115,8 +118,9 @@ class Session:
     def _settle(self, *, final: bool = False) -> None:
         """Learn the rank and the run's id, where they were not known at the start."""
         try:
-            self.claim.settle(self.recorder.note, final=final)
-            self.claim.agree(self.recorder.note)
+            with self._settling:  # the keeper's thread comes here too
+                self.claim.settle(self.recorder.note, final=final)
+                self.claim.agree(self.recorder.note)
         except Exception as error:  # the records stand without it
             self.recorder.note("not-settled", f"{type(error).__name__}: {error}")
 

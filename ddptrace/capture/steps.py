@@ -8,7 +8,6 @@ steps        ├── step 0 ──┤├──── step 1 ───┤├─
 
 from __future__ import annotations
 
-import gc
 import threading
 import time
 from collections.abc import Callable
@@ -45,7 +44,6 @@ class StepFinder:
         self._optimizes = False
         self._forwards = 0
         self._said = False
-        self._by_hand: bool | None = None
 
     def data(self, begin: int) -> None:
         """The program waited for data, from `begin` to now."""
@@ -124,7 +122,11 @@ class StepFinder:
             self.on_step()
 
     def _updates_by_hand(self) -> bool:
-        """Whether the program has no optimizer at all. Looked up once, when a backward passed without an update."""
-        if self._by_hand is None:
-            self._by_hand = not any(issubclass(type(thing), torch.optim.Optimizer) for thing in gc.get_objects())
-        return self._by_hand
+        """Whether the program has no optimizer at all: torch marks the step of a class at its first instance."""
+        ahead: list[type[torch.optim.Optimizer]] = [torch.optim.Optimizer]
+        while ahead:
+            kind = ahead.pop()
+            if getattr(kind.step, "hooked", False):
+                return False
+            ahead += kind.__subclasses__()
+        return True

@@ -96,7 +96,7 @@ class Canvas:
 
 
 def timeline_figure(result: Result) -> Figure | None:
-    """A step of median length, the first ranks of it."""
+    """A step of typical length, the first ranks of it."""
     steps, _ = typical_steps(result.steps)
     if not steps:
         return None
@@ -263,7 +263,7 @@ def sheet(canvas: Canvas) -> dict[str, Any]:
 
 
 def caption(chosen: int, lots: Sequence[Lot], present: Sequence[StepRow]) -> str:
-    said = f"Step {chosen}, whose length is nearest the median of the typical steps."
+    said = f"Step {chosen}, of the typical steps the one of median length."
     if len(lots) < len(present):
         said += f" The first {counted(len(lots), 'rank')} of {len(present)}."
     if any(len(lot.items) == ITEMS_MAX for lot in lots):

@@ -41,3 +41,10 @@ def test_hidden_and_exposed_time_of_every_bucket_are_those_that_were_planted(pro
     last = [bucket for bucket in buckets if bucket.index == LAYERS - 1]
     assert all(bucket.exposed_ns > 0.9 * WIRE_S * 1e9 for bucket in last), "the last bucket has nothing to hide under"
     assert max(chosen) < STEPS
+
+
+def test_a_rank_that_is_late_is_named_instead_of_the_network(tmp_path: Path) -> None:
+    torchrun("ddp.py", tmp_path / "run", "--steps", "12", "--late-s", "0.1")
+    findings = {finding.code: finding for finding in ddptrace.analyze(tmp_path / "run").findings}
+    assert findings["late-rank"].where == "rank 1"
+    assert "exposed-bucket" not in findings

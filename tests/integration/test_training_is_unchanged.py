@@ -11,7 +11,7 @@ from ddptrace.load import read_run
 from tests.launch import torchrun
 
 
-@pytest.mark.parametrize("case", ["plain", "no_sync", "unused", "hook"])
+@pytest.mark.parametrize("case", ["plain", "no_sync", "unused", "hook", "compiled"])
 def test_losses_and_parameters_are_the_same_bits_with_and_without_tracing(case: str, tmp_path: Path) -> None:
     torchrun("same_bits.py", case, tmp_path / "off")
     torchrun("same_bits.py", case, tmp_path / "on", tmp_path / "run")

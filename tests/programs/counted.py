@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import ddptrace
+from tests.programs.leaving import leave
 
 
 def main(run: str) -> None:
@@ -39,7 +40,7 @@ def main(run: str) -> None:
                 request.wait()
             dist.broadcast_object_list([{"step": 1}], src=0)
             dist.barrier()
-    dist.destroy_process_group()
+    leave()
 
 
 if __name__ == "__main__":

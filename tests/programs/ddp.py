@@ -16,6 +16,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import ddptrace
+from tests.programs.leaving import leave
 
 
 def main() -> None:
@@ -26,6 +27,7 @@ def main() -> None:
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--enter-first", action="store_true")
     parser.add_argument("--overwrite", action="store_true")
+    parser.add_argument("--late-s", type=float, default=0.0, help="rank 1 sleeps so long before each forward")
     options = parser.parse_args()
     torch.set_num_threads(1)
     schedule = torch.profiler.schedule(wait=2, warmup=1, active=2, repeat=1) if options.profile else None
@@ -35,7 +37,7 @@ def main() -> None:
         if options.enter_first:
             dist.init_process_group("gloo")
         train(options)
-    dist.destroy_process_group()
+    leave()
 
 
 def train(options: argparse.Namespace) -> None:
@@ -43,6 +45,8 @@ def train(options: argparse.Namespace) -> None:
     model = DistributedDataParallel(nn.Sequential(*(nn.Linear(256, 256) for _ in range(6))), bucket_cap_mb=0.5)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for step in range(options.steps):
+        if dist.get_rank() == 1:
+            time.sleep(options.late_s)
         loss = model(torch.randn(32, 256)).pow(2).mean()
         if step == options.pause_at and dist.get_rank() == 1:
             Path(f"{options.run}.flag").write_text(f"at {step}")

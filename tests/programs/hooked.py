@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import ddptrace
+from tests.programs.leaving import leave
 
 HOST_S = 0.01
 
@@ -49,7 +50,7 @@ def main(run: str, own_profiler: str | None) -> None:
                 profiler.step()
         if profiler is not None:
             profiler.stop()
-    dist.destroy_process_group()
+    leave()
 
 
 if __name__ == "__main__":

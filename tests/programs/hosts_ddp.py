@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import ddptrace
+from tests.programs.leaving import leave
 
 WIDTH, LAYERS, STEPS = 1024, 6, 8
 
@@ -28,7 +29,7 @@ def main(run: str, cap_mb: float) -> None:
             model(inputs).pow(2).mean().backward()
             optimizer.step()
             optimizer.zero_grad()
-    dist.destroy_process_group()
+    leave()
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import ddptrace
+from tests.programs.leaving import leave
 
 ROUNDS = 3
 
@@ -59,7 +60,7 @@ def main(run: str) -> None:
                 train(model, optimizer)
                 communicate(pair, k)
         profiler.export_chrome_trace(str(Path(run).parent / f"own-{dist.get_rank()}.json"))
-    dist.destroy_process_group()
+    leave()
 
 
 if __name__ == "__main__":

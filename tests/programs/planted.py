@@ -18,6 +18,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import ddptrace
+from tests.programs.leaving import leave
 
 BUSY_S, WIRE_S, LAYERS, STEPS = 0.02, 0.05, 4, 8
 truth: dict[str, list[tuple[int, int]]] = {"compute": [], "comm": []}
@@ -76,7 +77,7 @@ def main(run: str, out: str, profiled: bool) -> None:
             model(torch.randn(8, 64)).sum().backward()
             optimizer.step()
     Path(out).write_text(json.dumps(truth))
-    dist.destroy_process_group()
+    leave()
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compr
 from torch.nn.parallel import DistributedDataParallel
 
 import ddptrace
+from tests.programs.leaving import leave
 
 STEPS = 6
 
@@ -37,7 +38,9 @@ def losses(case: str, rank: int) -> Iterator[torch.Tensor]:
     if not unused:
         for parameter in model.module.branches[1].parameters():
             parameter.requires_grad_(False)
-        model = DistributedDataParallel(model.module, bucket_cap_mb=0.02)
+        model = DistributedDataParallel(model.module, bucket_cap_mb=1 if case == "compiled" else 0.02)
+    if case == "compiled":
+        model = torch.compile(model, backend="aot_eager")
     if case == "hook":
         model.register_comm_hook(None, fp16_compress_hook)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
@@ -63,7 +66,7 @@ def main(case: str, out: str, run: str | None) -> None:
     schedule = torch.profiler.schedule(wait=2, warmup=1, active=2, repeat=1)
     with ddptrace.trace(run, profile=schedule) if run else contextlib.nullcontext():
         torch.save(list(losses(case, rank)), f"{out}-{rank}.pt")
-    dist.destroy_process_group()
+    leave()
 
 
 if __name__ == "__main__":
