@@ -84,7 +84,7 @@ class Layouts:
         """Valid in that backward first, then those next to it: a rebuild is told late and may be dated one off."""
         plans = self._plans.get(reducer, [])
         valid = sum(plan.from_backward <= backward for plan in plans) - 1
-        return sorted(plans, key=lambda plan: abs(plans.index(plan) - max(valid, 0)))
+        return [plans[i] for i in sorted(range(len(plans)), key=lambda i: abs(i - max(valid, 0)))]
 
 
 def _plans(reducer: Reducer) -> list[Plan]:

@@ -84,7 +84,7 @@ class Collectives:
     def wait(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """A `Work.wait` that records how long the host was blocked."""
 
-        def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
+        def wait(work: Any, /, *args: Any, **kwargs: Any) -> Any:
             if not self._surface.on:
                 return original(work, *args, **kwargs)
             begin = _now()

@@ -44,7 +44,8 @@ class HookWatch:
 
         @functools.wraps(original)
         def register_comm_hook(ddp: DistributedDataParallel, state: object, hook: Callable[..., Any]) -> None:
-            original(ddp, state, _wrap(hook, watch, weakref.ref(ddp)))
+            watched = _wrap(hook, watch, weakref.ref(ddp)) if hasattr(hook, "__qualname__") else hook
+            original(ddp, state, watched)  # torch refuses by itself what has no name
 
         return register_comm_hook
 

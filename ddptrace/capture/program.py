@@ -49,11 +49,12 @@ class Program:
     def _module_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
         steps, surface = self._steps, self._surface
 
-        def __call__(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        def __call__(module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
             if steps.inside or not surface.on:
                 return original(module, *args, **kwargs)
-            begin = self._enter_forward(module)
+            begin = _now()
             try:
+                begin = self._enter_forward(module)
                 return original(module, *args, **kwargs)
             finally:
                 self._leave(steps.forward_ends, begin)
@@ -66,8 +67,9 @@ class Program:
         def backward(*args: Any, **kwargs: Any) -> Any:
             if steps.inside or not surface.on:
                 return original(*args, **kwargs)
-            begin = self._enter_backward()
+            begin = _now()
             try:
+                begin = self._enter_backward()
                 return original(*args, **kwargs)
             finally:
                 self._leave_backward(begin)
@@ -77,7 +79,7 @@ class Program:
     def _scaler_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """A scaler that finds an overflow skips the optimizer's step, which is an update of its own kind."""
 
-        def step(scaler: Any, *args: Any, **kwargs: Any) -> Any:
+        def step(scaler: Any, /, *args: Any, **kwargs: Any) -> Any:
             self._update_begins(scaler)
             try:
                 return original(scaler, *args, **kwargs)

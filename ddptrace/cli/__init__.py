@@ -6,6 +6,8 @@ A command's file is imported when it is run or asked for help, and what it needs
 from __future__ import annotations
 
 import importlib
+import io
+import sys
 from typing import Final
 
 import click
@@ -38,3 +40,6 @@ class Commands(click.Group):
 @click.version_option(package_name="ddptrace", prog_name="ddptrace")
 def main() -> None:
     """Where the step time of distributed PyTorch training goes, bucket by bucket."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that lacks a sign shows another instead of ending us

@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 from ddptrace.load.tables import Intervals
 from ddptrace.schema import Kind
 
+FAR_NS = 10**18
+"""No run is thirty years from its zero: a manifest or record that says so is damaged."""
+
 
 @dataclass(frozen=True, slots=True)
 class Clock:
@@ -26,7 +29,8 @@ class Clock:
         pairs = events[events["kind"] == Kind.CLOCK]
         if not len(pairs):
             return cls(np.zeros(1, np.int64), np.zeros(1, np.int64), 0)
-        zero = int(pairs["a"][0]) if zero_unix_ns is None else zero_unix_ns
+        first = int(pairs["a"][0])
+        zero = first if zero_unix_ns is None or abs(zero_unix_ns - first) > FAR_NS else zero_unix_ns
         return cls(pairs["begin"].astype(np.int64), pairs["a"].astype(np.int64), zero)
 
     @property

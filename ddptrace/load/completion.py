@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from bisect import bisect_right
 from collections.abc import Iterable
 from typing import Final
 
@@ -29,13 +30,16 @@ def known_over_by(calls: Iterable[Call], phases: Iterable[PhaseMark]) -> dict[in
     """By seq, an instant at which the host is known to have gone on, so that the call was over: the end of its wait, or
     of the backward whose gradients it reduced. It bounds completion stamps too, which come late by as long as the
     training thread holds the interpreter."""
-    backwards = [phase for phase in phases if phase.phase is Phase.BACKWARD]
+    backwards = sorted((phase for phase in phases if phase.phase is Phase.BACKWARD), key=lambda one: one.begin_at_ns)
+    begins = [phase.begin_at_ns for phase in backwards]
     found: dict[int, int] = {}
     for call in calls:
         ends = [end for _, end in call.waits]
         # The reducer's own integer map of unused parameters may still run when backward ends.
         if call.is_native and call.reducer is not None and call.dtype.startswith(GRADIENT_DTYPES):
-            ends += [phase.end_at_ns for phase in backwards if phase.begin_at_ns <= call.launch_at_ns < phase.end_at_ns]
+            nth = bisect_right(begins, call.launch_at_ns) - 1
+            if nth >= 0 and call.launch_at_ns < backwards[nth].end_at_ns:
+                ends.append(backwards[nth].end_at_ns)
         if ends:
             found[call.seq] = min(ends)
     return found

@@ -10,6 +10,7 @@ from ddptrace.load.tables import Group, Layout, Parameter, Reducer
 
 T = TypeVar("T")
 Content = dict[str, Any]
+MOST_THREADS = 1024  # of one group's backend; a record that says more is damaged
 
 
 def groups(described: Iterable[Content]) -> tuple[Group, ...]:
@@ -30,7 +31,7 @@ def _each(contents: Iterable[Content], make: Callable[[Content], T]) -> list[T]:
     for content in contents:
         try:
             made.append(make(content))
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             continue
     return made
 
@@ -39,7 +40,7 @@ def _group(content: Content) -> Group:
     threads = content.get("threads")
     return Group(
         str(content["name"]), tuple(int(r) for r in content["ranks"]), str(content["backend"]),
-        None if threads is None else int(threads),
+        min(int(threads), MOST_THREADS) if isinstance(threads, int) and threads > 0 else None,
     )  # fmt: skip
 
 

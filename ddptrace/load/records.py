@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddptrace.load import described
-from ddptrace.load.clock import Clock
+from ddptrace.load.clock import FAR_NS, Clock
 from ddptrace.load.completion import with_proven_ends
 from ddptrace.load.tables import (
     Call,
@@ -56,7 +56,7 @@ class Recorded:
 def rank_run(records: Records, meta: Mapping[str, Any], *, rank: int, zero_unix_ns: int | None) -> Recorded:
     """Put one rank's records together. Unknown kinds of a newer minor version are passed over."""
     clock = Clock.of(records.events, zero_unix_ns)
-    events = records.events.copy()
+    events = records.events[np.abs(records.events["begin"] - clock.monotonic[0]) < FAR_NS]
     events["begin"] += clock.shift_ns
     events["end"] += clock.shift_ns
     return _Builder(events, records, meta, clock, rank).build()
@@ -87,7 +87,7 @@ class _Builder:
         for row in self.rows(kind):
             try:
                 content = json.loads(self.text(row[NAME]))
-            except ValueError:
+            except (ValueError, RecursionError):
                 continue
             if isinstance(content, dict):
                 found.append(content)
@@ -100,7 +100,7 @@ class _Builder:
         run = RankRun(
             rank=self.rank,
             host=str(self.meta.get("host", "?")),
-            pid=int(self.meta.get("pid", 0)),
+            pid=pid if isinstance(pid := self.meta.get("pid"), int) else 0,
             device=str(self.meta.get("device", "?")),
             clean=self.records.closed,
             dropped=self.records.dropped,
@@ -125,7 +125,8 @@ class _Builder:
 
     def _steps(self) -> tuple[StepMark, ...]:
         """The steps by the strongest kind of end; of several records of one step the last."""
-        rows = [row for row in self.rows_as_written(Kind.STEP) if row[FLAGS] in set(StepEnd)]
+        known = set(StepEnd)
+        rows = [row for row in self.rows_as_written(Kind.STEP) if row[FLAGS] in known and row[END] >= row[BEGIN]]
         strongest = max((row[FLAGS] for row in rows), default=0)
         last = {row[A]: row for row in rows if row[FLAGS] == strongest}
         return tuple(StepMark(n, StepEnd(row[FLAGS]), row[BEGIN], row[END]) for n, row in sorted(last.items()))
@@ -194,13 +195,14 @@ class _Builder:
         taken = np.arange(slots["deltas"].shape[1]) < slots["count"][:, None]
         at = slots["base"][:, None] + slots["deltas"].astype(np.int64) + self.clock.shift_ns
         keys = (slots["reducer"].astype(np.int64) << 32) | slots["backward"].astype(np.int64)
+        by_key = np.argsort(keys, kind="stable")
+        cuts = np.flatnonzero(np.diff(keys[by_key])) + 1
         found = []
-        for key in np.unique(keys):
-            mine = keys == key
-            chosen = taken[mine]
+        for mine in np.split(by_key, cuts) if len(keys) else ():
+            key, chosen = int(keys[mine[0]]), taken[mine]
             when, which = at[mine][chosen], slots["parameters"][mine][chosen].astype(np.int64)
             order = np.argsort(when, kind="stable")
-            found.append(Ready(int(key >> 32), int(key & 0xFFFFFFFF), which[order], when[order]))
+            found.append(Ready(key >> 32, key & 0xFFFFFFFF, which[order], when[order]))
         return tuple(sorted(found, key=lambda ready: (ready.backward, ready.reducer)))
 
     def _windows(self) -> tuple[WindowMark, ...]:

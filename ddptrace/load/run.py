@@ -14,6 +14,7 @@ from ddptrace.record import RecordReader
 from ddptrace.schema import MANIFEST, META, SCHEMA_VERSION
 
 PENDING = "rank-pending-"
+MOST_RANKS = 1_000_000  # a manifest that says more is damaged
 
 
 def read_run(path: Path) -> Run:
@@ -64,7 +65,7 @@ def check_version(version: object, where: Path) -> str | None:
 
 
 def _last_attempt(path: Path) -> tuple[Path, list[Finding]]:
-    attempts = [p for p in path.glob("attempt-*") if p.is_dir() and p.name.removeprefix("attempt-").isdigit()]
+    attempts = [p for p in path.glob("attempt-*") if p.is_dir() and p.name.removeprefix("attempt-").isdecimal()]
     if not attempts:
         return path, []
     last = max(attempts, key=lambda p: int(p.name.removeprefix("attempt-")))
@@ -75,8 +76,8 @@ def _last_attempt(path: Path) -> tuple[Path, list[Finding]]:
 def _read_json(path: Path) -> dict[str, Any] | None:
     """The file's object; None where there is no such file or it is not one."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+    except (OSError, ValueError, RecursionError):
         return None
     return content if isinstance(content, dict) else None
 
@@ -95,7 +96,7 @@ def _read_manifest(root: Path, findings: list[Finding]) -> dict[str, Any]:
 
 
 def _rank_folders(root: Path, findings: list[Finding]) -> dict[int, Path]:
-    folders = {int(p.name[5:]): p for p in root.glob("rank-*") if p.is_dir() and p.name[5:].isdigit()}
+    folders = {int(p.name[5:]): p for p in root.glob("rank-*") if p.is_dir() and p.name[5:].isdecimal()}
     pending = sorted(p for p in root.glob(f"{PENDING}*") if p.is_dir())
     for number, folder in enumerate(pending, start=max(folders, default=-1) + 1):
         message = f"{folder.name} never learned its rank (the process ended first); it is shown as rank {number}"
@@ -140,7 +141,7 @@ def _read_rank(
 
 def _world_size(manifest: dict[str, Any], recorded: list[Recorded]) -> int | None:
     said = manifest.get("world_size")
-    if isinstance(said, int):
+    if isinstance(said, int) and 0 < said <= MOST_RANKS:
         return said
     sizes = [len(group.ranks) for one in recorded for group in one.run.groups]
     return max(sizes, default=None)

@@ -26,11 +26,11 @@ def join_windows(folder: Path, recorded: Recorded) -> tuple[RankRun, list[Findin
         where = f"rank {recorded.run.rank}, {mark.file}"
         try:
             events = read_kineto(folder / mark.file)
-        except RunDirectoryError as error:
+            joined = _join(events, recorded, where)
+        except (RunDirectoryError, ValueError, IndexError, OverflowError, MemoryError) as error:
             message = f"{error}: the steps in it are judged without a profiler"
             findings.append(Finding("window-unreadable", "warning", where, message))
             continue
-        joined = _join(events, recorded, where)
         findings.extend(joined.findings)
         execs |= joined.execs
         windows.append(_window(mark, events, joined, recorded.clock))

@@ -110,7 +110,8 @@ def _clear(root: Path, folder: Path, rank: int | None) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     if rank == 0:
         (root / MANIFEST).unlink(missing_ok=True)
-        shutil.rmtree(root / ANALYSIS, ignore_errors=True)
+        for left in (root / ANALYSIS, *root.glob("attempt-*")):
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def remove_strangers(root: Path, world_size: int) -> None:

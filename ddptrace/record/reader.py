@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 from ddptrace.schema import EVENT_DTYPE, GUARD, READY_DTYPE, RECORD_NBYTES, TEXT_PER_RECORD, Kind
 
+MOST_NBYTES = 1 << 30  # no recorder writes a segment so large: a link to somewhere else
+
 
 @dataclass(slots=True)
 class Records:
@@ -48,7 +50,7 @@ class RecordReader:
         `live`: the writer is at work, so a slot that is empty now may be filled in a moment: stop there, once.
         """
         records = Records()
-        paths = [path for path in sorted(self.folder.glob("records-*.bin")) if path.name not in self._finished]
+        paths = [path for path in sorted(self.folder.glob("records-*.bin")) if self._is_due(path)]
         parts = [self._read_segment(path, records, live) for path in paths]
         slots = np.concatenate(parts) if parts else np.empty(0, EVENT_DTYPE)
         kinds = slots["kind"]
@@ -56,6 +58,9 @@ class RecordReader:
         records.ready = slots[kinds == Kind.READY].view(READY_DTYPE)
         records.events = slots[(kinds != Kind.STRING) & (kinds != Kind.READY)]
         return records
+
+    def _is_due(self, path: Path) -> bool:
+        return path.name not in self._finished and path.is_file() and path.stat().st_size <= MOST_NBYTES
 
     def _read_segment(self, path: Path, records: Records, live: bool) -> NDArray[np.void]:
         try:
@@ -90,10 +95,13 @@ class RecordReader:
         return slots[:-1]
 
     def _add_strings(self, slots: NDArray[np.void], strings: dict[int, str]) -> None:
+        fresh = set()
         for slot in slots:
             raw = slot.tobytes()
             number, chunk = int.from_bytes(raw[4:8], "little"), int.from_bytes(raw[2:4], "little")
             self._chunks.setdefault(number, {})[chunk] = raw[8 : 8 + min(raw[1], TEXT_PER_RECORD)]
+            fresh.add(number)
+        for number in fresh:
             text = _whole_text(self._chunks[number])
             if text is not None:
                 strings[number] = text

@@ -41,7 +41,7 @@ class Recorder:
         self._thread = _Thread()
         self._threads: dict[int, int] = {}
         self._ids: dict[str, int] = {"": 0}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal's handler may come here while its thread holds it
         self._made = 0
         self._retired: Segment | None = None
         self._segment: Segment | None = self._make()
