@@ -234,3 +234,55 @@ def test_a_path_longer_than_the_system_allows_is_one_sentence() -> None:
         ddptrace.analyze("x" * 5000)
     with pytest.raises(ddptrace.RunDirectoryError, match="cannot record into"), ddptrace.trace("x" * 5000):
         pass
+
+
+ABSURD = [
+    ("manifest.json", {"world_size": 10**18}),
+    ("manifest.json", {"zero_unix_ns": 10**30}),
+    ("rank-00001/meta.json", {"pid": None}),
+    ("rank-00001/meta.json", {"pid": [1], "host": {}}),
+]
+
+
+@pytest.mark.parametrize(("file", "changes"), ABSURD)
+def test_absurd_values_in_a_json_file_cost_nothing_but_themselves(
+    run: Path, file: str, changes: dict[str, object]
+) -> None:
+    rewrite(run / file, **changes)
+    assert len(ddptrace.analyze(run).steps) == 2 * STEPS
+
+
+def test_json_nested_beyond_reason_is_taken_for_no_json(run: Path) -> None:
+    (run / "manifest.json").write_text("[" * 100_000)
+    assert "no-manifest" in codes(run)
+
+
+def test_a_fifo_or_a_device_in_place_of_a_file_does_not_hang(run: Path) -> None:
+    (run / "manifest.json").unlink()
+    os.mkfifo(run / "manifest.json")
+    (run / "rank-00001" / "records-00001.bin").symlink_to("/dev/zero")
+    (run / "rank-²").mkdir()
+    assert len(ddptrace.analyze(run).steps) == 2 * STEPS
+
+
+def test_a_stretch_of_records_that_is_there_twice_gives_tables(run: Path) -> None:
+    segment = run / "rank-00000" / "records-00000.bin"
+    data = segment.read_bytes()
+    segment.write_bytes(data[:-RECORD_NBYTES] + data)
+    assert "records-damaged" in codes(run)
+
+
+def test_overwriting_a_restarted_job_leaves_none_of_its_attempts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    with ddptrace.trace(tmp_path / "run"):
+        train(steps=2)
+    assert "restarted" in codes(tmp_path / "run")
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
+    with ddptrace.trace(tmp_path / "run"):
+        train(steps=3)
+    with ddptrace.trace(tmp_path / "run", overwrite=True):
+        train(steps=4)
+    assert len(ddptrace.analyze(tmp_path / "run").steps) == 4

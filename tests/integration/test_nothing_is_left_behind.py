@@ -298,3 +298,33 @@ def test_hooks_come_off_the_parameters_also_where_their_surface_had_failed(tmp_p
     ):
         loop()
     assert all(p._post_accumulate_grad_hooks is None for p in model.parameters())
+
+
+def test_a_forward_may_have_a_keyword_of_any_name(tmp_path: Path) -> None:
+    class Named(nn.Module):
+        def forward(self, inputs: torch.Tensor, module: str = "", steps: int = 0) -> torch.Tensor:
+            return inputs
+
+    with ddptrace.trace(tmp_path / "run"):
+        Named()(torch.ones(1), module="a", steps=1)
+
+
+def test_an_interrupt_in_our_own_lines_does_not_end_the_finding_of_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ddptrace.capture.steps import StepFinder
+
+    original, left = StepFinder.forward_begins, [KeyboardInterrupt]
+
+    def interrupted(finder: StepFinder) -> int:
+        if left:
+            raise left.pop()
+        return original(finder)
+
+    monkeypatch.setattr(StepFinder, "forward_begins", interrupted)
+    with ddptrace.trace(tmp_path / "run"):
+        with pytest.raises(KeyboardInterrupt):
+            train(nn.Linear(8, 8))
+        train(nn.Linear(8, 8))
+    (rank,) = read_run(tmp_path / "run").ranks
+    assert len(rank.steps) == 3
