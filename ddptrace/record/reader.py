@@ -88,7 +88,7 @@ class RecordReader:
         self._finished.add(path.name)
         trailer = slots[-1]
         used = int(trailer["b"])
-        if used > len(slots) - 1 or zlib.crc32(data[: used * RECORD_NBYTES]) != int(trailer["c"]):
+        if used != len(slots) - 1 or zlib.crc32(data[: used * RECORD_NBYTES]) != int(trailer["c"]):
             records.damaged += (f"{path.name} was changed after it was written",)
         records.closed |= bool(trailer["flags"])
         records.dropped = max(records.dropped, int(trailer["a"]))
