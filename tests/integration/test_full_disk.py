@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.conftest import need
 from torch import nn
 
 import ddptrace
+from tests.conftest import need
 
 
 @pytest.fixture
