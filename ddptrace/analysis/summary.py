@@ -117,14 +117,18 @@ def typical_steps(rows: Sequence[StepRow]) -> tuple[list[StepRow], str]:
 
 def _middle_half(rows: Sequence[StepRow]) -> list[StepRow]:
     """Of each rank, the steps without the longest and the shortest quarter."""
-    by_rank: dict[int, list[StepRow]] = defaultdict(list)
-    for row in rows:
-        by_rank[row.rank].append(row)
     kept: list[StepRow] = []
-    for mine in by_rank.values():
+    for mine in _by_rank(rows).values():
         mine.sort(key=lambda row: row.wall_ns)
         kept += mine[len(mine) // 4 : len(mine) - len(mine) // 4]
     return sorted(kept, key=lambda row: (row.rank, row.step))
+
+
+def _by_rank(rows: Sequence[StepRow]) -> dict[int, list[StepRow]]:
+    found: dict[int, list[StepRow]] = defaultdict(list)
+    for row in rows:
+        found[row.rank].append(row)
+    return found
 
 
 def _shares(steps: Sequence[StepRow], names: Iterable[str], whole: str) -> tuple[Share, ...]:
@@ -141,10 +145,7 @@ def _overlap(steps: Sequence[StepRow]) -> float | None:
 
 
 def _ranks(steps: Sequence[StepRow]) -> list[RankSummary]:
-    by_rank: dict[int, list[StepRow]] = defaultdict(list)
-    for row in steps:
-        by_rank[row.rank].append(row)
-    return [_rank(rank, rows) for rank, rows in sorted(by_rank.items())]
+    return [_rank(rank, rows) for rank, rows in sorted(_by_rank(steps).items())]
 
 
 def _rank(rank: int, rows: Sequence[StepRow]) -> RankSummary:
@@ -169,18 +170,19 @@ def _buckets(result: Result, steps: Sequence[StepRow]) -> list[BucketSummary]:
     last: dict[tuple[int, int], int] = {}
     for reducer, layout, index in by_key:
         last[reducer, layout] = max(index, last.get((reducer, layout), 0))
-    buckets = [_bucket(key, rows, key[2] == last[key[:2]], steps) for key, rows in by_key.items()]
+    all_ns = sum(row.wall_ns for row in steps)
+    buckets = [_bucket(key, rows, key[2] == last[key[:2]], len(steps), all_ns) for key, rows in by_key.items()]
     return sorted(buckets, key=lambda one: (-(one.exposed_charged_ns or 0), one.reducer, one.layout, one.index))
 
 
-def _bucket(key: BucketKey, rows: Sequence[BucketRow], is_last: bool, steps: Sequence[StepRow]) -> BucketSummary:
+def _bucket(key: BucketKey, rows: Sequence[BucketRow], is_last: bool, steps: int, all_ns: int) -> BucketSummary:
+    """`steps` typical steps, which took `all_ns` together."""
     names = ("comm_ns", "hidden_ns", "exposed_charged_ns", "wait_ns", "queue_ns")
-    comm, hidden, charged, wait, queue = (_per_step(rows, name, len(steps)) for name in names)
-    wall_ns = _mean(row.wall_ns for row in steps)
+    comm, hidden, charged, wait, queue = (_per_step(rows, name, steps) for name in names)
     return BucketSummary(
         *key, rows[0].nbytes, rows[0].parameters, len({(row.rank, row.step) for row in rows}), is_last,
         comm, hidden, charged, wait, queue,
-        charged / wall_ns if charged is not None and wall_ns else None, weakest(row.evidence for row in rows),
+        charged * steps / all_ns if charged is not None and all_ns else None, weakest(row.evidence for row in rows),
     )  # fmt: skip
 
 

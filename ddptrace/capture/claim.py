@@ -48,19 +48,21 @@ class Claim:
         if self.rank == 0:
             self._agreed = self._agreement.publish(self.run_id, str(refused) if refused else None)
         elif refused is None:
-            self._obey(self._agreement.learn(wait=True), folder)
+            word = self._take(self._agreement.learn(wait=True))
+            if word is not None:
+                folder.rmdir()
+                raise RunDirectoryError(word)
         if refused is not None:
             raise refused
         return folder
 
-    def _obey(self, answer: dict[str, Any] | None, folder: Path) -> None:
+    def _take(self, answer: dict[str, Any] | None) -> str | None:
+        """Go by what rank 0 said, if it has; why it refuses the directory, if it does."""
         if answer is None:
-            return
+            return None
         self._agreed = True
         self.run_id = answer["run_id"]
-        if answer["refused"]:
-            folder.rmdir()
-            raise RunDirectoryError(answer["refused"])
+        return answer["refused"] or None
 
     def agree(self, note: Note) -> None:
         """Agree with rank 0, where there was no process group at the start. Tried now and then, not waiting."""
@@ -69,17 +71,11 @@ class Claim:
         if self.rank == 0:
             self._agreed = self._agreement.publish(self.run_id, None)
         else:
-            self._heed(self._agreement.learn(wait=False), note)
+            refused = self._take(self._agreement.learn(wait=False))
+            if refused is not None:
+                note("refused", refused)
         if self._agreed:
             self.write_meta(note)
-
-    def _heed(self, answer: dict[str, Any] | None, note: Note) -> None:
-        if answer is None:
-            return
-        self._agreed = True
-        self.run_id = answer["run_id"]
-        if answer["refused"]:
-            note("refused", answer["refused"])
 
     def settle(self, note: Note, *, final: bool = False) -> None:
         """Name a folder that was claimed without a rank, once it is known; in the end without any it is rank 0."""

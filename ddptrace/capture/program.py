@@ -90,18 +90,18 @@ class Program:
 
     def _next_batch(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def __next__(iterator: Any) -> Any:
-            self._guarded(self._steps.data_begins)
+            self._surface.call(self._steps.data_begins)
             begin = _now()
             try:
                 return original(iterator)
             finally:
-                self._guarded(self._steps.data, begin)
+                self._surface.call(self._steps.data, begin)
 
         return __next__
 
     def _enter_forward(self, module: torch.nn.Module) -> int:
         self._steps.inside = True
-        begin = self._guarded(self._forward_begins, module)
+        begin = self._surface.call(self._forward_begins, module)
         return begin if begin is not None else _now()
 
     def _forward_begins(self, module: torch.nn.Module) -> int:
@@ -110,11 +110,11 @@ class Program:
 
     def _leave(self, ends: Callable[[int], None], begin: int) -> None:
         self._steps.inside = False
-        self._guarded(ends, begin)
+        self._surface.call(ends, begin)
 
     def _enter_backward(self) -> int:
         self._steps.inside = True
-        begin = self._guarded(self._backward_begins)
+        begin = self._surface.call(self._backward_begins)
         return begin if begin is not None else _now()
 
     def _backward_begins(self) -> int:
@@ -125,7 +125,7 @@ class Program:
     def _leave_backward(self, begin: int) -> None:
         backward = self._steps.backwards
         self._leave(self._steps.backward_ends, begin)
-        self._guarded(self.on_backward_end, backward)
+        self._surface.call(self.on_backward_end, backward)
 
     def _update_begins(self, optimizer: object) -> None:
         """Only the outermost counts, unless an exception has ended it: torch tells of no such end."""
@@ -139,16 +139,7 @@ class Program:
         while self._updating and self._updating.pop() is not optimizer:
             pass
         if not self._updating:
-            self._guarded(self._steps.update_ends, self._update_begin)
-
-    def _guarded(self, hook: Callable[..., Any], *args: Any) -> Any:
-        if not self._surface.on:
-            return None
-        try:
-            return hook(*args)
-        except Exception as error:  # training must not see it
-            self._surface.failed(error)
-            return None
+            self._surface.call(self._steps.update_ends, self._update_begin)
 
 
 OPTIMIZER_STEP = "Optimizer.profile_hook_step.<locals>.wrapper"  # torch's own frame around every optimizer's step

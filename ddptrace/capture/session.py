@@ -74,13 +74,13 @@ class Session:
 
     def _install(self) -> None:
         """Each surface by itself: where a name of torch has moved, the others still see."""
-        self.surfaces["compiler"].guarded(hide_from_dynamo)()
-        self.surfaces["program"].guarded(self.program.install)(self._patches)
-        self.surfaces["hooks"].guarded(self.hooks.install)(self._patches)
-        self.surfaces["profiler"].guarded(self.windows.install)(self._patches)
-        self.surfaces["collectives"].guarded(self._install_tap)()
+        self.surfaces["compiler"].call(hide_from_dynamo)
+        self.surfaces["program"].call(self.program.install, self._patches)
+        self.surfaces["hooks"].call(self.hooks.install, self._patches)
+        self.surfaces["profiler"].call(self.windows.install, self._patches)
+        self.surfaces["collectives"].call(self._install_tap)
         if self._profile is not None:
-            self.surfaces["profiler"].guarded(self.windows.open)(self._profile)
+            self.surfaces["profiler"].call(self.windows.open, self._profile)
 
     def _install_tap(self) -> None:
         self._patches.replace(dist.Work, "wait", self.collectives.wait)
@@ -125,7 +125,7 @@ class Session:
             self.recorder.note("not-settled", f"{type(error).__name__}: {error}")
 
     def say_step(self) -> None:
-        self.surfaces["program"].guarded(self.steps.say)()
+        self.surfaces["program"].call(self.steps.say)
 
     def forget(self) -> None:
         """In a forked child: see nothing, write nothing."""

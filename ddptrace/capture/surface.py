@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import warnings
 from collections.abc import Callable
@@ -24,21 +25,21 @@ class Surface:
         self._note("surface-failed", message)
         warnings.warn(f"{message} (training is not affected)", RuntimeWarning, stacklevel=3)
 
-    def guarded(self, action: Callable[..., None]) -> Callable[..., None]:
-        """`action`, skipped once this surface is off, and switching it off where it raises."""
+    def guarded(self, action: Callable[..., Any]) -> Callable[..., Any]:
+        """`action` as `call` runs it."""
+        return functools.partial(self.call, action)
 
-        def guarded(*args: Any) -> None:
-            if self.on:
-                self.attempt(action, *args)
+    def call(self, action: Callable[..., Any], *args: Any) -> Any:
+        """What `action` returns; None where it raises, or once this surface is off."""
+        return self.attempt(action, *args) if self.on else None
 
-        return guarded
-
-    def attempt(self, action: Callable[..., None], *args: Any) -> None:
-        """Do it, switching this surface off where it raises: training must not see it."""
+    def attempt(self, action: Callable[..., Any], *args: Any) -> Any:
+        """Do it also where the surface is off, switching it off where it raises: training must not see it."""
         try:
-            action(*args)
+            return action(*args)
         except Exception as error:
             self.failed(error)
+            return None
 
 
 class Patches:

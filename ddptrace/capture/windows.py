@@ -98,7 +98,7 @@ class Windows:
         """Two profilers at once end the process: ours makes room before another one starts."""
 
         def _prepare_trace(profiler: Any) -> Any:
-            self._surface.guarded(self._make_room)(profiler)
+            self._surface.call(self._make_room, profiler)
             return original(profiler)
 
         return _prepare_trace
@@ -148,7 +148,7 @@ class Windows:
     def _export(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def export_chrome_trace(profiler: Any, path: str, *args: Any, **kwargs: Any) -> Any:
             out = original(profiler, path, *args, **kwargs)
-            self._surface.guarded(self._keep)(profiler, Path(path))  # the program has its file; ours is a copy
+            self._surface.call(self._keep, profiler, Path(path))  # the program has its file; ours is a copy
             return out
 
         return export_chrome_trace
