@@ -191,7 +191,7 @@ def buckets_figure(summary: Summary) -> Figure | None:
         "xaxis": axis("ms per step"),
     }
     omitted = f" {len(known) - len(shown)} less exposed buckets are in the table." if len(known) > len(shown) else ""
-    caption = f"Median over the typical steps of each rank, then the mean over ranks.{omitted}"
+    caption = f"Mean over the typical steps of all ranks.{omitted}"
     return Figure("buckets", 120 + 26 * len(shown), data, layout(**axes, bargap=0.3), caption)
 
 
