@@ -1,17 +1,126 @@
-"""`ddptrace.analyze`: from a run directory to tables. Where load and analysis meet."""
+"""`ddptrace.analyze`: from what was recorded to tables. Where load, analysis and the engine meet."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from ddptrace.analysis import Result, analyze_run
-from ddptrace.load import read_run
+from ddptrace.analysis.populations import DeviceRow, device_row
+from ddptrace.engine import cores, run_each
+from ddptrace.errors import RunDirectoryError
+from ddptrace.load.comm_kernels import CommRule, parse_rule
+from ddptrace.load.run import Plan, RankSource, Reading, load_device, load_rank, open_run, settle
+from ddptrace.load.tables import Finding
 from ddptrace.schema import run_path
 
+if TYPE_CHECKING:
+    from ddptrace.analysis import RankTables, Result
 
-def analyze(path: str | os.PathLike[str]) -> Result:
-    """Tables of steps, phases, buckets, collectives and findings of the run in `path`. Needs no torch.
+AnyPath = str | os.PathLike[str]
+Progress = Callable[[int, int], None]
+"""Called with how many ranks are done, and of how many."""
 
-    Raises RunDirectoryError where there is no run, or one of another major schema version.
+Answer = TypeVar("Answer")
+
+PARALLEL_MIN_NBYTES: Final = 30_000_000
+"""From so much packed input on, several processes are worth their start."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Analyzed:
+    """One rank, as it comes back from wherever it was worked on."""
+
+    tables: RankTables
+    findings: tuple[Finding, ...]
+    said_world_size: int | None
+
+
+def analyze(
+    path: AnyPath | Sequence[AnyPath],
+    *,
+    jobs: int | None = None,
+    scheduler: str | None = None,
+    cache: AnyPath | None = None,
+    comm_kernels: Sequence[str] = (),
+    progress: Progress | None = None,
+) -> Result:
+    """Tables of a run: a directory that ddptrace.trace wrote, or profiler files, folders and globs. Needs no torch.
+
+    Args:
+        path: one run directory, or any number of folders and files of torch.profiler traces.
+        jobs: processes; None: as many as there are processors, one where there is little to read.
+        scheduler: address of a Dask scheduler that works instead, on machines that see the same paths.
+        cache: folder in which profiler files are kept as columns, to be read faster next time.
+        comm_kernels: "REGEX" or "REGEX=op" each: kernels that communicate, beside those that ddptrace knows.
+        progress: called after each rank.
+
+    Raises RunDirectoryError where there is nothing to analyze or it has another major schema version, and DdptraceError
+    where an argument or a worker fails.
     """
-    return analyze_run(read_run(run_path(path)))
+    from ddptrace.analysis import RunHead, combine
+
+    plan = _plan(path, cache, comm_kernels)
+    done = list(_each(_analyzed, plan, jobs, scheduler, progress))
+    world_size, findings = settle(plan, done)
+    head = RunHead(plan.schema, plan.run_id, plan.zero_unix_ns, world_size, findings)
+    return combine(head, [one.tables for one in done])
+
+
+def rank_populations(
+    path: AnyPath | Sequence[AnyPath],
+    *,
+    jobs: int | None = None,
+    scheduler: str | None = None,
+    cache: AnyPath | None = None,
+    comm_kernels: Sequence[str] = (),
+    progress: Progress | None = None,
+) -> Iterator[DeviceRow]:
+    """Only what each rank's device did, one rank after another: memory does not grow with their number.
+
+    Arguments are those of `analyze`, and so are errors; a file that cannot be read is one too, since nothing else could
+    tell of it.
+    """
+    return _each(_populated, _plan(path, cache, comm_kernels), jobs, scheduler, progress)
+
+
+def _analyzed(source: RankSource) -> _Analyzed:
+    from ddptrace.analysis import analyze_rank
+
+    loaded = load_rank(source)
+    return _Analyzed(analyze_rank(loaded.run), loaded.findings, loaded.said_world_size)
+
+
+def _populated(source: RankSource) -> DeviceRow:
+    return device_row(source.what.rank, load_device(source))
+
+
+def _plan(path: AnyPath | Sequence[AnyPath], cache: AnyPath | None, comm_kernels: Sequence[str]) -> Plan:
+    several = list(path) if isinstance(path, list | tuple) else [path]
+    if not several:
+        raise RunDirectoryError("nothing to analyze: give a run directory or profiler traces")
+    rules: tuple[CommRule, ...] = tuple(parse_rule(text) for text in comm_kernels)
+    return open_run([run_path(one) for one in several], Reading(None if cache is None else Path(cache), rules))
+
+
+def _each(
+    function: Callable[[RankSource], Answer],
+    plan: Plan,
+    jobs: int | None,
+    scheduler: str | None,
+    progress: Progress | None,
+) -> Iterator[Answer]:
+    answers = run_each(function, plan.sources, jobs=_jobs(plan) if jobs is None else jobs, scheduler=scheduler)
+    return answers if progress is None else _told(answers, len(plan.sources), progress)
+
+
+def _jobs(plan: Plan) -> int:
+    return cores() if sum(source.nbytes for source in plan.sources) >= PARALLEL_MIN_NBYTES else 1
+
+
+def _told(answers: Iterable[Answer], count: int, progress: Progress) -> Iterator[Answer]:
+    for done, answer in enumerate(answers, start=1):
+        yield answer
+        progress(done, count)

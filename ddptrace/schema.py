@@ -103,7 +103,7 @@ class Kind(enum.IntEnum):
 
 class CallFlag(enum.IntFlag):
     SYNC = 1  # issued with async_op=False: the caller waits at once
-    NATIVE = 2  # issued by C++ (DDP's reducer), not by Python code
+    NATIVE = 2  # issued by a reducer for its buckets (DDP's C++, BucketedDataParallel), not by the program
 
 
 class Phase(enum.IntEnum):

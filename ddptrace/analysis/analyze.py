@@ -1,72 +1,130 @@
-"""From the records of a run to its tables."""
+"""From the records of a run to its tables: rank by rank, anywhere, and then together."""
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from ddptrace.analysis.breakdown import step_rows
 from ddptrace.analysis.buckets import bucket_rows
 from ddptrace.analysis.collectives import collective_rows
+from ddptrace.analysis.facts import RankFacts, facts_of
 from ddptrace.analysis.findings import findings
+from ddptrace.analysis.launches import launch_rows
+from ddptrace.analysis.matching import match_ranks, with_matches
 from ddptrace.analysis.phases import phase_rows
+from ddptrace.analysis.populations import device_row
+from ddptrace.analysis.scopes import scope_rows
 from ddptrace.analysis.shares import shares_of
+from ddptrace.analysis.streams import stream_rows
 from ddptrace.analysis.tables import (
     Activity,
     BucketRow,
     CollectiveRow,
+    LaunchRow,
+    MatchRow,
     PhaseRow,
     RankRow,
     Result,
+    ScopeRow,
     StepRow,
+    StreamRow,
     Table,
 )
 from ddptrace.analysis.view import View, view_of
-from ddptrace.load.tables import Finding, Run
+from ddptrace.load.tables import Finding, RankRun, Run
 
 
 @dataclass(frozen=True, slots=True)
-class _RankTables:
-    steps: list[StepRow]
-    phases: list[PhaseRow]
-    buckets: list[BucketRow]
-    collectives: list[CollectiveRow]
+class RunHead:
+    """What is known of a run beside its ranks."""
+
+    schema: str
+    run_id: str
+    zero_unix_ns: int
+    world_size: int | None  # ranks that took part, None where nobody said
+    findings: tuple[Finding, ...]  # of loading
+
+
+@dataclass(frozen=True, slots=True)
+class RankTables:
+    """All that analysis says of one rank. It can be pickled: ranks may be analyzed in processes of their own."""
+
+    row: RankRow
+    facts: RankFacts
+    steps: tuple[StepRow, ...]
+    phases: tuple[PhaseRow, ...]
+    buckets: tuple[BucketRow, ...]
+    collectives: tuple[CollectiveRow, ...]
+    streams: tuple[StreamRow, ...]
+    launches: tuple[LaunchRow, ...]
+    scopes: tuple[ScopeRow, ...]
+    activity: Activity
 
 
 def analyze_run(run: Run) -> Result:
-    """Everything that can be said of a run; rows are sorted by rank, then time. A run without steps, without
-    communication or with one rank is no error but a finding."""
-    views = [view_of(rank) for rank in sorted(run.ranks, key=lambda rank: rank.rank)]
-    tables = [_tables(view) for view in views]
-    result = Result(
-        schema=run.schema, run_id=run.run_id, zero_unix_ns=run.zero_unix_ns, world_size=run.world_size,
-        ranks=Table(RankRow, [_rank_row(view) for view in views]),
-        steps=Table(StepRow, [row for table in tables for row in table.steps]),
-        phases=Table(PhaseRow, [row for table in tables for row in table.phases]),
-        buckets=Table(BucketRow, [row for table in tables for row in table.buckets]),
-        collectives=Table(CollectiveRow, [row for table in tables for row in table.collectives]),
-        findings=Table(Finding), activity=tuple(_activity(view) for view in views),
-    )  # fmt: skip
-    return dataclasses.replace(result, findings=Table(Finding, findings(run, views, result)))
+    """Everything that can be said of a run whose ranks are all at hand."""
+    head = RunHead(run.schema, run.run_id, run.zero_unix_ns, run.world_size, run.findings)
+    return combine(head, map(analyze_rank, run.ranks))
 
 
-def _tables(view: View) -> _RankTables:
+def analyze_rank(rank: RankRun) -> RankTables:
+    """Everything that one rank's records tell; rows are in time order."""
+    view = view_of(rank)
     shares = shares_of(view.comms, view.windows, view.compute)
-    return _RankTables(
-        step_rows(view, shares),
-        phase_rows(view.rank, view.steps, view.phases),
-        bucket_rows(view, shares),
-        collective_rows(view, shares),
+    return RankTables(
+        row=_rank_row(view),
+        facts=facts_of(view),
+        steps=tuple(step_rows(view, shares)),
+        phases=tuple(phase_rows(view.rank, view.steps, view.phases)),
+        buckets=tuple(bucket_rows(view, shares)),
+        collectives=tuple(collective_rows(view, shares)),
+        streams=tuple(stream_rows(view)),
+        launches=tuple(launch_rows(view)),
+        scopes=tuple(scope_rows(view)),
+        activity=_activity(view),
     )
 
 
+def combine(head: RunHead, ranks: Iterable[RankTables]) -> Result:
+    """The ranks together, in whatever order they come; rows are sorted by rank, then time. A run without steps, without
+    communication or with one rank is no error but a finding."""
+    tables = sorted(ranks, key=attrgetter("row.rank"))
+    matching = match_ranks([(table.facts, table.collectives) for table in tables])
+    collectives = (row for table in tables for row in table.collectives)
+    result = Result(
+        schema=head.schema, run_id=head.run_id, zero_unix_ns=head.zero_unix_ns, world_size=head.world_size,
+        ranks=Table(RankRow, [table.row for table in tables]),
+        steps=Table(StepRow, [row for table in tables for row in table.steps]),
+        phases=Table(PhaseRow, [row for table in tables for row in table.phases]),
+        buckets=Table(BucketRow, [row for table in tables for row in table.buckets]),
+        collectives=Table(CollectiveRow, list(with_matches(collectives, matching.rows))),
+        findings=Table(Finding), activity=tuple(table.activity for table in tables),
+        streams=Table(StreamRow, [row for table in tables for row in table.streams]),
+        launches=Table(LaunchRow, [row for table in tables for row in table.launches]),
+        scopes=Table(ScopeRow, [row for table in tables for row in table.scopes]),
+        matches=Table(MatchRow, matching.rows), recorded=any(table.facts.recorded for table in tables),
+    )  # fmt: skip
+    said = [*head.findings, *findings([table.facts for table in tables], result, matching.findings)]
+    return replace(result, findings=Table(Finding, said))
+
+
 def _rank_row(view: View) -> RankRow:
-    rank = view.rank
-    counts = len(rank.steps), len(view.comms), len(rank.windows)
-    return RankRow(rank.rank, rank.host, rank.pid, rank.device, rank.clean, rank.dropped, *counts)
+    rank, windows = view.rank, view.rank.windows
+    device = device_row(rank.rank, [window.device for window in windows if window.device is not None])
+    return RankRow(
+        rank.rank, rank.host, rank.pid, rank.device, rank.clean, rank.dropped,
+        steps=len(rank.steps), collectives=len(view.comms), windows=len(windows),
+        file=windows[0].file if windows else None,
+        gpu_events=device.gpu_events if windows else None,
+        gpu_events_with_launch=device.gpu_events_with_launch if windows else None,
+        all=device.all, with_launch=device.with_launch,
+    )  # fmt: skip
 
 
 def _activity(view: View) -> Activity:
     ranges = [(comm.seq, comm.call.exec) for comm in view.comms if comm.call is not None]
     backend = tuple((e.lane, e.name, e.begin_at_ns, e.end_at_ns, seq) for seq, e in ranges if e is not None)
-    return Activity(view.rank.rank, view.compute, backend)
+    works = tuple(window.device for window in view.rank.windows if window.device is not None)
+    return Activity(view.rank.rank, view.compute, backend, works)

@@ -57,7 +57,7 @@ def communicating(view: View) -> Intervals:
 def _waits(view: View) -> list[int | None]:
     """By step: how long the host was blocked, without what it computed meanwhile. None where the step has
     communication and of none of it is known whether the host waited."""
-    waited = _within(view, subtract(view.waits.host, view.compute)).tolist()
+    waited = _within(view, subtract(view.waits.host, view.host_compute)).tolist()
     known: dict[int, bool] = defaultdict(bool)
     launches = np.array([comm.launch_at_ns for comm in view.comms], np.int64)
     for comm, step in zip(view.comms, view.steps.at(launches).tolist(), strict=True):

@@ -45,7 +45,8 @@ def _row(view: View, one: Occurrence, step: int, backward: int, ran: _Ran | None
     hook = one.hook
     return BucketRow(
         rank=view.rank.rank, step=view.ordinal(step), backward=backward, reducer=one.reducer, layout=one.layout,
-        index=one.index, nbytes=one.nbytes, first_ready_at_ns=one.first_ready_at_ns, ready_at_ns=one.ready_at_ns,
+        index=one.index, nbytes=one.nbytes or None,
+        first_ready_at_ns=one.first_ready_at_ns, ready_at_ns=one.ready_at_ns,
         launch_at_ns=one.launch_at_ns,
         exec_start_at_ns=None if ran is None else ran.begin_at_ns,
         exec_end_at_ns=None if ran is None else ran.end_at_ns,
@@ -61,6 +62,7 @@ def _row(view: View, one: Occurrence, step: int, backward: int, ran: _Ran | None
         hook=None if hook is None else hook.name,
         hook_ns=None if hook is None else hook.end_at_ns - hook.begin_at_ns,
         seqs=tuple(comm.seq for comm in one.comms if comm.call is not None),
+        identity=one.identity,
     )  # fmt: skip
 
 

@@ -5,27 +5,22 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ddptrace.analysis.intervals import Ints, intersect, subtract, union
+from ddptrace.analysis.intervals import Ints, intersect, pairs, subtract, union
 from ddptrace.analysis.phases import OTHER
 from ddptrace.analysis.pieces import Pieces
-from ddptrace.load.tables import Intervals, RankRun
+from ddptrace.load.tables import Intervals, RankRun, Window
 from ddptrace.schema import Phase
 
 COMPUTING = (int(Phase.FORWARD), int(Phase.BACKWARD), int(Phase.OPTIMIZER))
 
 
-def step_windows(walls: Intervals) -> Intervals:
-    """The window that each step's breakdown runs over, shape (steps, 2). On CPU it is the step's wall time."""
-    return walls
-
-
-def profiled_steps(rank: RankRun, steps: Pieces, phases: Pieces) -> NDArray[np.bool_]:
-    """Which steps lie inside one profiler window. What comes before the first phase may be outside: there the profiler
-    itself was being started."""
+def profiled_in(rank: RankRun, steps: Pieces, phases: Pieces) -> Ints:
+    """By step: the position of the profiler window that it lies in, -1 for none. What comes before the first phase may
+    be outside: there the profiler itself was being started."""
     first = _first_phase_at(steps, phases)
-    inside = np.zeros(len(steps.begins), np.bool_)
-    for window in rank.windows:
-        inside |= (window.begin_at_ns <= first) & (steps.ends <= window.end_at_ns)
+    inside = np.full(len(steps.begins), -1, np.int64)
+    for position, window in enumerate(rank.windows):
+        inside[(window.begin_at_ns <= first) & (steps.ends <= window.end_at_ns)] = position
     return inside
 
 
@@ -38,18 +33,32 @@ def _first_phase_at(steps: Pieces, phases: Pieces) -> Ints:
 
 
 def rank_compute(
-    rank: RankRun, steps: Pieces, phases: Pieces, profiled: NDArray[np.bool_], waits: Intervals
+    rank: RankRun, windows: Pieces, phases: Pieces, profiled: NDArray[np.bool_], waits: Intervals
 ) -> Intervals:
-    """Union of all computing of the rank. A step is judged by one source as a whole; outside of steps, by the profiler
-    wherever it looked."""
-    walls = steps.spans()
-    windows = union(*(np.array([[w.begin_at_ns, w.end_at_ns]], np.int64) for w in rank.windows))
-    seen = union(walls[profiled], subtract(windows, union(walls)))
+    """Union of all computing of the rank. A step's window is judged by one source as a whole; what is outside of them
+    all, by the profiler wherever it looked."""
+    spans = windows.spans()
+    looked = union(*(_looked(window) for window in rank.windows))
+    seen = union(spans[profiled], subtract(looked, union(spans)))
     by_profiler = intersect(union(*(window.compute for window in rank.windows)), seen)
     busy = union(phases.only(*COMPUTING).spans())
     return union(by_profiler, subtract(subtract(busy, waits), seen))
 
 
-def rank_memory(rank: RankRun, steps: Pieces, profiled: NDArray[np.bool_]) -> Intervals:
-    """Union of device copies and fills in the profiled steps."""
-    return intersect(union(*(window.memory for window in rank.windows)), union(steps.spans()[profiled]))
+def _looked(window: Window) -> Intervals:
+    """The window, and the device's work beyond it: the device runs behind the host."""
+    begin, end = window.begin_at_ns, window.end_at_ns
+    if window.device is not None and len(window.device.kind):
+        begin = min(begin, int(window.device.begin_at_ns.min()))
+        end = max(end, int(window.device.end_at_ns.max()))
+    return pairs([(begin, end)])
+
+
+def host_compute(rank: RankRun, compute: Intervals) -> Intervals:
+    """What of `compute` is not a device's: a host that waits is blocked whatever its device does."""
+    return subtract(compute, union(*(window.compute for window in rank.windows if window.on_device)))
+
+
+def rank_memory(rank: RankRun, windows: Pieces, profiled: NDArray[np.bool_]) -> Intervals:
+    """Union of device copies and fills in the windows of profiled steps."""
+    return intersect(union(*(window.memory for window in rank.windows)), union(windows.spans()[profiled]))

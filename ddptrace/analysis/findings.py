@@ -3,112 +3,118 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from ddptrace.analysis.advice import bucket_findings
-from ddptrace.analysis.collectives import HOOK_OP
+from ddptrace.analysis.device_findings import device_findings
+from ddptrace.analysis.facts import RankFacts
+from ddptrace.analysis.peer_findings import peer_findings
 from ddptrace.analysis.summary import PAUSED_MAX_RATIO, summarize
 from ddptrace.analysis.tables import Result
-from ddptrace.analysis.view import View
-from ddptrace.load.tables import Finding, Run
+from ddptrace.analysis.wording import FOREIGN, OURS, HowTo, ms, named
+from ddptrace.load.tables import Finding
 from ddptrace.schema import Evidence
-
-NAMED = 5
-"""So many steps or ranks are named one by one; of more, the rest are counted."""
 
 UNKNOWN_MAX_RATIO = 0.05
 """So many collectives may be unknown before that is worth a warning: DDP itself sends a few small ones at its start."""
 
 
-def findings(run: Run, views: Sequence[View], result: Result) -> list[Finding]:
-    """The run's own findings first, then what analysis adds, from what spoils the numbers to what they say."""
+def findings(ranks: Sequence[RankFacts], result: Result, refused: Sequence[Finding]) -> list[Finding]:
+    """What analysis has to say, from what spoils the numbers to what they say. `refused`: of matching."""
+    how = OURS if all(rank.recorded for rank in ranks) else FOREIGN
     return [
-        *run.findings,
-        *_deaths(views),
-        *_communication(run, views),
-        *_steps(views),
-        *_evidence(views, result),
-        *_unknown(views),
-        *_unmatched(views),
+        *_deaths(ranks),
+        *_communication(ranks, result, how),
+        *_steps(ranks, how),
+        *_evidence(ranks, result, how),
+        *_unknown(ranks, how),
+        *_unmatched(ranks),
         *_pauses(result),
-        *_layouts(views),
-        *bucket_findings(summarize(result), views),
+        *refused,
+        *_layouts(ranks),
+        *device_findings(ranks, result),
+        *peer_findings(result),
+        *bucket_findings(summarize(result), ranks, comparable=result.recorded or len(result.matches) > 0),
     ]
 
 
-def _deaths(views: Sequence[View]) -> Iterator[Finding]:
-    for view in views:
-        if view.rank.clean:
+def _deaths(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
+    for rank in ranks:
+        if rank.clean:
             continue
-        name = f"rank {view.rank.rank}"
-        steps = view.rank.steps
-        last = f"its last whole step is {steps[-1].ordinal}" if steps else "no step of it was finished"
+        name = f"rank {rank.rank}"
+        whole = "no step of it was finished" if rank.last_step is None else f"its last whole step is {rank.last_step}"
         yield Finding("process-died", "error", name, (
-            f"{name} (pid {view.rank.pid} on {view.rank.host}) did not end its trace: it died or still runs; {last},"
+            f"{name} (pid {rank.pid} on {rank.host}) did not end its trace: it died or still runs; {whole},"
             " and what it did after that is incomplete."
         ))  # fmt: skip
 
 
-def _communication(run: Run, views: Sequence[View]) -> Iterator[Finding]:
-    if not any(view.comms for view in views):
+def _communication(ranks: Sequence[RankFacts], result: Result, how: HowTo) -> Iterator[Finding]:
+    if not any(rank.comms for rank in ranks):
         yield Finding("no-communication", "warning", "run", (
-            "No collective was recorded on any rank, so there is no communication to judge: trace the training loop"
-            " after torch.distributed.init_process_group()."
+            f"No collective was recorded on any rank, so there is no communication to judge: {how.communicate}."
         ))  # fmt: skip
-    world = run.world_size if run.world_size is not None else len(views)
-    if world == 1:
+    if result.world_size is None and len(ranks) == 1 and not ranks[0].recorded:
+        yield Finding("single-rank", "info", "run", (
+            "One rank's file is all there is, and it does not say how many took part: give those of the other ranks too"
+            " to see who waits for whom."
+        ))  # fmt: skip
+    elif (result.world_size if result.world_size is not None else len(ranks)) == 1:
         yield Finding("single-rank", "info", "run", (
             "Only one rank took part, so nothing waits for another: start several with torchrun to see communication."
         ))  # fmt: skip
 
 
-def _steps(views: Sequence[View]) -> Iterator[Finding]:
-    without = [view.rank.rank for view in views if not view.rank.steps]
+def _steps(ranks: Sequence[RankFacts], how: HowTo) -> Iterator[Finding]:
+    without = [rank.rank for rank in ranks if rank.last_step is None]
     if without:
-        yield Finding("no-steps", "warning", _named("rank", without), (
-            f"No step was found on {_named('rank', without)}, so its time cannot be broken down: call t.step() at the"
-            " end of each iteration."
+        yield Finding("no-steps", "warning", named("rank", without), (
+            f"No step was found on {named('rank', without)}, so its time cannot be broken down:"
+            f" {how.mark_steps}."
         ))  # fmt: skip
-    by_backward = [view.rank.rank for view in views if any(s.ended_by.name == "BACKWARD" for s in view.rank.steps)]
+    by_backward = [rank.rank for rank in ranks if "backward" in rank.ended_by]
     if by_backward:
-        yield Finding("steps-by-backward", "info", _named("rank", by_backward), (
-            f"No optimizer was seen on {_named('rank', by_backward)}, so each backward counts as one step: call"
-            " t.step() where yours end."
+        yield Finding("steps-by-backward", "info", named("rank", by_backward), (
+            f"No optimizer was seen on {named('rank', by_backward)}, so each backward counts as one step:"
+            f" {how.mark_steps}."
         ))  # fmt: skip
 
 
-def _evidence(views: Sequence[View], result: Result) -> Iterator[Finding]:
+def _evidence(ranks: Sequence[RankFacts], result: Result, how: HowTo) -> Iterator[Finding]:
     """What the numbers rest on, where it is less than it could be."""
-    comms = [comm for view in views for comm in view.comms]
+    comms = sum(rank.comms for rank in ranks)
     if result.steps and comms and not any(row.profiled for row in result.steps):
         yield Finding("coarse-compute", "info", "run", (
-            "No step was profiled, so compute is taken from the phases, whatever ran inside them: trace with"
-            " profile=... to measure it."
+            "No step was profiled, so compute is taken from the phases, whatever ran inside them:"
+            f" {how.profile} to measure it."
         ))  # fmt: skip
-    guessed = sum(comm.evidence in (Evidence.CALLBACK, Evidence.HOST) for comm in comms)
+    guessed = sum(rank.by_evidence.get(one, 0) for rank in ranks for one in (Evidence.CALLBACK, Evidence.HOST))
     if guessed:
         yield Finding("approximate-overlap", "info", "run", (
-            f"{guessed} of {len(comms)} collectives had only their end measured and their begin inferred, so their"
-            " overlap is approximate: trace with profile=... to see when they ran."
+            f"{guessed} of {comms} collectives had only their end measured and their begin inferred, so their"
+            f" overlap is approximate: {how.profile} to see when they ran."
         ))  # fmt: skip
 
 
-def _unknown(views: Sequence[View]) -> Iterator[Finding]:
-    comms = [comm for view in views for comm in view.comms]
-    ops = Counter(comm.call.op if comm.call else HOOK_OP for comm in comms if comm.evidence is None)
+def _unknown(ranks: Sequence[RankFacts], how: HowTo) -> Iterator[Finding]:
+    comms = sum(rank.comms for rank in ranks)
+    ops: Counter[str] = Counter()
+    for rank in ranks:
+        ops.update(rank.unknown_ops)
     if ops:
         count, (op, _) = ops.total(), ops.most_common(1)[0]
-        severity = "warning" if count > UNKNOWN_MAX_RATIO * len(comms) else "info"
+        severity = "warning" if count > UNKNOWN_MAX_RATIO * comms else "info"
         yield Finding("unknown-exec", severity, "run", (
-            f"{count} of {len(comms)} collectives (most of them {op}) left nothing that tells when they ran: they are"
-            " missing from communication and overlap; trace with profile=... to see them."
+            f"{count} of {comms} collectives (most of them {op}) left nothing that tells when they ran: they are"
+            f" missing from communication and overlap; {how.profile} to see them."
         ))  # fmt: skip
 
 
-def _unmatched(views: Sequence[View]) -> Iterator[Finding]:
-    lost = [(view.rank.rank, len(view.unmatched)) for view in views if view.unmatched]
+def _unmatched(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
+    lost = [(rank.rank, rank.unmatched) for rank in ranks if rank.unmatched]
     if lost:
-        yield Finding("bucket-layout-unknown", "warning", _named("rank", [rank for rank, _ in lost]), (
+        yield Finding("bucket-layout-unknown", "warning", named("rank", [rank for rank, _ in lost]), (
             f"In {sum(count for _, count in lost)} backward passes the reducer's communication fits no known bucket"
             " layout, so it counts as collectives, without names of parameters."
         ))  # fmt: skip
@@ -119,34 +125,20 @@ def _pauses(result: Result) -> Iterator[Finding]:
     if held:
         steps = sorted({row.step for row in held})
         longest = max(row.paused_ns for row in held)
-        yield Finding("paused-steps", "info", _named("step", steps), (
-            f"ddptrace itself held the training thread in {_named('step', steps)}, for up to {_ms(longest)} on one rank"
+        yield Finding("paused-steps", "info", named("step", steps), (
+            f"ddptrace itself held the training thread in {named('step', steps)}, for up to {ms(longest)} on one rank"
             " (starting, stopping or saving the profiler): do not judge the program by these steps."
         ))  # fmt: skip
 
 
-def _layouts(views: Sequence[View]) -> Iterator[Finding]:
+def _layouts(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
     told = set()
-    for reducer in (reducer for view in views for reducer in view.rank.reducers):
+    for reducer in (reducer for rank in ranks for reducer in rank.reducers):
         if len(reducer.layouts) > 1 and reducer.reducer not in told:
             told.add(reducer.reducer)
-            sizes = " then ".join(str(len(layout.buckets)) for layout in reducer.layouts)
+            sizes = " then ".join(str(buckets) for buckets, _ in reducer.layouts)
             yield Finding("layout-rebuilt", "info", f"reducer {reducer.reducer}", (
                 f"{reducer.kind} of {reducer.module} rebuilt its buckets in the order in which gradients become ready"
-                f" ({sizes} buckets, the last from backward {reducer.layouts[-1].from_backward} on): compare buckets of"
+                f" ({sizes} buckets, the last from backward {reducer.layouts[-1][1]} on): compare buckets of"
                 " one layout only."
             ))  # fmt: skip
-
-
-def _named(what: str, numbers: Iterable[int]) -> str:
-    """As in "step 3", "steps 3, 4 and 5", "ranks 0, 1, 2, 3, 4 and 12 more"."""
-    names = [str(number) for number in numbers]
-    if len(names) == 1:
-        return f"{what} {names[0]}"
-    shown = names[:NAMED] if len(names) > NAMED + 1 else names[:-1]
-    rest = f"{len(names) - NAMED} more" if len(names) > NAMED + 1 else names[-1]
-    return f"{what}s {', '.join(shown)} and {rest}"
-
-
-def _ms(ns: int) -> str:
-    return f"{ns / 1e6:.1f} ms"

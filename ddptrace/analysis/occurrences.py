@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 import numpy as np
 
@@ -31,6 +32,7 @@ class Occurrence:
     ready_at_ns: int | None
     hook: HookCall | None
     comms: tuple[Communication, ...]
+    identity: str = "recorded"  # "order": see `by_order`
 
     @property
     def launch_at_ns(self) -> int:
@@ -54,7 +56,7 @@ def occurrences(
     finder = _Finder(rank)
     for comm, backward in zip(comms, backwards, strict=True):
         finder.sort_in(comm, backward)
-    found = [*finder.hooked(), *finder.native(), *finder.unwatched()]
+    found = [*finder.hooked(), *finder.native(), *finder.by_order(), *finder.unwatched()]
     found.sort(key=lambda one: (one.launch_at_ns, one.comms[0].seq))
     return tuple(found), tuple(sorted(finder.unmatched))
 
@@ -66,6 +68,7 @@ class _Finder:
     def __init__(self, rank: RankRun) -> None:
         self.unmatched: set[Key] = set()
         self._layouts = Layouts(rank)
+        self._unknown = set() if rank.recorded else {one.reducer for one in rank.reducers if not one.parameters}
         self._ready = _ReadyTimes(rank)
         self._groups = {reducer.reducer: reducer.group for reducer in rank.reducers}
         self._by_hook: dict[int, list[Communication]] = defaultdict(list)
@@ -97,13 +100,29 @@ class _Finder:
 
     def native(self) -> Iterator[Occurrence]:
         for key, comms in self._native.items():
-            if key in self._settled:  # beside hooks, what C++ sends is not gradients
+            if key in self._settled or key[0] in self._unknown:  # beside hooks, what C++ sends is not gradients
                 continue
             match = self._layouts.match(*key, comms)
             if match is None:
                 self.unmatched.add(key)
             else:
                 yield from self._settle(key, *match)
+
+    def by_order(self) -> Iterator[Occurrence]:
+        """Of a reducer that nothing recorded: the all-reduces of each backward are its buckets, one after another, and
+        other sizes than in the backward before are another layout."""
+        layout = dict.fromkeys(self._unknown, -1)
+        before: dict[int, tuple[int, ...]] = {}
+        for (reducer, backward), comms in sorted(self._native.items(), key=itemgetter(0)):
+            sent = [(comm, comm.call) for comm in comms if comm.call and comm.call.op.startswith("all_reduce")]
+            sizes = tuple(max(call.nbytes_in, call.nbytes_out) for _, call in sent)
+            if reducer not in self._unknown or not sent:
+                continue
+            layout[reducer] += sizes != before.get(reducer)
+            before[reducer] = sizes
+            for index, (comm, _) in enumerate(sent):
+                told = reducer, layout[reducer], index, backward, sizes[index]
+                yield Occurrence(*told, (), None, None, None, (comm,), identity="order")
 
     def unwatched(self) -> Iterator[Occurrence]:
         for backward, comms in self._python.items():

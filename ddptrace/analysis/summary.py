@@ -36,7 +36,7 @@ class BucketSummary:
     reducer: int
     layout: int
     index: int
-    nbytes: int
+    nbytes: int | None
     parameters: tuple[str, ...]
     steps: int  # (rank, step) pairs that it was sent in
     is_last: bool  # of its layout: launched when backward has nothing left to compute
@@ -45,7 +45,7 @@ class BucketSummary:
     exposed_charged_ns: int | None
     wait_ns: int | None
     queue_ns: int | None
-    step_ratio: float | None  # exposed_charged / wall of the typical step
+    step_ratio: float | None  # exposed_charged / window of the typical step
     evidence: Evidence | None  # the weakest
 
 
@@ -82,6 +82,7 @@ class Summary:
     buckets: Table[BucketSummary]  # most exposed first
     worst: BucketSummary | None  # None where no bucket was exposed
     ranks: Table[RankSummary]
+    host_idle_ns: int | None = None  # of the window: the device had nothing to do and nothing queued
 
 
 def summarize(result: Result) -> Summary:
@@ -97,31 +98,42 @@ def summarize(result: Result) -> Summary:
         wait_ns=_mean(waits), overlap_ratio=_overlap(steps), evidence=weakest(row.evidence for row in steps),
         parts=_shares(steps, PARTS, "window_ns"), phases=_shares(steps, PHASES, "wall_ns"),
         buckets=Table(BucketSummary, buckets), worst=exposed[0] if exposed else None,
-        ranks=Table(RankSummary, _ranks(steps)),
+        ranks=Table(RankSummary, _ranks(steps)), host_idle_ns=_host_idle(result, steps),
     )  # fmt: skip
 
 
 def typical_steps(rows: Sequence[StepRow]) -> tuple[list[StepRow], str]:
-    """The steps to judge a run by, and in words which they are: of each rank the middle half by length, so that the
-    means tell nothing of an evaluation or a checkpoint now and then; no rank's first step (it builds and warms up),
-    none that ddptrace itself held up, and if any of these were profiled, only those. Where nothing is left, all."""
-    first = {row.rank: row.step for row in reversed(rows)}
-    steady = [row for row in rows if row.step != first[row.rank] and row.paused_ns <= PAUSED_MAX_RATIO * row.wall_ns]
+    """The steps to judge a run by, and in words which they are: the middle half by length, so that the means tell
+    nothing of an evaluation or a checkpoint now and then; not step 0 (the program builds and warms up), none that
+    ddptrace itself held up or that is empty, and if any of these were profiled, only those. Where nothing is left, all.
+    """
+    steady = [row for row in rows if row.step > 0 and row.window_ns and row.paused_ns <= PAUSED_MAX_RATIO * row.wall_ns]
     if not steady:
         return list(rows), "all steps" if rows else "no step"
     profiled = [row for row in steady if row.profiled]
-    if profiled:
-        return _middle_half(profiled), "the middle half of the profiled steps"
-    return _middle_half(steady), "the middle half of all steps but first and paused ones"
+    kept = _middle_half(profiled or steady)
+    what = "profiled steps" if profiled else "steps but first and paused ones"
+    return kept, f"all {what}" if len(kept) == len(profiled or steady) else f"the middle half of the {what}"
 
 
 def _middle_half(rows: Sequence[StepRow]) -> list[StepRow]:
-    """Of each rank, the steps without the longest and the shortest quarter."""
-    kept: list[StepRow] = []
-    for mine in _by_rank(rows).values():
-        mine.sort(key=lambda row: row.wall_ns)
-        kept += mine[len(mine) // 4 : len(mine) - len(mine) // 4]
-    return sorted(kept, key=lambda row: (row.rank, row.step))
+    """Without the longest and the shortest quarter: the same steps of all ranks, since these wait for each other. Ranks
+    that have no step in common are judged each by its own."""
+    by_rank = _by_rank(rows)
+    common = set.intersection(*({row.step for row in mine} for mine in by_rank.values()))
+    if not common:
+        return [row for mine in by_rank.values() for row in _without_quarters(mine)]
+    return _without_quarters([row for row in rows if row.step in common])
+
+
+def _without_quarters(rows: Sequence[StepRow]) -> list[StepRow]:
+    """By rank, then step. A step is as long as all ranks together took for it."""
+    lengths: dict[int, int] = defaultdict(int)
+    for row in rows:
+        lengths[row.step] += row.wall_ns
+    order = sorted(lengths, key=lambda step: (lengths[step], step))
+    middle = set(order[len(order) // 4 : len(order) - len(order) // 4])
+    return sorted((row for row in rows if row.step in middle), key=lambda row: (row.rank, row.step))
 
 
 def _by_rank(rows: Sequence[StepRow]) -> dict[int, list[StepRow]]:
@@ -142,6 +154,11 @@ def _shares(steps: Sequence[StepRow], names: Iterable[str], whole: str) -> tuple
 def _overlap(steps: Sequence[StepRow]) -> float | None:
     comm = sum(row.comm_ns for row in steps)
     return sum(row.hidden_ns for row in steps) / comm if comm else None
+
+
+def _host_idle(result: Result, steps: Sequence[StepRow]) -> int | None:
+    wanted = {(row.rank, row.step) for row in steps}
+    return _mean(row.host_idle_ns for row in result.launches if (row.rank, row.step) in wanted)
 
 
 def _ranks(steps: Sequence[StepRow]) -> list[RankSummary]:
@@ -170,13 +187,13 @@ def _buckets(result: Result, steps: Sequence[StepRow]) -> list[BucketSummary]:
     last: dict[tuple[int, int], int] = {}
     for reducer, layout, index in by_key:
         last[reducer, layout] = max(index, last.get((reducer, layout), 0))
-    all_ns = sum(row.wall_ns for row in steps)
+    all_ns = sum(row.window_ns for row in steps)
     buckets = [_bucket(key, rows, key[2] == last[key[:2]], len(steps), all_ns) for key, rows in by_key.items()]
     return sorted(buckets, key=lambda one: (-(one.exposed_charged_ns or 0), one.reducer, one.layout, one.index))
 
 
 def _bucket(key: BucketKey, rows: Sequence[BucketRow], is_last: bool, steps: int, all_ns: int) -> BucketSummary:
-    """`steps` typical steps, which took `all_ns` together."""
+    """`steps` typical steps, whose windows took `all_ns` together."""
     names = ("comm_ns", "hidden_ns", "exposed_charged_ns", "wait_ns", "queue_ns")
     comm, hidden, charged, wait, queue = (_per_step(rows, name, steps) for name in names)
     return BucketSummary(

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from ddptrace.errors import DdptraceError
-from ddptrace.load.tables import Finding, Intervals
+from ddptrace.load.tables import DeviceWork, Finding, Identity, Intervals
 from ddptrace.schema import Evidence
 
 if TYPE_CHECKING:
@@ -54,8 +54,9 @@ class Table(Sequence[Row], Generic[Row]):
         return tuple(f.name for f in dataclasses.fields(self.row_type))  # type: ignore[arg-type]
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """One dict per row, in the documented order of keys."""
-        return [{name: getattr(row, name) for name in self.columns} for row in self]
+        """One dict per row, in the documented order of keys; a row within a row is a dict too."""
+        names = self.columns
+        return [{name: _plain(getattr(row, name)) for name in names} for row in self]
 
     def to_pandas(self) -> pd.DataFrame:
         """A DataFrame with these columns. Raises DdptraceError without pandas, which ddptrace does not install."""
@@ -67,7 +68,28 @@ class Table(Sequence[Row], Generic[Row]):
 
 
 @dataclass(frozen=True, slots=True)
+class Population:
+    """What a rank's device did in its profiler windows, over one population of its work. Lengths of unions, added over
+    the windows: span = idle + what any work covers; hidden + exposed = comm."""
+
+    span_ns: int
+    idle_ns: int
+    compute_ns: int
+    comm_ns: int
+    memory_ns: int
+    hidden_ns: int
+    exposed_ns: int
+    overlap_ratio: float | None  # hidden / comm; None without communication
+
+
+def _plain(value: Any) -> Any:
+    return dataclasses.asdict(value) if isinstance(value, Population) else value
+
+
+@dataclass(frozen=True, slots=True)
 class RankRow:
+    """`file`: its profiler file, the first of several. Device counts and populations are None without a window."""
+
     rank: int
     host: str
     pid: int
@@ -77,6 +99,79 @@ class RankRow:
     steps: int
     collectives: int
     windows: int
+    file: str | None = None
+    gpu_events: int | None = None
+    gpu_events_with_launch: int | None = None
+    all: Population | None = None  # None where no device worked
+    with_launch: Population | None = None  # only work whose launch is in the file
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRow:
+    """One device stream (`device:stream`) in one step, clipped to the step's window; step None: all windows whole."""
+
+    rank: int
+    step: int | None
+    stream: str
+    events: int
+    busy_ns: int  # union of all its work
+    compute_ns: int  # of its work by kind, each a union
+    comm_ns: int
+    memory_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchRow:
+    """How far the host ran ahead of the device in one step: work whose launch is in the file.
+
+    host     launch k ┤                     launch k+1 ┤
+    stream                ├── k ──┤                       ├── k+1 ──┤
+                      delay                    late: the stream had nothing left
+    """
+
+    rank: int
+    step: int
+    launched: int  # device events launched by the step
+    late: int  # of them, launched when their stream had run out of work
+    delay_p50_ns: int | None  # launch begin to start on the device
+    delay_p90_ns: int | None
+    delay_max_ns: int | None
+    window_ns: int
+    idle_ns: int  # of the device in the step's window: nothing runs at all
+    host_idle_ns: int  # of that, with nothing launched that still waits: the device waits for the host
+    launch_bound: bool  # host_idle is more than `LAUNCH_BOUND_RATIO` of the window
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeRow:
+    """Device time by what the host was doing when it launched the work. Sums of durations, which may overlap."""
+
+    rank: int
+    kind: str  # "module", "annotation" or "operator"
+    name: str
+    events: int
+    compute_ns: int
+    comm_ns: int
+    memory_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class MatchRow:
+    """One collective on all the ranks whose files show it: the k-th of its group. Instants are as the ranks' clocks
+    tell them, which are not aligned between hosts."""
+
+    match: int
+    group: str
+    ordinal: int
+    op: str
+    nbytes: int | None
+    ranks: tuple[int, ...]
+    seqs: tuple[int, ...]  # on each of `ranks`
+    first_start_at_ns: int
+    last_start_at_ns: int
+    first_end_at_ns: int
+    last_end_at_ns: int
+    transfer_ns: int  # the shortest execution over the ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +224,7 @@ class BucketRow:
     reducer: int
     layout: int
     index: int
-    nbytes: int
+    nbytes: int | None  # None where a foreign trace does not tell
     first_ready_at_ns: int | None
     ready_at_ns: int | None
     launch_at_ns: int
@@ -147,6 +242,7 @@ class BucketRow:
     hook: str | None  # name of the user's communication hook
     hook_ns: int | None  # host time inside it, the launching of its collectives included
     seqs: tuple[int, ...]  # the collectives that carried it; empty where a hook did without
+    identity: str = "recorded"  # "order": nothing recorded the reducer, this is the index-th gradient all-reduce
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +257,7 @@ class CollectiveRow:
     op: str
     group: str
     ordinal: int
-    nbytes: int
+    nbytes: int | None  # of the larger side; None where a foreign trace does not tell
     dtype: str
     launch_at_ns: int
     exec_start_at_ns: int | None
@@ -175,6 +271,12 @@ class CollectiveRow:
     exposed_charged_ns: int | None
     evidence: Evidence | None
     bucket: tuple[int, int, int] | None  # (reducer, layout, index) of the bucket it carried
+    group_size: int | None = None
+    lane: str | None = None  # the device stream or backend thread it ran on
+    algbw_bytes_per_s: float | None = None  # of the whole execution, like busbw in its part 0 only
+    busbw_bytes_per_s: float | None = None  # algbw times the op's factor; None where op or group size is not known
+    identity: Identity = Identity.RECORDED  # what tells which collective this was
+    match: int | None = None  # row of `matches`
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +286,7 @@ class Activity:
     rank: int
     compute: Intervals
     backend: tuple[tuple[str, str, int, int, int], ...]  # lane, name, begin, end, seq: the backend's own ranges
+    device: tuple[DeviceWork, ...] = ()  # by window
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,15 +303,24 @@ class Result:
     buckets: Table[BucketRow]
     collectives: Table[CollectiveRow]
     findings: Table[Finding]
-    activity: tuple[Activity, ...]
+    activity: tuple[Activity, ...] = field(repr=False)
+    streams: Table[StreamRow] = field(default_factory=lambda: Table(StreamRow))
+    launches: Table[LaunchRow] = field(default_factory=lambda: Table(LaunchRow))
+    scopes: Table[ScopeRow] = field(default_factory=lambda: Table(ScopeRow))
+    matches: Table[MatchRow] = field(default_factory=lambda: Table(MatchRow))
+    recorded: bool = True  # by ddptrace; False: read out of profiler files alone
 
     def to_json_dict(self) -> dict[str, Any]:
         """The documented keys of `ddptrace analyze --json`."""
-        tables = ("ranks", "steps", "phases", "buckets", "collectives", "findings")
+        names = (
+            "ranks", "steps", "phases", "buckets", "collectives", "streams", "launches", "scopes", "matches",
+            "findings",
+        )  # fmt: skip
         head = {
             "schema": self.schema,
             "run_id": self.run_id,
             "zero_unix_ns": self.zero_unix_ns,
             "world_size": self.world_size,
+            "recorded": self.recorded,
         }
-        return head | {name: getattr(self, name).to_dicts() for name in tables}
+        return head | {name: getattr(self, name).to_dicts() for name in names}

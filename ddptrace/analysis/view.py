@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ddptrace.analysis.compute import profiled_steps, rank_compute, rank_memory, step_windows
+from ddptrace.analysis.compute import host_compute, profiled_in, rank_compute, rank_memory
+from ddptrace.analysis.device_steps import DeviceSteps, device_steps
 from ddptrace.analysis.execution import Communication, communications
 from ddptrace.analysis.intervals import pairs
 from ddptrace.analysis.occurrences import Key, Occurrence, backward_of, occurrences
@@ -24,6 +25,7 @@ class View:
     rank: RankRun
     steps: Pieces  # wall time
     windows: Pieces  # what the breakdown runs over
+    device: DeviceSteps
     phases: Pieces  # labelled by Phase, 0 other
     comms: tuple[Communication, ...]  # in launch order
     found: tuple[Occurrence, ...]  # in launch order
@@ -31,6 +33,7 @@ class View:
     waits: Waits
     profiled: NDArray[np.bool_]  # by step
     compute: Intervals
+    host_compute: Intervals  # what of it is not a device's
     wait_ns: dict[int, int]  # by seq of the communication; absent where nothing is known
     memory: Intervals
 
@@ -41,14 +44,18 @@ class View:
 
 def view_of(rank: RankRun) -> View:
     walls = pairs((mark.begin_at_ns, mark.end_at_ns) for mark in rank.steps)
-    steps, windows = Pieces.numbered(walls), Pieces.numbered(step_windows(walls))
-    marks = main_marks(rank)
+    steps, marks = Pieces.numbered(walls), main_marks(rank)
     phases = phase_pieces(marks, rank)
+    seen_in = profiled_in(rank, steps, phases)
+    device, profiled = device_steps(walls, rank.windows, seen_in), seen_in >= 0
+    windows = Pieces.numbered(device.windows)
     comms = communications(rank)
     backwards = backward_of(rank, comms)
     found, unmatched = occurrences(rank, comms, backwards)
     waits = host_waits(rank, marks, awaited_in(comms, backwards, found), comms)
-    profiled = profiled_steps(rank, steps, phases)
-    compute = rank_compute(rank, steps, phases, profiled, waits.host)
-    wait_ns, memory = waits.measured(compute), rank_memory(rank, steps, profiled)
-    return View(rank, steps, windows, phases, comms, found, unmatched, waits, profiled, compute, wait_ns, memory)
+    compute = rank_compute(rank, windows, phases, profiled, waits.host)
+    on_host, memory = host_compute(rank, compute), rank_memory(rank, windows, profiled)
+    return View(
+        rank, steps, windows, device, phases, comms, found, unmatched, waits, profiled, compute, on_host,
+        waits.measured(on_host), memory,
+    )  # fmt: skip

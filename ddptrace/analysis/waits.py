@@ -18,7 +18,7 @@ from ddptrace.analysis.intervals import Measure, merged, pairs, union
 from ddptrace.analysis.occurrences import Occurrence
 from ddptrace.analysis.phases import main_thread
 from ddptrace.load.tables import Call, Intervals, PhaseMark, RankRun
-from ddptrace.schema import Phase
+from ddptrace.schema import Evidence, Phase
 
 Span = tuple[int, int]
 Awaited = dict[int, list[Communication]]
@@ -60,10 +60,15 @@ def host_waits(rank: RankRun, marks: Sequence[PhaseMark], awaited: Awaited, comm
 
 
 def _explicit(call: Call, end_at_ns: int | None) -> tuple[Span, ...]:
-    """Waits that were seen; a synchronous call whose wait was not seen blocked its caller until it was over."""
-    if call.waits or not call.is_sync or call.is_native or end_at_ns is None:
+    """Waits that were seen; a synchronous call whose wait was not seen blocked its caller until it was over, unless it
+    ran on a device: there only a stream waits."""
+    if call.waits or not call.is_sync or call.is_native or end_at_ns is None or _on_device(call):
         return call.waits
     return ((call.issued_at_ns, max(call.issued_at_ns, end_at_ns)),)
+
+
+def _on_device(call: Call) -> bool:
+    return call.exec is not None and call.exec.evidence is Evidence.DEVICE
 
 
 def _training_threads(rank: RankRun) -> set[int]:
@@ -85,7 +90,9 @@ def _tails(rank: RankRun, marks: Sequence[PhaseMark], awaited: Awaited) -> tuple
     shares: dict[int, list[Span]] = {}
     for mark in marks:
         if mark.phase is Phase.BACKWARD and mark.backward in awaited:
-            group = awaited[mark.backward]
+            group = [comm for comm in awaited[mark.backward] if rank.recorded or comm.end_at_ns is not None]
+            if not group:  # whether the host waited for what was only launched, nobody saw
+                continue
             begin = max(
                 mark.begin_at_ns,
                 last_ready.get(mark.backward, mark.begin_at_ns),
@@ -97,12 +104,14 @@ def _tails(rank: RankRun, marks: Sequence[PhaseMark], awaited: Awaited) -> tuple
 
 
 def awaited_in(comms: Sequence[Communication], backwards: Sequence[int | None], found: Sequence[Occurrence]) -> Awaited:
-    """What DDP waits for at the end of each backward: its buckets, and what else its C++ sent."""
+    """What the host waits for in DDP at the end of each backward: its buckets, and what else its C++ sent. Not what ran
+    on a device, where only a stream waits."""
     carriers = {comm.seq for one in found for comm in one.comms}
     awaited: Awaited = defaultdict(list)
     for comm, backward in zip(comms, backwards, strict=True):
         is_native = comm.call is not None and comm.call.is_native and comm.call.reducer is not None
-        if backward is not None and (is_native or comm.seq in carriers):
+        is_stream = comm.call is not None and _on_device(comm.call)
+        if backward is not None and not is_stream and (is_native or comm.seq in carriers):
             awaited[backward].append(comm)
     return awaited
 

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import importlib
 import io
+import signal
 import sys
 from typing import Final
 
 import click
 
-COMMANDS: Final = ("analyze",)
+COMMANDS: Final = ("analyze", "bench", "hta")
 
 
 class Commands(click.Group):
@@ -28,18 +29,29 @@ class Commands(click.Group):
         return command if isinstance(command, click.Command) else None
 
     def invoke(self, ctx: click.Context) -> object:
-        from ddptrace.errors import DdptraceError
+        from ddptrace.errors import DdptraceError, printable
 
         try:
             return super().invoke(ctx)
         except DdptraceError as error:
-            raise click.ClickException(str(error)) from error
+            raise click.ClickException(printable(str(error))) from error
+        except BrokenPipeError:
+            raise  # whoever read from us has seen enough: click knows what to do
+        except OSError as error:
+            where = f" ({error.filename})" if error.filename else ""
+            raise click.ClickException(printable(f"{error.strerror or error}{where}")) from error
+
+
+def _end(signum: int, frame: object) -> None:
+    """Ended from outside: the worker processes are not to outlive us."""
+    sys.exit(128 + signum)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="ddptrace", prog_name="ddptrace")
 def main() -> None:
     """Where the step time of distributed PyTorch training goes, bucket by bucket."""
+    signal.signal(signal.SIGTERM, _end)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that lacks a sign shows another instead of ending us

@@ -2,32 +2,91 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
 if TYPE_CHECKING:
     from ddptrace.analysis import Result
 
+FILES: Final = {"report": "report.html", "trace": "trace.json.gz", "tables": "analysis.json"}
+
 
 @click.command()
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run", nargs=-1, required=True)
 @click.option("--json", "as_json", is_flag=True, help="Print the tables as JSON, and nothing else.")
-def analyze(run: Path, as_json: bool) -> None:
-    """Say where the step time of RUN went, and write RUN/analysis/."""
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder to write to.  [default: RUN/analysis]")
+@click.option("--jobs", type=click.IntRange(min=1), help="Processes.  [default: one per processor]")
+@click.option("--engine", type=click.Choice(["local", "dask"]), default="local", show_default=True)
+@click.option("--scheduler", metavar="ADDRESS", help="Of the Dask scheduler, as in tcp://host:8786.")
+@click.option("--comm-kernel", "comm_kernels", multiple=True, metavar="REGEX[=OP]", help="Kernels that communicate.")
+def analyze(
+    run: tuple[str, ...],
+    as_json: bool,
+    output: Path | None,
+    jobs: int | None,
+    engine: str,
+    scheduler: str | None,
+    comm_kernels: tuple[str, ...],
+) -> None:
+    """Say where the step time of RUN went, and write RUN/analysis/.
+
+    RUN is a directory that ddptrace.trace wrote, or any files and folders of torch.profiler traces.
+    """
     from ddptrace.analyzer import analyze as analyze_run
 
-    result = analyze_run(run)
-    written = write_all(result, run)
+    if (engine == "dask") != (scheduler is not None):
+        raise click.UsageError("--engine dask and --scheduler ADDRESS go together")
+    folder = output or folder_for(run)
+    with progress() as tell:
+        result = analyze_run(
+            run, jobs=jobs, scheduler=scheduler, cache=folder / "cache", comm_kernels=comm_kernels, progress=tell
+        )
+    written = write_all(result, folder)
     if as_json:
         click.echo(encoded(result))
-        return
-    from ddptrace.render.terminal import summary_text
+    else:
+        from ddptrace.render.terminal import summary_text
 
-    click.echo(summary_text(result))
-    for name, path in written.items():
-        click.echo(f"{name:<7} {path}")
+        click.echo(summary_text(result))
+        for name, path in written.items():
+            click.echo(f"{name:<7} {path}")
+    if output is not None and len(written) < len(FILES):
+        sys.exit(1)  # what was asked for is not there
+
+
+def folder_for(run: Sequence[str]) -> Path:
+    """The folder beside what was given, or in it where it is one folder."""
+    from ddptrace.schema import ANALYSIS
+
+    if len(run) == 1 and os.path.isdir(run[0]):  # noqa: PTH112 (false for what the system refuses to look at)
+        return Path(run[0], ANALYSIS)
+    return Path(os.path.commonpath([_beside(Path(path).absolute()) for path in run])) / ANALYSIS
+
+
+def _beside(path: Path) -> Path:
+    """The folder of a file; of a glob, the one that stands before its first sign."""
+    return next(folder for folder in path.parents if os.path.isdir(folder))  # noqa: PTH112
+
+
+@contextlib.contextmanager
+def progress() -> Iterator[Callable[[int, int], None]]:
+    """A bar on a terminal's stderr, nothing elsewhere."""
+    if not sys.stderr.isatty():
+        yield lambda done, count: None
+        return
+    with click.progressbar(length=1, label="Reading ranks", file=sys.stderr, show_pos=True) as bar:
+
+        def tell(done: int, count: int) -> None:
+            bar.length = count
+            bar.update(done - bar.pos)
+
+        yield tell
 
 
 def encoded(result: Result) -> bytes:
@@ -37,23 +96,27 @@ def encoded(result: Result) -> bytes:
     return msgspec.json.encode(result.to_json_dict())
 
 
-def write_all(result: Result, run: Path) -> dict[str, Path]:
-    """Write what is derived from a run; a run that cannot be written to is no error, and said on stderr."""
+def write_all(result: Result, folder: Path) -> dict[str, Path]:
+    """Write what is derived from a run. What cannot be written is no error, and said on stderr."""
     from ddptrace.render.chrome import write_trace
     from ddptrace.render.report import write_report
-    from ddptrace.render.whole_file import whole_file
-    from ddptrace.schema import ANALYSIS
 
-    folder = run / ANALYSIS
-    tables, trace, report = folder / "analysis.json", folder / "trace.json.gz", folder / "report.html"
-    try:
-        folder.mkdir(exist_ok=True)
-        with whole_file(tables) as file:
-            file.write(encoded(result))
-        write_trace(result, trace)
-        write_report(result, report)
-    except OSError as error:
-        why = error.strerror or error
-        click.echo(f"No files were written to {folder} ({why}): copy the run to where you may write.", err=True)
-        return {}
-    return {"report": report, "trace": trace, "tables": tables}
+    written, why = {}, ""
+    for name, write in (("report", write_report), ("trace", write_trace), ("tables", write_tables)):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            write(result, folder / FILES[name])
+            written[name] = folder / FILES[name]
+        except OSError as error:
+            why = error.strerror or str(error)
+    missing = ", ".join(file for name, file in FILES.items() if name not in written)
+    if missing:
+        click.echo(f"Not written to {folder} ({why}): {missing}. Say with --output where you may write.", err=True)
+    return written
+
+
+def write_tables(result: Result, path: Path) -> None:
+    from ddptrace.render.whole_file import whole_file
+
+    with whole_file(path) as file:
+        file.write(encoded(result))

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from ddptrace.load.backend_ranges import PREFIX, BackendRange, OpenCall, assign, in_thread_order, is_op
-from ddptrace.load.kineto import Category
+from ddptrace.load.kineto.events import Category
 from ddptrace.load.tables import Call, ExecRange
 from ddptrace.load.window_events import WindowEvents
 from ddptrace.schema import Evidence

@@ -14,9 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from ddptrace.load.backend_link import BackendLink
-from ddptrace.load.kineto import NO_CORRELATION, Category, Ints, KinetoEvents
-from ddptrace.load.kineto_compute import communication_kernels, cpu_compute, device_compute, device_memory
-from ddptrace.load.tables import Call, ExecRange, Finding, Intervals
+from ddptrace.load.comm_kernels import CommRule, communication_kernels
+from ddptrace.load.cpu_compute import cpu_compute, union
+from ddptrace.load.device import DeviceEvents
+from ddptrace.load.kineto.events import NO_CORRELATION, Category, Ints, KinetoEvents
+from ddptrace.load.tables import Call, DeviceWork, ExecRange, Finding, Intervals, Work
 from ddptrace.load.window_events import WindowEvents
 from ddptrace.schema import Evidence
 
@@ -29,6 +31,7 @@ class Joined:
     compute: Intervals
     memory: Intervals
     on_device: bool  # compute is device time
+    device: DeviceWork | None
     findings: tuple[Finding, ...]
 
 
@@ -41,28 +44,31 @@ def join_window(
     over_by: Mapping[int, int],
     training_threads: frozenset[int],
     where: str,
+    rules: Sequence[CommRule] = (),
 ) -> Joined:
     """`calls`: all of the rank, with the file's thread ids. `done_threads`: by seq, the system's id of the thread that
     stamped its completion. `over_by`: see `completion.known_over_by`. `where` names rank and file in findings.
-    `unix_to_at` shifts an array of instants by one offset."""
+    `unix_to_at` shifts an array of instants by one offset. `rules`: kernels that communicate, beside those known."""
     window = WindowEvents.of(events, calls, unix_to_at)
     events = window.events
-    execs, strange_kernels = _device_execs(window)
+    execs, strange_kernels = _device_execs(window, rules)
     on_device = {window.calls[seq].group for seq in execs}
     on_host = [call for call in calls if call.group not in on_device]
     backend, doubtful, strange_ranges = BackendLink(window, on_host, done_threads, over_by).execs()
-    compute = device_compute(events) if events.on_device else cpu_compute(events, training_threads)
+    works = DeviceEvents.of(events, rules)
+    compute = union(works.spans(Work.COMPUTE)) if events.on_device else cpu_compute(events, training_threads)
     findings = _findings(where, len(events.name), doubtful, strange_kernels, 0 if doubtful else strange_ranges)
-    return Joined(execs | backend, compute, device_memory(events), events.on_device, findings)
+    memory = union(works.spans(Work.MEMORY))
+    return Joined(execs | backend, compute, memory, events.on_device, works.table(), findings)
 
 
-def _device_execs(window: WindowEvents) -> tuple[dict[int, ExecRange], int]:
+def _device_execs(window: WindowEvents, rules: Sequence[CommRule]) -> tuple[dict[int, ExecRange], int]:
     """The hull of each call's communication kernels, by seq, and how many such kernels no recorded call launched."""
     events = window.events
     launches = np.flatnonzero((events.category == Category.RUNTIME) & (events.correlation != NO_CORRELATION))
     seq_of = {int(events.correlation[launch]): seq for launch, seq in window.issued_by(launches).items()}
     kernels: dict[int | None, list[int]] = {}
-    for kernel in np.flatnonzero(communication_kernels(events)).tolist():
+    for kernel in np.flatnonzero(communication_kernels(events, rules)).tolist():
         kernels.setdefault(seq_of.get(int(events.correlation[kernel])), []).append(kernel)
     strange = len(kernels.pop(None, []))
     return {seq: _hull(window, mine) for seq, mine in kernels.items() if seq is not None}, strange

@@ -1,46 +1,189 @@
-"""From a run directory to `Run`: the manifest, every rank's records, and the profiler windows joined to them."""
+"""What `ddptrace analyze` is given, as a plan: a run directory, or plain profiler files with less known; and each rank
+of it read on its own, so that ranks can be read side by side."""
 
 from __future__ import annotations
 
-import json
+import glob
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Protocol
 
 from ddptrace.errors import RunDirectoryError
-from ddptrace.load.records import Recorded, rank_run
-from ddptrace.load.tables import Finding, RankRun, Run
+from ddptrace.load.comm_kernels import CommRule
+from ddptrace.load.foreign.rank import device_work, load_traces
+from ddptrace.load.run_folder import RecordedRank, is_run, missing_ranks, open_folder, read_rank
+from ddptrace.load.sources import TraceFile, find_traces, is_searched
+from ddptrace.load.tables import DeviceWork, Finding, LoadedRank, Run
 from ddptrace.load.windows import join_windows
-from ddptrace.record import RecordReader
-from ddptrace.schema import MANIFEST, META, SCHEMA_VERSION
+from ddptrace.schema import SCHEMA_VERSION
 
-PENDING = "rank-pending-"
-MOST_RANKS = 1_000_000  # a manifest that says more is damaged
+LISTED: Final = 3
+RUN_PARTS: Final = ("rank-", "attempt-")  # a run directory's folders are named so
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How profiler files are read."""
+
+    cache: Path | None = None  # folder for what was read once
+    rules: tuple[CommRule, ...] = ()  # of the user, for communication kernels that ddptrace does not know
+
+
+@dataclass(frozen=True, slots=True)
+class TracedRank:
+    """A rank's profiler files, without records of ours."""
+
+    file: TraceFile
+    zero_unix_ns: int
+
+    @property
+    def rank(self) -> int:
+        return self.file.rank
+
+
+@dataclass(frozen=True, slots=True)
+class RankSource:
+    """One rank to be read, and how."""
+
+    what: RecordedRank | TracedRank
+    reading: Reading
+    nbytes: int  # of its files, as they lie there
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What there is to read, before any of it is: `load_rank` of each source, in any process, gives the rest."""
+
+    path: Path
+    schema: str
+    run_id: str
+    zero_unix_ns: int
+    world_size: int | None  # None: as the ranks say
+    sources: tuple[RankSource, ...]  # by rank
+    findings: tuple[Finding, ...]
+    manifest: dict[str, Any]
 
 
 def read_run(path: Path) -> Run:
-    """Read a run directory, or the last attempt of one.
+    """Read a run directory, or the last attempt of one, or a folder of profiler files.
 
     Damage is dropped and told in `findings`. Raises RunDirectoryError where there is no such directory, no run in it,
     or one of another major schema version.
     """
-    if not _is_folder(path):
-        raise RunDirectoryError(f"{path} is not a directory; give the one that was passed to ddptrace.trace")
-    root, findings = _last_attempt(path)
-    manifest = _read_manifest(root, findings)
-    folders = _rank_folders(root, findings)
-    if not folders:
-        raise RunDirectoryError(
-            f"{path} holds no run (no {MANIFEST} and no rank-* folder); was it recorded by ddptrace.trace?"
-        )
-    recorded = _read_ranks(folders, manifest, findings)
-    world_size = _world_size(manifest, recorded)
-    _find_missing(world_size, folders, findings)
-    ranks = tuple(_with_windows(folders[one.run.rank], one, findings) for one in recorded)
-    zero = recorded[0].clock.zero_unix_ns
-    run_id = str(manifest.get("run_id", ""))
-    return Run(
-        path, str(manifest.get("schema", SCHEMA_VERSION)), run_id, zero, world_size, ranks, tuple(findings), manifest
-    )
+    plan = open_run([path])
+    loaded = [load_rank(source) for source in plan.sources]
+    world_size, findings = settle(plan, loaded)
+    ranks = tuple(one.run for one in loaded)
+    return Run(plan.path, plan.schema, plan.run_id, plan.zero_unix_ns, world_size, ranks, findings, plan.manifest)
+
+
+def open_run(paths: Sequence[Path], reading: Reading = Reading()) -> Plan:
+    """Look at what is there: one run directory, or any profiler files, folders of them and globs.
+
+    Raises RunDirectoryError as `read_run` does, and where run directories lie among profiler files or several do.
+    """
+    found = _expanded(paths)
+    if len(found) == 1 and _is_folder(found[0]) and is_run(found[0]):
+        return _open_directory(found[0], reading)
+    return _open_traces(paths, found, reading)
+
+
+def load_rank(source: RankSource) -> LoadedRank:
+    """Read one rank whole. Raises RunDirectoryError where its records are of another major version."""
+    what, reading = source.what, source.reading
+    if isinstance(what, TracedRank):
+        return load_traces(what.file, zero_unix_ns=what.zero_unix_ns, cache=reading.cache, rules=reading.rules)
+    findings: list[Finding] = []
+    recorded = read_rank(what, findings)
+    run, found = join_windows(what.folder, recorded, reading.cache, reading.rules)
+    sizes = [len(group.ranks) for group in run.groups]
+    return LoadedRank(run, (*findings, *found), max(sizes, default=None))
+
+
+def load_device(source: RankSource) -> tuple[DeviceWork, ...]:
+    """Only what the rank's device did, by window. Raises RunDirectoryError where a profiler file cannot be read."""
+    what, reading = source.what, source.reading
+    if isinstance(what, TracedRank):
+        return device_work(what.file, zero_unix_ns=what.zero_unix_ns, cache=reading.cache, rules=reading.rules)
+    return tuple(window.device for window in load_rank(source).run.windows if window.device is not None)
+
+
+class Told(Protocol):
+    """What reading a rank has told beside its tables."""
+
+    @property
+    def findings(self) -> tuple[Finding, ...]: ...
+    @property
+    def said_world_size(self) -> int | None: ...
+
+
+def settle(plan: Plan, loaded: Iterable[Told]) -> tuple[int | None, tuple[Finding, ...]]:
+    """World size and all that was found on the way, the plan's own first."""
+    said, findings = plan.world_size, list(plan.findings)
+    sizes: list[int] = []
+    for one in loaded:
+        findings += one.findings
+        sizes += [] if one.said_world_size is None else [one.said_world_size]
+    world_size = max(sizes, default=None) if said is None else said
+    recorded = [source.what.rank for source in plan.sources if isinstance(source.what, RecordedRank)]
+    findings += missing_ranks(world_size, recorded) if recorded else ()
+    return world_size, tuple(findings)
+
+
+def _open_directory(path: Path, reading: Reading) -> Plan:
+    folder = open_folder(path)
+    schema, run_id = str(folder.manifest.get("schema", SCHEMA_VERSION)), str(folder.manifest.get("run_id", ""))
+    sources = tuple(RankSource(rank, reading, _nbytes(rank.folder.iterdir())) for rank in folder.ranks)
+    rest = folder.world_size, sources, folder.findings, folder.manifest
+    return Plan(path, schema, run_id, folder.zero_unix_ns, *rest)
+
+
+def _open_traces(paths: Sequence[Path], found: Sequence[Path], reading: Reading) -> Plan:
+    """`found`: what the paths stand for."""
+    _refuse_runs(paths, [run for path in found for run in _runs_in(path)])
+    traces = find_traces(found)
+    zero = traces.first_unix_ns
+    sources = tuple(RankSource(TracedRank(file, zero), reading, _nbytes(file.paths)) for file in traces.files)
+    names = b"\0".join(os.fsencode(path) for one in traces.files for path in one.paths)
+    name = hashlib.sha256(names).hexdigest()
+    return Plan(paths[0], SCHEMA_VERSION, name[:32], zero, traces.world_size, sources, traces.findings, {})
+
+
+def _refuse_runs(paths: Sequence[Path], runs: Sequence[Path]) -> None:
+    """Read as profiler files alone they would lose their records, and several would be merged."""
+    if runs:
+        where = f"{paths[0]} holds" if len(paths) == 1 else "the given paths hold"
+        shown = ", ".join(str(run) for run in runs[:LISTED]) + (" …" if len(runs) > LISTED else "")
+        what, how = ("run directories", "them one at a time") if len(runs) > 1 else ("a run directory", "it alone")
+        raise RunDirectoryError(f"{where} {what} ({shown}): analyze {how}")
+
+
+def _runs_in(folder: Path) -> Iterator[Path]:
+    """Run directories: the folder itself, else those below it."""
+    for root, folders, _ in os.walk(folder):
+        if any(name.startswith(RUN_PARTS) for name in folders) and is_run(Path(root)):
+            folders.clear()
+            yield Path(root)
+        folders[:] = sorted(name for name in folders if is_searched(name))
+
+
+def _expanded(paths: Sequence[Path]) -> list[Path]:
+    """Globs that no shell has expanded; a path that exists is taken as it is."""
+    found: list[Path] = []
+    for path in paths:
+        if not glob.has_magic(str(path)) or os.path.exists(path):  # noqa: PTH110 (false for what may not be looked at)
+            found.append(path)
+            continue
+        matching = sorted(Path(name) for name in glob.glob(str(path), recursive=True))  # noqa: PTH207 (may be absolute)
+        if not matching:
+            raise RunDirectoryError(
+                f"nothing matches {path}; give profiler traces, a folder of them, or a run directory"
+            )
+        found += matching
+    return found
 
 
 def _is_folder(path: Path) -> bool:
@@ -50,115 +193,9 @@ def _is_folder(path: Path) -> bool:
         return False
 
 
-def check_version(version: object, where: Path) -> str | None:
-    """None, or a sentence about a newer minor version. Raises RunDirectoryError for another major one."""
-    major, _, minor = str(version).partition(".")
-    ours_major, _, ours_minor = SCHEMA_VERSION.partition(".")
-    if major != ours_major:
-        raise RunDirectoryError(
-            f"{where} was written in schema version {version}, and this ddptrace reads {ours_major}.x; "
-            "analyze it with the ddptrace that recorded it"
-        )
-    if minor.isdigit() and int(minor) > int(ours_minor):
-        return f"written in schema version {version}, newer than {SCHEMA_VERSION}: what is unknown here is ignored"
-    return None
-
-
-def _last_attempt(path: Path) -> tuple[Path, list[Finding]]:
-    attempts = [p for p in path.glob("attempt-*") if p.is_dir() and p.name.removeprefix("attempt-").isdecimal()]
-    if not attempts:
-        return path, []
-    last = max(attempts, key=lambda p: int(p.name.removeprefix("attempt-")))
-    message = f"the job was restarted {len(attempts)} times; this is {last.name}, the earlier ones lie beside it"
-    return last, [Finding("restarted", "info", str(path), message)]
-
-
-def _read_json(path: Path) -> dict[str, Any] | None:
-    """The file's object; None where there is no such file or it is not one."""
+def _nbytes(files: Iterable[Path]) -> int:
+    """What is gone or may not be seen counts as nothing: reading it will tell."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
-    except (OSError, ValueError, RecursionError):
-        return None
-    return content if isinstance(content, dict) else None
-
-
-def _read_manifest(root: Path, findings: list[Finding]) -> dict[str, Any]:
-    manifest = _read_json(root / MANIFEST)
-    if manifest is None:
-        state = "cannot be read" if (root / MANIFEST).exists() else "is missing"
-        message = f"{MANIFEST} {state}: the run's size and zero are taken from the ranks"
-        findings.append(Finding("no-manifest", "warning", MANIFEST, message))
-        return {}
-    newer = check_version(manifest.get("schema", SCHEMA_VERSION), root / MANIFEST)
-    if newer is not None:
-        findings.append(Finding("newer-schema", "info", MANIFEST, newer))
-    return manifest
-
-
-def _rank_folders(root: Path, findings: list[Finding]) -> dict[int, Path]:
-    folders = {int(p.name[5:]): p for p in root.glob("rank-*") if p.is_dir() and p.name[5:].isdecimal()}
-    pending = sorted(p for p in root.glob(f"{PENDING}*") if p.is_dir())
-    for number, folder in enumerate(pending, start=max(folders, default=-1) + 1):
-        message = f"{folder.name} never learned its rank (the process ended first); it is shown as rank {number}"
-        findings.append(Finding("rank-unknown", "warning", folder.name, message))
-        folders[number] = folder
-    return folders
-
-
-def _read_ranks(folders: dict[int, Path], manifest: dict[str, Any], findings: list[Finding]) -> list[Recorded]:
-    """Every rank on one time axis: the manifest's zero, or without it that of the first rank."""
-    said = manifest.get("zero_unix_ns")
-    zero = said if isinstance(said, int) else None
-    recorded: list[Recorded] = []
-    for rank, folder in sorted(folders.items()):
-        recorded.append(_read_rank(folder, rank, manifest, zero, findings))
-        zero = recorded[0].clock.zero_unix_ns
-    return recorded
-
-
-def _read_rank(
-    folder: Path, rank: int, manifest: dict[str, Any], zero_unix_ns: int | None, findings: list[Finding]
-) -> Recorded:
-    meta = _read_json(folder / META) or {}
-    newer = check_version(meta.get("schema", SCHEMA_VERSION), folder / META)
-    if newer is not None and manifest.get("schema") != meta.get("schema"):
-        findings.append(Finding("newer-schema", "info", folder.name, newer))
-    if "run_id" in meta and "run_id" in manifest and meta["run_id"] != manifest["run_id"]:
-        message = (
-            "this rank's records carry another run's id: it entered its trace apart from rank 0, or is left from before"
-        )
-        findings.append(Finding("other-run", "warning", f"rank {rank}", message))
-    try:
-        records = RecordReader(folder).read()
-    except OSError as error:
-        raise RunDirectoryError(f"{folder} cannot be read: {error.strerror}; check its permissions") from error
-    recorded = rank_run(records, meta, rank=rank, zero_unix_ns=zero_unix_ns)
-    findings.extend(recorded.findings)
-    if not len(records.events):
-        findings.append(Finding("rank-empty", "error", f"rank {rank}", f"{folder.name} holds no records"))
-    return recorded
-
-
-def _world_size(manifest: dict[str, Any], recorded: list[Recorded]) -> int | None:
-    said = manifest.get("world_size")
-    if isinstance(said, int) and 0 < said <= MOST_RANKS:
-        return said
-    sizes = [len(group.ranks) for one in recorded for group in one.run.groups]
-    return max(sizes, default=None)
-
-
-def _find_missing(world_size: int | None, folders: dict[int, Path], findings: list[Finding]) -> None:
-    missing = sorted(set(range(world_size or 0)) - set(folders))
-    if missing:
-        listed = ", ".join(map(str, missing[:8])) + (" …" if len(missing) > 8 else "")
-        message = (
-            f"{len(missing)} of {world_size} ranks have no folder here ({listed}): they did not enter ddptrace.trace, "
-            "or wrote elsewhere (another host's disk?); copy their folders here to see them"
-        )
-        findings.append(Finding("rank-missing", "warning", "run", message))
-
-
-def _with_windows(folder: Path, recorded: Recorded, findings: list[Finding]) -> RankRun:
-    run, found = join_windows(folder, recorded)
-    findings.extend(found)
-    return run
+        return sum(file.stat().st_size for file in files)
+    except OSError:
+        return 0

@@ -5,6 +5,7 @@ Instants are integer nanoseconds since the run's zero. Interval arrays are int64
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,15 @@ class PhaseMark:
     backward: int | None  # ordinal among the rank's backwards, where phase is BACKWARD
 
 
+class Identity(enum.StrEnum):
+    """What tells which collective a call was, strongest first."""
+
+    RECORDED = "recorded"  # ddptrace's own record of the call
+    ARGUMENTS = "args"  # the arguments of its kernel or backend range
+    ANNOTATION = "annotation"  # the `nccl:…` range around its launch
+    NAME = "name"  # the kernel's name alone
+
+
 @dataclass(frozen=True, slots=True)
 class ExecRange:
     """When a collective itself ran, as a profiler saw it."""
@@ -80,6 +90,8 @@ class Call:
     done_at_ns: int | None  # completion callback: the communication's end within microseconds
     waits: tuple[tuple[int, int], ...]  # the host blocked on it, begin and end
     exec: ExecRange | None  # from a profiler window
+    group_size: int | None = None  # ranks in its group, where the call itself or its group tells
+    identity: Identity = Identity.RECORDED
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +156,33 @@ class Group:
     threads: int | None  # worker threads of the backend; None where it has no such queue
 
 
+class Work(enum.IntEnum):
+    """What a device was busy with."""
+
+    COMPUTE = 0  # a kernel that does not communicate
+    COMM = 1
+    MEMORY = 2  # a copy or fill
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceWork:
+    """Every kernel, copy and fill of one window, in order of begin. All columns have shape (n,)."""
+
+    kind: NDArray[np.uint8]  # Work
+    stream: NDArray[np.int64]  # index into `streams`
+    begin_at_ns: NDArray[np.int64]
+    end_at_ns: NDArray[np.int64]
+    launched: NDArray[np.bool_]  # the file holds its launch
+    launch_begin_at_ns: NDArray[np.int64]  # the host's call that launched it; 0 where `launched` is false
+    launch_end_at_ns: NDArray[np.int64]
+    name: NDArray[np.int64]  # index into `names`, as are the next three, which are -1 where the trace tells nothing
+    module: NDArray[np.int64]  # innermost nn.Module around the launch
+    annotation: NDArray[np.int64]  # innermost user annotation around the launch, profiler steps left out
+    operator: NDArray[np.int64]  # outermost operator around the launch
+    streams: tuple[str, ...]  # device and stream, as in "0:7"
+    names: tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Window:
     """One profiler window, its Kineto file already joined to the calls."""
@@ -154,6 +193,7 @@ class Window:
     compute: Intervals  # union; leaf operators of the training threads, or kernels that are not communication
     memory: Intervals  # union; device copies and fills
     on_device: bool  # compute is device time
+    device: DeviceWork | None = None  # None where no device worked
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +226,16 @@ class RankRun:
     groups: tuple[Group, ...]
     windows: tuple[Window, ...]
     pauses: tuple[Pause, ...]
+    recorded: bool = True  # by ddptrace; False: all of it is read out of profiler files
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedRank:
+    """One rank, read whole. What was found on the way stands beside it."""
+
+    run: RankRun
+    findings: tuple[Finding, ...]
+    said_world_size: int | None = None  # by its own files
 
 
 @dataclass(frozen=True, slots=True)

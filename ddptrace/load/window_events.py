@@ -9,7 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ddptrace.load.kineto import Ints, KinetoEvents
+from ddptrace.load.kineto.events import Ints, KinetoEvents
 from ddptrace.load.tables import Call
 from ddptrace.schema import RANGE_PREFIX
 

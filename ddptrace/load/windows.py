@@ -3,30 +3,36 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from ddptrace.errors import RunDirectoryError
 from ddptrace.load.clock import Clock
+from ddptrace.load.comm_kernels import CommRule
 from ddptrace.load.completion import known_over_by
-from ddptrace.load.kineto import KinetoEvents, read_kineto
+from ddptrace.load.kineto import read_kineto
+from ddptrace.load.kineto.events import KinetoEvents
 from ddptrace.load.link import Joined, join_window
 from ddptrace.load.records import Recorded, WindowMark
 from ddptrace.load.tables import ExecRange, Finding, RankRun, Window
 
 
-def join_windows(folder: Path, recorded: Recorded) -> tuple[RankRun, list[Finding]]:
+def join_windows(
+    folder: Path, recorded: Recorded, cache: Path | None = None, rules: Sequence[CommRule] = ()
+) -> tuple[RankRun, list[Finding]]:
     """The rank's run with its windows and, for the calls inside them, when they really ran. A file that is missing or
-    broken is a finding; the records stand without it."""
+    broken is a finding; the records stand without it. `cache`: see `read_kineto`. `rules`: kernels that communicate,
+    beside those known."""
     findings: list[Finding] = []
     windows: list[Window] = []
     execs: dict[int, ExecRange] = {}
     for mark in recorded.windows:
         where = f"rank {recorded.run.rank}, {mark.file}"
         try:
-            events = read_kineto(folder / mark.file)
-            joined = _join(events, recorded, where)
+            events = read_kineto(folder / mark.file, cache)
+            joined = _join(events, recorded, rules, where)
         except (RunDirectoryError, ValueError, IndexError, OverflowError, MemoryError) as error:
             message = f"{error}: the steps in it are judged without a profiler"
             findings.append(Finding("window-unreadable", "warning", where, message))
@@ -38,7 +44,7 @@ def join_windows(folder: Path, recorded: Recorded) -> tuple[RankRun, list[Findin
     return dataclasses.replace(recorded.run, calls=calls, windows=tuple(windows)), findings
 
 
-def _join(events: KinetoEvents, recorded: Recorded, where: str) -> Joined:
+def _join(events: KinetoEvents, recorded: Recorded, rules: Sequence[CommRule], where: str) -> Joined:
     run = recorded.run
     return join_window(
         events,
@@ -47,6 +53,7 @@ def _join(events: KinetoEvents, recorded: Recorded, where: str) -> Joined:
         done_threads=recorded.done_threads,
         over_by=known_over_by(run.calls, run.phases),
         training_threads=frozenset(mark.thread for mark in run.phases),
+        rules=rules,
         where=where,
     )
 
@@ -57,4 +64,4 @@ def _window(mark: WindowMark, events: KinetoEvents, joined: Joined, clock: Clock
     if begin is None or end is None:
         spans = clock.from_unix(np.stack((events.begin_ns, events.end_ns)))
         begin, end = (int(spans[0].min()), int(spans[1].max())) if spans.size else (0, 0)
-    return Window(mark.file, begin, end, joined.compute, joined.memory, joined.on_device)
+    return Window(mark.file, begin, end, joined.compute, joined.memory, joined.on_device, joined.device)

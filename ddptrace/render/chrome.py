@@ -9,24 +9,29 @@ import gzip
 import itertools
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Final
 
 from ddptrace.analysis.tables import Result
 from ddptrace.load.tables import Intervals
 from ddptrace.render.counters import Sample, bytes_in_flight, running_overlap
-from ddptrace.render.lanes import Slice, SpanTrack, Track, quoted
-from ddptrace.render.tracks import RankRows, by_rank, first_instant, rank_tracks
+from ddptrace.render.islands import Island, islands
+from ddptrace.render.lanes import NO_LAUNCH, DeviceTrack, Slice, SpanTrack, Track, quoted
+from ddptrace.render.tracks import AnyTrack, RankRows, by_rank, rank_tracks
 from ddptrace.render.whole_file import whole_file
+from ddptrace.render.words import host_words
 
 EVENTS_PER_WRITE: Final = 10_000
 FASTEST: Final = 1
 """gzip's level: a trace is written far more often than it is sent."""
+TRACKS_MAX: Final = 100_000
+"""Of one rank: the tracks' numbers are those of threads, which no two processes share."""
 
 
 def write_trace(result: Result, path: str | os.PathLike[str]) -> Path:
-    """Write `path` (trace.json.gz) whole or not at all. Its 0 is the run's zero, or earlier where something was."""
+    """Write `path` (trace.json.gz) whole or not at all. Its 0 is the run's zero, or earlier where something was; ranks
+    that share no instant with the others have a 0 of their own."""
     with whole_file(path) as raw, gzip.GzipFile("", "wb", FASTEST, raw, mtime=0) as file:
         write_json(result, file)
     return Path(path)
@@ -34,40 +39,47 @@ def write_trace(result: Result, path: str | os.PathLike[str]) -> Path:
 
 def write_json(result: Result, file: gzip.GzipFile | IO[bytes]) -> None:
     ranks = by_rank(result)
-    zero = min((first_instant(rows) for rows in ranks), default=0)
+    zeros = zeros_of(islands(ranks))
     several = len({row.reducer for row in result.buckets}) > 1
     flows = itertools.count(1)
-    file.write(f'{{"displayTimeUnit":"ns","otherData":{json.dumps(about(result, zero))},"traceEvents":[\n'.encode())
+    file.write(f'{{"displayTimeUnit":"ns","otherData":{json.dumps(about(result, zeros))},"traceEvents":[\n'.encode())
     separator = ""
     for rows in ranks:
-        for chunk in rank_chunks(rows, flows, several, zero):
+        for chunk in rank_chunks(rows, flows, several, zeros.get(rows.rank, 0)):
             # Half a surrogate pair, which a broken name can hold, becomes the JSON escape of itself.
             file.write((separator + ",\n".join(chunk)).encode("utf-8", "backslashreplace"))
             separator = ",\n"
     file.write(b"\n]}\n")
 
 
-def about(result: Result, zero: int) -> dict[str, str | int]:
+def zeros_of(found: Sequence[Island]) -> dict[int, int]:
+    """The instant that is drawn at 0, by rank."""
+    if len(found) == 1:
+        return dict.fromkeys(found[0].ranks, min(0, found[0].begin_at_ns))
+    return {rank: island.begin_at_ns for island in found for rank in island.ranks}
+
+
+def about(result: Result, zeros: dict[int, int]) -> dict[str, object]:
     """Unix ns are text: they do not fit a JSON number. Instants among the arguments count from `zero_unix_ns`."""
-    return {
-        "tool": "ddptrace",
-        "schema": result.schema,
-        "run_id": result.run_id,
+    head = {"tool": "ddptrace", "schema": result.schema, "run_id": result.run_id}
+    zero = min(zeros.values(), default=0)
+    instants = {
         "zero_unix_ns": str(result.zero_unix_ns),
         "trace_zero_ns": zero,
         "trace_zero_unix_ns": str(result.zero_unix_ns + zero),
     }
+    return head | instants | ({"trace_zero_ns_by_rank": zeros} if len(set(zeros.values())) > 1 else {})
 
 
 def rank_chunks(rows: RankRows, flows: Iterator[int], several: bool, zero: int) -> Iterator[list[str]]:
     """Events of one rank, in lists of bounded length. A process id is the rank + 1, since 0 is the idle process."""
     pid = rows.rank + 1
-    host = f" · {rows.row.host}" if rows.row else ""
+    host = host_words(rows.row.host) if rows.row else ""
     yield [
         metadata(pid, 0, "process_name", name=f"rank {rows.rank}{host}"),
         metadata(pid, 0, "process_sort_index", sort_index=rows.rank),
     ]
-    for tid, track in enumerate(rank_tracks(rows, flows, several), start=1000 * pid + 1):
+    for tid, track in enumerate(rank_tracks(rows, flows, several), start=TRACKS_MAX * pid + 1):
         yield [
             metadata(pid, tid, "thread_name", name=track.name),
             metadata(pid, tid, "thread_sort_index", sort_index=tid),
@@ -79,12 +91,15 @@ def rank_chunks(rows: RankRows, flows: Iterator[int], several: bool, zero: int) 
         yield from counter_chunks(pid, "overlap", "ratio", overlap, zero)
 
 
-def slice_chunks(track: Track | SpanTrack, place: str, zero: int) -> Iterator[list[str]]:
+def slice_chunks(track: AnyTrack, place: str, zero: int) -> Iterator[list[str]]:
     number = len(track.slices) if isinstance(track, Track) else len(track.spans)
+    heads = [device_head(look, place) for look in track.looks] if isinstance(track, DeviceTrack) else []
     for start in range(0, number, EVENTS_PER_WRITE):
         part = slice(start, start + EVENTS_PER_WRITE)
         if isinstance(track, SpanTrack):
             yield span_events(track.looks, track.spans[part], place, zero)
+        elif isinstance(track, DeviceTrack):
+            yield list(device_events(track, part, heads, place, zero))
         else:
             yield [slice_event(piece, place, zero) for piece in track.slices[part]]
 
@@ -94,6 +109,22 @@ def span_events(looks: Slice, spans: Intervals, place: str, zero: int) -> list[s
     head = f'{{"ph":"X",{place},"name":{quoted(looks.name)},"cat":"{looks.category}","cname":"{looks.colour}","ts":'
     times = zip(begins, durations, strict=True)
     return [f'{head}{ts // 1000}.{ts % 1000:03d},"dur":{dur // 1000}.{dur % 1000:03d}}}' for ts, dur in times]
+
+
+def device_head(look: Slice, place: str) -> str:
+    """An event up to its times: what all events of this look begin with. Its arguments are left open."""
+    head = f'{{"ph":"X",{place},"name":{quoted(look.name)},"cat":"{look.category}","cname":"{look.colour}"'
+    return f'{head},"args":{look.args}'
+
+
+def device_events(track: DeviceTrack, part: slice, heads: Sequence[str], place: str, zero: int) -> Iterator[str]:
+    spans = track.spans[part]
+    columns = (track.look[part], spans[:, 0] - zero, spans[:, 1] - spans[:, 0], track.delay_ns[part], track.flow[part])
+    for look, ts, dur, delay, flow in zip(*(column.tolist() for column in columns), strict=True):
+        close = "}" if delay == NO_LAUNCH else f',"launch_delay_ns":{delay}}}'
+        yield f'{heads[look]}{close},"ts":{ts // 1000}.{ts % 1000:03d},"dur":{dur // 1000}.{dur % 1000:03d}}}'
+        if flow:
+            yield flow_event(ts, place, flow, "f")
 
 
 def slice_event(piece: Slice, place: str, zero: int) -> str:

@@ -19,7 +19,7 @@ def bytes_in_flight(rows: Sequence[CollectiveRow]) -> Iterator[Sample]:
     changes: dict[int, int] = {}
     for row in rows:
         end = row.exec_end_at_ns if row.exec_end_at_ns is not None else row.done_at_ns
-        if row.part == 0 and end is not None and end > row.launch_at_ns:
+        if row.part == 0 and row.nbytes is not None and end is not None and end > row.launch_at_ns:
             changes[row.launch_at_ns] = changes.get(row.launch_at_ns, 0) + row.nbytes
             changes[end] = changes.get(end, 0) - row.nbytes
     flying = 0

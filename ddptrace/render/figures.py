@@ -17,7 +17,8 @@ from ddptrace.render.words import counted, duration, named_bucket, percent, size
 
 COLOURS: Final = {
     "compute": "#3f8f8b", "exposed_comm": "#e4683a", "exposed_memory": "#9a6fb8", "idle": "rgba(134,142,153,0.32)",
-    "hidden": "#86b6d9", "queue": "#d9b44a", "gradients": "rgba(134,142,153,0.45)",
+    "hidden": "#86b6d9", "comm": "#86b6d9", "memory": "#9a6fb8", "queue": "#d9b44a",
+    "gradients": "rgba(134,142,153,0.45)",
     "data": "#d9b44a", "forward": "#7fb2c9", "backward": "#41729f", "optimizer": "#7a9e59",
     "other": "rgba(134,142,153,0.32)",
 }  # fmt: skip

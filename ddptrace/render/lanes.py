@@ -13,7 +13,10 @@ import heapq
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ddptrace.load.tables import Intervals
 
@@ -54,6 +57,21 @@ class SpanTrack:
     spans: Intervals
 
 
+@dataclass(frozen=True, slots=True)
+class DeviceTrack:
+    """A row of a device's work, which is apart and in the order of its begins. Columns have shape (n,)."""
+
+    name: str
+    looks: Sequence[Slice]  # each name, category, colour and arguments that occur; the JSON object is left open
+    look: NDArray[np.int64]  # index into `looks`
+    spans: Intervals
+    delay_ns: NDArray[np.int64]  # from launch to begin; `NO_LAUNCH` where no launch was seen
+    flow: NDArray[np.int64]  # the arrow that ends here, 0 for none
+
+
+NO_LAUNCH: Final = np.iinfo(np.int64).min
+
+
 def nested(outer: Slice, children: Sequence[Slice]) -> Unit:
     """`outer` and its `children` in their order, each cut to `outer` and to begin when the one before it has ended."""
     unit, last = [outer], outer.begin_at_ns
@@ -74,6 +92,17 @@ def lay_out(name: str, units: Sequence[Unit]) -> Iterator[Track]:
         lanes[lane].extend(unit)
     for number, slices in enumerate(lanes, start=1):
         yield Track(name if number == 1 else f"{name} · {number}", slices)
+
+
+def apart(spans: Intervals) -> list[NDArray[np.int64]]:
+    """Positions of the spans that share a lane, lane by lane, each in the order of begins. Spans that touch are apart;
+    where all are, that is one lane, and soon found however many they are."""
+    order = np.lexsort((-spans[:, 1], spans[:, 0]))
+    ordered = spans[order]
+    if (ordered[1:, 0] >= ordered[:-1, 1]).all():
+        return [order]
+    lanes = np.array(assign([(begin, end) for begin, end in ordered.tolist()]), np.int64)
+    return [order[lanes == lane] for lane in range(int(lanes.max()) + 1)]
 
 
 def by_begin(unit: Unit) -> tuple[int, int]:

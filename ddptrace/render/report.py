@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import os
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
 
+from ddptrace.analysis.device_digest import device_total
 from ddptrace.analysis.summary import Summary, summarize, typical_steps
 from ddptrace.analysis.tables import Result
-from ddptrace.render import sections
+from ddptrace.render import basis, device_figures, device_sections, sections
 from ddptrace.render.figures import Figure, buckets_figure, parts_figure, phases_figure, steps_figure
+from ddptrace.render.markup import figure_html, section
 from ddptrace.render.timeline import timeline_figure
 from ddptrace.render.whole_file import whole_file
+from ddptrace.render.words import by_order
 
 POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:;"
@@ -23,6 +27,11 @@ POLICY = (
 """What the page may do: nothing but run what is in it. A request would be refused by the browser."""
 TYPICAL = "What each rank computed, and where its communication was meanwhile. Drag to look closer."
 EXPOSED = "Which gradients the step waits for, and what they hold."
+BY_ORDER = (
+    "Which gradients the step waits for. Nothing names the buckets here: they are numbered as they were launched."
+)
+DEVICE = "Where the time of each rank's device went; each instant counts once, as compute where it computed."
+SCOPES = "Device time by what the host was doing when it launched the work."
 BASIS = "Every number above rests on this."
 ELSEWHERE = "The same on a timeline of all ranks: open trace.json.gz in Perfetto. The tables: analysis.json."
 
@@ -50,7 +59,7 @@ def page(result: Result) -> str:
     figures = drawn(result, summary)
     return (
         HEAD.format(policy=POLICY, style=asset("report.css"))
-        + body(result, summary, {figure.key: sections.figure_html(figure) for figure in figures})
+        + body(result, summary, {figure.key: figure_html(figure) for figure in figures})
         + TAIL.format(plotly=plotly_js(), figures=script_json([asdict(f) for f in figures]), script=asset("report.js"))
     )
 
@@ -63,28 +72,49 @@ def drawn(result: Result, summary: Summary) -> list[Figure]:
         steps_figure(result.steps),
         parts_figure(steps),
         phases_figure(steps),
+        device_figures.device_figure(result),
+        device_figures.streams_figure(result),
+        device_figures.matches_figure(result),
+        *device_figures.scope_figures(result),
     )
     return [figure for figure in figures if figure is not None]
 
 
 def body(result: Result, summary: Summary, pictures: dict[str, str]) -> str:
     """The page in the order in which it is read: the answer, what to do, then what it rests on."""
-    section, picture = sections.section, defaultdict(str, pictures)
+    picture, device = defaultdict(str, pictures), device_total(result)
+    exposed = BY_ORDER if by_order(result) else EXPOSED
     return "\n".join((
         sections.run_line(result),
-        sections.headline(summary),
+        sections.headline(summary, device),
         sections.lead(summary),
-        sections.strip(summary),
+        sections.strip(summary, device),
         section("Findings", "What stands out, gravest first.", sections.findings_html(result.findings)),
         section("A typical step", TYPICAL, picture["timeline"]),
-        section("Exposed time per bucket", EXPOSED, picture["buckets"], sections.bucket_table(summary)),
+        section("Exposed time per bucket", exposed, picture["buckets"], sections.bucket_table(summary)),
         section("Every step", "Whether the typical step is typical.", picture["steps"]),
         section("Ranks", "The typical step of each rank.", picture["ranks"]),
         section("Phases", "The same steps by what the training loop was doing.", picture["phases"]),
-        section("What was measured, and how", BASIS, sections.measured_html(result, summary)),
-        section("What was not", "Keep this in mind when you read the numbers.", sections.unmeasured_html(result)),
+        *device_body(result, picture),
+        section("What was measured, and how", BASIS, basis.measured_html(result, summary)),
+        section("What was not", "Keep this in mind when you read the numbers.", basis.unmeasured_html(result)),
         f"<footer>{ELSEWHERE}</footer>",
     ))  # fmt: skip
+
+
+def device_body(result: Result, picture: Mapping[str, str]) -> list[str]:
+    """From the devices as a whole to what each of them worked on, and the collectives of all."""
+    scopes = [html for key, html in picture.items() if key.startswith("scopes-")]
+    tables = device_sections
+    together = picture["matches"], tables.match_table(result)
+    return [
+        section("Device time", DEVICE, picture["device"]),
+        section("Streams", "What ran beside what: each stream of the devices.", picture["streams"]),
+        section("Does the host keep up?", tables.LAUNCHES, tables.launch_table(result)),
+        section("Collectives", tables.collective_sub(result), tables.collective_table(result)),
+        section("The same collective on all ranks", tables.match_sub(result), *together),
+        section("What the device worked for", SCOPES, *scopes),
+    ]
 
 
 def asset(name: str) -> str:

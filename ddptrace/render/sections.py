@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from html import escape
 from typing import Final
 
+from ddptrace.analysis.device_digest import device_parts
+from ddptrace.analysis.launches import LAUNCH_BOUND_RATIO
 from ddptrace.analysis.summary import BucketSummary, Share, Summary
-from ddptrace.analysis.tables import Result
+from ddptrace.analysis.tables import Population, Result
 from ddptrace.load.tables import Finding
-from ddptrace.render.figures import Figure
+from ddptrace.render.markup import table
 from ddptrace.render.words import (
-    EVIDENCE,
     PARTS,
     bucket_numbers,
     counted,
@@ -21,17 +22,19 @@ from ddptrace.render.words import (
     instant,
     millis,
     percent,
+    read_words,
     size,
 )
-from ddptrace.schema import Evidence
 
 EXPOSED_MIN_RATIO: Final = 0.02
 SAME_FINDING_MAX: Final = 5
 PARAMETERS_OPEN_MAX: Final = 2
+FIRST_DATE_UNIX_NS: Final = 10**18  # September 2001
 
 
-def headline(summary: Summary) -> str:
-    number, words, calm = headline_words(summary)
+def headline(summary: Summary, device: Population | None) -> str:
+    """`device`: of all ranks together, for a run without steps."""
+    number, words, calm = headline_words(summary) if summary.parts or device is None else device_words(device)
     return (
         f'<h1><span class="number{" calm" if calm else ""}">{escape(number)}</span> '
         f'<span class="words">{escape(words)}</span></h1>'
@@ -43,21 +46,33 @@ def headline_words(summary: Summary) -> tuple[str, str, bool]:
     exposed = next((part for part in summary.parts if part.name == "exposed_comm"), None)
     if exposed is None:
         return "0 steps", "were found, so there is nothing to break down.", False
+    host_ratio = (summary.host_idle_ns or 0) / summary.window_ns if summary.window_ns else 0.0
+    if host_ratio > max(exposed.ratio, LAUNCH_BOUND_RATIO):
+        return percent(host_ratio), "of the typical step the device waits for the host to launch work.", False
     if not summary.comm_ns:
         return duration(summary.wall_ns), "is the typical step. No communication was measured in it.", True
-    if exposed.ratio < EXPOSED_MIN_RATIO:
-        return (
-            percent(summary.overlap_ratio),
-            "of the communication is hidden behind compute: look elsewhere for time.",
-            True,
-        )
-    return percent(exposed.ratio), "of the typical step waits for communication that nothing hides.", False
+    return waiting_words(exposed.ratio, summary.overlap_ratio, "the typical step")
+
+
+def device_words(device: Population) -> tuple[str, str, bool]:
+    if not device.comm_ns:
+        busy = percent(1 - device.idle_ns / device.span_ns) if device.span_ns else "0 %"
+        return busy, "of the device's time it was busy. No communication and no step was found.", True
+    return waiting_words(device.exposed_ns / (device.span_ns or 1), device.overlap_ratio, "the device's time")
+
+
+def waiting_words(exposed_ratio: float, overlap_ratio: float | None, whole: str) -> tuple[str, str, bool]:
+    if exposed_ratio < EXPOSED_MIN_RATIO:
+        return percent(overlap_ratio), "of the communication is hidden behind compute: look elsewhere for time.", True
+    return percent(exposed_ratio), f"of {whole} waits for communication that nothing hides.", False
 
 
 def lead(summary: Summary) -> str:
     if summary.wall_ns is None:
         return ""
-    said = [f"The typical step takes {duration(summary.wall_ns)}."]
+    on_device = duration(summary.wall_ns) != duration(summary.window_ns)
+    apart = f" on the device ({duration(summary.wall_ns)} on the host)" if on_device else ""
+    said = [f"The typical step takes {duration(summary.window_ns)}{apart}."]
     if summary.comm_ns:
         said.append(
             f"It communicates for {duration(summary.comm_ns)}, {percent(summary.overlap_ratio)} of it behind compute."
@@ -74,11 +89,12 @@ def named(buckets: Sequence[BucketSummary]) -> list[tuple[str, BucketSummary]]:
     return [(f"bucket {number}", bucket) for number, bucket in zip(bucket_numbers(buckets), buckets, strict=True)]
 
 
-def strip(summary: Summary) -> str:
-    """The typical step as one bar, and its key."""
-    parts = [part for part in summary.parts if part.ratio > 0]
+def strip(summary: Summary, device: Population | None) -> str:
+    """The typical step, or without steps the devices' time, as one bar, and its key."""
+    shown = summary.parts or (device_parts(device) if device is not None else ())
+    parts = [part for part in shown if part.ratio > 0]
     pieces = "".join(f'<i class="{part.name}" style="flex:{part.ratio:.6f}"></i>' for part in parts)
-    bar = f'<div class="strip" role="img" aria-label="the typical step">{pieces}</div>'
+    bar = f'<div class="strip" role="img" aria-label="where the time goes">{pieces}</div>'
     return f'{bar}<ul class="key">{"".join(map(key_html, parts))}</ul>' if parts else ""
 
 
@@ -88,28 +104,10 @@ def key_html(part: Share) -> str:
 
 
 def run_line(result: Result) -> str:
-    facts = [
-        f"<b>ddptrace</b><span>run {escape(result.run_id[:12])}</span>",
-        f"<span>{counted(len(result.ranks), 'rank')}</span>",
-        f"<span>{counted(len({row.step for row in result.steps}), 'step')}</span>",
-        f"<span>{instant(result.zero_unix_ns)}</span>",
-    ]
-    return f'<div class="run">{"".join(facts)}</div>'
-
-
-def section(title: str, sub: str, *content: str) -> str:
-    """A section with what it has to show; nothing where it has nothing."""
-    body = "".join(content)
-    return f"<section><h2>{escape(title)}</h2><p class='sub'>{escape(sub)}</p>{body}</section>" if body else ""
-
-
-def figure_html(figure: Figure | None) -> str:
-    if figure is None:
-        return ""
-    return (
-        f'<figure><div id="figure-{figure.key}" style="height:{figure.height_px}px"></div>'
-        f"<figcaption>{escape(figure.caption)}</figcaption></figure>"
-    )
+    """Without a date where the clock of the files counts from none."""
+    date = [instant(result.zero_unix_ns)] if result.zero_unix_ns > FIRST_DATE_UNIX_NS else []
+    facts = "".join(f"<span>{escape(word)}</span>" for word in (*read_words(result), *date))
+    return f'<div class="run"><b>ddptrace</b>{facts}</div>'
 
 
 def findings_html(findings: Sequence[Finding]) -> str:
@@ -138,18 +136,7 @@ def finding_html(finding: Finding) -> str:
     )
 
 
-def table(heads: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]]) -> str:
-    """`heads` are title and class of each column; cells are HTML."""
-    top = "".join(f'<th class="{kind}">{escape(title)}</th>' for title, kind in heads)
-    body = "".join(
-        "<tr>"
-        + "".join(f'<td class="{kind}">{cell}</td>' for cell, (_, kind) in zip(row, heads, strict=True))
-        + "</tr>"
-        for row in rows
-    )
-    return f'<div class="scroll"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
-
-
+NAMES: Final = ("parameters", "names")
 BUCKET_HEADS: Final = (
     ("bucket", ""),
     ("exposed ms", ""),
@@ -158,14 +145,18 @@ BUCKET_HEADS: Final = (
     ("hidden", ""),
     ("queue ms", ""),
     ("size", ""),
-    ("parameters", "names"),
+    NAMES,
     ("evidence", ""),
 )
 
 
 def bucket_table(summary: Summary) -> str:
+    """Without the column of parameters where nothing names them."""
     rows = [bucket_cells(name, bucket) for name, bucket in named(summary.buckets)]
-    return table(BUCKET_HEADS, rows) if rows else ""
+    if any(bucket.parameters for bucket in summary.buckets):
+        return table(BUCKET_HEADS, rows)
+    at = BUCKET_HEADS.index(NAMES)
+    return table(BUCKET_HEADS[:at] + BUCKET_HEADS[at + 1 :], (row[:at] + row[at + 1 :] for row in rows)) if rows else ""
 
 
 def bucket_cells(name: str, bucket: BucketSummary) -> list[str]:
@@ -189,59 +180,3 @@ def parameters_html(names: Sequence[str]) -> str:
         return whole
     ends = f"<code>{escape(names[0])}</code> … <code>{escape(names[-1])}</code>"
     return f"{ends}<details><summary>all {len(names)} parameters</summary>{whole}</details>"
-
-
-def measured_html(result: Result, summary: Summary) -> str:
-    """What the numbers rest on."""
-    facts = [
-        ("typical step", f"{summary.population}: {counted(summary.steps, 'rank step')} of {len(result.steps):,}"),
-        ("compute", compute_words(result)),
-        *evidence_facts(result),
-        ("an exposed instant", "is charged to one running collective, the one that started first"),
-        ("schema", f"{result.schema}, run {result.run_id}"),
-    ]
-    return "<dl>" + "".join(f"<dt>{escape(term)}</dt><dd>{escape(words)}</dd>" for term, words in facts) + "</dl>"
-
-
-def compute_words(result: Result) -> str:
-    profiled = sum(row.profiled for row in result.steps)
-    if not profiled:
-        return "taken from forward, backward and optimizer phases without waits: coarse, no step was profiled"
-    rest = "; from phases, coarser, in the others" if profiled < len(result.steps) else ""
-    return f"from a profiler window in {profiled:,} of {counted(len(result.steps), 'rank step')}{rest}"
-
-
-def evidence_facts(result: Result) -> Iterator[tuple[str, str]]:
-    counts = Counter(row.evidence for row in result.collectives)
-    for evidence in Evidence:
-        if counts[evidence]:
-            yield f"evidence {evidence}", f"{counted(counts[evidence], 'collective')}: {EVIDENCE[evidence]}"
-
-
-def unmeasured_html(result: Result) -> str:
-    lines = list(unmeasured(result))
-    return f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in lines)}</ul>" if lines else ""
-
-
-def unmeasured(result: Result) -> Iterator[str]:
-    """What is missing from the numbers, each in a sentence."""
-    unknown = sum(row.evidence is None for row in result.collectives)
-    outside = sum(row.step is None for row in result.collectives)
-    coarse = sum(not row.profiled for row in result.steps)
-    missing = (result.world_size or len(result.ranks)) - len(result.ranks)
-    dropped = sum(row.dropped for row in result.ranks)
-    unclean = [str(row.rank) for row in result.ranks if not row.clean]
-    if unknown:
-        some = f"{counted(unknown, 'collective')} of {len(result.collectives):,}"
-        yield f"When {some} ran is unknown: they count as no communication."
-    if outside:
-        yield f"{counted(outside, 'collective')} ran outside every step and belong to none."
-    if coarse:
-        yield f"{counted(coarse, 'rank step')} had no profiler window: what they computed is known by phase only."
-    if missing > 0:
-        yield f"{counted(missing, 'rank')} of {result.world_size} left nothing to read."
-    if dropped:
-        yield f"{counted(dropped, 'record')} were lost while training."
-    if unclean:
-        yield f"These ranks did not end their trace: {', '.join(unclean[:20])}{' …' if len(unclean) > 20 else ''}."
-    yield "Clocks of different hosts are not aligned: compare instants of one host only."

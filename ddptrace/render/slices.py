@@ -9,7 +9,7 @@ from typing import Any
 
 from ddptrace.analysis.tables import BucketRow, CollectiveRow, PhaseRow, StepRow
 from ddptrace.render.lanes import Slice, Unit, nested, quoted
-from ddptrace.render.words import bucket_name, duration, size, some_of
+from ddptrace.render.words import bucket_name, duration, op_name, size, some_of
 
 PHASE_COLOURS = {"data": "yellow", "forward": "rail_response", "backward": "rail_animation", "optimizer": "rail_load"}
 NAMES = {kind: tuple(entry.name for entry in fields(kind)) for kind in (StepRow, BucketRow, CollectiveRow)}
@@ -89,7 +89,7 @@ def collective_slice(row: CollectiveRow) -> Slice:
 
 
 def collective_name(row: CollectiveRow) -> str:
-    return f"{row.op.rstrip('_')} · {size(row.nbytes)}"
+    return f"{op_name(row.op)} · {size(row.nbytes)}"
 
 
 def wait_slice(row: BucketRow | CollectiveRow, begin: int, end: int, several_reducers: bool) -> Slice:

@@ -1,33 +1,42 @@
-"""What a person understands in ten seconds, in at most 96 columns of plain text."""
+"""What a person understands in ten seconds, in at most `WIDTH` columns of plain text."""
 
 from __future__ import annotations
 
+import itertools
 import textwrap
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
 from ddptrace.analysis.summary import BucketSummary, RankSummary, Share, Summary, summarize
 from ddptrace.analysis.tables import Result
+from ddptrace.errors import printable
 from ddptrace.load.tables import Finding
+from ddptrace.render.device_lines import collective_lines, device_lines, scope_lines
+from ddptrace.render.islands import apart_words, islands
+from ddptrace.render.tracks import by_rank
 from ddptrace.render.words import (
     EVIDENCE,
     PARTS,
+    WIDTH,
     bucket_numbers,
-    counted,
+    by_order,
     duration,
     gravest_first,
     millis,
     percent,
-    printable,
+    read_words,
+    shortened,
     size,
 )
 
-WIDTH: Final = 96
 BAR: Final = 40
 MOST_BUCKETS: Final = 5
 MOST_RANKS: Final = 8
 MOST_FINDINGS: Final = 6
-ADVICE: Final = ("late-rank", "exposed-bucket", "exposed-communication", "well-hidden")
+ADVICE: Final = (
+    "waiting-for-ranks", "late-rank", "exposed-bucket", "exposed-communication", "launch-bound", "well-hidden",
+)  # fmt: skip
 """Findings that say what to do next; they have a place of their own."""
 
 
@@ -36,11 +45,15 @@ def summary_text(result: Result) -> str:
     summary = summarize(result)
     advice = [finding for finding in result.findings if finding.code in ADVICE]
     others = [finding for finding in result.findings if finding.code not in ADVICE]
+    device = list(device_lines(result))
     sections = [
-        [title(result)],
-        list(step_lines(summary)),
-        list(bucket_lines(summary.buckets)),
+        [title(result), *textwrap.wrap(apart_words(islands(by_rank(result))), WIDTH)],
+        list(step_lines(summary)) if result.steps or not device else [],
+        list(bucket_lines(summary.buckets, by_order(result))),
         list(rank_lines(summary.ranks)),
+        device,
+        list(collective_lines(result)),
+        list(scope_lines(result)),
         list(finding_lines("Findings", gravest_first(others))),
         list(finding_lines("Look at next", advice)),
     ]
@@ -48,8 +61,7 @@ def summary_text(result: Result) -> str:
 
 
 def title(result: Result) -> str:
-    counts = counted(len(result.ranks), "rank"), counted(len({row.step for row in result.steps}), "step")
-    return " · ".join(("ddptrace", f"run {printable(result.run_id[:8])}", *counts))
+    return " · ".join(("ddptrace", *read_words(result)))
 
 
 def step_lines(summary: Summary) -> Iterator[str]:
@@ -57,7 +69,10 @@ def step_lines(summary: Summary) -> Iterator[str]:
     if summary.window_ns is None:
         yield "No step was found, so there is nothing to break down."
         return
-    yield f"Typical step {duration(summary.wall_ns)}  (mean of {summary.steps:,} rank-steps: {summary.population})"
+    mean = f"(mean of {summary.steps:,} rank-steps: {summary.population})"
+    yield f"Typical step {duration(summary.window_ns)}  {mean}"
+    if duration(summary.wall_ns) != duration(summary.window_ns):
+        yield f"  on the device, from the end of one step's work to the next; {duration(summary.wall_ns)} on the host"
     for part in summary.parts:
         if part.ns or part.name != "exposed_memory":
             yield part_line(part)
@@ -92,13 +107,15 @@ def overlap_words(summary: Summary) -> str:
     )
 
 
-def bucket_lines(buckets: Sequence[BucketSummary]) -> Iterator[str]:
-    """The buckets that the step waits for, worst first."""
+def bucket_lines(buckets: Sequence[BucketSummary], by_order: bool) -> Iterator[str]:
+    """The buckets that the step waits for, worst first; `by_order`: nothing names them."""
     exposed = [bucket for bucket in buckets if bucket.exposed_charged_ns]
     if not exposed:
         return
-    yield f"Most exposed buckets  ({min(MOST_BUCKETS, len(exposed))} of {len(buckets)})"
-    yield f"  {'bucket':<20} {'size':>8}  {'exposed ms':>10}  {'of step':>7}  {'hidden':>6}  last parameter"
+    how, named = (", numbered as launched", "") if by_order else ("", "last parameter")
+    yield f"Most exposed buckets  ({min(MOST_BUCKETS, len(exposed))} of {len(buckets)}{how})"
+    heads = f"{'bucket':<20} {'size':>8}  {'exposed ms':>10}  {'of step':>7}  {'hidden':>6}"
+    yield f"  {heads}  {named}".rstrip()
     for name, bucket in zip(bucket_numbers(exposed), exposed[:MOST_BUCKETS], strict=False):
         figures = f"{millis(bucket.exposed_charged_ns):>10}  {percent(bucket.step_ratio):>7}  {hidden_words(bucket):>6}"
         last = shortened(printable(bucket.parameters[-1]), WIDTH - 63) if bucket.parameters else ""
@@ -107,11 +124,6 @@ def bucket_lines(buckets: Sequence[BucketSummary]) -> Iterator[str]:
 
 def hidden_words(bucket: BucketSummary) -> str:
     return percent(bucket.hidden_ns / bucket.comm_ns if bucket.comm_ns and bucket.hidden_ns is not None else None)
-
-
-def shortened(name: str, most: int) -> str:
-    """The end of a long name: there parameters differ."""
-    return name if len(name) <= most else "…" + name[1 - most :]
 
 
 def rank_lines(ranks: Sequence[RankSummary]) -> Iterator[str]:
@@ -128,12 +140,20 @@ def rank_lines(ranks: Sequence[RankSummary]) -> Iterator[str]:
         yield f"  {rank.rank:<6} {times} {millis(rank.idle_ns):>9} {percent(rank.overlap_ratio):>7}"
 
 
+def placed(finding: Finding) -> str:
+    """With the file that it is about, where it does not say so itself."""
+    file = finding.where.rpartition(", ")[2]
+    return f"{file}: {finding.message}" if ".json" in file and file not in finding.message else finding.message
+
+
 def finding_lines(heading: str, findings: Sequence[Finding]) -> Iterator[str]:
+    """What several files or ranks have in common is said once."""
     if not findings:
         return
     yield heading
-    for finding in findings[:MOST_FINDINGS]:
-        told = f"{printable(finding.message)}"
-        yield from textwrap.wrap(told, WIDTH, initial_indent=f"  {finding.severity:<8} ", subsequent_indent=" " * 11)
-    if len(findings) > MOST_FINDINGS:
-        yield f"  … and {len(findings) - MOST_FINDINGS} more in the report"
+    times = Counter((finding.severity, placed(finding)) for finding in findings)
+    for (severity, message), count in itertools.islice(times.items(), MOST_FINDINGS):
+        told = printable(message) + (f" ({count} times)" if count > 1 else "")
+        yield from textwrap.wrap(told, WIDTH, initial_indent=f"  {severity:<8} ", subsequent_indent=" " * 11)
+    if len(times) > MOST_FINDINGS:
+        yield f"  … and {len(times) - MOST_FINDINGS} more in the report"

@@ -15,12 +15,11 @@ from dataclasses import dataclass, field
 from statistics import mean, median
 from typing import Any, Final
 
-import numpy as np
-
 from ddptrace.analysis.intervals import EMPTY, clip, pairs, subtract, union
 from ddptrace.analysis.summary import typical_steps
 from ddptrace.analysis.tables import BucketRow, PhaseRow, Result, StepRow
 from ddptrace.load.tables import Intervals
+from ddptrace.render.density import Shade, shade, simplified
 from ddptrace.render.figures import COLOURS, MARKS_MAX, Figure, axis, layout, ms, plain
 from ddptrace.render.lanes import assign
 from ddptrace.render.slices import collective_name
@@ -30,8 +29,6 @@ RANKS_MAX: Final = 8
 ITEMS_MAX: Final = 300
 COMPUTE_MARKS_MAX: Final = 100
 EXPOSED_MARKS_MAX: Final = 60
-SEEN_MIN_RATIO: Final = 1 / 1500
-"""Of the drawing's width: what is narrower than this would be drawn wider than it is."""
 PX_PER_ROW: Final = 34
 ROW_GAP: Final = 0.12
 PHASE_ROW, LIFE_ROW, WORK_ROW = 0.62, 0.2, 0.85
@@ -59,12 +56,12 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Lot:
-    """What is drawn of one rank; `compute` without the pauses that are too short to see."""
+    """What is drawn of one rank."""
 
     step: StepRow
     phases: list[PhaseRow]
     items: list[Item]
-    compute: Intervals
+    compute: Shade
 
 
 Bar = tuple[int, int, float, float, str, str]
@@ -150,7 +147,7 @@ def lot_of(step: StepRow, phases: list[PhaseRow], items: list[Item], compute: In
     items = sorted(items, key=lambda item: item.begin - item.end)[:ITEMS_MAX]
     end = max([step.end_at_ns, *(item.end for item in items)])
     spans = clip(union(compute), step.begin_at_ns, end)
-    drawn = simplified(spans, COMPUTE_MARKS_MAX, (end - step.begin_at_ns) * SEEN_MIN_RATIO)
+    drawn = shade(spans, step.begin_at_ns, end, COMPUTE_MARKS_MAX)
     return Lot(step, phases, sorted(items, key=lambda item: (item.begin, item.end)), drawn)
 
 
@@ -192,8 +189,10 @@ def draw(canvas: Canvas, lot: Lot, zero: int) -> None:
         canvas.add(kind, span, place, PHASE_ROW, f"{name} {duration(span[1] - span[0])}", inside)
     draw_gradients(canvas, lot)
     place = canvas.row("compute", WORK_ROW)
-    for begin, end in lot.compute.tolist():
-        canvas.add("compute", (begin, end), place, WORK_ROW, f"compute {duration(end - begin)}")
+    for begin, end, ratio in lot.compute.bars:
+        low = place + WORK_ROW * (1 - ratio) / 2
+        words = f"compute {duration((end - begin) * ratio)} of {duration(end - begin)}"
+        canvas.add("compute", (begin, end), low, WORK_ROW * ratio, words if ratio < 1 else words.split(" of ")[0])
     draw_communication(canvas, lot)
     canvas.depth += 0.5
 
@@ -221,18 +220,9 @@ def draw_communication(canvas: Canvas, lot: Lot) -> None:
             canvas.add(kind, (item.begin, item.end), places[lane], WORK_ROW, item.words, inside)
     for number, place in enumerate(places):
         spans = pairs((item.begin, item.end) for item, lane in zip(lot.items, lanes, strict=True) if lane == number)
-        exposed = simplified(subtract(union(spans), lot.compute), EXPOSED_MARKS_MAX // len(places) or 1, 0)
+        exposed = simplified(subtract(union(spans), lot.compute.covered), EXPOSED_MARKS_MAX // len(places) or 1, 0)
         for begin, end in exposed.tolist():
             canvas.add("exposed_comm", (begin, end), place, WORK_ROW, "")
-
-
-def simplified(spans: Intervals, most: int, gap_min_ns: float) -> Intervals:
-    """A union of at most `most` intervals, for drawing: gaps below `gap_min_ns` and the narrowest ones are closed."""
-    gaps = spans[1:, 0] - spans[:-1, 1]
-    order = np.argsort(gaps, kind="stable")[max(0, len(gaps) - (most - 1)) :]
-    keep = np.sort(order[gaps[order] >= gap_min_ns])
-    begins = np.concatenate((spans[:1, 0], spans[keep + 1, 0]))
-    return np.column_stack((begins, np.concatenate((spans[keep, 1], spans[-1:, 1]))))
 
 
 def traces(canvas: Canvas) -> list[dict[str, Any]]:
@@ -268,4 +258,6 @@ def caption(chosen: int, lots: Sequence[Lot], present: Sequence[StepRow]) -> str
         said += f" The first {counted(len(lots), 'rank')} of {len(present)}."
     if any(len(lot.items) == ITEMS_MAX for lot in lots):
         said += f" Of each rank's communication the {ITEMS_MAX} longest."
+    if any(ratio < 1 for lot in lots for *_, ratio in lot.compute.bars):
+        said += " Where a rank's compute is mostly pauses, its height is the share of the time in which it computed."
     return said + " Numbers are bucket indices. Pauses in compute that are too short to see are closed in the drawing."

@@ -6,7 +6,7 @@ host waits                                          | waits |
 compute         | ███ ██████ ██████ ████████ ████████       ████████  |
 bucket gradients               | ready |q|──┐  | ready |queue|─┐         per bucket: first gradient → launch → exec
 bucket communication                     ┌─▶| exec      |  exec     |    the bucket on the wire
-other collectives, and the backend's own ranges
+other collectives, the backend's own ranges, and the devices' streams
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 
 from ddptrace.analysis.intervals import union
 from ddptrace.analysis.tables import Activity, BucketRow, CollectiveRow, PhaseRow, RankRow, Result, StepRow
-from ddptrace.render.lanes import Slice, SpanTrack, Track, Unit, lay_out
+from ddptrace.render.device_tracks import device_tracks
+from ddptrace.render.lanes import DeviceTrack, Slice, SpanTrack, Track, Unit, lay_out
 from ddptrace.render.slices import (
     bucket_slice,
     collective_slice,
@@ -28,6 +29,8 @@ from ddptrace.render.slices import (
     step_slice,
     wait_slice,
 )
+
+AnyTrack = Track | SpanTrack | DeviceTrack
 
 
 @dataclass(slots=True)
@@ -58,28 +61,7 @@ def by_rank(result: Result) -> list[RankRows]:
     return [found[rank] for rank in sorted(found)]
 
 
-def first_instant(rows: RankRows) -> int:
-    """The earliest instant that is drawn, 0 where nothing was before the run's zero."""
-    buckets = ((b.launch_at_ns, b.first_ready_at_ns, b.ready_at_ns, b.exec_start_at_ns) for b in rows.buckets)
-    collectives = ((c.launch_at_ns, c.exec_start_at_ns) for c in rows.collectives)
-    instants = itertools.chain(
-        (step.begin_at_ns for step in rows.steps),
-        (phase.begin_at_ns for phase in rows.phases),
-        (begin for _, begin, _ in waits(rows)),
-        itertools.chain.from_iterable(buckets),
-        itertools.chain.from_iterable(collectives),
-        activity_begins(rows.activity),
-    )
-    return min(0, min((at for at in instants if at is not None), default=0))
-
-
-def activity_begins(activity: Activity | None) -> list[int]:
-    if activity is None:
-        return []
-    return [*activity.compute[:1, 0].tolist(), *(begin for _, _, begin, _, _ in activity.backend)]
-
-
-def rank_tracks(rows: RankRows, flows: Iterator[int], several_reducers: bool) -> Iterator[Track | SpanTrack]:
+def rank_tracks(rows: RankRows, flows: Iterator[int], several_reducers: bool) -> Iterator[AnyTrack]:
     """`flows` gives each arrow from a bucket's launch to its communication a number of its own."""
     yield from lay_out("steps", [(step_slice(step),) for step in rows.steps])
     yield from lay_out("phases", [(phase_slice(phase),) for phase in rows.phases])
@@ -92,6 +74,7 @@ def rank_tracks(rows: RankRows, flows: Iterator[int], several_reducers: bool) ->
     others = [row for row in rows.collectives if row.bucket is None]
     yield from lay_out("other collectives", [(collective_slice(row),) for row in others])
     yield from backend_tracks(rows.activity)
+    yield from device_tracks(rows.activity.device if rows.activity else (), flows)
 
 
 def compute_tracks(activity: Activity | None) -> Iterator[SpanTrack]:
@@ -112,8 +95,12 @@ def waits(rows: RankRows) -> Iterator[tuple[BucketRow | CollectiveRow, int, int]
 
 
 def backend_tracks(activity: Activity | None) -> Iterator[Track]:
+    """The backend's ranges by lane. Those on a device's stream are drawn there."""
     lanes: defaultdict[str, list[Unit]] = defaultdict(list)
+    streams = {stream for work in activity.device for stream in work.streams} if activity else set()
     for lane, name, begin, end, seq in () if activity is None else activity.backend:
+        if lane in streams:
+            continue
         lanes[lane].append((Slice(name, "backend", begin, end, f'{{"seq":{seq}}}', "rail_response"),))
     for lane in sorted(lanes):
         yield from lay_out(f"backend: {lane}", lanes[lane])

@@ -8,11 +8,14 @@ from datetime import UTC, datetime
 from typing import Final
 
 from ddptrace.analysis.summary import BucketSummary
-from ddptrace.analysis.tables import BucketRow
-from ddptrace.load.tables import Finding
+from ddptrace.analysis.tables import BucketRow, Result
+from ddptrace.errors import printable
+from ddptrace.load.tables import Finding, Identity
 from ddptrace.schema import Evidence
 
 NOT_MEASURED: Final = "-"
+WIDTH: Final = 96
+"""Of the terminal, in columns."""
 
 EVIDENCE: Final = {
     Evidence.DEVICE: "kernels on the device, linked by correlation id",
@@ -20,6 +23,20 @@ EVIDENCE: Final = {
     Evidence.CALLBACK: "ends measured, starts inferred from the queue's order: approximate",
     Evidence.HOST: "seen from the host only, launch to end of wait: an upper bound",
 }
+IDENTITY: Final = {
+    Identity.RECORDED: "ddptrace's own record of the call",
+    Identity.ARGUMENTS: "the arguments of its kernel or of the backend's range",
+    Identity.ANNOTATION: "the range around its launch (nccl:… or gloo:…)",
+    Identity.NAME: "its kernel's name alone: bytes and group are not known",
+}
+"""What tells which collective it was."""
+IDENTIFIED: Final = {
+    Identity.RECORDED: "ddptrace's record",
+    Identity.ARGUMENTS: "arguments",
+    Identity.ANNOTATION: "annotation",
+    Identity.NAME: "the kernel's name",
+}
+"""The same in short."""
 PARTS: Final = {
     "compute": "compute",
     "exposed_comm": "exposed communication",
@@ -39,6 +56,12 @@ def duration(ns: float | None) -> str:
     return f"{ns:.0f} ns"
 
 
+def long_time(ns: int) -> str:
+    """A time that may be years: `412 days`."""
+    days = ns / 86_400e9
+    return duration(ns) if days < 2 else f"{days:,.0f} days"
+
+
 def millis(ns: float | None) -> str:
     """A time in ms whatever its size, for columns that are compared."""
     return NOT_MEASURED if ns is None else f"{ns / 1e6:,.2f}" if abs(ns) < 9.995e6 else f"{ns / 1e6:,.1f}"
@@ -52,6 +75,17 @@ def size(nbytes: int | None) -> str:
         if nbytes >= 0.9995 * unit_nbytes:
             return f"{three_figures(nbytes / unit_nbytes)} {unit}"
     return f"{nbytes} B"
+
+
+def size_range(least: int | None, most: int | None) -> str:
+    """`448 B – 1.58 MB`, or one size where they read the same."""
+    ends = dict.fromkeys((size(least), size(most)))
+    return " – ".join(ends)
+
+
+def rate(bytes_per_s: float | None) -> str:
+    """A bandwidth in the unit that fits it: `12.3 GB/s`."""
+    return NOT_MEASURED if bytes_per_s is None else f"{size(round(bytes_per_s))}/s"
 
 
 def three_figures(value: float) -> str:
@@ -70,8 +104,17 @@ def counted(n: int, one: str, many: str | None = None) -> str:
     return f"{n:,} {one if n == 1 else many or one + 's'}"
 
 
+def calls_words(calls: float) -> str:
+    """A mean of counts, `3` or `0.62`."""
+    return f"{calls:,.0f}" if calls >= 100 or calls == round(calls) else f"{calls:.2g}"
+
+
 def instant(unix_ns: int) -> str:
-    return datetime.fromtimestamp(unix_ns // 10**9, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    """The date, or where a clock tells one that no calendar has, the number."""
+    try:
+        return datetime.fromtimestamp(unix_ns // 10**9, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (ValueError, OverflowError, OSError):
+        return f"{unix_ns} ns since 1970"
 
 
 def bucket_name(row: BucketRow, several_reducers: bool) -> str:
@@ -79,8 +122,9 @@ def bucket_name(row: BucketRow, several_reducers: bool) -> str:
 
 
 @functools.lru_cache(4096)
-def named_bucket(reducer: int | None, index: int, nbytes: int) -> str:
-    return ("" if reducer is None else f"reducer {reducer} ") + f"bucket {index} · {size(nbytes)}"
+def named_bucket(reducer: int | None, index: int, nbytes: int | None) -> str:
+    sized = "" if nbytes is None else f" · {size(nbytes)}"
+    return ("" if reducer is None else f"reducer {reducer} ") + f"bucket {index}{sized}"
 
 
 def bucket_numbers(buckets: Sequence[BucketSummary]) -> list[str]:
@@ -94,15 +138,38 @@ def bucket_numbers(buckets: Sequence[BucketSummary]) -> list[str]:
     ]
 
 
+def host_words(host: str) -> str:
+    """` · node0`, or nothing where nobody said on which host it was."""
+    return f" · {host}" if host not in ("", "?") else ""
+
+
+def op_name(op: str) -> str:
+    """An op as people write it: torch's own names may end in an underscore."""
+    return op.rstrip("_") or op
+
+
+def read_words(result: Result) -> list[str]:
+    """What was read, in a few counts: a run by its id, traces that others recorded by the number of their files."""
+    counts = [counted(len(result.ranks), "rank"), counted(len({row.step for row in result.steps}), "step")]
+    if not result.recorded:
+        return [*counts, counted(sum(row.windows for row in result.ranks), "file")]
+    return [f"run {printable(result.run_id[:8])}", *counts] if result.run_id else counts
+
+
+def by_order(result: Result) -> bool:
+    """Buckets are known only by the order of their launch."""
+    return any(row.identity == "order" for row in result.buckets)
+
+
 def some_of(names: Sequence[str], most: int = 8) -> str:
     """The first names and how many more there are: a bucket can hold hundreds."""
     rest = len(names) - most
     return ", ".join(names[:most]) + (f" … and {rest} more" if rest > 0 else "")
 
 
-def printable(name: str) -> str:
-    """A name from a trace without anything that a terminal would obey."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
+def shortened(name: str, most: int) -> str:
+    """The end of a long name: there names of parameters and modules differ."""
+    return name if len(name) <= most else "…" + name[1 - most :]
 
 
 def gravest_first(findings: Sequence[Finding]) -> list[Finding]:

@@ -6,15 +6,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from made_device import KERNELS, make_device_result, without_steps
 
 from ddptrace.analysis import Result
 from ddptrace.render.report import write_report
 from tests.devtools import Browser
 from tests.made import empty_result, make_result
+from tests.unit.test_render_device_report import evil_device_result
 from tests.unit.test_render_report import EVIL, evil_result
 
 DRAWN = "[...document.querySelectorAll('figure > div')].every(div => div.querySelectorAll('.main-svg').length > 0)"
 FIGURES = "document.querySelectorAll('figure > div').length"
+WIDE_TABLES = "[...document.querySelectorAll('.scroll')].filter(box => box.scrollWidth > box.clientWidth).length"
 HOVER_ALL = """
 (async () => {
   const shown = [];
@@ -77,6 +80,33 @@ def test_a_name_made_of_markup_is_shown_and_not_obeyed(browser: Browser, tmp_pat
     assert all(name in shown for name in EVIL[:3])
     # AND nothing of it ran, nothing was asked for, and no element came of it
     seen = browser.seen((tmp_path / "report.html").resolve().as_uri())
+    assert (seen.requests, seen.errors) == ([], [])
+    assert browser.value("window.hacked === undefined")
+    assert browser.value("document.querySelectorAll('img, a[href^=javascript]').length") == 0
+
+
+def test_the_pictures_of_devices_draw(browser: Browser, tmp_path: Path) -> None:
+    result = make_device_result(8, 4, (*KERNELS, "Linear_0", "## forward ##", "aten::linear"))
+    seen = browser.open(report(result, tmp_path))
+    assert (seen.requests, seen.errors) == ([], [])
+    # five of the steps, then device, streams, matches and three kinds of scopes
+    assert browser.value(FIGURES) == 5 + 6
+    assert browser.value(DRAWN)
+    assert browser.value(WIDE_TABLES) == 0
+
+
+def test_devices_without_steps_open(browser: Browser, tmp_path: Path) -> None:
+    seen = browser.open(report(without_steps(make_device_result(2, 3)), tmp_path))
+    assert (seen.requests, seen.errors) == ([], [])
+    assert browser.value(FIGURES) == 3
+    assert browser.value(DRAWN)
+
+
+def test_a_name_from_a_device_is_shown_and_not_obeyed(browser: Browser, tmp_path: Path) -> None:
+    browser.open(report(evil_device_result(), tmp_path))
+    shown = "".join(browser.value(HOVER_ALL))
+    seen = browser.seen((tmp_path / "report.html").resolve().as_uri())
+    assert all(name in shown for name in EVIL[:2])
     assert (seen.requests, seen.errors) == ([], [])
     assert browser.value("window.hacked === undefined")
     assert browser.value("document.querySelectorAll('img, a[href^=javascript]').length") == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,8 +42,10 @@ def test_when_the_disk_fills_training_goes_on_and_the_finding_says_what_was_lost
     with ddptrace.trace(small_disk / "run"):
         train(10)
         recorder = session._current.recorder  # type: ignore[union-attr]
-        for _ in range(200_000):  # more records than two segments hold
+        for number in range(200_000):  # more records than two segments hold
             recorder.event(0xFF, 0, 0, 1, 1)
+            if number % 1000 == 0:
+                time.sleep(0.001)  # as training does: a segment that fills within a moment has no room for the keeper
         assert train(50) == 50
     result = ddptrace.analyze(small_disk / "run")
     messages = {finding.code: finding.message for finding in result.findings}

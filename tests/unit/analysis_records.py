@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ddptrace.analysis.intervals import union
 from ddptrace.load.tables import (
     Call,
+    DeviceWork,
     ExecRange,
     Group,
     HookCall,
@@ -24,6 +27,7 @@ from ddptrace.load.tables import (
     Run,
     StepMark,
     Window,
+    Work,
 )
 from ddptrace.schema import Evidence, Phase, StepEnd
 
@@ -85,6 +89,56 @@ def window(begin: int, end: int, *compute: tuple[int, int], memory: Iterable[tup
     return Window("kineto-0.json.gz", begin, end, spans(*compute), spans(*memory), False)
 
 
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One kernel, copy or fill; `launch` is the begin and end of the host's call, None where the file has none."""
+
+    begin: int
+    end: int
+    launch: tuple[int, int] | None = None
+    kind: Work = Work.COMPUTE
+    stream: str = "0:7"
+    name: str = "gemm"
+    module: str | None = None
+    annotation: str | None = None
+    operator: str | None = None
+
+
+def comm_piece(begin: int, end: int, launch: tuple[int, int] | None = None, stream: str = "0:20") -> Piece:
+    return Piece(begin, end, launch, Work.COMM, stream, "ncclDevKernel_AllReduce")
+
+
+def device_work(*pieces: Piece) -> DeviceWork:
+    pieces = tuple(sorted(pieces, key=lambda piece: piece.begin))
+    names = tuple(
+        dict.fromkeys(n for p in pieces for n in (p.name, p.module, p.annotation, p.operator) if n is not None)
+    )
+    streams = tuple(dict.fromkeys(piece.stream for piece in pieces))
+    told = [[-1 if n is None else names.index(n) for n in (p.name, p.module, p.annotation, p.operator)] for p in pieces]
+    numbers = [(p.begin, p.end, *(p.launch or (0, 0)), streams.index(p.stream)) for p in pieces]
+    begin, end, launch_begin, launch_end, stream = np.array(numbers, np.int64).reshape(-1, 5).T
+    name, module, annotation, operator = np.array(told, np.int64).reshape(-1, 4).T
+    return DeviceWork(
+        np.array([piece.kind for piece in pieces], np.uint8), stream, begin, end,
+        np.array([piece.launch is not None for piece in pieces], np.bool_), launch_begin, launch_end,
+        name, module, annotation, operator, streams, names,
+    )  # fmt: skip
+
+
+def gpu_window(begin: int, end: int, *pieces: Piece, file: str = "kineto-0.json.gz") -> Window:
+    compute, memory = (
+        union(spans(*((piece.begin, piece.end) for piece in pieces if piece.kind == kind)))
+        for kind in (Work.COMPUTE, Work.MEMORY)
+    )
+    return Window(file, begin, end, compute, memory, True, device_work(*pieces))
+
+
+def gpu_call(seq: int, launch: int, ran: tuple[int, int], **fields: Any) -> Call:
+    """A collective that a device carried out."""
+    known: dict[str, Any] = {"exec": ExecRange(*ran, Evidence.DEVICE, "ncclDevKernel_AllReduce", "0:20")}
+    return call(seq, launch, **(known | fields))
+
+
 def pause(begin: int, end: int) -> Pause:
     return Pause(begin, end, "starting the profiler")
 
@@ -94,9 +148,10 @@ def rank(number: int = 0, *, threads: int | None = 2, clean: bool = True, **fiel
         ("steps", "phases", "calls", "hooks", "ready", "reducers", "windows", "pauses"), ()
     )
     known["groups"] = (Group("0", (0, 1), "gloo", threads),)
+    recorded = fields.pop("recorded", True)
     listed = {name: tuple(value) for name, value in (known | fields).items()}
     return RankRun(rank=number, host="node0", pid=4000, device="cpu", clean=clean, dropped=0, begin_at_ns=0,
-                   end_at_ns=1000, **listed)  # fmt: skip
+                   end_at_ns=1000, recorded=recorded, **listed)  # fmt: skip
 
 
 def run(*ranks: RankRun, world_size: int | None = 2, findings: Iterable[Any] = ()) -> Run:

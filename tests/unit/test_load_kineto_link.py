@@ -17,7 +17,7 @@ from ddptrace.load.backend_ranges import BackendRange, OpenCall, assign, in_thre
 from ddptrace.load.completion import known_over_by
 from ddptrace.load.kineto import read_kineto
 from ddptrace.load.link import Joined, join_window
-from ddptrace.load.tables import Call, PhaseMark
+from ddptrace.load.tables import Call, PhaseMark, Work
 from ddptrace.schema import Evidence, Phase
 
 ZERO_UNIX_NS = 1_790_857_026_000_000_000
@@ -172,6 +172,10 @@ def test_on_a_device_the_exec_is_the_hull_of_the_communication_kernels_launched_
     assert joined.on_device
     assert joined.compute.tolist() == [[480, 900]]
     assert joined.memory.tolist() == [[950, 990]]
+    assert joined.device is not None
+    kinds = [Work.COMM, Work.COMPUTE, Work.COMM, Work.COMPUTE, Work.COMM, Work.COMM, Work.MEMORY]
+    assert joined.device.kind.tolist() == kinds
+    assert joined.device.launch_begin_at_ns.tolist() == [0, 160, 120, 300, 140, 330, 0]
     (finding,) = joined.findings
     assert (finding.code, finding.severity, finding.message[:23]) == (
         "exec-unclaimed",
@@ -182,7 +186,7 @@ def test_on_a_device_the_exec_is_the_hull_of_the_communication_kernels_launched_
 
 def test_a_window_without_events_is_said(tmp_path: Path) -> None:
     joined = join(tmp_path, [], [call(1, 10)])
-    assert (joined.execs, len(joined.compute), joined.on_device) == ({}, 0, False)
+    assert (joined.execs, len(joined.compute), joined.on_device, joined.device) == ({}, 0, False, None)
     assert [finding.code for finding in joined.findings] == ["window-empty"]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ddptrace.analysis import BucketRow, CollectiveRow, PhaseRow, RankRow, Result, StepRow, Table, summarize
+from ddptrace.analysis import BucketRow, CollectiveRow, LaunchRow, PhaseRow, RankRow, Result, StepRow, Table, summarize
 from ddptrace.load.tables import Finding
 from ddptrace.render.figures import MARKS_MAX, Figure, steps_figure
 from ddptrace.render.report import drawn, page, script_json, write_report
@@ -162,6 +162,22 @@ def test_the_headline_is_the_exposed_share_where_that_matters() -> None:
     assert number == f"{100 * exposed.ratio:.0f} %"
     assert "nothing hides" in words
     assert not calm
+
+
+def test_the_headline_is_the_host_where_the_device_waits_more_for_it_than_for_communication() -> None:
+    result = make_result()
+    shares = {ratio: [launches(row, ratio) for row in result.steps] for ratio in (0.001, 0.9)}
+    told = {
+        ratio: headline_words(summarize(dataclasses.replace(result, launches=Table(LaunchRow, rows))))[:2]
+        for ratio, rows in shares.items()
+    }
+    assert told[0.9] == ("90 %", "of the typical step the device waits for the host to launch work.")
+    assert "nothing hides" in told[0.001][1]
+
+
+def launches(step: StepRow, ratio: float) -> LaunchRow:
+    idle_ns = round(ratio * step.window_ns)
+    return LaunchRow(step.rank, step.step, 5, 2, 1, 2, 3, step.window_ns, idle_ns, idle_ns, launch_bound=ratio > 0.1)
 
 
 def test_the_headline_is_calm_where_communication_is_hidden() -> None:

@@ -61,3 +61,12 @@ def test_an_empty_run_is_told_in_a_sentence() -> None:
     text = summary_text(empty_result())
     assert "No step was found" in text
     assert "nothing to break down" in text
+
+
+def test_a_sentence_that_many_ranks_share_is_said_once() -> None:
+    result = make_result()
+    found = [Finding("x", "warning", f"rank {k}", "the same of all") for k in range(20)]
+    found += [Finding(f"y{k}", "info", "run", f"other {k}") for k in range(5)]
+    text = summary_text(dataclasses.replace(result, findings=Table(Finding, found)))
+    assert text.count("the same of all (20 times)") == text.count("the same of all") == 1
+    assert "other 4" in text and "more in the report" not in text

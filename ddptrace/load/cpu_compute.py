@@ -13,14 +13,13 @@ its own time, beside the few microseconds of the `aten::expand` and `aten::copy_
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Iterator
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ddptrace.load.kineto import FAR_NS, Category, Ints, KinetoEvents
+from ddptrace.load.kineto.events import Category, Ints, KinetoEvents
+from ddptrace.load.nesting import NOTHING, Nest
 from ddptrace.load.tables import Intervals
 from ddptrace.schema import RANGE_PREFIX
 
@@ -35,7 +34,6 @@ hook may wait or sleep."""
 
 COMPILED_GRAPH: Final = "## Call CompiledFxGraph"
 ENGINE_RANGE: Final = "autograd::engine::evaluate_function"
-DEVICE_LIBRARIES: Final = ("nccl", "rccl")
 
 COMPUTE, COMPILED, NOT_COMPUTE, COMMUNICATION, AS_PARENT = range(5)
 """What an instant is whose innermost range this is. COMPILED: a graph's fused kernels, whose waits are operators inside
@@ -53,26 +51,6 @@ def union(spans: Intervals) -> Intervals:
     return np.column_stack((spans[opens, 0], reach[np.append(opens[1:], len(spans)) - 1]))
 
 
-def device_compute(events: KinetoEvents) -> Intervals:
-    return _spans(events, (events.category == Category.KERNEL) & ~communication_kernels(events))
-
-
-def device_communication(events: KinetoEvents) -> Intervals:
-    return _spans(events, communication_kernels(events))
-
-
-def device_memory(events: KinetoEvents) -> Intervals:
-    """Copies and fills by the device."""
-    return _spans(events, events.category == Category.MEMORY)
-
-
-def communication_kernels(events: KinetoEvents) -> NDArray[np.bool_]:
-    """By what the kernel's arguments say, or by its library's name in its own."""
-    known = [i for i, name in enumerate(events.names) if any(library in name.lower() for library in DEVICE_LIBRARIES)]
-    is_kernel: NDArray[np.bool_] = events.category == Category.KERNEL
-    return is_kernel & (np.isin(events.name, known) | events.is_collective)
-
-
 def cpu_compute(events: KinetoEvents, training_threads: frozenset[int]) -> Intervals:
     """`training_threads`: the system's thread ids; those on which the autograd engine ran are training threads too."""
     roles = np.array([_role(name) for name in events.names], np.int64)
@@ -85,10 +63,6 @@ def cpu_compute(events: KinetoEvents, training_threads: frozenset[int]) -> Inter
         mine = is_op & (events.lane == lane)
         parts.append(_innermost_compute(events.begin_ns[mine], events.end_ns[mine], roles[events.name[mine]]))
     return union(np.concatenate(parts)) if parts else np.empty((0, 2), np.int64)
-
-
-def _spans(events: KinetoEvents, chosen: NDArray[np.bool_]) -> Intervals:
-    return union(np.column_stack((events.begin_ns[chosen], events.end_ns[chosen])))
 
 
 def _role(name: str) -> int:
@@ -105,26 +79,20 @@ def _role(name: str) -> int:
 def _innermost_compute(begins: Ints, ends: Ints, roles: Ints) -> Intervals:
     """The instants of one thread whose innermost range computes."""
     roles = np.where((roles == COMPUTE) & _holds_communication(begins, ends, roles), NOT_COMPUTE, roles)
-    order = np.lexsort((-ends, begins))
-    ranges = zip(begins[order].tolist(), ends[order].tolist(), roles[order].tolist(), strict=True)
-    spans = [(begin, end) for begin, end, role in _stretches(ranges) if role in (COMPUTE, COMPILED)]
-    return np.array(spans, np.int64).reshape(-1, 2)
+    nest = Nest.of(begins, ends)
+    inner = np.append(_in_their_place(nest, roles), NOT_COMPUTE)[nest.inner]  # NOTHING is the last one
+    computes = np.flatnonzero(np.isin(inner[:-1], (COMPUTE, COMPILED)))
+    return np.column_stack((nest.edges[computes], nest.edges[computes + 1]))
 
 
-def _stretches(ranges: Iterable[tuple[int, int, int]]) -> Iterator[tuple[int, int, int]]:
-    """From nested (begin, end, role), outer before inner: (begin, end, role of the innermost), in order and apart."""
-    open_ranges = [(FAR_NS, NOT_COMPUTE)]  # (end, role), outermost first
-    at = -FAR_NS
-    for begin, end, role in itertools.chain(ranges, [(FAR_NS - 1, FAR_NS, NOT_COMPUTE)]):
-        while open_ranges[-1][0] <= begin:
-            inner_end, inner_role = open_ranges.pop()
-            yield at, inner_end, inner_role
-            at = inner_end
-        outer_end, outer_role = open_ranges[-1]
-        yield at, begin, outer_role
-        at = begin
-        role = outer_role if outer_role == COMMUNICATION or role == AS_PARENT else role
-        open_ranges.append((min(end, outer_end), role))  # whole microseconds can make a child outlive its parent
+def _in_their_place(nest: Nest, roles: Ints) -> Ints:
+    """Roles of ranges, given those around them."""
+    found = roles.tolist()
+    for k, parent in zip(nest.order.tolist(), nest.parent[nest.order].tolist(), strict=True):
+        outer = found[parent] if parent != NOTHING else NOT_COMPUTE
+        if outer == COMMUNICATION or found[k] == AS_PARENT:
+            found[k] = outer
+    return np.array(found, np.int64)
 
 
 def _holds_communication(begins: Ints, ends: Ints, roles: Ints) -> NDArray[np.bool_]:

@@ -1,0 +1,143 @@
+"""Collectives in short, for a reader: those that are alike are taken together, over ranks and steps."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import harmonic_mean, median
+from typing import Final
+
+from ddptrace.analysis.execution import weakest
+from ddptrace.analysis.summary import typical_steps
+from ddptrace.analysis.tables import CollectiveRow, MatchRow, Result
+from ddptrace.load.tables import Identity
+from ddptrace.schema import Evidence
+
+SIZES_APART_MAX: Final = 8
+"""So many sizes of one op in one group are told apart; more are taken together by their number of digits."""
+
+Kind = tuple[str, str, int | None, int]
+"""Op, group, ranks in the group, and bytes or the number of their digits."""
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveDigest:
+    """Collectives that are alike. `calls` and `exposed_ns` are means over what `Collectives.per` names."""
+
+    op: str
+    group: str
+    group_size: int | None
+    nbytes_min: int | None
+    nbytes_max: int | None
+    calls: float
+    mean_ns: int | None  # of one execution, where it is known
+    hidden_ratio: float | None  # hidden / comm
+    exposed_ns: int | None  # charged
+    algbw_bytes_per_s: float | None  # all their bytes over all their time, like busbw
+    busbw_bytes_per_s: float | None
+    evidence: Evidence | None  # the weakest
+    identity: Identity  # the weakest
+
+
+@dataclass(frozen=True, slots=True)
+class Collectives:
+    """The most exposed first. `per`: "step" where the typical steps have any, else "rank"; `count`: so many of them."""
+
+    per: str
+    count: int
+    kinds: tuple[CollectiveDigest, ...]
+
+
+def collectives(result: Result) -> Collectives:
+    """Those of the typical steps; where these have none, all."""
+    steps, _ = typical_steps(result.steps)
+    wanted = {(row.rank, row.step) for row in steps}
+    rows: list[CollectiveRow] = [row for row in result.collectives if (row.rank, row.step) in wanted]
+    per, count = "step", len(steps)
+    if not rows:
+        rows = list(result.collectives)
+        per, count = "rank", len({row.rank for row in rows})
+    found = [_collective(alike, count) for alike in _alike(rows)]
+    found.sort(key=lambda one: (-(one.exposed_ns or 0), -(one.mean_ns or 0) * one.calls, one.op, one.nbytes_max or 0))
+    return Collectives(per, count, tuple(found))
+
+
+def _alike(rows: Sequence[CollectiveRow]) -> Iterable[list[CollectiveRow]]:
+    sizes: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
+    for row in rows:
+        sizes[row.op, row.group].add(_alike_size(row.nbytes or 0, 3))
+    kinds: defaultdict[Kind, list[CollectiveRow]] = defaultdict(list)
+    for row in rows:
+        apart = len(sizes[row.op, row.group]) <= SIZES_APART_MAX
+        kinds[row.op, row.group, row.group_size, _alike_size(row.nbytes or 0, 3 if apart else 0)].append(row)
+    return kinds.values()
+
+
+def _alike_size(nbytes: int, figures: int) -> int:
+    """The same number for sizes that read the same with so many figures; with 0, for those of so many digits."""
+    digits = len(str(nbytes))
+    return round(nbytes, figures - digits) if figures else digits
+
+
+def _collective(rows: Sequence[CollectiveRow], count: int) -> CollectiveDigest:
+    """A call that ran in several steps has a row in each: it counts once, and all of its time."""
+    first, sizes = rows[0], [row.nbytes for row in rows if row.nbytes is not None]
+    comm = [row.comm_ns for row in rows if row.comm_ns is not None]
+    calls = len({(row.rank, row.seq) for row in rows})
+    measured = len({(row.rank, row.seq) for row in rows if row.comm_ns is not None})
+    charged = [row.exposed_charged_ns for row in rows if row.exposed_charged_ns is not None]
+    hidden = sum(row.hidden_ns or 0 for row in rows)
+    return CollectiveDigest(
+        first.op, first.group, first.group_size, min(sizes, default=None), max(sizes, default=None),
+        calls=calls / count, mean_ns=round(sum(comm) / measured) if measured else None,
+        hidden_ratio=hidden / sum(comm) if sum(comm) else None,
+        exposed_ns=round(sum(charged) / count) if charged else None,
+        algbw_bytes_per_s=_rate((row.algbw_bytes_per_s, row.nbytes) for row in rows),
+        busbw_bytes_per_s=_rate((row.busbw_bytes_per_s, row.nbytes) for row in rows),
+        evidence=weakest(row.evidence for row in rows), identity=weakest_identity(row.identity for row in rows),
+    )  # fmt: skip
+
+
+def weakest_identity(identities: Iterable[Identity]) -> Identity:
+    return max(identities, key=list(Identity).index)
+
+
+def _rate(rates: Iterable[tuple[float | None, int | None]]) -> float | None:
+    """All bytes over all time, from the rate and bytes of each."""
+    known = [(rate, nbytes) for rate, nbytes in rates if rate and nbytes]
+    return harmonic_mean([rate for rate, _ in known], [nbytes for _, nbytes in known]) if known else None
+
+
+@dataclass(frozen=True, slots=True)
+class MatchDigest:
+    """Matched collectives that are alike. The spreads are those of the ranks' clocks as they are."""
+
+    op: str
+    group: str
+    nbytes: int | None
+    ranks: int
+    count: int
+    start_spread_ns: int  # median of last start - first start
+    start_spread_max_ns: int
+    end_spread_ns: int  # median
+    transfer_ns: int  # median of the shortest execution over the ranks
+
+
+def matches(result: Result) -> list[MatchDigest]:
+    """The widest starts, all together, first."""
+    alike: defaultdict[tuple[str, str, int | None, int], list[MatchRow]] = defaultdict(list)
+    for row in result.matches:
+        alike[row.op, row.group, row.nbytes, len(row.ranks)].append(row)
+    found = [_match(key[3], rows) for key, rows in alike.items()]
+    return sorted(found, key=lambda one: (-one.start_spread_ns * one.count, one.op, one.nbytes or 0))
+
+
+def _match(ranks: int, rows: Sequence[MatchRow]) -> MatchDigest:
+    starts = [row.last_start_at_ns - row.first_start_at_ns for row in rows]
+    ends = [row.last_end_at_ns - row.first_end_at_ns for row in rows]
+    transfers = [row.transfer_ns for row in rows]
+    return MatchDigest(
+        rows[0].op, rows[0].group, rows[0].nbytes, ranks, len(rows),
+        round(median(starts)), max(starts), round(median(ends)), round(median(transfers)),
+    )  # fmt: skip

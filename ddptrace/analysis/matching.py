@@ -1,0 +1,106 @@
+"""Which calls on different ranks were one collective: the k-th of their group, where nothing speaks against it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from operator import attrgetter
+
+from ddptrace.analysis.collectives import HOOK_OP
+from ddptrace.analysis.facts import RankFacts
+from ddptrace.analysis.match_proof import Seen, Sighting, doubt
+from ddptrace.analysis.tables import CollectiveRow, MatchRow
+from ddptrace.analysis.wording import named
+from ddptrace.load.tables import Finding
+from ddptrace.schema import Evidence
+
+UNPAIRED = ("send", "recv", HOOK_OP)  # not all ranks of the group take part
+
+GroupKey = tuple[str, tuple[int, ...]]  # name and ranks; ranks are () where they are not known
+
+
+@dataclass(frozen=True, slots=True)
+class Matching:
+    """`rows` in order of first start, `match` being their position; `findings` tell which groups were refused."""
+
+    rows: tuple[MatchRow, ...]
+    findings: tuple[Finding, ...]
+
+
+def match_ranks(ranks: Sequence[tuple[RankFacts, Sequence[CollectiveRow]]]) -> Matching:
+    """`ranks`: by rank, with the rows of each in launch order. Groups of which one rank alone is here are left out."""
+    rows: list[MatchRow] = []
+    findings: list[Finding] = []
+    for (name, _), group in sorted(_groups(ranks).items()):
+        reason = doubt(group) if len(group) > 1 else None
+        if reason is not None:
+            findings.append(_refused(name, group, reason))
+        elif len(group) > 1:
+            rows += _matched(name, group)
+    rows.sort(key=attrgetter("first_start_at_ns", "group", "ordinal", "ranks"))
+    return Matching(tuple(replace(row, match=match) for match, row in enumerate(rows)), tuple(findings))
+
+
+def with_matches(rows: Iterable[CollectiveRow], matches: Sequence[MatchRow]) -> Iterator[CollectiveRow]:
+    """The rows, each with its collective's position in `matches`."""
+    found = {key: row.match for row in matches for key in zip(row.ranks, row.seqs, strict=True)}
+    for row in rows:
+        match = found.get((row.rank, row.seq))
+        yield row if match is None else replace(row, match=match)
+
+
+def _groups(ranks: Sequence[tuple[RankFacts, Sequence[CollectiveRow]]]) -> dict[GroupKey, list[Seen]]:
+    """By group, what each of its ranks shows of it. Different groups may have one name: their ranks differ."""
+    members: dict[str, set[tuple[int, ...]]] = defaultdict(set)
+    for facts, _ in ranks:
+        for name, those in facts.groups:
+            members[name] |= {those} - {()}
+    only = {name: next(iter(those)) for name, those in members.items() if len(those) == 1}
+    found: dict[GroupKey, list[Seen]] = defaultdict(list)
+    for facts, rows in ranks:
+        own, whole = dict(facts.groups), facts.recorded and not facts.dropped
+        for name, sightings in _sightings(rows).items():
+            key = name, own.get(name) or only.get(name, ())
+            found[key].append(Seen(facts.rank, whole, tuple(sightings)))
+    return found
+
+
+def _sightings(rows: Sequence[CollectiveRow]) -> dict[str, list[Sighting]]:
+    """One rank's collectives by group, in launch order. The end of one in several parts is that of the last. What the
+    host saw alone does not tell when a collective ended."""
+    ends = {row.seq: row.exec_end_at_ns for row in rows if row.evidence is not Evidence.HOST}
+    found: dict[str, list[Sighting]] = defaultdict(list)
+    for row in rows:
+        if row.part == 0 and not row.op.startswith(UNPAIRED):
+            end = ends.get(row.seq)
+            begin = None if end is None else row.exec_start_at_ns
+            exact = row.evidence is not Evidence.BACKEND
+            found[row.group].append(Sighting(row.seq, row.op, row.nbytes or 0, row.step, begin, end, exact))
+    return found
+
+
+def _matched(name: str, group: Sequence[Seen]) -> Iterator[MatchRow]:
+    """As far as all ranks go, those whose execution all of them know. `match` is filled in later."""
+    ranks = tuple(one.rank for one in group)
+    for ordinal, row in enumerate(zip(*(one.sightings for one in group), strict=False)):
+        begins = [one.begin_at_ns for one in row if one.begin_at_ns is not None]
+        ends = [one.end_at_ns for one in row if one.end_at_ns is not None]
+        if len(begins) < len(row) or len(ends) < len(row):
+            continue
+        sizes = {one.nbytes for one in row if one.nbytes}
+        nbytes = sizes.pop() if len(sizes) == 1 else None
+        yield MatchRow(
+            -1, name, ordinal, row[0].op, nbytes, ranks, tuple(one.seq for one in row),
+            min(begins), max(begins), min(ends), max(ends),
+            transfer_ns=min(end - begin for begin, end in zip(begins, ends, strict=True)),
+        )  # fmt: skip
+
+
+def _refused(name: str, group: Sequence[Seen], reason: str) -> Finding:
+    ranks, called = named("rank", [one.rank for one in group]), f"group {name}" if name else "the unnamed group"
+    whole = all(one.whole for one in group)
+    advice = "look at where the ranks' programs part" if whole else "record the same steps, whole, on every rank"
+    return Finding("match-refused", "warning", called, (
+        f"The collectives of {called} on {ranks} are not compared across ranks: {reason}; {advice}."
+    ))  # fmt: skip

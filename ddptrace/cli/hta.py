@@ -1,0 +1,47 @@
+"""`ddptrace hta FOLDER`: what HTA says of the same files, beside ours, and why they differ."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from ddptrace.analysis import Result
+
+
+@click.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON, and nothing else.")
+def hta(folder: Path, as_json: bool) -> None:
+    """Run HTA (pip install 'ddptrace[hta]') on the traces in FOLDER, and explain where its numbers are not ours."""
+    import msgspec
+
+    from ddptrace.analysis.hta import compare, demand
+    from ddptrace.analyzer import analyze
+    from ddptrace.errors import DdptraceError
+    from ddptrace.render.hta import hta_text
+
+    demand()
+    result = analyze(folder)
+    files = first_files(folder, result)
+    if not files:
+        raise DdptraceError(f"{folder} holds no profiler file, and HTA reads nothing else; record with profile=True")
+    report = compare(result, files)
+    click.echo(msgspec.json.encode(report) if as_json else hta_text(report), nl=as_json)
+
+
+def first_files(folder: Path, result: Result) -> dict[int, Path]:
+    """Each rank's first profiler file that could be read: HTA takes one per rank."""
+    from ddptrace.load.run import TracedRank, open_run
+
+    read = {row.rank: row.file for row in result.ranks if row.file is not None}
+    found: dict[int, Path] = {}
+    for source in open_run([folder]).sources:
+        if isinstance(source.what, TracedRank):
+            rank, paths = source.what.file.rank, source.what.file.paths
+        else:
+            rank, paths = source.what.rank, tuple(source.what.folder.iterdir())
+        found |= [(rank, path) for path in paths if path.name == read.get(rank)]
+    return found

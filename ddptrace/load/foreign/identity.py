@@ -1,0 +1,136 @@
+"""What a collective was, from what a foreign file says of it: our names of operations, bytes, types, group.
+
+Strongest first: the arguments of its kernel, the backend's range around its launch, the kernel's name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ddptrace.load.comm_kernels import UNKNOWN_OP, CommRule, op_named
+from ddptrace.load.kineto.args import element_nbytes
+from ddptrace.load.kineto.events import CollectiveArgs, FileFacts
+from ddptrace.load.tables import Identity
+
+OPS: Final[Mapping[str, str]] = {
+    "allreduce": "all_reduce", "all_reduce_sparse": "all_reduce", "allreduce_sparse": "all_reduce",
+    "allreduce_coalesced": "all_reduce_coalesced", "all_reduce_barrier": "barrier", "allreduce_barrier": "barrier",
+    "allgather": "all_gather", "allgather_base": "all_gather_into_tensor", "all_gather_base": "all_gather_into_tensor",
+    "allgather_coalesced": "all_gather_coalesced",
+    "allgather_into_tensor_coalesced": "all_gather_into_tensor_coalesced",
+    "reduce_scatter_base": "reduce_scatter_tensor", "alltoall": "all_to_all", "all_to_allv": "all_to_all",
+    "alltoall_base": "all_to_all_single", "broadcast_oop": "broadcast", "reduce_oop": "reduce",
+}  # fmt: skip
+"""By the names that c10d, its NCCL backend and its annotations use, the names that people know, as ddptrace records
+them; other names stay."""
+
+IN_PLACE: Final = frozenset({"all_reduce", "all_reduce_coalesced", "broadcast", "reduce", "barrier"})
+"""Their tensors are input and output at once, and count once."""
+
+DTYPES: Final[Mapping[str, tuple[str, int]]] = {
+    "float": ("float32", 4), "double": ("float64", 8), "half": ("float16", 2), "bfloat16": ("bfloat16", 2),
+    "long": ("int64", 8), "long int": ("int64", 8), "int": ("int32", 4), "short": ("int16", 2),
+    "short int": ("int16", 2), "char": ("int8", 1), "signed char": ("int8", 1), "byte": ("uint8", 1),
+    "unsigned char": ("uint8", 1), "bool": ("bool", 1), "float8_e4m3fn": ("float8_e4m3fn", 1),
+    "float8_e5m2": ("float8_e5m2", 1), "complexfloat": ("complex64", 8), "complex<float>": ("complex64", 8),
+    "complexdouble": ("complex128", 16), "complex<double>": ("complex128", 16),
+}  # fmt: skip
+"""By lower-case C++ name: torch's name, and bytes of one element."""
+
+
+NOTHING_SAID: Final = CollectiveArgs()
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What one collective was. Group "" and 0 bytes: nothing tells."""
+
+    op: str
+    group: str
+    group_size: int | None
+    nbytes_in: int
+    nbytes_out: int
+    dtype: str
+    identity: Identity
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """The process groups that a file knows. `alone`: its communication is all of one communicator, as far as can be
+    seen."""
+
+    facts: FileFacts
+    alone: bool
+
+    def of(self, said: CollectiveArgs) -> tuple[str, int | None]:
+        """A collective's group, and the ranks in it. Where one group is listed, it is that; where none is, it is the
+        group of all ranks if there is no other communicator."""
+        sizes = {name: len(ranks) for name, _, ranks in self.facts.groups}
+        only = next(iter(sizes), "") if len(sizes) == 1 else ""
+        name = only if said.group is None else said.group
+        is_default = self.alone and (not sizes or name == only)
+        size = said.group_size or len(said.ranks or ()) or sizes.get(name)
+        return name, size or (self.facts.world_size if is_default else None)
+
+
+def identified(
+    kernel_name: str,
+    kernel: CollectiveArgs,
+    range_name: str,
+    around: CollectiveArgs,
+    groups: Groups,
+    rules: Sequence[CommRule],
+) -> Said:
+    """By a kernel's name and arguments, and those of the backend's range around its launch ("" without one)."""
+    if kernel.collective:
+        op, identity = usual_op(kernel.collective), Identity.ARGUMENTS
+    elif range_name or around.collective:
+        op, identity = usual_op(range_name or around.collective or ""), Identity.ANNOTATION
+    else:
+        op, identity = op_named(kernel_name, rules), Identity.NAME
+    return told(op, merged(kernel, around), groups, identity)
+
+
+def told(op: str, said: CollectiveArgs, groups: Groups, identity: Identity) -> Said:
+    """In our words."""
+    group, size = groups.of(said)
+    dtype, _ = dtype_of(said.dtype)
+    return Said(op, group, size, *_nbytes(op, said, size), dtype, identity)
+
+
+def usual_op(name: str) -> str:
+    """From "nccl:_all_gather_base", "c10d::allreduce_", "allreduce" or "nccl:send 0->1"."""
+    bare = name.rpartition(":")[2].split(" ")[0].strip("_").lower()
+    return OPS.get(bare, bare) or UNKNOWN_OP
+
+
+def dtype_of(name: str | None) -> tuple[str, int | None]:
+    """Torch's name, and bytes of one element where known."""
+    if name is None:
+        return "", None
+    bare = name.removeprefix("c10::").removeprefix("torch.").removeprefix("nccl")
+    return DTYPES.get(bare.lower(), (bare, element_nbytes(bare)))
+
+
+def merged(first: CollectiveArgs, second: CollectiveArgs) -> CollectiveArgs:
+    """What the first says, and where it says nothing the second."""
+    if first == NOTHING_SAID or second == NOTHING_SAID:
+        return second if first == NOTHING_SAID else first
+    said = {field.name: getattr(first, field.name) for field in dataclasses.fields(first)}
+    return dataclasses.replace(second, **{name: value for name, value in said.items() if value is not None})
+
+
+def _nbytes(op: str, said: CollectiveArgs, size: int | None) -> tuple[int, int]:
+    """In and out. Where only the input is known, the output of a gather or scatter follows from the group's size."""
+    _, element = dtype_of(said.dtype)
+    nbytes_in, nbytes_out = said.nbytes_in or 0, 0
+    if element is not None and said.nelems_in is not None:
+        nbytes_in, nbytes_out = said.nelems_in * element, (said.nelems_out or 0) * element
+    elif size and op.startswith("all_gather"):
+        nbytes_out = nbytes_in * size
+    elif size and op.startswith("reduce_scatter"):
+        nbytes_out = nbytes_in // size
+    return (max(nbytes_in, nbytes_out), 0) if op in IN_PLACE else (nbytes_in, nbytes_out)

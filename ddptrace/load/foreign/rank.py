@@ -1,0 +1,174 @@
+"""One rank's torch.profiler files, recorded by anybody: from them its `RankRun`, with what they tell."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from ddptrace.errors import RunDirectoryError, printable
+from ddptrace.load.comm_kernels import CommRule
+from ddptrace.load.device import DeviceEvents
+from ddptrace.load.foreign.ddp import reducers_of
+from ddptrace.load.foreign.window import ForeignWindow, foreign_window
+from ddptrace.load.kineto import read_kineto
+from ddptrace.load.sources import TraceFile
+from ddptrace.load.tables import Call, DeviceWork, Finding, LoadedRank, PhaseMark, RankRun, StepMark
+
+LISTED = 3
+
+
+def load_traces(
+    file: TraceFile, *, zero_unix_ns: int, cache: Path | None = None, rules: Sequence[CommRule] = ()
+) -> LoadedRank:
+    """Read the rank's files. One that cannot be read is a finding, and the rank stands with what is left.
+
+    `zero_unix_ns`: the run's zero. `cache`: see `read_kineto`. `rules`: kernels that communicate, beside those known.
+    """
+    findings: list[Finding] = []
+    windows = [
+        window
+        for path in file.paths
+        if (window := _read(path, file.rank, zero_unix_ns, cache, rules, findings)) is not None
+    ]
+    windows = _on_one_thread(_apart(windows, file.rank, findings))
+    findings += _several_processes(windows, file.rank)
+    sizes = [window.facts.world_size for window in windows if window.facts.world_size is not None]
+    return LoadedRank(_run(file.rank, windows, findings), tuple(findings), max(sizes, default=None))
+
+
+def device_work(
+    file: TraceFile, *, zero_unix_ns: int, cache: Path | None = None, rules: Sequence[CommRule] = ()
+) -> tuple[DeviceWork, ...]:
+    """Only when the device did what, by file, without what was around the launches. Raises RunDirectoryError where a
+    file cannot be read."""
+    works = (
+        DeviceEvents.of(read_kineto(path, cache).since(zero_unix_ns), rules).table(with_scopes=False)
+        for path in file.paths
+    )
+    return tuple(work for work in works if work is not None)
+
+
+def _read(
+    path: Path, rank: int, zero_unix_ns: int, cache: Path | None, rules: Sequence[CommRule], findings: list[Finding]
+) -> ForeignWindow | None:
+    where = f"rank {rank}, {printable(path.name)}"
+    try:
+        events = read_kineto(path, cache)
+        window = foreign_window(events, file=printable(path.name), where=where, zero_unix_ns=zero_unix_ns, rules=rules)
+    except (RunDirectoryError, ValueError, IndexError, OverflowError, MemoryError) as error:
+        findings.append(
+            Finding("trace-unreadable", "error", where, printable(str(error)) or "too large for this memory")
+        )
+        return None
+    findings.extend(window.findings)
+    return window
+
+
+def _apart(windows: Sequence[ForeignWindow], rank: int, findings: list[Finding]) -> list[ForeignWindow]:
+    """In time order. A file that overlaps another was written by another process, whatever it says."""
+    kept: list[ForeignWindow] = []
+    for window in sorted((one for one in windows if one.window.begin_at_ns != one.window.end_at_ns), key=_begin):
+        if kept and window.window.begin_at_ns < kept[-1].window.end_at_ns:
+            message = (
+                f"it says that it is of rank {rank}, as {kept[-1].window.file} does, and both ran at the same time: it "
+                f"is left out; name the files by their ranks (rank-{rank}.json)"
+            )
+            findings.append(Finding("rank-claimed-twice", "warning", f"rank {rank}, {window.window.file}", message))
+        else:
+            kept.append(window)
+    return kept or list(windows[:1])
+
+
+def _on_one_thread(windows: Sequence[ForeignWindow]) -> list[ForeignWindow]:
+    """Another process had another main thread; here all of them are the rank's, under the first one's id."""
+    return [
+        window if window.main_thread == windows[0].main_thread else _moved(window, windows[0].main_thread)
+        for window in windows
+    ]
+
+
+def _moved(window: ForeignWindow, thread: int) -> ForeignWindow:
+    phases = tuple(dataclasses.replace(mark, thread=thread) for mark in window.phases)
+    calls = tuple(
+        dataclasses.replace(call, thread=thread) if call.thread == window.main_thread else call for call in window.calls
+    )
+    return dataclasses.replace(window, phases=phases, calls=calls, main_thread=thread)
+
+
+def _several_processes(windows: Sequence[ForeignWindow], rank: int) -> Iterator[Finding]:
+    changes = [pair for pair in itertools.pairwise(windows) if _is_restart(*pair)]
+    if changes:
+        first, listed = f"pid {windows[0].pid}", changes[:LISTED]
+        later = [f"pid {new.pid} {_gap_s(old, new):,.3g} s later" for old, new in listed]
+        message = (
+            f"the files of rank {rank} come from different processes ({', '.join([first, *later])}"
+            + (f" and {len(changes) - LISTED} more" if len(changes) > LISTED else "")
+            + "): a restarted job or separate runs, shown as one; give one run's files to judge it alone"
+        )
+        yield Finding("several-processes", "warning", f"rank {rank}", message)
+
+
+def _is_restart(old: ForeignWindow, new: ForeignWindow) -> bool:
+    return old.pid != new.pid and old.pid != 0 and new.pid != 0
+
+
+def _gap_s(old: ForeignWindow, new: ForeignWindow) -> float:
+    return (new.window.begin_at_ns - old.window.end_at_ns) / 1e9
+
+
+def _begin(window: ForeignWindow) -> int:
+    return window.window.begin_at_ns
+
+
+def _run(rank: int, windows: Sequence[ForeignWindow], findings: list[Finding]) -> RankRun:
+    calls = tuple(_numbered_calls(call for window in windows for call in window.calls))
+    hosts = [window.facts.host for window in windows if window.facts.host]
+    devices = [window.facts.device_name for window in windows if window.facts.device_name]
+    groups = {group.name: group for window in windows for group in window.groups}
+    on_device = any(window.window.on_device for window in windows)
+    return RankRun(
+        rank=rank, host=next(iter(hosts), ""), pid=windows[0].pid if windows else 0,
+        device=next(iter(devices), "" if on_device or not windows else "cpu"), clean=True, dropped=0,
+        begin_at_ns=windows[0].window.begin_at_ns if windows else 0,
+        end_at_ns=windows[-1].window.end_at_ns if windows else 0,
+        steps=tuple(_numbered_steps(windows, rank, findings)), phases=tuple(_numbered_phases(windows)), calls=calls,
+        hooks=(), ready=(), reducers=reducers_of(calls), groups=tuple(groups.values()),
+        windows=tuple(window.window for window in windows), pauses=(), recorded=False,
+    )  # fmt: skip
+
+
+def _numbered_calls(calls: Iterable[Call]) -> Iterator[Call]:
+    """`seq` from 1; `ordinal` from 0 in each group."""
+    seen: dict[str, int] = defaultdict(int)
+    for seq, call in enumerate(calls, start=1):
+        yield dataclasses.replace(call, seq=seq, ordinal=seen[call.group])
+        seen[call.group] += 1
+
+
+def _numbered_steps(windows: Sequence[ForeignWindow], rank: int, findings: list[Finding]) -> Iterator[StepMark]:
+    """As said; where a later window counts anew, its steps go on from the last. That another process does is told with
+    its being another."""
+    last = -1
+    for window, before in zip(windows, (None, *windows), strict=False):
+        first = window.steps[0].ordinal if window.steps else last + 1
+        shift = last + 1 - first if first <= last else 0
+        is_restart = before is not None and _is_restart(before, window)
+        if shift and not is_restart and window.steps[0].ended_by.name == "SAID":
+            message = f"its steps are counted from {first} again: they are shown as {last + 1} and on"
+            findings.append(Finding("steps-renumbered", "info", f"rank {rank}, {window.window.file}", message))
+        for step in window.steps:
+            last = max(last + 1, step.ordinal + shift)
+            yield dataclasses.replace(step, ordinal=last)
+
+
+def _numbered_phases(windows: Sequence[ForeignWindow]) -> Iterator[PhaseMark]:
+    """Backwards are counted over all windows."""
+    first = 0
+    for window in windows:
+        ordinals = [mark.backward for mark in window.phases if mark.backward is not None]
+        for mark in window.phases:
+            yield mark if mark.backward is None else dataclasses.replace(mark, backward=first + mark.backward)
+        first += len(ordinals)

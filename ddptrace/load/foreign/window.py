@@ -1,0 +1,115 @@
+"""One file that torch.profiler wrote, understood: its window, steps, phases and collectives, numbered from 0."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ddptrace.load.comm_kernels import CommRule
+from ddptrace.load.cpu_compute import cpu_compute, union
+from ddptrace.load.foreign.calls import device_calls, in_launch_order
+from ddptrace.load.foreign.ddp import backward_at, until_copied, with_reducer
+from ddptrace.load.foreign.host import gloo_calls, issued_calls
+from ddptrace.load.foreign.steps import backwards_of, phases_of, steps_of, until_awaited
+from ddptrace.load.foreign.trace import Trace
+from ddptrace.load.kineto.events import FileFacts, KinetoEvents
+from ddptrace.load.nesting import NOTHING
+from ddptrace.load.tables import Call, Finding, Group, Intervals, PhaseMark, StepMark, Window, Work
+from ddptrace.schema import Evidence
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignWindow:
+    """What one file tells. Collectives are in launch order."""
+
+    window: Window
+    steps: tuple[StepMark, ...]
+    phases: tuple[PhaseMark, ...]
+    calls: tuple[Call, ...]
+    groups: tuple[Group, ...]
+    facts: FileFacts
+    pid: int  # of the main thread; 0 where the file does not tell
+    main_thread: int
+    findings: tuple[Finding, ...]
+
+
+def foreign_window(
+    events: KinetoEvents, *, file: str, where: str, zero_unix_ns: int, rules: Sequence[CommRule]
+) -> ForeignWindow:
+    """`where` names rank and file in findings."""
+    trace = Trace(events.since(zero_unix_ns), rules)
+    on_device, backwards = device_calls(trace), backwards_of(trace)
+    found = on_device + gloo_calls(trace)
+    issued = [] if found else issued_calls(trace)
+    calls = until_copied(trace, backwards, with_reducer(trace, backwards, in_launch_order(found or issued)))
+    unlaunched = sum(one.lane == NOTHING for one in on_device)
+    phases = until_awaited(phases_of(trace, backwards), trace, _awaited(calls, backwards))
+    return ForeignWindow(
+        _window(trace, file), tuple(steps_of(trace, backwards)), tuple(phases), tuple(calls), _groups(trace),
+        events.facts, _pid(trace), trace.main_thread, tuple(_findings(trace, where, len(issued), unlaunched)),
+    )  # fmt: skip
+
+
+def _window(trace: Trace, file: str) -> Window:
+    on_device = trace.events.on_device
+    compute = union(trace.device.spans(Work.COMPUTE)) if on_device else _host_compute(trace)
+    return Window(
+        file, trace.begin_at_ns, trace.end_at_ns, compute, union(trace.device.spans(Work.MEMORY)), on_device,
+        trace.device.table(),
+    )  # fmt: skip
+
+
+def _host_compute(trace: Trace) -> Intervals:
+    return cpu_compute(trace.events, frozenset({trace.main_thread}))
+
+
+def _awaited(calls: Sequence[Call], backwards: Intervals) -> dict[int, int]:
+    """By backward, when the last gradient reduction was over for which DDP holds the host: on a device only a stream
+    waits."""
+    ends: dict[int, int] = {}
+    held = [call for call in calls if call.is_native and call.exec and call.exec.evidence is Evidence.BACKEND]
+    at = np.array([call.launch_at_ns for call in held], np.int64)
+    for call, backward in zip(held, backward_at(backwards, at).tolist(), strict=True):
+        assert call.exec is not None
+        ends[backward] = max(ends.get(backward, 0), call.exec.end_at_ns)
+    return ends
+
+
+def _groups(trace: Trace) -> tuple[Group, ...]:
+    """Those that the file lists, and those that only the arguments of collectives name."""
+    groups = {name: Group(name, ranks, backend, None) for name, backend, ranks in trace.events.facts.groups}
+    for said in trace.events.collectives.values():
+        if said.group is not None and said.ranks and said.group not in groups:
+            groups[said.group] = Group(said.group, said.ranks, trace.events.facts.backend or "", None)
+    return tuple(groups.values())
+
+
+def _pid(trace: Trace) -> int:
+    pid = trace.events.lanes[trace.main_lane].pid if trace.main_lane != NOTHING else ""
+    return int(pid) if pid.isdecimal() and len(pid) < 19 else 0
+
+
+def _findings(trace: Trace, where: str, issued: int, unlaunched: int) -> list[Finding]:
+    damage = trace.events.facts.damage
+    no_exec = (
+        f"{issued} collectives were launched, but "
+        + ("no kernel of them is in the file" if trace.events.on_device else "the file holds no activity of a device")
+        + ": when they ran is not known; record with ProfilerActivity.CUDA"
+    )
+    no_launch = (
+        f"the launches of {unlaunched} communication kernels are not in the file (queued before the window opened?): "
+        "they are shown as launched at the latest instant that is possible, so that their queue delay is a lower bound"
+    )
+    unused = [rule.pattern for rule in trace.rules if rule not in trace.used_rules]
+    no_match = f"no kernel is named as --comm-kernel {', '.join(unused)} says; look at the names in the trace"
+    empty = "the file holds no events that tell of work; record some steps with CPU and GPU activity"
+    said = [
+        (damage, "trace-damaged", "warning", f"{damage}; what could be read is shown"),
+        (not len(trace.events.name), "trace-empty", "warning", empty),
+        (unused and trace.events.on_device, "comm-kernel-unused", "warning", no_match),
+        (issued, "exec-missing", "warning", no_exec),
+        (unlaunched, "launch-missing", "info", no_launch),
+    ]
+    return [Finding(code, severity, where, message) for applies, code, severity, message in said if applies]

@@ -1,0 +1,81 @@
+"""The content of a plain or packed file, piece by piece, with limits that real traces stay far within."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from isal import igzip_lib
+
+PIECE_NBYTES: Final = 2 << 20
+PACKED_NBYTES: Final = 128 << 10  # read at a time; traces pack 10 to 40 times
+GZIP: Final = b"\x1f\x8b"
+# A gzip stream can unfold a thousandfold, which only repetition does: what a profiler writes stays below fifty.
+UNFOLDS_AT_MOST: Final = 300
+UNJUDGED_NBYTES: Final = 64 << 20  # up to here a stream may unfold as it likes
+
+
+IsalError: type[Exception] = igzip_lib.IsalError  # type: ignore[assignment]  # its stub calls it an instance
+
+
+class NotATrace(ValueError):
+    """Why a file cannot be read as a trace, as the part of a sentence that stands in brackets."""
+
+
+class Source:
+    """One file's content, inflated where it is packed. `cut` is true once a packed stream ended before its end."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.cut = False
+
+    def pieces(self) -> Iterator[bytes]:
+        """Raises OSError where the file cannot be read, NotATrace where its packing is damaged."""
+        with self.path.open("rb") as file:
+            if file.peek(2)[:2] == GZIP:
+                yield from self._inflated(file)
+            else:
+                while piece := file.read(PIECE_NBYTES):
+                    yield piece
+
+    def _inflated(self, file: BinaryIO) -> Iterator[bytes]:
+        given, member = 0, igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_GZIP)
+        packed = b""
+        while True:
+            if member.eof:
+                packed = _next_member(member.unused_data, file)
+                if not packed:
+                    return
+                member = igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_GZIP)
+            elif member.needs_input:
+                packed = file.read(PACKED_NBYTES)
+                if not packed:
+                    self.cut = True
+                    return
+            piece, packed = _inflate(member, packed), b""
+            given += len(piece)
+            if given > max(UNJUDGED_NBYTES, UNFOLDS_AT_MOST * file.tell()):
+                raise NotATrace(f"it unfolds to more than {UNFOLDS_AT_MOST} times its size, as no trace does")
+            if piece:
+                yield piece
+
+
+def _inflate(member: igzip_lib.IgzipDecompressor, packed: bytes) -> bytes:
+    try:
+        return member.decompress(packed, PIECE_NBYTES)
+    except IsalError as error:
+        raise NotATrace(f"its gzip stream is damaged: {error}") from error
+
+
+def _next_member(left: bytes, file: BinaryIO) -> bytes:
+    """What follows a gzip member: the begin of another one, or nothing. Zeros may fill up a file."""
+    left = left.lstrip(b"\0")
+    while not left:
+        more = file.read(PACKED_NBYTES)
+        if not more:
+            return b""
+        left = more.lstrip(b"\0")
+    if not GZIP.startswith(left[:2]):
+        raise NotATrace("something that is not packed follows its gzip stream")
+    return left

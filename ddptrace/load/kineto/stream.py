@@ -1,0 +1,183 @@
+"""From pieces of a file to batches of its events, with never more than a few MB of it in memory.
+
+A cut between two events is guessed by how the file writes the begin of one. The guess can fail but not lie: text that
+starts between two elements of a list and parses, in brackets of its own, as a whole list also ends between two. Where
+it fails, and at both ends of the list, brackets are counted instead.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from ddptrace.load.kineto.args import REFUSED
+from ddptrace.load.kineto.facts import what_it_is
+from ddptrace.load.kineto.source import NotATrace, Source
+from ddptrace.load.kineto.text import COMMA, ListEnd, Surroundings, behind_gap, cleaned, elements
+
+BATCH_NBYTES: Final = 1 << 20
+LONGEST_NBYTES: Final = 64 << 20  # of one event; the largest that were seen hold stacks of some 100 kB
+AROUND_NBYTES: Final = 32 << 20  # of all that stands around the events; groups and ranks of a large job are some MB
+MOST_LISTS: Final = 16  # of a key written twice the last one counts; nobody writes it more often
+EVENT_OPENS: Final = re.compile(rb'\{\s*+"[^"\\]{1,64}"\s*+:')
+
+
+class Event(msgspec.Struct, gc=False):
+    """One event, with what is needed only now and then, or as exact digits, left as text."""
+
+    ph: str = ""
+    cat: str | None = None
+    name: int | float | str | None = ""
+    pid: int | float | str | None = 0  # files from the wild write ids as any of these
+    tid: int | float | str | None = 0
+    ts: msgspec.Raw = msgspec.Raw(b"null")
+    dur: msgspec.Raw = msgspec.Raw(b"null")
+    args: msgspec.Raw = msgspec.Raw(b"null")
+
+
+_EVENTS: Final = msgspec.json.Decoder(list[Event])
+_EVENT: Final = msgspec.json.Decoder(Event)
+
+
+class EventStream:
+    """Reads one source to its end. `take` is given the events, `restart` is called where an earlier list is void."""
+
+    def __init__(self, take: Callable[[list[Event]], None], restart: Callable[[], None]) -> None:
+        self.around = Surroundings()
+        self.seen = 0  # elements of the list
+        self.unreadable = 0  # those of them that are no event
+        self.odd_gaps = 0  # between elements, where not one comma stands
+        self.stopped = ""  # why the list was not read to its end
+        self._take = take
+        self._restart = restart
+        self._lists = 0
+        self._is_inside = False
+        self._needs_comma = False  # the last thing that was read is an element
+        self._opens = b""  # how the file begins an event, as in `{"ph":`
+        self._enough_nbytes = BATCH_NBYTES
+
+    def read(self, source: Source) -> None:
+        """Raises NotATrace where there is no list of events, or its file is damaged as a whole."""
+        parts: list[bytes] = []
+        for piece in source.pieces():
+            parts.append(piece)
+            if sum(map(len, parts)) >= self._enough_nbytes:
+                parts = [self._read_part(parts, False)]
+            if self.stopped:
+                return
+        self._read_part(parts, True)
+        if not self._lists:
+            raise NotATrace(self._what_instead(source))
+        if self._is_inside and not self.stopped:
+            self.stopped = "cut short"
+
+    def _what_instead(self, source: Source) -> str:
+        if not self.around.text.strip():
+            return "it is cut short before its first event" if source.cut else "it is empty"
+        return f"it is {what_it_is(self.around.text)}{', cut short' if source.cut else ''}"
+
+    def _read_part(self, parts: list[bytes], is_last: bool) -> bytes:
+        """Read as much of the text as can be read, and give back the rest."""
+        while True:
+            if not self._is_inside:
+                behind = self._outside(b"".join(parts))
+                if behind is None:
+                    return b""
+                parts = [behind]
+            # One byte of room in front, where the bracket of a batch goes: text is too large to be copied for it.
+            rest = self._inside(bytearray().join((b" ", *parts)), is_last)
+            if self._is_inside:
+                return rest
+            parts = [rest]
+
+    def _outside(self, text: bytes) -> bytes | None:
+        """Take in text around the events. Where a list of them opens, give back what stands behind its bracket."""
+        behind = self.around.add(text)
+        if behind is None:
+            self._judge_surroundings()
+            return None
+        self._lists += 1
+        if self._lists > MOST_LISTS:
+            raise NotATrace(f"it has traceEvents more than {MOST_LISTS} times")
+        if self.seen:
+            self._restart()
+        self.seen = self.unreadable = self.odd_gaps = 0
+        self._is_inside, self._needs_comma = True, False
+        return behind
+
+    def _judge_surroundings(self) -> None:
+        if len(self.around.text) > AROUND_NBYTES:
+            raise NotATrace(f"more than {AROUND_NBYTES >> 20} MB of it are no events")
+        if not self._lists and self.around.text[:1000].lstrip()[:1] not in (b"{", b""):
+            raise NotATrace("it is not JSON")
+
+    def _inside(self, text: bytearray, is_last: bool) -> bytes:
+        """Read elements of the list off the begin of the text. `_is_inside` is false afterwards where it ended."""
+        begin, comma, at = behind_gap(text, 0), self._last_comma(text), 0
+        is_regular = comma > begin and text.count(b",", 0, begin) == self._needs_comma
+        if is_regular and self._read_at_once(text, begin - 1, comma):
+            at, self._needs_comma, self._enough_nbytes = comma + 1, False, BATCH_NBYTES
+            if not is_last:
+                return bytes(text[at:])
+        return self._read_each(text, at, is_last)
+
+    def _last_comma(self, text: bytearray) -> int:
+        """Where the comma before the last event that begins in the text seems to be; -1 where none is seen."""
+        if not self._opens:
+            first = EVENT_OPENS.match(text, behind_gap(text, 0))
+            if not first:
+                return -1
+            self._opens = first[0]
+        at = len(text)
+        for _ in range(8):  # the same key may open an object within an event
+            at = text.rfind(self._opens, 0, at)
+            comma = text.rfind(b",", 0, max(at, 0))
+            if comma < 0 or not text[comma + 1 : at].strip():
+                return comma
+        return -1
+
+    def _read_at_once(self, text: bytearray, before: int, comma: int) -> bool:
+        """Read what stands between these two places, which become brackets for as long as that takes."""
+        was = text[before]
+        text[before], text[comma] = b"[]"
+        try:
+            events = _EVENTS.decode(memoryview(text)[before : comma + 1])
+        except REFUSED:
+            return False
+        finally:
+            text[before], text[comma] = was, COMMA
+        self.seen += len(events)
+        self._take(events)
+        return True
+
+    def _read_each(self, text: bytearray, begin: int, is_last: bool) -> bytes:
+        found = elements(text, begin, is_last, self._needs_comma)
+        events = [event for begin, end in found.spans if (event := decoded(bytes(text[begin:end]))) is not None]
+        self.seen += len(found.spans)
+        self.unreadable += len(found.spans) - len(events)
+        self._take(events)
+        self._opens = b""  # learnt anew: the file may write its next events otherwise
+        self.odd_gaps += found.odd_gaps
+        self._needs_comma = found.needs_comma
+        self._is_inside = found.end is not ListEnd.CLOSED
+        rest = bytes(text[found.at :])
+        if found.end is ListEnd.BROKEN:
+            self.stopped = "no JSON any more"
+        elif self._is_inside and len(rest) > LONGEST_NBYTES:
+            self.stopped = f"one event of more than {LONGEST_NBYTES >> 20} MB"
+        # What holds no whole event is looked at again only once it has doubled.
+        self._enough_nbytes = max(BATCH_NBYTES, 2 * len(rest)) if self._is_inside else BATCH_NBYTES
+        return rest
+
+
+def decoded(text: bytes) -> Event | None:
+    """One element of the list; None where it is no event, however its text is cleaned."""
+    for attempt in (bytes, cleaned):
+        try:
+            return _EVENT.decode(attempt(text))
+        except REFUSED:
+            continue
+    return None

@@ -1,0 +1,163 @@
+"""A run directory as ddptrace.trace wrote it: manifest, attempts, and the folder of each rank."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ddptrace.errors import RunDirectoryError
+from ddptrace.load.clock import Clock
+from ddptrace.load.records import Recorded, rank_run
+from ddptrace.load.tables import Finding
+from ddptrace.record import RecordReader
+from ddptrace.schema import MANIFEST, META, SCHEMA_VERSION
+
+PENDING = "rank-pending-"
+MOST_RANKS = 1_000_000  # a manifest that says more is damaged
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedRank:
+    """A rank's folder in a run directory."""
+
+    rank: int
+    folder: Path
+    manifest: dict[str, Any]
+    zero_unix_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """A run directory, or the last attempt of one, before any rank is read."""
+
+    manifest: dict[str, Any]
+    zero_unix_ns: int
+    world_size: int | None  # None: as the ranks say
+    ranks: tuple[RecordedRank, ...]
+    findings: tuple[Finding, ...]
+
+
+def is_run(path: Path) -> bool:
+    """Whether ddptrace.trace wrote it, or part of it."""
+    patterns = (MANIFEST, "rank-*/records-*.bin", "attempt-*/rank-*", f"rank-*/{META}", f"{PENDING}*")
+    return any(next(path.glob(pattern), None) is not None for pattern in patterns)
+
+
+def open_folder(path: Path) -> RunFolder:
+    """Raises RunDirectoryError where there is no run in it, or one of another major schema version."""
+    root, findings = _last_attempt(path)
+    manifest = _read_manifest(root, findings)
+    folders = _rank_folders(root, findings)
+    if not folders:
+        raise RunDirectoryError(f"{path} holds no run (no rank-* folder); was it recorded by ddptrace.trace?")
+    zero = _zero(manifest, folders[min(folders)])
+    ranks = tuple(RecordedRank(rank, folder, manifest, zero) for rank, folder in sorted(folders.items()))
+    return RunFolder(manifest, zero, _said_world_size(manifest), ranks, tuple(findings))
+
+
+def check_version(version: object, where: Path) -> str | None:
+    """None, or a sentence about a newer minor version. Raises RunDirectoryError for another major one."""
+    major, _, minor = str(version).partition(".")
+    ours_major, _, ours_minor = SCHEMA_VERSION.partition(".")
+    if major != ours_major:
+        raise RunDirectoryError(
+            f"{where} was written in schema version {version}, and this ddptrace reads {ours_major}.x; "
+            "analyze it with the ddptrace that recorded it"
+        )
+    if minor.isdigit() and int(minor) > int(ours_minor):
+        return f"written in schema version {version}, newer than {SCHEMA_VERSION}: what is unknown here is ignored"
+    return None
+
+
+def _last_attempt(path: Path) -> tuple[Path, list[Finding]]:
+    attempts = [p for p in path.glob("attempt-*") if p.is_dir() and p.name.removeprefix("attempt-").isdecimal()]
+    if not attempts:
+        return path, []
+    last = max(attempts, key=lambda p: int(p.name.removeprefix("attempt-")))
+    message = f"the job was restarted {len(attempts)} times; this is {last.name}, the earlier ones lie beside it"
+    return last, [Finding("restarted", "info", str(path), message)]
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    """The file's object; None where there is no such file or it is not one."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+    except (OSError, ValueError, RecursionError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def _read_manifest(root: Path, findings: list[Finding]) -> dict[str, Any]:
+    manifest = _read_json(root / MANIFEST)
+    if manifest is None:
+        state = "cannot be read" if (root / MANIFEST).exists() else "is missing"
+        message = f"{MANIFEST} {state}: the run's size and zero are taken from the ranks"
+        findings.append(Finding("no-manifest", "warning", MANIFEST, message))
+        return {}
+    newer = check_version(manifest.get("schema", SCHEMA_VERSION), root / MANIFEST)
+    if newer is not None:
+        findings.append(Finding("newer-schema", "info", MANIFEST, newer))
+    return manifest
+
+
+def _rank_folders(root: Path, findings: list[Finding]) -> dict[int, Path]:
+    folders = {int(p.name[5:]): p for p in root.glob("rank-*") if p.is_dir() and p.name[5:].isdecimal()}
+    pending = sorted(p for p in root.glob(f"{PENDING}*") if p.is_dir())
+    for number, folder in enumerate(pending, start=max(folders, default=-1) + 1):
+        message = f"{folder.name} never learned its rank (the process ended first); it is shown as rank {number}"
+        findings.append(Finding("rank-unknown", "warning", folder.name, message))
+        folders[number] = folder
+    return folders
+
+
+def _zero(manifest: dict[str, Any], first: Path) -> int:
+    """The run's zero: the manifest's, or without a plausible one that of the first rank."""
+    said = manifest.get("zero_unix_ns")
+    try:
+        events = RecordReader(first).read().events
+    except OSError:  # told when the rank is read
+        return said if isinstance(said, int) else 0
+    return Clock.of(events, said if isinstance(said, int) else None).zero_unix_ns
+
+
+def read_rank(source: RecordedRank, findings: list[Finding]) -> Recorded:
+    """Raises RunDirectoryError where its records are of another major schema version or cannot be read."""
+    folder, rank, manifest = source.folder, source.rank, source.manifest
+    meta = _read_json(folder / META) or {}
+    newer = check_version(meta.get("schema", SCHEMA_VERSION), folder / META)
+    if newer is not None and manifest.get("schema") != meta.get("schema"):
+        findings.append(Finding("newer-schema", "info", folder.name, newer))
+    if "run_id" in meta and "run_id" in manifest and meta["run_id"] != manifest["run_id"]:
+        message = (
+            "this rank's records carry another run's id: it entered its trace apart from rank 0, or is left from before"
+        )
+        findings.append(Finding("other-run", "warning", f"rank {rank}", message))
+    try:
+        records = RecordReader(folder).read()
+    except OSError as error:
+        raise RunDirectoryError(f"{folder} cannot be read: {error.strerror}; check its permissions") from error
+    recorded = rank_run(records, meta, rank=rank, zero_unix_ns=source.zero_unix_ns)
+    findings.extend(recorded.findings)
+    if not len(records.events):
+        findings.append(Finding("rank-empty", "error", f"rank {rank}", f"{folder.name} holds no records"))
+    return recorded
+
+
+def _said_world_size(manifest: dict[str, Any]) -> int | None:
+    said = manifest.get("world_size")
+    return said if isinstance(said, int) and 0 < said <= MOST_RANKS else None
+
+
+def missing_ranks(world_size: int | None, present: Iterable[int]) -> Iterator[Finding]:
+    """The ranks that took part and left no folder."""
+    missing = sorted(set(range(world_size or 0)) - set(present))
+    if missing:
+        listed = ", ".join(map(str, missing[:8])) + (" …" if len(missing) > 8 else "")
+        message = (
+            f"{len(missing)} of {world_size} ranks have no folder here ({listed}): they did not enter ddptrace.trace, "
+            "or wrote elsewhere (another host's disk?); copy their folders here to see them"
+        )
+        yield Finding("rank-missing", "warning", "run", message)

@@ -1,0 +1,227 @@
+"""Which files are whose: torch.profiler traces in files and folders, sorted by rank."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from ddptrace.errors import RunDirectoryError, printable
+from ddptrace.load.foreign.names import rank_in_name, same_but_for_digits
+from ddptrace.load.kineto.head import FileHead, identify
+from ddptrace.load.tables import Finding
+from ddptrace.schema import ANALYSIS
+
+PACKED: Final = ".gz"
+SUFFIXES: Final = (".json", ".json" + PACKED)
+LISTED: Final = 5
+MOST_RANKS: Final = 1_000_000  # a file that says more is damaged
+
+Heads = Mapping[Path, FileHead]
+
+
+@dataclass(frozen=True, slots=True)
+class TraceFile:
+    """The files of one rank, in time order."""
+
+    rank: int
+    paths: tuple[Path, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TraceFiles:
+    """All traces that were found, sorted by rank."""
+
+    files: tuple[TraceFile, ...]
+    findings: tuple[Finding, ...]
+    world_size: int | None  # None where no file tells
+    first_unix_ns: int  # begin of the first event of the first file: the run's zero
+
+
+def find_traces(paths: Sequence[Path]) -> TraceFiles:
+    """`paths`: files, and folders that are searched through but for what is hidden and folders named `analysis`.
+
+    Raises RunDirectoryError where a path does not exist, or no file is a trace.
+    """
+    findings: list[Finding] = []
+    heads = _traces(_without_copies(_candidates(paths, findings), findings), findings)
+    if not heads:
+        raise RunDirectoryError(_nothing(paths, findings))
+    files = _by_rank(heads, findings)
+    world_size = _world_size(heads)
+    _find_missing(world_size, [file.rank for file in files], findings)
+    return TraceFiles(tuple(files), tuple(findings), world_size, _first_unix_ns(files))
+
+
+def _candidates(paths: Sequence[Path], findings: list[Finding]) -> list[Path]:
+    """Files by name, each once."""
+    found: dict[Path, Path] = {}
+    for path in paths:
+        real = _real(path)
+        if real is None or not (real.is_dir() or real.is_file()):
+            state = "does not exist" if real is None else "is neither a file nor a folder"
+            raise RunDirectoryError(
+                f"{printable(path)} {state}; give a run directory, trace files, or folders that hold them"
+            )
+        for file in sorted(_walk(path, findings)) if real.is_dir() else [path]:
+            target = _real(file)
+            if target is not None and target.is_file():  # a pipe would be waited for for ever
+                found.setdefault(target, file)
+    return list(found.values())
+
+
+def _real(path: Path) -> Path | None:
+    """Where it lies; None where nothing does: a name too long, a link to nowhere or to itself."""
+    try:
+        return path.resolve(strict=True)
+    except (OSError, RuntimeError):
+        return None
+
+
+def _walk(folder: Path, findings: list[Finding]) -> Iterator[Path]:
+    """Links to folders are followed, each folder once."""
+
+    def refused(error: OSError) -> None:
+        message = (
+            f"{printable(Path(error.filename or folder))} cannot be looked into ({error.strerror}): it is left out"
+        )
+        findings.append(Finding("folder-unreadable", "warning", "run", message))
+
+    seen: set[str] = set()
+    for root, folders, files in os.walk(folder, onerror=refused, followlinks=True):
+        real = os.path.realpath(root)
+        if real in seen:
+            folders.clear()
+            continue
+        seen.add(real)
+        folders[:] = [name for name in folders if is_searched(name)]
+        yield from (Path(root, name) for name in files if _is_named_so(name))
+
+
+def is_searched(folder: str) -> bool:
+    """By its name: whether what lies in it may have been given."""
+    return folder != ANALYSIS and not folder.startswith(".")
+
+
+def _is_named_so(name: str) -> bool:
+    return name.lower().endswith(SUFFIXES) and not name.startswith(".")
+
+
+def _without_copies(files: Sequence[Path], findings: list[Finding]) -> list[Path]:
+    """Where a trace lies both plain and packed, the plain one."""
+    plain = set(files)
+    copies = [file for file in files if file.suffix.lower() == PACKED and file.with_suffix("") in plain]
+    if copies:
+        message = f"there both packed and unpacked, and read once: {_some([printable(file.name) for file in copies])}"
+        findings.append(Finding("trace-twice", "info", "run", message))
+    return [file for file in files if file not in copies]
+
+
+def _traces(files: Iterable[Path], findings: list[Finding]) -> dict[Path, FileHead]:
+    heads: dict[Path, FileHead] = {}
+    others: list[str] = []
+    for file in files:
+        try:
+            head = identify(file)
+        except RunDirectoryError as error:
+            findings.append(Finding("trace-unreadable", "error", printable(file.name), printable(str(error))))
+            continue
+        if head.is_trace:
+            heads[file] = head
+        else:
+            others.append(f"{printable(file.name)} is {head.what}")
+    if others:
+        message = f"left out, since they are no Kineto traces: {_some(others)}"
+        findings.append(Finding("not-a-trace", "info", "run", message))
+    return heads
+
+
+def _nothing(paths: Sequence[Path], findings: Sequence[Finding]) -> str:
+    where = ", ".join(printable(path) for path in paths[:LISTED]) or "nothing"
+    why = "; ".join(finding.message for finding in findings[:LISTED]) or "no .json or .json.gz files"
+    return (
+        f"{where} holds no run of ddptrace.trace and no trace of torch.profiler ({why}); give a run directory, or the"
+        " files that export_chrome_trace wrote"
+    )
+
+
+def _by_rank(heads: Heads, findings: list[Finding]) -> list[TraceFile]:
+    """As files say, else as their names do, else the next free number."""
+    files: dict[int, tuple[Path, ...]] = {}
+    unknown: list[Path] = []
+    claims: dict[int, list[Path]] = defaultdict(list)
+    for path, head in heads.items():
+        said = head.facts.rank if head.facts.rank is not None else rank_in_name(path)
+        (unknown if said is None or said > MOST_RANKS else claims[said]).append(path)
+    twice: list[Path] = []
+    for rank, paths in claims.items():
+        files[rank] = _windows(paths)
+        twice += [path for path in paths if path not in files[rank]]
+    for path in twice:
+        files[_place(files, rank_in_name(path))] = (path,)
+    for path in unknown:
+        files[_place(files, None)] = (path,)
+    _find_unplaced(files, unknown, twice, findings)
+    return [TraceFile(rank, paths) for rank, paths in sorted(files.items())]
+
+
+def _windows(paths: Sequence[Path]) -> tuple[Path, ...]:
+    """Those of one rank's files that can be windows of one process: named alike, one after the other. In time order."""
+    if len(paths) == 1:
+        return tuple(paths)
+    begins: dict[int, Path] = {}
+    for path in paths:
+        is_like = same_but_for_digits(path, paths[0]) and rank_in_name(path) == rank_in_name(paths[0])
+        begin = identify(path, with_time=True).first_unix_ns if is_like else None
+        if begin is not None:
+            begins.setdefault(begin, path)
+    return tuple(begins[begin] for begin in sorted(begins)) if paths[0] in begins.values() else (paths[0],)
+
+
+def _place(files: Mapping[int, object], wanted: int | None) -> int:
+    """The wanted number where it is free, else the lowest that is."""
+    if wanted is not None and wanted not in files:
+        return wanted
+    return next(number for number in range(len(files) + 1) if number not in files)
+
+
+def _find_unplaced(
+    files: Mapping[int, tuple[Path, ...]], unknown: Sequence[Path], twice: Sequence[Path], findings: list[Finding]
+) -> None:
+    number = {path: rank for rank, paths in files.items() for path in paths}
+    for code, paths, why in (
+        ("rank-unknown", unknown, "neither what is in them nor their names tell their ranks"),
+        ("rank-claimed-twice", twice, "another file says the same rank"),
+    ):
+        if paths:
+            listed = _some([f"{printable(path.name)} as {number[path]}" for path in paths])
+            message = f"shown as ranks of their own, since {why}: {listed}; name them rank-0.json, rank-1.json, …"
+            findings.append(Finding(code, "warning", "run", message))
+
+
+def _world_size(heads: Heads) -> int | None:
+    said = (head.facts.world_size for head in heads.values())
+    return max((size for size in said if size is not None and 0 < size <= MOST_RANKS), default=None)
+
+
+def _find_missing(world_size: int | None, ranks: Sequence[int], findings: list[Finding]) -> None:
+    """Few of many is how traces of a large job are taken."""
+    missing = sorted(set(range(world_size or 0)) - set(ranks))
+    if missing:
+        severity = "info" if len(ranks) < len(missing) else "warning"
+        listed = ", ".join(map(str, missing[:8])) + (" …" if len(missing) > 8 else "")
+        message = f"{len(missing)} of {world_size} ranks have no trace here ({listed}); add their files to see them"
+        findings.append(Finding("rank-missing", severity, "run", message))
+
+
+def _first_unix_ns(files: Sequence[TraceFile]) -> int:
+    """0 where no file tells."""
+    begins = (identify(file.paths[0], with_time=True).first_unix_ns for file in files)
+    return next((begin for begin in begins if begin is not None), 0)
+
+
+def _some(texts: Sequence[str]) -> str:
+    return ", ".join(texts[:LISTED]) + (f" and {len(texts) - LISTED} more" if len(texts) > LISTED else "")

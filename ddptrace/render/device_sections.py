@@ -1,0 +1,104 @@
+"""The report's tables of collectives, launches and matches, as HTML: every name is escaped where it enters."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Final
+
+from ddptrace.analysis.device_digest import LaunchDigest, launches
+from ddptrace.analysis.digest import CollectiveDigest, MatchDigest, collectives, matches
+from ddptrace.analysis.tables import Result
+from ddptrace.render.markup import table
+from ddptrace.render.words import (
+    IDENTIFIED,
+    calls_words,
+    duration,
+    millis,
+    op_name,
+    percent,
+    rate,
+    size,
+    size_range,
+)
+from ddptrace.schema import Evidence
+
+ROWS_MAX: Final = 40
+COLLECTIVES: Final = (
+    "Calls and exposed time per {per}. Bandwidth as nccl-tests define it: bytes over time, and times the op's factor."
+)
+LAUNCHES: Final = (
+    "The host puts work into the device's queue. While it is ahead, work waits there (the delay from launch to start);"
+    " when a launch comes too late, its stream has run dry. Idle for the host: nothing ran and nothing waited in the"
+    " queue, so neither faster kernels nor a faster network would have helped. Means per step."
+)
+INFERRED: Final = " Where begins were inferred (evidence callback or host), so is how far apart they lie."
+MATCHES: Final = (
+    "Ranks end a collective together and begin it apart: the shortest execution is about what moving the bytes takes,"
+    " and the rest is waiting for the rank that came last."
+)
+
+COLLECTIVE_HEADS: Final = (
+    ("op", ""), ("group", "words"), ("ranks", ""), ("size", ""), ("calls", ""), ("mean ms", ""), ("exposed ms", ""),
+    ("hidden", ""), ("algbw", ""), ("busbw", ""), ("evidence, identified by", ""),
+)  # fmt: skip
+LAUNCH_HEADS: Final = tuple((title, "") for title in (
+    "rank", "launches", "delay p50", "p90", "max", "too late", "idle ms", "for the host ms", "of step", "launch-bound",
+))  # fmt: skip
+MATCH_HEADS: Final = (
+    ("op", ""), ("group", "words"), ("ranks", ""), ("size", ""), ("matched", ""), ("began apart", ""),
+    ("at most", ""), ("ended apart", ""), ("shortest execution", ""),
+)  # fmt: skip
+
+
+def collective_table(result: Result) -> str:
+    found = collectives(result)
+    return table(COLLECTIVE_HEADS, map(collective_cells, found.kinds[:ROWS_MAX])) if found.kinds else ""
+
+
+def collective_sub(result: Result) -> str:
+    found = collectives(result)
+    said = COLLECTIVES.format(per="rank and step" if found.per == "step" else found.per)
+    return said + (f" The {ROWS_MAX} most exposed of {len(found.kinds)} kinds." if len(found.kinds) > ROWS_MAX else "")
+
+
+def collective_cells(kind: CollectiveDigest) -> list[str]:
+    return [
+        escape(op_name(kind.op)), escape(kind.group or "-"), str(kind.group_size or "-"),
+        size_range(kind.nbytes_min, kind.nbytes_max), calls_words(kind.calls), millis(kind.mean_ns),
+        millis(kind.exposed_ns), escape(percent(kind.hidden_ratio)), rate(kind.algbw_bytes_per_s),
+        rate(kind.busbw_bytes_per_s), escape(f"{kind.evidence or 'not measured'}, {IDENTIFIED[kind.identity]}"),
+    ]  # fmt: skip
+
+
+def launch_table(result: Result) -> str:
+    """Of many ranks those whose device waited longest."""
+    known = sorted(launches(result), key=lambda one: -one.host_idle_ns)[:ROWS_MAX]
+    rows = map(launch_cells, sorted(known, key=lambda one: one.rank))
+    return table(LAUNCH_HEADS, rows) if known else ""
+
+
+def launch_cells(one: LaunchDigest) -> list[str]:
+    return [
+        str(one.rank), calls_words(one.launched), duration(one.delay_p50_ns), duration(one.delay_p90_ns),
+        duration(one.delay_max_ns), escape(percent(one.late_ratio)), millis(one.idle_ns), millis(one.host_idle_ns),
+        escape(percent(one.host_idle_ns / one.window_ns if one.window_ns else None)),
+        f"{one.bound_steps:,} of {one.steps:,}",
+    ]  # fmt: skip
+
+
+def match_sub(result: Result) -> str:
+    seen = {row.evidence for row in result.collectives if row.match is not None}
+    return MATCHES + (INFERRED if seen & {Evidence.CALLBACK, Evidence.HOST} else "")
+
+
+def match_table(result: Result) -> str:
+    found = matches(result)[:ROWS_MAX]
+    return table(MATCH_HEADS, map(match_cells, found)) if found else ""
+
+
+def match_cells(one: MatchDigest) -> list[str]:
+    return [
+        escape(op_name(one.op)), escape(one.group or "-"), str(one.ranks), size(one.nbytes or None), f"{one.count:,}",
+        duration(one.start_spread_ns), duration(one.start_spread_max_ns), duration(one.end_spread_ns),
+        duration(one.transfer_ns),
+    ]  # fmt: skip

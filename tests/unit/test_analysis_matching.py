@@ -1,0 +1,228 @@
+"""Which calls on different ranks were one collective, and when that must not be said."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from analysis_records import call, gpu_call, hook, rank, run, step
+
+from ddptrace.analysis import MatchRow, Result, analyze_run
+from ddptrace.load.tables import Call, Finding, Group, RankRun
+
+MS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """A collective on one rank, in milliseconds."""
+
+    begin: float
+    end: float
+    op: str = "all_reduce"
+    nbytes: int = 64
+    group: str = "0"
+
+
+def calls(rans: Sequence[Ran], shift_ms: float = 0) -> list[Call]:
+    def at(ms: float) -> int:
+        return round((ms + shift_ms) * MS)
+
+    return [
+        gpu_call(
+            seq, at(ran.begin - 1), (at(ran.begin), at(ran.end)), op=ran.op, group=ran.group, ordinal=seq - 1,
+            nbytes_in=ran.nbytes, nbytes_out=ran.nbytes,
+        )
+        for seq, ran in enumerate(rans, 1)
+    ]  # fmt: skip
+
+
+def foreign(*ranks: Sequence[Ran], shifts_ms: Sequence[float] = (), **fields: Any) -> Result:
+    """Ranks 0, 1, ... of files that nobody of us recorded; `shifts_ms`: how wrong each one's clock is."""
+    known = {"recorded": False, "groups": ()} | fields
+    shifted = enumerate(zip(ranks, list(shifts_ms) or [0.0] * len(ranks), strict=True))
+    made = [rank(number, calls=calls(rans, shift), **known) for number, (rans, shift) in shifted]
+    return analyze_run(run(*made, world_size=len(ranks)))
+
+
+def recorded(*ranks: RankRun) -> Result:
+    return analyze_run(run(*ranks, world_size=len(ranks)))
+
+
+def refusals(result: Result) -> list[Finding]:
+    return [finding for finding in result.findings if finding.code == "match-refused"]
+
+
+TOGETHER = [Ran(10, 20), Ran(30, 50, "all_to_all_single"), Ran(90, 95), Ran(140, 160, nbytes=8)]
+LATE = [Ran(18, 20), Ran(30, 50, "all_to_all_single"), Ran(94, 95), Ran(120, 160, nbytes=8)]
+
+
+def test_ranks_that_end_together_and_start_apart_are_matched_in_launch_order() -> None:
+    result = foreign(TOGETHER, LATE)
+    assert not refusals(result)
+    assert [(row.op, row.ordinal, row.ranks, row.seqs) for row in result.matches] == [
+        ("all_reduce", 0, (0, 1), (1, 1)), ("all_to_all_single", 1, (0, 1), (2, 2)),
+        ("all_reduce", 2, (0, 1), (3, 3)), ("all_reduce", 3, (0, 1), (4, 4)),
+    ]  # fmt: skip
+    assert result.matches[0] == MatchRow(
+        0, "0", 0, "all_reduce", 64, (0, 1), (1, 1), 10 * MS, 18 * MS, 20 * MS, 20 * MS, transfer_ns=2 * MS
+    )
+    assert [row.match for row in result.collectives] == [0, 1, 2, 3] * 2
+    assert [row.match for row in result.matches] == [0, 1, 2, 3]
+
+
+def test_a_clock_that_is_a_little_wrong_does_not_hinder() -> None:
+    result = foreign(TOGETHER, LATE, shifts_ms=(0, 7))
+    assert len(result.matches) == 4
+    assert result.matches[0].last_end_at_ns == 27 * MS
+
+
+def test_a_long_transfer_may_end_on_one_rank_a_little_later() -> None:
+    long = [Ran(0, 1000), Ran(1100, 2100), Ran(2200, 3200)]
+    assert len(foreign(long, [Ran(0, 1090), Ran(1100, 2110), Ran(2200, 3280)]).matches) == 3
+    assert not foreign(long, [Ran(0, 1190), Ran(1100, 2110), Ran(2200, 3390)]).matches
+
+
+def test_ends_that_have_nothing_to_do_with_each_other_are_refused() -> None:
+    other = [Ran(10, 20), Ran(30, 79, "all_to_all_single"), Ran(90, 125), Ran(140, 200, nbytes=8)]
+    result = foreign(TOGETHER, other)
+    assert not result.matches
+    assert {row.match for row in result.collectives} == {None}
+    (finding,) = refusals(result)
+    assert finding.severity == "warning"
+    assert "do not end together" in finding.message
+    assert "ranks 0 and 1" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (TOGETHER[:3], "rank 1 shows 3 of them and rank 0 4"),
+        (
+            [*TOGETHER[:2], Ran(90, 95, "broadcast"), TOGETHER[3]],
+            "ordinal 2 is all_reduce on rank 0 and broadcast on rank 1",
+        ),
+        (
+            [*TOGETHER[:3], Ran(140, 160, nbytes=9)],
+            "ordinal 3, all_reduce, has 8 bytes on rank 0 and 9 bytes on rank 1",
+        ),
+    ],
+)
+def test_files_that_show_different_collectives_are_refused_with_the_reason(other: list[Ran], said: str) -> None:
+    result = foreign(TOGETHER, other)
+    assert not result.matches
+    assert said in refusals(result)[0].message
+
+
+def test_bytes_that_are_unknown_or_may_differ_by_rank_do_not_hinder() -> None:
+    mine = [Ran(10, 20, nbytes=64), Ran(30, 50, "all_to_all_single", 100)]
+    theirs = [Ran(15, 20, nbytes=0), Ran(40, 50, "all_to_all_single", 70)]
+    assert [row.nbytes for row in foreign(mine, theirs).matches] == [64, None]
+
+
+def test_a_file_that_begins_one_step_later_is_not_taken_for_a_wrong_clock() -> None:
+    periodic = [Ran(100 * k, 100 * k + 10) for k in range(6)]
+    steps = [step(k, (100 * k - 50) * MS, (100 * k + 50) * MS) for k in range(8)]
+    behind = [Ran(ran.begin + 100, ran.end + 100) for ran in periodic]
+    one, other = calls(periodic), calls(behind)
+    result = analyze_run(run(
+        rank(0, calls=one, steps=steps, recorded=False), rank(1, calls=other, steps=steps, recorded=False)
+    ))  # fmt: skip
+    assert not result.matches
+    assert "100.0 ms apart" in refusals(result)[0].message
+
+
+def test_numbers_of_steps_tell_a_wrong_clock_from_a_file_that_begins_later() -> None:
+    periodic = [Ran(100 * k, 100 * k + 10) for k in range(6)]
+    steps, late_steps = ([step(k, (100 * k - 50 + shift) * MS, (100 * k + 50 + shift) * MS) for k in range(8)]
+                         for shift in (0, 5000))  # fmt: skip
+    result = analyze_run(run(
+        rank(0, calls=calls(periodic), steps=steps, recorded=False),
+        rank(1, calls=calls(periodic, 5000), steps=late_steps, recorded=False),
+    ))  # fmt: skip
+    assert len(result.matches) == 6
+    assert not refusals(result)
+
+
+def test_one_group_that_is_refused_does_not_touch_another() -> None:
+    good = [Ran(10, 20, group="good"), Ran(60, 70, group="good")]
+    result = foreign([*good, Ran(80, 90, group="bad")], [*good, Ran(80, 90, group="bad"), Ran(95, 96, group="bad")])
+    assert {row.group for row in result.matches} == {"good"}
+    assert [finding.where for finding in refusals(result)] == ["group bad"]
+
+
+def test_groups_of_one_name_and_other_ranks_are_different_groups() -> None:
+    def member(number: int, *ranks: int, end: int) -> RankRun:
+        groups = [Group("tp", ranks, "nccl", None)]
+        return rank(number, calls=calls([Ran(10, end, group="tp")]), groups=groups, recorded=False)
+
+    pairs = [member(0, 0, 1, end=20), member(1, 0, 1, end=20), member(2, 2, 3, end=500), member(3, 2, 3, end=500)]
+    result = analyze_run(run(*pairs, world_size=4))
+    assert [row.ranks for row in result.matches] == [(0, 1), (2, 3)]
+
+
+def test_a_group_of_which_one_rank_is_here_has_no_matches_and_no_finding() -> None:
+    result = foreign(TOGETHER, [Ran(10, 20, group="other")])
+    assert not result.matches
+    assert not refusals(result)
+
+
+def test_sends_receives_and_hooks_are_left_out_and_do_not_count() -> None:
+    mine = [Ran(5, 8, "send"), *TOGETHER]
+    result = foreign(mine, [LATE[0], Ran(21, 25, "recv"), *LATE[1:]])
+    assert [(row.ordinal, row.seqs) for row in result.matches] == [(0, (2, 1)), (1, (3, 3)), (2, (4, 4)), (3, (5, 5))]
+    hooks = [rank(k, hooks=[hook(1, 0, 5, 9)], reducers=()) for k in (0, 1)]
+    assert not recorded(*hooks).matches
+
+
+def test_collectives_that_need_not_end_together_are_matched_beside_those_that_do() -> None:
+    mine = [*TOGETHER, Ran(170, 171, "broadcast")]
+    theirs = [*LATE, Ran(195, 199, "broadcast")]
+    assert [row.op for row in foreign(mine, theirs).matches][-1] == "broadcast"
+    alone = foreign(mine[-1:], theirs[-1:])
+    assert not alone.matches
+    assert "nothing proves" in refusals(alone)[0].message
+
+
+def test_what_ddptrace_recorded_is_matched_by_its_order_alone() -> None:
+    stray = [Ran(10, 20), Ran(30, 500), Ran(510, 2000)]
+    result = recorded(rank(0, calls=calls(TOGETHER[:1] * 3)), rank(1, calls=calls(stray)))
+    assert [row.seqs for row in result.matches] == [(1, 1), (2, 2), (3, 3)]
+
+
+def test_a_recorded_rank_that_died_is_matched_as_far_as_it_came() -> None:
+    result = recorded(rank(0, calls=calls(TOGETHER)), rank(1, calls=calls(LATE[:2]), clean=False))
+    assert [row.ordinal for row in result.matches] == [0, 1]
+    assert not refusals(result)
+
+
+def test_recorded_ranks_that_called_different_things_are_told() -> None:
+    other = [TOGETHER[0], Ran(30, 50, "broadcast")]
+    result = recorded(rank(0, calls=calls(TOGETHER[:2])), rank(1, calls=calls(other)))
+    assert "ordinal 1 is all_to_all_single on rank 0" in refusals(result)[0].message
+    assert "programs" in refusals(result)[0].message
+
+
+def test_what_only_the_host_saw_or_nobody_did_is_counted_and_not_matched() -> None:
+    mine = [call(1, 10, ran=(11, 20)), call(2, 30), call(3, 40, ran=(41, 50)), call(4, 60, waits=((61, 70),))]
+    result = recorded(
+        rank(0, calls=mine), rank(1, calls=[call(k, 10 * k, ran=(10 * k + 1, 10 * k + 5)) for k in range(1, 5)])
+    )
+    assert [(row.ordinal, row.seqs) for row in result.matches] == [(0, (1, 1)), (2, (3, 3))]
+
+
+def test_a_collective_across_two_steps_is_one_and_ends_where_its_last_part_does() -> None:
+    steps = [step(0, 0, 15 * MS), step(1, 15 * MS, 30 * MS)]
+    result = recorded(rank(0, calls=calls(TOGETHER[:1]), steps=steps), rank(1, calls=calls(LATE[:1]), steps=steps))
+    (row,) = result.matches
+    assert (row.first_start_at_ns, row.last_end_at_ns) == (10 * MS, 20 * MS)
+    assert [(c.rank, c.part, c.match) for c in result.collectives] == [(0, 0, 0), (0, 1, 0), (1, 0, 0)]
+
+
+def test_lost_records_of_a_rank_take_away_the_proof_by_order() -> None:
+    lossy = replace(rank(1, calls=calls(LATE[:2])), dropped=2)
+    result = recorded(rank(0, calls=calls(TOGETHER)), lossy)
+    assert not result.matches
+    assert "rank 1 shows 2 of them" in refusals(result)[0].message
