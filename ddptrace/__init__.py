@@ -17,12 +17,27 @@ from ddptrace.errors import DdptraceError, RunDirectoryError, TraceStateError
 if TYPE_CHECKING:
     from ddptrace.analysis import Result
     from ddptrace.analyzer import analyze
+    from ddptrace.reducer import BucketedDataParallel
     from ddptrace.tracing import trace
 
 __version__ = "0.1.0"
-__all__ = ["DdptraceError", "Result", "RunDirectoryError", "TraceStateError", "__version__", "analyze", "trace"]
+__all__ = [
+    "BucketedDataParallel",
+    "DdptraceError",
+    "Result",
+    "RunDirectoryError",
+    "TraceStateError",
+    "__version__",
+    "analyze",
+    "trace",
+]
 
-_HOMES = {"trace": "ddptrace.tracing", "analyze": "ddptrace.analyzer", "Result": "ddptrace.analysis"}
+_HOMES = {
+    "BucketedDataParallel": "ddptrace.reducer",
+    "Result": "ddptrace.analysis",
+    "analyze": "ddptrace.analyzer",
+    "trace": "ddptrace.tracing",
+}
 
 
 def __getattr__(name: str) -> object:

@@ -31,7 +31,8 @@ STAMPED_NBYTES = 64 << 10
 """Outside a profiler window, completions of smaller calls that no reducer issued are not stamped: a Python callback for
 each of many small queued collectives would slow Gloo itself."""
 
-Token = tuple[int, int, int, int, int, bool]  # seq, launch, bytes in, bytes out, flags, profiling
+Token = tuple[int, int, int, int, int, bool, int, bool]
+"""Seq, launch, bytes in, bytes out, flags, profiling, reducer, whether Python holds the Work."""
 
 
 class Collectives:
@@ -45,6 +46,7 @@ class Collectives:
         self._groups = groups
         self._thread = thread
         self._seq_of: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._waited_since: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._no_future: set[str] = set()
         self._engine = _engine_code()
         self.native: Callable[[int, int], None] = lambda reducer, nbytes: None
@@ -55,8 +57,9 @@ class Collectives:
         try:
             nbytes_in = sum(_nbytes(args[i]) for i in op.inputs)
             nbytes_out = sum(_nbytes(args[i]) for i in op.outputs)
-            flags = self._flags(op, args)
-            return next(self.seqs), _now(), nbytes_in, nbytes_out, flags, autograd_profiler._is_profiler_enabled
+            own, flags, profiling = self._thread.bucket, self._flags(op, args), autograd_profiler._is_profiler_enabled
+            held = bool(own) or not flags & CallFlag.NATIVE
+            return next(self.seqs), _now(), nbytes_in, nbytes_out, flags, profiling, own or self.reducer, held
         except Exception as error:  # training must not see it
             self._surface.failed(error)
             return None
@@ -67,17 +70,17 @@ class Collectives:
     def after(self, token: Token, op: Op, args: tuple[Any, ...], work: Any) -> None:
         issued = _now()
         try:
-            seq, launch, nbytes_in, nbytes_out, flags, profiling = token
+            seq, launch, nbytes_in, nbytes_out, flags, _, reducer, _ = token
             group = dist.ProcessGroup.unbox(args[op.group])
             tensor = _first_tensor(args, op)
             self._recorder.event(
                 Kind.CALL, flags, self._recorder.intern(op.name), launch, issued, seq, nbytes_in, nbytes_out,
-                self._groups.name_id(group), self._thread.hook, self.reducer, self._dtype_id(tensor),
+                self._groups.name_id(group), self._thread.hook, reducer, self._dtype_id(tensor),
             )  # fmt: skip
-            if flags & CallFlag.NATIVE and self.reducer:
-                self.native(self.reducer, nbytes_in)
+            if flags & CallFlag.NATIVE and reducer:
+                self.native(reducer, nbytes_in)
             if work is not None:
-                self._follow(seq, op.name, dist.Work.unbox(work), flags, profiling, nbytes_in + nbytes_out, tensor)
+                self._follow(token, op.name, dist.Work.unbox(work), tensor)
         except Exception as error:  # training must not see it
             self._surface.failed(error)
 
@@ -87,11 +90,13 @@ class Collectives:
         def wait(work: Any, /, *args: Any, **kwargs: Any) -> Any:
             if not self._surface.on:
                 return original(work, *args, **kwargs)
-            begin = _now()
+            begin, returned = _now(), False
             try:
-                return original(work, *args, **kwargs)
+                out = original(work, *args, **kwargs)
+                returned = True
+                return out
             finally:
-                self._waited(work, begin)
+                self._waited(work, begin, returned=returned)
 
         return wait
 
@@ -106,7 +111,8 @@ class Collectives:
 
     def _flags(self, op: Op, args: tuple[Any, ...]) -> int:
         is_sync = op.is_async is not None and len(args) > op.is_async and not args[op.is_async]
-        return (CallFlag.SYNC if is_sync else 0) | (CallFlag.NATIVE if self._is_native() else 0)
+        native = self._thread.bucket or self._is_native()
+        return (CallFlag.SYNC if is_sync else 0) | (CallFlag.NATIVE if native else 0)
 
     def _is_native(self) -> bool:
         """Issued from C++ during backward: below the tap lies the engine's own entry, or no Python frame at all."""
@@ -115,11 +121,12 @@ class Collectives:
         except ValueError:
             return True
 
-    def _follow(self, seq: int, name: str, work: Any, flags: int, profiling: bool, nbytes: int, tensor: Any) -> None:
-        if not flags & CallFlag.NATIVE:
+    def _follow(self, token: Token, name: str, work: Any, tensor: Any) -> None:
+        seq, _, nbytes_in, nbytes_out, flags, profiling, reducer, held = token
+        if held:
             self._thread.last_work = work
             self._seq_of[work] = seq
-        wanted = profiling or (not flags & CallFlag.SYNC and (self.reducer or nbytes >= STAMPED_NBYTES))
+        wanted = profiling or (not flags & CallFlag.SYNC and (reducer or nbytes_in + nbytes_out >= STAMPED_NBYTES))
         # A CUDA future is complete once the kernel is queued: its stamp would say nothing.
         if wanted and name not in self._no_future and (tensor is None or tensor.device.type == "cpu"):
             try:
@@ -127,11 +134,14 @@ class Collectives:
             except RuntimeError:
                 self._no_future.add(name)  # send and receive have no future on Gloo
 
-    def _waited(self, work: Any, begin: int) -> None:
+    def _waited(self, work: Any, begin: int, *, returned: bool) -> None:
         try:
-            seq = self._seq_of.get(work, 0)
-            self._recorder.event(Kind.WAIT, 0, 0, begin, _now(), seq)
             self._thread.last_work = None
+            if not (returned or work.is_completed()):  # its time was up: the end of this wait is not the operation's
+                self._waited_since.setdefault(work, begin)
+                return
+            begin = self._waited_since.pop(work, begin)
+            self._recorder.event(Kind.WAIT, 0, 0, begin, _now(), self._seq_of.get(work, 0))
         except Exception as error:  # training must not see it
             self._surface.failed(error)
 

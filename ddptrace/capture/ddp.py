@@ -7,8 +7,6 @@ parameters share a bucket is read from DDP; after a rebuild DDP only tells with 
 
 from __future__ import annotations
 
-import itertools
-import json
 import time
 import weakref
 from dataclasses import dataclass, field
@@ -19,8 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddptrace.capture.collectives import Collectives
 from ddptrace.capture.ddp_internals import describe_reducer, first_plan, rebuilt_plan, reducer_parameters
-from ddptrace.record import Recorder
-from ddptrace.schema import DELTA_MAX_NS, READY_PER_RECORD, Kind
+from ddptrace.capture.reducer_records import Ready, ReducerRecords
 
 _now = time.perf_counter_ns
 
@@ -30,13 +27,13 @@ REBUILD_POLLS = 12
 
 @dataclass(slots=True)
 class Watched:
-    """One DDP module. `number` is its reducer's plus one: where a record has room for one, 0 says none."""
+    """One DDP module. `number` is its reducer's, see `ReducerRecords`."""
 
     number: int
     module: weakref.ReferenceType[DistributedDataParallel]
     parameters: list[weakref.ReferenceType[torch.nn.Parameter]]  # a model dropped during the trace must be freed
     nbytes: list[int]
-    ready: list[tuple[int, int]] = field(default_factory=list)  # (parameter, when) of this backward
+    ready: list[Ready] = field(default_factory=list)  # of this backward
     sent: list[int] = field(default_factory=list)  # bytes of C++ collectives of this backward
     plan: list[list[int]] = field(default_factory=list)
     layout: int = 0
@@ -49,13 +46,12 @@ class Watched:
 class DdpWatch:
     """Finds DDP modules when they first run and records ready times, reducers and layouts."""
 
-    def __init__(self, recorder: Recorder, collectives: Collectives) -> None:
-        self._recorder = recorder
+    def __init__(self, records: ReducerRecords, collectives: Collectives) -> None:
+        self._records = records
         self._collectives = collectives
         self._roots: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
         self._watched: weakref.WeakKeyDictionary[torch.nn.Module, Watched] = weakref.WeakKeyDictionary()
         self._by_number: dict[int, Watched] = {}
-        self._numbers = itertools.count(1)
         collectives.native = self._sent
 
     def number_of(self, module: torch.nn.Module) -> int:
@@ -85,7 +81,7 @@ class DdpWatch:
         self._collectives.reducer = 0
         for watched in self._by_number.values():
             if watched.ready:
-                self._write_ready(watched, backward)
+                self._records.ready(watched.number, backward, watched.ready)
             if watched.sent:
                 self._compare(watched, backward)
 
@@ -103,12 +99,12 @@ class DdpWatch:
     # Meeting a module ------------------------------------------------------------------------------------------------
 
     def _meet(self, ddp: DistributedDataParallel) -> None:
-        number = next(self._numbers)
+        number = next(self._records.numbers)
         parameters, names = reducer_parameters(ddp)
         nbytes = [p.numel() * p.element_size() for p in parameters]
         watched = Watched(number, weakref.ref(ddp), [weakref.ref(p) for p in parameters], nbytes)
         self._watched[ddp] = self._by_number[number] = watched
-        self._write(Kind.REDUCER, describe_reducer(number, ddp, parameters, names))
+        self._records.reducer(number, describe_reducer(ddp, parameters, names))
         for index, parameter in enumerate(parameters):
             watched.handles.append(parameter.register_post_accumulate_grad_hook(self._ready_hook(watched, index)))
         rebuilt = rebuilt_plan(ddp)
@@ -155,28 +151,6 @@ class DdpWatch:
             watched.polls = REBUILD_POLLS
         watched.changed_at = None if plan is not None else watched.changed_at
 
-    def _write_ready(self, watched: Watched, backward: int) -> None:
-        run: list[tuple[int, int]] = []
-        for index, at in watched.ready:
-            if run and (len(run) == READY_PER_RECORD or at - run[0][1] > DELTA_MAX_NS):
-                self._write_run(watched.number - 1, backward, run)
-                run = []
-            run.append((index, at))
-        self._write_run(watched.number - 1, backward, run)
-
-    def _write_run(self, reducer: int, backward: int, run: list[tuple[int, int]]) -> None:
-        base = run[0][1]
-        self._recorder.ready(reducer, backward, base, [at - base for _, at in run], [index for index, _ in run])
-
     def _write_layout(self, watched: Watched, plan: list[list[int]], *, from_backward: int) -> None:
         watched.plan = plan
-        content = {
-            "reducer": watched.number - 1,
-            "layout": watched.layout,
-            "from_backward": from_backward,
-            "buckets": plan,
-        }
-        self._write(Kind.LAYOUT, content)
-
-    def _write(self, kind: Kind, content: dict[str, Any]) -> None:
-        self._recorder.event(kind, 0, self._recorder.intern(json.dumps(content)), _now(), 0)
+        self._records.layout(watched.number, watched.layout, plan, from_backward=from_backward)

@@ -9,6 +9,8 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import _compute_bucket_assignment_by_size
 from torch.nn.parallel import DistributedDataParallel
 
+from ddptrace.capture.reducer_records import described
+
 
 def reducer_parameters(ddp: DistributedDataParallel) -> tuple[list[torch.nn.Parameter], dict[int, str]]:
     """The reducer's parameters in its own order, and their names by index."""
@@ -18,24 +20,14 @@ def reducer_parameters(ddp: DistributedDataParallel) -> tuple[list[torch.nn.Para
 
 
 def describe_reducer(
-    number: int, ddp: DistributedDataParallel, parameters: list[torch.nn.Parameter], names: dict[int, str]
+    ddp: DistributedDataParallel, parameters: list[torch.nn.Parameter], names: dict[int, str]
 ) -> dict[str, Any]:
-    listed = [
-        {
-            "name": names[i],
-            "numel": p.numel(),
-            "nbytes": p.numel() * p.element_size(),
-            "dtype": str(p.dtype).removeprefix("torch."),
-        }
-        for i, p in enumerate(parameters)
-    ]
     return {
-        "reducer": number - 1,
         "kind": "DistributedDataParallel",
         "module": type(ddp.module).__name__,
         "group": ddp.process_group.group_name,
         "bucket_cap_nbytes": getattr(ddp, "bucket_bytes_cap", None),
-        "parameters": listed,
+        "parameters": described((names[i], parameter) for i, parameter in enumerate(parameters)),
     }
 
 

@@ -6,9 +6,10 @@ import functools
 import time
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-import torch
+from torch._C import Future  # what a Work's get_future gives; torch.futures.Future is a kind of it
 from torch.nn.parallel import DistributedDataParallel
 
 from ddptrace.capture.collectives import Collectives
@@ -21,20 +22,56 @@ from ddptrace.schema import Kind
 _now = time.perf_counter_ns
 
 
+@dataclass(frozen=True, slots=True)
+class HookCall:
+    """One call of a hook that has begun."""
+
+    seq: int
+    name: str
+    begin: int
+
+
+class HookRecords:
+    """Stamps the calls of hooks on the threads that they run on, whoever calls them."""
+
+    def __init__(self, recorder: Recorder, collectives: Collectives, steps: StepFinder, thread: ThreadState) -> None:
+        self._recorder = recorder
+        self._collectives = collectives
+        self._steps = steps
+        self._thread = thread
+
+    def begins(self, name: str) -> HookCall:
+        """From here on, what this thread issues is the hook's."""
+        seq = self._thread.hook = next(self._collectives.seqs)
+        return HookCall(seq, name, _now())
+
+    def ends(self) -> int:
+        """When it is over: now."""
+        end = _now()
+        self._thread.hook = 0
+        return end
+
+    def write(self, call: HookCall, end: int, reducer: int, bucket: int, nbytes: int, dtype: str) -> None:
+        """`reducer`: its number; `bucket`: the index; `nbytes` and `dtype`: of the gradients it was given."""
+        name, kind = self._recorder.intern(call.name), self._recorder.intern(dtype)
+        self._recorder.event(
+            Kind.HOOK, 0, name, call.begin, end, call.seq, nbytes, self._steps.backwards, bucket, 0, reducer, kind
+        )
+
+    def follow(self, call: HookCall, future: object) -> None:
+        """Stamp when what the hook returned completes."""
+        if isinstance(future, Future):
+            future.add_done_callback(self._collectives.done(call.seq))
+
+
 class HookWatch:
     """Wraps `register_comm_hook`. A hook cannot be taken back: after the trace its wrapper stays and only passes on. It
     knows this object through a weak reference."""
 
-    def __init__(
-        self, recorder: Recorder, surface: Surface, collectives: Collectives, ddp: DdpWatch, steps: StepFinder,
-        thread: ThreadState,
-    ) -> None:  # fmt: skip
-        self._recorder = recorder
+    def __init__(self, surface: Surface, records: HookRecords, ddp: DdpWatch) -> None:
         self._surface = surface
-        self._collectives = collectives
+        self._records = records
         self._ddp = ddp
-        self._steps = steps
-        self._thread = thread
 
     def install(self, patches: Patches) -> None:
         patches.replace(DistributedDataParallel, "register_comm_hook", self._register)
@@ -51,33 +88,22 @@ class HookWatch:
 
     def called(self, ddp: DistributedDataParallel, hook: Callable[..., Any], state: object, bucket: Any) -> Any:
         """Run the user's hook between two stamps. What it raises or returns is the program's business."""
-        seq = next(self._collectives.seqs)
-        self._thread.hook = seq
-        begin = _now()
+        call = self._records.begins(getattr(hook, "__name__", type(hook).__name__))
         try:
             future = hook(state, bucket)
         finally:
-            end = _now()
-            self._thread.hook = 0
+            end = self._records.ends()
         try:
-            self._write(ddp, hook, bucket, seq, begin, end)
-            if isinstance(future, torch.futures.Future):
-                future.add_done_callback(self._collectives.done(seq))
+            self._write(ddp, bucket, call, end)
+            self._records.follow(call, future)
         except Exception as error:  # training must not see it
             self._surface.failed(error)
         return future
 
-    def _write(
-        self, ddp: DistributedDataParallel, hook: Callable[..., Any], bucket: Any, seq: int, begin: int, end: int
-    ) -> None:
+    def _write(self, ddp: DistributedDataParallel, bucket: Any, call: HookCall, end: int) -> None:
         buffer = bucket.buffer()
-        name = self._recorder.intern(getattr(hook, "__name__", type(hook).__name__))
-        dtype = self._recorder.intern(str(buffer.dtype).removeprefix("torch."))
-        nbytes = buffer.numel() * buffer.element_size()
-        number = self._ddp.number_of(ddp)
-        self._recorder.event(
-            Kind.HOOK, 0, name, begin, end, seq, nbytes, self._steps.backwards, bucket.index(), 0, number, dtype
-        )
+        nbytes, dtype = buffer.numel() * buffer.element_size(), str(buffer.dtype).removeprefix("torch.")
+        self._records.write(call, end, self._ddp.number_of(ddp), bucket.index(), nbytes, dtype)
 
 
 def _wrap(

@@ -20,12 +20,12 @@ _now = time.perf_counter_ns
 
 class Program:
     """Tells a `StepFinder` what the training program does. `on_root` is handed each outermost module before it runs,
-    `on_backward` is called around each outermost backward with its ordinal ("begin", "end")."""
+    `on_backward_begin` and `on_backward_end` are called around each outermost backward, the latter with its ordinal."""
 
     def __init__(self, steps: StepFinder, surface: Surface) -> None:
         self.on_root: Callable[[torch.nn.Module], None] = lambda root: None
-        self.on_backward_begin: Callable[[], None] = lambda: None
-        self.on_backward_end: Callable[[int], None] = lambda backward: None
+        self.on_backward_begin: list[Callable[[], None]] = []
+        self.on_backward_end: list[Callable[[int], None]] = []
         self._steps = steps
         self._surface = surface
         self._updating: list[object] = []  # optimizers (or scalers) whose step is running, outermost first
@@ -119,13 +119,15 @@ class Program:
 
     def _backward_begins(self) -> int:
         begin = self._steps.backward_begins()
-        self.on_backward_begin()
+        for told in self.on_backward_begin:
+            told()
         return begin
 
     def _leave_backward(self, begin: int) -> None:
         backward = self._steps.backwards
         self._leave(self._steps.backward_ends, begin)
-        self._surface.call(self.on_backward_end, backward)
+        for told in self.on_backward_end:
+            self._surface.call(told, backward)
 
     def _update_begins(self, optimizer: object) -> None:
         """Only the outermost counts, unless an exception has ended it: torch tells of no such end."""

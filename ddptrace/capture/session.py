@@ -15,14 +15,16 @@ from ddptrace.capture import tap
 from ddptrace.capture.claim import Claim
 from ddptrace.capture.collectives import Collectives
 from ddptrace.capture.ddp import DdpWatch
-from ddptrace.capture.dynamo import hide_from_dynamo
 from ddptrace.capture.fallback import watch_process_group
 from ddptrace.capture.groups import Groups
-from ddptrace.capture.hooks import HookWatch
+from ddptrace.capture.hooks import HookRecords, HookWatch
+from ddptrace.capture.own_reducer import OwnReducerWatch, Parts
 from ddptrace.capture.program import Program
+from ddptrace.capture.reducer_records import ReducerRecords
 from ddptrace.capture.steps import StepFinder
 from ddptrace.capture.surface import Patches, Surface, ThreadState
 from ddptrace.capture.windows import Windows
+from ddptrace.dynamo import leave_as_it_is
 from ddptrace.errors import TraceStateError
 from ddptrace.record import Recorder
 
@@ -31,7 +33,7 @@ Schedule = Callable[[int], torch.profiler.ProfilerAction]
 _current: Session | None = None
 _entry = threading.Lock()
 
-SURFACES = ("compiler", "collectives", "program", "ddp", "hooks", "profiler")
+SURFACES = ("compiler", "collectives", "program", "ddp", "reducer", "hooks", "profiler")
 
 
 class Session:
@@ -57,8 +59,12 @@ class Session:
         thread = ThreadState()
         self.steps = StepFinder(recorder, self.begin)
         self.collectives = Collectives(recorder, self.surfaces["collectives"], Groups(recorder), thread)
-        self.ddp = DdpWatch(recorder, self.collectives)
-        self.hooks = HookWatch(recorder, self.surfaces["hooks"], self.collectives, self.ddp, self.steps, thread)
+        reducers, hooks = ReducerRecords(recorder), HookRecords(recorder, self.collectives, self.steps, thread)
+        self.ddp = DdpWatch(reducers, self.collectives)
+        self.own = OwnReducerWatch(
+            Parts(self.surfaces["reducer"], reducers, hooks, self.collectives, self.steps, thread)
+        )
+        self.hooks = HookWatch(self.surfaces["hooks"], hooks, self.ddp)
         self.program = Program(self.steps, self.surfaces["program"])
         self.windows = Windows(recorder, self.surfaces["profiler"], lambda: self.folder)
         self._wire()
@@ -66,15 +72,18 @@ class Session:
         self.claim.write_meta(recorder.note)
 
     def _wire(self) -> None:
-        guard = self.surfaces["ddp"]
-        self.program.on_root = guard.guarded(self.ddp.meet_all)
-        self.program.on_backward_begin = guard.guarded(self.ddp.backward_begins)
-        self.program.on_backward_end = guard.guarded(self.ddp.backward_ends)
+        stock, own = self.surfaces["ddp"], self.surfaces["reducer"]
+        self.program.on_root = stock.guarded(self.ddp.meet_all)
+        self.program.on_backward_begin += [
+            stock.guarded(self.ddp.backward_begins),
+            own.guarded(self.own.backward_begins),
+        ]
+        self.program.on_backward_end += [stock.guarded(self.ddp.backward_ends), own.guarded(self.own.backward_ends)]
         self.steps.on_step = self.surfaces["profiler"].guarded(self.windows.step)
 
     def _install(self) -> None:
         """Each surface by itself: where a name of torch has moved, the others still see."""
-        self.surfaces["compiler"].call(hide_from_dynamo)
+        self.surfaces["compiler"].call(leave_as_it_is, "ddptrace.capture", "ddptrace.record")
         self.surfaces["program"].call(self.program.install, self._patches)
         self.surfaces["hooks"].call(self.hooks.install, self._patches)
         self.surfaces["profiler"].call(self.windows.install, self._patches)
@@ -102,6 +111,7 @@ class Session:
             ("profiler", self.windows.close),
             ("program", self.program.uninstall),
             ("ddp", self.ddp.detach),
+            ("reducer", self.own.detach),
         ):
             self.surfaces[name].attempt(undo)  # also where the surface has failed before
         for name in self._patches.undo():

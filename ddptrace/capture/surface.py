@@ -71,8 +71,10 @@ class Patches:
 
 
 class ThreadState(threading.local):
-    """What a hook must know of its own thread: the user's communication hook that it runs in (its seq, 0 none)."""
+    """What a hook must know of its own thread: the user's communication hook that it runs in (its seq, 0 none), and the
+    reducer that tells of itself whose bucket it launches (its number, 0 none)."""
 
     hook = 0
+    bucket = 0
     last_work: object = None
     """The Work of the last Python call, kept so that the caller is handed this very object and its wait is known."""

@@ -1,0 +1,63 @@
+"""What is written of gradient reducers, stock DDP's and our own alike: who they are, their layouts, ready times."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from ddptrace.record import Recorder
+from ddptrace.schema import DELTA_MAX_NS, READY_PER_RECORD, Kind
+
+Ready = tuple[int, int]  # index of a parameter, and when its gradient was there
+
+
+class ReducerRecords:
+    """Numbers the reducers of a process from 1: where a record has room for one, 0 says none."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.numbers = itertools.count(1)
+        self._recorder = recorder
+
+    def reducer(self, number: int, content: dict[str, Any]) -> None:
+        """`content`: kind, module, group, bucket_cap_nbytes and parameters, as `described` gives these."""
+        self._write(Kind.REDUCER, {"reducer": number - 1} | content)
+
+    def layout(self, number: int, layout: int, buckets: Sequence[Sequence[int]], *, from_backward: int) -> None:
+        """`buckets`: parameter indices; `from_backward`: ordinal of the first backward that uses them."""
+        content = {"reducer": number - 1, "layout": layout, "from_backward": from_backward, "buckets": buckets}
+        self._write(Kind.LAYOUT, content)
+
+    def ready(self, number: int, backward: int, ready: Iterable[Ready]) -> None:
+        """The gradients of one backward, in the order in which they were accumulated, at least one."""
+        run: list[Ready] = []
+        for index, at in ready:
+            if run and (len(run) == READY_PER_RECORD or at - run[0][1] > DELTA_MAX_NS):
+                self._write_run(number - 1, backward, run)
+                run = []
+            run.append((index, at))
+        self._write_run(number - 1, backward, run)
+
+    def _write_run(self, reducer: int, backward: int, run: list[Ready]) -> None:
+        base = run[0][1]
+        self._recorder.ready(reducer, backward, base, [at - base for _, at in run], [index for index, _ in run])
+
+    def _write(self, kind: Kind, content: dict[str, Any]) -> None:
+        self._recorder.event(kind, 0, self._recorder.intern(json.dumps(content)), time.perf_counter_ns(), 0)
+
+
+def described(named: Iterable[tuple[str, Tensor]]) -> list[dict[str, Any]]:
+    """A reducer's parameters, in its own order."""
+    return [
+        {
+            "name": name,
+            "numel": tensor.numel(),
+            "nbytes": tensor.numel() * tensor.element_size(),
+            "dtype": str(tensor.dtype).removeprefix("torch."),
+        }
+        for name, tensor in named
+    ]

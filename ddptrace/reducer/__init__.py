@@ -1,0 +1,44 @@
+"""The bucketed gradient reducer: data parallelism to use, and to learn from. It knows nothing of tracing.
+
+Data parallelism gives every rank a part of the batch and the same model; after backward each needs the mean of all
+ranks' gradients. Sending every gradient alone wastes time on small messages, sending all at the end hides nothing
+behind backward. So gradients are gathered in buckets, and a full bucket leaves while backward still computes:
+
+    backward     | layer 4 | layer 3 | layer 2 | layer 1 |
+    gradients    . 4       . 3       . 2       . 1       .
+    bucket 0               [  4, 3 is in: sent
+    on the wire            |=====bucket 0=====|
+    bucket 1                                   .         [ 2, 1 are in: sent
+    on the wire                                          |=====bucket 1=====|
+    exposed                                              |~~~~~~~~~~~~~~~~~~|  finish_grad_sync waits
+    optimizer                                                               |
+
+Smaller buckets would leave earlier and more of them would hide; each also costs a start. That is the U-curve of caps.
+
+Read in this order:
+    plan.py            which gradients share a bucket: arithmetic
+    bucket.py          one flat tensor and the views into it
+    reducer.py         counting, sending in order, waiting
+    sender.py          an all-reduce, or a communication hook
+    order.py layout.py the order in which gradients really come, and the buckets made after it
+    unused.py          parameters that a step leaves out
+    data_parallel.py   the wrapper: forward, no_sync, buffers
+    verify.py peers.py pulse.py misuse.py    mistakes that end in a sentence on every rank
+    same_values.py     rank 0's parameters, buffers and order to all
+    layer_drop.py      layers left out on all ranks at once
+    observer.py        what a listener is told
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from ddptrace.dynamo import leave_as_it_is
+from ddptrace.reducer.data_parallel import BucketedDataParallel
+from ddptrace.reducer.layer_drop import LayerDrop
+from ddptrace.reducer.observer import BucketObserver, LayoutMade, ReducerMade
+
+__all__ = ["BucketObserver", "BucketedDataParallel", "LayerDrop", "LayoutMade", "ReducerMade"]
+
+with suppress(ImportError):  # a torch without these names compiles less well, and nothing else
+    leave_as_it_is(__name__)

@@ -1,0 +1,209 @@
+"""The wrapper that a user puts around a module, in the place of torch's DistributedDataParallel."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import sys
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from ddptrace.errors import DdptraceError
+from ddptrace.reducer.dynamo import SPLIT_AT_LEAST_NBYTES, splitting_at_buckets
+from ddptrace.reducer.observer import BucketObserver, ReducerMade, Voice
+from ddptrace.reducer.peers import Peers, sentence_of
+from ddptrace.reducer.plan import bucket_caps
+from ddptrace.reducer.reducer import Options, Reducer
+from ddptrace.reducer.same_values import take_from_first
+from ddptrace.reducer.sender import CommHook
+from ddptrace.reducer.verify import described, local_problem, verify
+
+Groups = dist.ProcessGroup | Sequence[dist.ProcessGroup]
+
+
+class BucketedDataParallel(nn.Module):
+    """Trains one module on several ranks: every rank the mean of all gradients, communicated while backward computes.
+
+        model = BucketedDataParallel(module, bucket_cap_mb=25)
+        loss = model(inputs).sum()
+        loss.backward()      # afterwards every gradient is the mean over the ranks
+
+    `bucket_cap_mb`, `first_bucket_mb`: caps in MiB of all buckets and of the one that is sent first.
+    `bucket_caps_mb`: instead of both, the caps of the first bucket, the second, ...; the last one repeats.
+    `process_group`: None is the default group. Of several with the same ranks, bucket i takes group i modulo count.
+    `find_unused_parameters`: a step may leave parameters out, other ones on every rank. Buckets are then not rebuilt.
+    `broadcast_buffers`: buffers (as BatchNorm's) are rank 0's before a forward that follows a synchronised one.
+    `gradient_as_bucket_view`: `parameter.grad` is a view into its bucket; False keeps them apart, for a copy more.
+    `observer`: is told what the reducer does, see `BucketObserver`.
+    `timeout_s`: a wait for other ranks on the host that lasts longer ends in a sentence; what a device waits for is
+    bounded by the process group's own timeout.
+
+    Raises DdptraceError, on every rank, where ranks do not have the same parameters, buffers and settings.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        *,
+        bucket_cap_mb: float = 25,
+        first_bucket_mb: float = 1,
+        bucket_caps_mb: Sequence[float] | None = None,
+        process_group: Groups | None = None,
+        find_unused_parameters: bool = False,
+        broadcast_buffers: bool = True,
+        gradient_as_bucket_view: bool = True,
+        observer: BucketObserver | None = None,
+        timeout_s: float = 1800,
+    ) -> None:
+        super().__init__()
+        caps = tuple(bucket_caps(bucket_cap_mb, first_bucket_mb, bucket_caps_mb))
+        groups = _groups(process_group)
+        named = dict(module.named_parameters())
+        self.module = module
+        self.process_group, self._groups = groups[0], len(groups)
+        self.broadcast_buffers = broadcast_buffers
+        self.bucket_bytes_cap = max(caps[-1], SPLIT_AT_LEAST_NBYTES)  # the name under which torch.compile looks for it
+        self.require_backward_grad_sync = True
+        self._require_forward_buffer_sync = True
+        self._memberships = 0
+        self._peers = Peers(groups[0], _device(named), timeout_s)
+        self._voice = Voice()
+        self._options = Options(caps, find_unused_parameters, gradient_as_bucket_view)
+        self._verify("the construction of the model", local_problem(module, named.values()))
+        take_from_first(self._peers, [*named.values(), *self._buffers_to_sync()], "rank 0's parameters")
+        self.reducer = Reducer(named, groups, self._peers, self._options, self._voice)
+        if observer is not None:
+            self.observe(observer)
+        _alive[next(_ordinals)] = self
+
+    def forward(self, *inputs: Any, **keywords: Any) -> Any:
+        self._peers.forward += self._syncs
+        try:
+            self._before_forward()
+        except DdptraceError as error:
+            self.reducer.give_up(str(error))
+            raise
+        try:
+            outputs = self._run(*inputs, **keywords)
+        except Exception as error:
+            self._peers.say(f"its forward raised {sentence_of(error)}")
+            raise
+        if self._syncs:
+            self.reducer.expect(outputs)
+        self._require_forward_buffer_sync = self._syncs
+        return outputs
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Gradients of what runs inside stay on this rank and add up; the next backward outside sends the sum."""
+        before, self.require_backward_grad_sync = self.require_backward_grad_sync, False
+        try:
+            yield
+        finally:
+            self.require_backward_grad_sync = before
+
+    @contextlib.contextmanager
+    def dropping(self, layers: Iterable[nn.Module]) -> Iterator[None]:
+        """A forward inside leaves these modules out, on every rank: buckets that hold nothing else are not sent.
+
+        See `LayerDrop` for a choice that is the same on every rank. Gradients of dropped layers stay as they are.
+        """
+        dropped = {id(parameter) for layer in layers for parameter in layer.parameters()}
+        indices = (index for index, parameter in enumerate(self.reducer.parameters) if id(parameter) in dropped)
+        before, self.reducer.dropped = self.reducer.dropped, frozenset(indices)
+        try:
+            yield
+        finally:
+            self.reducer.dropped = before
+
+    def register_comm_hook(self, state: object, hook: CommHook) -> None:
+        """Let `hook(state, bucket)` communicate, as with torch's wrapper; it returns a future of the reduced tensor.
+
+        The hook divides by the number of ranks. `torch.distributed.algorithms.ddp_comm_hooks` holds ready ones. Buckets
+        are then not re-planned when the order drifts, since hooks may keep state for each bucket.
+        """
+        self.reducer.sender.register(state, hook)
+
+    def observe(self, observer: BucketObserver | None, *, seat: str = "program") -> None:
+        """Tell this observer what the reducer does, in the place of the one before in the same seat; None tells nobody.
+
+        A tool takes a seat of its own name, so that it neither replaces the program's observer nor is replaced by it.
+        """
+        if observer is None:
+            self._voice.leave(seat)
+            return
+        names, parameters = self.reducer.names, self.reducer.parameters
+        group, ranks, module = self.process_group.group_name, self._peers.size, type(self.module).__name__
+        made = ReducerMade(module, group, ranks, names, parameters, self._options.caps_nbytes)
+        seated = self._voice.listen(observer, seat)
+        seated.tell("reducer_made", made)
+        seated.tell("layout_made", self.reducer.layout.told())
+
+    @property
+    def _syncs(self) -> bool:
+        return self.require_backward_grad_sync and torch.is_grad_enabled()
+
+    def _before_forward(self) -> None:
+        if torch.is_grad_enabled():
+            self.reducer.before_forward()
+            if self.reducer.layout.has_other_members():
+                self._follow_members()
+            else:
+                self.reducer.rebuild()
+        if self._require_forward_buffer_sync:
+            take_from_first(self._peers, self._buffers_to_sync(), "rank 0's buffers")
+
+    def _follow_members(self) -> None:
+        """Parameters were frozen or unfrozen here: make sure that they were on every rank, and make new buckets."""
+        self._memberships += 1
+        self._verify(f"change {self._memberships} of what is frozen", "")
+        self.reducer.follow_members()
+
+    def _verify(self, occasion: str, problem: str) -> None:
+        settings: dict[str, object] = {
+            "caps in bytes": self._options.caps_nbytes,
+            "find_unused_parameters": self._options.find_unused_parameters,
+            "broadcast_buffers": self.broadcast_buffers,
+            "process groups": self._groups,
+        }
+        named = [*self.module.named_parameters(), *self.module.named_buffers()]
+        verify(self._peers, occasion, problem, described(settings, named))
+
+    def _buffers_to_sync(self) -> list[torch.Tensor]:
+        """Looked up each time: modules may replace their buffers."""
+        return list(self.module.buffers()) if self.broadcast_buffers else []
+
+    def _run(self, *inputs: Any, **keywords: Any) -> Any:
+        if "torch._dynamo" not in sys.modules:  # nobody compiles
+            return self.module(*inputs, **keywords)
+        with splitting_at_buckets(self):
+            return self.module(*inputs, **keywords)
+
+
+_ordinals = itertools.count()
+_alive: weakref.WeakValueDictionary[int, BucketedDataParallel] = weakref.WeakValueDictionary()
+
+
+def alive() -> list[BucketedDataParallel]:
+    """Those in use, in the order in which they were made: it is the same on every rank."""
+    return list(_alive.values())
+
+
+def _groups(asked: Groups | None) -> list[dist.ProcessGroup]:
+    if not dist.is_initialized():
+        raise DdptraceError("There is no process group yet: call torch.distributed.init_process_group first.")
+    groups = [dist.group.WORLD] if asked is None else [asked] if isinstance(asked, dist.ProcessGroup) else list(asked)
+    if not groups or not all(isinstance(group, dist.ProcessGroup) for group in groups):
+        raise DdptraceError("process_group is a group that this rank belongs to, or a sequence of such groups.")
+    if len({tuple(dist.get_process_group_ranks(group)) for group in groups}) > 1:
+        raise DdptraceError("Process groups to take turns must all have the same ranks.")
+    return groups  # type: ignore[return-value] # WORLD is there: it is initialized
+
+
+def _device(named: dict[str, nn.Parameter]) -> torch.device:
+    return next(iter(named.values())).device if named else torch.device("cpu")

@@ -1,0 +1,95 @@
+"""Which buckets there are now: the guess at first, then after the order in which gradients really became ready.
+
+    layout 0     guess: from the last parameter to the first
+    layout 1     at the second forward: rank 0's order of the first full backward, sent to every rank
+    layout 2..   when rank 0's order was another one for some backwards, or when parameters were frozen or unfrozen
+
+Every rank must change at the same forward. The first rebuild follows from counting; a later one is agreed by the pulse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch.nn import Parameter
+
+from ddptrace.reducer.bucket import Bucket
+from ddptrace.reducer.observer import LayoutMade, Voice
+from ddptrace.reducer.order import ReadyOrder
+from ddptrace.reducer.peers import Peers
+from ddptrace.reducer.plan import plan_buckets
+from ddptrace.reducer.same_values import order_of_first
+
+
+class Layout:
+    """The buckets of a reducer. `bucket_of[index]` is the parameter's bucket, None while it is frozen."""
+
+    def __init__(
+        self,
+        parameters: Sequence[Parameter],
+        caps_nbytes: Sequence[int],
+        peers: Peers,
+        voice: Voice,
+        *,
+        may_rebuild: bool,
+    ) -> None:
+        """`may_rebuild`: False where ranks may use different parameters, so that no rank's order is everybody's."""
+        self._parameters, self._caps, self._peers, self._voice = tuple(parameters), tuple(caps_nbytes), peers, voice
+        self._nbytes = [parameter.numel() * parameter.element_size() for parameter in parameters]
+        self._kinds = [(parameter.dtype, parameter.device) for parameter in parameters]
+        self._may_rebuild = may_rebuild
+        self.number = -1
+        self.guess()
+
+    @property
+    def members(self) -> list[int]:
+        """The parameters that are not frozen, ascending."""
+        return [index for index, trains in enumerate(self._trains) if trains]
+
+    def told(self) -> LayoutMade:
+        return LayoutMade(self.number, tuple(bucket.indices for bucket in self.buckets))
+
+    def has_other_members(self) -> bool:
+        """Whether parameters were frozen or unfrozen since the buckets were made."""
+        return [parameter.requires_grad for parameter in self._parameters] != self._trains
+
+    def guess(self) -> None:
+        """Buckets for the parameters that now require a gradient, in reverse order."""
+        self._trains = [parameter.requires_grad for parameter in self._parameters]
+        members = self.members
+        self.order = ReadyOrder()
+        self._make(self._plan(members[::-1]))
+
+    @property
+    def wants_replan(self) -> bool:
+        """On rank 0: gradients have been coming in another order, and it makes other buckets."""
+        if not (self._may_rebuild and self._peers.rank == 0 and self.order.has_drifted and self.order.ready):
+            return False
+        if [set(members) for members in self._plan(self.order.ready)] != [
+            set(bucket.indices) for bucket in self.buckets
+        ]:
+            return True
+        self.order.plan_made(self.order.ready)  # another order inside the same buckets
+        return False
+
+    def rebuild(self, *, agreed: bool) -> bool:
+        """Follow rank 0's order where it is time to: after the first full backward, or `agreed` by all. Collective."""
+        if not self._may_rebuild or self.order.ready is None or not (agreed or self.order.is_first):
+            return False
+        order = order_of_first(self._peers, self.order.ready, self._kinds[0][1])
+        self.order.plan_made(order)
+        self._make(self._plan(order))
+        return True
+
+    def _plan(self, order: Sequence[int]) -> list[list[int]]:
+        return plan_buckets(order, self._nbytes, self._kinds, self._caps)
+
+    def _make(self, plan: list[list[int]]) -> None:
+        self.number += 1
+        self.buckets = [Bucket(i, members, [self._parameters[at] for at in members]) for i, members in enumerate(plan)]
+        self.bucket_of: list[Bucket | None] = [None] * len(self._parameters)
+        for bucket in self.buckets:
+            for index in bucket.indices:
+                self.bucket_of[index] = bucket
+        if self._voice.tell:
+            self._voice.tell("layout_made", self.told())

@@ -1,0 +1,264 @@
+"""The reducer: counts gradients into buckets and sends each bucket while backward still computes the next.
+
+One backward, two ranks alike (the drawing in the room's `__init__` shows the times):
+
+    register_grad_ready(i)    gradient i goes into its bucket; was it the bucket's last one, and the bucket's turn?
+      start_grad_sync         then send it, and those behind it that were full already. Always in the order of indices,
+                              since a collective on one rank meets the one that was sent at the same place on the other
+    finish_grad_sync()        autograd calls it when backward is over: wait for each, hand the means to `parameter.grad`
+    reset()                   the next synchronised forward starts the count anew
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.autograd import Variable
+from torch.nn import Parameter
+from torch.utils.hooks import RemovableHandle
+
+from ddptrace.errors import DdptraceError
+from ddptrace.reducer.bucket import Bucket
+from ddptrace.reducer.layout import Layout
+from ddptrace.reducer.misuse import GRAPH_OF_GRADIENTS, unexpected, unfinished
+from ddptrace.reducer.observer import Voice
+from ddptrace.reducer.peers import Peers, sentence_of
+from ddptrace.reducer.pulse import Pulse
+from ddptrace.reducer.sender import Sender
+from ddptrace.reducer.unused import Bitmap, parameters_reached
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a reducer works; the wrapper's arguments of the same names say what they mean."""
+
+    caps_nbytes: tuple[int, ...]
+    find_unused_parameters: bool
+    gradient_as_bucket_view: bool
+
+
+class Reducer:
+    """Reduces the gradients of one module over the ranks."""
+
+    def __init__(
+        self,
+        named: dict[str, Parameter],
+        groups: Sequence[dist.ProcessGroup],
+        peers: Peers,
+        options: Options,
+        voice: Voice,
+    ) -> None:
+        self.names, self.parameters = tuple(named), tuple(named.values())
+        self._peers, self._options, self._voice = peers, options, voice
+        self._device = self.parameters[0].device
+        self.layout = Layout(
+            self.parameters, options.caps_nbytes, peers, voice, may_rebuild=not options.find_unused_parameters
+        )
+        self.sender = Sender(groups, peers, voice)
+        self._pulse = Pulse(peers, self._device)
+        self._bitmap = Bitmap(peers, self._device)
+        self._lock = threading.Lock()  # with parameters on two devices, autograd calls from two threads
+        self._handles: dict[int, RemovableHandle] = {}
+        weakref.finalize(self, _remove_all, self._handles)
+        self.dropped: frozenset[int] = frozenset()  # parameters of layers that the next forward leaves out
+        self._used: set[int] = set()  # got a gradient since the last synchronisation, in no_sync() too
+        self._backward = -1  # ordinal of the synchronised backward
+        self._replan_agreed = False
+        self._broken = ""
+        self._divide_by: int | None = None  # the ranks, where no hook divides
+        self._unused: set[int] = set()  # not reached from the outputs that the next backward starts from
+        self._dropped: frozenset[int] = frozenset()
+        self._expects = False
+        self.reset()
+        self._watch_gradients()
+
+    # Before and after forward ----------------------------------------------------------------------------------------
+
+    def before_forward(self) -> None:
+        """Check that the last backward came to its end."""
+        if self._broken:
+            raise DdptraceError(f"This reducer cannot go on, for ranks may be in different steps now: {self._broken}")
+        if self._has_begun:
+            missing = [self.names[index] for index in self.layout.members if index not in self._ready]
+            raise DdptraceError(unfinished(self._peers.me, missing))
+
+    def rebuild(self) -> None:
+        """Make new buckets where all ranks know that it is time to. Collective then."""
+        if self.layout.rebuild(agreed=self._replan_agreed):
+            self._replan_agreed = False
+
+    def follow_members(self) -> None:
+        """Make buckets for the parameters that now require a gradient; to be called on every rank alike."""
+        self.layout.guess()
+        self._watch_gradients()
+
+    def expect(self, outputs: object) -> None:
+        """The forward is over, and a backward through `outputs` shall be synchronised."""
+        unused, dropped = self._unused_in(outputs), self.dropped
+        if self._expects:  # there was no backward yet: the next one goes through the earlier forward too
+            unused, dropped = unused & self._unused, dropped & self._dropped
+        self.reset()
+        self._expects, self._unused, self._dropped = True, unused, dropped
+
+    def reset(self) -> None:
+        """Start counting anew."""
+        self._ready: dict[int, None] = {}  # in the order in which they came
+        self._next = 0
+        self._has_begun = False
+        self._left_out: frozenset[int] = frozenset()
+        for bucket in self.layout.buckets:
+            bucket.reset()
+
+    # In backward -----------------------------------------------------------------------------------------------------
+
+    def register_grad_ready(self, index: int) -> None:
+        """The gradient of a parameter is accumulated. Called by autograd, on its thread."""
+        tell = self._voice.tell
+        if tell and self._expects and not self._has_begun:
+            tell("backward_begins", self._backward + 1)
+        if tell:
+            tell("gradient_ready", index)
+        self._used.add(index)
+        if not self._expects:
+            return
+        with self._lock:
+            try:
+                if not self._has_begun:
+                    self._begin()
+                if self._mark_ready(index).pending == 0:
+                    self._send_ready()
+            except Exception as error:
+                self.give_up(sentence_of(error))
+                raise
+
+    def _begin(self) -> None:
+        """The first gradient of a backward: tell the others where we are, and count what will not come."""
+        self._backward += 1
+        self._has_begun = True
+        if torch.is_grad_enabled():
+            raise DdptraceError(GRAPH_OF_GRADIENTS)
+        self._divide_by = None if self.sender.has_hook else self._peers.size
+        self._left_out = self._dropped - self._used
+        wants_replan = not self.sender.has_hook and self.layout.wants_replan
+        self._pulse.send(self._backward, self._left_out, wants_replan=wants_replan)
+        if self._left_out:  # this rank will send fewer buckets than one that drops nothing: compare before the first
+            self._replan_agreed |= self._pulse.read()
+        for bucket in self.layout.buckets:
+            bucket.is_skipped = self._left_out.issuperset(bucket.indices)
+        for index in sorted(self._unused | self._left_out):
+            self._mark_ready(index)
+        self._send_ready()  # buckets of none but these
+        if self._options.find_unused_parameters:
+            Variable._execution_engine.queue_callback(self._settle_unused)
+
+    def _unused_in(self, outputs: object) -> set[int]:
+        """Parameters that a backward from `outputs` will bring no gradient for, where it is asked."""
+        if not self._options.find_unused_parameters:
+            return set()
+        reached = parameters_reached(outputs)
+        return {index for index in self.layout.members if id(self.parameters[index]) not in reached}
+
+    def _mark_ready(self, index: int) -> Bucket:
+        """Count a parameter's gradient, or its absence, into its bucket."""
+        bucket = self.layout.bucket_of[index]
+        if index in self._ready or bucket is None:
+            dropped = index in self._left_out
+            raise DdptraceError(unexpected(self._peers.me, self.names[index], frozen=bucket is None, dropped=dropped))
+        self._ready[index] = None
+        if not bucket.is_skipped:
+            bucket.fill(index, self._divide_by, self._options.gradient_as_bucket_view)
+        bucket.pending -= 1
+        return bucket
+
+    def _send_ready(self) -> None:
+        """Send every full bucket whose turn it is; after the last one, have autograd call us when backward is over."""
+        buckets = self.layout.buckets
+        while self._next < len(buckets) and buckets[self._next].pending == 0:
+            self.start_grad_sync(buckets[self._next])
+            self._next += 1
+        if self._next == len(buckets):
+            if self._options.find_unused_parameters:
+                self._bitmap.send(index in self._used for index in range(len(self.parameters)))
+            Variable._execution_engine.queue_callback(self.finish_grad_sync)
+
+    def start_grad_sync(self, bucket: Bucket) -> None:
+        """Send one bucket; returns at once. One whose layers are dropped on every rank stays at home."""
+        if not bucket.is_skipped:
+            self.sender.send(bucket, is_last=all(later.is_skipped for later in self.layout.buckets[bucket.index + 1 :]))
+
+    # At the end of backward ------------------------------------------------------------------------------------------
+
+    def finish_grad_sync(self) -> None:
+        """Wait for all buckets, put the means into `parameter.grad`. On a GPU the current stream waits instead."""
+        self._expects = False
+        try:
+            self._collect()
+        except Exception as error:
+            self.give_up(sentence_of(error))
+            raise
+        self._has_begun = False
+        self._used.clear()
+        if not self._left_out:  # a backward that dropped layers says nothing of order
+            self.layout.order.close(list(self._ready))
+        if self._voice.tell:
+            self._voice.tell("backward_ends", self._backward)
+
+    def _collect(self) -> None:
+        untouched: frozenset[int] | None = None
+        for bucket in self.layout.buckets:
+            if bucket.is_skipped:
+                continue
+            self.sender.receive(bucket)
+            if untouched is None:
+                untouched = self._left_out | self._bitmap.unused_by_all(
+                    known=self._used.issuperset(self.layout.members)
+                )
+            bucket.hand_back(untouched, as_view=self._options.gradient_as_bucket_view)
+        self._replan_agreed |= self._pulse.read()
+
+    def _settle_unused(self) -> None:
+        """Backward is over: what brought no gradient, though the graph led to it, is unused on this rank."""
+        if self._expects and self._next < len(self.layout.buckets):
+            try:
+                for index in sorted(set(self.layout.members) - self._ready.keys()):
+                    self._mark_ready(index)
+                self._send_ready()
+            except Exception as error:
+                self.give_up(sentence_of(error))
+                raise
+
+    # Besides ---------------------------------------------------------------------------------------------------------
+
+    def _watch_gradients(self) -> None:
+        """A hook on each parameter that requires a gradient. It holds the reducer weakly: a model can be dropped."""
+        for index in self.layout.members:
+            if index not in self._handles:
+                hook = _hook(weakref.ref(self), index)
+                self._handles[index] = self.parameters[index].register_post_accumulate_grad_hook(hook)
+
+    def give_up(self, sentence: str) -> None:
+        """Tell the peers, and refuse every later forward."""
+        self._expects = self._has_begun = False
+        if not self._broken:
+            self._broken = sentence
+            self._peers.say(sentence, since=self._peers.forward - 1)
+
+
+def _hook(reducer: weakref.ReferenceType[Reducer], index: int) -> Callable[[Tensor], None]:
+    def gradient_ready(_: Tensor) -> None:
+        alive = reducer()
+        if alive is not None:
+            alive.register_grad_ready(index)
+
+    return gradient_ready
+
+
+def _remove_all(handles: dict[int, RemovableHandle]) -> None:
+    for handle in handles.values():
+        handle.remove()

@@ -1,0 +1,58 @@
+"""Rank 0's values to every rank: parameters once, buffers before each forward that follows a synchronised one."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from typing import cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ddptrace.reducer.peers import Peers
+
+CHUNK_NBYTES = 250 * 1024 * 1024
+"""As in torch: what is flattened into one message, and so the memory that it takes on top."""
+
+
+@torch.no_grad()
+def take_from_first(peers: Peers, tensors: Iterable[Tensor], what: str) -> None:
+    """Overwrite the tensors with rank 0's, few messages for many tensors. `what`: for the sentence if it fails."""
+    sent = [(chunk, flat, _broadcast(peers, flat)) for chunk, flat in map(_flattened, _chunks(tensors))]
+    for chunk, flat, work in sent:
+        peers.wait(work, what)
+        if peers.rank != 0:
+            for tensor, part in zip(chunk, flat.split([tensor.numel() for tensor in chunk]), strict=True):
+                tensor.copy_(part.view(tensor.shape))
+
+
+def order_of_first(peers: Peers, order: list[int], device: torch.device) -> list[int]:
+    """Rank 0's order of parameter indices."""
+    agreed = torch.tensor(order, dtype=torch.int64, device=device)
+    peers.wait(_broadcast(peers, agreed), "rank 0's order of gradients")
+    return [int(index) for index in agreed.tolist()]
+
+
+def _chunks(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
+    """Tensors of one kind together, in their order, a chunk being full at `CHUNK_NBYTES`."""
+    full: list[list[Tensor]] = []
+    filling: dict[tuple[torch.dtype, torch.device], list[Tensor]] = defaultdict(list)
+    nbytes: Counter[tuple[torch.dtype, torch.device]] = Counter()
+    for tensor in tensors:
+        kind = tensor.dtype, tensor.device
+        filling[kind].append(tensor.detach())
+        nbytes[kind] += tensor.numel() * tensor.element_size()
+        if nbytes[kind] >= CHUNK_NBYTES:
+            full.append(filling.pop(kind))
+            nbytes[kind] = 0
+    return full + list(filling.values())
+
+
+def _flattened(chunk: list[Tensor]) -> tuple[list[Tensor], Tensor]:
+    return chunk, torch.cat([tensor.reshape(-1) for tensor in chunk])
+
+
+def _broadcast(peers: Peers, tensor: Tensor) -> dist.Work:
+    work = dist.broadcast(tensor, dist.get_global_rank(peers.group, 0), group=peers.group, async_op=True)
+    return cast("dist.Work", work)

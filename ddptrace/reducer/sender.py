@@ -1,0 +1,136 @@
+"""How a bucket travels: an all-reduce of its own, or whatever a communication hook makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._C import Future  # what a Work's get_future gives; torch.futures.Future is a kind of it
+
+from ddptrace.errors import DdptraceError
+from ddptrace.reducer.bucket import Bucket
+from ddptrace.reducer.observer import Voice
+from ddptrace.reducer.peers import Peers
+
+CommHook = Callable[[Any, Any], torch.futures.Future[Any]]
+
+
+class GradBucket:
+    """What a hook is given: the methods of `torch.distributed.GradBucket`, which Python cannot make one of."""
+
+    __slots__ = ("_bucket", "_buffer", "_is_last")
+
+    def __init__(self, bucket: Bucket, *, is_last: bool) -> None:
+        self._bucket, self._buffer, self._is_last = bucket, bucket.buffer, is_last
+
+    def index(self) -> int:
+        return self._bucket.index
+
+    def buffer(self) -> Tensor:
+        """The gradients in one flat tensor, not divided by anything yet."""
+        return self._buffer
+
+    def set_buffer(self, tensor: Tensor) -> None:
+        self._buffer = tensor
+
+    def gradients(self) -> list[Tensor]:
+        """Views into the buffer, one for each parameter."""
+        return self._bucket.views_of(self._buffer)
+
+    def parameters(self) -> list[Tensor]:
+        return list(self._bucket.parameters)
+
+    def is_last(self) -> bool:
+        """Whether no bucket follows in this backward."""
+        return self._is_last
+
+
+class Sender:
+    """Sends buckets, bucket i over group i modulo their number, and waits for them."""
+
+    __slots__ = ("_groups", "_hook", "_peers", "_state", "_voice")
+
+    def __init__(self, groups: Sequence[dist.ProcessGroup], peers: Peers, voice: Voice) -> None:
+        self._groups, self._peers, self._voice = tuple(groups), peers, voice
+        self._hook: CommHook | None = None
+        self._state: object = None
+
+    @property
+    def has_hook(self) -> bool:
+        return self._hook is not None
+
+    def register(self, state: object, hook: CommHook) -> None:
+        """Let `hook(state, bucket)` reduce the buckets from now on. Raises DdptraceError for a second one."""
+        if self._hook is not None:
+            raise DdptraceError(
+                "A communication hook is registered already, and there can be only one; combine the two."
+            )
+        if not callable(hook):
+            raise DdptraceError(
+                f"A communication hook is called with (state, bucket); a {type(hook).__name__} cannot be."
+            )
+        self._state, self._hook = state, hook
+
+    def send(self, bucket: Bucket, *, is_last: bool) -> None:
+        tell = self._voice.tell
+        if tell:
+            tell("bucket_launching", bucket.index, bucket.nbytes)
+        if self._hook is None:
+            group = self._groups[bucket.index % len(self._groups)]
+            bucket.sent = dist.all_reduce(bucket.buffer, group=group, async_op=True)
+        else:
+            bucket.sent = self._ask_hook(self._hook, bucket, is_last)
+        if tell:
+            tell("bucket_launched", bucket.index, bucket.sent)
+
+    def receive(self, bucket: Bucket) -> None:
+        """Wait until the bucket's buffer holds the mean over the ranks; on a GPU the current stream waits."""
+        tell = self._voice.tell
+        if tell:
+            tell("wait_begins", bucket.index)
+        if isinstance(bucket.sent, Future):
+            result = self._peers.result(bucket.sent, f"the hook's future for bucket {bucket.index}")
+            bucket.take(_tensor(result, bucket))
+        else:
+            self._peers.wait(bucket.sent, f"bucket {bucket.index}")  # type: ignore[arg-type] # a Work: what `send` left there
+        bucket.sent = None
+        if tell:
+            tell("bucket_done", bucket.index)
+
+    def _ask_hook(self, hook: CommHook, bucket: Bucket, is_last: bool) -> torch.futures.Future[Any]:
+        tell = self._voice.tell
+        if tell:
+            tell("hook_begins", bucket.index, _name(hook))
+        future = hook(self._state, GradBucket(bucket, is_last=is_last))
+        if tell:
+            tell("hook_ends", bucket.index)
+        if not isinstance(future, Future):
+            raise DdptraceError(
+                f"The communication hook {_name(hook)} returned {_a(future)} for bucket {bucket.index} instead of a "
+                "torch.futures.Future of the reduced tensor; return `work.get_future()`, or a `.then` of it."
+            )
+        return future
+
+
+def _tensor(value: object, bucket: Bucket) -> Tensor:
+    """The result of a hook: the tensor, or the one tensor in a list, as a Work's own future has it."""
+    result = value[0] if isinstance(value, list | tuple) and len(value) == 1 else value
+    if not isinstance(result, Tensor) or result.numel() != bucket.buffer.numel():
+        raise DdptraceError(
+            f"The communication hook's future for bucket {bucket.index} holds {_a(result)}, and it must hold one "
+            f"tensor of the bucket's {bucket.buffer.numel()} elements."
+        )
+    return result
+
+
+def _name(hook: object) -> str:
+    return str(getattr(hook, "__name__", type(hook).__name__))
+
+
+def _a(value: object) -> str:
+    if isinstance(value, Tensor):
+        return f"a tensor of {value.numel()} elements"
+    return "None" if value is None else f"a {type(value).__name__}"
