@@ -49,10 +49,10 @@ ALLOWED = {
     # load and analysis: the tables, which telemetry's spans are made from, are built in one place only
     "telemetry": Row(ours("__init__", "record", "load", "analysis"), ("numpy", "opentelemetry")),
     "render": Row(ours("analysis", "load.tables"), ("numpy",), inside=("plotly",)),
-    # the package itself and record: the overhead benchmark measures `trace` as users call it, and one append. analyzer,
-    # msgspec and hta: what reading costs is measured beside HTA on files that are made for it, without torch
+    # the package itself and record: benchmarks measure under `trace` as users call it, and one append. engine: how many
+    # cores there are. analyzer, isal and hta: what reading costs is measured beside HTA on files made for it, without torch
     "bench": Row(
-        ours("__init__", "reducer", "capture", "record", "load", "analysis", "render"),
+        ours("__init__", "reducer", "capture", "record", "load", "analysis", "render", "engine"),
         ("torch",),
         inside=(*ours("analyzer"), "msgspec", "hta", "isal"),
     ),

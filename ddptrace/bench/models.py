@@ -22,3 +22,16 @@ class Gpt(nn.Module):
         """Mean cross-entropy in nats of `targets`; both are int64 of shape (batch, context)."""
         hidden = self.blocks(self.token(tokens) + self.position, mask=self.mask, is_causal=True)
         return nn.functional.cross_entropy(self.head(hidden).flatten(0, 1), targets.flatten())
+
+
+class Mlp(nn.Module):
+    """Equal square layers, 25 MB by default: gradients come evenly through backward."""
+
+    def __init__(self, layers: int = 6, width: int = 1024) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*(nn.Sequential(nn.Linear(width, width), nn.GELU()) for _ in range(layers)))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """The mean square of the outputs; `inputs` has shape (batch, width)."""
+        outputs: torch.Tensor = self.layers(inputs)
+        return outputs.square().mean()

@@ -24,6 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import ddptrace
 from ddptrace.bench.models import Gpt
+from ddptrace.bench.statistics import median_interval, quantile
 from ddptrace.record import Recorder
 from ddptrace.schema import Kind
 
@@ -63,20 +64,9 @@ def table(rounds: list[dict[str, float]]) -> str:
     for mode in MODES[1:]:
         ratios = sorted(round_[mode] / round_["off"] for round_ in rounds)
         low, high = median_interval(ratios)
-        spread = f"{_quantile(ratios, 0.05):.4f} .. {_quantile(ratios, 0.95):.4f}"
+        spread = f"{quantile(ratios, 0.05):.4f} .. {quantile(ratios, 0.95):.4f}"
         lines.append(f"| {mode} | {statistics.median(ratios):.4f} | {low:.4f} .. {high:.4f} | {spread} |")
     return "\n".join(lines)
-
-
-def median_interval(values: list[float], draws: int = 2000) -> tuple[float, float]:
-    """The 95 % interval of the median, by resampling with a fixed seed."""
-    chance = random.Random(0)
-    medians = sorted(statistics.median(chance.choices(values, k=len(values))) for _ in range(draws))
-    return _quantile(medians, 0.025), _quantile(medians, 0.975)
-
-
-def _quantile(ordered: list[float], at: float) -> float:
-    return ordered[round(at * (len(ordered) - 1))]
 
 
 def _per_call_ns(call: Callable[[], None], count: int) -> float:

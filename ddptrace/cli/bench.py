@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from ddptrace.cli.bench_buckets import buckets
 from ddptrace.cli.bench_load import load
 
 
@@ -12,4 +13,5 @@ def bench() -> None:
     """Measure what things cost on this machine."""
 
 
-bench.add_command(load)
+for command in (buckets, load):
+    bench.add_command(command)

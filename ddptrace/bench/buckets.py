@@ -1,0 +1,106 @@
+"""Step time over bucket cap: every start of a collective costs, and what leaves late cannot hide. A U-curve.
+
+Cap 0 sends every gradient alone, as soon as it is ready; "all" sends all of them at once, when backward is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from ddptrace.bench.statistics import Spread
+from ddptrace.bench.timing import Repeats, interleaved, spread
+from ddptrace.bench.workloads import nbytes, workload
+from ddptrace.errors import DdptraceError
+from ddptrace.render.sheet import Chart, Grid, Line, Sheet
+from ddptrace.render.words import counted, millis, percent, size
+
+if TYPE_CHECKING:
+    from ddptrace.bench.job import Job
+
+ONE_BUCKET: Final = "all"
+CAPS_MIB: Final = {"0": 2.0**-20, ONE_BUCKET: 2.0**20}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """`caps_mb`: in MiB; "0" is a bucket for each parameter, "all" one bucket. `reducer`: "ddp" or "bucketed"."""
+
+    ranks: tuple[int, ...] = (2,)
+    backend: str | None = None
+    workload: str = "mlp"
+    reducer: str = "ddp"
+    caps_mb: tuple[str, ...] = ("0", "0.5", "1", "2", "4", "8", "16", ONE_BUCKET)
+    repeats: Repeats = field(default_factory=Repeats)
+
+    def __post_init__(self) -> None:
+        workload(self.workload)
+        _caps(self.caps_mb)
+
+
+def measure(job: Job, options: Options) -> dict[str, Any]:
+    """Times by cap and round, and what a traced run of each says. Collective."""
+    from ddptrace.bench import traced
+    from ddptrace.bench.setup import setup_of
+    from ddptrace.bench.strategies import bucketed, stock_ddp
+    from ddptrace.bench.training import Trainee
+
+    strategy, work = {"ddp": stock_ddp, "bucketed": bucketed}[options.reducer], workload(options.workload)
+    steps = {cap: Trainee(job, work, strategy(mib)).step for cap, mib in _caps(options.caps_mb).items()}
+    times = interleaved(job, steps, options.repeats)
+    true = traced.of_each(job, {f"cap-{cap}": step for cap, step in steps.items()})
+    return {"setup": setup_of(job), "nbytes": nbytes(work.make()), "times_ns": times, "traced": true}
+
+
+def _caps(asked: Sequence[str]) -> dict[str, float]:
+    """MiB by name. Raises DdptraceError for what is no cap."""
+    try:
+        return {cap: CAPS_MIB.get(cap) or float(cap) for cap in asked}
+    except ValueError:
+        raise DdptraceError(f'a cap is a number of MiB, 0 or "all", and {", ".join(asked)} are not') from None
+
+
+def sheet(options: Options, measured: list[dict[str, Any]]) -> Sheet:
+    one = measured[0]
+    spreads = {cap: spread(rounds) for cap, rounds in one["times_ns"].items()}
+    best = min(spreads, key=lambda cap: spreads[cap].median)
+    title = f"Step time over bucket cap: {options.workload}, {size(one['nbytes'])} of gradients"
+    grid = Grid("Caps", HEADS, tuple(_row(cap, spreads[cap], one["traced"][f"cap-{cap}"]) for cap in spreads), NOTE)
+    return Sheet(
+        "buckets", title, tuple(one["setup"].items()), (_words(spreads, best),), (grid,), _charts(one, spreads)
+    )
+
+
+HEADS: Final = ("cap MiB", "step ms", "95 % of the median", "comm ms", "hidden ms", "exposed ms", "hidden")
+NOTE: Final = "step: median over the rounds, untraced. comm, hidden and exposed: the typical step of a traced run."
+
+
+def _row(cap: str, time: Spread, true: dict[str, Any]) -> tuple[str, ...]:
+    interval = f"{millis(time.low)} .. {millis(time.high)}"
+    parts = (millis(true[part]) for part in ("comm_ns", "hidden_ns", "exposed_ns"))
+    return cap, millis(time.median), interval, *parts, percent(true["overlap_ratio"])
+
+
+def _words(spreads: dict[str, Spread], best: str) -> str:
+    """Which cap is best, and whether the curve is a U: both of its ends above the best beyond their intervals."""
+    ends = [cap for cap in (next(iter(spreads)), list(spreads)[-1]) if cap != best]
+    above = {cap: spreads[cap].median / spreads[best].median for cap in ends}
+    beside = " and ".join(f"{ratio:.2f} times as long at {cap}" for cap, ratio in above.items())
+    clear = len(ends) == 2 and all(spreads[cap].low > spreads[best].high for cap in ends)
+    shape = "a U-curve with its minimum inside" if clear else "no clear U: the ends are not beyond the noise"
+    found = f"The best of {counted(len(spreads), 'cap')} is {best}: a step takes {millis(spreads[best].median)} ms"
+    return f"{found}, {beside}; {shape}."
+
+
+def _charts(one: dict[str, Any], spreads: dict[str, Spread]) -> tuple[Chart, ...]:
+    caps = tuple(spreads)
+    times = Line(
+        "step", caps, *(tuple(getattr(spreads[cap], part) / 1e6 for cap in caps) for part in ("median", "low", "high"))
+    )
+    exposed = Line("exposed communication", caps, tuple(_ms(one["traced"][f"cap-{cap}"]["exposed_ns"]) for cap in caps))
+    return (Chart("Step time over bucket cap", "cap in MiB", "ms", (times, exposed), caption=NOTE),)
+
+
+def _ms(ns: int | None) -> float | None:
+    return None if ns is None else ns / 1e6

@@ -1,0 +1,21 @@
+"""Stock DDP and the project's own reducer, as strategies to be measured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.nn.parallel import DistributedDataParallel
+
+from ddptrace.bench.training import Strategy
+from ddptrace.reducer import BucketedDataParallel
+
+
+def stock_ddp(cap_mb: float, name: str = "ddp", **more: Any) -> Strategy:
+    """torch's own, gradients as views as ours has them. `cap_mb` in MiB."""
+    settings = {"bucket_cap_mb": cap_mb, "gradient_as_bucket_view": True} | more
+    return Strategy(name, lambda module: DistributedDataParallel(module, **settings))
+
+
+def bucketed(cap_mb: float, name: str = "bucketed", **more: Any) -> Strategy:
+    """Our own. An explicit cap is the first bucket's too, as with DDP."""
+    return Strategy(name, lambda module: BucketedDataParallel(module, bucket_caps_mb=[cap_mb], **more))

@@ -1,0 +1,67 @@
+"""Times several things side by side, so that what disturbs the machine disturbs them all alike.
+
+round 0   warm up A, time A A A | warm up C, time C C C | warm up B, time B B B
+round 1   warm up B, time B B B | warm up A, time A A A | ...                        the order is another each round
+
+Two things are compared by the ratio of their medians within one round. Measuring one of them under two names gives the
+null control: how far that ratio lies from 1 when nothing is different.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ddptrace.bench.job import Job
+from ddptrace.bench.statistics import Spread
+
+Rounds = Sequence[Sequence[int]]
+"""Times in ns, by round and repetition, each the slowest rank's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repeats:
+    """How often: `rounds` times each thing is warmed up `warmup` times and then timed `steps` times."""
+
+    rounds: int = 7
+    steps: int = 4
+    warmup: int = 2
+
+
+def interleaved(job: Job, things: Mapping[str, Callable[[], None]], repeats: Repeats) -> dict[str, list[list[int]]]:
+    """Times of each thing, by round. Collective: every rank passes the same names in the same order."""
+    chance, times = random.Random(0), {name: list[list[int]]() for name in things}
+    for round_ in range(repeats.rounds):
+        names = list(things)
+        chance.shuffle(names)
+        for name in names:
+            times[name].append(_block(job, things[name], repeats))
+        job.say(f"round {round_ + 1} of {repeats.rounds}")
+    return times
+
+
+def _block(job: Job, thing: Callable[[], None], repeats: Repeats) -> list[int]:
+    for _ in range(repeats.warmup):
+        thing()
+    times = []
+    for _ in range(repeats.steps):
+        job.meet()
+        begin = time.perf_counter_ns()
+        thing()
+        job.finish()
+        times.append(time.perf_counter_ns() - begin)
+    return job.slowest(times)
+
+
+def spread(rounds: Rounds) -> Spread:
+    """Of the rounds' medians, in ns."""
+    return Spread.of([statistics.median(times) for times in rounds])
+
+
+def ratio(rounds: Rounds, reference: Rounds) -> Spread:
+    """Of each round's median to the reference's in the same round."""
+    pairs = zip(rounds, reference, strict=True)
+    return Spread.of([statistics.median(times) / statistics.median(others) for times, others in pairs])

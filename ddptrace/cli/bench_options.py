@@ -1,0 +1,67 @@
+"""What the benchmarks of training have in common on the command line, and how their findings are shown."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from ddptrace.bench.conduct import Options
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def common(name: str, ranks: str = "2") -> Callable[[Command], Command]:
+    """--ranks, --backend, --rounds, --steps, --warmup and --out. Under torchrun its ranks are used instead."""
+    options = (
+        click.option("--ranks", default=ranks, show_default=True, callback=numbers, help="Processes to start here."),
+        click.option("--backend", type=click.Choice(["gloo", "nccl"]), help="[default: nccl if ranks have GPUs]"),
+        click.option("--rounds", type=click.IntRange(min=1), default=7, show_default=True, help="Interleaved repeats."),
+        click.option("--steps", type=click.IntRange(min=1), default=4, show_default=True, help="Timed in each round."),
+        click.option("--warmup", type=click.IntRange(min=0), default=2, show_default=True, help="Untimed, before."),
+        click.option(
+            "-o", "--out", type=click.Path(path_type=Path), default=f"run/bench/{name}", show_default=True,
+            help="Folder for the tables, the page and the traced runs.",
+        ),
+        click.option("--json", "as_json", is_flag=True, help="Print every measurement as JSON, and nothing else."),
+    )  # fmt: skip
+
+    def decorated(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorated
+
+
+def names(ctx: click.Context, parameter: click.Parameter, value: str) -> tuple[str, ...]:
+    """A list as people type it: `1,5,25`."""
+    found = tuple(part.strip() for part in value.split(",") if part.strip())
+    if not found:
+        raise click.BadParameter("give at least one, as in 1,2,4")
+    return found
+
+
+def numbers(ctx: click.Context, parameter: click.Parameter, value: str) -> tuple[int, ...]:
+    """Whole numbers above zero."""
+    found = names(ctx, parameter, value)
+    if not all(part.isdecimal() and int(part) for part in found):
+        raise click.BadParameter(f"{value!r} is no list of whole numbers above zero, as in 1,2,4")
+    return tuple(map(int, found))
+
+
+def show(name: str, options: Options, out: Path, as_json: bool) -> None:
+    """Conduct the benchmark, print its tables, and say where the page is. Silent on ranks that others started."""
+    from ddptrace.bench.conduct import conduct
+    from ddptrace.render.sheet import markdown
+
+    sheet = conduct(name, options, out)
+    if sheet is not None:
+        click.echo((out / f"{sheet.name}.json").read_text() if as_json else markdown(sheet))
+        click.echo(f"page {out / sheet.name}.html, traced runs {out / 'runs'}", err=True)
+    if "RANK" in os.environ:
+        os._exit(0)  # a rank among others: Gloo now and then aborts while Python shuts down
