@@ -50,7 +50,7 @@ ALLOWED = {
     "telemetry": Row(ours("__init__", "record", "load", "analysis"), ("numpy", "opentelemetry")),
     "render": Row(ours("analysis", "load.tables"), ("numpy",), inside=("plotly",)),
     # the package itself and record: benchmarks measure under `trace` as users call it, and one append. engine: how many
-    # cores there are. analyzer, isal and hta: what reading costs is measured beside HTA on files made for it, without torch
+    # cores there are. analyzer, isal and hta: what reading costs beside HTA is measured on files made for it, no torch
     "bench": Row(
         ours("__init__", "reducer", "capture", "record", "load", "analysis", "render", "engine"),
         ("torch",),
