@@ -37,7 +37,7 @@ lint: .venv/.ready-to-test
 	$(BIN)/mypy
 
 bench-overhead: .venv/.ready-to-run
-	$(BIN)/python -m ddptrace.bench.overhead
+	$(BIN)/ddptrace bench overhead
 
 clean:
 	rm -rf .venv run dist .hypothesis .mypy_cache .pytest_cache .ruff_cache

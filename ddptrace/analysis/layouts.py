@@ -13,7 +13,11 @@ from ddptrace.load.tables import HookCall, RankRun, Ready, Reducer
 
 _NEVER = np.iinfo(np.int64)
 
+DROPS_LAYERS = "BucketedDataParallel"
+"""The kind of reducer that leaves out a bucket none of whose parameters has a gradient; stock DDP sends every one."""
+
 Span = tuple[int | None, int | None]
+Calls = dict[int, Communication]  # by bucket index, in launch order
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,18 +40,26 @@ class Plan:
         is_half = "float16" in comm.call.dtype and comm.call.nbytes_in == 2 * self.numels[index]
         return comm.call.nbytes_in == self.nbytes[index] or is_half
 
-    def match(self, comms: Sequence[Communication]) -> list[Communication] | None:
+    def match(self, comms: Sequence[Communication]) -> Calls | None:
         """One call per bucket, in order, past calls that do not fit. None unless every bucket has one."""
-        found: list[Communication] = []
+        found: Calls = {}
         for comm in comms:
             if len(found) < len(self.nbytes) and self.holds(len(found), comm):
-                found.append(comm)
+                found[len(found)] = comm
         return found if found and len(found) == len(self.nbytes) else None
+
+    def match_used(self, comms: Sequence[Communication], used: Ints) -> Calls | None:
+        """One call per bucket that holds a parameter in `used`, in order. None unless each of them has its call, of its
+        very size, and no call is left over: there is then no other way to read them."""
+        is_used = np.zeros(self.parameter_count, np.bool_)
+        is_used[self._known(used)] = True
+        sent = np.flatnonzero(np.logical_or.reduceat(is_used[self.members], self.offsets)).tolist()
+        fits = len(sent) == len(comms) and all(map(self.holds, sent, comms))
+        return dict(zip(sent, comms, strict=True)) if sent and fits else None
 
     def ready_spans(self, ready: Ready) -> list[Span]:
         """First and last gradient of each bucket, None where none of its gradients was accumulated."""
-        known = (ready.parameters >= 0) & (ready.parameters < self.parameter_count)
-        parameters, at = ready.parameters[known], ready.at_ns[known]
+        parameters, at = self._known(ready.parameters), ready.at_ns[self._is_known(ready.parameters)]
         first = np.full(self.parameter_count, _NEVER.max)
         last = np.full(self.parameter_count, _NEVER.min)
         np.minimum.at(first, parameters, at)
@@ -56,19 +68,34 @@ class Plan:
         latest = np.maximum.reduceat(last[self.members], self.offsets).tolist()
         return [(a, b) if b != _NEVER.min else (None, None) for a, b in zip(earliest, latest, strict=True)]
 
+    def _known(self, parameters: Ints) -> Ints:
+        return parameters[self._is_known(parameters)]
+
+    def _is_known(self, parameters: Ints) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+        return (parameters >= 0) & (parameters < self.parameter_count)
+
 
 class Layouts:
     """All layouts of a rank's reducers, by the backward in which they were valid."""
 
     def __init__(self, rank: RankRun) -> None:
         self._plans = {reducer.reducer: _plans(reducer) for reducer in rank.reducers}
+        self._drop_layers = {reducer.reducer for reducer in rank.reducers if reducer.kind == DROPS_LAYERS}
 
-    def match(
-        self, reducer: int, backward: int, comms: Sequence[Communication]
-    ) -> tuple[Plan, list[Communication]] | None:
+    def match(self, reducer: int, backward: int, comms: Sequence[Communication]) -> tuple[Plan, Calls] | None:
         """The layout that the calls fit, and the call of each bucket."""
         for plan in self._by_preference(reducer, backward):
             found = plan.match(comms)
+            if found is not None:
+                return plan, found
+        return None
+
+    def match_used(
+        self, reducer: int, backward: int, comms: Sequence[Communication], used: Ints
+    ) -> tuple[Plan, Calls] | None:
+        """As `match`, in a backward that dropped layers. `used`: the parameters with a gradient to reduce."""
+        for plan in self._by_preference(reducer, backward) if reducer in self._drop_layers else ():
+            found = plan.match_used(comms, used)
             if found is not None:
                 return plan, found
         return None

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
 import numpy as np
 
 from ddptrace.analysis.execution import Communication
-from ddptrace.analysis.layouts import Layouts, Plan, Span
+from ddptrace.analysis.intervals import Ints
+from ddptrace.analysis.layouts import Calls, Layouts, Plan, Span
 from ddptrace.analysis.pieces import innermost
 from ddptrace.load.tables import HookCall, RankRun, Ready
 from ddptrace.schema import Phase
@@ -99,10 +100,15 @@ class _Finder:
             yield Occurrence(*told, (), None, None, hook, tuple(comms))
 
     def native(self) -> Iterator[Occurrence]:
-        for key, comms in self._native.items():
-            if key in self._settled or key[0] in self._unknown:  # beside hooks, what C++ sends is not gradients
+        before: dict[int, int] = {}  # the last backward that was synchronised
+        for key, comms in sorted(self._native.items(), key=itemgetter(0)):
+            reducer, backward = key
+            since, before[reducer] = before.get(reducer, -1), backward
+            if key in self._settled or reducer in self._unknown:  # beside hooks, what C++ sends is not gradients
                 continue
             match = self._layouts.match(*key, comms)
+            if match is None:
+                match = self._layouts.match_used(*key, comms, self._ready.used(reducer, range(since + 1, backward + 1)))
             if match is None:
                 self.unmatched.add(key)
             else:
@@ -134,13 +140,13 @@ class _Finder:
                 rest = [c for c in comms if c.call and c.call.group == group and c.seq not in taken]
                 match = self._layouts.match(*key, rest)
                 if match is not None:
-                    taken |= {comm.seq for comm in match[1]}
+                    taken |= {comm.seq for comm in match[1].values()}
                     self.unmatched.discard(key)
                     yield from self._settle(key, *match)
 
-    def _settle(self, key: Key, plan: Plan, comms: list[Communication]) -> Iterator[Occurrence]:
+    def _settle(self, key: Key, plan: Plan, calls: Calls) -> Iterator[Occurrence]:
         self._settled.add(key)
-        return (self._occurrence(key, plan, index, [comm], None) for index, comm in enumerate(comms))
+        return (self._occurrence(key, plan, index, [comm], None) for index, comm in calls.items())
 
     def _occurrence(
         self, key: Key, plan: Plan, index: int, comms: list[Communication], hook: HookCall | None
@@ -160,6 +166,13 @@ class _ReadyTimes:
     def may_have(self, key: Key) -> bool:
         """Whether the reducer took part in the backward, as far as anything was seen."""
         return key in self._ready or not self._ready
+
+    def used(self, reducer: int, backwards: Iterable[int]) -> Ints:
+        """The parameters whose gradients were accumulated in these backwards, some more than once."""
+        seen = [
+            self._ready[reducer, backward].parameters for backward in backwards if (reducer, backward) in self._ready
+        ]
+        return np.concatenate([np.zeros(0, np.int64), *seen])
 
     def of(self, key: Key, plan: Plan, index: int) -> Span:
         ready = self._ready.get(key)

@@ -3,8 +3,9 @@
     ddptrace bench ddp                                  starts ranks here, waits, shows
     torchrun --nnodes 2 ... -m ddptrace bench ddp       every rank runs this command; rank 0 shows
 
-A benchmark is a module with an `Options` dataclass (`ranks`: how many, one job for each number), `measure(job,
-options)` that every rank runs and whose answer on rank 0 counts, and `sheet(options, measured)` that makes tables.
+A benchmark is a folder whose experiment.py has an `Options` dataclass (`ranks`: how many, one job each), `measure(job,
+options)` that every rank runs and whose answer on rank 0 counts, and `sheet(options, measured)` that makes tables. One
+whose options hold `environments` ("A=1 B=2" each) has all jobs once more in each, told it as `environment`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -19,7 +21,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import IO, Any, Protocol, cast
 
@@ -28,6 +30,8 @@ from ddptrace.render.sheet import Sheet
 
 POLL_S = 0.05
 LAST_WORDS = 400
+OURS = re.compile(r"^(\[rank\d+\]: )?(ddptrace\.errors\.\w+: )?")
+"""What Python and torch put before a sentence of ours."""
 
 
 class Options(Protocol):
@@ -76,19 +80,27 @@ def _joined(name: str, options: Options, folder: Path, voice: IO[str]) -> Any:
 
 def _started(name: str, options: Options, folder: Path) -> list[Any]:
     measured = []
-    for ranks in options.ranks:
+    for each, ranks in ((each, ranks) for each in _in_environments(options) for ranks in options.ranks):
         with tempfile.TemporaryDirectory() as scratch:
             answer = Path(scratch, "measured.json")
-            told = json.dumps({"name": name, "options": asdict(cast(Any, options)), "folder": str(folder)})
-            _run_ranks(ranks, [sys.executable, "-m", "ddptrace.bench.conduct", told, str(answer)], Path(scratch))
+            told = json.dumps({"name": name, "options": asdict(cast(Any, each)), "folder": str(folder)})
+            rank = [sys.executable, "-m", "ddptrace.bench.conduct", told, str(answer)]
+            settings = getattr(each, "environment", "").split()
+            _run_ranks(ranks, ["env", *settings, *rank] if settings else rank, folder)
             measured.append(json.loads(answer.read_text()))
     return measured
 
 
-def _run_ranks(ranks: int, command: list[str], scratch: Path) -> None:
-    """Run a command once for each rank, to its end; one that fails ends the others."""
+def _in_environments(options: Options) -> list[Options]:
+    """As asked, and once more with each of `environments`, where a benchmark has them, as its `environment`."""
+    tried = getattr(options, "environments", ())
+    return [options, *(replace(cast(Any, options), environment=settings) for settings in tried)]
+
+
+def _run_ranks(ranks: int, command: list[str], folder: Path) -> None:
+    """Run a command once for each rank, to its end; one that fails ends the others. What they say: `rank-<r>.log`."""
     port = str(_free_port())
-    with _files(scratch, ranks) as outputs:
+    with _files(folder, ranks) as outputs:
         place = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "MASTER_PORT": port}
         common = {"OMP_NUM_THREADS": "1"} | dict(os.environ) | place | {"MASTER_ADDR": "127.0.0.1"}
         processes = [
@@ -105,7 +117,8 @@ def _run_ranks(ranks: int, command: list[str], scratch: Path) -> None:
                 process.kill()
                 process.wait()
         if failed is not None:
-            raise DdptraceError(f"rank {failed} of {ranks} failed: {_last_words(outputs[failed])}")
+            log = folder / _log(failed)
+            raise DdptraceError(f"rank {failed} of {ranks} failed: {_last_words(outputs[failed])} (all it said: {log})")
 
 
 def _first_failure(processes: list[subprocess.Popen[bytes]]) -> int | None:
@@ -119,15 +132,19 @@ def _first_failure(processes: list[subprocess.Popen[bytes]]) -> int | None:
 
 
 @contextmanager
-def _files(scratch: Path, ranks: int) -> Iterator[list[IO[bytes]]]:
+def _files(folder: Path, ranks: int) -> Iterator[list[IO[bytes]]]:
     with ExitStack() as opened:
-        yield [opened.enter_context(Path(scratch, f"rank-{rank}.txt").open("w+b")) for rank in range(ranks)]
+        yield [opened.enter_context((folder / _log(rank)).open("w+b")) for rank in range(ranks)]
+
+
+def _log(rank: int) -> str:
+    return f"rank-{rank}.log"
 
 
 def _last_words(output: IO[bytes]) -> str:
     output.seek(0)
     lines = output.read().decode(errors="replace").strip().splitlines()
-    return lines[-1][-LAST_WORDS:] if lines else "it said nothing"
+    return OURS.sub("", lines[-1])[-LAST_WORDS:] if lines else "it said nothing"
 
 
 def _free_port() -> int:
@@ -137,7 +154,10 @@ def _free_port() -> int:
 
 
 def _module(name: str) -> Benchmark:
-    return cast(Benchmark, importlib.import_module(f"ddptrace.bench.{name}"))
+    try:
+        return cast(Benchmark, importlib.import_module(f"ddptrace.bench.{name}.experiment"))
+    except ModuleNotFoundError:
+        return cast(Benchmark, importlib.import_module(f"ddptrace.bench.{name}"))
 
 
 def _be_a_rank(told: str, answer: str) -> None:

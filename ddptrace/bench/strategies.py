@@ -1,11 +1,13 @@
-"""Stock DDP and the project's own reducer, as strategies to be measured."""
+"""Stock DDP, the project's own reducer and the rungs below them, as strategies to be measured."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from ddptrace.bench.ladder import AllReduce, Flat, Naive, Overlap, Rung, add_up
 from ddptrace.bench.training import Strategy
 from ddptrace.reducer import BucketedDataParallel
 
@@ -19,3 +21,19 @@ def stock_ddp(cap_mb: float, name: str = "ddp", **more: Any) -> Strategy:
 def bucketed(cap_mb: float, name: str = "bucketed", **more: Any) -> Strategy:
     """Our own. An explicit cap is the first bucket's too, as with DDP."""
     return Strategy(name, lambda module: BucketedDataParallel(module, bucket_caps_mb=[cap_mb], **more))
+
+
+def naive(all_reduce: AllReduce = add_up) -> Strategy:
+    return Strategy("naive", lambda module: Naive(module, all_reduce), _finish)
+
+
+def flat(all_reduce: AllReduce = add_up) -> Strategy:
+    return Strategy("flat", lambda module: Flat(module, all_reduce), _finish)
+
+
+def overlap(all_reduce: AllReduce = add_up) -> Strategy:
+    return Strategy("overlap", lambda module: Overlap(module, all_reduce), _finish)
+
+
+def _finish(wrapped: nn.Module) -> None:
+    cast(Rung, wrapped).finish_grad_sync()

@@ -13,6 +13,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from ddptrace.bench.job import Job
@@ -20,6 +21,13 @@ from ddptrace.bench.statistics import Spread
 
 Rounds = Sequence[Sequence[int]]
 """Times in ns, by round and repetition, each the slowest rank's."""
+
+
+Around = Callable[[str, int], AbstractContextManager[object]]
+
+
+def _nothing(name: str, round_: int) -> AbstractContextManager[object]:
+    return nullcontext()
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +39,20 @@ class Repeats:
     warmup: int = 2
 
 
-def interleaved(job: Job, things: Mapping[str, Callable[[], None]], repeats: Repeats) -> dict[str, list[list[int]]]:
-    """Times of each thing, by round. Collective: every rank passes the same names in the same order."""
+def interleaved(
+    job: Job, things: Mapping[str, Callable[[], None]], repeats: Repeats, around: Around = _nothing
+) -> dict[str, list[list[int]]]:
+    """Times of each thing, by round. Collective: every rank passes the same names in the same order.
+
+    `around(name, round)` makes the context in which a thing is warmed up and timed in a round.
+    """
     chance, times = random.Random(0), {name: list[list[int]]() for name in things}
     for round_ in range(repeats.rounds):
         names = list(things)
         chance.shuffle(names)
         for name in names:
-            times[name].append(_block(job, things[name], repeats))
+            with around(name, round_):
+                times[name].append(_block(job, things[name], repeats))
         job.say(f"round {round_ + 1} of {repeats.rounds}")
     return times
 

@@ -1,4 +1,4 @@
-"""What is trained in the data-parallel benchmarks: small ones for this machine, the paper's for a real cluster."""
+"""What is trained in the data-parallel benchmarks: small ones for this machine, papers' for a real cluster."""
 
 from __future__ import annotations
 
@@ -8,32 +8,61 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
-from ddptrace.bench.models import Gpt, Mlp
+from ddptrace.bench.models import Gpt, Mlp, convnet
+from ddptrace.bench.paper_models import Bert, Gpt2, resnet50
 from ddptrace.bench.training import Workload
 from ddptrace.errors import DdptraceError
 
-
-def _gpt() -> Workload:
-    return Workload("gpt", Gpt, lambda chance, size: _tokens(chance, size, 64), 4)
+Batch = tuple[Tensor, ...]
 
 
-def _mlp() -> Workload:
-    return Workload("mlp", Mlp, lambda chance, size: (torch.randn(size, 1024, generator=chance),), 256)
+def _vectors(chance: torch.Generator, size: int) -> Batch:
+    return (torch.randn(size, 1024, generator=chance),)
 
 
-def _tokens(chance: torch.Generator, size: int, context: int) -> tuple[Tensor, Tensor]:
-    tokens = torch.randint(256, (size, context + 1), generator=chance)
-    return tokens[:, :-1], tokens[:, 1:]
+def _tokens(vocabulary: int, context: int) -> Callable[[torch.Generator, int], Batch]:
+    """Tokens, and for each the one that follows it."""
+
+    def batch(chance: torch.Generator, size: int) -> Batch:
+        tokens = torch.randint(vocabulary, (size, context + 1), generator=chance)
+        return tokens[:, :-1], tokens[:, 1:]
+
+    return batch
 
 
-WORKLOADS: Final[dict[str, Callable[[], Workload]]] = {"gpt": _gpt, "mlp": _mlp}
+def _sentences(chance: torch.Generator, size: int) -> Batch:
+    """128 tokens, which of two sentences each belongs to, and what is to be predicted in its place."""
+    tokens, targets = torch.randint(30522, (2, size, 128), generator=chance)
+    return tokens, torch.arange(128).ge(64).long().expand(size, -1), targets
+
+
+def _images(side: int, classes: int) -> Callable[[torch.Generator, int], Batch]:
+    def batch(chance: torch.Generator, size: int) -> Batch:
+        images = torch.randn(size, 3, side, side, generator=chance)
+        return images, torch.randint(classes, (size,), generator=chance)
+
+    return batch
+
+
+WORKLOADS: Final = {
+    work.name: work
+    for work in (
+        Workload("gpt", Gpt, _tokens(256, 64), 4),
+        Workload("mlp", Mlp, _vectors, 256),
+        Workload("convnet", convnet, _images(32, 10), 4),
+        # the models are papers', the sizes of the batches are ours
+        Workload("resnet50", resnet50, _images(224, 1000), 32),
+        Workload("bert", Bert, _sentences, 8),
+        Workload("gpt2-xl", Gpt2, _tokens(50257, 1024), 1),
+    )
+}
 
 
 def workload(name: str) -> Workload:
     """Raises DdptraceError for a name that is none."""
     if name not in WORKLOADS:
         raise DdptraceError(f"no workload is called {name!r}; there are: {', '.join(WORKLOADS)}")
-    return WORKLOADS[name]()
+    return WORKLOADS[name]
 
 
 def nbytes(model: nn.Module) -> int:

@@ -31,6 +31,10 @@ STAMPED_NBYTES = 64 << 10
 """Outside a profiler window, completions of smaller calls that no reducer issued are not stamped: a Python callback for
 each of many small queued collectives would slow Gloo itself."""
 
+SYNC, NATIVE = int(CallFlag.SYNC), int(CallFlag.NATIVE)
+CALL, DONE, WAIT = int(Kind.CALL), int(Kind.DONE), int(Kind.WAIT)
+"""As plain integers: arithmetic on enumerations costs as much as a record."""
+
 Token = tuple[int, int, int, int, int, bool, int, bool]
 """Seq, launch, bytes in, bytes out, flags, profiling, reducer, whether Python holds the Work."""
 
@@ -55,10 +59,13 @@ class Collectives:
         if not self._surface.on:
             return None
         try:
-            nbytes_in = sum(_nbytes(args[i]) for i in op.inputs)
-            nbytes_out = sum(_nbytes(args[i]) for i in op.outputs)
+            nbytes_in = nbytes_out = 0
+            for i in op.inputs:
+                nbytes_in += _nbytes(args[i])
+            for i in op.outputs:
+                nbytes_out += _nbytes(args[i])
             own, flags, profiling = self._thread.bucket, self._flags(op, args), autograd_profiler._is_profiler_enabled
-            held = bool(own) or not flags & CallFlag.NATIVE
+            held = bool(own) or not flags & NATIVE
             return next(self.seqs), _now(), nbytes_in, nbytes_out, flags, profiling, own or self.reducer, held
         except Exception as error:  # training must not see it
             self._surface.failed(error)
@@ -74,10 +81,10 @@ class Collectives:
             group = dist.ProcessGroup.unbox(args[op.group])
             tensor = _first_tensor(args, op)
             self._recorder.event(
-                Kind.CALL, flags, self._recorder.intern(op.name), launch, issued, seq, nbytes_in, nbytes_out,
+                CALL, flags, self._recorder.intern(op.name), launch, issued, seq, nbytes_in, nbytes_out,
                 self._groups.name_id(group), self._thread.hook, reducer, self._dtype_id(tensor),
             )  # fmt: skip
-            if flags & CallFlag.NATIVE and reducer:
+            if flags & NATIVE and reducer:
                 self.native(reducer, nbytes_in)
             if work is not None:
                 self._follow(token, op.name, dist.Work.unbox(work), tensor)
@@ -105,14 +112,14 @@ class Collectives:
 
         def stamp(future: Any) -> None:
             at = _now()
-            self._recorder.event(Kind.DONE, 0, 0, at, at, seq)
+            self._recorder.event(DONE, 0, 0, at, at, seq)
 
         return stamp
 
     def _flags(self, op: Op, args: tuple[Any, ...]) -> int:
         is_sync = op.is_async is not None and len(args) > op.is_async and not args[op.is_async]
         native = self._thread.bucket or self._is_native()
-        return (CallFlag.SYNC if is_sync else 0) | (CallFlag.NATIVE if native else 0)
+        return (SYNC if is_sync else 0) | (NATIVE if native else 0)
 
     def _is_native(self) -> bool:
         """Issued from C++ during backward: below the tap lies the engine's own entry, or no Python frame at all."""
@@ -126,7 +133,7 @@ class Collectives:
         if held:
             self._thread.last_work = work
             self._seq_of[work] = seq
-        wanted = profiling or (not flags & CallFlag.SYNC and (reducer or nbytes_in + nbytes_out >= STAMPED_NBYTES))
+        wanted = profiling or (not flags & SYNC and (reducer or nbytes_in + nbytes_out >= STAMPED_NBYTES))
         # A CUDA future is complete once the kernel is queued: its stamp would say nothing.
         if wanted and name not in self._no_future and (tensor is None or tensor.device.type == "cpu"):
             try:
@@ -141,7 +148,7 @@ class Collectives:
                 self._waited_since.setdefault(work, begin)
                 return
             begin = self._waited_since.pop(work, begin)
-            self._recorder.event(Kind.WAIT, 0, 0, begin, _now(), self._seq_of.get(work, 0))
+            self._recorder.event(WAIT, 0, 0, begin, _now(), self._seq_of.get(work, 0))
         except Exception as error:  # training must not see it
             self._surface.failed(error)
 
@@ -150,9 +157,17 @@ class Collectives:
 
 
 def _nbytes(value: Any) -> int:
-    if isinstance(value, torch.Tensor):
-        return value.numel() * value.element_size() if value.layout is torch.strided else 0
-    return sum(_nbytes(item) for item in value) if isinstance(value, list | tuple) else 0
+    """Of a tensor, or of all in a list, at any depth; a sparse one counts as 0."""
+    if isinstance(value, _TENSOR):
+        return value.nbytes if value.layout is _STRIDED else 0
+    total = 0
+    if isinstance(value, _LISTS):
+        for item in value:
+            total += _nbytes(item)
+    return total
+
+
+_TENSOR, _STRIDED, _LISTS = torch.Tensor, torch.strided, (list, tuple)
 
 
 def _first_tensor(args: tuple[Any, ...], op: Op) -> torch.Tensor | None:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
-from ddptrace.cli.bench_options import common, names, show
+from ddptrace.cli.bench_options import common, names, show, trained
 
 
 @click.command()
-@click.option("--workload", default="mlp", show_default=True, help="Model to train.")
+@trained("--workload", "mlp", "resnet50")
 @click.option("--reducer", type=click.Choice(["ddp", "bucketed"]), default="ddp", show_default=True)
 @click.option(
     "--caps", default="0,0.5,1,2,4,8,16,all", show_default=True, callback=names,
@@ -22,7 +22,7 @@ def buckets(
     steps: int, warmup: int, out: Path, as_json: bool,
 ) -> None:  # fmt: skip
     """Step time over bucket cap, with what is hidden at each: which cap is best here, and why."""
-    from ddptrace.bench.buckets import Options
+    from ddptrace.bench.buckets.experiment import Options
     from ddptrace.bench.timing import Repeats
 
     repeats = Repeats(rounds, steps, warmup)

@@ -17,7 +17,7 @@ def load(trace: Path, ranks: int, mb: int, with_hta: bool, as_json: bool) -> Non
     """Measure reading on traces made of TRACE, a real one: processor time, time and memory."""
     import json
 
-    from ddptrace.bench.load import bench_load, table
+    from ddptrace.bench.load.experiment import bench_load, table
 
     if with_hta:
         from ddptrace.analysis.hta import demand

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ddptrace.bench.conduct import Options
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+HERE, PAPER, PRESET = "here", "paper", "ddptrace.preset"
 
 
 def common(name: str, ranks: str = "2") -> Callable[[Command], Command]:
@@ -36,6 +37,27 @@ def common(name: str, ranks: str = "2") -> Callable[[Command], Command]:
         return command
 
     return decorated
+
+
+def trained(flag: str, here: str, paper: str) -> Callable[[Command], Command]:
+    """--preset, and `flag` that names workloads: `here` for this machine, `paper` for a cluster, or what is asked for.
+
+    The command gets one argument of the flag's name: a name, or where the flag is a plural (--models) a tuple of names.
+    """
+    several = flag.endswith("s")
+
+    def chosen(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | tuple[str, ...]:
+        asked = value or {HERE: here, PAPER: paper}[ctx.meta[PRESET]]
+        return names(ctx, parameter, asked) if several else asked
+
+    preset = click.option(
+        "--preset", type=click.Choice([HERE, PAPER]), default=HERE, show_default=True, is_eager=True,
+        expose_value=False, callback=lambda ctx, parameter, value: ctx.meta.update({PRESET: value}),
+        help="Sizes for this machine, or those that papers measure, for a cluster with GPUs.",
+    )  # fmt: skip
+    models = "Models to train" if several else "Model to train"
+    what = click.option(flag, callback=chosen, help=f"{models}.  [default: {here}; preset paper: {paper}]")
+    return lambda command: preset(what(command))
 
 
 def names(ctx: click.Context, parameter: click.Parameter, value: str) -> tuple[str, ...]:

@@ -9,26 +9,39 @@ With gradients as views `parameter.grad` becomes the view itself: what the other
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
 
 
+@dataclass(frozen=True, slots=True)
+class Divisor:
+    """The number of ranks, as tensors: a Python number would be made into one for every single gradient."""
+
+    ranks: Tensor  # int64, no dimensions, on the host: then a gradient keeps its dtype, and a device takes it along
+    inverse: Tensor  # float64, as above; rounded to the dtype where it is used
+
+    @classmethod
+    def of(cls, ranks: int) -> Divisor:
+        return cls(torch.tensor(ranks, device="cpu"), torch.tensor(1.0 / ranks, dtype=torch.float64, device="cpu"))
+
+
 class Bucket:
     """The gradients that one collective reduces. `pending`: how many of them this backward still has to bring."""
 
-    __slots__ = ("buffer", "index", "indices", "is_skipped", "parameters", "pending", "sent", "slots", "views")
+    __slots__ = ("_places", "buffer", "index", "indices", "is_skipped", "parameters", "pending", "sent", "views")
 
     def __init__(self, index: int, indices: Sequence[int], parameters: Sequence[Parameter]) -> None:
         """`indices`: the parameters' numbers in their reducer; all are of one dtype and on one device."""
         self.index = index
         self.indices = tuple(indices)
         self.parameters = tuple(parameters)
-        self.slots = {number: slot for slot, number in enumerate(indices)}
         numel = sum(parameter.numel() for parameter in parameters)
         self.buffer = torch.zeros(numel, dtype=parameters[0].dtype, device=parameters[0].device)
         self.views = self.views_of(self.buffer)
+        self._places = dict(zip(indices, zip(parameters, self.views, strict=True), strict=True))
         self.pending = len(self.parameters)
         self.is_skipped = False
         self.sent: object = None  # what to wait for, while it is on its way
@@ -44,24 +57,23 @@ class Bucket:
     def reset(self) -> None:
         self.pending, self.is_skipped, self.sent = len(self.parameters), False, None
 
-    def fill(self, index: int, ranks: int | None, as_view: bool) -> None:
-        """Put a parameter's gradient into the buffer, divided by `ranks` (None: as it is; a hook divides).
+    def fill(self, index: int, divisor: Divisor | None, as_view: bool) -> None:
+        """Put a parameter's gradient into the buffer, divided by the ranks (None: as it is; a hook divides).
 
         No gradient counts as zeros. The same operations as in torch's reducer, so that the bits are the same.
         """
-        slot = self.slots[index]
-        parameter, view = self.parameters[slot], self.views[slot]
+        parameter, view = self._places[index]
         gradient = parameter.grad
         if gradient is None:
             view.zero_()
         elif gradient is view:
-            if ranks is not None:
-                view.div_(ranks)
+            if divisor is not None:
+                view.div_(divisor.ranks)
         else:
-            if ranks is None:
+            if divisor is None:
                 view.copy_(gradient)
             else:
-                torch.mul(gradient, 1.0 / ranks, out=view)
+                torch.mul(gradient, divisor.inverse, out=view)
             if as_view:
                 parameter.grad = view
 

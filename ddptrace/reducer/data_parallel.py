@@ -61,6 +61,15 @@ class BucketedDataParallel(nn.Module):
         timeout_s: float = 1800,
     ) -> None:
         super().__init__()
+        self._made_with = {
+            "bucket_cap_mb": bucket_cap_mb,
+            "first_bucket_mb": first_bucket_mb,
+            "bucket_caps_mb": bucket_caps_mb,
+            "find_unused_parameters": find_unused_parameters,
+            "broadcast_buffers": broadcast_buffers,
+            "gradient_as_bucket_view": gradient_as_bucket_view,
+            "timeout_s": timeout_s,
+        }
         caps = tuple(bucket_caps(bucket_cap_mb, first_bucket_mb, bucket_caps_mb))
         groups = _groups(process_group)
         named = dict(module.named_parameters())
@@ -143,6 +152,20 @@ class BucketedDataParallel(nn.Module):
         seated = self._voice.listen(observer, seat)
         seated.tell("reducer_made", made)
         seated.tell("layout_made", self.reducer.layout.told())
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copy.deepcopy, pickle and torch.save: the module, and how it was wrapped; no group can be kept."""
+        if self.process_group != dist.group.WORLD or self._groups > 1:
+            raise DdptraceError(
+                "A BucketedDataParallel over process groups of its own cannot be copied or pickled, for they cannot: "
+                "copy or save its `.module`, or its state_dict, and wrap that anew."
+            )
+        return {"module": self.module, "made_with": self._made_with, "training": self.training}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Wraps the module anew over the default group, so every rank takes part. Observers and hooks stay behind."""
+        self.__init__(state["module"], **state["made_with"])  # type: ignore[misc] # as stock DDP's copies are made
+        self.training = state["training"]
 
     @property
     def _syncs(self) -> bool:

@@ -30,5 +30,15 @@ def unexpected(rank: int, name: str, *, frozen: bool, dropped: bool) -> str:
         return f"Parameter {name!r} on rank {rank} got a gradient in a step that was to drop it; leave its layer out."
     return (
         f"Parameter {name!r} on rank {rank} got a second gradient in one synchronised backward: it is used by several "
-        "backwards of one forward; sum the losses and call backward once, or run all but the last under no_sync()."
+        "backwards of one forward; sum the losses and call backward once, or run all but the last under no_sync(). "
+        "Under torch.utils.checkpoint it may be that too: take use_reentrant=False."
+    )
+
+
+def shared(rank: int, names: Sequence[str]) -> str:
+    """`names`: of parameters that two wrappers would reduce in one backward."""
+    named = ", ".join(map(repr, names[:NAMED_AT_MOST]))
+    return (
+        f"Rank {rank} ran the forward of two BucketedDataParallel that share parameters, among them {named}, before a "
+        "backward: both would reduce the same gradients. Wrap both modules together, once."
     )

@@ -24,9 +24,9 @@ from torch.nn import Parameter
 from torch.utils.hooks import RemovableHandle
 
 from ddptrace.errors import DdptraceError
-from ddptrace.reducer.bucket import Bucket
+from ddptrace.reducer.bucket import Bucket, Divisor
 from ddptrace.reducer.layout import Layout
-from ddptrace.reducer.misuse import GRAPH_OF_GRADIENTS, unexpected, unfinished
+from ddptrace.reducer.misuse import GRAPH_OF_GRADIENTS, shared, unexpected, unfinished
 from ddptrace.reducer.observer import Voice
 from ddptrace.reducer.peers import Peers, sentence_of
 from ddptrace.reducer.pulse import Pulse
@@ -71,10 +71,12 @@ class Reducer:
         self._backward = -1  # ordinal of the synchronised backward
         self._replan_agreed = False
         self._broken = ""
-        self._divide_by: int | None = None  # the ranks, where no hook divides
+        self._ranks = Divisor.of(peers.size)
+        self._divisor: Divisor | None = None  # the ranks, where no hook divides
         self._unused: set[int] = set()  # not reached from the outputs that the next backward starts from
         self._dropped: frozenset[int] = frozenset()
         self._expects = False
+        self._rivals = _sharing_with(self)  # these are rare
         self.reset()
         self._watch_gradients()
 
@@ -100,6 +102,7 @@ class Reducer:
 
     def expect(self, outputs: object) -> None:
         """The forward is over, and a backward through `outputs` shall be synchronised."""
+        self._refuse_rivals()
         unused, dropped = self._unused_in(outputs), self.dropped
         if self._expects:  # there was no backward yet: the next one goes through the earlier forward too
             unused, dropped = unused & self._unused, dropped & self._dropped
@@ -143,7 +146,7 @@ class Reducer:
         self._has_begun = True
         if torch.is_grad_enabled():
             raise DdptraceError(GRAPH_OF_GRADIENTS)
-        self._divide_by = None if self.sender.has_hook else self._peers.size
+        self._divisor = None if self.sender.has_hook else self._ranks
         self._left_out = self._dropped - self._used
         wants_replan = not self.sender.has_hook and self.layout.wants_replan
         self._pulse.send(self._backward, self._left_out, wants_replan=wants_replan)
@@ -151,7 +154,7 @@ class Reducer:
             self._replan_agreed |= self._pulse.read()
         for bucket in self.layout.buckets:
             bucket.is_skipped = self._left_out.issuperset(bucket.indices)
-        for index in sorted(self._unused | self._left_out):
+        for index in sorted(self._unused | self._dropped):  # of those dropped, some may have gradients of no_sync()
             self._mark_ready(index)
         self._send_ready()  # buckets of none but these
         if self._options.find_unused_parameters:
@@ -168,11 +171,11 @@ class Reducer:
         """Count a parameter's gradient, or its absence, into its bucket."""
         bucket = self.layout.bucket_of[index]
         if index in self._ready or bucket is None:
-            dropped = index in self._left_out
+            dropped = index in self._dropped
             raise DdptraceError(unexpected(self._peers.me, self.names[index], frozen=bucket is None, dropped=dropped))
         self._ready[index] = None
         if not bucket.is_skipped:
-            bucket.fill(index, self._divide_by, self._options.gradient_as_bucket_view)
+            bucket.fill(index, self._divisor, self._options.gradient_as_bucket_view)
         bucket.pending -= 1
         return bucket
 
@@ -204,7 +207,7 @@ class Reducer:
             raise
         self._has_begun = False
         self._used.clear()
-        if not self._left_out:  # a backward that dropped layers says nothing of order
+        if not self._dropped:  # a backward that dropped layers says nothing of order
             self.layout.order.close(list(self._ready))
         if self._voice.tell:
             self._voice.tell("backward_ends", self._backward)
@@ -242,12 +245,35 @@ class Reducer:
                 hook = _hook(weakref.ref(self), index)
                 self._handles[index] = self.parameters[index].register_post_accumulate_grad_hook(hook)
 
+    def _refuse_rivals(self) -> None:
+        """Two reducers of one parameter must not both wait for the same backward: each would reduce it."""
+        for rival in self._rivals:
+            if rival._expects:
+                both = {id(parameter) for parameter in rival.parameters}
+                names = [name for name, one in zip(self.names, self.parameters, strict=True) if id(one) in both]
+                sentence = shared(self._peers.me, names)
+                self.give_up(sentence)
+                raise DdptraceError(sentence)
+
     def give_up(self, sentence: str) -> None:
         """Tell the peers, and refuse every later forward."""
         self._expects = self._has_begun = False
         if not self._broken:
             self._broken = sentence
             self._peers.say(sentence, since=self._peers.forward - 1)
+
+
+_in_use: weakref.WeakSet[Reducer] = weakref.WeakSet()
+
+
+def _sharing_with(reducer: Reducer) -> weakref.WeakSet[Reducer]:
+    """The reducers in use that have a parameter of this one; they are told of it."""
+    own = {id(parameter) for parameter in reducer.parameters}
+    rivals = weakref.WeakSet(one for one in _in_use if not own.isdisjoint(map(id, one.parameters)))
+    for rival in rivals:
+        rival._rivals.add(reducer)
+    _in_use.add(reducer)
+    return rivals
 
 
 def _hook(reducer: weakref.ReferenceType[Reducer], index: int) -> Callable[[Tensor], None]:

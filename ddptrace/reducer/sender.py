@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 import torch.distributed as dist
@@ -16,6 +16,11 @@ from ddptrace.reducer.observer import Voice
 from ddptrace.reducer.peers import Peers
 
 CommHook = Callable[[Any, Any], torch.futures.Future[Any]]
+
+TAKING_TURNS: Final = tuple(
+    f"torch.distributed.algorithms.ddp_comm_hooks.{module}" for module in ("powerSGD_hook", "quantization_hooks")
+)
+"""Torch's hooks that start further collectives in the callbacks of their first, and wait for them there."""
 
 
 class GradBucket:
@@ -49,14 +54,22 @@ class GradBucket:
 
 
 class Sender:
-    """Sends buckets, bucket i over group i modulo their number, and waits for them."""
+    """Sends buckets, bucket i over group i modulo their number, and waits for them.
 
-    __slots__ = ("_groups", "_hook", "_peers", "_state", "_voice")
+    Gloo runs a hook's callbacks on its two worker threads. A callback that starts a collective and waits for it keeps
+    its thread meanwhile, so two such callbacks end in a deadlock; and the threads of two ranks may start their
+    collectives in different orders, so that unlike ones meet. With torch's hooks of this kind a bucket therefore leaves
+    only when the one before is through, and backward goes on only when the last one is.
+    """
+
+    __slots__ = ("_groups", "_hook", "_on_its_way", "_peers", "_state", "_takes_turns", "_voice")
 
     def __init__(self, groups: Sequence[dist.ProcessGroup], peers: Peers, voice: Voice) -> None:
         self._groups, self._peers, self._voice = tuple(groups), peers, voice
         self._hook: CommHook | None = None
         self._state: object = None
+        self._takes_turns = False
+        self._on_its_way: Bucket | None = None  # whose end the next bucket waits for, where they take turns
 
     @property
     def has_hook(self) -> bool:
@@ -73,9 +86,12 @@ class Sender:
                 f"A communication hook is called with (state, bucket); a {type(hook).__name__} cannot be."
             )
         self._state, self._hook = state, hook
+        made_in = getattr(hook, "__module__", ""), type(state).__module__  # a user's hook may pass its state to torch's
+        self._takes_turns = any(module in TAKING_TURNS for module in made_in)
 
     def send(self, bucket: Bucket, *, is_last: bool) -> None:
         tell = self._voice.tell
+        self._settle()
         if tell:
             tell("bucket_launching", bucket.index, bucket.nbytes)
         if self._hook is None:
@@ -85,6 +101,10 @@ class Sender:
             bucket.sent = self._ask_hook(self._hook, bucket, is_last)
         if tell:
             tell("bucket_launched", bucket.index, bucket.sent)
+        if self._takes_turns and _has_worker_threads(bucket, self._peers):
+            self._on_its_way = bucket
+        if is_last:  # what the reducer itself sends next must not meet a callback's either
+            self._settle()
 
     def receive(self, bucket: Bucket) -> None:
         """Wait until the bucket's buffer holds the mean over the ranks; on a GPU the current stream waits."""
@@ -92,13 +112,21 @@ class Sender:
         if tell:
             tell("wait_begins", bucket.index)
         if isinstance(bucket.sent, Future):
-            result = self._peers.result(bucket.sent, f"the hook's future for bucket {bucket.index}")
-            bucket.take(_tensor(result, bucket))
+            bucket.take(_tensor(self._result(bucket), bucket))
         else:
             self._peers.wait(bucket.sent, f"bucket {bucket.index}")  # type: ignore[arg-type] # a Work: what `send` left there
         bucket.sent = None
         if tell:
             tell("bucket_done", bucket.index)
+
+    def _settle(self) -> None:
+        """Where buckets take turns, wait for the one on its way."""
+        bucket, self._on_its_way = self._on_its_way, None
+        if bucket is not None:
+            self._result(bucket)
+
+    def _result(self, bucket: Bucket) -> object:
+        return self._peers.result(bucket.sent, f"the hook's future for bucket {bucket.index}")  # type: ignore[arg-type] # a Future
 
     def _ask_hook(self, hook: CommHook, bucket: Bucket, is_last: bool) -> torch.futures.Future[Any]:
         tell = self._voice.tell
@@ -124,6 +152,11 @@ def _tensor(value: object, bucket: Bucket) -> Tensor:
             f"tensor of the bucket's {bucket.buffer.numel()} elements."
         )
     return result
+
+
+def _has_worker_threads(bucket: Bucket, peers: Peers) -> bool:
+    """Callbacks run on the backend's threads; NCCL's run at once, in the order in which they were added."""
+    return bucket.buffer.device.type == "cpu" or str(dist.get_backend(peers.group)) == "gloo"
 
 
 def _name(hook: object) -> str:

@@ -60,6 +60,9 @@ def local_problem(module: nn.Module, parameters: Iterable[Tensor]) -> str:
         getattr(part, "sparse", False) for part in module.modules() if isinstance(part, nn.Embedding | nn.EmbeddingBag)
     ):
         return "The module has an embedding with sparse=True, whose gradients no flat bucket holds: use sparse=False."
+    inner = [name for name, part in module.named_modules() if hasattr(part, "require_backward_grad_sync")]
+    if inner:  # by what such wrappers have in common, torch's and ours
+        return f"The module is wrapped already, at {inner[0] or 'its top'!r}: gradients are reduced once; wrap it once."
     return ""
 
 

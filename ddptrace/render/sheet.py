@@ -19,13 +19,15 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Points of one name. `low` and `high`: the interval around each y, or empty. x may be numbers or names."""
+    """Points of one name. `low` and `high`: the interval around each y, or empty. x may be numbers or names. Lines of
+    the same `kin` have one colour and differ by their dashes."""
 
     name: str
     x: tuple[float | str, ...]
     y: tuple[float | None, ...]
     low: tuple[float | None, ...] = ()
     high: tuple[float | None, ...] = ()
+    kin: str = field(default="", kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)

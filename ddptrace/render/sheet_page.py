@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from html import escape
@@ -15,7 +16,15 @@ from ddptrace.render.report import HEAD, POLICY, TAIL, asset, plotly_js, script_
 from ddptrace.render.sheet import Chart, Grid, Line, Sheet, markdown
 from ddptrace.render.whole_file import whole_file
 
-PALETTE: Final = ("#41729f", "#e4683a", "#3f8f8b", "#9a6fb8", "#d9b44a", "#7a9e59", "#868e99", "#b5485d")
+PALETTE: Final = (
+    "#4a80b3", "#e4683a", "#3f8f8b", "#9a6fb8", "#d9b44a", "#7a9e59", "#868e99", "#b5485d", "#5bb5d6", "#a8794f",
+)  # fmt: skip
+DASHES: Final = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+ERROR_COLOUR: Final = "#868e99"
+"""Of intervals over bars: to be seen on the bars, and on a light and a dark page."""
+HEIGHT_PX, LEGEND_ROW_PX = 380, 20
+LEGEND_ABOVE_MAX: Final = 8
+"""With more lines the legend stands beside the chart, where it takes no height from it."""
 
 
 def write_sheet(sheet: Sheet, data: Mapping[str, Any], folder: Path) -> None:
@@ -33,10 +42,7 @@ def write_sheet(sheet: Sheet, data: Mapping[str, Any], folder: Path) -> None:
 def page(sheet: Sheet) -> str:
     """One file that holds everything it needs and asks the network for nothing."""
     figures = [figure(f"chart-{at}", chart) for at, chart in enumerate(sheet.charts)]
-    charts = [
-        section(chart.title, chart.caption, figure_html(drawn))
-        for chart, drawn in zip(sheet.charts, figures, strict=True)
-    ]
+    charts = [section(chart.title, "", figure_html(drawn)) for chart, drawn in zip(sheet.charts, figures, strict=True)]
     setup = " · ".join(f"{what} {value}" for what, value in sheet.setup)
     words = "".join(f"<p>{escape(sentence)}</p>" for sentence in sheet.words)
     body = (f"<header><h1>{escape(sheet.title)}</h1><p class='sub'>{escape(setup)}</p></header>", words)
@@ -49,35 +55,52 @@ def page(sheet: Sheet) -> str:
 
 def figure(key: str, chart: Chart) -> Figure:
     """What plotly.js draws of a chart."""
-    data = [
-        _points(line, colour) if chart.kind == "line" else _bars(line, colour)
-        for line, colour in zip(chart.lines, _colours(len(chart.lines)), strict=True)
-    ]
-    names = {"type": "category"} if any(isinstance(x, str) for line in chart.lines for x in line.x) else {}
+    draw = _points if chart.kind == "line" else _bars
+    data = [draw(line, *look) for line, look in zip(chart.lines, looks(chart.lines), strict=True)]
+    xs, ys = ([value for line in chart.lines for value in getattr(line, name)] for name in ("x", "y"))
+    names = {"type": "category", "showgrid": False} if any(isinstance(x, str) for x in xs) else {}
     axes = {
-        "xaxis": axis(plain(chart.x_title), **(({"type": "log"} if chart.log_x else {}) | names)),
-        "yaxis": axis(plain(chart.y_title), **({"type": "log"} if chart.log_y else {"rangemode": "tozero"})),
+        "xaxis": axis(plain(chart.x_title), **((_log(xs) if chart.log_x and not names else {}) | names)),
+        "yaxis": axis(plain(chart.y_title), **(_log(ys) if chart.log_y else {"rangemode": "tozero"})),
     }
-    barmode = {"barmode": "stack" if chart.kind == "stack" else "group"}
-    return Figure(key, 380, data, layout(**axes, **barmode), chart.caption)
+    bars = {"barmode": "stack" if chart.kind == "stack" else "group", "bargap": 0.35}
+    beside = len(data) > LEGEND_ABOVE_MAX
+    legend = {"legend": {"orientation": "v", "x": 1.01, "y": 1, "traceorder": "normal"}} if beside else {}
+    height = max(HEIGHT_PX, 140 + LEGEND_ROW_PX * len(data)) if beside else HEIGHT_PX
+    return Figure(key, height, data, layout(**axes, **bars, **legend, showlegend=True), chart.caption)
 
 
-def _colours(count: int) -> Sequence[str]:
-    return [PALETTE[at % len(PALETTE)] for at in range(count)]
+def looks(lines: Sequence[Line]) -> list[tuple[str, str]]:
+    """Colour and dash of each: one colour for lines of one kin, and where colours run out, other dashes."""
+    kins = list(dict.fromkeys(line.kin or f"alone {at}" for at, line in enumerate(lines)))
+    found, used = [], Counter[str]()
+    for at, line in enumerate(lines):
+        place = kins.index(line.kin or f"alone {at}")
+        colour = PALETTE[place % len(PALETTE)]
+        found.append((colour, DASHES[used[colour] % len(DASHES)]))
+        used[colour] += 1
+    return found
 
 
-def _points(line: Line, colour: str) -> dict[str, Any]:
+def _log(values: Sequence[float | str | None]) -> dict[str, Any]:
+    """Ticks at 1, 2 and 5 with their whole values, or at every digit where there is less than a decade."""
+    known = [value for value in values if isinstance(value, float | int) and value > 0]
+    wide = bool(known) and max(known) >= 10 * min(known)
+    return {"type": "log", "tickformat": ",.3~r"} | ({"dtick": "D2"} if wide else {})
+
+
+def _points(line: Line, colour: str, dash: str) -> dict[str, Any]:
     return {
         "type": "scatter", "mode": "lines+markers", "name": plain(line.name), "x": _x(line), "y": list(line.y),
-        "line": {"color": colour}, **_errors(line),
+        "line": {"color": colour, "dash": dash}, **_errors(line, colour),
     }  # fmt: skip
 
 
-def _bars(line: Line, colour: str) -> dict[str, Any]:
+def _bars(line: Line, colour: str, dash: str) -> dict[str, Any]:
     marker = {"color": colour, "line": {"width": 0}}
     return {
         "type": "bar", "name": plain(line.name), "x": _x(line), "y": list(line.y), "marker": marker,
-        **_errors(line),
+        **_errors(line, ERROR_COLOUR),
     }  # fmt: skip
 
 
@@ -85,7 +108,7 @@ def _x(line: Line) -> list[float | str]:
     return [plain(x) if isinstance(x, str) else x for x in line.x]
 
 
-def _errors(line: Line) -> dict[str, Any]:
+def _errors(line: Line, colour: str) -> dict[str, Any]:
     """Bars from each y to the ends of its interval."""
     if not line.low:
         return {}
@@ -93,7 +116,8 @@ def _errors(line: Line) -> dict[str, Any]:
         [None if y is None or end is None else abs(end - y) for y, end in zip(line.y, ends, strict=True)]
         for ends in (line.high, line.low)
     )
-    return {"error_y": {"type": "data", "symmetric": False, "array": up, "arrayminus": down, "thickness": 1}}
+    ends = {"array": up, "arrayminus": down, "symmetric": False}
+    return {"error_y": {"type": "data", **ends, "thickness": 1.3, "width": 3, "color": colour}}
 
 
 def _grid(grid: Grid) -> str:

@@ -46,6 +46,12 @@ SAYINGS: dict[str, tuple[str, str]] = {
     "sparse_embedding": ("sparse=True", "use sparse=False"),
     "graph_of_gradients": ("create_graph=True", "which no flat bucket holds"),
     "zero_cap": ("[0, 0]", "MiB above zero"),
+    "backward_raises_and_the_rank_goes_on": ("said: Rank 1 began a forward while", "the last backward is unfinished"),
+    "fewer_batches_on_one_rank": ("gave up: another rank did not come to it", ""),
+    "wrapped_twice": ("The module is wrapped already, at '1'", "wrap it once"),
+    "two_wrappers_of_one_module": ("among them 'first.weight', 'first.bias'", "Wrap both modules together"),
+    "recomputed_behind_the_back_of_the_search": ("take use_reentrant=False", "use_reentrant=False"),
+    "copied_with_a_group_of_its_own": ("cannot be copied or pickled", "copy or save its `.module`"),
     "a_rank_ends": ("a rank may have ended", ""),
 }
 AT_FOUR = ["another_shape", "forward_without_backward", "forward_raises_and_the_rank_stops", "never_made"]

@@ -26,7 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 import ddptrace
 from ddptrace.reducer import BucketedDataParallel
 from tests.programs.leaving import leave
-from tests.programs.reducer_bits import Branches, Norms, Plain, Towers
+from tests.programs.reducer_bits import Branches, Norms, Plain, Residual, Towers
 from tests.programs.spanned import describe
 
 STEPS, CAP_MB, LATE_S, LATE_STEP = 9, 0.02, 1.5, 3
@@ -54,6 +54,7 @@ class Case:
     is_late: bool = False  # rank 1 comes late to the backward of one step
     windows: bool = False
     stock: bool = True  # whether stock DDP can do it
+    drops: bool = False  # each forward leaves layers out, other ones in every micro batch
     drifts_at: int | None = None  # step from which our reducer may have other buckets than stock DDP
 
 
@@ -68,6 +69,8 @@ CASES = {
     "groups in turn": Case(own=lambda: {"process_group": [dist.new_group() for _ in range(2)]}),
     "late": Case(is_late=True),
     "windows": Case(windows=True),
+    "layers dropped": Case(Residual, {"bucket_cap_mb": 0.01}, stock=False, drops=True),
+    "layers dropped and no_sync": Case(Residual, {"bucket_cap_mb": 0.01}, stock=False, drops=True, micro_batches=2),
 }
 
 
@@ -97,8 +100,10 @@ def train(case: Case, model: Any) -> list[Tensor]:
     kept = []
     for step in range(STEPS):
         for micro in range(case.micro_batches):
-            with contextlib.nullcontext() if micro == case.micro_batches - 1 else model.no_sync():
-                loss = model(torch.randn(16, 32), 10 * (step >= STEPS // 2)).pow(2).mean()
+            at = step * case.micro_batches + micro if case.drops else 10 * (step >= STEPS // 2)
+            leaving_out = model.dropping(model.module.dropped(at)) if case.drops else contextlib.nullcontext()
+            with contextlib.nullcontext() if micro == case.micro_batches - 1 else model.no_sync(), leaving_out:
+                loss = model(torch.randn(16, 32), at).pow(2).mean()
                 if case.is_late and step == LATE_STEP and dist.get_rank() == 1:
                     time.sleep(LATE_S)
                 loss.backward()

@@ -183,6 +183,14 @@ CASES = {
     "unused": Case(Branches, both=UNUSED, layouts=1),
     "unused and no_sync": Case(Branches, both=UNUSED | {"gradient_as_bucket_view": True}, micro_batches=2, layouts=1),
     "layers dropped": Case(Residual, both=SMALL, stock={"find_unused_parameters": True}, drops=True),
+    "layers dropped and no_sync": Case(
+        Residual,
+        both=SMALL | {"gradient_as_bucket_view": True},
+        stock={"find_unused_parameters": True},
+        drops=True,
+        micro_batches=2,
+        layouts=1,
+    ),
     "order drifts": Case(Towers, both=SMALL, layouts=3),
     "dtypes": Case(Dtypes, both=SMALL),
     "used twice": Case(lambda: Plain(twice=True), both=SMALL),
@@ -220,11 +228,12 @@ def train(case: Case, wrapped: Wrapper, own: bool) -> Iterator[Tensor | None]:
             wrapped.module.layers[1].requires_grad_(not 5 <= step < 10)
         for micro in range(case.micro_batches):
             syncs = case.every_syncs or micro == case.micro_batches - 1
+            at = step * case.micro_batches + micro if case.drops else step
             leaving_out = (
-                wrapped.dropping(wrapped.module.dropped(step)) if case.drops and own else contextlib.nullcontext()
+                wrapped.dropping(wrapped.module.dropped(at)) if case.drops and own else contextlib.nullcontext()
             )
             with contextlib.nullcontext() if syncs else wrapped.no_sync(), leaving_out:
-                loss = wrapped(torch.randn(16, 32), step).pow(2).mean()
+                loss = wrapped(torch.randn(16, 32), at).pow(2).mean()
                 loss.backward()
             yield loss.detach()
         yield from (None if p.grad is None else p.grad.detach().clone() for p in wrapped.parameters())

@@ -5,6 +5,7 @@ The last rank makes them. Each rank saves what it was told and after how many se
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import sys
@@ -19,6 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.distributed_c10d import _get_default_store
+from torch.utils.checkpoint import checkpoint
 
 from ddptrace.reducer import BucketedDataParallel
 
@@ -224,6 +226,83 @@ def zero_cap() -> None:
     BucketedDataParallel(Net(), bucket_cap_mb=0)
 
 
+class Failing(torch.autograd.Function):
+    """Its backward raises where asked to, after the gradients of what came later are on their way."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, fails: bool) -> Tensor:
+        ctx.fails = fails
+        return hidden.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        if ctx.fails:
+            raise ValueError("out of memory")
+        return gradients[0], None
+
+
+class FailsInBackward(Net):
+    def forward(self, inputs: Tensor, *, fails: bool = False, whole: bool = True) -> Tensor:
+        out: Tensor = self.third(Failing.apply(self.second(torch.relu(self.first(inputs))), fails))  # type: ignore[no-untyped-call]
+        return out
+
+
+def backward_raises_and_the_rank_goes_on() -> None:
+    model = wrap(FailsInBackward())
+    for number in range(4):
+        try:
+            step(model, fails=odd() and number == 1)
+        except ValueError:
+            continue
+
+
+class Normed(Net):
+    """Has buffers, which each forward takes from the first rank."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(16)
+
+    def forward(self, inputs: Tensor, *, fails: bool = False, whole: bool = True) -> Tensor:
+        return super().forward(self.norm(inputs), fails=fails, whole=whole)
+
+
+def fewer_batches_on_one_rank() -> None:
+    """Two epochs, each with an evaluation after it; the last rank has a batch less in each."""
+    model = wrap(Normed())
+    for _ in range(2):
+        for _ in range(2 if odd() else 3):
+            step(model)
+        with torch.no_grad():
+            model(torch.randn(4, 16))
+
+
+def wrapped_twice() -> None:
+    wrap(nn.Sequential(Net(), wrap(Net())))
+
+
+def two_wrappers_of_one_module() -> None:
+    module = Net()
+    first, second = wrap(module), wrap(module)
+    step(first)
+    step(second)  # in turn is well
+    (first(torch.randn(4, 16)) + second(torch.randn(4, 16))).sum().backward()
+
+
+class Recomputed(Net):
+    def forward(self, inputs: Tensor, *, fails: bool = False, whole: bool = True) -> Tensor:
+        out: Tensor = self.third(checkpoint(self.second, self.first(inputs), use_reentrant=True))
+        return out
+
+
+def recomputed_behind_the_back_of_the_search() -> None:
+    step(wrap(Recomputed(), find_unused_parameters=True))
+
+
+def copied_with_a_group_of_its_own() -> None:
+    copy.deepcopy(wrap(Net()))
+
+
 def a_rank_ends() -> None:
     model = wrap(Net())
     step(model)
@@ -240,7 +319,10 @@ CASES: dict[str, Callable[[], None]] = {
                  two_backwards, forward_raises_and_the_rank_stops, forward_raises_and_the_rank_goes_on,
                  loss_raises_and_the_rank_goes_on, a_rank_leaves_its_loop, hook_without_future,
                  hook_with_half_a_tensor, hook_that_is_never_done, hook_that_raises, two_hooks, unfrozen_on_one_rank,
-                 dropped_on_one_rank, dropped_but_used, sparse_embedding, graph_of_gradients, zero_cap, a_rank_ends)
+                 dropped_on_one_rank, dropped_but_used, sparse_embedding, graph_of_gradients, zero_cap,
+                 backward_raises_and_the_rank_goes_on, fewer_batches_on_one_rank, wrapped_twice,
+                 two_wrappers_of_one_module, recomputed_behind_the_back_of_the_search, copied_with_a_group_of_its_own,
+                 a_rank_ends)
 }  # fmt: skip
 
 

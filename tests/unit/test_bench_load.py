@@ -16,9 +16,9 @@ from click.testing import CliRunner
 
 import ddptrace
 from ddptrace.analyzer import rank_populations
-from ddptrace.bench.load import FEW, HTA, INFLATE, OURS, WARM, Benchmark, check_same, table
-from ddptrace.bench.processes import Cost, measured
-from ddptrace.bench.replicate import replicate
+from ddptrace.bench.load.experiment import FEW, HTA, INFLATE, OURS, WARM, Benchmark, check_same, table
+from ddptrace.bench.load.processes import Cost, measured
+from ddptrace.bench.load.replicate import replicate
 from ddptrace.cli.bench import bench
 from ddptrace.errors import DdptraceError
 from tests.conftest import need

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import pickle
 import warnings
 import weakref
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddptrace.errors import DdptraceError
 from ddptrace.reducer import BucketedDataParallel, LayoutMade, ReducerMade
+from ddptrace.reducer.bucket import Bucket, Divisor
 from ddptrace.reducer.order import PATIENCE
 from ddptrace.reducer.unused import parameters_reached
 
@@ -269,6 +271,55 @@ def test_a_state_dict_goes_from_stock_ddp_and_back() -> None:
     own.load_state_dict(stock.state_dict())
     assert torch.equal(own.module.weight, stock.module.weight)
     stock.load_state_dict(own.state_dict())
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_a_copy_has_parameters_and_a_reducer_of_its_own_and_the_same_settings(copied: Any) -> None:
+    recorder = Recorder()
+    model = BucketedDataParallel(Towers(), bucket_cap_mb=ONE_EACH, find_unused_parameters=True, observer=recorder)
+    step(model)
+    model.eval()
+    twin = copied(model)
+    assert not twin.training and not twin.module.training
+    assert len(twin.reducer.layout.buckets) == 4 and twin.reducer.layout.number == 0
+    assert list(twin.state_dict()) == list(model.state_dict())
+    before, told = [parameter.grad.clone() for parameter in model.parameters()], len(recorder.told)
+    twin.zero_grad()
+    step(twin, use="left")
+    assert twin.module.right.weight.grad is None
+    assert all(torch.equal(p.grad, kept) for p, kept in zip(model.parameters(), before, strict=True))
+    assert len(recorder.told) == told, "an observer stays with the one that it was given to"
+
+
+def test_a_module_that_stock_ddp_wraps_already_is_refused() -> None:
+    with pytest.raises(DdptraceError, match="wrapped already, at '0'"):
+        BucketedDataParallel(nn.Sequential(DistributedDataParallel(nn.Linear(4, 4))))
+
+
+def test_a_model_may_be_dropped_between_forward_and_backward() -> None:
+    module = nn.Linear(4, 4)
+    model = BucketedDataParallel(module)
+    loss = model(torch.ones(2, 4)).sum()
+    del model
+    gc.collect()
+    loss.backward()
+    assert module.weight.grad is not None
+    again = BucketedDataParallel(module)
+    step(again)
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+def test_dividing_by_any_number_of_ranks_gives_the_bits_that_torchs_operations_give(kind: torch.dtype) -> None:
+    gradient = (100 * torch.randn(999)).to(kind)
+    for ranks in (2, 3, 5, 7, 12, 1000):
+        parameter = nn.Parameter(torch.zeros(999, dtype=kind))
+        parameter.grad = gradient.clone()
+        bucket = Bucket(0, [5], [parameter])
+        bucket.fill(5, Divisor.of(ranks), as_view=True)
+        assert torch.equal(bucket.buffer, torch.mul(gradient, 1.0 / ranks))
+        bucket.views[0].copy_(gradient)
+        bucket.fill(5, Divisor.of(ranks), as_view=True)
+        assert torch.equal(bucket.buffer, gradient.clone().div_(ranks))
 
 
 def test_a_model_that_is_dropped_is_freed_and_its_module_goes_on_alone() -> None:

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from ddptrace.bench.processes import Cost, measured
-from ddptrace.bench.replicate import replicate
+from ddptrace.bench.load.processes import Cost, measured
+from ddptrace.bench.load.replicate import replicate
 from ddptrace.errors import DdptraceError
 
 ROUNDS: Final = 3
@@ -109,7 +109,7 @@ def _rounds(plans: dict[str, tuple[str, list[Path], Path | None]], progress: Pro
 
 
 def _run(what: str, files: Sequence[Path], cache: Path | None = None) -> tuple[Cost, dict[str, Any]]:
-    command = [sys.executable, "-m", "ddptrace.bench.load_work", what, str(cache or ""), *map(str, files)]
+    command = [sys.executable, "-m", "ddptrace.bench.load.work", what, str(cache or ""), *map(str, files)]
     cost, printed = measured(command, os.environ | {"HTA_DISABLE_NS_ROUNDING": "1"})
     return cost, json.loads(printed)
 

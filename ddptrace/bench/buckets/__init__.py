@@ -1,0 +1,1 @@
+"""`ddptrace bench buckets`; begin with experiment.py."""

@@ -1,0 +1,1 @@
+"""`ddptrace bench collectives`; begin with experiment.py."""

@@ -1,0 +1,1 @@
+"""`ddptrace bench ddp`; begin with experiment.py."""

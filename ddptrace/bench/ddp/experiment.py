@@ -1,0 +1,121 @@
+"""Strategies of data parallelism beside stock DDP: step time, communication time as a stopwatch in the program sees it,
+and the true one from a trace.
+
+A cell is one model at one bucket cap. In it all strategies run interleaved, and stock DDP runs a second time as null
+control: how far its ratio to the first lies from 1 is noise. Caps mean nothing to naive, flat and overlap, which are
+measured in each cell again, to stand beside the stock DDP of that cell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from ddptrace.bench.ddp.cell import DDP, NULL, Cell
+from ddptrace.bench.timing import Repeats, interleaved
+from ddptrace.bench.workloads import nbytes, workload
+from ddptrace.errors import DdptraceError
+from ddptrace.render.sheet import Sheet
+
+if TYPE_CHECKING:
+    from ddptrace.bench.job import Job
+    from ddptrace.bench.training import Strategy
+
+STRATEGIES: Final = ("naive", "flat", "overlap", "bucketed", DDP)
+WATCHED_ROUNDS: Final = 3
+"""At most: steps with a stopwatch in them tell of shares, not of small differences."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """`models`: workloads. `caps_mb`: in MiB. `strategies`: some of STRATEGIES; stock DDP is always measured, twice."""
+
+    ranks: tuple[int, ...] = (2,)
+    backend: str | None = None
+    models: tuple[str, ...] = ("gpt", "mlp")
+    caps_mb: tuple[str, ...] = ("25",)
+    strategies: tuple[str, ...] = STRATEGIES
+    repeats: Repeats = field(default_factory=Repeats)
+
+    def __post_init__(self) -> None:
+        for model in self.models:
+            workload(model)
+        _caps(self.caps_mb)
+        unknown = [name for name in self.strategies if name not in STRATEGIES]
+        if unknown:
+            raise DdptraceError(f"no strategy is called {unknown[0]!r}; there are: {', '.join(STRATEGIES)}")
+
+
+def measure(job: Job, options: Options) -> dict[str, Any]:
+    """What was measured in each cell. Collective."""
+    from ddptrace.bench.setup import setup_of
+
+    names = tuple(name for name in STRATEGIES if name in {*options.strategies, DDP})
+    caps = _caps(options.caps_mb)
+    return {"setup": setup_of(job), "cells": list(_cells(job, options, names, caps))}
+
+
+def _cells(job: Job, options: Options, names: tuple[str, ...], caps: dict[str, float]) -> Iterator[dict[str, Any]]:
+    """One after the other: only one cell's models are in memory."""
+    from ddptrace.bench.ddp.watch import unused_memory_back, watch
+
+    few = Repeats(min(options.repeats.rounds, WATCHED_ROUNDS), options.repeats.steps, options.repeats.warmup)
+    for model in dict.fromkeys(options.models):
+        work = workload(model)
+        made = work.make()
+        count, size = len(list(made.parameters())), nbytes(made)
+        del made
+        for cap, mib in caps.items():
+            job.say(f"{model}, cap {cap} MiB, {job.ranks} ranks")
+            times, traced = _timed_and_traced(job, model, names, (cap, mib), options.repeats)
+            unused_memory_back()
+            job.say("the same with a stopwatch around the calls")
+            seen = watch(job, work, names, mib, few)
+            unused_memory_back()
+            yield asdict(Cell(model, cap, job.backend, job.ranks, count, size, work.batch_size, times, seen, traced))
+
+
+def _timed_and_traced(
+    job: Job, model: str, names: tuple[str, ...], cap: tuple[str, float], repeats: Repeats
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Times of all strategies and the null control, by round; and what a traced run says of each but the latter."""
+    from ddptrace.bench.ddp import truth
+    from ddptrace.bench.training import Trainee
+
+    by_name = _strategies(cap[1])
+    things = {name: Trainee(job, workload(model), by_name[name]).step for name in (*names, NULL)}
+    times = interleaved(job, things, repeats)
+    job.say("the same traced")
+    runs = {name: f"{model}-cap{cap[0]}-{job.ranks}ranks-{name}" for name in names}
+    return times, truth.of_each(job, {name: (run, things[name]) for name, run in runs.items()})
+
+
+def _strategies(cap_mb: float) -> dict[str, Strategy]:
+    from ddptrace.bench.strategies import bucketed, flat, naive, overlap, stock_ddp
+
+    all_of_them = (naive(), flat(), overlap(), bucketed(cap_mb), stock_ddp(cap_mb), stock_ddp(cap_mb, NULL))
+    return {strategy.name: strategy for strategy in all_of_them}
+
+
+def _caps(asked: tuple[str, ...]) -> dict[str, float]:
+    """MiB by name. Raises DdptraceError for what is no cap."""
+    try:
+        caps = {cap: float(cap) for cap in asked}
+    except ValueError:
+        caps = {}
+    if not caps or not all(0 < mib < float("inf") for mib in caps.values()):
+        raise DdptraceError(f"a cap is a number of MiB above 0, and {', '.join(asked)} are not all such; try 1,5,25")
+    return caps
+
+
+def sheet(options: Options, measured: list[dict[str, Any]]) -> Sheet:
+    from ddptrace.bench.ddp.grids import charts, ratios_grid, steps_grid
+    from ddptrace.bench.ddp.verdict import verdict
+    from ddptrace.bench.ddp.words import host_words
+
+    cells = [Cell(**one) for job in measured for one in job["cells"]]
+    setup = measured[0]["setup"] | {"ranks": "; ".join(job["setup"]["ranks"] for job in measured)}
+    title = f"Data-parallel strategies beside stock DDP: {', '.join(dict.fromkeys(cell.model for cell in cells))}"
+    grids = (steps_grid(cells, options.repeats), ratios_grid(cells))
+    return Sheet("ddp", title, tuple(setup.items()), (*verdict(cells), *host_words(cells)), grids, charts(cells))

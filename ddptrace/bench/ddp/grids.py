@@ -1,0 +1,106 @@
+"""The tables and charts of `ddptrace bench ddp`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import mean, stdev
+from typing import Final
+
+from ddptrace.bench.ddp.cell import DDP, NULL, Cell
+from ddptrace.bench.statistics import Spread
+from ddptrace.bench.timing import Repeats
+from ddptrace.render.sheet import Chart, Grid, Line
+from ddptrace.render.words import NOT_MEASURED, millis
+
+STEP_HEADS: Final = (
+    "model", "strategy", "cap_mb", "backend", "world_size", "global_batch_size", "warmup_steps", "benchmark_steps",
+    "step_time_avg_s", "step_time_std_s", "comm_time_avg_s", "comm_time_std_s", "comm_frac_avg", "comm_frac_std",
+    "true comm ms", "hidden ms", "exposed ms",
+)  # fmt: skip
+STEP_NOTE: Final = (
+    "step_time: of the timed steps, the slowest rank's. comm_time, comm_frac: what a stopwatch around communication "
+    "calls sees on the host, the mean over the ranks, in steps of their own (naive, flat: the blocking calls; overlap: "
+    "asynchronous calls and waits; bucketed: launching to launched, as its observer is told; ddp: the asynchronous "
+    "call in a communication hook). true comm, hidden, exposed: the typical step of a traced run. cap_mb means nothing "
+    "to naive, flat and overlap. Stock DDP and bucketed also send rank 0's buffers before each forward, where the "
+    "model has any."
+)
+RATIO_HEADS: Final = (
+    "model", "cap_mb", "world_size", "strategy", "step ratio to ddp", "95 % of the median", "null control",
+    "95 % of the null control",
+)  # fmt: skip
+RATIO_NOTE: Final = (
+    "A round's ratio is the strategy's median step over stock DDP's in the same round; shown is the median over the "
+    "rounds. The null control is a second instance of stock DDP: its ratio is noise."
+)
+
+
+def steps_grid(cells: Sequence[Cell], repeats: Repeats) -> Grid:
+    rows = tuple(_step_row(cell, strategy, repeats) for cell in cells for strategy in cell.strategies)
+    return Grid("Steps", STEP_HEADS, rows, STEP_NOTE)
+
+
+def _step_row(cell: Cell, strategy: str, repeats: Repeats) -> tuple[str, ...]:
+    steps_s = [ns / 1e9 for times in cell.times_ns[strategy] for ns in times]
+    comm_s = [ns / 1e9 for ns in cell.watched[strategy]["comm_ns"]]
+    shares, true = cell.host_ratios(strategy), cell.traced[strategy]
+    return (
+        cell.model, strategy, cell.cap_mb, cell.backend, str(cell.ranks), str(cell.ranks * cell.batch_size),
+        str(repeats.rounds * repeats.warmup), str(len(steps_s)),
+        *_average_and_deviation(steps_s), *_average_and_deviation(comm_s), *_average_and_deviation(shares),
+        *(millis(true[part]) for part in ("comm_ns", "hidden_ns", "exposed_ns")),
+    )  # fmt: skip
+
+
+def _average_and_deviation(values: Sequence[float]) -> tuple[str, str]:
+    """The deviation of single values, not of their mean."""
+    return f"{mean(values):.6f}", f"{stdev(values):.6f}" if len(values) > 1 else NOT_MEASURED
+
+
+def ratios_grid(cells: Sequence[Cell]) -> Grid:
+    rows = tuple(_ratio_row(cell, strategy) for cell in cells for strategy in cell.strategies if strategy != DDP)
+    return Grid("Step time to stock DDP's", RATIO_HEADS, rows, RATIO_NOTE)
+
+
+def _ratio_row(cell: Cell, strategy: str) -> tuple[str, ...]:
+    found, null = cell.ratio(strategy), cell.ratio(NULL)
+    where = cell.model, cell.cap_mb, str(cell.ranks), strategy
+    return *where, f"{found.median:.3f}", interval(found), f"{null.median:.3f}", interval(null)
+
+
+def interval(found: Spread) -> str:
+    return f"{found.low:.3f} .. {found.high:.3f}"
+
+
+def charts(cells: Sequence[Cell]) -> tuple[Chart, ...]:
+    compared = (*(name for name in cells[0].strategies if name != DDP), NULL)
+    ratios = tuple(_ratio_bars(cells, strategy) for strategy in compared)
+    return (
+        Chart("Step time to stock DDP's", "", "ratio", ratios, kind="bars", caption=RATIO_NOTE),
+        Chart("Communication: a stopwatch and the trace", "", "ms", _comm_bars(cells), kind="bars", caption=STEP_NOTE),
+    )
+
+
+def _ratio_bars(cells: Sequence[Cell], strategy: str) -> Line:
+    found = [cell.ratio(strategy) for cell in cells]
+    ends = (tuple(getattr(one, part) for one in found) for part in ("median", "low", "high"))
+    return Line(strategy, tuple(map(_label, cells)), *ends)
+
+
+def _comm_bars(cells: Sequence[Cell]) -> tuple[Line, ...]:
+    places = [(cell, strategy) for cell in cells for strategy in cell.strategies]
+    x = tuple(f"{_label(cell)}, {strategy}" for cell, strategy in places)
+    host = Line("stopwatch", x, tuple(cell.host_comm_ns(strategy) / 1e6 for cell, strategy in places))
+    true = (
+        Line(name, x, tuple(_ms(cell.traced[strategy][part]) for cell, strategy in places))
+        for name, part in (("true, in the trace", "comm_ns"), ("of it exposed", "exposed_ns"))
+    )
+    return host, *true
+
+
+def _label(cell: Cell) -> str:
+    return f"{cell.model}, cap {cell.cap_mb}, {cell.ranks} ranks"
+
+
+def _ms(ns: int | None) -> float | None:
+    return None if ns is None else ns / 1e6

@@ -1,0 +1,34 @@
+"""What a trace says of each strategy, and how much of its communication was more than waiting for a later rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+import ddptrace
+from ddptrace.analysis.tables import Result
+from ddptrace.bench import traced
+from ddptrace.bench.job import Job
+
+
+def of_each(job: Job, things: Mapping[str, tuple[str, Callable[[], None]]]) -> dict[str, dict[str, Any]]:
+    """By name, where `things` gives each the name of its run and a step. Empty but on rank 0. Collective."""
+    runs = {name: traced.record(job, run, step) for name, (run, step) in things.items()}
+    if job.rank:
+        return {}
+    return {
+        name: asdict(traced.truth(run)) | {"transfer_ns": transfer_ns(ddptrace.analyze(run))}
+        for name, run in runs.items()
+    }
+
+
+def transfer_ns(result: Result) -> int | None:
+    """A profiled step's mean sum over its collectives, of each the shortest execution over the ranks: on the rank that
+    came last, which waited for nobody. None where ranks cannot be compared."""
+    steps = {(row.rank, row.step) for row in result.steps if row.profiled and row.step}
+    first = min((rank for rank, _ in steps), default=None)
+    mine = {row.match for row in result.collectives if row.rank == first and (row.rank, row.step) in steps}
+    matched = [result.matches[match].transfer_ns for match in mine if match is not None]
+    count = sum(rank == first for rank, _ in steps)
+    return round(sum(matched) / count) if matched else None

@@ -1,0 +1,1 @@
+"""`ddptrace bench groups`; begin with experiment.py."""

@@ -1,0 +1,1 @@
+"""`ddptrace bench load`; begin with experiment.py."""

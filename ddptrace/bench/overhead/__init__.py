@@ -1,0 +1,1 @@
+"""`ddptrace bench overhead`; begin with experiment.py."""

@@ -1,0 +1,152 @@
+"""What tracing costs a training step, beside other ways to watch it.
+
+Each round runs the same few steps in every mode, in an order that changes from round to round; a round's ratio is that
+mode's median step over the untraced one's in the same round. "null control" is untraced too: its ratio is noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from ddptrace.bench.overhead.costs import Costs, costs
+from ddptrace.bench.statistics import Spread
+from ddptrace.bench.timing import Repeats, interleaved, ratio, spread
+from ddptrace.errors import DdptraceError
+from ddptrace.render.sheet import Chart, Grid, Line, Sheet
+from ddptrace.render.words import millis
+
+if TYPE_CHECKING:
+    from ddptrace.bench.job import Job
+
+OFF: Final = "off"
+NULL: Final = "null control"
+ON: Final = "always-on"
+COUNTER: Final = "CommDebugMode"
+CAP_MB: Final = 4
+MODES: Final = {
+    OFF: "untraced",
+    NULL: "untraced again: what differs here is noise",
+    ON: "`ddptrace.trace`",
+    "profiled": "`ddptrace.trace` in a window of torch.profiler",
+    "torch.profiler": "torch.profiler alone, CPU activities",
+    COUNTER: "torch's counter of collectives, a dispatch mode",
+    "comm hook": "DDP with a Python communication hook that only all-reduces",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """`modes`: some of MODES; "off" is always measured."""
+
+    ranks: tuple[int, ...] = (2,)
+    backend: str | None = None
+    workload: str = "gpt"
+    modes: tuple[str, ...] = tuple(MODES)
+    repeats: Repeats = field(default_factory=lambda: Repeats(rounds=20))
+
+    def __post_init__(self) -> None:
+        unknown = [mode for mode in self.modes if mode not in MODES]
+        if unknown:
+            raise DdptraceError(f"no mode is called {unknown[0]!r}; there are: {', '.join(MODES)}")
+
+
+def measure(job: Job, options: Options) -> dict[str, Any]:
+    """Times by mode and round, and what single hooks cost. Collective."""
+    from ddptrace.bench.setup import setup_of
+
+    modes = tuple(dict.fromkeys((OFF, *options.modes)))
+    times = interleaved(job, _steps(job, options.workload, modes), options.repeats, _around(job, options.repeats))
+    return {"setup": setup_of(job), "times_ns": times, "costs": asdict(costs(job))}
+
+
+def _steps(job: Job, name: str, modes: tuple[str, ...]) -> dict[str, Callable[[], None]]:
+    """One model for all modes, but for the one that hooks it."""
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+
+    from ddptrace.bench.strategies import stock_ddp
+    from ddptrace.bench.training import Trainee
+    from ddptrace.bench.workloads import workload
+
+    plain = Trainee(job, workload(name), stock_ddp(CAP_MB))
+    steps = dict.fromkeys(modes, plain.step)
+    if "comm hook" in modes:
+        hooked = Trainee(job, workload(name), stock_ddp(CAP_MB))
+        hooked.model.register_comm_hook(None, allreduce_hook)  # type: ignore[operator] # a DDP has it
+        steps["comm hook"] = hooked.step
+    if COUNTER in modes:
+        steps[COUNTER] = lambda: _counted(plain.step)
+    return steps
+
+
+def _counted(step: Callable[[], None]) -> None:
+    """It is entered for each step: torch's own module hooks fail in the second step inside one."""
+    from torch.distributed.tensor.debug import CommDebugMode
+
+    with CommDebugMode():
+        step()
+
+
+def _around(job: Job, repeats: Repeats) -> Callable[[str, int], AbstractContextManager[object]]:
+    import torch
+
+    import ddptrace
+
+    window = torch.profiler.schedule(wait=0, warmup=1, active=repeats.warmup + repeats.steps, repeat=1)
+
+    def around(mode: str, round_: int) -> AbstractContextManager[object]:
+        run = job.folder / "runs" / f"{mode}-{round_}"
+        if mode == ON:
+            return ddptrace.trace(run, overwrite=True)
+        if mode == "profiled":
+            return ddptrace.trace(run, profile=window, overwrite=True)
+        if mode == "torch.profiler":
+            return torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+        return nullcontext()
+
+    return around
+
+
+def sheet(options: Options, measured: list[dict[str, Any]]) -> Sheet:
+    one = measured[0]
+    times, costs = one["times_ns"], Costs(**one["costs"])
+    ratios = {mode: ratio(times[mode], times[OFF]) for mode in times if mode != OFF}
+    untraced = spread(times[OFF])
+    rounds = f"{len(times[OFF])} rounds of {options.repeats.steps} steps of {millis(untraced.median)} ms"
+    setup = (*one["setup"].items(), ("measured", rounds))
+    grids = (
+        Grid("Step time against untraced", HEADS, tuple(_row(mode, found) for mode, found in ratios.items()), NOTE),
+        costs.grid(),
+    )
+    title = f"What tracing costs: {options.workload}, stock DDP, {CAP_MB} MiB buckets"
+    return Sheet("overhead", title, setup, (*_words(ratios), costs.words()), grids, (_chart(ratios),))
+
+
+HEADS: Final = ("mode", "step ratio to off", "95 % of the median", "single rounds, 5..95 %", "what it is")
+NOTE: Final = "The ratio of the medians within a round, and its median over the rounds."
+
+
+def _row(mode: str, found: Spread) -> tuple[str, ...]:
+    interval, single = f"{found.low:.4f} .. {found.high:.4f}", f"{found.q05:.4f} .. {found.q95:.4f}"
+    return mode, f"{found.median:.4f}", interval, single, MODES[mode]
+
+
+def _words(ratios: dict[str, Spread]) -> list[str]:
+    if ON not in ratios or NULL not in ratios:
+        return []
+    on, null = ratios[ON], ratios[NULL]
+    half = (null.high - null.low) / 2
+    told = f"Always-on tracing makes a step {on.median:.4f} times as long, at most {on.high:.4f} (95 %)."
+    noise = f"The null control's interval is ± {100 * half:.2f} % around {null.median:.4f}"
+    enough = (
+        "." if half <= 0.005 else ": too wide to tell half a percent; measure more rounds, or on a quieter machine."
+    )
+    return [told, noise + enough]
+
+
+def _chart(ratios: dict[str, Spread]) -> Chart:
+    modes = tuple(ratios)
+    bars = Line("ratio", modes, *(tuple(getattr(ratios[m], part) for m in modes) for part in ("median", "low", "high")))
+    return Chart("Step ratio to untraced", "", "ratio", (bars,), kind="bars", caption=NOTE)

@@ -1,0 +1,1 @@
+"""`ddptrace bench round-robin`; begin with experiment.py."""

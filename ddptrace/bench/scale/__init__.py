@@ -1,0 +1,1 @@
+"""`ddptrace bench scale`; begin with experiment.py."""
