@@ -37,7 +37,8 @@ ALLOWED = {
     "analyzer": Row(ours("load", "analysis", "engine")),
     "engine": Row(inside=("joblib", "distributed")),
     "tracing": Row(inside=(*ours("capture", "telemetry"), "opentelemetry")),
-    "run": Row(ours("capture", "record", "reducer"), ("torch",)),
+    # nothing before the program imports torch by itself: what it sets in the environment first would come too late
+    "run": Row(inside=(*ours("capture", "record", "tracing"), "torch")),
     "dynamo": Row(inside=("torch",)),  # both that run inside a compiled program need it, and neither may know the other
     "reducer": Row(ours("dynamo"), ("torch",)),
     "capture": Row(ours("record", "reducer", "dynamo"), ("torch",)),

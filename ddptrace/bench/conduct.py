@@ -154,10 +154,7 @@ def _free_port() -> int:
 
 
 def _module(name: str) -> Benchmark:
-    try:
-        return cast(Benchmark, importlib.import_module(f"ddptrace.bench.{name}.experiment"))
-    except ModuleNotFoundError:
-        return cast(Benchmark, importlib.import_module(f"ddptrace.bench.{name}"))
+    return cast(Benchmark, importlib.import_module(f"ddptrace.bench.{name}.experiment"))
 
 
 def _be_a_rank(told: str, answer: str) -> None:

@@ -1,0 +1,1 @@
+"""`ddptrace bench hooks`; begin with experiment.py."""

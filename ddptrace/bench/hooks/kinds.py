@@ -1,0 +1,125 @@
+"""Communication hooks to be compared, and which of them a reducer takes on a backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ddptrace.bench.strategies import bucketed, stock_ddp
+from ddptrace.bench.training import Trainee
+from ddptrace.bench.workloads import workload
+from ddptrace.errors import DdptraceError
+
+if TYPE_CHECKING:
+    from ddptrace.bench.job import Job
+
+POWER_SGD_RANK: Final = 4
+WHOLE_MB: Final = 2.0**20
+"""A cap that makes one bucket."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hooked:
+    """A model with a hook, in training; `step` is None where the reducer refused the hook, and `note` says why."""
+
+    trainee: Trainee | None
+    note: str = ""
+
+
+def hooked(job: Job, name: str, work: str, reducer: str, cap_mb: float) -> Hooked:
+    """Collective. In one bucket where stock DDP on Gloo would come to a standstill with several."""
+    if name == "quantization" and job.backend == "gloo":
+        return Hooked(None, NCCL_ONLY)
+    in_one = name == "none, one bucket" or (name == "PowerSGD" and needs_one_bucket(reducer, job.backend))
+    strategy = {"ddp": stock_ddp, "bucketed": bucketed}[reducer](WHOLE_MB if in_one else cap_mb)
+    trainee = Trainee(job, workload(work), strategy)
+    try:
+        register(trainee.model, name)
+    except (TypeError, ValueError, DdptraceError) as refusal:  # DDP's own check of a hook raises a TypeError
+        return Hooked(None, f"refused: {str(refusal).splitlines()[0]}")
+    return Hooked(trainee, STANDSTILL if in_one and name == "PowerSGD" else "")
+
+
+def needs_one_bucket(reducer: str, backend: str) -> bool:
+    """Gloo runs callbacks on few threads, and several that wait for a collective there block each other for good.
+    `BucketedDataParallel` sends one bucket after another then; stock DDP does not."""
+    return reducer == "ddp" and backend == "gloo"
+
+
+def register(model: nn.Module, name: str) -> None:
+    """Put the hook of this name on a wrapped model; nothing for "none"."""
+    made = HOOKS[name]()
+    if made is not None:
+        model.register_comm_hook(*made)  # type: ignore[operator] # both wrappers have it
+
+
+def relative_error(job: Job, trainee: Trainee) -> float:
+    """Of the gradients that a hooked backward leaves, against the exact mean over the ranks: ‖difference‖ ÷ ‖exact‖.
+    Collective. Parameters stay as they are."""
+    exact = _exact(job, trainee)
+    trainee.model(*trainee.batch).backward()
+    found = [parameter.grad.double() for parameter in trainee.model.parameters() if parameter.grad is not None]
+    trainee.optimizer.zero_grad()
+    off, whole = (
+        torch.stack([part.norm() for part in parts]).norm()
+        for parts in ([one - other for one, other in zip(found, exact, strict=True)], exact)
+    )
+    return float(off / whole)
+
+
+def coarse_ratio(job: Job, trainee: Trainee) -> float:
+    """The share of the exact mean gradients' elements that are no zero but below fp16's normal numbers. Collective."""
+    sizes = torch.cat([mean.flatten() for mean in _exact(job, trainee)]).abs()
+    return float(((sizes > 0) & (sizes < torch.finfo(torch.float16).tiny)).double().mean())
+
+
+def _exact(job: Job, trainee: Trainee) -> list[Tensor]:
+    """Each rank's own gradients, averaged in float64."""
+    with trainee.model.no_sync():  # type: ignore[operator] # both wrappers have it
+        trainee.model(*trainee.batch).backward()
+    means = []
+    for parameter in trainee.model.parameters():
+        if parameter.grad is not None:
+            mean = parameter.grad.double()
+            dist.all_reduce(mean)
+            means.append(mean / job.ranks)
+    trainee.optimizer.zero_grad()
+    return means
+
+
+Made = tuple[object, Callable[..., Any]] | None
+
+
+def _power_sgd() -> Made:
+    from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+
+    return PowerSGDState(None, POWER_SGD_RANK, start_powerSGD_iter=2), powerSGD_hook
+
+
+def _default(name: str) -> Callable[[], Made]:
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+    return lambda: (None, getattr(default_hooks, name))
+
+
+def _quantization() -> Made:
+    from torch.distributed.algorithms.ddp_comm_hooks.quantization_hooks import quantization_pertensor_hook
+
+    return None, quantization_pertensor_hook
+
+
+HOOKS: Final[dict[str, Callable[[], Made]]] = {
+    "none": lambda: None,
+    "none, one bucket": lambda: None,
+    "fp16": _default("fp16_compress_hook"),
+    "bf16": _default("bf16_compress_hook"),
+    "PowerSGD": _power_sgd,
+    "quantization": _quantization,
+}
+NCCL_ONLY: Final = "torch's hook raises an IndexError on Gloo, whose all-gather ends in another list than NCCL's"
+STANDSTILL: Final = "in one bucket: with several, stock DDP on Gloo comes to a standstill with this hook"

@@ -1,0 +1,1 @@
+"""`ddptrace bench no-sync`; begin with experiment.py."""

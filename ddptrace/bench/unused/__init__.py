@@ -1,0 +1,1 @@
+"""`ddptrace bench unused`; begin with experiment.py."""
