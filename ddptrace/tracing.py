@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from ddptrace.capture.session import Schedule, Session
     from ddptrace.telemetry import Exporter
 
+before_entering: Callable[[Path], None] | None = None
+"""A recording around the whole program (`ddptrace.run`) ends here, where the program begins one by itself."""
+
 
 class trace:
     """Record the training that runs inside this context into the run directory `path`.
@@ -54,6 +57,8 @@ class trace:
     def __enter__(self) -> trace:
         enter = _capture()
         exporter = self._make_exporter()
+        if before_entering is not None:
+            before_entering(self._path)
         try:
             self._session = enter(self._path, profile=self._profile, overwrite=self._overwrite)
         except OSError as error:  # a full disk: the training matters more than its record

@@ -27,9 +27,12 @@ class Claim:
     """
 
     def __init__(self, path: Path, *, overwrite: bool, facts: dict[str, Any]) -> None:
-        attempt = identity.attempt()
-        self.root = path / f"attempt-{attempt}" if attempt else path
         self.rank = identity.current_rank()
+        self._job = identity.job()
+        self._attempt, self.root = directory.attempt_root(
+            path, identity.attempt(), self._job, judges=self.rank in (0, None), overwrite=overwrite
+        )
+        self._world_size: int | None = None
         self.run_id = uuid.uuid4().hex
         self.zero_unix_ns = time.time_ns()
         self.facts = facts  # what the manifest says of the trace itself
@@ -81,6 +84,8 @@ class Claim:
         """Name a folder that was claimed without a rank, once it is known; in the end without any it is rank 0."""
         rank = identity.current_rank()
         if self.rank is not None or (rank is None and not final):
+            if final:
+                self.write_meta(note)  # now what it computed on is known
             return
         try:
             self.folder = directory.settle(self.folder, rank or 0, overwrite=self._overwrite)
@@ -91,8 +96,9 @@ class Claim:
 
     def write_meta(self, note: Note) -> None:
         """Write what is known by now of this rank, and if it is rank 0 of the run."""
-        world = identity.current_world_size() or (1 if self.rank == 0 else None)
-        common = {"schema": SCHEMA_VERSION, "run_id": self.run_id, "world_size": world}
+        self._world_size = identity.current_world_size() or self._world_size  # its group may be gone in the end
+        world = self._world_size or (1 if self.rank == 0 else None)
+        common = {"schema": SCHEMA_VERSION, "run_id": self.run_id, "world_size": world, "job": self._job}
         try:
             directory.write_meta(self.folder, common | identity.describe_process(self.rank))
             if self.rank == 0:
@@ -105,6 +111,6 @@ class Claim:
     def _manifest(self) -> dict[str, Any]:
         return {
             "zero_unix_ns": self.zero_unix_ns,
-            "attempt": identity.attempt(),
+            "attempt": self._attempt,
             "versions": identity.describe_versions(),
         } | self.facts

@@ -8,6 +8,7 @@ import platform
 import socket
 import sys
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -37,16 +38,30 @@ def attempt() -> int:
     return int(count) if count.isdigit() else 0
 
 
+def job() -> str | None:
+    """What the elastic launcher calls the job, the same in all its attempts; None without such a launcher."""
+    name = os.environ.get("TORCHELASTIC_RUN_ID", "")
+    if name != "none":
+        return name or None
+    logs = Path(os.environ.get("TORCHELASTIC_ERROR_FILE", "")).parents  # <of this launcher>/attempt_0/<rank>/error.json
+    return f"{socket.gethostname()}:{logs[2]}" if len(logs) > 3 else None
+
+
 def describe_process(rank: int | None) -> dict[str, Any]:
     """What `meta.json` says of a rank."""
     return {
         "rank": rank,
         "host": socket.gethostname(),
         "pid": os.getpid(),
-        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else f"cpu ({platform.machine()})",
+        "device": _device(),
         "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "torch_threads": torch.get_num_threads(),
     }
+
+
+def _device() -> str:
+    """What the program computes on so far. Never the first to touch CUDA: its device may not be chosen yet."""
+    return torch.cuda.get_device_name() if torch.cuda.is_initialized() else f"cpu ({platform.machine()})"
 
 
 def describe_versions() -> dict[str, str]:

@@ -14,7 +14,14 @@ from typing import Any, Final, Protocol
 from ddptrace.errors import RunDirectoryError
 from ddptrace.load.comm_kernels import CommRule
 from ddptrace.load.foreign.rank import device_work, load_traces
-from ddptrace.load.run_folder import RecordedRank, is_run, missing_ranks, open_folder, read_rank
+from ddptrace.load.run_folder import (
+    RecordedRank,
+    is_run,
+    missing_ranks,
+    names_first_attempt,
+    open_folder,
+    read_rank,
+)
 from ddptrace.load.sources import TraceFile, find_traces, is_searched
 from ddptrace.load.tables import DeviceWork, Finding, LoadedRank, Run
 from ddptrace.load.windows import join_windows
@@ -68,7 +75,7 @@ class Plan:
 
 
 def read_run(path: Path) -> Run:
-    """Read a run directory, or the last attempt of one, or a folder of profiler files.
+    """Read a run directory, of a restarted job its last attempt that came to a step, or a folder of profiler files.
 
     Damage is dropped and told in `findings`. Raises RunDirectoryError where there is no such directory, no run in it,
     or one of another major schema version.
@@ -86,7 +93,7 @@ def open_run(paths: Sequence[Path], reading: Reading = Reading()) -> Plan:
     Raises RunDirectoryError as `read_run` does, and where run directories lie among profiler files or several do.
     """
     found = _expanded(paths)
-    if len(found) == 1 and _is_folder(found[0]) and is_run(found[0]):
+    if len(found) == 1 and ((_is_folder(found[0]) and is_run(found[0])) or names_first_attempt(found[0])):
         return _open_directory(found[0], reading)
     return _open_traces(paths, found, reading)
 

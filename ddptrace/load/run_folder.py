@@ -13,9 +13,11 @@ from ddptrace.load.clock import Clock
 from ddptrace.load.records import Recorded, rank_run
 from ddptrace.load.tables import Finding
 from ddptrace.record import RecordReader
-from ddptrace.schema import MANIFEST, META, SCHEMA_VERSION
+from ddptrace.schema import MANIFEST, META, SCHEMA_VERSION, Kind
 
 PENDING = "rank-pending-"
+FIRST_ATTEMPT = "attempt-0"
+LISTED = 3
 MOST_RANKS = 1_000_000  # a manifest that says more is damaged
 
 
@@ -31,7 +33,7 @@ class RecordedRank:
 
 @dataclass(frozen=True, slots=True)
 class RunFolder:
-    """A run directory, or the last attempt of one, before any rank is read."""
+    """A run directory, or one attempt of it, before any rank is read."""
 
     manifest: dict[str, Any]
     zero_unix_ns: int
@@ -48,7 +50,7 @@ def is_run(path: Path) -> bool:
 
 def open_folder(path: Path) -> RunFolder:
     """Raises RunDirectoryError where there is no run in it, or one of another major schema version."""
-    root, findings = _last_attempt(path)
+    root, findings = _chosen_attempt(path)
     manifest = _read_manifest(root, findings)
     folders = _rank_folders(root, findings)
     if not folders:
@@ -72,13 +74,45 @@ def check_version(version: object, where: Path) -> str | None:
     return None
 
 
-def _last_attempt(path: Path) -> tuple[Path, list[Finding]]:
-    attempts = [p for p in path.glob("attempt-*") if p.is_dir() and p.name.removeprefix("attempt-").isdecimal()]
-    if not attempts:
+def _chosen_attempt(path: Path) -> tuple[Path, list[Finding]]:
+    """The newest attempt that came to a step, else the newest. The first one lies in `path` itself."""
+    if names_first_attempt(path):
+        return path.parent, []
+    attempts = _attempts(path)
+    if not attempts.keys() - {0}:
         return path, []
-    last = max(attempts, key=lambda p: int(p.name.removeprefix("attempt-")))
-    message = f"the job was restarted {len(attempts)} times; this is {last.name}, the earlier ones lie beside it"
-    return last, [Finding("restarted", "info", str(path), message)]
+    newest = sorted(attempts, reverse=True)
+    chosen = next((number for number in newest if _has_steps(attempts[number])), newest[0])
+    return attempts[chosen], [Finding("restarted", "info", str(path), _other_attempts(path, chosen, newest))]
+
+
+def _attempts(path: Path) -> dict[int, Path]:
+    """By number; the first one where it left something."""
+    below = [p for p in path.glob("attempt-*") if p.is_dir() and p.name.removeprefix("attempt-").isdecimal()]
+    found = {0: path} if next(path.glob("rank-*"), None) is not None else {}
+    return found | {int(p.name.removeprefix("attempt-")): p for p in below}
+
+
+def _has_steps(attempt: Path) -> bool:
+    """In any rank: the first one may be that which failed."""
+    try:
+        folders = sorted(_rank_folders(attempt, []).values())
+        return any((RecordReader(folder).read().events["kind"] == Kind.STEP).any() for folder in folders)
+    except OSError:
+        return False
+
+
+def _other_attempts(path: Path, chosen: int, numbers: list[int]) -> str:
+    others = sorted(set(numbers) - {chosen})
+    later = "" if chosen == max(numbers) else ", the last one that came to a step"
+    named = ", ".join(str(path / f"attempt-{number}") for number in others[:LISTED]) + " …" * (len(others) > LISTED)
+    shown = f"the job was restarted: this is attempt {chosen}{later}"
+    return f"{shown}; analyze {named} for the others" if others else shown
+
+
+def names_first_attempt(path: Path) -> bool:
+    """Whether `path` is `attempt-0` of a run: what was recorded before any restart lies in the run itself."""
+    return path.name == FIRST_ATTEMPT and not path.exists() and is_run(path.parent)
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:
@@ -130,7 +164,8 @@ def read_rank(source: RecordedRank, findings: list[Finding]) -> Recorded:
     newer = check_version(meta.get("schema", SCHEMA_VERSION), folder / META)
     if newer is not None and manifest.get("schema") != meta.get("schema"):
         findings.append(Finding("newer-schema", "info", folder.name, newer))
-    if "run_id" in meta and "run_id" in manifest and meta["run_id"] != manifest["run_id"]:
+    same_job = meta.get("job") is not None and meta.get("job") == manifest.get("job")  # ended before it learned the id
+    if "run_id" in meta and "run_id" in manifest and meta["run_id"] != manifest["run_id"] and not same_job:
         message = (
             "this rank's records carry another run's id: it entered its trace apart from rank 0, or is left from before"
         )

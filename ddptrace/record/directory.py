@@ -9,10 +9,36 @@ import shutil
 import socket
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from ddptrace.errors import RunDirectoryError
 from ddptrace.schema import ANALYSIS, MANIFEST, META, rank_folder
+
+APART_S: Final = 5.0  # hosts' clocks are closer than this
+
+
+def attempt_root(path: Path, attempt: int, job: str | None, *, judges: bool, overwrite: bool) -> tuple[int, Path]:
+    """The number of this attempt of `job`, and where it is recorded: the first in `path` itself, others below it.
+
+    A launcher whose workers change in number starts them anew without counting it: then `attempt` has been recorded,
+    by the same job, and the next one is meant. One rank `judges`: raises RunDirectoryError where `path` holds the run
+    of another job, which a restart is not to join; with `overwrite` it is removed.
+    """
+    while job is not None and _is_done(_attempt_folder(path, attempt) / MANIFEST, job):
+        attempt += 1
+    root, first = _attempt_folder(path, attempt), path / MANIFEST
+    if judges and attempt and job is not None and first.exists() and _read(first).get("job") != job:
+        _clear_beside(root) if overwrite else _refuse(path, first)
+    return attempt, root
+
+
+def _attempt_folder(path: Path, attempt: int) -> Path:
+    return path / f"attempt-{attempt}" if attempt else path
+
+
+def _is_done(manifest: Path, job: str) -> bool:
+    content = _read(manifest)
+    return content.get("job") == job and _is_older(manifest, content)
 
 
 def claim(root: Path, rank: int | None, *, overwrite: bool) -> Path:
@@ -40,8 +66,15 @@ def claim(root: Path, rank: int | None, *, overwrite: bool) -> Path:
 def refusal(root: Path, taken: Path) -> str:
     return (
         f"{root} already holds a run ({taken.name}); give ddptrace.trace another directory, "
-        "or overwrite=True to replace it"
+        "or overwrite=True to replace it (ddptrace.run: --out and --overwrite)"
     )
+
+
+def release(root: Path, folder: Path, rank: int | None) -> None:
+    """Take a claim back, with all that was recorded under it: the directory is free for this process's next trace."""
+    shutil.rmtree(folder, ignore_errors=True)
+    if rank == 0:
+        (root / MANIFEST).unlink(missing_ok=True)
 
 
 def settle(folder: Path, rank: int, *, overwrite: bool) -> Path:
@@ -79,19 +112,38 @@ def _taken(root: Path, folder: Path, rank: int | None) -> Path | None:
     if folder.exists():
         return folder
     manifest = root / MANIFEST
-    return manifest if manifest.exists() and (rank == 0 or _is_earlier(manifest)) else None
+    if manifest.exists() and (rank == 0 or _is_earlier(manifest)):
+        return manifest
+    return next(root.glob("attempt-[0-9]*"), None) if rank == 0 else None
 
 
 def _is_earlier(manifest: Path) -> bool:
     """Whether a manifest is surely not of this run: made on this host by this very process, or before it was born.
     Another host's clock and start tell nothing."""
-    try:
-        author = json.loads(manifest.read_text(encoding="utf-8")).get("author", {})
-        if author.get("host") != socket.gethostname():
-            return False
-        return author.get("pid") == os.getpid() or manifest.stat().st_mtime < _born_unix_s()
-    except (OSError, ValueError, AttributeError):
+    content = _read(manifest)
+    author = content.get("author")
+    if not isinstance(author, dict) or author.get("host") != socket.gethostname():
         return False
+    return author.get("pid") == os.getpid() or _is_older(manifest, content)
+
+
+def _is_older(manifest: Path, content: dict[str, Any]) -> bool:
+    """Whether a manifest with this content was there before this process was."""
+    author = content.get("author")
+    is_here = isinstance(author, dict) and author.get("host") == socket.gethostname()
+    try:
+        return manifest.stat().st_mtime < _born_unix_s() - (0 if is_here else APART_S)
+    except (OSError, ValueError):
+        return False
+
+
+def _read(manifest: Path) -> dict[str, Any]:
+    """Empty where there is none, or it is damaged."""
+    try:
+        content = json.loads(manifest.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def _born_unix_s() -> float:
@@ -103,6 +155,15 @@ def _born_unix_s() -> float:
 
 def _refuse(root: Path, taken: Path) -> None:
     raise RunDirectoryError(refusal(root, taken))
+
+
+def _clear_beside(attempt: Path) -> None:
+    """Remove another job's run, but for what this attempt's ranks may just be making."""
+    path = attempt.parent
+    (path / MANIFEST).unlink(missing_ok=True)
+    for left in (path / ANALYSIS, *path.glob("rank-*"), *path.glob("attempt-*")):
+        if left != attempt:
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def _clear(root: Path, folder: Path, rank: int | None) -> None:

@@ -1,0 +1,28 @@
+"""The command: torchrun --nproc-per-node 2 -m ddptrace.run [options] script.py args…"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from ddptrace.errors import DdptraceError
+from ddptrace.run.options import read_command
+from ddptrace.run.program import prepare, run
+from ddptrace.run.recording import Recording, refuse
+
+
+def main() -> None:
+    """Run the program that the command line names. Ends the process with exit code 2 for a mistake in it."""
+    try:
+        command = read_command(sys.argv[1:], os.environ, Path.cwd())
+        recording = Recording(command.options)
+        with recording.only_if_it_runs():
+            program = prepare(command, recording.arm)
+    except DdptraceError as error:
+        refuse(error)
+    run(program)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""What `python -m ddptrace.run` is told: by flag, else by environment, else by `[tool.ddptrace]` in pyproject.toml."""
+
+from __future__ import annotations
+
+import argparse
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+from ddptrace.errors import DdptraceError
+
+USAGE: Final = (
+    "python -m ddptrace.run [--out DIR] [--overwrite] [--profile WAIT,WARMUP,ACTIVE[,REPEAT]] "
+    "(script.py | -m module) [args ...]"
+)
+EPILOG: Final = """\
+Under a launcher: torchrun --nproc-per-node 2 -m ddptrace.run [options] script.py args
+
+What no flag says comes from DDPTRACE_OUT, DDPTRACE_OVERWRITE (1 or 0) and DDPTRACE_PROFILE, else from out, overwrite
+and profile in [tool.ddptrace] of the nearest pyproject.toml upwards that has this table."""
+
+SWITCHES: Final = {"1": True, "true": True, "0": False, "false": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Steps of a profiler window, as torch.profiler.schedule counts them. `repeat` 0 is a window after the other."""
+
+    wait: int
+    warmup: int
+    active: int
+    repeat: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """`out` is absolute: the program may change its directory."""
+
+    out: Path
+    overwrite: bool = False
+    profile: Schedule | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """`program`: a script's path, or with `is_module` a module's name."""
+
+    program: str
+    is_module: bool
+    args: tuple[str, ...]
+    options: Options
+
+
+def read_command(argv: Sequence[str], environ: Mapping[str, str], cwd: Path) -> Command:
+    """The whole command line. Raises DdptraceError for a mistake in any of the three places."""
+    said = _parser().parse_args(argv)
+    flags = {f"--{name}": getattr(said, name) for name in NAMES}
+    values = _from_file(cwd)
+    values |= _taken({name: environ.get(f"DDPTRACE_{name.upper()}") or None for name in NAMES}, cwd, "DDPTRACE_{}")
+    values |= _taken({name: flags[f"--{name}"] for name in NAMES}, cwd, "--{}")
+    options = Options(values.get("out", cwd / "run"), values.get("overwrite", False), values.get("profile"))
+    return Command(said.program, said.is_module, tuple(said.args), options)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise DdptraceError(f"{message}; usage: {USAGE}")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="python -m ddptrace.run", usage=USAGE, epilog=EPILOG, allow_abbrev=False,
+        description="Record a training program as it stands: `ddptrace analyze DIR` says where its step time went.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("--out", metavar="DIR", help="run directory  [default: run]")
+    parser.add_argument("--overwrite", action="store_true", default=None, help="replace a run that DIR already holds")
+    parser.add_argument(
+        "--profile", metavar="WAIT,WARMUP,ACTIVE[,REPEAT]",
+        help="steps of a torch.profiler window, as in 5,1,3; REPEAT is 1 where it is not said, 0 for ever",
+    )  # fmt: skip
+    parser.add_argument("-m", dest="is_module", action="store_true", help="the program is a module, not a script")
+    parser.add_argument("program", help="script or module to run")
+    parser.add_argument("args", nargs=argparse.REMAINDER, help="its arguments, passed on as they are")
+    return parser
+
+
+def _out(said: object, base: Path, where: str) -> Path:
+    """Relative to `base`."""
+    if not isinstance(said, str) or not said or "\0" in said:
+        raise DdptraceError(f'{where} is {said!r}; give a directory, as in "run"')
+    return base / said
+
+
+def _overwrite(said: object, base: Path, where: str) -> bool:
+    known = said if isinstance(said, bool) else SWITCHES.get(str(said).lower())
+    if known is None:
+        raise DdptraceError(f"{where} is {said!r}; give true or false")
+    return known
+
+
+def _profile(said: object, base: Path, where: str) -> Schedule:
+    numbers = [part.strip() for part in said.split(",")] if isinstance(said, str) else []
+    if len(numbers) in (3, 4) and all(part.isdecimal() for part in numbers) and int(numbers[2]) > 0:
+        return Schedule(*map(int, numbers))
+    raise DdptraceError(
+        f'{where} is {said!r}; give WAIT,WARMUP,ACTIVE[,REPEAT] in steps, as in "5,1,3", with one active step at least'
+    )
+
+
+NAMES: Final = {"out": _out, "overwrite": _overwrite, "profile": _profile}
+
+
+def _taken(said: Mapping[str, object], base: Path, where: str) -> dict[str, Any]:
+    """What was said, understood. `where` has a place for the option's name."""
+    return {
+        name: NAMES[name](value, base, where.format(name if "-" in where else name.upper()))
+        for name, value in said.items()
+        if value is not None
+    }
+
+
+def _from_file(cwd: Path) -> dict[str, Any]:
+    """`[tool.ddptrace]` of the nearest pyproject.toml that has it; `out` there is relative to the file."""
+    for folder in (cwd, *cwd.parents):
+        file = folder / "pyproject.toml"
+        table = _table(file)
+        if table is not None:
+            unknown = ", ".join(sorted(table.keys() - NAMES.keys()))
+            if unknown:
+                raise DdptraceError(f"[tool.ddptrace] in {file} does not know {unknown}; it takes {', '.join(NAMES)}")
+            return {name: NAMES[name](said, folder, f"{name} in {file}") for name, said in table.items()}
+    return {}
+
+
+def _table(file: Path) -> dict[str, Any] | None:
+    """None where there is no such file, it may not be seen, or it does not speak of ddptrace."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError:
+        return None
+    except UnicodeDecodeError as error:
+        raise DdptraceError(f"{file} is not UTF-8 ({error.reason}), as TOML has to be; mend it") from None
+    try:
+        tool = tomllib.loads(text).get("tool", {})
+    except tomllib.TOMLDecodeError as error:
+        raise DdptraceError(f"{file} is not TOML ({error}); mend it") from None
+    table = tool.get("ddptrace") if isinstance(tool, dict) else None
+    if table is not None and not isinstance(table, dict):
+        raise DdptraceError(f"ddptrace under [tool] in {file} is {table!r}; make it a table, [tool.ddptrace]")
+    return table

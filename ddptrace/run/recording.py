@@ -1,0 +1,106 @@
+"""The trace around a whole program: from its import of torch to the end of the interpreter."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from ddptrace.errors import DdptraceError, printable
+from ddptrace.run.after_import import after_import
+from ddptrace.run.options import Options
+
+if TYPE_CHECKING:
+    from ddptrace.capture.session import Schedule, Session
+
+
+class Recording:
+    """One process's. Only this process's: a child that it forks neither begins nor ends it."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._session: Session | None = None
+        self._told = False  # why there is nothing to record
+        self._pid = os.getpid()
+
+    def arm(self) -> None:
+        """Record from the program's import of torch on. Registered first, the end comes after the program's own."""
+        atexit.register(self.end)
+        after_import("torch", self.begin)
+
+    @contextmanager
+    def only_if_it_runs(self) -> Iterator[None]:
+        """Where there is no program after all, that there is no record needs no word."""
+        try:
+            yield
+        except DdptraceError:
+            self._told = True
+            raise
+
+    def begin(self) -> None:
+        """Ends the process with exit code 2 where the directory is refused; it goes on where nothing can be written."""
+        if os.getpid() != self._pid:
+            return
+        from ddptrace import tracing
+        from ddptrace.capture.session import enter
+
+        try:
+            self._session = enter(self._options.out, profile=self._schedule(), overwrite=self._options.overwrite)
+        except DdptraceError as error:
+            self._told = True
+            refuse(error)
+        except OSError as error:  # a full disk: the training matters more than its record
+            self._tell(f"nothing is recorded into {self._options.out}: {error}")
+        tracing.before_entering = self.give_way
+
+    def _schedule(self) -> Schedule | None:
+        if self._options.profile is None:
+            return None
+        from torch.profiler import schedule
+
+        one = self._options.profile
+        return schedule(wait=one.wait, warmup=one.warmup, active=one.active, repeat=one.repeat)
+
+    def give_way(self, path: Path) -> None:
+        """The program is about to record by itself into `path`: there is one trace in a process, and it is to be its.
+
+        What was recorded up to here stays and says so; where both mean the same directory it is removed.
+        """
+        session, self._session = self._session, None
+        if session is None:
+            return
+        from ddptrace.capture.session import leave
+        from ddptrace.record.directory import release
+
+        message = f"the program entered a ddptrace.trace of its own into {path}: this record ends there"
+        session.recorder.note("gave-way", message)
+        leave(session)
+        if path.resolve() == self._options.out.resolve():
+            release(session.claim.root, session.folder, session.claim.rank)
+        else:
+            self._tell(message)
+
+    def end(self) -> None:
+        if os.getpid() != self._pid:
+            return
+        if self._session is not None:
+            from ddptrace.capture.session import leave
+
+            leave(self._session)
+        elif "torch" not in sys.modules:
+            self._tell("nothing was recorded, since the program did not import torch")
+
+    def _tell(self, sentence: str) -> None:
+        if not self._told:
+            self._told = True
+            print(f"ddptrace.run: {sentence}", file=sys.stderr)
+
+
+def refuse(error: DdptraceError) -> NoReturn:
+    """A user's mistake ends the process."""
+    print(f"ddptrace.run: {printable(error)}", file=sys.stderr)
+    sys.exit(2)

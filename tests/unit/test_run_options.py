@@ -1,0 +1,110 @@
+"""What `python -m ddptrace.run` is told, and by whom: flags before environment before pyproject.toml."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ddptrace.errors import DdptraceError
+from ddptrace.run.options import Command, Schedule, read_command
+
+
+def command(*argv: str, cwd: Path = Path("/nowhere"), **environ: str) -> Command:
+    return read_command(argv, environ, cwd)
+
+
+def refused(*argv: str, cwd: Path = Path("/nowhere"), **environ: str) -> str:
+    with pytest.raises(DdptraceError) as said:
+        read_command(argv, environ, cwd)
+    assert "\n" not in str(said.value)
+    return str(said.value)
+
+
+def project(folder: Path, text: str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "pyproject.toml").write_text(text)
+    return folder
+
+
+def test_without_any_option_it_records_into_run_beside_where_it_was_started() -> None:
+    told = command("train.py")
+    assert (told.program, told.is_module, told.args) == ("train.py", False, ())
+    assert told.options.out == Path("/nowhere/run")
+    assert told.options.overwrite is False
+    assert told.options.profile is None
+
+
+def test_everything_behind_the_program_is_the_programs() -> None:
+    told = command("--out", "a", "train.py", "--out", "b", "-m", "--", "--profile=x")
+    assert told.args == ("--out", "b", "-m", "--", "--profile=x")
+    assert told.options.out == Path("/nowhere/a")
+    told = command("-m", "pkg.train", "-m", "--overwrite")
+    assert (told.program, told.is_module, told.args) == ("pkg.train", True, ("-m", "--overwrite"))
+    assert told.options.overwrite is False
+
+
+def test_a_flag_comes_before_the_environment_and_that_before_the_file(tmp_path: Path) -> None:
+    cwd = project(tmp_path, '[tool.ddptrace]\nout = "file"\noverwrite = true\nprofile = "1,1,1"\n')
+    environ = {"DDPTRACE_OUT": "environment", "DDPTRACE_OVERWRITE": "0", "DDPTRACE_PROFILE": "2,2,2,2"}
+    by_file = command("t.py", cwd=cwd).options
+    by_environment = command("t.py", cwd=cwd, **environ).options
+    by_flag = command("--out", "/flag", "--overwrite", "--profile", "3,0,3,0", "t.py", cwd=cwd, **environ).options
+    assert [one.out for one in (by_file, by_environment, by_flag)] == [
+        tmp_path / "file", tmp_path / "environment", Path("/flag"),
+    ]  # fmt: skip
+    assert [one.overwrite for one in (by_file, by_environment, by_flag)] == [True, False, True]
+    assert [one.profile for one in (by_file, by_environment, by_flag)] == [
+        Schedule(1, 1, 1, 1), Schedule(2, 2, 2, 2), Schedule(3, 0, 3, 0),
+    ]  # fmt: skip
+
+
+def test_an_empty_environment_variable_says_nothing() -> None:
+    assert command("t.py", DDPTRACE_OUT="", DDPTRACE_PROFILE="").options == command("t.py").options
+
+
+def test_the_nearest_file_with_the_table_counts_and_its_paths_are_relative_to_it(tmp_path: Path) -> None:
+    project(tmp_path, '[tool.ddptrace]\nout = "far"\n')
+    near = project(tmp_path / "a", '[tool.ddptrace]\nout = "near"\n')
+    project(tmp_path / "a" / "b", "[tool.other]\nx = 1\n")
+    assert command("t.py", cwd=tmp_path / "a" / "b").options.out == near / "near"
+    assert command("t.py", cwd=tmp_path).options.out == tmp_path / "far"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[tool.ddptrace]\nouts = "x"\n', "does not know outs; it takes out, overwrite, profile"),
+        ("[tool.ddptrace\n", "is not TOML"),
+        ("[tool.ddptrace]\nout = 3\n", "is 3; give a directory"),
+        ("[tool.ddptrace]\noverwrite = 3\n", "is 3; give true or false"),
+        ("[tool.ddptrace]\nprofile = 3\n", "is 3; give WAIT,WARMUP,ACTIVE"),
+        ("[tool]\nddptrace = 3\n", "is 3; make it a table"),
+    ],
+)
+def test_a_mistake_in_the_file_is_told_in_one_sentence_that_names_the_file(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    sentence = refused("t.py", cwd=project(tmp_path, text))
+    assert said in sentence
+    assert str(tmp_path / "pyproject.toml") in sentence
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        ((), "required: program"),
+        (("--outs", "x", "t.py"), "usage: python -m ddptrace.run"),
+        (("--profile", "5,1", "t.py"), "--profile is '5,1'; give WAIT,WARMUP,ACTIVE"),
+        (("--profile", "5,1,0", "t.py"), "--profile is '5,1,0'"),
+        (("--profile", "-5,1,1", "t.py"), "--profile"),
+        (("--out", "", "t.py"), "--out is ''; give a directory"),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_told_in_one_sentence(argv: tuple[str, ...], said: str) -> None:
+    assert said in refused(*argv)
+
+
+def test_a_mistake_in_the_environment_names_the_variable() -> None:
+    assert refused("t.py", DDPTRACE_OVERWRITE="maybe") == "DDPTRACE_OVERWRITE is 'maybe'; give true or false"
+    assert refused("t.py", DDPTRACE_PROFILE="five").startswith("DDPTRACE_PROFILE is 'five'; give WAIT")
