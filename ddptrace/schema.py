@@ -26,7 +26,7 @@ import numpy as np
 
 from ddptrace.errors import RunDirectoryError
 
-SCHEMA_VERSION: Final = "1.0"
+SCHEMA_VERSION: Final = "1.1"
 
 MANIFEST: Final = "manifest.json"
 META: Final = "meta.json"
@@ -99,11 +99,37 @@ class Kind(enum.IntEnum):
     TRAILER = (
         17  # the segment's last record. a: records dropped so far; b: records in it; c: their CRC-32; flags: 1 final
     )
+    # Since 1.1. A message number counts a rank's received RPC messages; RPC bytes are -1 where nothing tells them.
+    RPC = 18  # a remote call. name: function; begin; end: the host may go on; a: call id; b: bytes out; c: bytes of
+    #           arguments that want a gradient; d: callee's worker name; f: RpcOp; flags: RpcFlag
+    RPC_DONE = 19  # its result is here, or its failure. begin: when; name: the error, empty where it succeeded; a: call
+    #                id; b: bytes back; c: message number of the result
+    RPC_RUN = 20  # the callee ran the function, begin to end. name; a: call id, 0 unknown; b: bytes in; c: message
+    #               number; d: caller's worker name, empty where unknown; flags: RpcFlag
+    RPC_ANSWER = 21  # what a run gave. begin: when; a: the run's message number; b: bytes back; flags: 1 when it raised
+    RPC_GRADIENT = 22  # distributed backward sent a received message's gradients. begin; a: message number; b: bytes
+    RPC_WORKER = 23  # name: JSON {"name", "id"} of this rank as a worker
 
 
 class CallFlag(enum.IntFlag):
     SYNC = 1  # issued with async_op=False: the caller waits at once
     NATIVE = 2  # issued by a reducer for its buckets (DDP's C++, BucketedDataParallel), not by the program
+
+
+class RpcOp(enum.IntEnum):
+    """How a remote call was made. `BACKWARD` is that of a remote reference."""
+
+    RPC_SYNC = 1
+    RPC_ASYNC = 2
+    REMOTE = 3
+    TO_HERE = 4
+    BACKWARD = 5
+
+
+class RpcFlag(enum.IntFlag):
+    INTERNAL = 1  # torch's own: shutdown's agreement, the type of a remote reference
+    ASYNC_EXECUTION = 2  # the function gives a future: its run ends before its result is there
+    NATIVE = 4  # a builtin operator or TorchScript: the callee runs it without Python
 
 
 class Phase(enum.IntEnum):

@@ -15,6 +15,7 @@ from ddptrace.analysis.launches import launch_rows
 from ddptrace.analysis.matching import match_ranks, with_matches
 from ddptrace.analysis.phases import phase_rows
 from ddptrace.analysis.populations import device_row
+from ddptrace.analysis.rpcs import RankCalls, rank_calls, rpc_pair_rows, rpc_rows
 from ddptrace.analysis.scopes import scope_rows
 from ddptrace.analysis.shares import shares_of
 from ddptrace.analysis.streams import stream_rows
@@ -27,6 +28,8 @@ from ddptrace.analysis.tables import (
     PhaseRow,
     RankRow,
     Result,
+    RpcPairRow,
+    RpcRow,
     ScopeRow,
     StepRow,
     StreamRow,
@@ -61,6 +64,7 @@ class RankTables:
     launches: tuple[LaunchRow, ...]
     scopes: tuple[ScopeRow, ...]
     activity: Activity
+    rpc: RankCalls
 
 
 def analyze_run(run: Run) -> Result:
@@ -84,6 +88,7 @@ def analyze_rank(rank: RankRun) -> RankTables:
         launches=tuple(launch_rows(view)),
         scopes=tuple(scope_rows(view)),
         activity=_activity(view),
+        rpc=rank_calls(view),
     )
 
 
@@ -92,6 +97,7 @@ def combine(head: RunHead, ranks: Iterable[RankTables]) -> Result:
     communication or with one rank is no error but a finding."""
     tables = sorted(ranks, key=attrgetter("row.rank"))
     matching = match_ranks([(table.facts, table.collectives) for table in tables])
+    rpcs = rpc_rows([table.rpc for table in tables])
     collectives = (row for table in tables for row in table.collectives)
     result = Result(
         schema=head.schema, run_id=head.run_id, zero_unix_ns=head.zero_unix_ns, world_size=head.world_size,
@@ -105,6 +111,7 @@ def combine(head: RunHead, ranks: Iterable[RankTables]) -> Result:
         launches=Table(LaunchRow, [row for table in tables for row in table.launches]),
         scopes=Table(ScopeRow, [row for table in tables for row in table.scopes]),
         matches=Table(MatchRow, matching.rows), recorded=any(table.facts.recorded for table in tables),
+        rpcs=Table(RpcRow, rpcs), rpc_pairs=Table(RpcPairRow, rpc_pair_rows(rpcs)),
     )  # fmt: skip
     said = [*head.findings, *findings([table.facts for table in tables], result, matching.findings)]
     return replace(result, findings=Table(Finding, said))

@@ -51,7 +51,7 @@ def _deaths(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
 
 
 def _communication(ranks: Sequence[RankFacts], result: Result, how: HowTo) -> Iterator[Finding]:
-    if not any(rank.comms for rank in ranks):
+    if not any(rank.comms for rank in ranks) and not result.rpcs:
         yield Finding("no-communication", "warning", "run", (
             f"No collective was recorded on any rank, so there is no communication to judge: {how.communicate}."
         ))  # fmt: skip

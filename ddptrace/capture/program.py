@@ -34,7 +34,7 @@ class Program:
 
     def install(self, patches: Patches) -> None:
         patches.replace(torch.nn.Module, "__call__", self._module_call)
-        patches.replace(torch.autograd, "backward", self._backward)
+        patches.replace(torch.autograd, "backward", self.watched_backward)
         patches.replace(torch.amp.GradScaler, "step", self._scaler_step)
         patches.replace(_BaseDataLoaderIter, "__next__", self._next_batch)
         self._handles = [
@@ -61,7 +61,7 @@ class Program:
 
         return __call__
 
-    def _backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def watched_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         steps, surface = self._steps, self._surface
 
         def backward(*args: Any, **kwargs: Any) -> Any:

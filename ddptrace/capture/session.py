@@ -33,7 +33,7 @@ Schedule = Callable[[int], torch.profiler.ProfilerAction]
 _current: Session | None = None
 _entry = threading.Lock()
 
-SURFACES = ("compiler", "collectives", "program", "ddp", "reducer", "hooks", "profiler")
+SURFACES = ("compiler", "collectives", "program", "ddp", "reducer", "hooks", "profiler", "rpc")
 
 
 class Session:
@@ -88,6 +88,7 @@ class Session:
         self.surfaces["hooks"].call(self.hooks.install, self._patches)
         self.surfaces["profiler"].call(self.windows.install, self._patches)
         self.surfaces["collectives"].call(self._install_tap)
+        self.surfaces["rpc"].call(self._install_rpc)
         if self._profile is not None:
             self.surfaces["profiler"].call(self.windows.open, self._profile)
 
@@ -103,6 +104,15 @@ class Session:
             self.recorder.note("tap-failed", f"the dispatcher tap does not work with this torch ({error}): "
                                "collectives issued by C++ (DDP's buckets) are not seen")  # fmt: skip
         self.claim.facts |= {"watching": {"collectives": watching, "surfaces": list(SURFACES)}}
+
+    def _install_rpc(self) -> None:
+        if not dist.rpc.is_available():
+            return
+        from ddptrace.capture import rpc  # names of torch that not every build has
+
+        rpc.RpcWatch(self.recorder, self.surfaces["rpc"]).install(self._patches)
+        self._patches.replace(dist.autograd, "backward", self.program.watched_backward)
+        self.claim.facts |= {"rpc_blind_spots": list(rpc.BLIND_SPOTS)}
 
     def stop(self) -> None:
         """Take every surface out and finish the records. What fails here is noted, never raised."""

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ddptrace.load import described
 from ddptrace.load.clock import FAR_NS, Clock
 from ddptrace.load.completion import with_proven_ends
+from ddptrace.load.rpc import rank_rpc
 from ddptrace.load.tables import (
     Call,
     Finding,
@@ -115,6 +116,7 @@ class _Builder:
             groups=described.groups(self.json(Kind.GROUP)),
             windows=(),
             pauses=tuple(Pause(r[BEGIN], r[END], self.text(r[NAME])) for r in self.rows(Kind.PAUSE)),
+            rpc=rank_rpc(self.rows, self.text, self.json(Kind.RPC_WORKER)),
         )
         done_threads = {seq: self.threads.get(row[THREAD], 0) for seq, row in done.items()}
         return Recorded(run, self.clock, self._windows(), done_threads, self._findings())

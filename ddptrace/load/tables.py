@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ddptrace.schema import Evidence, Phase, StepEnd
+from ddptrace.schema import Evidence, Phase, RpcOp, StepEnd
 
 Intervals = NDArray[np.int64]
 
@@ -206,6 +206,51 @@ class Pause:
 
 
 @dataclass(frozen=True, slots=True)
+class RpcCall:
+    """One remote call, as its caller saw it. `callee` is a worker's name."""
+
+    id: int  # no other call of the run has it
+    op: RpcOp
+    function: str
+    callee: str
+    is_internal: bool  # torch's own
+    is_native: bool  # the callee runs it without Python
+    begin_at_ns: int
+    issued_at_ns: int  # the host may go on
+    done_at_ns: int | None  # None: the records end before it
+    error: str | None  # the type of what it failed with, or "timeout"
+    nbytes_out: int | None  # payload and tensors
+    nbytes_back: int | None
+    wants_nbytes: int  # of its arguments, sent in an autograd context, the gradients
+    gradient_nbytes: int | None  # of its result, sent to the callee in backward; None where none was sent
+
+
+@dataclass(frozen=True, slots=True)
+class RpcRun:
+    """One function run for a remote caller, as the callee saw it."""
+
+    call: int | None  # id of its call; None where the caller was not traced
+    function: str
+    caller: str | None
+    begin_at_ns: int
+    end_at_ns: int
+    is_internal: bool
+    failed: bool
+    nbytes_in: int
+    nbytes_back: int | None  # None where it keeps its result (a remote reference), or its sending was not seen
+    gradient_nbytes: int | None  # of its arguments, sent to the caller in backward; None where none was sent
+
+
+@dataclass(frozen=True, slots=True)
+class RankRpc:
+    """All remote calls that a rank made or served, in time order, and the worker names that it went by."""
+
+    workers: tuple[str, ...] = ()
+    calls: tuple[RpcCall, ...] = ()
+    runs: tuple[RpcRun, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class RankRun:
     """Everything one rank recorded, in time order."""
 
@@ -227,6 +272,7 @@ class RankRun:
     windows: tuple[Window, ...]
     pauses: tuple[Pause, ...]
     recorded: bool = True  # by ddptrace; False: all of it is read out of profiler files
+    rpc: RankRpc = RankRpc()
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ def write_json(result: Result, file: gzip.GzipFile | IO[bytes]) -> None:
     ranks = by_rank(result)
     zeros = zeros_of(islands(ranks))
     several = len({row.reducer for row in result.buckets}) > 1
-    flows = itertools.count(1)
+    flows = itertools.count(1 + len(result.rpcs))  # the first ones are those of remote calls
     file.write(f'{{"displayTimeUnit":"ns","otherData":{json.dumps(about(result, zeros))},"traceEvents":[\n'.encode())
     separator = ""
     for rows in ranks:

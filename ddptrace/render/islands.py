@@ -54,6 +54,9 @@ def seen(rows: RankRows) -> Iterator[int]:
     stretches: list[StepRow | PhaseRow] = [*rows.steps, *rows.phases]
     yield from (at for row in stretches for at in (row.begin_at_ns, row.end_at_ns))
     yield from (begin for _, begin, _ in waits(rows))
+    calls = ((rpc.launch_at_ns, rpc.issued_at_ns, rpc.done_at_ns) for _, rpc in rows.rpcs)
+    runs = ((rpc.run_start_at_ns, rpc.run_end_at_ns) for _, rpc in rows.runs)
+    yield from (at for at in itertools.chain(*calls, *runs) if at is not None)
     if rows.activity is not None:
         yield from of_activity(rows.activity)
 

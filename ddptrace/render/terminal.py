@@ -14,6 +14,7 @@ from ddptrace.errors import printable
 from ddptrace.load.tables import Finding
 from ddptrace.render.device_lines import collective_lines, device_lines, scope_lines
 from ddptrace.render.islands import apart_words, islands
+from ddptrace.render.rpc_lines import rpc_lines
 from ddptrace.render.tracks import by_rank
 from ddptrace.render.words import (
     EVIDENCE,
@@ -53,6 +54,7 @@ def summary_text(result: Result) -> str:
         list(rank_lines(summary.ranks)),
         device,
         list(collective_lines(result)),
+        list(rpc_lines(result)),
         list(scope_lines(result)),
         list(finding_lines("Findings", gravest_first(others))),
         list(finding_lines("Look at next", advice)),

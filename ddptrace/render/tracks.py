@@ -6,7 +6,7 @@ host waits                                          | waits |
 compute         | ███ ██████ ██████ ████████ ████████       ████████  |
 bucket gradients               | ready |q|──┐  | ready |queue|─┐         per bucket: first gradient → launch → exec
 bucket communication                     ┌─▶| exec      |  exec     |    the bucket on the wire
-other collectives, the backend's own ranges, and the devices' streams
+remote calls and runs, other collectives, the backend's own ranges, and the devices' streams
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from ddptrace.analysis.intervals import union
 from ddptrace.analysis.tables import Activity, BucketRow, CollectiveRow, PhaseRow, RankRow, Result, StepRow
 from ddptrace.render.device_tracks import device_tracks
 from ddptrace.render.lanes import DeviceTrack, Slice, SpanTrack, Track, Unit, lay_out
+from ddptrace.render.rpc_tracks import Numbered, rpc_tracks
 from ddptrace.render.slices import (
     bucket_slice,
     collective_slice,
@@ -44,6 +45,8 @@ class RankRows:
     phases: list[PhaseRow] = field(default_factory=list)
     buckets: list[BucketRow] = field(default_factory=list)
     collectives: list[CollectiveRow] = field(default_factory=list)
+    rpcs: list[Numbered] = field(default_factory=list)  # that it made
+    runs: list[Numbered] = field(default_factory=list)  # that it served
 
 
 def by_rank(result: Result) -> list[RankRows]:
@@ -56,6 +59,11 @@ def by_rank(result: Result) -> list[RankRows]:
     for table in ("steps", "phases", "buckets", "collectives"):
         for entry in getattr(result, table):
             getattr(found[entry.rank], table).append(entry)
+    for arrow, rpc in enumerate(result.rpcs, start=1):
+        if rpc.rank is not None:
+            found[rpc.rank].rpcs.append(Numbered(arrow, rpc))
+        if rpc.callee_rank is not None:
+            found[rpc.callee_rank].runs.append(Numbered(arrow, rpc))
     for rank, rows in found.items():
         rows.rank = rank
     return [found[rank] for rank in sorted(found)]
@@ -71,6 +79,7 @@ def rank_tracks(rows: RankRows, flows: Iterator[int], several_reducers: bool) ->
     shown = [(row, bucket_slice(row, several_reducers, arrow)) for row, arrow in zip(rows.buckets, arrows, strict=True)]
     yield from lay_out("bucket gradients", [life_unit(*bucket) for bucket in shown])
     yield from lay_out("bucket communication", [(exec_slice(*bucket),) for bucket in shown if bucket[1].flow])
+    yield from rpc_tracks(rows.rpcs, rows.runs)
     others = [row for row in rows.collectives if row.bucket is None]
     yield from lay_out("other collectives", [(collective_slice(row),) for row in others])
     yield from backend_tracks(rows.activity)

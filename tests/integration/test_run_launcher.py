@@ -163,7 +163,9 @@ def shape(result: ddptrace.Result) -> dict[str, object]:
 def test_a_job_that_torchrun_restarts_gives_attempts_that_are_each_analyzed(tmp_path: Path) -> None:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     restarts = ("--max-restarts=2", "--monitor-interval=0.1")
-    process = start(*launcher, *restarts, "-m", "ddptrace.run", "--out", tmp_path / "run", DDP, "restarted")
+    process = start(
+        *launcher, *restarts, "-m", "ddptrace.run", "--out", tmp_path / "run", DDP, "restarted", tmp_path / "meeting"
+    )
     code, _, err = ended(process)
     assert code == 0, err
     last, first, second = (read_run(tmp_path / name) for name in ("run", "run/attempt-0", "run/attempt-1"))

@@ -1,6 +1,7 @@
 """Trains a tiny model in DDP and ends as its argument says; it knows nothing of ddptrace, but for `own`.
 
-Alone, or under torchrun. `own PATH`: enters a trace of its own after a few steps. `restarted`: its first attempt fails.
+Alone, or under torchrun. `own PATH`: enters a trace of its own after a few steps. `restarted PATH`: its first attempt
+fails; each attempt meets in a file of its own, since Gloo over torchrun's store does not always come back by itself.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def own(path: str) -> None:
         train(STEPS + 1)
 
 
-def restarted() -> None:
+def restarted(path: str) -> None:
     if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
         dist.barrier()
         if dist.get_rank() == 1:
@@ -67,7 +68,11 @@ def restarted() -> None:
 def main() -> None:
     if sys.argv[1] == "forks":
         fork()
-    if "RANK" in os.environ:
+    if sys.argv[1] == "restarted":
+        meeting = f"file://{sys.argv[2]}-{os.environ['TORCHELASTIC_RESTART_COUNT']}"
+        rank, ranks = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE"))
+        dist.init_process_group("gloo", meeting, rank=rank, world_size=ranks)
+    elif "RANK" in os.environ:
         dist.init_process_group("gloo")
     else:
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)

@@ -1,0 +1,46 @@
+"""Workers by name: who this process is to the RPC framework, and who the others are."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+from torch._C._distributed_rpc import _get_current_rpc_agent
+
+from ddptrace.record import Recorder
+from ddptrace.schema import Kind
+
+ID_BITS = 48
+
+
+class Workers:
+    """Makes call ids that no other worker makes, and reads the caller out of one: the worker's id is in its high bits.
+
+    `name_id` are ids of interned names."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._met: set[str] = set()
+
+    def call_id(self, count: int) -> int:
+        """The id of this worker's `count`-th call. Raises RuntimeError outside init_rpc and shutdown."""
+        return int(self._own().id) << ID_BITS | count
+
+    def caller(self, call: int) -> int:
+        """The name of the worker that made the call."""
+        self._own()
+        return self._recorder.intern(_get_current_rpc_agent().get_worker_info(call >> ID_BITS).name)  # type: ignore[call-overload]
+
+    def callee(self, worker: Any) -> int:
+        return self._recorder.intern(worker if isinstance(worker, str) else worker.name)
+
+    def _own(self) -> Any:
+        """This process's worker, told in the records when first met. It may shut down and join anew."""
+        own = _get_current_rpc_agent().get_worker_info()
+        text = f"{own.id} {own.name}"
+        if text not in self._met:
+            self._met.add(text)
+            told = self._recorder.intern(json.dumps({"name": own.name, "id": own.id}))
+            self._recorder.event(Kind.RPC_WORKER, 0, told, time.perf_counter_ns(), 0)
+        return own

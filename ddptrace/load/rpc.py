@@ -1,0 +1,70 @@
+"""From a rank's RPC records to its calls and runs: each is told in pieces, joined by call id or message number."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ddptrace.load.tables import RankRpc, RpcCall, RpcRun
+from ddptrace.schema import Kind, RpcFlag, RpcOp
+
+Row = tuple[Any, ...]  # the fields of one EVENT record, in the order of schema.EVENT_DTYPE
+FLAGS, NAME, BEGIN, END, A, B, C, D, F = 1, 3, 4, 5, 6, 7, 8, 9, 11
+
+
+def rank_rpc(
+    rows: Callable[[Kind], list[Row]], text: Callable[[int], str], workers: Sequence[Mapping[str, Any]]
+) -> RankRpc:
+    """`rows` of a kind are in time order; `text` is that of a string id. A call of an op not known here is left out."""
+    gradients: dict[int, int] = defaultdict(int)  # by message number
+    for row in rows(Kind.RPC_GRADIENT):
+        gradients[row[A]] += row[B]
+    done = {row[A]: row for row in reversed(rows(Kind.RPC_DONE))}
+    answers: dict[int, list[Row]] = defaultdict(list)
+    for row in rows(Kind.RPC_ANSWER):
+        answers[row[A]].append(row)
+    ops = set(RpcOp)
+    calls = [_call(row, done.get(row[A]), gradients, text) for row in rows(Kind.RPC) if row[F] in ops]
+    runs = [_run(row, answers.get(row[C], []), gradients.get(row[C]), text) for row in rows(Kind.RPC_RUN)]
+    names = dict.fromkeys(str(worker.get("name", "?")) for worker in workers)
+    return RankRpc(tuple(names), tuple(calls), tuple(runs))
+
+
+def _call(row: Row, done: Row | None, gradients: Mapping[int, int], text: Callable[[int], str]) -> RpcCall:
+    return RpcCall(
+        id=row[A],
+        op=RpcOp(row[F]),
+        function=text(row[NAME]),
+        callee=text(row[D]),
+        is_internal=bool(row[FLAGS] & RpcFlag.INTERNAL),
+        is_native=bool(row[FLAGS] & RpcFlag.NATIVE),
+        begin_at_ns=row[BEGIN],
+        issued_at_ns=row[END],
+        done_at_ns=done[BEGIN] if done else None,
+        error=text(done[NAME]) or None if done else None,
+        nbytes_out=_measured(row[B]),
+        nbytes_back=_measured(done[B]) if done else None,
+        wants_nbytes=row[C],
+        gradient_nbytes=gradients.get(done[C]) if done and done[C] else None,
+    )
+
+
+def _run(row: Row, answers: Sequence[Row], gradient: int | None, text: Callable[[int], str]) -> RpcRun:
+    """One that raised has two answers: that it did, and what was sent of that."""
+    return RpcRun(
+        call=row[A] or None,
+        function=text(row[NAME]),
+        caller=text(row[D]) or None,
+        begin_at_ns=row[BEGIN],
+        end_at_ns=row[END],
+        is_internal=bool(row[FLAGS] & RpcFlag.INTERNAL),
+        failed=any(answer[FLAGS] for answer in answers),
+        nbytes_in=row[B],
+        nbytes_back=_measured(max((answer[B] for answer in answers), default=-1)),
+        gradient_nbytes=gradient,
+    )
+
+
+def _measured(nbytes: int) -> int | None:
+    return nbytes if nbytes >= 0 else None

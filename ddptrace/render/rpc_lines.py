@@ -1,0 +1,41 @@
+"""What the terminal says of remote calls: who calls whom, how often, with how many bytes, and where the time is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from ddptrace.analysis.tables import Result, RpcPairRow
+from ddptrace.errors import printable
+from ddptrace.render.words import NOT_MEASURED, counted, duration, shortened, size
+
+MOST_PAIRS: Final = 8
+
+
+def rpc_lines(result: Result) -> Iterator[str]:
+    """The pairs of workers that exchange most, without torch's own calls."""
+    pairs = sorted((pair for pair in result.rpc_pairs if not pair.internal), key=lambda pair: -exchanged(pair))
+    if not pairs:
+        return
+    some = f"  (the {MOST_PAIRS} with the most bytes of {len(pairs)})" if len(pairs) > MOST_PAIRS else ""
+    yield f"Remote calls{some}"
+    heads = ("calls", "out", "back", "gradients", "per call", "of it run")
+    yield f"  {'caller → callee':<30} {'op':<10} {heads[0]:>6} {''.join(f'{head:>10}' for head in heads[1:])}"
+    yield from map(pair_line, pairs[:MOST_PAIRS])
+    failed = sum(pair.failed for pair in pairs)
+    if failed:
+        yield f"  {counted(failed, 'call')} failed"
+
+
+def pair_line(pair: RpcPairRow) -> str:
+    names = shortened(printable(f"{pair.caller or '?'} → {pair.callee or '?'}"), 30)
+    gradients = pair.gradient_nbytes_out + pair.gradient_nbytes_back
+    ended = pair.calls - pair.unfinished if pair.op else 0  # of a caller that was not traced no end was seen
+    per_call = duration(pair.call_ns / ended if ended else None)
+    run = duration(pair.run_ns / pair.runs if pair.runs else None)
+    words = size(pair.nbytes_out), size(pair.nbytes_back if pair.op else None), size(gradients), per_call, run
+    return f"  {names:<30} {pair.op or NOT_MEASURED:<10} {pair.calls:>6} {''.join(f'{word:>10}' for word in words)}"
+
+
+def exchanged(pair: RpcPairRow) -> int:
+    return pair.nbytes_out + pair.nbytes_back + pair.gradient_nbytes_out + pair.gradient_nbytes_back

@@ -1,0 +1,113 @@
+"""Two workers whose large messages are counted by the network itself. `rpc_bytes.py FOLDER`.
+
+Worker 0 writes what the loopback interface carried while each kind of call was made, into FOLDER."""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.distributed.autograd as dist_autograd
+from torch.distributed import rpc
+
+import ddptrace
+from tests.programs.rpc_workers import fork_workers, join
+
+N = 1 << 20  # 4 MiB of float32
+PEER = "worker1"
+held = torch.ones(N)
+
+
+def out(x: torch.Tensor) -> None: ...
+
+
+def back(n: int) -> torch.Tensor:
+    return torch.ones(n)
+
+
+def payload(data: bytes) -> bytes:
+    return data
+
+
+def most_of_a_storage(x: torch.Tensor) -> torch.Tensor:
+    return x[: N * 3 // 4]
+
+
+def little_of_a_storage(x: torch.Tensor) -> torch.Tensor:
+    return x[: N // 4]
+
+
+def one_storage_twice(x: torch.Tensor, y: torch.Tensor) -> None: ...
+
+
+def kept() -> torch.Tensor:
+    return held
+
+
+def squared(x: torch.Tensor) -> torch.Tensor:
+    return x * x
+
+
+def scaled(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+def through_autograd(function: Callable[..., torch.Tensor], loss: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    with dist_autograd.context() as context:
+        x = torch.ones(N, requires_grad=True)
+        dist_autograd.backward(context, [loss(rpc.rpc_sync(PEER, function, args=(x,)))])
+        assert len(dist_autograd.get_gradients(context)) == 1
+
+
+KINDS: dict[str, Callable[[], object]] = {
+    "out": lambda: rpc.rpc_sync(PEER, out, args=(torch.ones(N),)),
+    "back": lambda: rpc.rpc_async(PEER, back, args=(N,)).wait(),
+    "payload": lambda: rpc.rpc_sync(PEER, payload, args=(bytes(4 * N),)),
+    "most_of_a_storage": lambda: rpc.rpc_sync(PEER, most_of_a_storage, args=(torch.ones(N)[: N * 3 // 4],)),
+    "little_of_a_storage": lambda: rpc.rpc_sync(PEER, little_of_a_storage, args=(torch.ones(N)[: N // 4],)),
+    "one_storage_twice": lambda: rpc.rpc_sync(PEER, one_storage_twice, args=(held[: N * 3 // 4], held)),
+    "to_here": lambda: rpc.remote(PEER, kept).to_here(),
+    "aten::mul": lambda: rpc.rpc_sync(PEER, torch.mul, args=(held, 2.0)),
+    "squared": lambda: through_autograd(squared, lambda y: y.pow(2).sum()),
+    "scaled": lambda: through_autograd(scaled, lambda y: y.sum()),  # its gradient is one number, expanded
+}
+
+
+def carried() -> int:
+    """Bytes that the loopback interface has carried so far."""
+    (line,) = (line for line in Path("/proc/net/dev").read_text().splitlines() if line.strip().startswith("lo:"))
+    return int(line.split(":")[1].split()[0])
+
+
+def settled() -> int:
+    """`carried`, once it stands still."""
+    last = -1
+    while (now := carried()) != last:
+        last = now
+        time.sleep(0.05)
+    return now
+
+
+def main(rank: int, folder: Path) -> None:
+    torch.set_num_threads(1)
+    seen = {}
+    with ddptrace.trace(folder / "run"):
+        join(rank, 2, folder)
+        for name, act in KINDS.items() if rank == 0 else ():
+            act()  # the connection itself
+            before = settled()
+            for _ in range(3):
+                act()
+            seen[name] = (settled() - before) / 3
+        rpc.shutdown()
+    if rank == 0:
+        (folder / "carried.json").write_text(json.dumps(seen))
+
+
+if __name__ == "__main__":
+    assert fork_workers(2, functools.partial(main, folder=Path(sys.argv[1]))) == [0, 0]
