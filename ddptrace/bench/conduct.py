@@ -25,13 +25,19 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import IO, Any, Protocol, cast
 
+from ddptrace.bench.statistics import ROUNDS_SURE
 from ddptrace.errors import DdptraceError
 from ddptrace.render.sheet import Sheet
+from ddptrace.render.words import EVIDENCE
+from ddptrace.schema import Evidence
 
 POLL_S = 0.05
+EVIDENCE_NAME = "executions from"
 LAST_WORDS = 400
 OURS = re.compile(r"^(\[rank\d+\]: )?(ddptrace\.errors\.\w+: )?")
 """What Python and torch put before a sentence of ours."""
+NOISE = re.compile(r"^(\[rank\d+\]:\s*)?\[[WI]\d{4}|^USDT:")
+"""Warnings of torch's C++ parts, which may come after the error."""
 
 
 class Options(Protocol):
@@ -63,9 +69,41 @@ def conduct(name: str, options: Options, folder: Path) -> Sheet | None:
     measured = [_joined(name, options, folder, sys.stderr)] if "RANK" in os.environ else _started(name, options, folder)
     if int(os.environ.get("RANK", "0")) != 0:
         return None
-    made = _module(name).sheet(options, measured)
+    made = _with_doubt(_with_evidence(_module(name).sheet(options, measured), measured), options)
     write_sheet(made, {"options": asdict(cast(Any, options)), "measured": measured}, folder)
     return made
+
+
+def _with_evidence(sheet: Sheet, measured: object) -> Sheet:
+    """The sheet, saying what the executions in its traced runs rest on."""
+    if EVIDENCE_NAME in dict(sheet.setup):
+        return sheet
+    told = "; ".join(EVIDENCE[Evidence(code)] for code in sorted(set(_evidence_in(measured))))
+    return replace(sheet, setup=(*sheet.setup, (EVIDENCE_NAME, told))) if told else sheet
+
+
+def _evidence_in(measured: object) -> Iterator[str]:
+    if isinstance(measured, list):
+        for one in measured:
+            yield from _evidence_in(one)
+    elif isinstance(measured, dict):
+        for name, one in measured.items():
+            if name == "evidence" and isinstance(one, str) and one:
+                yield one
+            else:
+                yield from _evidence_in(one)
+
+
+def _with_doubt(sheet: Sheet, options: Options) -> Sheet:
+    """The sheet, told apart from a sure one where too few rounds were measured."""
+    rounds = getattr(getattr(options, "repeats", None), "rounds", ROUNDS_SURE)
+    if rounds >= ROUNDS_SURE:
+        return sheet
+    told = (
+        f"Of {rounds} rounds an interval is only the range of what was seen, and proves no difference; "
+        f"{ROUNDS_SURE} or more give 95 %."
+    )
+    return replace(sheet, words=(*sheet.words, told))
 
 
 def _joined(name: str, options: Options, folder: Path, voice: IO[str]) -> Any:
@@ -103,14 +141,12 @@ def _run_ranks(ranks: int, command: list[str], folder: Path) -> None:
     with _files(folder, ranks) as outputs:
         place = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "MASTER_PORT": port}
         common = {"OMP_NUM_THREADS": "1"} | dict(os.environ) | place | {"MASTER_ADDR": "127.0.0.1"}
-        processes = [
-            subprocess.Popen(
-                command, env=common | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-                stdout=sys.stderr if rank == 0 else output, stderr=output,
-            )
-            for rank, output in enumerate(outputs)
-        ]  # fmt: skip
+        processes: list[subprocess.Popen[bytes]] = []
         try:
+            for rank, output in enumerate(outputs):
+                told = common | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+                out = sys.stderr if rank == 0 else output
+                processes.append(subprocess.Popen(command, env=told, stdout=out, stderr=output))
             failed = _first_failure(processes)
         finally:
             for process in processes:
@@ -122,7 +158,7 @@ def _run_ranks(ranks: int, command: list[str], folder: Path) -> None:
 
 
 def _first_failure(processes: list[subprocess.Popen[bytes]]) -> int | None:
-    """Wait for all; the first rank that ended other than well."""
+    """Wait for all; the first rank that ended other than well. Those that die of its death end a moment later."""
     while True:
         codes = [process.poll() for process in processes]
         failed = next((rank for rank, code in enumerate(codes) if code), None)
@@ -143,8 +179,9 @@ def _log(rank: int) -> str:
 
 def _last_words(output: IO[bytes]) -> str:
     output.seek(0)
-    lines = output.read().decode(errors="replace").strip().splitlines()
-    return OURS.sub("", lines[-1])[-LAST_WORDS:] if lines else "it said nothing"
+    lines = [line for line in output.read().decode(errors="replace").splitlines() if line.strip()]
+    said = [line for line in lines if not NOISE.search(line)]
+    return OURS.sub("", said[-1])[-LAST_WORDS:] if said else "it said nothing: it may have been killed"
 
 
 def _free_port() -> int:

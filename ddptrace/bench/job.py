@@ -11,6 +11,8 @@ from typing import IO
 import torch
 import torch.distributed as dist
 
+from ddptrace.errors import DdptraceError
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
@@ -62,11 +64,18 @@ class Job:
 
 
 def _device(backend: str | None) -> torch.device:
+    """The GPU of this rank, where each has one. Raises DdptraceError for NCCL without."""
     local, local_ranks = (int(os.environ.get(name, default)) for name, default in _LOCAL)
-    if backend == "gloo" or not torch.cuda.is_available() or torch.cuda.device_count() < local_ranks:
+    seen = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    own = 0 if seen == 1 and "CUDA_VISIBLE_DEVICES" in os.environ else local  # a scheduler may show each rank its own
+    if backend == "nccl" and own >= seen:
+        raise DdptraceError(
+            f"nccl needs a GPU for each rank; {local_ranks} are here, and {seen} GPUs: --backend gloo"
+        )
+    if backend == "gloo" or own >= seen or (own == local and seen < local_ranks):
         return torch.device("cpu")
-    torch.cuda.set_device(local)
-    return torch.device("cuda", local)
+    torch.cuda.set_device(own)
+    return torch.device("cuda", own)
 
 
 _LOCAL = (("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "1"))

@@ -36,6 +36,7 @@ def record(job: Job, name: str, thing: Callable[[], None], steps: int = 6) -> Pa
         for _ in range(LEAD_STEPS + 1 + steps + 1):  # the last one ends the window
             thing()
             trace.step()
+    job.meet()  # a window's file is written when its rank leaves the trace: all of them are there now
     return run
 
 

@@ -21,6 +21,9 @@ def current_rank() -> int | None:
     """This process's rank; None where nobody has said (no process group yet and no RANK in the environment)."""
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank()
+    agent = _rpc_agent()
+    if agent is not None:
+        return int(agent.get_worker_info().id)
     rank = os.environ.get("RANK", "")
     return int(rank) if rank.isdigit() else None
 
@@ -69,7 +72,7 @@ def describe_versions() -> dict[str, str]:
 
 
 class Agreement:
-    """Rank 0's word to all ranks about one trace, through the process group's store: no collective is issued.
+    """Rank 0's word to all ranks about one trace, through the store they share: no collective is issued.
 
     `number` counts the traces of this process, which every rank must enter in the same order.
     """
@@ -106,6 +109,16 @@ class Agreement:
 
 
 def _store() -> Any:
-    if not (dist.is_available() and dist.is_initialized()):
+    """Through which the ranks can tell each other something: the process group's, or that of the RPC workers."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.distributed_c10d._get_default_store()
+    agent = _rpc_agent()
+    return None if agent is None else getattr(agent, "store", None)
+
+
+def _rpc_agent() -> Any:
+    """This process as an RPC worker; None while it is none."""
+    api = sys.modules.get("torch.distributed.rpc.api")
+    if api is None or not api._is_current_rpc_agent_set():
         return None
-    return dist.distributed_c10d._get_default_store()
+    return api._get_current_rpc_agent()

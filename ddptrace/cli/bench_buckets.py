@@ -10,7 +10,7 @@ from ddptrace.cli.bench_options import common, names, show, trained
 
 
 @click.command()
-@trained("--workload", "mlp", "resnet50")
+@trained("--workload", "convnet", "resnet50")
 @click.option("--reducer", type=click.Choice(["ddp", "bucketed"]), default="ddp", show_default=True)
 @click.option(
     "--caps", default="0,0.5,1,2,4,8,16,all", show_default=True, callback=names,

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import click
 
-from ddptrace.cli.bench_options import common, numbers, show
+from ddptrace.cli.bench_options import SIZE, common, numbers, show
 
 
 @click.command()
 @click.option("--groups", default="1,2,4,8", show_default=True, callback=numbers, help="How many at once.")
-@click.option("--mb", type=float, default=4, show_default=True, help="Size of one all-reduce.")
+@click.option("--mb", type=SIZE, default=4, show_default=True, help="Size of one all-reduce.")
 @click.option("--calls", type=click.IntRange(min=1), default=4, show_default=True, help="All-reduces in each group.")
 @click.option("--threads", default="1,2,4", show_default=True, callback=numbers, help="Gloo's, in each group, to try.")
 @click.option(

@@ -6,16 +6,14 @@ from pathlib import Path
 
 import click
 
-from ddptrace.cli.bench_options import common, names, show, trained
+from ddptrace.cli.bench_options import SIZE, common, names, show, trained
 
 
 @click.command()
 @trained("--workload", "gpt", "bert")
 @click.option("--reducer", type=click.Choice(["ddp", "bucketed"]), default="ddp", show_default=True)
 @click.option("--hooks", "asked", default="fp16,bf16,PowerSGD,quantization", show_default=True, callback=names)
-@click.option(
-    "--cap", type=click.FloatRange(min=0, min_open=True), default=4, show_default=True, help="Of buckets, in MiB."
-)
+@click.option("--cap", type=SIZE, default=4, show_default=True, help="Of buckets, in MiB.")
 @common("hooks")
 def hooks(
     workload: str, reducer: str, asked: tuple[str, ...], cap: float, ranks: tuple[int, ...], backend: str | None,

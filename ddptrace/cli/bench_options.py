@@ -5,23 +5,26 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 if TYPE_CHECKING:
     from ddptrace.bench.conduct import Options
 
+SIZE: Final = click.FloatRange(min=0, min_open=True, max=1e6)
+"""Of messages and buckets, in MB or MiB."""
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 HERE, PAPER, PRESET = "here", "paper", "ddptrace.preset"
 
 
-def common(name: str, ranks: str = "2") -> Callable[[Command], Command]:
+def common(name: str, ranks: str = "2", rounds: int = 7) -> Callable[[Command], Command]:
     """--ranks, --backend, --rounds, --steps, --warmup and --out. Under torchrun its ranks are used instead."""
     options = (
         click.option("--ranks", default=ranks, show_default=True, callback=numbers, help="Processes to start here."),
         click.option("--backend", type=click.Choice(["gloo", "nccl"]), help="[default: nccl if ranks have GPUs]"),
-        click.option("--rounds", type=click.IntRange(min=1), default=7, show_default=True, help="Interleaved repeats."),
+        click.option("--rounds", type=click.IntRange(min=1), default=rounds, show_default=True, help="Repeats."),
         click.option("--steps", type=click.IntRange(min=1), default=4, show_default=True, help="Timed in each round."),
         click.option("--warmup", type=click.IntRange(min=0), default=2, show_default=True, help="Untimed, before."),
         click.option(
@@ -62,7 +65,7 @@ def trained(flag: str, here: str, paper: str) -> Callable[[Command], Command]:
 
 def names(ctx: click.Context, parameter: click.Parameter, value: str) -> tuple[str, ...]:
     """A list as people type it: `1,5,25`."""
-    found = tuple(part.strip() for part in value.split(",") if part.strip())
+    found = tuple(dict.fromkeys(part.strip() for part in value.split(",") if part.strip()))
     if not found:
         raise click.BadParameter("give at least one, as in 1,2,4")
     return found

@@ -12,7 +12,7 @@ from ddptrace.cli.bench_options import common, names, show
 @click.command()
 @click.option("--workload", default="gpt", show_default=True, help="Model to train.")
 @click.option("--modes", callback=names, help="Some of those in the table.  [default: all]", default="all")
-@common("overhead")
+@common("overhead", rounds=20)
 def overhead(
     workload: str, modes: tuple[str, ...], ranks: tuple[int, ...], backend: str | None, rounds: int, steps: int,
     warmup: int, out: Path, as_json: bool,

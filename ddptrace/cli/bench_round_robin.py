@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ddptrace.cli.bench_options import common, numbers, show, trained
+from ddptrace.cli.bench_options import SIZE, common, numbers, show, trained
 
 
 @click.command("round-robin")
@@ -14,9 +14,7 @@ from ddptrace.cli.bench_options import common, numbers, show, trained
 @click.option(
     "--groups", default="1,3,5", show_default=True, callback=numbers, help="How many take turns; 1 is needed."
 )
-@click.option(
-    "--cap", type=click.FloatRange(min=0, min_open=True), default=1, show_default=True, help="Of buckets, in MiB."
-)
+@click.option("--cap", type=SIZE, default=1, show_default=True, help="Of buckets, in MiB.")
 @common("round-robin")
 def round_robin(
     workload: str, groups: tuple[int, ...], cap: float, ranks: tuple[int, ...], backend: str | None, rounds: int,

@@ -6,14 +6,12 @@ from pathlib import Path
 
 import click
 
-from ddptrace.cli.bench_options import common, show, trained
+from ddptrace.cli.bench_options import SIZE, common, show, trained
 
 
 @click.command()
 @trained("--workload", "gpt", "resnet50")
-@click.option(
-    "--cap", type=click.FloatRange(min=0, min_open=True), default=25, show_default=True, help="Of buckets, in MiB."
-)
+@click.option("--cap", type=SIZE, default=25, show_default=True, help="Of buckets, in MiB.")
 @common("scale", ranks="1,2,4")
 def scale(
     workload: str, cap: float, ranks: tuple[int, ...], backend: str | None, rounds: int, steps: int, warmup: int,

@@ -6,14 +6,12 @@ from pathlib import Path
 
 import click
 
-from ddptrace.cli.bench_options import common, show, trained
+from ddptrace.cli.bench_options import SIZE, common, show, trained
 
 
 @click.command()
 @trained("--workload", "gpt", "bert")
-@click.option(
-    "--cap", type=click.FloatRange(min=0, min_open=True), default=4, show_default=True, help="Of buckets, in MiB."
-)
+@click.option("--cap", type=SIZE, default=4, show_default=True, help="Of buckets, in MiB.")
 @common("unused")
 def unused(
     workload: str, cap: float, ranks: tuple[int, ...], backend: str | None, rounds: int, steps: int, warmup: int,

@@ -10,6 +10,11 @@ GRAPH_OF_GRADIENTS = (
     "second derivatives by torch.autograd.grad, or under no_sync()."
 )
 
+DROPS_DIFFER = (
+    "Ranks do not drop the same layers in this step; decide with `LayerDrop`, whose choices depend only on a shared "
+    "seed, the step and the layer."
+)
+
 
 def unfinished(rank: int, missing: Sequence[str]) -> str:
     """`missing`: names of the parameters that got no gradient."""

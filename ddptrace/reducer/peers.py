@@ -13,6 +13,8 @@ import contextlib
 import json
 import threading
 import time
+import zlib
+from collections.abc import Iterable
 from datetime import timedelta
 
 import torch
@@ -21,6 +23,7 @@ from torch._C import Future
 from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 
 from ddptrace.errors import DdptraceError
+from ddptrace.reducer.misuse import DROPS_DIFFER
 
 SLICE_S = 1.0
 
@@ -39,6 +42,8 @@ class Peers:
         self.ranks = dist.get_process_group_ranks(group)
         self.me = self.ranks[self.rank]  # as sentences name ranks: by their numbers among all
         self.forward = 0  # number of the forward that this rank is in
+        self.dropping = 0  # checksum of what it drops in it, 0 nothing
+        self._agreed_key = ""
         self._timeout_s = timeout_s
         self._on_host = device.type == "cpu"  # elsewhere a wait is the stream's, and the backend's watchdog bounds it
         store = PrefixStore(f"ddptrace/reducer/{group.group_name}", _get_default_store())
@@ -50,6 +55,25 @@ class Peers:
         with contextlib.suppress(RuntimeError):
             for forward in range(self.forward if since is None else since, self.forward + 1):
                 self._store.set(f"failed/{forward}", f"rank {self.me} said: {sentence}")
+
+    def agree_to_drop(self, indices: Iterable[int]) -> None:
+        """Return when all ranks leave the same parameters out of this backward; at once where this one leaves out none.
+
+        To be called before a bucket is sent: a backend may end the process where ranks send different ones. Raises
+        DdptraceError where ranks differ: here on one that drops, in its wait for a bucket on one that does not.
+        """
+        dropped = sorted(indices)
+        self.dropping = zlib.crc32(repr(dropped).encode()) if dropped else 0
+        if not dropped:
+            return
+        self._store.set(self._dropping_key(self.rank), str(self.dropping))
+        keys, begin = [self._dropping_key(rank) for rank in range(self.size)], time.monotonic()
+        while not self._are_set(keys):
+            self._look("what the ranks drop", begin)
+        self._refuse_other_drops()
+        if self._agreed_key:
+            self._store.delete_key(self._agreed_key)  # all are past it
+        self._agreed_key = self._dropping_key(self.rank)
 
     def gather(self, kind: str, mine: object) -> list[object]:
         """What every rank has to say under `kind`, by rank; JSON. Raises DdptraceError, naming who did not come."""
@@ -114,6 +138,7 @@ class Peers:
         note = self._note()
         if note:
             raise DdptraceError(f"Rank {self.me} waited for {what}, and {note}")
+        self._refuse_other_drops()
         if waited_s > self._timeout_s:
             raise DdptraceError(
                 f"Rank {self.me} waited {waited_s:.0f} s for {what} and gave up: another rank did not come "
@@ -130,6 +155,22 @@ class Peers:
             return self._store.get(key).decode() if self._store.check([key]) else ""
         except RuntimeError:  # the store lived in a process that is gone
             return "the process that holds the store is gone."
+
+    def _dropping_key(self, rank: int) -> str:
+        return f"dropping/{self.forward}/{rank}"
+
+    def _are_set(self, keys: list[str]) -> bool:
+        try:
+            self._store.wait(keys, timedelta(seconds=SLICE_S))
+        except RuntimeError:
+            return False
+        return True
+
+    def _refuse_other_drops(self) -> None:
+        """Raises DdptraceError where a rank is known to drop other layers in this forward than this one."""
+        for key in map(self._dropping_key, range(self.size)):
+            if self._store.check([key]) and int(self._store.get(key)) != self.dropping:
+                raise DdptraceError(DROPS_DIFFER)
 
     def _absent(self, keys: list[str]) -> str:
         try:

@@ -1,4 +1,4 @@
-"""A few numbers that the ranks compare at the start of a backward, beside the buckets: are we in the same step?
+"""A few numbers that the ranks compare at the end of a backward, behind the buckets: are we in the same step?
 
 Gradients of two different steps have the same shapes, so their mean is taken without a word. It happens when one rank
 skipped a batch, or caught an exception and went on:
@@ -9,13 +9,11 @@ skipped a batch, or caught an exception and went on:
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Iterable
-
 import torch
 import torch.distributed as dist
 
 from ddptrace.errors import DdptraceError
+from ddptrace.reducer.misuse import DROPS_DIFFER
 from ddptrace.reducer.peers import Peers
 
 EVERY_ON_DEVICE = 32
@@ -23,7 +21,10 @@ EVERY_ON_DEVICE = 32
 
 
 class Pulse:
-    """Sent with `send` when a backward begins, hidden behind it, and read with `read` when it ends."""
+    """Sent with `send` after the last bucket, when the processor has nothing else to do, and read with `read`.
+
+    At the start of a backward it would take a moment of the computation on every rank.
+    """
 
     __slots__ = ("_device", "_every", "_peers", "_sent")
 
@@ -32,11 +33,10 @@ class Pulse:
         self._every = 1 if device.type == "cpu" else EVERY_ON_DEVICE
         self._sent: tuple[dist.Work, torch.Tensor] | None = None
 
-    def send(self, backward: int, dropped: Iterable[int], *, wants_replan: bool) -> None:
+    def send(self, backward: int, *, wants_replan: bool) -> None:
         if backward % self._every:
             return
-        left_out = zlib.crc32(repr(sorted(dropped)).encode())
-        forward = self._peers.forward
+        left_out, forward = self._peers.dropping, self._peers.forward
         numbers = [forward, -forward, left_out, -left_out, int(wants_replan)]
         tensor = torch.tensor(numbers, dtype=torch.int64, device=self._device)
         work = dist.all_reduce(tensor, dist.ReduceOp.MAX, group=self._peers.group, async_op=True)
@@ -56,8 +56,5 @@ class Pulse:
                 "forward without a backward, or went on after an exception: do so on every rank or on none."
             )
         if most != -least:
-            raise DdptraceError(
-                "Ranks do not drop the same layers in this step; decide with `LayerDrop`, whose choices depend only on "
-                "a shared seed, the step and the layer."
-            )
+            raise DdptraceError(DROPS_DIFFER)
         return bool(wants_replan)

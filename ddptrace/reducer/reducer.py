@@ -141,17 +141,14 @@ class Reducer:
                 raise
 
     def _begin(self) -> None:
-        """The first gradient of a backward: tell the others where we are, and count what will not come."""
+        """The first gradient of a backward: tell the others what is dropped, and count what will not come."""
         self._backward += 1
         self._has_begun = True
         if torch.is_grad_enabled():
             raise DdptraceError(GRAPH_OF_GRADIENTS)
         self._divisor = None if self.sender.has_hook else self._ranks
         self._left_out = self._dropped - self._used
-        wants_replan = not self.sender.has_hook and self.layout.wants_replan
-        self._pulse.send(self._backward, self._left_out, wants_replan=wants_replan)
-        if self._left_out:  # this rank will send fewer buckets than one that drops nothing: compare before the first
-            self._replan_agreed |= self._pulse.read()
+        self._peers.agree_to_drop(self._left_out)
         for bucket in self.layout.buckets:
             bucket.is_skipped = self._left_out.issuperset(bucket.indices)
         for index in sorted(self._unused | self._dropped):  # of those dropped, some may have gradients of no_sync()
@@ -188,6 +185,8 @@ class Reducer:
         if self._next == len(buckets):
             if self._options.find_unused_parameters:
                 self._bitmap.send(index in self._used for index in range(len(self.parameters)))
+            wants_replan = not self.sender.has_hook and self.layout.wants_replan
+            self._pulse.send(self._backward, wants_replan=wants_replan)
             Variable._execution_engine.queue_callback(self.finish_grad_sync)
 
     def start_grad_sync(self, bucket: Bucket) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -31,12 +32,21 @@ def write_sheet(sheet: Sheet, data: Mapping[str, Any], folder: Path) -> None:
     """Write NAME.md, NAME.json (`data` beside the sheet) and NAME.html, each whole or not at all."""
     texts = {
         "md": markdown(sheet),
-        "json": json.dumps({"sheet": asdict(sheet), **data}, indent=1),
+        "json": json.dumps(_finite({"sheet": asdict(sheet), **data}), indent=1, allow_nan=False),
         "html": page(sheet),
     }
     for ending, text in texts.items():
         with whole_file(folder / f"{sheet.name}.{ending}") as file:
             file.write(text.encode("utf-8", "backslashreplace"))
+
+
+def _finite(value: Any) -> Any:
+    """The same without numbers that JSON does not have: they become null, as what was not measured is."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {name: _finite(one) for name, one in value.items()}
+    return [_finite(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def page(sheet: Sheet) -> str:
@@ -46,10 +56,11 @@ def page(sheet: Sheet) -> str:
     setup = " · ".join(f"{what} {value}" for what, value in sheet.setup)
     words = "".join(f"<p>{escape(sentence)}</p>" for sentence in sheet.words)
     body = (f"<header><h1>{escape(sheet.title)}</h1><p class='sub'>{escape(setup)}</p></header>", words)
+    drawn = script_json(_finite([asdict(one) for one in figures]))
     return (
         HEAD.format(policy=POLICY, style=asset("report.css")).replace("ddptrace report", escape(sheet.title), 1)
         + "\n".join([*body, *charts, *map(_grid, sheet.grids)])
-        + TAIL.format(plotly=plotly_js(), figures=script_json([asdict(f) for f in figures]), script=asset("report.js"))
+        + TAIL.format(plotly=plotly_js(), figures=drawn, script=asset("report.js"))
     )
 
 

@@ -16,6 +16,9 @@ from tests.launch import environment
 CAPS = ("0", "4", "all")
 
 
+MLP = ("--workload", "mlp")
+
+
 def run(*words: object, launcher: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, *launcher, "-m", "ddptrace", "bench", "buckets", *map(str, words)]
     return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=180, check=False)
@@ -24,7 +27,7 @@ def run(*words: object, launcher: tuple[str, ...] = ()) -> subprocess.CompletedP
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("buckets")
-    done = run("--caps", ",".join(CAPS), "--rounds", 2, "--steps", 2, "--out", out)
+    done = run(*MLP, "--caps", ",".join(CAPS), "--rounds", 2, "--steps", 2, "--out", out)
     assert done.returncode == 0, done.stderr
     assert "round 2 of 2" in done.stderr and "USDT" not in done.stderr
     assert done.stdout == (out / "buckets.md").read_text() + "\n"
@@ -64,7 +67,7 @@ def test_the_page_asks_for_nothing_and_shows_the_table(swept: Path) -> None:
 
 def test_ranks_that_torchrun_started_measure_together_and_one_of_them_shows(tmp_path: Path) -> None:
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
-    done = run("--caps", "all", "--rounds", 1, "--steps", 1, "--out", tmp_path, launcher=launcher)
+    done = run(*MLP, "--caps", "all", "--rounds", 1, "--steps", 1, "--out", tmp_path, launcher=launcher)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("# Step time over bucket cap") == 1
     assert len(ddptrace.analyze(tmp_path / "runs" / "cap-all").ranks) == 2
@@ -85,6 +88,6 @@ def test_a_mistake_is_one_sentence(words: tuple[str, ...], sentence: str, tmp_pa
 
 def test_a_rank_that_fails_ends_the_benchmark_with_what_it_said(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file where the traced runs are to be")
-    done = run("--caps", "all", "--rounds", 1, "--steps", 1, "--out", tmp_path)
+    done = run(*MLP, "--caps", "all", "--rounds", 1, "--steps", 1, "--out", tmp_path)
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert "rank 0 of 2 failed" in done.stderr or "rank 1 of 2 failed" in done.stderr

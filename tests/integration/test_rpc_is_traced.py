@@ -292,3 +292,9 @@ def test_a_hook_that_breaks_is_told_once_and_calls_go_on(
         finally:
             rpc.shutdown()
     assert [finding.code for finding in read_run(tmp_path / "run").findings] == ["surface-failed"]
+
+
+def test_workers_without_a_process_group_agree_on_one_run(folder: Path, result: Result) -> None:
+    assert "other-run" not in {finding.code for finding in result.findings}
+    told_by = {json.loads(path.read_text())["run_id"] for path in (folder / "traced" / "run").glob("rank-*/meta.json")}
+    assert told_by == {result.run_id}

@@ -5,12 +5,14 @@ Cap 0 sends every gradient alone, as soon as it is ready; "all" sends all of the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from ddptrace.bench.statistics import Spread
 from ddptrace.bench.timing import Repeats, interleaved, spread
+from ddptrace.bench.training import only_one
 from ddptrace.bench.workloads import nbytes, workload
 from ddptrace.errors import DdptraceError
 from ddptrace.render.sheet import Chart, Grid, Line, Sheet
@@ -29,12 +31,13 @@ class Options:
 
     ranks: tuple[int, ...] = (2,)
     backend: str | None = None
-    workload: str = "mlp"
+    workload: str = "convnet"
     reducer: str = "ddp"
     caps_mb: tuple[str, ...] = ("0", "0.5", "1", "2", "4", "8", "16", ONE_BUCKET)
     repeats: Repeats = field(default_factory=Repeats)
 
     def __post_init__(self) -> None:
+        only_one(self.ranks)
         workload(self.workload)
         _caps(self.caps_mb)
 
@@ -56,9 +59,12 @@ def measure(job: Job, options: Options) -> dict[str, Any]:
 def _caps(asked: Sequence[str]) -> dict[str, float]:
     """MiB by name. Raises DdptraceError for what is no cap."""
     try:
-        return {cap: CAPS_MIB.get(cap) or float(cap) for cap in asked}
+        caps = {cap: CAPS_MIB.get(cap) or float(cap) for cap in asked}
     except ValueError:
-        raise DdptraceError(f'a cap is a number of MiB, 0 or "all", and {", ".join(asked)} are not') from None
+        caps = {"": -1.0}
+    if not all(0 < cap < math.inf for cap in caps.values()):
+        raise DdptraceError(f'a cap is a number of MiB, 0 or "all", and {", ".join(asked)} are not')
+    return dict(sorted(caps.items(), key=lambda item: item[1]))
 
 
 def sheet(options: Options, measured: list[dict[str, Any]]) -> Sheet:
@@ -85,12 +91,18 @@ def _row(cap: str, time: Spread, true: dict[str, Any]) -> tuple[str, ...]:
 def _words(spreads: dict[str, Spread], best: str) -> str:
     """Which cap is best, and whether the curve is a U: both of its ends above the best beyond their intervals."""
     ends = [cap for cap in (next(iter(spreads)), list(spreads)[-1]) if cap != best]
-    above = {cap: spreads[cap].median / spreads[best].median for cap in ends}
-    beside = " and ".join(f"{ratio:.2f} times as long at {cap}" for cap, ratio in above.items())
-    clear = len(ends) == 2 and all(spreads[cap].low > spreads[best].high for cap in ends)
-    shape = "a U-curve with its minimum inside" if clear else "no clear U: the ends are not beyond the noise"
+    above = (f", {spreads[cap].median / spreads[best].median:.2f} times as long at {cap}" for cap in ends)
     found = f"The best of {counted(len(spreads), 'cap')} is {best}: a step takes {millis(spreads[best].median)} ms"
-    return f"{found}, {beside}; {shape}."
+    return f"{found}{''.join(above)}; {_shape(spreads, best, ends)}."
+
+
+def _shape(spreads: dict[str, Spread], best: str, ends: list[str]) -> str:
+    if len(spreads) < 3:
+        return "fewer than three caps tell no curve"
+    if len(ends) < 2:
+        return "the minimum is at an end of what was measured: beyond it may be a better one"
+    beyond = all(spreads[cap].low > spreads[best].high for cap in ends)
+    return "a U-curve with its minimum inside" if beyond else "no clear U: its ends are not both beyond the noise"
 
 
 def _charts(one: dict[str, Any], spreads: dict[str, Spread]) -> tuple[Chart, ...]:

@@ -144,7 +144,6 @@ def _exec_ns(job: Job, name: str, calls: Mapping[int, Call], call_ns: Mapping[in
             job.finish()
 
     run = record(job, f"{name}-{job.ranks}-ranks", step, TRACED_STEPS)
-    job.meet()
     return exec_times(run, name, sizes) if job.rank == 0 else {}
 
 

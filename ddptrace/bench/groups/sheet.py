@@ -103,8 +103,10 @@ def _alike(each: Measured, swept: Sequence[Measured]) -> list[Measured]:
 
 
 def _verdict(each: Measured, swept: Sequence[Measured]) -> Verdict:
-    """Against the fewest groups of the same shape and mode; the most bytes of any arrangement of the shape."""
-    most = max(other.point.bytes_per_s for other in swept if other.shape == each.shape)
+    """Against the fewest groups of the same shape and mode; the most bytes of any other arrangement of the shape, since
+    a rate that still grows is not at its ceiling."""
+    others = (other.point.bytes_per_s for other in swept if other.shape == each.shape and other is not each)
+    most = max(others, default=each.point.bytes_per_s)
     return verdict(_alike(each, swept)[0].point, each.point, most)
 
 

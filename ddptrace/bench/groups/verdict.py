@@ -113,7 +113,8 @@ def _cause(growth: float, factors: tuple[float, float] | None, after: Point, mos
     if after.saturated:
         return Cause.CORES
     idle = after.on_gpu or after.cpu_ratio < IDLE
-    return Cause.WIRE if idle and after.bytes_per_s >= CEILING * most_bytes_per_s else Cause.OPEN
+    at_ceiling = CEILING * most_bytes_per_s <= after.bytes_per_s <= most_bytes_per_s / CEILING
+    return Cause.WIRE if idle and at_ceiling else Cause.OPEN
 
 
 def _explain(growth: float, factors: tuple[float, float]) -> bool:

@@ -1,7 +1,7 @@
 """What single instruments cost, from which the share of any step can be added up.
 
-Each is measured as the difference of the same loop with and without a trace, on a process group of one rank that waits
-for nobody, best of several: what other programs do can only add.
+Each is measured as the difference of the same loop with and without a trace, on a Gloo group of one rank that waits for
+nobody, best of several: what other programs do can only add.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Costs:
 
 def costs(job: Job) -> Costs:
     """Collective: rank 0 measures, the others keep its traces company."""
-    alone = dist.new_group([0])
+    alone = dist.new_group([0], backend="gloo")
     small, stamped = (_collectives(job, alone, nbytes) for nbytes in (SMALL_NBYTES, STAMPED_NBYTES))
     return Costs(record_ns(), small, stamped, _parameters(job, alone))
 

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 from ddptrace.bench.overhead.costs import Costs, costs
 from ddptrace.bench.statistics import Spread
 from ddptrace.bench.timing import Repeats, interleaved, ratio, spread
+from ddptrace.bench.training import only_one
+from ddptrace.bench.workloads import workload
 from ddptrace.errors import DdptraceError
 from ddptrace.render.sheet import Chart, Grid, Line, Sheet
 from ddptrace.render.words import millis
@@ -48,6 +50,8 @@ class Options:
     repeats: Repeats = field(default_factory=lambda: Repeats(rounds=20))
 
     def __post_init__(self) -> None:
+        only_one(self.ranks)
+        workload(self.workload)
         unknown = [mode for mode in self.modes if mode not in MODES]
         if unknown:
             raise DdptraceError(f"no mode is called {unknown[0]!r}; there are: {', '.join(MODES)}")
@@ -68,7 +72,6 @@ def _steps(job: Job, name: str, modes: tuple[str, ...]) -> dict[str, Callable[[]
 
     from ddptrace.bench.strategies import stock_ddp
     from ddptrace.bench.training import Trainee
-    from ddptrace.bench.workloads import workload
 
     plain = Trainee(job, workload(name), stock_ddp(CAP_MB))
     steps = dict.fromkeys(modes, plain.step)
@@ -137,12 +140,10 @@ def _words(ratios: dict[str, Spread]) -> list[str]:
     if ON not in ratios or NULL not in ratios:
         return []
     on, null = ratios[ON], ratios[NULL]
-    half = (null.high - null.low) / 2
+    off = max(abs(null.low - 1), abs(null.high - 1))
     told = f"Always-on tracing makes a step {on.median:.4f} times as long, at most {on.high:.4f} (95 %)."
-    noise = f"The null control's interval is ± {100 * half:.2f} % around {null.median:.4f}"
-    enough = (
-        "." if half <= 0.005 else ": too wide to tell half a percent; measure more rounds, or on a quieter machine."
-    )
+    noise = f"The null control reaches {100 * off:.2f} % from 1 ({null.low:.4f} .. {null.high:.4f})"
+    enough = "." if off <= 0.005 else ": half a percent cannot be told; measure more rounds, or on a quieter machine."
     return [told, noise + enough]
 
 

@@ -1,0 +1,111 @@
+"""What the conductor of all benchmarks adds to each: doubt, evidence, and the reason why a rank failed."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ddptrace.bench import conduct
+from ddptrace.bench.buckets.experiment import Options, sheet
+from ddptrace.bench.statistics import ROUNDS_SURE
+from ddptrace.bench.timing import Repeats
+from ddptrace.errors import DdptraceError
+from ddptrace.render.sheet import Sheet
+from ddptrace.render.sheet_page import write_sheet
+
+PLAIN = Sheet("name", "title", (), ("A sentence.",), ())
+
+
+def options(rounds: int) -> Options:
+    return Options(repeats=Repeats(rounds=rounds))
+
+
+@pytest.mark.parametrize(("rounds", "told"), [(1, True), (ROUNDS_SURE - 1, True), (ROUNDS_SURE, False)])
+def test_too_few_rounds_are_told(rounds: int, told: bool) -> None:
+    words = conduct._with_doubt(PLAIN, options(rounds)).words
+    assert words[:1] == PLAIN.words and any("proves no difference" in word for word in words) is told
+
+
+def test_what_executions_rest_on_is_told_once() -> None:
+    measured = [{"traced": {"a": {"evidence": "backend"}, "b": {"evidence": "callback"}}}, {"traced": {}}]
+    (told,) = conduct._with_evidence(PLAIN, measured).setup
+    assert told[0] == "executions from" and "profiler window" in told[1] and "approximate" in told[1]
+    said = replace(PLAIN, setup=(("executions from", "elsewhere"),))
+    assert conduct._with_evidence(said, measured) == said
+    assert conduct._with_evidence(PLAIN, [{}]) == PLAIN
+
+
+def failing(folder: Path, program: str) -> str:
+    with pytest.raises(DdptraceError) as raised:
+        conduct._run_ranks(2, [sys.executable, "-c", program], folder)
+    return str(raised.value)
+
+
+def test_a_rank_that_fails_ends_the_others_and_its_own_words_are_told(tmp_path: Path) -> None:
+    program = (
+        "import os, sys, time\n"
+        f"open(r'{tmp_path}/' + os.environ['RANK'] + '.pid', 'w').write(str(os.getpid()))\n"
+        "if os.environ['RANK'] == '0': time.sleep(60)\n"
+        f"while not os.path.exists(r'{tmp_path}/0.pid'): time.sleep(0.01)\n"
+        "time.sleep(0.1)\n"
+        "print('[rank1]: ddptrace.errors.DdptraceError: a sentence', file=sys.stderr)\n"
+        "print('[rank1]:[W1121 12:00:00.000 ProcessGroup.cpp:1] a warning of torch', file=sys.stderr)\n"
+        "sys.exit(1)"
+    )
+    begin = time.monotonic()
+    said = failing(tmp_path, program)
+    assert time.monotonic() - begin < 30
+    assert said == f"rank 1 of 2 failed: a sentence (all it said: {tmp_path / 'rank-1.log'})"
+    other = int((tmp_path / "0.pid").read_text())
+    with pytest.raises(ProcessLookupError):
+        os.kill(other, 0)
+
+
+def test_a_rank_that_is_killed_without_a_word_is_told(tmp_path: Path) -> None:
+    assert "it may have been killed" in failing(tmp_path, "import os; os.kill(os.getpid(), 9)")
+
+
+def test_what_is_not_finite_becomes_null_in_the_file(tmp_path: Path) -> None:
+    write_sheet(PLAIN, {"measured": [{"loss": float("nan"), "error": [float("inf"), 1.5]}]}, tmp_path)
+
+    def refuse(token: str) -> None:
+        raise AssertionError(token)
+
+    found = json.loads((tmp_path / "name.json").read_text(), parse_constant=refuse)
+    assert found["measured"] == [{"loss": None, "error": [None, 1.5]}]
+
+
+def curve(**ms: tuple[int, ...]) -> str:
+    times = {cap.removeprefix("c"): [[value * 10**6] for value in values] for cap, values in ms.items()}
+    true = {"comm_ns": 1, "hidden_ns": 1, "exposed_ns": 0, "overlap_ratio": 1.0, "evidence": "backend"}
+    one = {"setup": {}, "nbytes": 1, "times_ns": times, "traced": {f"cap-{cap}": true for cap in times}}
+    return sheet(Options(caps_mb=tuple(times)), [one]).words[0]
+
+
+def test_the_best_cap_and_how_far_the_ends_lie_above_it_are_told() -> None:
+    found = curve(c0=(30,) * 6, c1=(10,) * 6, call=(20,) * 6)
+    assert "is 1: a step takes 10.0 ms, 3.00 times as long at 0, 2.00 times as long at all; a U-curve" in found
+
+
+@pytest.mark.parametrize(
+    ("ms", "said"),
+    [
+        ({"c0": (12, 9) * 3, "c1": (10,) * 6, "call": (20,) * 6}, "its ends are not both beyond the noise."),
+        ({"c0": (30,) * 6, "c1": (20,) * 6, "call": (10,) * 6}, "the minimum is at an end of what was measured"),
+        ({"c1": (30,) * 6}, "fewer than three caps tell no curve."),
+    ],
+)
+def test_what_is_no_u_is_not_called_one(ms: dict[str, tuple[int, ...]], said: str) -> None:
+    assert said in curve(**ms)
+
+
+@pytest.mark.parametrize("caps", [("x",), ("-1",), ("nan",), ("inf",)])
+def test_what_is_no_cap_is_refused(caps: tuple[str, ...]) -> None:
+    with pytest.raises(DdptraceError, match="a cap is a number of MiB"):
+        Options(caps_mb=caps)
