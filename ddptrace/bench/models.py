@@ -58,7 +58,7 @@ class Residual(nn.Module):
         layers: list[nn.Module] = []
         inside, stride = channels, 1
         for conv in path:
-            layers += [*_normed(inside, conv), nn.ReLU(inplace=True)]
+            layers += [*_normed(inside, conv), nn.ReLU()]
             inside, stride = conv.channels, stride * conv.stride
         self.path = nn.Sequential(*layers[:-1])
         same = inside == channels and stride == 1
@@ -88,7 +88,7 @@ class ResNet(nn.Module):
 
 def stem(conv: Conv, *pooling: nn.Module) -> nn.Module:
     """What takes pictures in: a convolution over their three colours."""
-    return nn.Sequential(*_normed(3, conv), nn.ReLU(inplace=True), *pooling)
+    return nn.Sequential(*_normed(3, conv), nn.ReLU(), *pooling)
 
 
 def convnet() -> ResNet:
