@@ -132,6 +132,10 @@ class RpcFlag(enum.IntFlag):
     NATIVE = 4  # a builtin operator or TorchScript: the callee runs it without Python
 
 
+CALL_BITS: Final = 48
+"""Low bits of a call id: the caller's own count. Above them is the caller's worker id."""
+
+
 class Phase(enum.IntEnum):
     DATA = 1
     FORWARD = 2

@@ -167,11 +167,12 @@ class _ReadyTimes:
         """Whether the reducer took part in the backward, as far as anything was seen."""
         return key in self._ready or not self._ready
 
-    def used(self, reducer: int, backwards: Iterable[int]) -> Ints:
+    def used(self, reducer: int, backwards: range) -> Ints:
         """The parameters whose gradients were accumulated in these backwards, some more than once."""
-        seen = [
-            self._ready[reducer, backward].parameters for backward in backwards if (reducer, backward) in self._ready
-        ]
+        asked: Iterable[int] = backwards
+        if len(backwards) > len(self._ready):  # damaged records may name the billionth backward
+            asked = sorted(backward for one, backward in self._ready if one == reducer and backward in backwards)
+        seen = [self._ready[reducer, backward].parameters for backward in asked if (reducer, backward) in self._ready]
         return np.concatenate([np.zeros(0, np.int64), *seen])
 
     def of(self, key: Key, plan: Plan, index: int) -> Span:

@@ -12,6 +12,7 @@ import numpy as np
 from ddptrace.analysis.tables import RpcPairRow, RpcRow
 from ddptrace.analysis.view import View
 from ddptrace.load.tables import RankRpc, RpcCall, RpcRun
+from ddptrace.schema import CALL_BITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +44,11 @@ def rank_calls(view: View) -> RankCalls:
 
 def rpc_rows(ranks: Sequence[RankCalls]) -> list[RpcRow]:
     """One row per call, and one per run whose call nobody recorded; in time order."""
-    homes = {name: rank.rank for rank in ranks for name in rank.rpc.workers}
+    homes = {name: rank.rank for rank in ranks for _, name in rank.rpc.workers}
     served: dict[int, _Served] = {}
     strangers = []
     for rank in ranks:
-        worker = rank.rpc.workers[-1] if rank.rpc.workers else None
+        worker = rank.rpc.workers[-1][1] if rank.rpc.workers else None
         for run in rank.rpc.runs:
             one = _Served(rank.rank, worker, run)
             if run.call is None:
@@ -96,10 +97,11 @@ def _run_alone(served: _Served, homes: Mapping[str, int]) -> RpcRow:
 
 
 def _caller(rank: RankCalls, call: RpcCall, run: RpcRun | None) -> str | None:
-    """A process that shut RPC down and joined anew has several names: the callee knows which one it was."""
+    """A process that shut RPC down and joined anew has several names: the callee knows which one it was, and the call's
+    id, unless the worker's was the same."""
     if run is not None and run.caller is not None:
         return run.caller
-    return rank.rpc.workers[-1] if rank.rpc.workers else None
+    return dict(rank.rpc.workers).get(call.id >> CALL_BITS)
 
 
 def _argument_gradients(call: RpcCall, run: RpcRun | None) -> tuple[int | None, bool]:

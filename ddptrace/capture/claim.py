@@ -68,20 +68,20 @@ class Claim:
         return answer["refused"] or None
 
     def agree(self, note: Note) -> None:
-        """Agree with rank 0, where there was no process group at the start. Tried now and then, not waiting."""
-        if self._agreed:
-            return
+        """Agree with rank 0, where there was nothing to agree through at the start. Tried now and then, not waiting."""
+        before = self._agreed
         if self.rank == 0:
-            self._agreed = self._agreement.publish(self.run_id, None)
-        else:
+            self._agreed = self._agreement.publish(self.run_id, None)  # also where there is another store by now
+        elif not before:
             refused = self._take(self._agreement.learn(wait=False))
             if refused is not None:
                 note("refused", refused)
-        if self._agreed:
+        if self._agreed and not before:
             self.write_meta(note)
 
     def settle(self, note: Note, *, final: bool = False) -> None:
         """Name a folder that was claimed without a rank, once it is known; in the end without any it is rank 0."""
+        self._see_world()
         rank = identity.current_rank()
         if self.rank is not None or (rank is None and not final):
             if final:
@@ -94,9 +94,13 @@ class Claim:
         except (RunDirectoryError, OSError) as error:
             note("no-rank", str(error))
 
+    def _see_world(self) -> None:
+        """The largest world counts: of several, and also where it is gone in the end."""
+        self._world_size = max(identity.current_world_size() or 0, self._world_size or 0) or None
+
     def write_meta(self, note: Note) -> None:
         """Write what is known by now of this rank, and if it is rank 0 of the run."""
-        self._world_size = identity.current_world_size() or self._world_size  # its group may be gone in the end
+        self._see_world()
         world = self._world_size or (1 if self.rank == 0 else None)
         common = {"schema": SCHEMA_VERSION, "run_id": self.run_id, "world_size": world, "job": self._job}
         try:

@@ -7,32 +7,38 @@ import os
 import platform
 import socket
 import sys
-from datetime import timedelta
+import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 import torch.distributed as dist
 
-ANSWER_TIMEOUT = timedelta(seconds=10)
+ANSWER_TIMEOUT_S: Final = 10.0
+ASK_AGAIN_S: Final = 0.02
 
 
 def current_rank() -> int | None:
-    """This process's rank; None where nobody has said (no process group yet and no RANK in the environment)."""
-    if dist.is_available() and dist.is_initialized():
-        return dist.get_rank()
-    agent = _rpc_agent()
-    if agent is not None:
-        return int(agent.get_worker_info().id)
-    rank = os.environ.get("RANK", "")
-    return int(rank) if rank.isdigit() else None
+    """This process's rank in the largest world that knows it: of a job with parameter servers a process group may hold
+    only the trainers. None where nobody has said (no process group, no RPC and no RANK in the environment yet)."""
+    said = [(size, rank) for size, rank in _places() if rank is not None]
+    return max(said, key=lambda place: place[0])[1] if said else None
 
 
 def current_world_size() -> int | None:
+    return max((size for size, _ in _places()), default=0) or None
+
+
+def _places() -> Iterator[tuple[int, int | None]]:
+    """World sizes (0 unknown) and this process's rank in each; of equally large ones the first counts."""
     if dist.is_available() and dist.is_initialized():
-        return dist.get_world_size()
-    size = os.environ.get("WORLD_SIZE", "")
-    return int(size) if size.isdigit() else None
+        yield dist.get_world_size(), dist.get_rank()
+    agent = _rpc_agent()
+    if agent is not None:
+        yield len(agent.get_worker_infos()), int(agent.get_worker_info().id)
+    size, rank = (os.environ.get(name, "") for name in ("WORLD_SIZE", "RANK"))
+    yield int(size) if size.isdigit() else 0, int(rank) if rank.isdigit() else None
 
 
 def attempt() -> int:
@@ -72,48 +78,52 @@ def describe_versions() -> dict[str, str]:
 
 
 class Agreement:
-    """Rank 0's word to all ranks about one trace, through the store they share: no collective is issued.
+    """Rank 0's word to all ranks about one trace, through the stores they share: no collective is issued.
 
     `number` counts the traces of this process, which every rank must enter in the same order.
     """
 
     def __init__(self, number: int) -> None:
         self._key = f"ddptrace/{attempt()}/{number}"
+        self._told: set[str] = set()
 
     def publish(self, run_id: str, refused: str | None) -> bool:
-        """Rank 0 tells the run id, or why the directory is refused. False where there is no process group, or none any
-        more."""
-        store = _store()
-        if store is None:
-            return False
-        try:
-            store.set(self._key, json.dumps({"run_id": run_id, "refused": refused}))
-        except RuntimeError:
-            return False
-        return True
+        """Rank 0 tells the run id, or why the directory is refused, once in every store that there is by now: not every
+        rank has the same. False while there was none."""
+        for name, store in _stores().items():
+            if name not in self._told:
+                try:
+                    store.set(self._key, json.dumps({"run_id": run_id, "refused": refused}))
+                except RuntimeError:  # it is gone
+                    continue
+                self._told.add(name)
+        return bool(self._told)
 
     def learn(self, *, wait: bool) -> dict[str, Any] | None:
-        """What rank 0 said; None where it has not spoken yet (after `ANSWER_TIMEOUT`, if `wait`)."""
-        store = _store()
-        if store is None:
-            return None
-        try:
-            if wait:
-                store.wait([self._key], ANSWER_TIMEOUT)
-            elif not store.check([self._key]):
-                return None
-            answer: dict[str, Any] = json.loads(store.get(self._key))
-        except (RuntimeError, ValueError):  # nobody answered in time, or the store is gone with its rank
-            return None
-        return answer
+        """What rank 0 said; None where it has not spoken yet (after `ANSWER_TIMEOUT_S`, if `wait`)."""
+        stores = list(_stores().values())
+        until = time.monotonic() + (ANSWER_TIMEOUT_S if wait else 0)
+        while stores:
+            for store in tuple(stores):
+                try:
+                    if store.check([self._key]):
+                        answer: dict[str, Any] = json.loads(store.get(self._key))
+                        return answer
+                except (RuntimeError, ValueError):  # it is gone with its rank
+                    stores.remove(store)
+            if time.monotonic() >= until:
+                break
+            time.sleep(ASK_AGAIN_S)
+        return None
 
 
-def _store() -> Any:
-    """Through which the ranks can tell each other something: the process group's, or that of the RPC workers."""
-    if dist.is_available() and dist.is_initialized():
-        return dist.distributed_c10d._get_default_store()
+def _stores() -> dict[str, Any]:
+    """Through which the ranks can tell each other something: those of the RPC workers and of the process group."""
     agent = _rpc_agent()
-    return None if agent is None else getattr(agent, "store", None)
+    found = {"rpc": getattr(agent, "store", None)}
+    if dist.is_available() and dist.is_initialized():
+        found["group"] = dist.distributed_c10d._get_default_store()
+    return {name: store for name, store in found.items() if store is not None}
 
 
 def _rpc_agent() -> Any:

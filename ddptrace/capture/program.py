@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable
 from types import FrameType
@@ -18,6 +19,14 @@ from ddptrace.capture.surface import Patches, Surface
 _now = time.perf_counter_ns
 
 
+class _Updates(threading.local):
+    """Of one thread: each may train a model of its own."""
+
+    def __init__(self) -> None:
+        self.running: list[object] = []  # optimizers (or scalers) whose step is running, outermost first
+        self.begin = 0
+
+
 class Program:
     """Tells a `StepFinder` what the training program does. `on_root` is handed each outermost module before it runs,
     `on_backward_begin` and `on_backward_end` are called around each outermost backward, the latter with its ordinal."""
@@ -28,8 +37,7 @@ class Program:
         self.on_backward_end: list[Callable[[int], None]] = []
         self._steps = steps
         self._surface = surface
-        self._updating: list[object] = []  # optimizers (or scalers) whose step is running, outermost first
-        self._update_begin = 0
+        self._updates = _Updates()
         self._handles: list[Any] = []
 
     def install(self, patches: Patches) -> None:
@@ -38,8 +46,8 @@ class Program:
         patches.replace(torch.amp.GradScaler, "step", self._scaler_step)
         patches.replace(_BaseDataLoaderIter, "__next__", self._next_batch)
         self._handles = [
-            register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: self._update_begins(optimizer)),
-            register_optimizer_step_post_hook(lambda optimizer, args, kwargs: self._update_ends(optimizer)),
+            register_optimizer_step_pre_hook(lambda one, args, kwargs: self._surface.call(self._update_begins, one)),
+            register_optimizer_step_post_hook(lambda one, args, kwargs: self._surface.call(self._update_ends, one)),
         ]
 
     def uninstall(self) -> None:
@@ -80,11 +88,11 @@ class Program:
         """A scaler that finds an overflow skips the optimizer's step, which is an update of its own kind."""
 
         def step(scaler: Any, /, *args: Any, **kwargs: Any) -> Any:
-            self._update_begins(scaler)
+            self._surface.call(self._update_begins, scaler)
             try:
                 return original(scaler, *args, **kwargs)
             finally:
-                self._update_ends(scaler)
+                self._surface.call(self._update_ends, scaler)
 
         return step
 
@@ -131,17 +139,19 @@ class Program:
 
     def _update_begins(self, optimizer: object) -> None:
         """Only the outermost counts, unless an exception has ended it: torch tells of no such end."""
-        if self._updating and not _is_stepping(self._updating[0]):
-            self._updating.clear()
-        if not self._updating:
-            self._update_begin = _now()
-        self._updating.append(optimizer)
+        updates = self._updates
+        if updates.running and not _is_stepping(updates.running[0]):
+            updates.running.clear()
+        if not updates.running:
+            updates.begin = _now()
+        updates.running.append(optimizer)
 
     def _update_ends(self, optimizer: object) -> None:
-        while self._updating and self._updating.pop() is not optimizer:
+        updates = self._updates
+        while updates.running and updates.running.pop() is not optimizer:
             pass
-        if not self._updating:
-            self._surface.call(self._steps.update_ends, self._update_begin)
+        if not updates.running:
+            self._steps.update_ends(updates.begin)
 
 
 OPTIMIZER_STEP = "Optimizer.profile_hook_step.<locals>.wrapper"  # torch's own frame around every optimizer's step

@@ -23,7 +23,7 @@ from torch.distributed.rpc.internal import PythonUDF, RPCExecMode
 
 from ddptrace.capture.rpc_callee import Callee, function_name, is_internal
 from ddptrace.capture.rpc_messages import Messages, Received
-from ddptrace.capture.rpc_wire import STAMP_NBYTES, Stamp, gradient_nbytes, stamped, tensors_in, wire_nbytes
+from ddptrace.capture.rpc_wire import STAMP_NBYTES, Stamp, gradient_nbytes, read_stamp, stamped, tensors_in, wire_nbytes
 from ddptrace.capture.rpc_workers import Workers
 from ddptrace.capture.surface import Patches, Surface
 from ddptrace.record import Recorder
@@ -39,6 +39,9 @@ BLIND_SPOTS: Final = (
     "gradients of arguments where the callee is not traced or runs no Python: inferred from the arguments",
     "the phase of a distributed backward whose name was imported before the trace",
 )
+
+
+_counts = itertools.count(1)  # of the process, not of one trace: a callee may be traced longer than its caller
 
 
 class Call(NamedTuple):
@@ -57,15 +60,16 @@ class _Thread(threading.local):
 
 
 class RpcWatch:
-    """Records RPC and RPC_DONE, and has `Callee` record the other side."""
+    """Records RPC and RPC_DONE, and has `Callee` record the other side. `settle` is called when the workers part: the
+    last time that they can tell each other anything."""
 
-    def __init__(self, recorder: Recorder, surface: Surface) -> None:
+    def __init__(self, recorder: Recorder, surface: Surface, settle: Callable[[], None]) -> None:
         self._recorder = recorder
         self._surface = surface
+        self._settle = settle
         self._workers = Workers(recorder)
         self._messages = Messages(recorder, surface)
         self._callee = Callee(recorder, surface, self._workers, self._messages)
-        self._counts = itertools.count(1)
         self._thread = _Thread()
 
     def install(self, patches: Patches) -> None:
@@ -73,6 +77,7 @@ class RpcWatch:
         patches.replace(pickler, "serialize", self._serialize)
         patches.replace(pickler, "deserialize", self._deserialize)
         patches.replace(internal, "_get_current_rpc_agent", self._callee.raised)
+        patches.replace(api, "_wait_all_workers", self._parting)
         patches.replace(api, "_invoke_rpc", self._invoke_rpc)
         for name in ("python_udf", "builtin", "torchscript"):
             patches.replace(api, f"_invoke_rpc_{name}", self._invoker(None, native=name != "python_udf"))
@@ -80,12 +85,24 @@ class RpcWatch:
         for name, op in REFERENCE_OPS.items():
             patches.replace(PyRRef, name, self._blocking(op))
 
+    def _parting(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def _wait_all_workers(*args: Any, **kwargs: Any) -> Any:
+            self._surface.call(self._settle)
+            return original(*args, **kwargs)
+
+        return _wait_all_workers
+
     # Messages --------------------------------------------------------------------------------------------------------
 
     def _serialize(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def serialize(pickler: Any, obj: Any) -> Any:
             begin = _now()
-            out = original(pickler, obj)
+            try:
+                out = original(pickler, obj)
+            except BaseException:
+                if not isinstance(obj, PythonUDF):
+                    self._surface.call(self._callee.unanswerable)
+                raise
             self._surface.call(self._serialized, begin, obj, out)
             return out
 
@@ -102,10 +119,15 @@ class RpcWatch:
             value = original(pickler, payload, tensors)
             if isinstance(value, PythonUDF):
                 return self._surface.call(self._callee.arrived, value, payload, tensors) or value
-            self._surface.call(self._messages.received, value, payload, tensors)
+            self._surface.call(self._read, value, payload, tensors)
             return value
 
         return deserialize
+
+    def _read(self, value: Any, payload: bytes, tensors: Sequence[torch.Tensor]) -> None:
+        """What torch gives in place of a call that it cannot read is no result."""
+        if not (isinstance(value, AttributeError) and read_stamp(payload)):
+            self._messages.received(value, payload, tensors)
 
     # Calls -----------------------------------------------------------------------------------------------------------
 
@@ -154,7 +176,7 @@ class RpcWatch:
 
     def _call(self, op: int, name: str, flags: int, begin: int, nbytes: int, tensors: Sequence[torch.Tensor]) -> Call:
         wants = gradient_nbytes(tensors)
-        known = self._workers.call_id(next(self._counts)), op, self._recorder.intern(name)
+        known = self._workers.call_id(next(_counts)), op, self._recorder.intern(name)
         return Call(*known, flags, begin, nbytes, wants if wants and _in_autograd_context() else 0)
 
     def _issued(self, call: Call, to: Any) -> None:
@@ -184,7 +206,8 @@ class RpcWatch:
 
     def _ended(self, call: Call, error: BaseException, at: int = 0) -> None:
         """It failed: its callee said so, or it could not be sent, or its time was up."""
-        text = "timeout" if "set timeout" in str(error) else type(error).__name__
+        late = type(error) is RuntimeError and "set timeout" in str(error)  # torch's own words
+        text = "timeout" if late else type(error).__name__
         self._finish(call, at or _now(), self._messages.refusal(), self._recorder.intern(text))
 
     def _finish(self, call: Call, at: int, received: Received | None, error: int = 0) -> None:
@@ -220,8 +243,10 @@ class RpcWatch:
         return call
 
     def _fetched(self, call: Call, at: int, value: Any) -> None:
-        known = self._messages.carrying(value) or self._messages.unpickled(value)
-        self._finish(call, at, known if call.op == RpcOp.TO_HERE else None)
+        if call.op != RpcOp.TO_HERE:  # it gives None, as the calls of other threads may
+            self._finish(call, at, None)
+        else:
+            self._finish(call, at, self._messages.carrying(value) or self._messages.unpickled(value))
 
 
 def _stamped(call: Call, payload: bytes) -> bytes:

@@ -8,6 +8,7 @@ There is no Python frame of ours around the function: its traceback, which goes 
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -56,6 +57,10 @@ class Callee:
             at, failed = _now(), isinstance(result, RemoteException)
             self._recorder.event(Kind.RPC_ANSWER, failed, 0, at, at, number, len(payload) + wire_nbytes(tensors))
 
+    def unanswerable(self) -> None:
+        """A result that cannot be serialized: what this thread serializes next is another's."""
+        self._answers.pop(_ident(), None)
+
     def raised(self, original: Callable[[], Any]) -> Callable[[], Any]:
         """`_run_function` asks who it is only to word the error of the function that has just ended."""
 
@@ -67,7 +72,9 @@ class Callee:
 
     def _raised(self) -> None:
         at = _now()
-        self._recorder.event(Kind.RPC_ANSWER, 1, 0, at, at, self._last[_ident()], -1)
+        number = None if _has_run_nothing(sys.exception()) else self._last.pop(_ident(), None)
+        if number is not None:
+            self._recorder.event(Kind.RPC_ANSWER, 1, 0, at, at, number, -1)
 
     def _begins(self, udf: Any, message: tuple[Stamp | None, int, tuple[torch.Tensor, ...]]) -> Any:
         stamp, nbytes, tensors = message
@@ -111,6 +118,13 @@ class _Running(functools.partial[Any]):
     def __del__(self) -> None:
         if self.ends is not None:
             self.ends()
+
+
+def _has_run_nothing(error: BaseException | None) -> bool:
+    """Whether torch itself raised it, in place of a function that this worker does not have."""
+    if type(error) is not AttributeError or error.__traceback__ is None:
+        return False
+    return error.__traceback__.tb_next is None and isinstance(error.__cause__, AttributeError)
 
 
 def function_name(udf: Any) -> str:

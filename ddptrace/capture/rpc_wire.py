@@ -11,6 +11,7 @@ from ddptrace.schema import RpcFlag, RpcOp
 
 MAGIC: Final = b"\0ddprpc"
 STAMP_NBYTES: Final = 16
+OPS: Final = frozenset(RpcOp)
 RECOPY_MIN_NBYTES: Final = 8 << 10
 """A view of a storage at least this large, and twice what the view needs, is copied before it is sent."""
 
@@ -29,11 +30,12 @@ def stamped(payload: bytes, stamp: Stamp) -> bytes:
 
 
 def read_stamp(payload: bytes) -> Stamp | None:
-    """The stamp at the end of a payload; None where its sender was not traced."""
-    if payload[-STAMP_NBYTES : 7 - STAMP_NBYTES] != MAGIC:
+    """The stamp at the end of a payload; None where its sender was not traced, or by a ddptrace with ops of its own."""
+    how, is_stamped = payload[-9:-8], payload[-STAMP_NBYTES : len(MAGIC) - STAMP_NBYTES] == MAGIC
+    if not is_stamped or how[0] & 15 not in OPS:
         return None
-    how = payload[-9]
-    return Stamp(int.from_bytes(payload[-8:], "little"), RpcOp(how & 15), bool(how >> 4 & RpcFlag.ASYNC_EXECUTION))
+    call, later = int.from_bytes(payload[-8:], "little"), how[0] >> 4 & RpcFlag.ASYNC_EXECUTION
+    return Stamp(call, RpcOp(how[0] & 15), bool(later))
 
 
 def wire_nbytes(tensors: Iterable[torch.Tensor]) -> int:

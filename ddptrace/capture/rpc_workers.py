@@ -9,9 +9,7 @@ from typing import Any
 from torch._C._distributed_rpc import _get_current_rpc_agent
 
 from ddptrace.record import Recorder
-from ddptrace.schema import Kind
-
-ID_BITS = 48
+from ddptrace.schema import CALL_BITS, Kind
 
 
 class Workers:
@@ -25,12 +23,16 @@ class Workers:
 
     def call_id(self, count: int) -> int:
         """The id of this worker's `count`-th call. Raises RuntimeError outside init_rpc and shutdown."""
-        return int(self._own().id) << ID_BITS | count
+        return int(self._own().id) << CALL_BITS | count
 
     def caller(self, call: int) -> int:
-        """The name of the worker that made the call."""
-        self._own()
-        return self._recorder.intern(_get_current_rpc_agent().get_worker_info(call >> ID_BITS).name)  # type: ignore[call-overload]
+        """The name of the worker that made the call; 0 where it is none of these workers (it may have left)."""
+        try:
+            self._own()
+            worker = _get_current_rpc_agent().get_worker_info(call >> CALL_BITS)  # type: ignore[call-overload]
+        except RuntimeError:
+            return 0
+        return self._recorder.intern(worker.name)
 
     def callee(self, worker: Any) -> int:
         return self._recorder.intern(worker if isinstance(worker, str) else worker.name)
@@ -43,4 +45,5 @@ class Workers:
             self._met.add(text)
             told = self._recorder.intern(json.dumps({"name": own.name, "id": own.id}))
             self._recorder.event(Kind.RPC_WORKER, 0, told, time.perf_counter_ns(), 0)
+            self._recorder.nudge()  # the rank can be learned: before a short job shuts down
         return own

@@ -27,6 +27,7 @@ from ddptrace.capture.windows import Windows
 from ddptrace.dynamo import leave_as_it_is
 from ddptrace.errors import TraceStateError
 from ddptrace.record import Recorder
+from ddptrace.record.directory import release
 
 Schedule = Callable[[int], torch.profiler.ProfilerAction]
 
@@ -44,6 +45,9 @@ class Session:
         self._profile = profile
         self._patches = Patches()
         self._settling = threading.Lock()
+        self.surfaces: dict[str, Surface] = {}
+        self._undo: tuple[tuple[str, Callable[[], None]], ...] = ()  # by surface, of the parts that stand
+        self._close: Callable[[], None] = lambda: None
         self.claim = Claim(Path(path), overwrite=overwrite, facts={"profile": profile is not None})
 
     @property
@@ -54,6 +58,7 @@ class Session:
     def start(self) -> None:
         """Install every surface. Raises nothing once the recorder stands; OSError where it cannot."""
         self.recorder = recorder = Recorder(lambda: self.folder, chores=self._settle)
+        self._close = recorder.close
         self._settle()
         self.surfaces = {name: Surface(name, recorder.note) for name in SURFACES}
         thread = ThreadState()
@@ -67,6 +72,12 @@ class Session:
         self.hooks = HookWatch(self.surfaces["hooks"], hooks, self.ddp)
         self.program = Program(self.steps, self.surfaces["program"])
         self.windows = Windows(recorder, self.surfaces["profiler"], lambda: self.folder)
+        self._undo = (
+            ("profiler", self.windows.close),
+            ("program", self.program.uninstall),
+            ("ddp", self.ddp.detach),
+            ("reducer", self.own.detach),
+        )
         self._wire()
         self._install()
         self.claim.write_meta(recorder.note)
@@ -83,12 +94,12 @@ class Session:
 
     def _install(self) -> None:
         """Each surface by itself: where a name of torch has moved, the others still see."""
-        self.surfaces["compiler"].call(leave_as_it_is, "ddptrace.capture", "ddptrace.record")
         self.surfaces["program"].call(self.program.install, self._patches)
         self.surfaces["hooks"].call(self.hooks.install, self._patches)
         self.surfaces["profiler"].call(self.windows.install, self._patches)
         self.surfaces["collectives"].call(self._install_tap)
         self.surfaces["rpc"].call(self._install_rpc)
+        self.surfaces["compiler"].call(leave_as_it_is, "ddptrace.capture", "ddptrace.record")  # all is imported now
         if self._profile is not None:
             self.surfaces["profiler"].call(self.windows.open, self._profile)
 
@@ -110,30 +121,31 @@ class Session:
             return
         from ddptrace.capture import rpc  # names of torch that not every build has
 
-        rpc.RpcWatch(self.recorder, self.surfaces["rpc"]).install(self._patches)
+        rpc.RpcWatch(self.recorder, self.surfaces["rpc"], self._settle).install(self._patches)
         self._patches.replace(dist.autograd, "backward", self.program.watched_backward)
         self.claim.facts |= {"rpc_blind_spots": list(rpc.BLIND_SPOTS)}
 
     def stop(self) -> None:
         """Take every surface out and finish the records. What fails here is noted, never raised."""
-        tap.watch(None)
-        for name, undo in (
-            ("profiler", self.windows.close),
-            ("program", self.program.uninstall),
-            ("ddp", self.ddp.detach),
-            ("reducer", self.own.detach),
-        ):
-            self.surfaces[name].attempt(undo)  # also where the surface has failed before
-        for name in self._patches.undo():
+        for name in self._take_out():
             self.recorder.note("patch-kept", f"{name} was replaced by somebody else during the trace and left as it is")
-        self._switch_off()  # what stays in place only passes on from now on
         self._settle(final=True)
-        self.recorder.close()
+        self._close()
 
     def abort(self) -> None:
-        """Undo what a failed start has done."""
+        """Undo what a failed start has done, the claim with it: nothing of the training was recorded."""
+        self._take_out()
+        self._close()
+        release(self.claim.root, self.folder, self.claim.rank)
+
+    def _take_out(self) -> list[str]:
+        """Names of what somebody else has replaced by now."""
         tap.watch(None)
-        self._patches.undo()
+        for name, undo in self._undo:
+            self.surfaces[name].attempt(undo)  # also where the surface has failed before
+        kept = self._patches.undo()
+        self._switch_off()  # what stays in place only passes on from now on
+        return kept
 
     def _settle(self, *, final: bool = False) -> None:
         """Learn the rank and the run's id, where they were not known at the start."""

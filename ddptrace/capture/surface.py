@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 import warnings
@@ -21,9 +22,10 @@ class Surface:
         if not self.on:
             return
         self.on = False
-        message = f"ddptrace stopped watching {self.name}: {type(error).__name__}: {error}"
-        self._note("surface-failed", message)
-        warnings.warn(f"{message} (training is not affected)", RuntimeWarning, stacklevel=3)
+        message = f"ddptrace stopped watching {self.name}: {_worded(error)}"
+        with contextlib.suppress(Exception):  # the program may have made errors of warnings
+            self._note("surface-failed", message)
+            warnings.warn(f"{message} (training is not affected)", RuntimeWarning, stacklevel=3)
 
     def guarded(self, action: Callable[..., Any]) -> Callable[..., Any]:
         """`action` as `call` runs it."""
@@ -40,6 +42,13 @@ class Surface:
         except Exception as error:
             self.failed(error)
             return None
+
+
+def _worded(error: BaseException) -> str:
+    name = type(error).__name__
+    with contextlib.suppress(Exception):  # the program's own may not know how to tell itself
+        return f"{name}: {error}"
+    return name
 
 
 class Patches:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ddptrace.load import described
 from ddptrace.load.clock import FAR_NS, Clock
 from ddptrace.load.completion import with_proven_ends
+from ddptrace.load.rows import BEGIN, END, FLAGS, NAME, THREAD, A, B, C, D, E, F, G, Row
 from ddptrace.load.rpc import rank_rpc
 from ddptrace.load.tables import (
     Call,
@@ -29,8 +30,6 @@ from ddptrace.record import Records
 from ddptrace.schema import CallFlag, Kind, Phase, StepEnd
 
 CLOCK_STEP_NS = 1_000_000
-Row = tuple[Any, ...]  # the fields of one EVENT record, in the order of schema.EVENT_DTYPE
-KIND, FLAGS, THREAD, NAME, BEGIN, END, A, B, C, D, E, F, G = range(13)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,9 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ddptrace.load.rows import BEGIN, END, FLAGS, NAME, A, B, C, D, F, Row
 from ddptrace.load.tables import RankRpc, RpcCall, RpcRun
 from ddptrace.schema import Kind, RpcFlag, RpcOp
-
-Row = tuple[Any, ...]  # the fields of one EVENT record, in the order of schema.EVENT_DTYPE
-FLAGS, NAME, BEGIN, END, A, B, C, D, F = 1, 3, 4, 5, 6, 7, 8, 9, 11
 
 
 def rank_rpc(
@@ -27,8 +25,13 @@ def rank_rpc(
     ops = set(RpcOp)
     calls = [_call(row, done.get(row[A]), gradients, text) for row in rows(Kind.RPC) if row[F] in ops]
     runs = [_run(row, answers.get(row[C], []), gradients.get(row[C]), text) for row in rows(Kind.RPC_RUN)]
-    names = dict.fromkeys(str(worker.get("name", "?")) for worker in workers)
-    return RankRpc(tuple(names), tuple(calls), tuple(runs))
+    known = dict.fromkeys((_id(worker), str(worker.get("name", "?"))) for worker in workers)
+    return RankRpc(tuple(known), tuple(calls), tuple(runs))
+
+
+def _id(worker: Mapping[str, Any]) -> int:
+    said = worker.get("id")
+    return said if isinstance(said, int) else -1
 
 
 def _call(row: Row, done: Row | None, gradients: Mapping[int, int], text: Callable[[int], str]) -> RpcCall:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +12,9 @@ from ddptrace.load.clock import Clock
 from ddptrace.load.records import Recorded, rank_run
 from ddptrace.load.tables import Finding
 from ddptrace.record import RecordReader
+from ddptrace.record.directory import PENDING, read_json
 from ddptrace.schema import MANIFEST, META, SCHEMA_VERSION, Kind
 
-PENDING = "rank-pending-"
 FIRST_ATTEMPT = "attempt-0"
 LISTED = 3
 MOST_RANKS = 1_000_000  # a manifest that says more is damaged
@@ -115,17 +114,8 @@ def names_first_attempt(path: Path) -> bool:
     return path.name == FIRST_ATTEMPT and not path.exists() and is_run(path.parent)
 
 
-def _read_json(path: Path) -> dict[str, Any] | None:
-    """The file's object; None where there is no such file or it is not one."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
-    except (OSError, ValueError, RecursionError):
-        return None
-    return content if isinstance(content, dict) else None
-
-
 def _read_manifest(root: Path, findings: list[Finding]) -> dict[str, Any]:
-    manifest = _read_json(root / MANIFEST)
+    manifest = read_json(root / MANIFEST)
     if manifest is None:
         state = "cannot be read" if (root / MANIFEST).exists() else "is missing"
         message = f"{MANIFEST} {state}: the run's size and zero are taken from the ranks"
@@ -160,7 +150,7 @@ def _zero(manifest: dict[str, Any], first: Path) -> int:
 def read_rank(source: RecordedRank, findings: list[Finding]) -> Recorded:
     """Raises RunDirectoryError where its records are of another major schema version or cannot be read."""
     folder, rank, manifest = source.folder, source.rank, source.manifest
-    meta = _read_json(folder / META) or {}
+    meta = read_json(folder / META) or {}
     newer = check_version(meta.get("schema", SCHEMA_VERSION), folder / META)
     if newer is not None and manifest.get("schema") != meta.get("schema"):
         findings.append(Finding("newer-schema", "info", folder.name, newer))

@@ -243,9 +243,9 @@ class RpcRun:
 
 @dataclass(frozen=True, slots=True)
 class RankRpc:
-    """All remote calls that a rank made or served, in time order, and the worker names that it went by."""
+    """All remote calls that a rank made or served, in time order, and the worker ids and names that it went by."""
 
-    workers: tuple[str, ...] = ()
+    workers: tuple[tuple[int, str], ...] = ()
     calls: tuple[RpcCall, ...] = ()
     runs: tuple[RpcRun, ...] = ()
 

@@ -9,11 +9,12 @@ import shutil
 import socket
 import time
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from ddptrace.errors import RunDirectoryError
 from ddptrace.schema import ANALYSIS, MANIFEST, META, rank_folder
 
+PENDING: Final = "rank-pending-"
 APART_S: Final = 5.0  # hosts' clocks are closer than this
 
 
@@ -27,7 +28,7 @@ def attempt_root(path: Path, attempt: int, job: str | None, *, judges: bool, ove
     while job is not None and _is_done(_attempt_folder(path, attempt) / MANIFEST, job):
         attempt += 1
     root, first = _attempt_folder(path, attempt), path / MANIFEST
-    if judges and attempt and job is not None and first.exists() and _read(first).get("job") != job:
+    if judges and attempt and job is not None and first.exists() and (read_json(first) or {}).get("job") != job:
         _clear_beside(root) if overwrite else _refuse(path, first)
     return attempt, root
 
@@ -37,8 +38,8 @@ def _attempt_folder(path: Path, attempt: int) -> Path:
 
 
 def _is_done(manifest: Path, job: str) -> bool:
-    content = _read(manifest)
-    return content.get("job") == job and _is_older(manifest, content)
+    content = read_json(manifest) or {}
+    return content.get("job") == job and _is_older(manifest, content.get("author"))
 
 
 def claim(root: Path, rank: int | None, *, overwrite: bool) -> Path:
@@ -47,12 +48,13 @@ def claim(root: Path, rank: int | None, *, overwrite: bool) -> Path:
     Raises RunDirectoryError where the directory already holds a run that it would touch, or cannot be made,
     OSError where the disk is full.
     """
-    folder = root / (f"rank-pending-{os.getpid()}" if rank is None else rank_folder(rank))
+    folder = root / (f"{PENDING}{os.getpid()}" if rank is None else rank_folder(rank))
     try:
         root.mkdir(parents=True, exist_ok=True)
-        taken = _taken(root, folder, rank)
-        if taken is not None:
-            _clear(root, folder, rank) if overwrite else _refuse(root, taken)
+        if overwrite:
+            _clear(root, folder, rank)
+        elif taken := _taken(root, folder, rank):
+            _refuse(root, taken)
         folder.mkdir()
     except OSError as error:
         if error.errno == errno.ENOSPC:  # no mistake of the caller's
@@ -78,12 +80,24 @@ def release(root: Path, folder: Path, rank: int | None) -> None:
 
 
 def settle(folder: Path, rank: int, *, overwrite: bool) -> Path:
-    """Rename a folder claimed before the rank was known. Raises OSError; RunDirectoryError if that is taken."""
+    """Rename a folder claimed before the rank was known. Raises OSError; RunDirectoryError if that is taken, with
+    `overwrite` if another process may be writing it."""
     target = folder.with_name(rank_folder(rank))
-    if target.exists():
-        _clear(folder.parent, target, rank) if overwrite else _refuse(folder.parent, target)
+    if target.exists() and (_is_anothers(target) or not overwrite):
+        _refuse(folder.parent, target)
+    if overwrite:
+        _clear(folder.parent, target, rank)
     folder.rename(target)
     return target
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The file's object; None where there is no such file or it is not one."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+    except (OSError, ValueError, RecursionError):
+        return None
+    return content if isinstance(content, dict) else None
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
@@ -120,30 +134,36 @@ def _taken(root: Path, folder: Path, rank: int | None) -> Path | None:
 def _is_earlier(manifest: Path) -> bool:
     """Whether a manifest is surely not of this run: made on this host by this very process, or before it was born.
     Another host's clock and start tell nothing."""
-    content = _read(manifest)
-    author = content.get("author")
-    if not isinstance(author, dict) or author.get("host") != socket.gethostname():
+    author = (read_json(manifest) or {}).get("author")
+    return _is_here(author) and (author.get("pid") == os.getpid() or _is_older(manifest, author))
+
+
+def _is_anothers(folder: Path) -> bool:
+    """Whether a rank's folder may be in use by another process of this run: not by this one, nor made before it."""
+    meta = read_json(folder / META) or {}
+    if _is_here(meta) and meta.get("pid") == os.getpid():
         return False
-    return author.get("pid") == os.getpid() or _is_older(manifest, content)
+    return _knows_birth() and not _is_older(folder, meta)
 
 
-def _is_older(manifest: Path, content: dict[str, Any]) -> bool:
-    """Whether a manifest with this content was there before this process was."""
-    author = content.get("author")
-    is_here = isinstance(author, dict) and author.get("host") == socket.gethostname()
+def _is_here(author: Any) -> TypeGuard[dict[str, Any]]:
+    return isinstance(author, dict) and author.get("host") == socket.gethostname()
+
+
+def _is_older(path: Path, author: Any) -> bool:
+    """Whether a path was last changed before this process was born, by its author's clock. False where that is not
+    known."""
     try:
-        return manifest.stat().st_mtime < _born_unix_s() - (0 if is_here else APART_S)
+        return path.stat().st_mtime < _born_unix_s() - (0 if _is_here(author) else APART_S)
     except (OSError, ValueError):
         return False
 
 
-def _read(manifest: Path) -> dict[str, Any]:
-    """Empty where there is none, or it is damaged."""
+def _knows_birth() -> bool:
     try:
-        content = json.loads(manifest.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return content if isinstance(content, dict) else {}
+        return _born_unix_s() > 0
+    except (OSError, ValueError):
+        return False
 
 
 def _born_unix_s() -> float:
@@ -171,13 +191,15 @@ def _clear(root: Path, folder: Path, rank: int | None) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     if rank == 0:
         (root / MANIFEST).unlink(missing_ok=True)
-        for left in (root / ANALYSIS, *root.glob("attempt-*")):
+        pending = (left for left in root.glob(f"{PENDING}*") if _is_older(left, read_json(left / META)))
+        for left in (root / ANALYSIS, *root.glob("attempt-*"), *pending):
             shutil.rmtree(left, ignore_errors=True)
 
 
 def remove_strangers(root: Path, world_size: int) -> None:
-    """After overwriting: drop folders of ranks that an earlier, larger run had and this one has not."""
+    """After overwriting: drop folders of ranks that an earlier, larger run had and this one has not. The world may be
+    larger than is known yet: one that another process may be writing stays."""
     for folder in root.glob("rank-[0-9]*"):
         number = folder.name.removeprefix("rank-")
-        if number.isdigit() and int(number) >= world_size:
+        if number.isdigit() and int(number) >= world_size and not _is_anothers(folder):
             shutil.rmtree(folder, ignore_errors=True)

@@ -52,7 +52,7 @@ def run_slice(one: Numbered) -> Slice:
 
 
 def arrow(one: Numbered, phase: str) -> tuple[int, str]:
-    """None where one end of it was not seen."""
+    """The arrow's number and which end this is; (0, "") where one of its ends was not seen."""
     whole = one.row.launch_at_ns is not None and one.row.run_start_at_ns is not None
     return (one.arrow, phase) if whole else (0, "")
 

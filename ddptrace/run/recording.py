@@ -46,15 +46,17 @@ class Recording:
         if os.getpid() != self._pid:
             return
         from ddptrace import tracing
-        from ddptrace.capture.session import enter
 
         try:
+            from ddptrace.capture.session import enter
+
             self._session = enter(self._options.out, profile=self._schedule(), overwrite=self._options.overwrite)
         except DdptraceError as error:
             self._told = True
             refuse(error)
-        except OSError as error:  # a full disk: the training matters more than its record
-            self._tell(f"nothing is recorded into {self._options.out}: {error}")
+        except Exception as error:  # a full disk, a name that torch has moved: the training matters more
+            why = error if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+            self._tell(f"nothing is recorded into {self._options.out}: {printable(why)}")
         tracing.before_entering = self.give_way
 
     def _schedule(self) -> Schedule | None:

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 import ddptrace
+from ddptrace.errors import RunDirectoryError
 from ddptrace.load import read_run
 from ddptrace.schema import RECORD_NBYTES, SCHEMA_VERSION
 from tests.launch import command, environment, torchrun
@@ -203,7 +204,7 @@ def test_another_major_version_is_refused_with_what_to_do(run: Path) -> None:
 
 
 def test_a_folder_left_by_another_run_is_told(run: Path) -> None:
-    rewrite(run / "rank-00001" / "meta.json", run_id="0" * 32)
+    rewrite(run / "rank-00001" / "meta.json", run_id="0" * 32, job="another")
     assert "another run's id" in codes(run)["other-run"]
 
 
@@ -276,13 +277,15 @@ def test_overwriting_a_restarted_job_leaves_none_of_its_attempts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
-    with ddptrace.trace(tmp_path / "run"):
-        train(steps=2)
+    for restart, steps in ((0, 3), (1, 2)):
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", str(restart))
+        with ddptrace.trace(tmp_path / "run"):
+            train(steps=steps)
     assert "restarted" in codes(tmp_path / "run")
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
-    with ddptrace.trace(tmp_path / "run"):
-        train(steps=3)
+    with pytest.raises(RunDirectoryError, match="already holds a run"), ddptrace.trace(tmp_path / "run"):
+        pass
     with ddptrace.trace(tmp_path / "run", overwrite=True):
         train(steps=4)
+    assert not (tmp_path / "run" / "attempt-1").exists()
     assert len(ddptrace.analyze(tmp_path / "run").steps) == 4

@@ -328,3 +328,64 @@ def test_an_interrupt_in_our_own_lines_does_not_end_the_finding_of_steps(
         train(nn.Linear(8, 8))
     (rank,) = read_run(tmp_path / "run").ranks
     assert len(rank.steps) == 3
+
+
+@pytest.mark.parametrize(
+    ("part", "error"), [("claim.Claim.write_meta", KeyboardInterrupt()), ("session.Recorder", OSError(28, "planted"))]
+)
+def test_a_start_that_fails_leaves_no_hook_no_thread_and_a_free_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str, error: BaseException
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise error
+
+    before, threads = patched_objects(), threading.active_count()
+    with monkeypatch.context() as planted:
+        planted.setattr(f"ddptrace.capture.{part}", broken)
+        expected = pytest.raises(KeyboardInterrupt) if part.startswith("claim") else pytest.warns(match="planted")
+        with expected, ddptrace.trace(tmp_path / "run"):
+            pass
+    assert_as_before(before)
+    assert threading.active_count() == threads
+    assert not list((tmp_path / "run").iterdir())
+    with ddptrace.trace(tmp_path / "run"):
+        train(nn.Linear(8, 8), steps=2)
+    assert len(read_run(tmp_path / "run").ranks[0].steps) == 2
+
+
+@pytest.mark.parametrize("name", ["_update_begins", "_update_ends"])
+def test_what_fails_around_an_update_does_not_come_out_of_the_optimizers_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    from ddptrace.capture.program import Program
+
+    def broken(*_: object) -> None:
+        raise LookupError("planted")
+
+    monkeypatch.setattr(Program, name, broken)
+    with (
+        pytest.warns(RuntimeWarning, match="stopped watching program: LookupError: planted"),
+        ddptrace.trace(tmp_path / "run"),
+    ):
+        train(nn.Linear(8, 8))
+
+
+def test_updates_of_two_threads_at_once_are_each_told_from_their_own_begin(tmp_path: Path) -> None:
+    inside, over = threading.Event(), threading.Event()
+
+    def closure() -> float:
+        inside.set()
+        over.wait(timeout=30)
+        return 0.0
+
+    outer, inner = (torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1) for _ in range(2))
+    thread = threading.Thread(target=outer.step, args=(closure,))
+    with ddptrace.trace(tmp_path / "run"):
+        thread.start()
+        inside.wait(timeout=30)
+        inner.step()
+        over.set()
+        thread.join()
+    (rank,) = read_run(tmp_path / "run").ranks
+    first, second = sorted((mark.begin_at_ns, mark.end_at_ns) for mark in rank.phases)
+    assert first[0] < second[0] <= second[1] < first[1]

@@ -8,7 +8,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
@@ -21,10 +24,13 @@ from torch.distributed.rpc import api, internal
 import ddptrace
 from ddptrace.analysis import Result, RpcRow
 from ddptrace.capture import rpc as capture_rpc
-from ddptrace.capture import rpc_callee, rpc_messages
+from ddptrace.capture import rpc_callee, rpc_messages, rpc_workers
+from ddptrace.capture.surface import Surface
 from ddptrace.load import read_run
+from ddptrace.record import Recorder
 from ddptrace.render.chrome import write_trace
 from ddptrace.render.terminal import summary_text
+from ddptrace.schema import CALL_BITS, RpcOp
 from tests.conftest import need
 from tests.launch import PROGRAMS, environment
 from tests.perfetto import ask
@@ -214,6 +220,7 @@ PATCHED = [
     (internal._InternalRPCPickler, "deserialize"),
     (internal, "_get_current_rpc_agent"),
     (torch.distributed.autograd, "backward"),
+    (api, "_wait_all_workers"),
     (PyRRef, "to_here"),
     (PyRRef, "backward"),
     *((api, f"_invoke_{name}") for name in ("rpc", "rpc_python_udf", "rpc_builtin", "rpc_torchscript")),
@@ -298,3 +305,136 @@ def test_workers_without_a_process_group_agree_on_one_run(folder: Path, result: 
     assert "other-run" not in {finding.code for finding in result.findings}
     told_by = {json.loads(path.read_text())["run_id"] for path in (folder / "traced" / "run").glob("rank-*/meta.json")}
     assert told_by == {result.run_id}
+
+
+class Missing:
+    """A function that its callee does not have: what stands for it cannot be read there."""
+
+    def __reduce__(self) -> tuple[object, tuple[()]]:
+        return absent, ()
+
+    def __call__(self) -> None: ...
+
+
+def absent() -> None:
+    raise AttributeError("Can't get attribute 'planted'")
+
+
+def unsendable() -> object:
+    return threading.Lock()
+
+
+def not_late() -> None:
+    raise ValueError("the program has set timeout")
+
+
+@contextmanager
+def alone(tmp_path: Path) -> Iterator[None]:
+    """A worker with one thread: what follows a call there is then the next call."""
+    options = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{tmp_path / 'store'}", num_worker_threads=1)
+    rpc.init_rpc("alone", rank=0, world_size=1, rpc_backend_options=options)
+    try:
+        yield
+    finally:
+        rpc.shutdown()
+
+
+@ALONE
+@pytest.mark.parametrize("first", [True, False])
+def test_a_call_to_a_function_that_the_callee_does_not_have_is_its_own_failure_alone(
+    tmp_path: Path, first: bool
+) -> None:
+    with ddptrace.trace(tmp_path / "run"), alone(tmp_path):
+        if not first:
+            rpc.rpc_sync("alone", here, args=(torch.zeros(1),))
+        with pytest.raises(RuntimeError, match="planted"):
+            rpc.rpc_sync("alone", Missing())
+        rpc.rpc_sync("alone", here, args=(torch.zeros(1),))
+    found = read_run(tmp_path / "run")
+    assert "surface-failed" not in {finding.code for finding in found.findings}
+    rpcs = found.ranks[0].rpc
+    assert [(call.function, call.error) for call in rpcs.calls if not call.is_internal] == [
+        *([("here", None)] * (not first)), ("Missing", "RuntimeError"), ("here", None),
+    ]  # fmt: skip
+    runs = [run for run in rpcs.runs if not run.is_internal]
+    assert [(run.function, run.failed) for run in runs] == [("here", False)] * len(runs)
+    assert all(run.nbytes_back for run in runs) and len(runs) == 2 - first
+
+
+@ALONE
+def test_a_result_that_cannot_be_sent_leaves_the_next_answer_to_its_own_call(tmp_path: Path) -> None:
+    with ddptrace.trace(tmp_path / "run"), alone(tmp_path):
+        with pytest.raises(RuntimeError, match="cannot pickle"):
+            rpc.rpc_sync("alone", unsendable)
+        with pytest.raises(RuntimeError, match="planted"):
+            rpc.rpc_sync("alone", Missing())
+    (rank,) = read_run(tmp_path / "run").ranks
+    (run,) = [run for run in rank.rpc.runs if run.function == "unsendable"]
+    assert run.nbytes_back is None
+
+
+@ALONE
+def test_only_torchs_own_error_is_a_timeout(tmp_path: Path) -> None:
+    with ddptrace.trace(tmp_path / "run"), alone(tmp_path):
+        with pytest.raises(ValueError, match="set timeout"):
+            rpc.rpc_sync("alone", not_late)
+    (rank,) = read_run(tmp_path / "run").ranks
+    assert [call.error for call in rank.rpc.calls if call.function == "not_late"] == ["ValueError"]
+
+
+@ALONE
+def test_no_two_traces_of_a_process_give_calls_the_same_id(tmp_path: Path) -> None:
+    with alone(tmp_path):
+        for name in ("a", "b"):
+            with ddptrace.trace(tmp_path / name):
+                rpc.rpc_sync("alone", here, args=(torch.zeros(1),))
+    ids = [{call.id for rank in read_run(tmp_path / name).ranks for call in rank.rpc.calls} for name in ("a", "b")]
+    assert all(ids) and not ids[0] & ids[1]
+
+
+def test_the_end_of_a_references_backward_leaves_other_threads_their_results(tmp_path: Path) -> None:
+    recorder = Recorder(lambda: tmp_path)
+    surface = Surface("rpc", recorder.note)
+    watch = capture_rpc.RpcWatch(recorder, surface, lambda: None)
+    call = capture_rpc.Call(1, RpcOp.BACKWARD, 0, 0, 0, -1, 0)
+    another = threading.Thread(target=watch._messages.received, args=(None, b"12345", ()))
+    another.start()
+    another.join()
+    watch._fetched(call, 2, None)
+    known = watch._messages.carrying(None)
+    recorder.close()
+    assert known is not None and known.nbytes == 5
+
+
+def test_a_caller_that_is_no_worker_any_more_has_no_name_and_the_surface_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = Recorder(lambda: tmp_path)
+    monkeypatch.setattr(rpc_workers.Workers, "_own", lambda _: None)
+    monkeypatch.setattr(rpc_workers, "_get_current_rpc_agent", lambda: LeftBehind())
+    assert rpc_workers.Workers(recorder).caller(7 << CALL_BITS | 1) == 0
+    recorder.close()
+
+
+class LeftBehind:
+    def get_worker_info(self, worker: int) -> object:
+        raise RuntimeError(f"Unknown destination worker {worker}")
+
+
+def test_the_compiler_leaves_also_those_frames_alone_that_are_imported_for_remote_calls(tmp_path: Path) -> None:
+    program = (
+        "import sys, ddptrace\n"
+        "from ddptrace.capture import session\n"
+        "assert 'ddptrace.capture.rpc' not in sys.modules\n"
+        "original = session.leave_as_it_is\n"
+        "def told(*packages):\n"
+        "    print(*packages, 'ddptrace.capture.rpc' in sys.modules)\n"
+        "    original(*packages)\n"
+        "session.leave_as_it_is = told\n"
+        "with ddptrace.trace(sys.argv[1]): pass\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "run")], env=environment(), capture_output=True, text=True,
+        timeout=60, check=False,
+    )  # fmt: skip
+    assert done.stdout.split() == ["ddptrace.capture", "ddptrace.record", "True"], done.stderr

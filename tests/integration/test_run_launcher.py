@@ -208,3 +208,14 @@ def test_a_restart_does_not_join_the_run_of_another_job(tmp_path: Path) -> None:
     overwriting = start(*UNDER_RUN, "--out", tmp_path / "run", "--overwrite", DDP, "destroyed", **another)
     assert ended(overwriting)[0] == 0
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["attempt-1"]
+
+
+def test_where_the_record_cannot_begin_for_whatever_reason_one_line_says_so_and_the_program_runs(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "sabotaged.py").write_text(
+        "import sys; sys.modules['ddptrace.capture.claim'] = None\nimport torch; print('went on', torch.ones(1).item())"
+    )
+    code, out, err = ended(start(*UNDER_RUN, "--out", tmp_path / "run", "sabotaged.py", cwd=tmp_path))
+    assert (code, out, err.count("\n")) == (0, "went on 1.0\n", 1), err
+    assert err.startswith(f"ddptrace.run: nothing is recorded into {tmp_path / 'run'}: ModuleNotFoundError: ")

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ddptrace.analysis.rpcs import RankCalls, rpc_pair_rows, rpc_rows
-from ddptrace.load.rpc import Row, rank_rpc
+from ddptrace.load.rows import Row
+from ddptrace.load.rpc import rank_rpc
 from ddptrace.load.tables import RankRpc, RpcCall, RpcRun
-from ddptrace.schema import Kind, RpcFlag, RpcOp
+from ddptrace.schema import CALL_BITS, Kind, RpcFlag, RpcOp
 
+WORKERS: list[dict[str, object]] = [{"name": "w0", "id": 0}, {"name": "w0", "id": 0}, {"id": "damaged"}]
 TEXTS = {0: "", 1: "forward", 2: "w1", 3: "ValueError", 4: "w0"}
 CALL = RpcCall(
     7, RpcOp.RPC_SYNC, "forward", "w1", False, False, 100, 110, 200, None, 50, 60, wants_nbytes=40, gradient_nbytes=None
@@ -24,7 +26,7 @@ def row(
 
 
 def loaded(*rows: Row) -> RankRpc:
-    return rank_rpc(lambda kind: [one for one in rows if one[0] == kind], TEXTS.__getitem__, [{"name": "w0"}])
+    return rank_rpc(lambda kind: [one for one in rows if one[0] == kind], TEXTS.__getitem__, WORKERS)
 
 
 def test_a_call_is_put_together_from_its_pieces() -> None:
@@ -35,7 +37,7 @@ def test_a_call_is_put_together_from_its_pieces() -> None:
         row(Kind.RPC_GRADIENT, 310, a=3, b=2),
     )
     expected = replace(CALL, op=RpcOp.RPC_ASYNC, is_native=True, gradient_nbytes=42)
-    assert rpc == RankRpc(("w0",), (expected,), ())
+    assert rpc == RankRpc(((0, "w0"), (-1, "?")), (expected,), ())
 
 
 def test_a_call_without_an_end_and_one_of_an_unknown_op() -> None:
@@ -62,8 +64,8 @@ def test_a_run_of_an_untraced_caller_that_keeps_its_result() -> None:
 
 
 def ranks(calls: tuple[RpcCall, ...], runs: tuple[RpcRun, ...]) -> list[RankCalls]:
-    caller = RankCalls(0, RankRpc(("w0",), calls, ()), (5,) * len(calls))
-    return [caller, RankCalls(1, RankRpc(("w1",), (), runs), ())]
+    caller = RankCalls(0, RankRpc(((0, "w0"),), calls, ()), (5,) * len(calls))
+    return [caller, RankCalls(1, RankRpc(((1, "w1"),), (), runs), ())]
 
 
 def test_the_two_sides_of_a_call_are_one_row() -> None:
@@ -104,3 +106,21 @@ def test_pairs_add_up_by_kind_of_call() -> None:
     sync = pairs[1]
     assert (sync.failed, sync.unfinished, sync.nbytes_out, sync.nbytes_back) == (1, 1, 150, 60)
     assert (sync.call_ns, sync.runs, sync.run_ns) == (200, 1, 60)
+
+
+def test_a_call_that_nobody_served_has_the_name_that_its_caller_had_then() -> None:
+    calls = tuple(replace(CALL, id=worker << CALL_BITS | 1) for worker in (3, 5, 4))
+    rejoined = RankCalls(0, RankRpc(((3, "before"), (5, "after")), calls, ()), (None,) * 3)
+    assert [row.caller for row in rpc_rows([rejoined])] == ["before", "after", None]
+    assert [
+        row.callee_rank
+        for row in rpc_rows(
+            [
+                replace(
+                    rejoined,
+                    rpc=replace(rejoined.rpc, calls=(replace(CALL, callee="before"), replace(CALL, callee="after"))),
+                    steps=(None, None),
+                )
+            ]
+        )
+    ] == [0, 0]

@@ -56,3 +56,9 @@ def test_tensors_are_found_at_any_depth_and_only_those_that_want_a_gradient_have
     found = list(tensors_in(([wants, {"a": (not_wants,)}], 7, "text")))
     assert found[0] is wants and found[1] is not_wants and len(found) == 2
     assert gradient_nbytes(found) == 12
+
+
+def test_a_stamp_of_an_op_that_is_not_known_here_is_none() -> None:
+    payload = pickle.dumps(1)
+    assert read_stamp(stamped(payload, Stamp(7, 9, False))) is None  # type: ignore[arg-type]
+    assert read_stamp(stamped(payload, Stamp(7, RpcOp.REMOTE, False))) is not None
