@@ -103,7 +103,7 @@ def _with_doubt(sheet: Sheet, options: Options) -> Sheet:
         f"Of {rounds} rounds an interval is only the range of what was seen, and proves no difference; "
         f"{ROUNDS_SURE} or more give 95 %."
     )
-    return replace(sheet, words=(*sheet.words, told))
+    return replace(sheet, words=(told, *sheet.words))
 
 
 def _joined(name: str, options: Options, folder: Path, voice: IO[str]) -> Any:

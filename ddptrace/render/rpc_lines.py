@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
@@ -19,12 +20,20 @@ def rpc_lines(result: Result) -> Iterator[str]:
         return
     some = f"  (the {MOST_PAIRS} with the most bytes of {len(pairs)})" if len(pairs) > MOST_PAIRS else ""
     yield f"Remote calls{some}"
-    heads = ("calls", "out", "back", "gradients", "per call", "of it run")
+    heads = ("calls", "out", "back", "gradients", "mean call", "mean run")
     yield f"  {'caller → callee':<30} {'op':<10} {heads[0]:>6} {''.join(f'{head:>10}' for head in heads[1:])}"
     yield from map(pair_line, pairs[:MOST_PAIRS])
-    failed = sum(pair.failed for pair in pairs)
-    if failed:
-        yield f"  {counted(failed, 'call')} failed"
+    yield from failures(result)
+
+
+def failures(result: Result) -> Iterator[str]:
+    """Which calls failed, and by what."""
+    ended = Counter(
+        (row.caller, row.callee, row.function, row.error) for row in result.rpcs if row.failed and not row.internal
+    )
+    for (caller, callee, function, error), count in ended.most_common(MOST_PAIRS):
+        told = f"{caller or '?'} → {callee or '?'} {function or ''}" + (f" ({error})" if error else "")
+        yield f"  {counted(count, 'call')} failed: {printable(told)}"
 
 
 def pair_line(pair: RpcPairRow) -> str:

@@ -119,6 +119,11 @@ def test_a_cell_above_the_bound_within_the_noise_is_named_as_that() -> None:
     assert said("Bucketed is above 1.05", CELL, slow(90, 106, 120)).endswith("that is within the noise.")
 
 
+def test_traces_that_do_not_show_a_slow_cell_are_not_made_to_explain_it() -> None:
+    cell = replace(slow(110, 111, 109), traced=CELL.traced | {"bucketed": truth(21, 7, 99)})
+    assert said("Bucketed is above 1.05", CELL, cell).endswith("do not show it (99.0 and 100.0 ms).")
+
+
 def test_strategies_that_noise_covers_are_not_ranked() -> None:
     told = said("A step of gpt at cap 25", CELL)
     assert "takes naive 1.31 times stock DDP's; not told apart from stock DDP: bucketed 1.00;" in told

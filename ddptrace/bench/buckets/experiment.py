@@ -99,6 +99,8 @@ def _words(spreads: dict[str, Spread], best: str) -> str:
 def _shape(spreads: dict[str, Spread], best: str, ends: list[str]) -> str:
     if len(spreads) < 3:
         return "fewer than three caps tell no curve"
+    if best in CAPS_MIB:
+        return "the minimum is at an end, which no cap lies beyond: no U-curve here"
     if len(ends) < 2:
         return "the minimum is at an end of what was measured: beyond it may be a better one"
     beyond = all(spreads[cap].low > spreads[best].high for cap in ends)

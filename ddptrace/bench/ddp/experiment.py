@@ -17,6 +17,7 @@ from ddptrace.bench.timing import Repeats, interleaved
 from ddptrace.bench.workloads import nbytes, workload
 from ddptrace.errors import DdptraceError
 from ddptrace.render.sheet import Sheet
+from ddptrace.render.words import counted
 
 if TYPE_CHECKING:
     from ddptrace.bench.job import Job
@@ -67,7 +68,7 @@ def _cells(job: Job, options: Options, names: tuple[str, ...], caps: dict[str, f
         count, size = len(list(made.parameters())), nbytes(made)
         del made
         for cap, mib in caps.items():
-            job.say(f"{model}, cap {cap} MiB, {job.ranks} ranks")
+            job.say(f"{model}, cap {cap} MiB, {counted(job.ranks, 'rank')}")
             times, traced = _timed_and_traced(job, model, names, (cap, mib), options.repeats)
             unused_memory_back()
             job.say("the same with a stopwatch around the calls")

@@ -68,6 +68,8 @@ def _why(cell: Cell) -> str:
     own, stock = cell.traced[OWN], cell.traced[DDP]
     if None in (own["exposed_ns"], stock["exposed_ns"], own["window_ns"], stock["window_ns"]):
         return "The traces do not tell where communication was exposed."
+    if own["window_ns"] <= stock["window_ns"]:
+        return f"The traced steps do not show it ({millis(own['window_ns'])} and {millis(stock['window_ns'])} ms)."
     exposed = own["exposed_ns"] - stock["exposed_ns"]
     rest = own["window_ns"] - stock["window_ns"] - exposed
     each = f"{duration(rest / cell.parameters)} for each of {cell.parameters} parameters"

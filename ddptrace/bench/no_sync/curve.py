@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ddptrace.bench.models import Gpt
+from ddptrace.render.words import counted
 
 if TYPE_CHECKING:
     from ddptrace.bench.job import Job
@@ -109,5 +110,5 @@ def curves(
             learner.updates(every)
             losses.append(learner.held_out_loss())
         found[str(count)] = losses
-        job.say(f"trained with {count} micro-batches an update: loss {losses[-1]:.3f}")
+        job.say(f"trained with {counted(count, 'micro-batch', 'micro-batches')} an update: loss {losses[-1]:.3f}")
     return found
