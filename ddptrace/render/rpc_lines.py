@@ -34,6 +34,9 @@ def failures(result: Result) -> Iterator[str]:
     for (caller, callee, function, error), count in ended.most_common(MOST_PAIRS):
         told = f"{caller or '?'} → {callee or '?'} {function or ''}" + (f" ({error})" if error else "")
         yield f"  {counted(count, 'call')} failed: {printable(told)}"
+    rest = sum(ended.values()) - sum(count for _, count in ended.most_common(MOST_PAIRS))
+    if rest:
+        yield f"  {counted(rest, 'more call', 'more calls')} failed"
 
 
 def pair_line(pair: RpcPairRow) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -211,7 +212,10 @@ def test_the_trace_has_an_arrow_from_every_call_to_its_run_and_the_terminal_its_
     assert len(rows["arrows"]) == len(linked)
     assert all(run.split(" for ")[0] in call for call, run in rows["arrows"])
     assert rows["calls"] == [[sum(row.launch_at_ns is not None for row in result.rpcs)]]
-    assert "worker0 → worker1" in summary_text(result) and " calls failed: worker0 → worker1 " in summary_text(result)
+    told = re.findall(r"(\d+) calls? failed: worker\d → worker\d \w+ \(\w+\)", summary_text(result))
+    assert (
+        "worker0 → worker1" in summary_text(result) and len(told) == 8 and "4 more calls failed" in summary_text(result)
+    )
 
 
 ALONE = pytest.mark.filterwarnings("ignore:You are using a Backend")  # init_rpc's own gathering of devices
