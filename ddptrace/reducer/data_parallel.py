@@ -74,7 +74,7 @@ class BucketedDataParallel(nn.Module):
         groups = _groups(process_group)
         named = dict(module.named_parameters())
         self.module = module
-        self.process_group, self._groups = groups[0], len(groups)
+        self.process_group, self._groups = groups[0], tuple(group.group_name for group in groups)
         self.broadcast_buffers = broadcast_buffers
         self.bucket_bytes_cap = max(caps[-1], SPLIT_AT_LEAST_NBYTES)  # the name under which torch.compile looks for it
         self.require_backward_grad_sync = True
@@ -155,7 +155,7 @@ class BucketedDataParallel(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         """For copy.deepcopy, pickle and torch.save: the module, and how it was wrapped; no group can be kept."""
-        if self.process_group != dist.group.WORLD or self._groups > 1:
+        if self.process_group != dist.group.WORLD or len(self._groups) > 1:
             raise DdptraceError(
                 "A BucketedDataParallel over process groups of its own cannot be copied or pickled, for they cannot: "
                 "copy or save its `.module`, or its state_dict, and wrap that anew."
@@ -192,7 +192,7 @@ class BucketedDataParallel(nn.Module):
             "caps in bytes": self._options.caps_nbytes,
             "find_unused_parameters": self._options.find_unused_parameters,
             "broadcast_buffers": self.broadcast_buffers,
-            "process groups": self._groups,
+            "process groups": self._groups,  # their names, for one in another place would mix buckets
         }
         named = [*self.module.named_parameters(), *self.module.named_buffers()]
         verify(self._peers, occasion, problem, described(settings, named))

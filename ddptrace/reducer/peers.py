@@ -48,6 +48,7 @@ class Peers:
         self._on_host = device.type == "cpu"  # elsewhere a wait is the stream's, and the backend's watchdog bounds it
         store = PrefixStore(f"ddptrace/reducer/{group.group_name}", _get_default_store())
         number = store.add(f"made/{self.rank}", 1)  # all ranks make their reducers in the same order
+        self.number = int(number)  # of the reducer, among those over this group
         self._store = PrefixStore(str(number), store)
 
     def say(self, sentence: str, *, since: int | None = None) -> None:

@@ -36,8 +36,8 @@ class Pulse:
     def send(self, backward: int, *, wants_replan: bool) -> None:
         if backward % self._every:
             return
-        left_out, forward = self._peers.dropping, self._peers.forward
-        numbers = [forward, -forward, left_out, -left_out, int(wants_replan)]
+        left_out, forward, number = self._peers.dropping, self._peers.forward, self._peers.number
+        numbers = [forward, -forward, left_out, -left_out, number, -number, int(wants_replan)]
         tensor = torch.tensor(numbers, dtype=torch.int64, device=self._device)
         work = dist.all_reduce(tensor, dist.ReduceOp.MAX, group=self._peers.group, async_op=True)
         self._sent = (work, tensor)
@@ -48,7 +48,13 @@ class Pulse:
             return False
         (work, tensor), self._sent = self._sent, None
         self._peers.wait(work, "the ranks' comparison of their steps")
-        last, first, most, least, wants_replan = tensor.tolist()
+        last, first, most, least, newest, oldest, wants_replan = tensor.tolist()
+        if newest != -oldest:
+            raise DdptraceError(
+                f"Ranks run different models in this step: of those over this group, one is in number {-oldest}, "
+                f"another in number {newest} and rank {self._peers.me} in number {self._peers.number}; gradients of "
+                "different models were mixed. Use the models in the same order on every rank."
+            )
         if last != -first:
             raise DdptraceError(
                 f"Ranks are not in the same step: one is in forward {-first}, another in forward {last} and rank "

@@ -37,7 +37,7 @@ from tests.programs.own_reducer_traced import CASES, LATE_STEP, OWN, STEPS, STOC
 BOTH = [name for name, case in CASES.items() if case.stock]
 WHOLE = [name for name, case in CASES.items() if not case.drops]
 DROPPING = [name for name, case in CASES.items() if case.drops]
-PULSE = ("all_reduce", "int64", 40)
+PULSE = ("all_reduce", "int64", 56)
 Told = list[tuple[str, int, tuple[int, ...]]]
 
 

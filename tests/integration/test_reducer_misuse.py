@@ -25,6 +25,8 @@ SAYINGS: dict[str, tuple[str, str]] = {
         "find_unused_parameters=True where rank 0 has the setting find_unused_parameters=False",
         SAME_MODEL,
     ),
+    "groups_in_another_order": ("has the setting process groups=", SAME_MODEL),
+    "models_in_another_order": ("Ranks run different models in this step", "Ranks run different models in this step"),
     "nothing_to_train": ("no parameter that requires a gradient", "do not wrap it"),
     "never_made": ("did not come to the construction of the model", ""),
     "forward_without_backward": (f"{OTHER_STEP}: one is in forward 3, another in forward 4", OTHER_STEP),

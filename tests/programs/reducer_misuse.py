@@ -46,7 +46,7 @@ class Net(nn.Module):
 
 
 def wrap(module: nn.Module, **options: Any) -> BucketedDataParallel:
-    group = dist.new_group()
+    group = options.pop("process_group", None) or dist.new_group()
     return BucketedDataParallel(module, process_group=group, timeout_s=TIMEOUT_S, bucket_cap_mb=0.0005, **options)
 
 
@@ -199,6 +199,18 @@ def unfrozen_on_one_rank() -> None:
         step(model)
 
 
+def groups_in_another_order() -> None:
+    groups = [dist.new_group() for _ in range(3)]
+    wrap(Net(), process_group=[groups[0], *(groups[:0:-1] if odd() else groups[1:])])
+
+
+def models_in_another_order() -> None:
+    group = dist.new_group()
+    models = [wrap(Net(), process_group=group), wrap(Net(), process_group=group)]
+    for model in reversed(models) if odd() else models:
+        step(model)
+
+
 def dropped_on_one_rank() -> None:
     model = wrap(Net())
     with model.dropping([model.module.third] if odd() else []):
@@ -319,6 +331,7 @@ CASES: dict[str, Callable[[], None]] = {
                  two_backwards, forward_raises_and_the_rank_stops, forward_raises_and_the_rank_goes_on,
                  loss_raises_and_the_rank_goes_on, a_rank_leaves_its_loop, hook_without_future,
                  hook_with_half_a_tensor, hook_that_is_never_done, hook_that_raises, two_hooks, unfrozen_on_one_rank,
+                 groups_in_another_order, models_in_another_order,
                  dropped_on_one_rank, dropped_but_used, sparse_embedding, graph_of_gradients, zero_cap,
                  backward_raises_and_the_rank_goes_on, fewer_batches_on_one_rank, wrapped_twice,
                  two_wrappers_of_one_module, recomputed_behind_the_back_of_the_search, copied_with_a_group_of_its_own,
