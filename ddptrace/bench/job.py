@@ -29,6 +29,7 @@ class Job:
     @classmethod
     def join(cls, folder: Path, backend: str | None, voice: IO[str]) -> Job:
         """Take this process's place among the ranks that RANK and WORLD_SIZE tell of."""
+        _check_place()
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
         device = _device(backend)
         backend = backend or ("nccl" if device.type == "cuda" else "gloo")
@@ -61,6 +62,16 @@ class Job:
         all_of_them: list[object] = [None] * self.ranks
         dist.all_gather_object(all_of_them, mine)
         return all_of_them
+
+
+def _check_place() -> None:
+    """Raises DdptraceError where the environment tells of no place among ranks: torch would wait for ever in one."""
+    rank, ranks = (os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE"))
+    missing = [name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
+    if missing:
+        raise DdptraceError(f"RANK is set and {', '.join(missing)} not: start with torchrun, or unset RANK")
+    if not (rank.isdecimal() and ranks.isdecimal() and int(rank) < int(ranks)):
+        raise DdptraceError(f"RANK={rank} is no rank of WORLD_SIZE={ranks}: start with torchrun, or unset RANK")
 
 
 def _device(backend: str | None) -> torch.device:

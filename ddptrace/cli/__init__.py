@@ -51,7 +51,9 @@ def _end(signum: int, frame: object) -> None:
 @click.version_option(package_name="ddptrace", prog_name="ddptrace")
 def main() -> None:
     """Where the step time of distributed PyTorch training goes, bucket by bucket."""
-    signal.signal(signal.SIGTERM, _end)
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(ending) != signal.SIG_IGN:  # nohup asked to be left alone
+            signal.signal(ending, _end)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that lacks a sign shows another instead of ending us

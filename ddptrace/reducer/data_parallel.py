@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import sys
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,7 +18,7 @@ from ddptrace.errors import DdptraceError
 from ddptrace.reducer.dynamo import SPLIT_AT_LEAST_NBYTES, splitting_at_buckets
 from ddptrace.reducer.observer import BucketObserver, ReducerMade, Voice
 from ddptrace.reducer.peers import Peers, sentence_of
-from ddptrace.reducer.plan import bucket_caps
+from ddptrace.reducer.plan import bucket_caps, is_above_zero
 from ddptrace.reducer.reducer import Options, Reducer
 from ddptrace.reducer.same_values import take_from_first
 from ddptrace.reducer.sender import CommHook
@@ -70,6 +71,8 @@ class BucketedDataParallel(nn.Module):
             "gradient_as_bucket_view": gradient_as_bucket_view,
             "timeout_s": timeout_s,
         }
+        if not is_above_zero(timeout_s) or math.isinf(timeout_s):
+            raise DdptraceError(f"timeout_s is a finite number of seconds above zero, and {timeout_s!r} is not.")
         caps = tuple(bucket_caps(bucket_cap_mb, first_bucket_mb, bucket_caps_mb))
         groups = _groups(process_group)
         named = dict(module.named_parameters())

@@ -59,9 +59,15 @@ def bucket_caps(
 
     Raises DdptraceError for an empty list, or a cap that is not above zero.
     """
-    asked = [min(first_bucket_mb, bucket_cap_mb), bucket_cap_mb] if bucket_caps_mb is None else list(bucket_caps_mb)
-    if not asked or not all(cap > 0 for cap in asked):
+    asked = [first_bucket_mb, bucket_cap_mb] if bucket_caps_mb is None else list(bucket_caps_mb)
+    if not asked or not all(is_above_zero(cap) for cap in asked):
         raise DdptraceError(
             f"Bucket caps are MiB above zero, and there is at least one: {asked} is not; mend the caps."
         )
+    if bucket_caps_mb is None:
+        asked[0] = min(asked)
     return [max(1, int(min(cap, 2**40) * MIB)) for cap in asked]
+
+
+def is_above_zero(value: object) -> bool:
+    return isinstance(value, int | float) and value > 0

@@ -86,6 +86,22 @@ def test_a_mistake_is_one_sentence(words: tuple[str, ...], sentence: str, tmp_pa
     assert done.returncode != 0 and sentence in done.stderr and "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("place", "sentence"),
+    [
+        ({"RANK": "0"}, "RANK is set and WORLD_SIZE, MASTER_ADDR, MASTER_PORT not"),
+        ({"RANK": "5", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}, "RANK=5 is no rank of"),
+    ],
+)
+def test_half_an_environment_of_a_launcher_is_one_sentence(
+    place: dict[str, str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in place.items():
+        monkeypatch.setenv(name, value)
+    done = run("--out", tmp_path)
+    assert done.returncode == 1 and sentence in done.stderr and "Traceback" not in done.stderr
+
+
 def test_a_rank_that_fails_ends_the_benchmark_with_what_it_said(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file where the traced runs are to be")
     done = run(*MLP, "--caps", "all", "--rounds", 1, "--steps", 1, "--out", tmp_path)

@@ -47,7 +47,7 @@ SAYINGS: dict[str, tuple[str, str]] = {
     "dropped_but_used": ("'third.", "in a step that was to drop it"),
     "sparse_embedding": ("sparse=True", "use sparse=False"),
     "graph_of_gradients": ("create_graph=True", "which no flat bucket holds"),
-    "zero_cap": ("[0, 0]", "MiB above zero"),
+    "zero_cap": ("[1, 0]", "MiB above zero"),
     "backward_raises_and_the_rank_goes_on": ("said: Rank 1 began a forward while", "the last backward is unfinished"),
     "fewer_batches_on_one_rank": ("gave up: another rank did not come to it", ""),
     "wrapped_twice": ("The module is wrapped already, at '1'", "wrap it once"),
