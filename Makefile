@@ -11,13 +11,14 @@ PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3
 BIN := .venv/bin
 RUN := run/demo
 
-.PHONY: help demo test lint bench-overhead clean
+.PHONY: help demo test lint bench-overhead soak clean
 
 help:
 	@echo "make demo            train a 10M-parameter model on 2 processes, then say where its step time went"
 	@echo "make test            ruff, mypy and all tests"
 	@echo "make lint            ruff and mypy only"
 	@echo "make bench-overhead  what tracing costs a training step on this machine"
+	@echo "make soak            100,000 steps under a trace: memory flat, disk within its bound (takes many minutes)"
 
 # One thread a rank: two ranks share this machine.
 demo: export OMP_NUM_THREADS := 1
@@ -38,6 +39,11 @@ lint: .venv/.ready-to-test
 
 bench-overhead: .venv/.ready-to-run
 	$(BIN)/ddptrace bench overhead
+
+# One thread a rank, as in the demo.
+soak: export OMP_NUM_THREADS := 1
+soak: .venv/.ready-to-run
+	$(BIN)/python -m tests.soak run/soak
 
 clean:
 	rm -rf .venv run dist .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -17,6 +17,7 @@ from ddptrace.errors import DdptraceError, RunDirectoryError, TraceStateError
 if TYPE_CHECKING:
     from ddptrace.analysis import Result
     from ddptrace.analyzer import analyze
+    from ddptrace.keep import Keep
     from ddptrace.reducer import BucketedDataParallel
     from ddptrace.tracing import trace
 
@@ -24,6 +25,7 @@ __version__ = "0.1.0"
 __all__ = [
     "BucketedDataParallel",
     "DdptraceError",
+    "Keep",
     "Result",
     "RunDirectoryError",
     "TraceStateError",
@@ -34,6 +36,7 @@ __all__ = [
 
 _HOMES = {
     "BucketedDataParallel": "ddptrace.reducer",
+    "Keep": "ddptrace.keep",
     "Result": "ddptrace.analysis",
     "analyze": "ddptrace.analyzer",
     "trace": "ddptrace.tracing",

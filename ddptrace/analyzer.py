@@ -65,7 +65,8 @@ def analyze(
     plan = _plan(path, cache, comm_kernels)
     done = list(_each(_analyzed, plan, jobs, scheduler, progress))
     world_size, findings = settle(plan, done)
-    head = RunHead(plan.schema, plan.run_id, plan.zero_unix_ns, world_size, findings)
+    asked = bool(plan.manifest.get("profile"))
+    head = RunHead(plan.schema, plan.run_id, plan.zero_unix_ns, world_size, findings, asked)
     return combine(head, [one.tables for one in done])
 
 

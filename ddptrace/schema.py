@@ -26,7 +26,7 @@ import numpy as np
 
 from ddptrace.errors import RunDirectoryError
 
-SCHEMA_VERSION: Final = "1.1"
+SCHEMA_VERSION: Final = "1.2"
 
 MANIFEST: Final = "manifest.json"
 META: Final = "meta.json"
@@ -46,6 +46,12 @@ def rank_folder(rank: int) -> str:
 
 def segment_name(index: int) -> str:
     return f"records-{index:05d}.bin"
+
+
+def segment_index(name: str) -> int:
+    """Of a segment by this name; -1 where it is none."""
+    number = name.removeprefix("records-").removesuffix(".bin")
+    return int(number) if number.isdecimal() and len(number) < len(name) else -1
 
 
 RECORD_NBYTES: Final = 64
@@ -82,10 +88,12 @@ class Kind(enum.IntEnum):
     CLOCK = 2  # begin: monotonic; a: Unix ns at that instant; b: width of the bracket it was read in
     CALL = 3  # a collective. name: op; begin: launch; end: the call returned; a: seq; b, c: bytes in, out; d: group;
     #           e: seq of the hook that issued it, 0 none; f: reducer + 1, 0 none; g: dtype; flags: CallFlag
-    DONE = 4  # a call's or hook's future completed. begin: when; a: seq; thread: where; flags: 1 when it failed
+    DONE = 4  # a call's or hook's future completed. begin: when; a: seq; thread: where; flags: 1 when it failed, and
+    #           name: with what
     WAIT = 5  # the host blocked on a Work, begin to end; a: seq, 0 unknown
     PHASE = 6  # flags: Phase; begin, end; a: ordinal of the backward in the rank, for Phase.BACKWARD
     STEP = 7  # flags: StepEnd; a: ordinal; begin, end. A later record of the same ordinal and StepEnd replaces this
+    #           Since 1.2, b: 1 where the rest of it was not recorded, as `ddptrace.Keep` had it
     READY = 8  # gradients accumulated, in this order, base + delta each
     HOOK = 9  # a user's communication hook ran on the host. name: hook; begin, end; a: seq; b: nbytes; c: backward;
     #           d: bucket index (a number); f: reducer + 1; g: dtype
@@ -109,11 +117,40 @@ class Kind(enum.IntEnum):
     RPC_ANSWER = 21  # what a run gave. begin: when; a: the run's message number; b: bytes back; flags: 1 when it raised
     RPC_GRADIENT = 22  # distributed backward sent a received message's gradients. begin; a: message number; b: bytes
     RPC_WORKER = 23  # name: JSON {"name", "id"} of this rank as a worker
+    # Since 1.2.
+    ORIGIN = 24  # where a collective comes from, where its CALL alone does not tell. begin: launch; a: seq; name: its
+    #              call site; d: the module; flags: Origin
+    RPC_WAIT = 25  # the host was blocked on the future of remote calls, or on other workers in a distributed backward,
+    #                begin to end. A reference's own methods block from RPC's end to RPC_DONE
+    LET_GO = 26  # here stood `a` records, written from begin to end, that were let go to stay within `ddptrace.Keep`.
+    #              With d, of them the calls of this group: a, of these the ones that are no send or receive: b. A file
+    #              whose first record is one with flags 1, which adds up all others, stands for itself and all before it
 
 
 class CallFlag(enum.IntFlag):
     SYNC = 1  # issued with async_op=False: the caller waits at once
     NATIVE = 2  # issued by a reducer for its buckets (DDP's C++, BucketedDataParallel), not by the program
+
+
+class Origin(enum.IntEnum):
+    """Who wanted a collective: the program itself, or a part of torch or ddptrace on its behalf."""
+
+    PROGRAM = 0
+    GRADIENTS = 1  # a reducer, for a bucket
+    HOOK = 2  # a communication hook, for a bucket
+    BUFFERS = 3  # DDP, at forward
+    CONSTRUCTION = 4  # the making of a data-parallel wrapper: parameters are compared and broadcast
+    REBUILD = 5  # DDP, when it makes new buckets
+    UNUSED_PARAMETERS = 6  # the bitmap of parameters that got a gradient
+    AGREEMENT = 7  # a few numbers that ranks compare: BucketedDataParallel's pulse, DDP's join()
+    FSDP = 8
+    OPTIMIZER = 9  # one that is sharded over the ranks
+    PIPELINE = 10  # a pipeline schedule's activations and their gradients
+    DTENSOR = 11  # an operator on sharded tensors, as in tensor parallelism
+
+    @property
+    def word(self) -> str:
+        return self.name.lower().replace("_", "-")
 
 
 class RpcOp(enum.IntEnum):

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from ddptrace.errors import DdptraceError, TraceStateError
+from ddptrace.keep import Keep
 from ddptrace.schema import run_path
 
 if TYPE_CHECKING:
@@ -28,7 +29,8 @@ class trace:
     Every rank enters it with the same `path`. `profile` opens windows of torch.profiler on the program's steps: a
     schedule as `torch.profiler.schedule(wait=5, warmup=1, active=3, repeat=1)` makes it. `tracer_provider` receives one
     OpenTelemetry span per step, phase, bucket and collective, made off the training thread. `overwrite` replaces a run
-    that `path` already holds.
+    that `path` already holds. `keep` bounds what each rank leaves on the disk, so that a trace can be left on for good:
+    by default 64 MiB, of which the oldest goes first.
 
     Raises RunDirectoryError where the directory holds another run or cannot be written, TraceStateError inside another
     trace or without torch; on leaving, never.
@@ -41,13 +43,19 @@ class trace:
         profile: Schedule | None = None,
         tracer_provider: TracerProvider | None = None,
         overwrite: bool = False,
+        keep: Keep | None = None,
     ) -> None:
         if profile is not None and not callable(profile):
             raise TraceStateError(
                 f"profile={profile!r} is not a schedule; give what torch.profiler.schedule(wait=..., warmup=..., "
                 "active=..., repeat=...) returns"
             )
+        if keep is not None and not isinstance(keep, Keep):
+            raise TraceStateError(
+                f"keep={keep!r} does not say what to keep; give ddptrace.Keep(nbytes=..., steps=..., every=...)"
+            )
         self._path = run_path(path)
+        self._keep = keep
         self._profile = profile
         self._tracer_provider = tracer_provider
         self._overwrite = overwrite
@@ -60,7 +68,7 @@ class trace:
         if before_entering is not None:
             before_entering(self._path)
         try:
-            self._session = enter(self._path, profile=self._profile, overwrite=self._overwrite)
+            self._session = enter(self._path, profile=self._profile, overwrite=self._overwrite, keep=self._keep)
         except OSError as error:  # a full disk: the training matters more than its record
             warnings.warn(f"ddptrace records nothing into {self._path}: {error}", RuntimeWarning, stacklevel=2)
             return self

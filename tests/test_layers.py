@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).resolve().parent.parent / "ddptrace"
-EVERYWHERE = ("ddptrace.errors", "ddptrace.schema")
+EVERYWHERE = ("ddptrace.errors", "ddptrace.schema", "ddptrace.keep")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,7 @@ ALLOWED = {
     "__init__": Row(inside=ours("analysis", "analyzer", "tracing", "reducer")),
     "__main__": Row(ours("cli")),
     "errors": Row(),
+    "keep": Row(),
     "schema": Row(packages=("numpy",)),
     # where load and analysis meet, and where ranks are shared out to processes
     "analyzer": Row(ours("load", "analysis", "engine")),

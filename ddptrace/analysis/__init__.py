@@ -12,6 +12,8 @@ if TYPE_CHECKING:
         Activity,
         BucketRow,
         CollectiveRow,
+        GradientTrafficRow,
+        GroupRow,
         LaunchRow,
         MatchRow,
         PhaseRow,
@@ -24,12 +26,15 @@ if TYPE_CHECKING:
         StepRow,
         StreamRow,
         Table,
+        TrafficRow,
     )
 
 __all__ = [
     "Activity",
     "BucketRow",
     "CollectiveRow",
+    "GradientTrafficRow",
+    "GroupRow",
     "LaunchRow",
     "MatchRow",
     "PhaseRow",
@@ -45,6 +50,7 @@ __all__ = [
     "StreamRow",
     "Summary",
     "Table",
+    "TrafficRow",
     "analyze_rank",
     "analyze_run",
     "combine",

@@ -6,11 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
-from ddptrace.analysis.breakdown import step_rows
+from ddptrace.analysis.breakdown import partial_step_rows, step_rows
 from ddptrace.analysis.buckets import bucket_rows
 from ddptrace.analysis.collectives import collective_rows
 from ddptrace.analysis.facts import RankFacts, facts_of
 from ddptrace.analysis.findings import findings
+from ddptrace.analysis.gradient_traffic import gradient_traffic_rows
+from ddptrace.analysis.groups import group_rows
 from ddptrace.analysis.launches import launch_rows
 from ddptrace.analysis.matching import match_ranks, with_matches
 from ddptrace.analysis.phases import phase_rows
@@ -23,8 +25,11 @@ from ddptrace.analysis.tables import (
     Activity,
     BucketRow,
     CollectiveRow,
+    GradientTrafficRow,
+    GroupRow,
     LaunchRow,
     MatchRow,
+    PartialStepRow,
     PhaseRow,
     RankRow,
     Result,
@@ -34,7 +39,10 @@ from ddptrace.analysis.tables import (
     StepRow,
     StreamRow,
     Table,
+    TrafficRow,
 )
+from ddptrace.analysis.traffic import traffic_rows
+from ddptrace.analysis.traffic_findings import traffic_findings
 from ddptrace.analysis.view import View, view_of
 from ddptrace.load.tables import Finding, RankRun, Run
 
@@ -48,6 +56,7 @@ class RunHead:
     zero_unix_ns: int
     world_size: int | None  # ranks that took part, None where nobody said
     findings: tuple[Finding, ...]  # of loading
+    profile_asked: bool = False  # for profiler windows, when the run was traced
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +74,15 @@ class RankTables:
     scopes: tuple[ScopeRow, ...]
     activity: Activity
     rpc: RankCalls
+    traffic: tuple[TrafficRow, ...]
+    gradient_traffic: tuple[GradientTrafficRow, ...]
+    partial_steps: tuple[PartialStepRow, ...]
 
 
 def analyze_run(run: Run) -> Result:
     """Everything that can be said of a run whose ranks are all at hand."""
-    head = RunHead(run.schema, run.run_id, run.zero_unix_ns, run.world_size, run.findings)
+    asked = bool(run.manifest.get("profile"))
+    head = RunHead(run.schema, run.run_id, run.zero_unix_ns, run.world_size, run.findings, asked)
     return combine(head, map(analyze_rank, run.ranks))
 
 
@@ -89,6 +102,9 @@ def analyze_rank(rank: RankRun) -> RankTables:
         scopes=tuple(scope_rows(view)),
         activity=_activity(view),
         rpc=rank_calls(view),
+        traffic=tuple(traffic_rows(view)),
+        gradient_traffic=tuple(gradient_traffic_rows(view)),
+        partial_steps=tuple(partial_step_rows(view.rank)),
     )
 
 
@@ -112,8 +128,14 @@ def combine(head: RunHead, ranks: Iterable[RankTables]) -> Result:
         scopes=Table(ScopeRow, [row for table in tables for row in table.scopes]),
         matches=Table(MatchRow, matching.rows), recorded=any(table.facts.recorded for table in tables),
         rpcs=Table(RpcRow, rpcs), rpc_pairs=Table(RpcPairRow, rpc_pair_rows(rpcs)),
+        groups=Table(GroupRow, group_rows([table.facts for table in tables])),
+        traffic=Table(TrafficRow, [row for table in tables for row in table.traffic]),
+        gradient_traffic=Table(GradientTrafficRow, [row for table in tables for row in table.gradient_traffic]),
+        partial_steps=Table(PartialStepRow, [row for table in tables for row in table.partial_steps]),
     )  # fmt: skip
-    said = [*head.findings, *findings([table.facts for table in tables], result, matching.findings)]
+    facts = [table.facts for table in tables]
+    said = [*head.findings, *findings(facts, result, matching.findings, profile_asked=head.profile_asked)]
+    said += traffic_findings(result.gradient_traffic)
     return replace(result, findings=Table(Finding, said))
 
 

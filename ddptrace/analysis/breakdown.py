@@ -10,9 +10,9 @@ from ddptrace.analysis.execution import weakest
 from ddptrace.analysis.intervals import Ints, Measure, intersect, pairs, subtract, union
 from ddptrace.analysis.phases import phase_totals
 from ddptrace.analysis.shares import Shares
-from ddptrace.analysis.tables import StepRow
+from ddptrace.analysis.tables import PartialStepRow, StepRow
 from ddptrace.analysis.view import View
-from ddptrace.load.tables import Intervals
+from ddptrace.load.tables import Intervals, RankRun
 from ddptrace.schema import Evidence
 
 
@@ -23,7 +23,7 @@ def step_rows(view: View, shares: Shares) -> list[StepRow]:
     waits, evidence = _waits(view), _evidence(view, shares)
     paused = _within(view, union(pairs((p.begin_at_ns, p.end_at_ns) for p in view.rank.pauses))).tolist()
     rows = []
-    for position, (window, compute, comm, hidden, memory, *phases) in enumerate(numbers):
+    for position, (window, compute, comm, hidden, memory, remote, *phases) in enumerate(numbers):
         mark = view.rank.steps[position]
         other, data, forward, backward, optimizer = phases
         rows.append(StepRow(
@@ -34,18 +34,30 @@ def step_rows(view: View, shares: Shares) -> list[StepRow]:
             evidence=evidence.get(position), data_ns=data, forward_ns=forward, backward_ns=backward,
             optimizer_ns=optimizer, other_ns=other, wait_ns=waits[position], paused_ns=paused[position],
             profiled=bool(view.profiled[position]), ended_by=mark.ended_by.name.lower(),
+            rpc_wait_ns=remote if view.rank.recorded else None,
         ))  # fmt: skip
     return rows
 
 
-def _parts(view: View) -> tuple[Ints, Ints, Ints, Ints, Ints]:
-    """By step: window, compute, comm, hidden, exposed memory."""
+def partial_step_rows(rank: RankRun) -> list[PartialStepRow]:
+    return [
+        PartialStepRow(
+            rank.rank, mark.ordinal, mark.begin_at_ns, mark.end_at_ns, mark.end_at_ns - mark.begin_at_ns,
+            mark.ended_by.name.lower(),
+        )
+        for mark in rank.partial_steps
+    ]  # fmt: skip
+
+
+def _parts(view: View) -> tuple[Ints, Ints, Ints, Ints, Ints, Ints]:
+    """By step: window, compute, comm, hidden, exposed memory, and what of the idle rest was spent on remote calls."""
     begins, ends = view.windows.begins, view.windows.ends
     comm = communicating(view)
     memory = subtract(subtract(view.memory, view.compute), comm)
-    unions = (view.compute, comm, intersect(comm, view.compute), memory)
-    compute_ns, comm_ns, hidden_ns, memory_ns = (Measure(part).within(begins, ends) for part in unions)
-    return ends - begins, compute_ns, comm_ns, hidden_ns, memory_ns
+    remote = subtract(view.remote, union(view.compute, comm, memory))
+    unions = (view.compute, comm, intersect(comm, view.compute), memory, remote)
+    compute_ns, comm_ns, hidden_ns, memory_ns, remote_ns = (Measure(part).within(begins, ends) for part in unions)
+    return ends - begins, compute_ns, comm_ns, hidden_ns, memory_ns, remote_ns
 
 
 def communicating(view: View) -> Intervals:

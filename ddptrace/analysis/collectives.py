@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from ddptrace.analysis.shares import Shares
 from ddptrace.analysis.tables import CollectiveRow
 from ddptrace.analysis.view import View
 from ddptrace.load.tables import Identity
+from ddptrace.schema import Origin
 
 HOOK_OP = "comm_hook"
 """A hook that communicated by other means than a collective that was seen."""
@@ -61,7 +63,7 @@ def _executed(view: View, shares: Shares, known: _Known) -> Iterator[CollectiveR
             view.rank.rank, view.ordinal(step), comm.seq, part, *_what(comm), comm.launch_at_ns, begin, end,
             comm.done_at_ns, None if part else view.wait_ns.get(comm.seq), None if part else begin - comm.launch_at_ns,
             end - begin, hidden, end - begin - hidden, charged, comm.evidence, known.buckets.get(comm.seq),
-            known.size(comm), _lane(comm), speed.algbw, speed.busbw, _identity(comm),
+            known.size(comm), _lane(comm), speed.algbw, speed.busbw, _identity(comm), **_source(comm, known),
         )  # fmt: skip
 
 
@@ -74,6 +76,7 @@ def _unknown(view: View, known: _Known) -> Iterator[CollectiveRow]:
         yield CollectiveRow(
             view.rank.rank, view.ordinal(step), comm.seq, 0, *_what(comm), comm.launch_at_ns, *nothing[0],
             comm.done_at_ns, *nothing[1], known.buckets.get(comm.seq), known.size(comm), identity=_identity(comm),
+            **_source(comm, known),
         )  # fmt: skip
 
 
@@ -86,6 +89,16 @@ def _what(comm: Communication) -> What:
         return call.op, call.group, call.ordinal, None if unknown else nbytes, call.dtype
     assert comm.hook is not None
     return HOOK_OP, "", comm.hook.seq, comm.hook.nbytes, comm.hook.dtype
+
+
+def _source(comm: Communication, known: _Known) -> dict[str, Any]:
+    """Where it comes from. A hook that did without collectives is its own origin; what the program seems to have sent
+    and carried a bucket was a hook's that nobody saw being registered."""
+    if comm.call is None:
+        return {"origin": Origin.HOOK.word}
+    call, hooked = comm.call, comm.seq in known.buckets and comm.call.origin == Origin.PROGRAM.word
+    origin = Origin.HOOK.word if hooked else call.origin
+    return {"origin": origin, "site": call.site, "module": call.module, "turn": call.turn}
 
 
 def _lane(comm: Communication) -> str | None:

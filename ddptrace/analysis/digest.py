@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import harmonic_mean, median
@@ -17,8 +17,8 @@ from ddptrace.schema import Evidence
 SIZES_APART_MAX: Final = 8
 """So many sizes of one op in one group are told apart; more are taken together by their number of digits."""
 
-Kind = tuple[str, str, int | None, int]
-"""Op, group, ranks in the group, and bytes or the number of their digits."""
+Kind = tuple[str, str, int | None, int, str | None]
+"""Op, group, ranks in the group, bytes or the number of their digits, and origin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,9 @@ class CollectiveDigest:
     busbw_bytes_per_s: float | None
     evidence: Evidence | None  # the weakest
     identity: Identity  # the weakest
+    origin: str | None  # None where a foreign trace does not tell
+    sites: tuple[str, ...]  # the program's lines that they come from, the most frequent first
+    modules: tuple[str, ...]  # likewise
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +73,8 @@ def _alike(rows: Sequence[CollectiveRow]) -> Iterable[list[CollectiveRow]]:
     kinds: defaultdict[Kind, list[CollectiveRow]] = defaultdict(list)
     for row in rows:
         apart = len(sizes[row.op, row.group]) <= SIZES_APART_MAX
-        kinds[row.op, row.group, row.group_size, _alike_size(row.nbytes or 0, 3 if apart else 0)].append(row)
+        size = _alike_size(row.nbytes or 0, 3 if apart else 0)
+        kinds[row.op, row.group, row.group_size, size, row.origin].append(row)
     return kinds.values()
 
 
@@ -96,7 +100,13 @@ def _collective(rows: Sequence[CollectiveRow], count: int) -> CollectiveDigest:
         algbw_bytes_per_s=_rate((row.algbw_bytes_per_s, row.nbytes) for row in rows),
         busbw_bytes_per_s=_rate((row.busbw_bytes_per_s, row.nbytes) for row in rows),
         evidence=weakest(row.evidence for row in rows), identity=weakest_identity(row.identity for row in rows),
+        origin=first.origin, sites=_frequent(row.site for row in rows), modules=_frequent(row.module for row in rows),
     )  # fmt: skip
+
+
+def _frequent(names: Iterable[str | None]) -> tuple[str, ...]:
+    counts = Counter(name for name in names if name is not None)
+    return tuple(name for name, _ in counts.most_common())
 
 
 def weakest_identity(identities: Iterable[Identity]) -> Identity:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
 
 import numpy as np
 
 from ddptrace.analysis.collectives import HOOK_OP
 from ddptrace.analysis.intervals import subtract, total, union
 from ddptrace.analysis.view import View
-from ddptrace.load.tables import Reducer
+from ddptrace.load.tables import RankRun, Reducer, StepMark
 from ddptrace.schema import Evidence
 
 
@@ -25,6 +26,32 @@ class ReducerFacts:
     bucket_cap_nbytes: int | None
     over_cap: tuple[tuple[str, int], ...]  # parameters that alone are larger than a bucket may be, and their bytes
     layouts: tuple[tuple[int, int], ...]  # number of buckets, first backward; in time order
+
+
+@dataclass(frozen=True, slots=True)
+class KeptFacts:
+    """What is left of a rank's steps. Of a foreign run, and of one of which all was kept, all is `whole`."""
+
+    let_go: int = 0  # records
+    sampled: bool = False  # some steps were not recorded
+    whole: int = 0  # steps
+    partial: int = 0
+    since: int | None = None  # the first of the newest steps of which none is gone
+    last_step: int | None = None  # whole or not
+    whole_ns: int | None = None  # median length
+    partial_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A collective that failed."""
+
+    op: str
+    group: str
+    ordinal: int
+    error: str
+    step: int | None  # None outside every whole step
+    after: int | None  # the last step that was over by then
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +73,13 @@ class RankFacts:
     reducers: tuple[ReducerFacts, ...]
     groups: tuple[tuple[str, tuple[int, ...]], ...]  # name and ranks of each process group
     outside_ns: int  # device work outside all steps' windows; 0 without steps
+    unknown_sites: Mapping[str, int] = field(default_factory=dict)  # where the program issued those, as far as known
+    failures: tuple[Failure, ...] = ()  # of collectives, in the order in which they ended
+    remote_calls: int = 0  # that its program made
+    only_remote: bool = False  # all that it does is to call others and to run functions for them
+    windows: int = 0
+    outside_windows: int = 0  # communications that no profiler saw run, launched outside of all its windows
+    kept: KeptFacts = KeptFacts()
 
     @property
     def comms(self) -> int:
@@ -54,17 +88,54 @@ class RankFacts:
 
 def facts_of(view: View) -> RankFacts:
     rank = view.rank
-    unknown = Counter(comm.call.op if comm.call else HOOK_OP for comm in view.comms if comm.evidence is None)
+    unknown = [comm.call for comm in view.comms if comm.evidence is None]
     return RankFacts(
         rank.rank, rank.host, rank.pid, rank.clean, rank.recorded, rank.dropped,
-        last_step=rank.steps[-1].ordinal if rank.steps else None,
+        last_step=max((mark.ordinal for mark in (*rank.steps, *rank.partial_steps)), default=None),
         ended_by=tuple(sorted({mark.ended_by.name.lower() for mark in rank.steps})),
         by_evidence=dict(Counter(comm.evidence for comm in view.comms)),
-        unknown_ops=dict(unknown), unmatched=len(view.unmatched),
+        unknown_ops=dict(Counter(call.op if call else HOOK_OP for call in unknown)),
+        unknown_sites=dict(Counter(call.site for call in unknown if call and call.site)), unmatched=len(view.unmatched),
         hooks=tuple(sorted({hook.name for hook in rank.hooks})),
         reducers=tuple(_reducer_facts(reducer) for reducer in rank.reducers),
         groups=tuple((group.name, group.ranks) for group in rank.groups), outside_ns=_outside_ns(view),
+        failures=tuple(_failures(view)),
+        remote_calls=sum(not call.is_internal for call in rank.rpc.calls), only_remote=view.only_remote,
+        windows=len(rank.windows), outside_windows=_outside_windows(view),
+        kept=_kept_facts(rank),
     )  # fmt: skip
+
+
+def _kept_facts(rank: RankRun) -> KeptFacts:
+    known = {mark.ordinal for mark in (*rank.steps, *rank.partial_steps)}
+    whole = [mark.ordinal for mark in rank.steps]
+    since = last = max(known, default=None)
+    while since is not None and since - 1 in known:
+        since -= 1
+    whole_ns, partial_ns = (_median_ns(marks) for marks in (rank.steps, rank.partial_steps))
+    return KeptFacts(
+        rank.let_go, rank.sampled, len(whole), len(rank.partial_steps),
+        min((one for one in whole if since is not None and one >= since), default=None), last, whole_ns, partial_ns,
+    )  # fmt: skip
+
+
+def _median_ns(marks: Sequence[StepMark]) -> int | None:
+    return round(median(mark.end_at_ns - mark.begin_at_ns for mark in marks)) if marks else None
+
+
+def _failures(view: View) -> Iterator[Failure]:
+    failed = [call for call in view.rank.calls if call.error is not None]
+    failed.sort(key=lambda call: (call.done_at_ns or 0, call.seq))
+    launches = np.array([call.launch_at_ns for call in failed], np.int64)
+    inside, over = view.steps.at(launches), np.searchsorted(view.steps.ends, launches, side="right") - 1
+    for call, step, after in zip(failed, inside.tolist(), over.tolist(), strict=True):
+        yield Failure(call.op, call.group, call.ordinal, call.error or "", view.ordinal(step), view.ordinal(after))
+
+
+def _outside_windows(view: View) -> int:
+    spans = [(window.begin_at_ns, window.end_at_ns) for window in view.rank.windows]
+    launches = (c.launch_at_ns for c in view.comms if c.evidence not in (Evidence.DEVICE, Evidence.BACKEND))
+    return sum(not any(begin <= at < end for begin, end in spans) for at in launches)
 
 
 def _reducer_facts(reducer: Reducer) -> ReducerFacts:

@@ -2,38 +2,41 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from ddptrace.analysis.advice import bucket_findings
 from ddptrace.analysis.device_findings import device_findings
+from ddptrace.analysis.evidence_findings import evidence_findings
 from ddptrace.analysis.facts import RankFacts
+from ddptrace.analysis.failure_findings import failure_findings
+from ddptrace.analysis.kept_findings import kept_findings
 from ddptrace.analysis.peer_findings import peer_findings
+from ddptrace.analysis.rpc_findings import rpc_findings
 from ddptrace.analysis.summary import PAUSED_MAX_RATIO, summarize
 from ddptrace.analysis.tables import Result
 from ddptrace.analysis.wording import FOREIGN, OURS, HowTo, ms, named
 from ddptrace.load.tables import Finding
-from ddptrace.schema import Evidence
-
-UNKNOWN_MAX_RATIO = 0.05
-"""So many collectives may be unknown before that is worth a warning: DDP itself sends a few small ones at its start."""
 
 
-def findings(ranks: Sequence[RankFacts], result: Result, refused: Sequence[Finding]) -> list[Finding]:
+def findings(
+    ranks: Sequence[RankFacts], result: Result, refused: Sequence[Finding], *, profile_asked: bool = False
+) -> list[Finding]:
     """What analysis has to say, from what spoils the numbers to what they say. `refused`: of matching."""
     how = OURS if all(rank.recorded for rank in ranks) else FOREIGN
     return [
         *_deaths(ranks),
+        *failure_findings(ranks),
+        *kept_findings(ranks),
         *_communication(ranks, result, how),
         *_steps(ranks, how),
-        *_evidence(ranks, result, how),
-        *_unknown(ranks, how),
+        *evidence_findings(ranks, result, how, profile_asked),
         *_unmatched(ranks),
         *_pauses(result),
         *refused,
         *_layouts(ranks),
         *device_findings(ranks, result),
         *peer_findings(result),
+        *rpc_findings(ranks, result),
         *bucket_findings(summarize(result), ranks, comparable=result.recorded or len(result.matches) > 0),
     ]
 
@@ -67,7 +70,7 @@ def _communication(ranks: Sequence[RankFacts], result: Result, how: HowTo) -> It
 
 
 def _steps(ranks: Sequence[RankFacts], how: HowTo) -> Iterator[Finding]:
-    without = [rank.rank for rank in ranks if rank.last_step is None]
+    without = [rank.rank for rank in ranks if rank.last_step is None and not rank.only_remote]
     if without:
         yield Finding("no-steps", "warning", named("rank", without), (
             f"No step was found on {named('rank', without)}, so its time cannot be broken down:"
@@ -75,39 +78,11 @@ def _steps(ranks: Sequence[RankFacts], how: HowTo) -> Iterator[Finding]:
         ))  # fmt: skip
     by_backward = [rank.rank for rank in ranks if "backward" in rank.ended_by]
     if by_backward:
+        remote = all(rank.remote_calls for rank in ranks if rank.rank in by_backward)
+        updates = ", whose updates may be remote calls" if remote else ""
         yield Finding("steps-by-backward", "info", named("rank", by_backward), (
-            f"No optimizer was seen on {named('rank', by_backward)}, so each backward counts as one step:"
-            f" {how.mark_steps}."
-        ))  # fmt: skip
-
-
-def _evidence(ranks: Sequence[RankFacts], result: Result, how: HowTo) -> Iterator[Finding]:
-    """What the numbers rest on, where it is less than it could be."""
-    comms = sum(rank.comms for rank in ranks)
-    if result.steps and comms and not any(row.profiled for row in result.steps):
-        yield Finding("coarse-compute", "info", "run", (
-            "No step was profiled, so compute is taken from the phases, whatever ran inside them:"
-            f" {how.profile} to measure it."
-        ))  # fmt: skip
-    guessed = sum(rank.by_evidence.get(one, 0) for rank in ranks for one in (Evidence.CALLBACK, Evidence.HOST))
-    if guessed:
-        yield Finding("approximate-overlap", "info", "run", (
-            f"{guessed} of {comms} collectives had only their end measured and their begin inferred, so their"
-            f" overlap is approximate: {how.profile} to see when they ran."
-        ))  # fmt: skip
-
-
-def _unknown(ranks: Sequence[RankFacts], how: HowTo) -> Iterator[Finding]:
-    comms = sum(rank.comms for rank in ranks)
-    ops: Counter[str] = Counter()
-    for rank in ranks:
-        ops.update(rank.unknown_ops)
-    if ops:
-        count, (op, _) = ops.total(), ops.most_common(1)[0]
-        severity = "warning" if count > UNKNOWN_MAX_RATIO * comms else "info"
-        yield Finding("unknown-exec", severity, "run", (
-            f"{count} of {comms} collectives (most of them {op}) left nothing that tells when they ran: they are"
-            f" missing from communication and overlap; {how.profile} to see them."
+            f"No optimizer was seen on {named('rank', by_backward)}{updates}, so each backward counts as one step:"
+            f" {how.mark_steps}{' where that is not so' if remote else ''}."
         ))  # fmt: skip
 
 

@@ -46,16 +46,20 @@ class Sighting:
     begin_at_ns: int | None
     end_at_ns: int | None
     exact: bool = True  # False: a backend's own range, which stays open for milliseconds while a callback waits
+    turn: int | None = None  # its number in the group
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
     """A group on one rank: its collectives in launch order. `whole`: they are known to count from the group's first, as
-    those that ddptrace recorded do."""
+    those that ddptrace recorded do. `let_go`: some are left out, and each has its `turn`. `sampled`: so are those of
+    whole steps, which nobody counted."""
 
     rank: int
     whole: bool
     sightings: tuple[Sighting, ...]
+    let_go: bool = False
+    sampled: bool = False
 
 
 def doubt(group: Sequence[Seen]) -> str | None:

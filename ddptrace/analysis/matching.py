@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
+from ddptrace.analysis.alignment import aligned
 from ddptrace.analysis.collectives import HOOK_OP
 from ddptrace.analysis.facts import RankFacts
 from ddptrace.analysis.match_proof import Seen, Sighting, doubt
@@ -32,12 +33,13 @@ def match_ranks(ranks: Sequence[tuple[RankFacts, Sequence[CollectiveRow]]]) -> M
     """`ranks`: by rank, with the rows of each in launch order. Groups of which one rank alone is here are left out."""
     rows: list[MatchRow] = []
     findings: list[Finding] = []
-    for (name, _), group in sorted(_groups(ranks).items()):
+    for (name, _), shown in sorted(_groups(ranks).items()):
+        group, ordinals = aligned(shown)
         reason = doubt(group) if len(group) > 1 else None
         if reason is not None:
             findings.append(_refused(name, group, reason))
         elif len(group) > 1:
-            rows += _matched(name, group)
+            rows += _matched(name, group, ordinals)
     rows.sort(key=attrgetter("first_start_at_ns", "group", "ordinal", "ranks"))
     return Matching(tuple(replace(row, match=match) for match, row in enumerate(rows)), tuple(findings))
 
@@ -62,7 +64,8 @@ def _groups(ranks: Sequence[tuple[RankFacts, Sequence[CollectiveRow]]]) -> dict[
         own, whole = dict(facts.groups), facts.recorded and not facts.dropped
         for name, sightings in _sightings(rows).items():
             key = name, own.get(name) or only.get(name, ())
-            found[key].append(Seen(facts.rank, whole, tuple(sightings)))
+            kept = facts.kept
+            found[key].append(Seen(facts.rank, whole, tuple(sightings), kept.let_go > 0, kept.sampled))
     return found
 
 
@@ -76,14 +79,14 @@ def _sightings(rows: Sequence[CollectiveRow]) -> dict[str, list[Sighting]]:
             end = ends.get(row.seq)
             begin = None if end is None else row.exec_start_at_ns
             exact = row.evidence is not Evidence.BACKEND
-            found[row.group].append(Sighting(row.seq, row.op, row.nbytes or 0, row.step, begin, end, exact))
+            found[row.group].append(Sighting(row.seq, row.op, row.nbytes or 0, row.step, begin, end, exact, row.turn))
     return found
 
 
-def _matched(name: str, group: Sequence[Seen]) -> Iterator[MatchRow]:
+def _matched(name: str, group: Sequence[Seen], ordinals: Sequence[int]) -> Iterator[MatchRow]:
     """As far as all ranks go, those whose execution all of them know. `match` is filled in later."""
     ranks = tuple(one.rank for one in group)
-    for ordinal, row in enumerate(zip(*(one.sightings for one in group), strict=False)):
+    for ordinal, *row in zip(ordinals, *(one.sightings for one in group), strict=False):
         begins = [one.begin_at_ns for one in row if one.begin_at_ns is not None]
         ends = [one.end_at_ns for one in row if one.end_at_ns is not None]
         if len(begins) < len(row) or len(ends) < len(row):

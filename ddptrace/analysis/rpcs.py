@@ -82,7 +82,7 @@ def _row(rank: RankCalls, call: RpcCall, step: int | None, served: _Served | Non
         call.done_at_ns, None if call.done_at_ns is None else call.done_at_ns - call.begin_at_ns, *_times(run),
         call.nbytes_out,
         run.nbytes_back if call.nbytes_back is None and run else call.nbytes_back, call.gradient_nbytes, back, inferred,
-        call.error is not None or (run is not None and run.failed), call.error,
+        call.error is not None or (run is not None and run.failed), call.error, call.gives_future,
     )  # fmt: skip
 
 
@@ -92,7 +92,7 @@ def _run_alone(served: _Served, homes: Mapping[str, int]) -> RpcRow:
     return RpcRow(
         run.call, None, run.function, run.is_internal, run.caller, served.worker, caller_rank, served.rank, None, None,
         None, None, None, *_times(run), run.nbytes_in, run.nbytes_back, None, run.gradient_nbytes, False,
-        run.failed, None,
+        run.failed, None, run.gives_future,
     )  # fmt: skip
 
 

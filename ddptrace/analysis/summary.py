@@ -9,6 +9,7 @@ from statistics import mean
 from typing import Final
 
 from ddptrace.analysis.execution import weakest
+from ddptrace.analysis.rpc_functions import calls_in
 from ddptrace.analysis.tables import BucketRow, Result, StepRow, Table
 from ddptrace.schema import Evidence
 
@@ -60,6 +61,7 @@ class RankSummary:
     exposed_comm_ns: int
     idle_ns: int
     overlap_ratio: float | None
+    rpc_wait_ns: int | None = None  # of `idle_ns`, blocked on remote calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,8 @@ class Summary:
     worst: BucketSummary | None  # None where no bucket was exposed
     ranks: Table[RankSummary]
     host_idle_ns: int | None = None  # of the window: the device had nothing to do and nothing queued
+    rpc_wait_ns: int | None = None  # of idle: the host was blocked on remote calls
+    rpc_calls: float = 0.0  # remote calls that the program made
 
 
 def summarize(result: Result) -> Summary:
@@ -99,6 +103,7 @@ def summarize(result: Result) -> Summary:
         parts=_shares(steps, PARTS, "window_ns"), phases=_shares(steps, PHASES, "wall_ns"),
         buckets=Table(BucketSummary, buckets), worst=exposed[0] if exposed else None,
         ranks=Table(RankSummary, _ranks(steps)), host_idle_ns=_host_idle(result, steps),
+        rpc_wait_ns=_rpc_wait(steps), rpc_calls=_rpc_calls(result, steps),
     )  # fmt: skip
 
 
@@ -161,6 +166,15 @@ def _host_idle(result: Result, steps: Sequence[StepRow]) -> int | None:
     return _mean(row.host_idle_ns for row in result.launches if (row.rank, row.step) in wanted)
 
 
+def _rpc_wait(steps: Sequence[StepRow]) -> int | None:
+    return _mean(row.rpc_wait_ns for row in steps if row.rpc_wait_ns is not None)
+
+
+def _rpc_calls(result: Result, steps: Sequence[StepRow]) -> float:
+    made = len(calls_in(result, ((row.rank, row.step) for row in steps)))
+    return made / len(steps) if steps else 0.0
+
+
 def _ranks(steps: Sequence[StepRow]) -> list[RankSummary]:
     return [_rank(rank, rows) for rank, rows in sorted(_by_rank(steps).items())]
 
@@ -174,6 +188,7 @@ def _rank(rank: int, rows: Sequence[StepRow]) -> RankSummary:
         exposed_comm_ns=round(mean(row.exposed_comm_ns for row in rows)),
         idle_ns=round(mean(row.idle_ns for row in rows)),
         overlap_ratio=_overlap(rows),
+        rpc_wait_ns=_rpc_wait(rows),
     )
 
 

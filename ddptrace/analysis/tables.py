@@ -201,6 +201,19 @@ class StepRow:
     paused_ns: int  # ddptrace itself held the training thread: part of `other_ns`
     profiled: bool  # compute comes from a profiler window, not from phases
     ended_by: str  # "optimizer", "backward" or "said"
+    rpc_wait_ns: int | None = None  # part of `idle_ns`: blocked on remote calls; None where nobody watched them
+
+
+@dataclass(frozen=True, slots=True)
+class PartialStepRow:
+    """A step of which not all was kept, or that was not recorded: only its length is known."""
+
+    rank: int
+    step: int
+    begin_at_ns: int
+    end_at_ns: int
+    wall_ns: int
+    ended_by: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +290,10 @@ class CollectiveRow:
     busbw_bytes_per_s: float | None = None  # algbw times the op's factor; None where op or group size is not known
     identity: Identity = Identity.RECORDED  # what tells which collective this was
     match: int | None = None  # row of `matches`
+    origin: str | None = None  # who wanted it, a word of `schema.Origin`; None where a foreign trace does not tell
+    site: str | None = None  # "train.py:42 in train_step": the program's line that it comes from
+    module: str | None = None  # nn.Module whose forward or backward it belongs to, named from the outermost one
+    turn: int | None = None  # as `ordinal`, but sends and receives are left out, so that it is the same on all ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,6 +325,7 @@ class RpcRow:
     gradient_inferred: bool  # nobody saw those of the arguments leave: their size is that of the arguments
     failed: bool
     error: str | None  # type of what the caller was told, or "timeout"
+    gives_future: bool = False  # its run ends when it has given that, not when its result is there
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,6 +347,53 @@ class RpcPairRow:
     call_ns: int
     runs: int  # seen at the callee
     run_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRow:
+    """One process group, as its own ranks describe it."""
+
+    group: str
+    ranks: tuple[int, ...]
+    hosts: tuple[str, ...]  # of those of its ranks that left records, each once
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficRow:
+    """All collectives of one kind that one rank issued in one step: each counts once, in the step that launched it.
+
+    Bytes are of tensors, None where nothing tells them. `sent_nbytes` is computed, not measured: what one rank of the
+    group sends, on average, with an algorithm that sends as little as the op allows (a ring)."""
+
+    rank: int
+    step: int | None  # None: launched outside every step
+    op: str
+    group: str
+    group_size: int | None
+    origin: str | None  # a word of `schema.Origin`
+    dtype: str
+    calls: int
+    nbytes_in: int | None  # handed over
+    nbytes_out: int | None  # filled; 0 where the op works in place
+    sent_nbytes: int | None  # None too where the op or the size of its group is not known
+
+
+@dataclass(frozen=True, slots=True)
+class GradientTrafficRow:
+    """What one reducer sent of its gradients in one step on one rank. Only backwards that gave it a gradient count."""
+
+    rank: int
+    step: int
+    reducer: int
+    name: str  # "DistributedDataParallel of Net"
+    gradient_nbytes: int  # of all its parameters: what one synchronised backward should send
+    backwards: int
+    synchronised: int  # of them, those that sent gradients
+    last_synchronised: bool
+    one_update: bool  # the step has its update after all of these backwards, and none before
+    nbytes: int | None  # tensors handed to its collectives; None where a hook communicated by other means
+    dtypes: tuple[str, ...]  # as they were sent
+    hook: str | None  # the user's communication hook
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,12 +428,17 @@ class Result:
     recorded: bool = True  # by ddptrace; False: read out of profiler files alone
     rpcs: Table[RpcRow] = field(default_factory=lambda: Table(RpcRow))
     rpc_pairs: Table[RpcPairRow] = field(default_factory=lambda: Table(RpcPairRow))
+    groups: Table[GroupRow] = field(default_factory=lambda: Table(GroupRow))
+    traffic: Table[TrafficRow] = field(default_factory=lambda: Table(TrafficRow))
+    gradient_traffic: Table[GradientTrafficRow] = field(default_factory=lambda: Table(GradientTrafficRow))
+    partial_steps: Table[PartialStepRow] = field(default_factory=lambda: Table(PartialStepRow))
 
     def to_json_dict(self) -> dict[str, Any]:
         """The documented keys of `ddptrace analyze --json`."""
         names = (
             "ranks", "steps", "phases", "buckets", "collectives", "streams", "launches", "scopes", "matches",
-            "rpcs", "rpc_pairs", "findings",
+            "rpcs", "rpc_pairs", "groups", "traffic", "gradient_traffic", "partial_steps",
+            "findings",
         )  # fmt: skip
         head = {
             "schema": self.schema,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 from ddptrace.analysis.compute import host_compute, profiled_in, rank_compute, rank_memory
 from ddptrace.analysis.device_steps import DeviceSteps, device_steps
 from ddptrace.analysis.execution import Communication, communications
-from ddptrace.analysis.intervals import pairs
+from ddptrace.analysis.intervals import pairs, union
 from ddptrace.analysis.occurrences import Key, Occurrence, backward_of, occurrences
 from ddptrace.analysis.phases import main_marks, phase_pieces
 from ddptrace.analysis.pieces import Pieces
+from ddptrace.analysis.remote import is_only_remote, remote_waits
 from ddptrace.analysis.waits import Waits, awaited_in, host_waits
 from ddptrace.load.tables import Intervals, RankRun
 
@@ -36,6 +37,8 @@ class View:
     host_compute: Intervals  # what of it is not a device's
     wait_ns: dict[int, int]  # by seq of the communication; absent where nothing is known
     memory: Intervals
+    remote: Intervals  # a training thread was blocked on remote calls
+    only_remote: bool  # it has no steps of its own
 
     def ordinal(self, position: int) -> int | None:
         """The step's own number, None for position -1: outside every step."""
@@ -43,6 +46,9 @@ class View:
 
 
 def view_of(rank: RankRun) -> View:
+    only_remote = is_only_remote(rank)
+    if only_remote:
+        rank = replace(rank, steps=(), partial_steps=())
     walls = pairs((mark.begin_at_ns, mark.end_at_ns) for mark in rank.steps)
     steps, marks = Pieces.numbered(walls), main_marks(rank)
     phases = phase_pieces(marks, rank)
@@ -52,10 +58,11 @@ def view_of(rank: RankRun) -> View:
     comms = communications(rank)
     backwards = backward_of(rank, comms)
     found, unmatched = occurrences(rank, comms, backwards)
-    waits = host_waits(rank, marks, awaited_in(comms, backwards, found), comms)
-    compute = rank_compute(rank, windows, phases, profiled, waits.host)
+    waits = host_waits(rank, marks, awaited_in(rank, comms, backwards, found), comms)
+    remote = remote_waits(rank)
+    compute = rank_compute(rank, windows, phases, profiled, union(waits.host, remote))
     on_host, memory = host_compute(rank, compute), rank_memory(rank, windows, profiled)
     return View(
         rank, steps, windows, device, phases, comms, found, unmatched, waits, profiled, compute, on_host,
-        waits.measured(on_host), memory,
+        waits.measured(on_host), memory, remote, only_remote,
     )  # fmt: skip

@@ -46,7 +46,7 @@ class Waits:
 
 def host_waits(rank: RankRun, marks: Sequence[PhaseMark], awaited: Awaited, comms: Sequence[Communication]) -> Waits:
     """Explicit waits of the training threads, and stock DDP's at the end of each backward."""
-    threads = _training_threads(rank)
+    threads = training_threads(rank)
     own = {
         comm.seq: _explicit(comm.call, comm.end_at_ns)
         for comm in comms
@@ -71,7 +71,7 @@ def _on_device(call: Call) -> bool:
     return call.exec is not None and call.exec.evidence is Evidence.DEVICE
 
 
-def _training_threads(rank: RankRun) -> set[int]:
+def training_threads(rank: RankRun) -> set[int]:
     """The main thread, and those that run backward for it; what a helper thread waits for blocks no computation. Empty
     where nothing tells which threads train."""
     main = main_thread(rank)
@@ -103,13 +103,17 @@ def _tails(rank: RankRun, marks: Sequence[PhaseMark], awaited: Awaited) -> tuple
     return tails, shares
 
 
-def awaited_in(comms: Sequence[Communication], backwards: Sequence[int | None], found: Sequence[Occurrence]) -> Awaited:
-    """What the host waits for in DDP at the end of each backward: its buckets, and what else its C++ sent. Not what ran
-    on a device, where only a stream waits."""
+def awaited_in(
+    rank: RankRun, comms: Sequence[Communication], backwards: Sequence[int | None], found: Sequence[Occurrence]
+) -> Awaited:
+    """What the host waits for in DDP at the end of each backward: its buckets, and what else its C++ sent. In a
+    distributed backward nothing tells the reducer, as gradients are not accumulated there. Not what ran on a device,
+    where only a stream waits."""
     carriers = {comm.seq for one in found for comm in one.comms}
+    distributed = len(rank.reducers) > 0 and len(rank.rpc.calls) > 0
     awaited: Awaited = defaultdict(list)
     for comm, backward in zip(comms, backwards, strict=True):
-        is_native = comm.call is not None and comm.call.is_native and comm.call.reducer is not None
+        is_native = comm.call is not None and comm.call.is_native and (distributed or comm.call.reducer is not None)
         is_stream = comm.call is not None and _on_device(comm.call)
         if backward is not None and not is_stream and (is_native or comm.seq in carriers):
             awaited[backward].append(comm)

@@ -13,31 +13,26 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import re
-import socket
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import IO, Any, Protocol, cast
+from typing import IO, Any, Final, Protocol, cast
 
+from ddptrace.bench.folder import held, ranks_elsewhere
+from ddptrace.bench.launch import refuse_too_many, run_ranks
+from ddptrace.bench.rank import end_failed, end_with_starter, hear_signals
 from ddptrace.bench.statistics import ROUNDS_SURE
 from ddptrace.errors import DdptraceError
 from ddptrace.render.sheet import Sheet
 from ddptrace.render.words import EVIDENCE
 from ddptrace.schema import Evidence
 
-POLL_S = 0.05
-EVIDENCE_NAME = "executions from"
-LAST_WORDS = 400
-OURS = re.compile(r"^(\[rank\d+\]: )?(ddptrace\.errors\.\w+: )?")
-"""What Python and torch put before a sentence of ours."""
-NOISE = re.compile(r"^(\[rank\d+\]:\s*)?\[[WI]\d{4}|^USDT:")
-"""Warnings of torch's C++ parts, which may come after the error."""
+EVIDENCE_NAME: Final = "executions from"
+ELSEWHERE: Final = "ranks_elsewhere"
+"""In what a job measured: of how many ranks the traced runs are on other disks, where nobody analysed them."""
 
 
 class Options(Protocol):
@@ -61,16 +56,31 @@ class Benchmark(Protocol):
 def conduct(name: str, options: Options, folder: Path) -> Sheet | None:
     """Measure, and write `folder`/NAME.json, .md and .html. None on every rank but 0 of a job that others started.
 
-    Raises DdptraceError where a rank fails, with what it said last.
+    Raises DdptraceError where a rank fails, with the reason, and where another benchmark writes into the folder.
     """
+    folder.mkdir(parents=True, exist_ok=True)
+    joins = "RANK" in os.environ
+    if joins:
+        hear_signals()
+    with held(folder) if _shows() else nullcontext():
+        measured = [_joined(name, options, folder, sys.stderr)] if joins else _started(name, options, folder)
+        return _sheet(name, options, measured, folder) if _shows() else None
+
+
+def _shows() -> bool:
+    """Whether this process is rank 0, or starts the ranks. A rank that is none is refused when it joins."""
+    rank = os.environ.get("RANK", "0")
+    return rank.isdecimal() and int(rank) == 0
+
+
+def _sheet(name: str, options: Options, measured: list[Any], folder: Path) -> Sheet:
     from ddptrace.render.sheet_page import write_sheet
 
-    folder.mkdir(parents=True, exist_ok=True)
-    measured = [_joined(name, options, folder, sys.stderr)] if "RANK" in os.environ else _started(name, options, folder)
-    if int(os.environ.get("RANK", "0")) != 0:
-        return None
-    made = _with_doubt(_with_evidence(_module(name).sheet(options, measured), measured), options)
-    write_sheet(made, {"options": asdict(cast(Any, options)), "measured": measured}, folder)
+    made = _with_doubt(_with_evidence(_module(name).sheet(options, measured), measured), options, measured)
+    try:
+        write_sheet(made, {"options": asdict(cast(Any, options)), "measured": measured}, folder)
+    except OSError as error:
+        raise DdptraceError(f"all is measured and cannot be written into {folder}: {error.strerror}") from error
     return made
 
 
@@ -94,16 +104,28 @@ def _evidence_in(measured: object) -> Iterator[str]:
                 yield from _evidence_in(one)
 
 
-def _with_doubt(sheet: Sheet, options: Options) -> Sheet:
-    """The sheet, told apart from a sure one where too few rounds were measured."""
+def _with_doubt(sheet: Sheet, options: Options, measured: list[Any]) -> Sheet:
+    """The sheet, told apart from a sure one where too few rounds were measured or too few ranks analysed."""
+    return replace(sheet, words=(*_few_rounds(options), *_ranks_missing(measured), *sheet.words))
+
+
+def _few_rounds(options: Options) -> Iterator[str]:
     rounds = getattr(getattr(options, "repeats", None), "rounds", ROUNDS_SURE)
-    if rounds >= ROUNDS_SURE:
-        return sheet
-    told = (
-        f"Of {rounds} rounds an interval is only the range of what was seen, and proves no difference; "
-        f"{ROUNDS_SURE} or more give 95 %."
-    )
-    return replace(sheet, words=(told, *sheet.words))
+    if rounds < ROUNDS_SURE:
+        yield (
+            f"Of {rounds} rounds an interval is only the range of what was seen, and proves no difference; "
+            f"{ROUNDS_SURE} or more give 95 %."
+        )
+
+
+def _ranks_missing(measured: list[Any]) -> Iterator[str]:
+    """Only what rank 0's host holds is analysed."""
+    missing, ranks = max((tuple(job.get(ELSEWHERE, (0, 0))) for job in measured), default=(0, 0))
+    if missing:
+        yield (
+            f"The folder is not shared: {missing} of {ranks} ranks wrote their part of the traced runs on other hosts, "
+            "and what is said of traced runs rests on the others; give a folder that all hosts share (--out)."
+        )
 
 
 def _joined(name: str, options: Options, folder: Path, voice: IO[str]) -> Any:
@@ -111,20 +133,22 @@ def _joined(name: str, options: Options, folder: Path, voice: IO[str]) -> Any:
     from ddptrace.bench.job import Job
 
     job = Job.join(folder, options.backend, voice)
-    measured = _module(name).measure(job, options)
+    apart = ranks_elsewhere(job)
+    measured = _module(name).measure(job, options) | {ELSEWHERE: (apart, job.ranks)}
     job.meet()
     return json.loads(json.dumps(measured))  # as if it had come out of a file, as the others' do
 
 
 def _started(name: str, options: Options, folder: Path) -> list[Any]:
     measured = []
+    refuse_too_many(max(options.ranks))
     for each, ranks in ((each, ranks) for each in _in_environments(options) for ranks in options.ranks):
         with tempfile.TemporaryDirectory() as scratch:
             answer = Path(scratch, "measured.json")
             told = json.dumps({"name": name, "options": asdict(cast(Any, each)), "folder": str(folder)})
             rank = [sys.executable, "-m", "ddptrace.bench.conduct", told, str(answer)]
             settings = getattr(each, "environment", "").split()
-            _run_ranks(ranks, ["env", *settings, *rank] if settings else rank, folder)
+            run_ranks(ranks, ["env", *settings, *rank] if settings else rank, folder)
             measured.append(json.loads(answer.read_text()))
     return measured
 
@@ -135,75 +159,27 @@ def _in_environments(options: Options) -> list[Options]:
     return [options, *(replace(cast(Any, options), environment=settings) for settings in tried)]
 
 
-def _run_ranks(ranks: int, command: list[str], folder: Path) -> None:
-    """Run a command once for each rank, to its end; one that fails ends the others. What they say: `rank-<r>.log`."""
-    port = str(_free_port())
-    with _files(folder, ranks) as outputs:
-        place = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "MASTER_PORT": port}
-        common = {"OMP_NUM_THREADS": "1"} | dict(os.environ) | place | {"MASTER_ADDR": "127.0.0.1"}
-        processes: list[subprocess.Popen[bytes]] = []
-        try:
-            for rank, output in enumerate(outputs):
-                told = common | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-                out = sys.stderr if rank == 0 else output
-                processes.append(subprocess.Popen(command, env=told, stdout=out, stderr=output))
-            failed = _first_failure(processes)
-        finally:
-            for process in processes:
-                process.kill()
-                process.wait()
-        if failed is not None:
-            log = folder / _log(failed)
-            raise DdptraceError(f"rank {failed} of {ranks} failed: {_last_words(outputs[failed])} (all it said: {log})")
-
-
-def _first_failure(processes: list[subprocess.Popen[bytes]]) -> int | None:
-    """Wait for all; the first rank that ended other than well. Those that die of its death end a moment later."""
-    while True:
-        codes = [process.poll() for process in processes]
-        failed = next((rank for rank, code in enumerate(codes) if code), None)
-        if failed is not None or None not in codes:
-            return failed
-        time.sleep(POLL_S)
-
-
-@contextmanager
-def _files(folder: Path, ranks: int) -> Iterator[list[IO[bytes]]]:
-    with ExitStack() as opened:
-        yield [opened.enter_context((folder / _log(rank)).open("w+b")) for rank in range(ranks)]
-
-
-def _log(rank: int) -> str:
-    return f"rank-{rank}.log"
-
-
-def _last_words(output: IO[bytes]) -> str:
-    output.seek(0)
-    lines = [line for line in output.read().decode(errors="replace").splitlines() if line.strip()]
-    said = [line for line in lines if not NOISE.search(line)]
-    return OURS.sub("", said[-1])[-LAST_WORDS:] if said else "it said nothing: it may have been killed"
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
 def _module(name: str) -> Benchmark:
     return cast(Benchmark, importlib.import_module(f"ddptrace.bench.{name}.experiment"))
 
 
 def _be_a_rank(told: str, answer: str) -> None:
+    end_with_starter()
+    try:
+        _measure_as_told(json.loads(told), Path(answer))
+    except BaseException as error:
+        end_failed(error)
+    sys.stdout.flush()
+    os._exit(0)  # Gloo now and then aborts while Python shuts down
+
+
+def _measure_as_told(asked: dict[str, Any], answer: Path) -> None:
     import msgspec
 
-    asked = json.loads(told)
     options = msgspec.convert(asked["options"], _module(asked["name"]).Options)
     measured = _joined(asked["name"], options, Path(asked["folder"]), sys.stdout)
     if os.environ["RANK"] == "0":
-        Path(answer).write_text(json.dumps(measured))
-    sys.stdout.flush()
-    os._exit(0)  # Gloo now and then aborts while Python shuts down
+        answer.write_text(json.dumps(measured))
 
 
 if __name__ == "__main__":

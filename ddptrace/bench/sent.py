@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
+
+from ddptrace.analysis.bandwidth import FACTORS
+from ddptrace.analysis.tables import Result
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,16 +18,10 @@ class Sent:
     nbytes: float | None
 
 
-def sent(run: Path, *, only: tuple[str, int] | None = None) -> Sent | None:
-    """Needs no process group. `only`: the calls of this dtype and these bytes. None where no step was profiled."""
-    import ddptrace
-    from ddptrace.analysis.bandwidth import FACTORS
-
-    result = ddptrace.analyze(run)
+def sent(result: Result) -> Sent | None:
+    """None where no step was profiled."""
     steps = Counter((row.rank, row.step) for row in result.steps if row.profiled)
     calls = [row for row in result.collectives if not row.part and (row.rank, row.step) in steps]
-    if only is not None:
-        calls = [row for row in calls if (row.dtype, row.nbytes) == only]
     if not steps:
         return None
     total = 0.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import socket
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -20,6 +21,12 @@ def setup_of(job: Any) -> dict[str, str]:
         "device": device_name(job.device),
         "torch": version("torch"),
     }
+
+
+def merged(jobs: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, str], ...]:
+    """Of jobs by their `setup`: what is the same in all once, what differs for each."""
+    names = dict.fromkeys(name for job in jobs for name in job["setup"])
+    return tuple((name, "; ".join(dict.fromkeys(job["setup"][name] for job in jobs))) for name in names)
 
 
 def device_name(device: Any) -> str:

@@ -16,7 +16,7 @@ ROUNDS_SURE: Final = 6
 class Spread:
     """A median, the 95 % interval of the median, and where single values lie (5 % and 95 % quantile).
 
-    Of fewer than ROUNDS_SURE values the interval is their range, which holds the median less often.
+    Of fewer than ROUNDS_SURE values the interval is their range, which holds the median less often. `count`: of values.
     """
 
     median: float
@@ -24,12 +24,14 @@ class Spread:
     high: float
     q05: float
     q95: float
+    count: int
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
         ordered = sorted(values)
         low, high = median_interval(ordered)
-        return cls(statistics.median(ordered), low, high, quantile(ordered, 0.05), quantile(ordered, 0.95))
+        ends = quantile(ordered, 0.05), quantile(ordered, 0.95)
+        return cls(statistics.median(ordered), low, high, *ends, len(ordered))
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any, Final, cast
 
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -21,6 +22,10 @@ def stock_ddp(cap_mb: float, name: str = "ddp", **more: Any) -> Strategy:
 def bucketed(cap_mb: float, name: str = "bucketed", **more: Any) -> Strategy:
     """Our own. An explicit cap is the first bucket's too, as with DDP."""
     return Strategy(name, lambda module: BucketedDataParallel(module, bucket_caps_mb=[cap_mb], **more))
+
+
+REDUCERS: Final[dict[str, Callable[..., Strategy]]] = {"ddp": stock_ddp, "bucketed": bucketed}
+"""By name, what makes a strategy of a cap in MiB."""
 
 
 def naive(all_reduce: AllReduce = add_up) -> Strategy:

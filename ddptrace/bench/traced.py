@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
 import ddptrace
+from ddptrace.analysis.summary import summarize
+from ddptrace.analysis.tables import Result
 from ddptrace.bench.job import Job
+from ddptrace.errors import DdptraceError
+
+if TYPE_CHECKING:
+    from ddptrace.capture.session import Schedule
 
 LEAD_STEPS: Final = 2
 """Before the window, and one more for the profiler's own warm-up."""
+NOT_WHOLE: Final = ("records-lost", "records-dropped", "surface-failed")
+"""Findings that take the ground from a measurement. Training would go on, and a benchmark must not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +38,24 @@ class Truth:
     evidence: str
 
 
+@contextmanager
+def recording(run: Path, profile: Schedule | None = None) -> Iterator[ddptrace.trace]:
+    """`ddptrace.trace`, but that it raises DdptraceError where nothing can be recorded, as on a full disk."""
+    with ExitStack() as entered:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", "ddptrace records nothing", RuntimeWarning)
+            try:
+                trace = entered.enter_context(ddptrace.trace(run, profile=profile, overwrite=True))
+            except RuntimeWarning as warning:
+                raise DdptraceError(str(warning)) from None
+        yield trace
+
+
 def record(job: Job, name: str, thing: Callable[[], None], steps: int = 6) -> Path:
     """Run a thing (one step each) in a profiler window; the run directory. Collective."""
     run = job.folder / "runs" / name
     window = torch.profiler.schedule(wait=LEAD_STEPS, warmup=1, active=steps, repeat=1)
-    with ddptrace.trace(run, profile=window, overwrite=True) as trace:
+    with recording(run, window) as trace:
         for _ in range(LEAD_STEPS + 1 + steps + 1):  # the last one ends the window
             thing()
             trace.step()
@@ -40,17 +63,31 @@ def record(job: Job, name: str, thing: Callable[[], None], steps: int = 6) -> Pa
     return run
 
 
-def of_each(job: Job, things: Mapping[str, Callable[[], None]], steps: int = 6) -> dict[str, dict[str, Any]]:
-    """Record each thing into `runs/NAME` and say what is true of it, as JSON, by name; empty but on rank 0."""
-    runs = {name: record(job, name, thing, steps) for name, thing in things.items()}
-    return {name: asdict(truth(run)) for name, run in runs.items()} if job.rank == 0 else {}
+def analyzed(
+    job: Job, things: Mapping[str, Callable[[], None]], called: Callable[[str], str] = str
+) -> dict[str, Result]:
+    """Record each thing, then analyse each run, once; by the thing's name, empty but on rank 0. `called`: the run's
+    name. Collective."""
+    runs = {name: record(job, called(name), thing) for name, thing in things.items()}
+    return {name: analysis(run) for name, run in runs.items()} if job.rank == 0 else {}
 
 
-def truth(run: Path) -> Truth:
-    """Needs no process group: what was recorded says it all."""
-    from ddptrace.analysis.summary import summarize
+def analysis(run: Path) -> Result:
+    """Of a run that a benchmark recorded. Raises DdptraceError where a part of it was lost. Needs no process group."""
+    result = ddptrace.analyze(run)
+    for finding in result.findings:
+        if finding.code in NOT_WHOLE:
+            raise DdptraceError(f"the traced run {run} is not whole ({finding.where}): {finding.message}")
+    return result
 
-    summary = summarize(ddptrace.analyze(run))
+
+def truths(results: Mapping[str, Result]) -> dict[str, dict[str, Any]]:
+    """The `Truth` of each as JSON."""
+    return {name: asdict(truth(result)) for name, result in results.items()}
+
+
+def truth(result: Result) -> Truth:
+    summary = summarize(result)
     comm, hidden = summary.comm_ns, summary.hidden_ns
     exposed = None if comm is None or hidden is None else comm - hidden
     evidence = "" if summary.evidence is None else summary.evidence.value

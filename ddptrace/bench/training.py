@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from ddptrace.bench.job import Job
-from ddptrace.errors import DdptraceError
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +30,6 @@ class Strategy:
     name: str
     wrap: Callable[[nn.Module], nn.Module]
     finish: Callable[[nn.Module], None] = field(default=lambda wrapped: None)
-
-
-def only_one(ranks: tuple[int, ...]) -> None:
-    """Raises DdptraceError for several numbers of ranks, where a benchmark compares other things."""
-    if len(ranks) > 1:
-        raise DdptraceError(
-            f"this benchmark runs on one number of ranks, and {ranks} are several: run it once for each"
-        )
 
 
 class Trainee:

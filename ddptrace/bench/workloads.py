@@ -8,10 +8,10 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
+from ddptrace.bench.asked import known
 from ddptrace.bench.models import Gpt, Mlp, convnet
 from ddptrace.bench.paper_models import Bert, Gpt2, resnet50
 from ddptrace.bench.training import Workload
-from ddptrace.errors import DdptraceError
 
 Batch = tuple[Tensor, ...]
 
@@ -60,8 +60,7 @@ WORKLOADS: Final = {
 
 def workload(name: str) -> Workload:
     """Raises DdptraceError for a name that is none."""
-    if name not in WORKLOADS:
-        raise DdptraceError(f"no workload is called {name!r}; there are: {', '.join(WORKLOADS)}")
+    known("workload", (name,), WORKLOADS)
     return WORKLOADS[name]
 
 

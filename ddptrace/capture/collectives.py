@@ -12,6 +12,7 @@ import time
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from types import FrameType
 from typing import Any
 
 import torch
@@ -19,6 +20,9 @@ import torch.autograd.profiler as autograd_profiler
 import torch.distributed as dist
 from torch._C._profiler import _RecordFunctionFast
 
+from ddptrace.capture.call_sites import CallSites, Source
+from ddptrace.capture.failures import failure_of, failure_words
+from ddptrace.capture.functional_waits import ISSUER, FunctionalWaits
 from ddptrace.capture.groups import Groups
 from ddptrace.capture.surface import Surface, ThreadState
 from ddptrace.capture.tap import Op
@@ -32,18 +36,22 @@ STAMPED_NBYTES = 64 << 10
 each of many small queued collectives would slow Gloo itself."""
 
 SYNC, NATIVE = int(CallFlag.SYNC), int(CallFlag.NATIVE)
-CALL, DONE, WAIT = int(Kind.CALL), int(Kind.DONE), int(Kind.WAIT)
+CALL, DONE, WAIT, ORIGIN = int(Kind.CALL), int(Kind.DONE), int(Kind.WAIT), int(Kind.ORIGIN)
 """As plain integers: arithmetic on enumerations costs as much as a record."""
 
-Token = tuple[int, int, int, int, int, bool, int, bool]
-"""Seq, launch, bytes in, bytes out, flags, profiling, reducer, whether Python holds the Work."""
+Token = tuple[int, int, int, int, int, bool, int, bool, Source | None, bool]
+"""Seq, launch, bytes in, bytes out, flags, profiling, reducer, whether Python holds the Work, where it comes from (None
+of a reducer's own), and whether the program will wait for its tensors."""
 
 
 class Collectives:
     """The tap's watcher: one CALL record per collective, one DONE when its future completes."""
 
-    def __init__(self, recorder: Recorder, surface: Surface, groups: Groups, thread: ThreadState) -> None:
+    def __init__(
+        self, recorder: Recorder, surface: Surface, groups: Groups, thread: ThreadState, sites: CallSites
+    ) -> None:
         self.seqs = itertools.count(1)
+        self.due: set[int] = set()  # seqs whose completion is still to be stamped
         self.reducer = 0  # number of the reducer whose gradient was accumulated last, 0 outside backward
         self._recorder = recorder
         self._surface = surface
@@ -52,11 +60,13 @@ class Collectives:
         self._seq_of: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._waited_since: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._no_future: set[str] = set()
+        self._functional = FunctionalWaits()
         self._engine = _engine_code()
+        self._sites = sites
         self.native: Callable[[int, int], None] = lambda reducer, nbytes: None
 
     def before(self, op: Op, args: tuple[Any, ...]) -> Token | None:
-        if not self._surface.on:
+        if not self._surface.live:
             return None
         try:
             nbytes_in = nbytes_out = 0
@@ -64,9 +74,16 @@ class Collectives:
                 nbytes_in += _nbytes(args[i])
             for i in op.outputs:
                 nbytes_out += _nbytes(args[i])
-            own, flags, profiling = self._thread.bucket, self._flags(op, args), autograd_profiler._is_profiler_enabled
-            held = bool(own) or not flags & NATIVE
-            return next(self.seqs), _now(), nbytes_in, nbytes_out, flags, profiling, own or self.reducer, held
+            own, flags, profiling = self._thread.bucket, _sync(op, args), autograd_profiler._is_profiler_enabled
+            caller = None if own else self._caller()
+            source = None if caller is None else self._sites.of(caller)
+            flags |= 0 if source else NATIVE
+            held = bool(own or source)
+            functional = caller is not None and caller.f_code.co_filename == ISSUER
+            reducer = own or self.reducer
+            return (
+                next(self.seqs), _now(), nbytes_in, nbytes_out, flags, profiling, reducer, held, source, functional
+            )  # fmt: skip
         except Exception as error:  # training must not see it
             self._surface.failed(error)
             return None
@@ -77,17 +94,39 @@ class Collectives:
     def after(self, token: Token, op: Op, args: tuple[Any, ...], work: Any) -> None:
         issued = _now()
         try:
-            seq, launch, nbytes_in, nbytes_out, flags, _, reducer, _ = token
+            seq, launch, nbytes_in, nbytes_out, flags, _, reducer, _, source, functional = token
             group = dist.ProcessGroup.unbox(args[op.group])
             tensor = _first_tensor(args, op)
+            if source is not None:
+                self._recorder.event(ORIGIN, source.origin, source.site, launch, launch, seq, d=source.module)
             self._recorder.event(
                 CALL, flags, self._recorder.intern(op.name), launch, issued, seq, nbytes_in, nbytes_out,
                 self._groups.name_id(group), self._thread.hook, reducer, self._dtype_id(tensor),
             )  # fmt: skip
             if flags & NATIVE and reducer:
                 self.native(reducer, nbytes_in)
+            if functional:
+                self._functional.made(op, args, seq)
             if work is not None:
                 self._follow(token, op.name, dist.Work.unbox(work), tensor)
+        except Exception as error:  # training must not see it
+            self._surface.failed(error)
+
+    def awaits(self, tensor: torch.Tensor) -> tuple[int, int] | None:
+        """Seq of the call that made it, and now; None where that is not known."""
+        if not self._surface.on:
+            return None
+        try:
+            seq = self._functional.take(tensor)
+            return (seq, _now()) if seq else None
+        except Exception as error:  # training must not see it
+            self._surface.failed(error)
+            return None
+
+    def awaited(self, token: tuple[int, int]) -> None:
+        try:
+            seq, begin = token
+            self._recorder.event(WAIT, 0, 0, begin, _now(), seq)
         except Exception as error:  # training must not see it
             self._surface.failed(error)
 
@@ -95,41 +134,41 @@ class Collectives:
         """A `Work.wait` that records how long the host was blocked."""
 
         def wait(work: Any, /, *args: Any, **kwargs: Any) -> Any:
-            if not self._surface.on:
+            if not (self._surface.live or self._is_recorded(work)):
                 return original(work, *args, **kwargs)
-            begin, returned = _now(), False
+            begin = _now()
             try:
                 out = original(work, *args, **kwargs)
-                returned = True
-                return out
-            finally:
-                self._waited(work, begin, returned=returned)
+            except BaseException as error:
+                self._waited(work, begin, error)
+                raise
+            self._waited(work, begin, None)
+            return out
 
         return wait
 
     def done(self, seq: int) -> Callable[[Any], None]:
         """A future's callback: the operation is over, here and now."""
+        self.due.add(seq)
 
         def stamp(future: Any) -> None:
-            at = _now()
-            self._recorder.event(DONE, 0, 0, at, at, seq)
+            at, error = _now(), failure_of(future)
+            self._recorder.event(DONE, bool(error), self._recorder.intern(error) if error else 0, at, at, seq)
+            self.due.discard(seq)
 
         return stamp
 
-    def _flags(self, op: Op, args: tuple[Any, ...]) -> int:
-        is_sync = op.is_async is not None and len(args) > op.is_async and not args[op.is_async]
-        native = self._thread.bucket or self._is_native()
-        return (SYNC if is_sync else 0) | (NATIVE if native else 0)
-
-    def _is_native(self) -> bool:
-        """Issued from C++ during backward: below the tap lies the engine's own entry, or no Python frame at all."""
+    def _caller(self) -> FrameType | None:
+        """The frame that issues the collective; None where C++ does in backward: below the tap lies the engine's own
+        entry, or no Python frame at all."""
         try:
-            return sys._getframe(4).f_code is self._engine
+            frame = sys._getframe(3)
         except ValueError:
-            return True
+            return None
+        return None if frame.f_code is self._engine else frame
 
     def _follow(self, token: Token, name: str, work: Any, tensor: Any) -> None:
-        seq, _, nbytes_in, nbytes_out, flags, profiling, reducer, held = token
+        seq, _, nbytes_in, nbytes_out, flags, profiling, reducer, held, _, _ = token
         if held:
             self._thread.last_work = work
             self._seq_of[work] = seq
@@ -141,25 +180,35 @@ class Collectives:
             except RuntimeError:
                 self._no_future.add(name)  # send and receive have no future on Gloo
 
-    def _waited(self, work: Any, begin: int, *, returned: bool) -> None:
+    def _waited(self, work: Any, begin: int, raised: BaseException | None) -> None:
         try:
             self._thread.last_work = None
-            if not (returned or work.is_completed()):  # its time was up: the end of this wait is not the operation's
+            if raised is not None and not work.is_completed():  # its time was up: it still goes on
                 self._waited_since.setdefault(work, begin)
                 return
-            begin = self._waited_since.pop(work, begin)
-            self._recorder.event(WAIT, 0, 0, begin, _now(), self._seq_of.get(work, 0))
+            begin, end, seq = self._waited_since.pop(work, begin), _now(), self._seq_of.get(work, 0)
+            self._recorder.event(WAIT, 0, 0, begin, end, seq)
+            if seq and isinstance(raised, Exception):
+                self._recorder.event(DONE, 1, self._recorder.intern(failure_words(raised)), end, end, seq)
         except Exception as error:  # training must not see it
             self._surface.failed(error)
+
+    def _is_recorded(self, work: Any) -> bool:
+        """Whether a Work, in a step that is not recorded, is of one that was."""
+        return self._surface.on and len(self._seq_of) > 0 and work in self._seq_of
 
     def _dtype_id(self, tensor: Any) -> int:
         return 0 if tensor is None else self._recorder.intern(_dtype_name(tensor.dtype))
 
 
+def _sync(op: Op, args: tuple[Any, ...]) -> int:
+    return SYNC if op.is_async is not None and len(args) > op.is_async and not args[op.is_async] else 0
+
+
 def _nbytes(value: Any) -> int:
-    """Of a tensor, or of all in a list, at any depth; a sparse one counts as 0."""
+    """Of a tensor, or of all in a list, at any depth. A view counts what it shows."""
     if isinstance(value, _TENSOR):
-        return value.nbytes if value.layout is _STRIDED else 0
+        return value.nbytes if value.layout is _STRIDED else _sparse_nbytes(value)
     total = 0
     if isinstance(value, _LISTS):
         for item in value:
@@ -170,11 +219,22 @@ def _nbytes(value: Any) -> int:
 _TENSOR, _STRIDED, _LISTS = torch.Tensor, torch.strided, (list, tuple)
 
 
+def _sparse_nbytes(tensor: torch.Tensor) -> int:
+    """Of its indices and values, which is what a backend sends; 0 for other layouts, which none of them takes."""
+    if tensor.layout is not torch.sparse_coo:
+        return 0
+    return tensor._indices().nbytes + tensor._values().nbytes
+
+
 def _first_tensor(args: tuple[Any, ...], op: Op) -> torch.Tensor | None:
-    value = args[(op.inputs + op.outputs)[0]] if op.inputs + op.outputs else None
-    while isinstance(value, list | tuple):
-        value = value[0] if value else None
-    return value if isinstance(value, torch.Tensor) else None
+    """Of what goes in; where nothing does, as where another rank scatters, of what comes out."""
+    for i in op.inputs + op.outputs:
+        value = args[i]
+        while isinstance(value, _LISTS):
+            value = value[0] if value else None
+        if isinstance(value, _TENSOR):
+            return value
+    return None
 
 
 _dtype_names: dict[torch.dtype, str] = {}

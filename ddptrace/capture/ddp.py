@@ -17,7 +17,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddptrace.capture.collectives import Collectives
 from ddptrace.capture.ddp_internals import describe_reducer, first_plan, rebuilt_plan, reducer_parameters
+from ddptrace.capture.module_tree import named_modules
 from ddptrace.capture.reducer_records import Ready, ReducerRecords
+from ddptrace.capture.sampling import Sampling
 
 _now = time.perf_counter_ns
 
@@ -46,10 +48,18 @@ class Watched:
 class DdpWatch:
     """Finds DDP modules when they first run and records ready times, reducers and layouts."""
 
-    def __init__(self, records: ReducerRecords, collectives: Collectives) -> None:
+    def __init__(
+        self,
+        records: ReducerRecords,
+        collectives: Collectives,
+        roots: weakref.WeakSet[torch.nn.Module],
+        sampling: Sampling,
+    ) -> None:
+        """`roots`: filled here with the outermost modules, as they are met."""
+        self._sampling = sampling
         self._records = records
         self._collectives = collectives
-        self._roots: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+        self._roots = roots
         self._watched: weakref.WeakKeyDictionary[torch.nn.Module, Watched] = weakref.WeakKeyDictionary()
         self._by_number: dict[int, Watched] = {}
         collectives.native = self._sent
@@ -65,7 +75,7 @@ class DdpWatch:
         if root in self._roots:
             return
         self._roots.add(root)
-        for module in root.modules():
+        for _, module in named_modules(root):
             if isinstance(module, DistributedDataParallel) and module not in self._watched:
                 self._meet(module)
 
@@ -88,17 +98,14 @@ class DdpWatch:
     def detach(self) -> None:
         """Take the hooks off every parameter; ask once more for a layout that was never told."""
         for watched in self._by_number.values():
-            for handle in watched.handles:
-                handle.remove()
-            for parameter in (reference() for reference in watched.parameters):
-                if parameter is not None and not parameter._post_accumulate_grad_hooks:
-                    parameter._post_accumulate_grad_hooks = None  # type: ignore[assignment] # as it was before
+            _unhook(watched)
             if watched.changed_at is not None:
                 self._poll(watched, closing=True)
 
     # Meeting a module ------------------------------------------------------------------------------------------------
 
     def _meet(self, ddp: DistributedDataParallel) -> None:
+        self._drop_dead()
         number = next(self._records.numbers)
         parameters, names = reducer_parameters(ddp)
         nbytes = [p.numel() * p.element_size() for p in parameters]
@@ -112,13 +119,21 @@ class DdpWatch:
         watched.polls = 0 if rebuilt is None else REBUILD_POLLS
         self._write_layout(watched, rebuilt or first_plan(ddp, parameters), from_backward=0)
 
+    def _drop_dead(self) -> None:
+        """A program may make and drop models without end; the parameters of a dropped wrapper may live on."""
+        for number, watched in tuple(self._by_number.items()):
+            if watched.module() is None:
+                _unhook(watched)
+                del self._by_number[number]
+
     def _ready_hook(self, watched: Watched, index: int) -> Any:
-        collectives, number = self._collectives, watched.number
+        collectives, number, sampling = self._collectives, watched.number, self._sampling
         ready = watched.ready  # the hook owns the list, not the module: no cycle through C++
 
         def gradient_ready(parameter: torch.Tensor) -> None:
-            ready.append((index, _now()))
-            collectives.reducer = number
+            if sampling.live:
+                ready.append((index, _now()))
+                collectives.reducer = number
 
         return gradient_ready
 
@@ -154,3 +169,11 @@ class DdpWatch:
     def _write_layout(self, watched: Watched, plan: list[list[int]], *, from_backward: int) -> None:
         watched.plan = plan
         self._records.layout(watched.number, watched.layout, plan, from_backward=from_backward)
+
+
+def _unhook(watched: Watched) -> None:
+    for handle in watched.handles:
+        handle.remove()
+    for parameter in (reference() for reference in watched.parameters):
+        if parameter is not None and not parameter._post_accumulate_grad_hooks:
+            parameter._post_accumulate_grad_hooks = None  # type: ignore[assignment] # as it was before

@@ -4,46 +4,74 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import torch.distributed as dist
+from torch import Tensor
 
 from ddptrace.capture.collectives import Collectives
 from ddptrace.capture.surface import Patches
 from ddptrace.capture.tap import Op
 
-METHODS = {
-    # method: (name, positions of input tensors, of output tensors), counted from the first argument after the group
-    "allreduce": ("all_reduce", (0,), ()),
-    "allreduce_coalesced": ("all_reduce_coalesced", (0,), ()),
-    "broadcast": ("broadcast", (0,), ()),
-    "reduce": ("reduce", (0,), ()),
-    "allgather": ("all_gather", (1,), (0,)),
-    "_allgather_base": ("all_gather_into_tensor", (1,), (0,)),
-    "reduce_scatter": ("reduce_scatter", (1,), (0,)),
-    "_reduce_scatter_base": ("reduce_scatter_tensor", (1,), (0,)),
-    "gather": ("gather", (1,), (0,)),
-    "scatter": ("scatter", (1,), (0,)),
-    "alltoall": ("all_to_all", (1,), (0,)),
-    "alltoall_base": ("all_to_all_single", (1,), (0,)),
-    "send": ("send", (0,), ()),
-    "recv": ("recv", (), (0,)),
-    "recv_anysource": ("recv_any_source", (), (0,)),
-    "barrier": ("barrier", (), ()),
+BLIND_SPOT: Final = (
+    "collectives that C++ issues: the buckets and buffers of DistributedDataParallel, functional collectives, DTensor, "
+    "compiled code (the dispatcher tap, which sees them, does not work with this torch)"
+)
+
+METHODS: Final = {
+    # method: (name, position of what is sent or changed in place, of what is received), after the group
+    "allreduce": ("all_reduce", 0, None),
+    "allreduce_coalesced": ("all_reduce_coalesced", 0, None),
+    "broadcast": ("broadcast", 0, None),
+    "reduce": ("reduce", 0, None),
+    "allgather": ("all_gather", 1, 0),
+    "allgather_coalesced": ("all_gather_coalesced", 1, 0),
+    "_allgather_base": ("all_gather_into_tensor", 1, 0),
+    "all_gather_single": ("all_gather_into_tensor", 1, 0),
+    "allgather_into_tensor_coalesced": ("all_gather_into_tensor_coalesced", 1, 0),
+    "all_gather_single_coalesced": ("all_gather_into_tensor_coalesced", 1, 0),
+    "reduce_scatter": ("reduce_scatter", 1, 0),
+    "_reduce_scatter_base": ("reduce_scatter_tensor", 1, 0),
+    "reduce_scatter_single": ("reduce_scatter_tensor", 1, 0),
+    "reduce_scatter_tensor_coalesced": ("reduce_scatter_tensor_coalesced", 1, 0),
+    "reduce_scatter_single_coalesced": ("reduce_scatter_tensor_coalesced", 1, 0),
+    "gather": ("gather", 1, 0),
+    "scatter": ("scatter", 1, 0),
+    "alltoall": ("all_to_all", 1, 0),
+    "alltoall_base": ("all_to_all_single", 1, 0),
+    "all_to_all_single": ("all_to_all_single", 1, 0),
+    "send": ("send", 0, None),
+    "recv": ("recv", None, 0),
+    "recv_anysource": ("recv_any_source", None, 0),
+    "barrier": ("barrier", None, None),
+    "monitored_barrier": ("monitored_barrier", None, None),
 }
+"""Torch has renamed some; each version has its own."""
+
+GROUP, SENT, RECEIVED, IS_ASYNC = range(4)
+"""Where things stand in what is told of a call, however it was written."""
 
 
 def watch_process_group(patches: Patches, collectives: Collectives) -> None:
     """Wrap every known method of `ProcessGroup` that this torch has."""
-    for method, (name, inputs, outputs) in METHODS.items():
+    for method, told in METHODS.items():
         if method in vars(dist.ProcessGroup):
-            op = Op(name, None, 0, None, tuple(i + 1 for i in inputs), tuple(i + 1 for i in outputs))
-            patches.replace(dist.ProcessGroup, method, functools.partial(_wrap, op=op, collectives=collectives))
+            patches.replace(dist.ProcessGroup, method, functools.partial(_wrap, told=told, collectives=collectives))
 
 
-def _wrap(original: Callable[..., Any], *, op: Op, collectives: Collectives) -> Callable[..., Any]:
+def _wrap(
+    original: Callable[..., Any], *, told: tuple[str, int | None, int | None], collectives: Collectives
+) -> Callable[..., Any]:
+    name, sent, received = told
+    op = Op(name, None, GROUP, IS_ASYNC, (SENT,), (RECEIVED,))
+
     def method(group: Any, *args: Any, **kwargs: Any) -> Any:
-        values = (dist.ProcessGroup.boxed(group), *args, *kwargs.values())
+        values = (
+            dist.ProcessGroup.boxed(group),
+            _tensors(args, kwargs, sent, is_output=False),
+            _tensors(args, kwargs, received, is_output=sent is not None),
+            _is_async(args, kwargs),
+        )
         token = collectives.before(op, values)
         work = original(group, *args, **kwargs)
         if token is not None:
@@ -51,3 +79,19 @@ def _wrap(original: Callable[..., Any], *, op: Op, collectives: Collectives) -> 
         return work
 
     return method
+
+
+def _tensors(args: tuple[Any, ...], kwargs: dict[str, Any], position: int | None, *, is_output: bool) -> Any:
+    """By position, or by name: "output_tensors" and "inputTensor", or plainly "tensors" where there is but one."""
+    if position is None:
+        return ()
+    if position < len(args):
+        return args[position]
+    named = [value for name, value in kwargs.items() if name.startswith("output") == is_output]
+    return [value for value in named if isinstance(value, list | tuple | Tensor)]
+
+
+def _is_async(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """As the options say, which come last where they are given."""
+    options = kwargs.get("opts", args[-1] if args else None)
+    return bool(getattr(options, "asyncOp", True))

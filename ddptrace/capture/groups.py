@@ -27,7 +27,7 @@ class Groups:
 
     def _meet(self, name: str, group: Any) -> int:
         number = self._ids[name] = self._recorder.intern(name)
-        text = self._recorder.intern(json.dumps(describe(name, group)))
+        text = self._recorder.tell(json.dumps(describe(name, group)))
         self._recorder.event(Kind.GROUP, 0, text, time.perf_counter_ns(), 0)
         self._recorder.nudge()  # there may be a store now through which the ranks can agree
         return number

@@ -114,7 +114,7 @@ def _wrap(
     @functools.wraps(hook, updated=())  # torch checks the hook's own signature, through __wrapped__
     def watched_hook(state: object, bucket: Any) -> Any:
         watcher, module = watch(), ddp()
-        if watcher is None or module is None or not watcher._surface.on:
+        if watcher is None or module is None or not watcher._surface.live:
             return hook(state, bucket)
         return watcher.called(module, hook, state, bucket)
 

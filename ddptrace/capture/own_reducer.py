@@ -90,26 +90,26 @@ class BucketWatch:
         self._surface.call(self._write_layout, made)
 
     def gradient_ready(self, parameter: int) -> None:
-        if self._surface.on:
+        if self._surface.live:
             self.ready.append((parameter, _now()))
             self._collectives.reducer = self.number
 
     def bucket_launching(self, bucket: int, nbytes: int) -> None:
-        if self._surface.on:
+        if self._surface.live:
             self._nbytes, self._thread.bucket = nbytes, self.number
 
     def hook_begins(self, bucket: int, hook: str) -> None:
-        if self._surface.on:
+        if self._surface.live:
             self._thread.bucket = 0  # what is issued from here on is the hook's
             self._hook = self._parts.hooks.begins(hook)
 
     def hook_ends(self, bucket: int) -> None:
-        if self._hook is not None:
+        if self._hook is not None and self._surface.live:
             self._surface.call(self._write_hook, self._hook, self._parts.hooks.ends(), bucket)
 
     def bucket_launched(self, bucket: int, sent: object) -> None:
         self._thread.bucket = 0
-        if self._hook is not None:
+        if self._hook is not None and self._surface.live:
             self._surface.call(self._parts.hooks.follow, self._hook, sent)
 
     def backward_begins(self, backward: int) -> None:

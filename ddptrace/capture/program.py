@@ -13,6 +13,8 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from ddptrace.capture.first_training import BACKWARD, DATA, FORWARD, OUTSIDE
+from ddptrace.capture.forward_spans import ForwardSpans
 from ddptrace.capture.steps import StepFinder
 from ddptrace.capture.surface import Patches, Surface
 
@@ -31,19 +33,20 @@ class Program:
     """Tells a `StepFinder` what the training program does. `on_root` is handed each outermost module before it runs,
     `on_backward_begin` and `on_backward_end` are called around each outermost backward, the latter with its ordinal."""
 
-    def __init__(self, steps: StepFinder, surface: Surface) -> None:
+    def __init__(self, steps: StepFinder, surface: Surface, spans: ForwardSpans) -> None:
         self.on_root: Callable[[torch.nn.Module], None] = lambda root: None
         self.on_backward_begin: list[Callable[[], None]] = []
         self.on_backward_end: list[Callable[[int], None]] = []
         self._steps = steps
         self._surface = surface
+        self._spans = spans
         self._updates = _Updates()
         self._handles: list[Any] = []
 
     def install(self, patches: Patches) -> None:
         patches.replace(torch.nn.Module, "__call__", self._module_call)
         patches.replace(torch.autograd, "backward", self.watched_backward)
-        patches.replace(torch.amp.GradScaler, "step", self._scaler_step)
+        patches.replace(torch.amp.GradScaler, "step", self.watched_update)
         patches.replace(_BaseDataLoaderIter, "__next__", self._next_batch)
         self._handles = [
             register_optimizer_step_pre_hook(lambda one, args, kwargs: self._surface.call(self._update_begins, one)),
@@ -55,15 +58,15 @@ class Program:
             handle.remove()
 
     def _module_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        steps, surface = self._steps, self._surface
+        steps, surface, here, spans = self._steps, self._surface, self._steps.here, self._spans
 
         def __call__(module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
-            if steps.inside or not surface.on:
-                return original(module, *args, **kwargs)
-            begin = _now()
+            if here.inside or not surface.on or steps.is_nested():
+                return spans.call(original, module, args, kwargs) if spans.on else original(module, *args, **kwargs)
+            begin = None
             try:
                 begin = self._enter_forward(module)
-                return original(module, *args, **kwargs)
+                return spans.call(original, module, args, kwargs) if spans.on else original(module, *args, **kwargs)
             finally:
                 self._leave(steps.forward_ends, begin)
 
@@ -73,9 +76,9 @@ class Program:
         steps, surface = self._steps, self._surface
 
         def backward(*args: Any, **kwargs: Any) -> Any:
-            if steps.inside or not surface.on:
+            if not surface.on or steps.is_within_backward():
                 return original(*args, **kwargs)
-            begin = _now()
+            begin = None
             try:
                 begin = self._enter_backward()
                 return original(*args, **kwargs)
@@ -84,56 +87,65 @@ class Program:
 
         return backward
 
-    def _scaler_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """A scaler that finds an overflow skips the optimizer's step, which is an update of its own kind."""
+    def watched_update(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """For a step that is an update of its own kind: of a scaler, which skips the optimizer's where it finds an
+        overflow, and of an optimizer that has other workers do it."""
 
-        def step(scaler: Any, /, *args: Any, **kwargs: Any) -> Any:
-            self._surface.call(self._update_begins, scaler)
+        def step(updating: Any, /, *args: Any, **kwargs: Any) -> Any:
+            self._surface.call(self._update_begins, updating)
             try:
-                return original(scaler, *args, **kwargs)
+                return original(updating, *args, **kwargs)
             finally:
-                self._surface.call(self._update_ends, scaler)
+                self._surface.call(self._update_ends, updating)
 
         return step
 
     def _next_batch(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        here = self._steps.here
+
         def __next__(iterator: Any) -> Any:
             self._surface.call(self._steps.data_begins)
-            begin = _now()
+            begin, was_inside = _now(), here.inside
+            here.inside = DATA  # modules that run in there, as transforms are, prepare data
             try:
                 return original(iterator)
             finally:
+                here.inside = was_inside
                 self._surface.call(self._steps.data, begin)
 
         return __next__
 
-    def _enter_forward(self, module: torch.nn.Module) -> int:
-        self._steps.inside = True
-        begin = self._surface.call(self._forward_begins, module)
-        return begin if begin is not None else _now()
+    def _enter_forward(self, module: torch.nn.Module) -> int | None:
+        self._steps.here.inside = FORWARD
+        begin: int | None = self._surface.call(self._forward_begins, module)
+        return begin
 
-    def _forward_begins(self, module: torch.nn.Module) -> int:
+    def _forward_begins(self, module: torch.nn.Module) -> int | None:
         self.on_root(module)
         return self._steps.forward_begins()
 
-    def _leave(self, ends: Callable[[int], None], begin: int) -> None:
-        self._steps.inside = False
-        self._surface.call(ends, begin)
+    def _leave(self, ends: Callable[[int], None], begin: int | None) -> None:
+        self._steps.here.inside = OUTSIDE
+        if begin is not None:
+            self._surface.call(ends, begin)
 
-    def _enter_backward(self) -> int:
-        self._steps.inside = True
-        begin = self._surface.call(self._backward_begins)
-        return begin if begin is not None else _now()
-
-    def _backward_begins(self) -> int:
-        begin = self._steps.backward_begins()
-        for told in self.on_backward_begin:
-            told()
+    def _enter_backward(self) -> int | None:
+        self._steps.here.inside = BACKWARD
+        begin: int | None = self._surface.call(self._backward_begins)
         return begin
 
-    def _leave_backward(self, begin: int) -> None:
+    def _backward_begins(self) -> int | None:
+        begin = self._steps.backward_begins()
+        if begin is not None:
+            for told in self.on_backward_begin:
+                told()
+        return begin
+
+    def _leave_backward(self, begin: int | None) -> None:
         backward = self._steps.backwards
         self._leave(self._steps.backward_ends, begin)
+        if begin is None:
+            return
         for told in self.on_backward_end:
             self._surface.call(told, backward)
 
@@ -151,11 +163,11 @@ class Program:
         while updates.running and updates.running.pop() is not optimizer:
             pass
         if not updates.running:
-            self._steps.update_ends(updates.begin)
+            self._steps.update_ends(updates.begin, optimizer)
 
 
 OPTIMIZER_STEP = "Optimizer.profile_hook_step.<locals>.wrapper"  # torch's own frame around every optimizer's step
-SCALER_STEP = "Program._scaler_step.<locals>.step"
+UPDATE = "Program.watched_update.<locals>.step"
 
 
 def _is_stepping(updating: object) -> bool:
@@ -164,7 +176,7 @@ def _is_stepping(updating: object) -> bool:
     while frame is not None:
         if frame.f_code.co_qualname == OPTIMIZER_STEP and frame.f_locals.get("self") is updating:
             return True
-        if frame.f_code.co_qualname == SCALER_STEP and frame.f_locals.get("scaler") is updating:
+        if frame.f_code.co_qualname == UPDATE and frame.f_locals.get("updating") is updating:
             return True
         frame = frame.f_back
     return False

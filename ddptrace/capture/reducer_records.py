@@ -47,7 +47,7 @@ class ReducerRecords:
         self._recorder.ready(reducer, backward, base, [at - base for _, at in run], [index for index, _ in run])
 
     def _write(self, kind: Kind, content: dict[str, Any]) -> None:
-        self._recorder.event(kind, 0, self._recorder.intern(json.dumps(content)), time.perf_counter_ns(), 0)
+        self._recorder.event(kind, 0, self._recorder.tell(json.dumps(content)), time.perf_counter_ns(), 0)
 
 
 def described(named: Iterable[tuple[str, Tensor]]) -> list[dict[str, Any]]:

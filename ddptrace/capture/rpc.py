@@ -23,6 +23,8 @@ from torch.distributed.rpc.internal import PythonUDF, RPCExecMode
 
 from ddptrace.capture.rpc_callee import Callee, function_name, is_internal
 from ddptrace.capture.rpc_messages import Messages, Received
+from ddptrace.capture.rpc_optimizer import DistributedUpdates
+from ddptrace.capture.rpc_waits import RpcWaits
 from ddptrace.capture.rpc_wire import STAMP_NBYTES, Stamp, gradient_nbytes, read_stamp, stamped, tensors_in, wire_nbytes
 from ddptrace.capture.rpc_workers import Workers
 from ddptrace.capture.surface import Patches, Surface
@@ -37,7 +39,7 @@ BLIND_SPOTS: Final = (
     "calls that TorchScript itself makes",
     "the wire beside payloads and tensors: message headers, reference counting, the request of a to_here",
     "gradients of arguments where the callee is not traced or runs no Python: inferred from the arguments",
-    "the phase of a distributed backward whose name was imported before the trace",
+    "the phase and the waits of a distributed backward whose name was imported before the trace",
 )
 
 
@@ -60,8 +62,8 @@ class _Thread(threading.local):
 
 
 class RpcWatch:
-    """Records RPC and RPC_DONE, and has `Callee` record the other side. `settle` is called when the workers part: the
-    last time that they can tell each other anything."""
+    """Records RPC and RPC_DONE, has `RpcWaits` record who is blocked and `Callee` the other side. `settle` is called
+    when the workers part: the last time that they can tell each other anything."""
 
     def __init__(self, recorder: Recorder, surface: Surface, settle: Callable[[], None]) -> None:
         self._recorder = recorder
@@ -70,20 +72,23 @@ class RpcWatch:
         self._workers = Workers(recorder)
         self._messages = Messages(recorder, surface)
         self._callee = Callee(recorder, surface, self._workers, self._messages)
+        self.under_way: set[int] = set()  # ids of calls whose future has not told its result
+        self._waits = RpcWaits(recorder, surface, self.under_way)
         self._thread = _Thread()
 
-    def install(self, patches: Patches) -> None:
+    def install(self, patches: Patches, updates: DistributedUpdates) -> None:
         pickler = internal._InternalRPCPickler
         patches.replace(pickler, "serialize", self._serialize)
         patches.replace(pickler, "deserialize", self._deserialize)
         patches.replace(internal, "_get_current_rpc_agent", self._callee.raised)
         patches.replace(api, "_wait_all_workers", self._parting)
-        patches.replace(api, "_invoke_rpc", self._invoke_rpc)
+        patches.replace(api, "_invoke_rpc", lambda original: self._invoke_rpc(original, updates))
         for name in ("python_udf", "builtin", "torchscript"):
             patches.replace(api, f"_invoke_rpc_{name}", self._invoker(None, native=name != "python_udf"))
             patches.replace(api, f"_invoke_remote_{name}", self._invoker(RpcOp.REMOTE, native=name != "python_udf"))
         for name, op in REFERENCE_OPS.items():
             patches.replace(PyRRef, name, self._blocking(op))
+        self._waits.install(patches)
 
     def _parting(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def _wait_all_workers(*args: Any, **kwargs: Any) -> Any:
@@ -131,9 +136,11 @@ class RpcWatch:
 
     # Calls -----------------------------------------------------------------------------------------------------------
 
-    def _invoke_rpc(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _invoke_rpc(self, original: Callable[..., Any], updates: DistributedUpdates) -> Callable[..., Any]:
         def _invoke_rpc(to: Any, func: Any, rpc_type: Any, *args: Any, **kwargs: Any) -> Any:
             self._thread.op = RpcOp.RPC_SYNC if rpc_type is RPCExecMode.SYNC else RpcOp.RPC_ASYNC
+            if not updates.found:
+                self._surface.call(updates.look)
             return original(to, func, rpc_type, *args, **kwargs)
 
         return _invoke_rpc
@@ -184,6 +191,8 @@ class RpcWatch:
             Kind.RPC, call.flags, call.function, call.begin, _now(), call.id, call.nbytes, call.wants_nbytes,
             self._workers.callee(to), 0, call.op,
         )  # fmt: skip
+        if call.op not in REFERENCE_OPS.values():
+            self.under_way.add(call.id)
 
     def _follow(self, call: Call, sent: Any) -> None:
         """`sent` is the result's future, or of a remote the reference, whose future is its owner's word."""
@@ -213,6 +222,7 @@ class RpcWatch:
     def _finish(self, call: Call, at: int, received: Received | None, error: int = 0) -> None:
         number, nbytes = (received.number, received.nbytes) if received else (0, -1)
         self._recorder.event(Kind.RPC_DONE, 0, error, at, at, call.id, nbytes, number)
+        self.under_way.discard(call.id)
 
     def _blocking(self, op: RpcOp) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """For a reference's methods, which block until the answer is there. Its owner asks nobody."""

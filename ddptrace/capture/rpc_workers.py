@@ -43,7 +43,7 @@ class Workers:
         text = f"{own.id} {own.name}"
         if text not in self._met:
             self._met.add(text)
-            told = self._recorder.intern(json.dumps({"name": own.name, "id": own.id}))
+            told = self._recorder.tell(json.dumps({"name": own.name, "id": own.id}))
             self._recorder.event(Kind.RPC_WORKER, 0, told, time.perf_counter_ns(), 0)
             self._recorder.nudge()  # the rank can be learned: before a short job shuts down
         return own

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,20 +13,25 @@ import torch
 import torch.distributed as dist
 
 from ddptrace.capture import tap
+from ddptrace.capture.blind_spots import BLIND_SPOTS
+from ddptrace.capture.call_sites import CallSites
 from ddptrace.capture.claim import Claim
 from ddptrace.capture.collectives import Collectives
 from ddptrace.capture.ddp import DdpWatch
-from ddptrace.capture.fallback import watch_process_group
+from ddptrace.capture.fallback import BLIND_SPOT, watch_process_group
 from ddptrace.capture.groups import Groups
 from ddptrace.capture.hooks import HookRecords, HookWatch
+from ddptrace.capture.module_names import ModuleNames
 from ddptrace.capture.own_reducer import OwnReducerWatch, Parts
 from ddptrace.capture.program import Program
 from ddptrace.capture.reducer_records import ReducerRecords
+from ddptrace.capture.sampling import Sampling
 from ddptrace.capture.steps import StepFinder
 from ddptrace.capture.surface import Patches, Surface, ThreadState
 from ddptrace.capture.windows import Windows
 from ddptrace.dynamo import leave_as_it_is
 from ddptrace.errors import TraceStateError
+from ddptrace.keep import Keep
 from ddptrace.record import Recorder
 from ddptrace.record.directory import release
 
@@ -34,21 +40,32 @@ Schedule = Callable[[int], torch.profiler.ProfilerAction]
 _current: Session | None = None
 _entry = threading.Lock()
 
-SURFACES = ("compiler", "collectives", "program", "ddp", "reducer", "hooks", "profiler", "rpc")
+SAMPLED = ("collectives", "ddp", "hooks", "reducer")
+"""What is paused in steps that are not recorded. Remote calls never are: a rank that serves them knows no steps."""
+
+SETTLED_S = 5.0
+"""So long a trace waits at its end for the store through which the ranks agree, whose rank 0 may hang."""
+
+CALLBACKS_S = 0.2
+"""So long it waits for what has ended to be told."""
+
+SURFACES = ("compiler", "collectives", "origins", "program", "ddp", "reducer", "hooks", "profiler", "rpc")
 
 
 class Session:
     """Everything between entering and leaving one `ddptrace.trace`."""
 
-    def __init__(self, path: str | os.PathLike[str], *, profile: Schedule | None, overwrite: bool) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, profile: Schedule | None, overwrite: bool, keep: Keep) -> None:
         self.begin = time.perf_counter_ns()
         self._profile = profile
+        self._keep = keep
         self._patches = Patches()
         self._settling = threading.Lock()
         self.surfaces: dict[str, Surface] = {}
         self._undo: tuple[tuple[str, Callable[[], None]], ...] = ()  # by surface, of the parts that stand
         self._close: Callable[[], None] = lambda: None
-        self.claim = Claim(Path(path), overwrite=overwrite, facts={"profile": profile is not None})
+        facts = {"profile": profile is not None, "blind_spots": list(BLIND_SPOTS), "keep": keep.to_dict()}
+        self.claim = Claim(Path(path), overwrite=overwrite, facts=facts)
 
     @property
     def folder(self) -> Path:
@@ -57,20 +74,24 @@ class Session:
 
     def start(self) -> None:
         """Install every surface. Raises nothing once the recorder stands; OSError where it cannot."""
-        self.recorder = recorder = Recorder(lambda: self.folder, chores=self._settle)
+        self.recorder = recorder = Recorder(lambda: self.folder, chores=self._settle, keep=self._keep)
         self._close = recorder.close
         self._settle()
         self.surfaces = {name: Surface(name, recorder.note) for name in SURFACES}
         thread = ThreadState()
-        self.steps = StepFinder(recorder, self.begin)
-        self.collectives = Collectives(recorder, self.surfaces["collectives"], Groups(recorder), thread)
+        sampling = Sampling(self._keep, [self.surfaces[name] for name in SAMPLED])
+        self.steps = StepFinder(recorder, self.begin, sampling)
+        roots: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+        sites = CallSites(self.surfaces["origins"], ModuleNames(roots), recorder.intern, thread)
+        self.collectives = Collectives(recorder, self.surfaces["collectives"], Groups(recorder), thread, sites)
+        self._due = [self.collectives.due]
         reducers, hooks = ReducerRecords(recorder), HookRecords(recorder, self.collectives, self.steps, thread)
-        self.ddp = DdpWatch(reducers, self.collectives)
+        self.ddp = DdpWatch(reducers, self.collectives, roots, sampling)
         self.own = OwnReducerWatch(
             Parts(self.surfaces["reducer"], reducers, hooks, self.collectives, self.steps, thread)
         )
         self.hooks = HookWatch(self.surfaces["hooks"], hooks, self.ddp)
-        self.program = Program(self.steps, self.surfaces["program"])
+        self.program = Program(self.steps, self.surfaces["program"], sites.spans)
         self.windows = Windows(recorder, self.surfaces["profiler"], lambda: self.folder)
         self._undo = (
             ("profiler", self.windows.close),
@@ -112,6 +133,7 @@ class Session:
         except Exception as error:  # torch's private names moved: see what can be seen
             watch_process_group(self._patches, self.collectives)
             watching = "ProcessGroup class"
+            self.claim.facts["blind_spots"].append(BLIND_SPOT)
             self.recorder.note("tap-failed", f"the dispatcher tap does not work with this torch ({error}): "
                                "collectives issued by C++ (DDP's buckets) are not seen")  # fmt: skip
         self.claim.facts |= {"watching": {"collectives": watching, "surfaces": list(SURFACES)}}
@@ -119,18 +141,29 @@ class Session:
     def _install_rpc(self) -> None:
         if not dist.rpc.is_available():
             return
-        from ddptrace.capture import rpc  # names of torch that not every build has
+        from ddptrace.capture import rpc, rpc_optimizer  # names of torch that not every build has
 
-        rpc.RpcWatch(self.recorder, self.surfaces["rpc"], self._settle).install(self._patches)
+        updates = rpc_optimizer.DistributedUpdates(self._patches, self.program.watched_update)
+        watch = rpc.RpcWatch(self.recorder, self.surfaces["rpc"], self._settle)
+        watch.install(self._patches, updates)
+        self._due.append(watch.under_way)
         self._patches.replace(dist.autograd, "backward", self.program.watched_backward)
         self.claim.facts |= {"rpc_blind_spots": list(rpc.BLIND_SPOTS)}
 
     def stop(self) -> None:
         """Take every surface out and finish the records. What fails here is noted, never raised."""
+        self._let_callbacks_in()
         for name in self._take_out():
             self.recorder.note("patch-kept", f"{name} was replaced by somebody else during the trace and left as it is")
-        self._settle(final=True)
+        self._settle_in_time()
         self._close()
+
+    def _let_callbacks_in(self) -> None:
+        """What has just ended (or failed, and ends the training) is told by callbacks on other threads, which may stand
+        at the interpreter's lock."""
+        until = time.monotonic() + CALLBACKS_S
+        while any(self._due) and time.monotonic() < until:
+            time.sleep(0.001)
 
     def abort(self) -> None:
         """Undo what a failed start has done, the claim with it: nothing of the training was recorded."""
@@ -156,6 +189,18 @@ class Session:
         except Exception as error:  # the records stand without it
             self.recorder.note("not-settled", f"{type(error).__name__}: {error}")
 
+    def _settle_in_time(self) -> None:
+        """For the last time, on a thread of its own that may be left behind."""
+        last = threading.Thread(target=self._settle, kwargs={"final": True}, name="ddptrace-settle", daemon=True)
+        try:
+            last.start()
+        except RuntimeError:  # the interpreter is ending, and makes no more threads
+            self._settle(final=True)
+            return
+        last.join(SETTLED_S)
+        if last.is_alive():
+            self.recorder.note("not-settled", f"the ranks' store gave no answer within {SETTLED_S:g} s")
+
     def say_step(self) -> None:
         self.surfaces["program"].call(self.steps.say)
 
@@ -167,10 +212,12 @@ class Session:
 
     def _switch_off(self) -> None:
         for surface in self.surfaces.values():
-            surface.on = False
+            surface.off()
 
 
-def enter(path: str | os.PathLike[str], *, profile: Schedule | None, overwrite: bool) -> Session:
+def enter(
+    path: str | os.PathLike[str], *, profile: Schedule | None, overwrite: bool, keep: Keep | None = None
+) -> Session:
     """Start the process's one session. Raises TraceStateError inside another trace, RunDirectoryError if refused."""
     global _current
     with _entry:
@@ -178,7 +225,7 @@ def enter(path: str | os.PathLike[str], *, profile: Schedule | None, overwrite: 
             raise TraceStateError(
                 f"ddptrace.trace is already recording into {_current.claim.root} in this process: leave that one first"
             )
-        session = Session(path, profile=profile, overwrite=overwrite)
+        session = Session(path, profile=profile, overwrite=overwrite, keep=keep or Keep())
         try:
             session.start()
         except BaseException:

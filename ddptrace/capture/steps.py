@@ -4,6 +4,9 @@ updates      ┄┄┄u          ┄┄┄u u           ┄┄┄
 forwards     F    B   opt  F    B   opt opt F
 steps        ├── step 0 ──┤├──── step 1 ───┤├──    a step ends with the last update before the next forward,
                                                    so it is only known to have ended when that one begins
+
+Several threads may run modules. One that trains a model of its own beside the first training is left out: a step is an
+update of one training.
 """
 
 from __future__ import annotations
@@ -13,7 +16,10 @@ import time
 from collections.abc import Callable
 
 import torch
+from torch._C import _current_graph_task_id
 
+from ddptrace.capture.first_training import BACKWARD, DATA, OUTSIDE, FirstTraining, Here
+from ddptrace.capture.sampling import Sampling
 from ddptrace.record import Recorder
 from ddptrace.schema import Kind, Phase, StepEnd
 
@@ -25,11 +31,13 @@ class StepFinder:
 
     A STEP is written at each update and written again when a later update turns out to belong to it: the later record
     replaces the earlier, so that a killed process leaves its last whole step behind. `on_step` is told once a step, as
-    soon as it had as many updates as the one before it, else when the next one begins.
+    soon as it had as many updates as the one before it, else when the next one begins. What begins may turn out to be
+    none of the training's: then its begin is None, and its end is not to be told.
     """
 
-    def __init__(self, recorder: Recorder, begin: int) -> None:
-        self.inside = False  # in an outermost forward or backward: what nests in it is a part of it
+    def __init__(self, recorder: Recorder, begin: int, sampling: Sampling) -> None:
+        self.sampling = sampling
+        self.here = Here()
         self.backwards = 0
         self.on_step: Callable[[], None] = lambda: None
         self._recorder = recorder
@@ -44,47 +52,76 @@ class StepFinder:
         self._optimizes = False
         self._forwards = 0
         self._said = False
+        self._busy = False  # some thread is in an outermost forward or backward
+        self._training = FirstTraining(self.here, recorder.note)
+
+    def is_nested(self) -> bool:
+        """Whether the calling thread runs within a forward or backward that it, or autograd's engine, has begun."""
+        return self.here.inside != OUTSIDE or _current_graph_task_id() >= 0
+
+    def is_within_backward(self) -> bool:
+        """Or within a wait for data. A backward in the middle of a forward is none of its parts: a framework may hand
+        its whole training step to the model, to be called as the model is."""
+        return self.here.inside in (DATA, BACKWARD) or _current_graph_task_id() >= 0
 
     def data(self, begin: int) -> None:
         """The program waited for data, from `begin` to now."""
         if threading.get_ident() == self._home:
-            self._recorder.event(Kind.PHASE, Phase.DATA, 0, begin, _now())
+            self._phase(Phase.DATA, begin, _now())
 
     def data_begins(self) -> None:
-        if threading.get_ident() == self._home and not self.inside:
+        if threading.get_ident() == self._home and not self.here.inside:
             self._separate()
 
-    def forward_begins(self) -> int:
-        """A forward outside every other, or inside an update (its closure): either way a new iteration."""
-        self._home = threading.get_ident()
+    def forward_begins(self) -> int | None:
+        """A forward outside every other, or inside an update (its closure): either way a new iteration. One beside
+        what another thread runs is a part of that (a replica), or none of the training."""
+        if self.here.is_apart or (self._busy and not self.here.trains):
+            return None
+        self._enter()
         self._forwards += 1
         self._separate()
-        return _now()
+        begin = self.here.forward = _now()
+        return begin
 
     def forward_ends(self, begin: int) -> None:
-        self._recorder.event(Kind.PHASE, Phase.FORWARD, 0, begin, _now())
+        """Nothing more, where a backward in its midst has ended it."""
+        if self.here.forward == begin:
+            self.here.forward = None
+            self._busy = False
+            self._phase(Phase.FORWARD, begin, _now())
 
-    def backward_begins(self) -> int:
-        self._home = threading.get_ident()
+    def backward_begins(self) -> int | None:
+        self.here.trains = True
+        if self.here.is_apart:
+            return None
+        if self.here.forward is not None:
+            self.forward_ends(self.here.forward)
+        self._enter()
         if not self._forwards:  # a model without modules: only backwards tell steps apart
             self._separate()
         return _now()
 
     def backward_ends(self, begin: int) -> None:
         end = _now()
-        self._recorder.event(Kind.PHASE, Phase.BACKWARD, 0, begin, end, self.backwards)
+        self._busy = False
+        self._phase(Phase.BACKWARD, begin, end, self.backwards)
         self.backwards += 1
         if not self._optimizes:
             self._mark(StepEnd.BACKWARD, end)
 
-    def update_ends(self, begin: int) -> None:
+    def update_ends(self, begin: int, updated: object) -> None:
+        """`updated`: the outermost optimizer or scaler."""
         end = _now()
-        self._recorder.event(Kind.PHASE, Phase.OPTIMIZER, 0, begin, end)
+        if not self._training.owns(updated):
+            return
+        self._phase(Phase.OPTIMIZER, begin, end)
         self._optimizes = True
         self._updates += 1
         self._mark(StepEnd.OPTIMIZER, end)
-        if self._updates == self._expected and not self.inside:
+        if self._updates == self._expected and not self._busy:
             self._tell()
+        self._sample(end)
 
     def say(self) -> None:
         """The program itself says that a step is over."""
@@ -93,10 +130,26 @@ class StepFinder:
         self._pending = None
         self._next(StepEnd.SAID)
         self.on_step()
+        self._sample(self._pending_end)
+
+    def _enter(self) -> None:
+        self._home, self._busy = threading.get_ident(), True
 
     def _mark(self, ended_by: StepEnd, end: int) -> None:
         self._pending, self._pending_end = ended_by, end
-        self._recorder.event(Kind.STEP, ended_by, 0, self._begin[ended_by], end, self._ordinals[ended_by])
+        begin = self._begin[ended_by]
+        partial = not self.sampling.covers(begin)
+        self._recorder.event(Kind.STEP, ended_by, 0, begin, end, self._ordinals[ended_by], partial)
+
+    def _phase(self, phase: Phase, begin: int, end: int, backward: int = 0) -> None:
+        if self.sampling.live:
+            self._recorder.event(Kind.PHASE, phase, 0, begin, end, backward)
+
+    def _sample(self, at: int) -> None:
+        """From `at` on: the step that runs, or if an update has just ended the next one."""
+        ended_by = StepEnd.SAID if self._said else StepEnd.OPTIMIZER if self._optimizes else StepEnd.BACKWARD
+        step = self._ordinals[ended_by]
+        self.sampling.choose(step, step + (self._pending is ended_by), at)
 
     def _next(self, ended_by: StepEnd) -> None:
         self._ordinals[ended_by] += 1
@@ -107,14 +160,16 @@ class StepFinder:
         ended_by, self._pending = self._pending, None
         if ended_by is None:
             return
+        at = _now()
         if ended_by is StepEnd.BACKWARD:  # what an update by hand did after backward belongs to this step
-            self._mark(ended_by, _now())
+            self._mark(ended_by, at)
             self._pending = None
         self._next(ended_by)
         if ended_by is StepEnd.OPTIMIZER or self._updates_by_hand():
             self._tell()
         self._told = False
         self._expected, self._updates = self._updates, 0
+        self._sample(at)
 
     def _tell(self) -> None:
         if not (self._told or self._said):

@@ -11,17 +11,24 @@ from typing import Any
 
 
 class Surface:
-    """Whether one surface works. The first failure warns, leaves a note for the findings and switches it off."""
+    """Whether one surface works. The first failure warns, leaves a note for the findings and switches it off. `live`:
+    it works, and the step that runs is recorded; what costs time in every collective asks this."""
 
     def __init__(self, name: str, note: Callable[[str, str], None]) -> None:
         self.name = name
-        self.on = True
+        self.on = self.live = True
         self._note = note
+
+    def off(self) -> None:
+        self.on = self.live = False
+
+    def pause(self, paused: bool) -> None:
+        self.live = self.on and not paused
 
     def failed(self, error: BaseException) -> None:
         if not self.on:
             return
-        self.on = False
+        self.off()
         message = f"ddptrace stopped watching {self.name}: {_worded(error)}"
         with contextlib.suppress(Exception):  # the program may have made errors of warnings
             self._note("surface-failed", message)

@@ -41,9 +41,16 @@ class Watcher(Protocol):
     def within(self, token: Any) -> Any:
         """A context manager to issue it in, or None."""
 
+    def awaits(self, tensor: torch.Tensor) -> Any:
+        """The host is about to wait for what made a tensor. Returns a token, or None to be left out."""
+
+    def awaited(self, token: Any) -> None:
+        """It has waited."""
+
 
 _watcher: Watcher | None = None
 _library: Any = None  # torch removes the kernels of a library that is garbage-collected
+_proven = False
 
 
 def watch(watcher: Watcher | None) -> None:
@@ -53,16 +60,24 @@ def watch(watcher: Watcher | None) -> None:
 
 
 def install() -> None:
-    """Put the tap in place, once per process. Raises whatever torch raises where its private names have moved."""
-    global _library
-    if _library is not None:
-        return
+    """Put the tap in place, once per process. Raises whatever torch raises where its private names have moved, and
+    again each time where the self-test has failed."""
+    global _library, _proven
+    if _library is None:
+        _library = _in_place()
+    if not _proven:
+        _prove()
+        _proven = True
+
+
+def _in_place() -> Any:
     after = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
     library = torch.library.Library("c10d", "IMPL")
     for op in operators():
         library.impl(op.overload, _kernel(op, after), "BackendSelect", with_keyset=True)
-    _library = library
-    _prove()
+    functional = torch.library.Library("_c10d_functional", "IMPL")
+    functional.impl("wait_tensor", _waiting_kernel(after), "BackendSelect", with_keyset=True)
+    return library, functional
 
 
 def operators() -> list[Op]:
@@ -125,6 +140,21 @@ def _kernel(op: Op, after: Any) -> Callable[..., Any]:
     return kernel
 
 
+def _waiting_kernel(after: Any) -> Callable[..., Any]:
+    redispatch = torch.ops._c10d_functional.wait_tensor.default.redispatch
+
+    def kernel(keyset: Any, tensor: Any) -> Any:
+        watcher = _watcher
+        is_real = type(tensor) is torch.Tensor  # a compiler's only has a shape
+        token = watcher.awaits(tensor) if watcher is not None and is_real else None
+        out = redispatch(keyset & after, tensor)
+        if watcher is not None and token is not None:
+            watcher.awaited(token)
+        return out
+
+    return kernel
+
+
 class _Counter:
     """The watcher of the self-test."""
 
@@ -140,6 +170,12 @@ class _Counter:
         self.seen.append((token, is_work and group is not None))
 
     def within(self, token: str) -> None:
+        return None
+
+    def awaits(self, tensor: torch.Tensor) -> None:
+        return None
+
+    def awaited(self, token: str) -> None:
         return None
 
 

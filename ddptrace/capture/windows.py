@@ -160,7 +160,7 @@ class Windows:
         name = f"kineto-{'' if own else 'user-'}{self._count}.json.gz"
         self._count += 1
         _copy_packed(path, self._folder() / name)
-        self._recorder.event(Kind.WINDOW, 0 if own else 1, self._recorder.intern(name), begin, end)
+        self._recorder.window(name, begin, end, by_user=not own)
 
 
 def _copy_packed(source: Path, target: Path) -> None:

@@ -17,7 +17,7 @@ from ddptrace.cli.bench_options import common, numbers, show
 )  # fmt: skip
 @click.option(
     "--micro-batches", type=click.IntRange(min=1), default=256, show_default=True,
-    help="Of each rank, trained on for the loss curve; a multiple of every count.",
+    help="Of each rank, trained on for the loss curve; down to whole updates of every count.",
 )  # fmt: skip
 @common("no-sync")
 def no_sync(

@@ -22,7 +22,7 @@ HERE, PAPER, PRESET = "here", "paper", "ddptrace.preset"
 def common(name: str, ranks: str = "2", rounds: int = 7) -> Callable[[Command], Command]:
     """--ranks, --backend, --rounds, --steps, --warmup and --out. Under torchrun its ranks are used instead."""
     options = (
-        click.option("--ranks", default=ranks, show_default=True, callback=numbers, help="Processes to start here."),
+        click.option("--ranks", default=ranks, show_default=True, callback=numbers, help="Processes, up to 16 a core."),
         click.option("--backend", type=click.Choice(["gloo", "nccl"]), help="[default: nccl if ranks have GPUs]"),
         click.option("--rounds", type=click.IntRange(min=1), default=rounds, show_default=True, help="Repeats."),
         click.option("--steps", type=click.IntRange(min=1), default=4, show_default=True, help="Timed in each round."),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from ddptrace.load import described
 from ddptrace.load.clock import FAR_NS, Clock
 from ddptrace.load.completion import with_proven_ends
+from ddptrace.load.kept import IN_STEPS, UNPAIRED, Kept, Number, call_numbers, kept
+from ddptrace.load.origins import Sources
 from ddptrace.load.rows import BEGIN, END, FLAGS, NAME, THREAD, A, B, C, D, E, F, G, Row
 from ddptrace.load.rpc import rank_rpc
 from ddptrace.load.tables import (
@@ -72,9 +74,17 @@ class _Builder:
         self.rank = rank
         self.events = events
         self.threads = {int(row[THREAD]): int(row[A]) for row in self.rows(Kind.THREAD)}
+        self.sources = Sources(self.rows(Kind.ORIGIN), self.text)
+        self.kept: Kept = kept(self.rows_as_written(Kind.STEP), self.rows_as_written(Kind.LET_GO))
 
     def rows(self, kind: Kind) -> list[Row]:
+        """In order of begin, without those of steps that are not whole."""
         found = self.events[self.events["kind"] == kind]
+        if kind in IN_STEPS:
+            found = found[self.kept.seen(found["begin"])]
+        return self._in_order(found)
+
+    def _in_order(self, found: NDArray[np.void]) -> list[Row]:
         ordered: list[Row] = found[np.argsort(found["begin"], kind="stable")].tolist()
         return ordered
 
@@ -106,7 +116,7 @@ class _Builder:
             dropped=self.records.dropped,
             begin_at_ns=begin,
             end_at_ns=end,
-            steps=self._steps(),
+            steps=_step_marks(self.kept.steps),
             phases=phases,
             calls=with_proven_ends(self._calls(done), phases),
             hooks=self._hooks(done),
@@ -115,7 +125,10 @@ class _Builder:
             groups=described.groups(self.json(Kind.GROUP)),
             windows=(),
             pauses=tuple(Pause(r[BEGIN], r[END], self.text(r[NAME])) for r in self.rows(Kind.PAUSE)),
-            rpc=rank_rpc(self.rows, self.text, self.json(Kind.RPC_WORKER)),
+            rpc=rank_rpc(self.rows, self.text, self.json(Kind.RPC_WORKER), self.threads),
+            partial_steps=_step_marks(self.kept.partial),
+            let_go=self.kept.let_go,
+            sampled=any(row[B] for row in self.kept.partial),
         )
         done_threads = {seq: self.threads.get(row[THREAD], 0) for seq, row in done.items()}
         return Recorded(run, self.clock, self._windows(), done_threads, self._findings())
@@ -124,16 +137,8 @@ class _Builder:
         begins = self.events["begin"]
         return (int(begins.min()), int(begins.max())) if len(begins) else (0, 0)
 
-    def _steps(self) -> tuple[StepMark, ...]:
-        """The steps by the strongest kind of end; of several records of one step the last."""
-        known = set(StepEnd)
-        rows = [row for row in self.rows_as_written(Kind.STEP) if row[FLAGS] in known and row[END] >= row[BEGIN]]
-        strongest = max((row[FLAGS] for row in rows), default=0)
-        last = {row[A]: row for row in rows if row[FLAGS] == strongest}
-        return tuple(StepMark(n, StepEnd(row[FLAGS]), row[BEGIN], row[END]) for n, row in sorted(last.items()))
-
-    def rows_as_written(self, kind: Kind) -> list[Row]:
-        rows: list[Row] = self.events[self.events["kind"] == kind].tolist()
+    def rows_as_written(self, *kinds: Kind) -> list[Row]:
+        rows: list[Row] = self.events[np.isin(self.events["kind"], kinds)].tolist()
         return rows
 
     def _phases(self) -> tuple[PhaseMark, ...]:
@@ -151,33 +156,42 @@ class _Builder:
         waits: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for row in self.rows(Kind.WAIT):
             waits[row[A]].append((row[BEGIN], row[END]))
-        ordinals: dict[str, int] = defaultdict(int)
-        calls = []
-        for row in self.rows(Kind.CALL):
-            group = self.text(row[D])
-            calls.append(self._call(row, group, ordinals[group], done.get(row[A]), tuple(waits.get(row[A], ()))))
-            ordinals[group] += 1
-        return tuple(calls)
+        rows = self._in_order(self.events[self.events["kind"] == Kind.CALL])  # all count, whatever is left out
+        seen = self.kept.seen(np.array([row[BEGIN] for row in rows], np.int64)).tolist()
+        return tuple(
+            self._call(row, number, done.get(row[A]), tuple(waits.get(row[A], ())))
+            for row, number, is_seen in zip(rows, self._numbers(rows), seen, strict=True)
+            if is_seen
+        )
 
-    def _call(self, row: Row, group: str, ordinal: int, done: Row | None, waits: tuple[tuple[int, int], ...]) -> Call:
+    def _numbers(self, calls: Sequence[Row]) -> list[Number]:
+        written = self.rows_as_written(Kind.CALL, Kind.LET_GO) if self.kept.let_go else ()
+        unpaired = {row[NAME] for row in calls if self.text(row[NAME]).startswith(UNPAIRED)}
+        return call_numbers(calls, written, unpaired)
+
+    def _call(self, row: Row, number: Number, done: Row | None, waits: tuple[tuple[int, int], ...]) -> Call:
+        op, dtype = self.text(row[NAME]), self.text(row[G])
         return Call(
             seq=row[A],
-            op=self.text(row[NAME]),
-            group=group,
-            ordinal=ordinal,
+            op=op,
+            group=self.text(row[D]),
+            ordinal=number[0],
             launch_at_ns=row[BEGIN],
             issued_at_ns=row[END],
             nbytes_in=row[B],
             nbytes_out=row[C],
-            dtype=self.text(row[G]),
+            dtype=dtype,
             thread=self.threads.get(row[THREAD], 0),
             is_sync=bool(row[FLAGS] & CallFlag.SYNC),
             is_native=bool(row[FLAGS] & CallFlag.NATIVE),
             reducer=row[F] - 1 if row[F] else None,
             hook=row[E] or None,
             done_at_ns=None if done is None else done[BEGIN],
+            error=None if done is None or not done[FLAGS] else self.text(done[NAME]) or "an error",
             waits=waits,
             exec=None,
+            turn=number[1],
+            **self.sources.of(row, op, dtype)._asdict(),
         )
 
     def _hooks(self, done: Mapping[int, Row]) -> tuple[HookCall, ...]:
@@ -193,6 +207,7 @@ class _Builder:
     def _ready(self) -> tuple[Ready, ...]:
         """Unpack the runs: up to seven (parameter, base + delta) each."""
         slots = self.records.ready
+        slots = slots[self.kept.seen(slots["base"] + self.clock.shift_ns)]
         taken = np.arange(slots["deltas"].shape[1]) < slots["count"][:, None]
         at = slots["base"][:, None] + slots["deltas"].astype(np.int64) + self.clock.shift_ns
         keys = (slots["reducer"].astype(np.int64) << 32) | slots["backward"].astype(np.int64)
@@ -241,3 +256,7 @@ class _Builder:
             message = f"the wall clock jumped by {jumped_ms:.1f} ms during the run; durations are not affected"
             found.append(Finding("clock-stepped", "info", where, message))
         return tuple(found)
+
+
+def _step_marks(rows: Sequence[Row]) -> tuple[StepMark, ...]:
+    return tuple(StepMark(row[A], StepEnd(row[FLAGS]), row[BEGIN], row[END]) for row in rows)

@@ -6,15 +6,19 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ddptrace.load.rows import BEGIN, END, FLAGS, NAME, A, B, C, D, F, Row
-from ddptrace.load.tables import RankRpc, RpcCall, RpcRun
+from ddptrace.load.rows import BEGIN, END, FLAGS, NAME, THREAD, A, B, C, D, F, Row
+from ddptrace.load.tables import RankRpc, RpcCall, RpcRun, RpcWait
 from ddptrace.schema import Kind, RpcFlag, RpcOp
 
 
 def rank_rpc(
-    rows: Callable[[Kind], list[Row]], text: Callable[[int], str], workers: Sequence[Mapping[str, Any]]
+    rows: Callable[[Kind], list[Row]],
+    text: Callable[[int], str],
+    workers: Sequence[Mapping[str, Any]],
+    threads: Mapping[int, int],
 ) -> RankRpc:
-    """`rows` of a kind are in time order; `text` is that of a string id. A call of an op not known here is left out."""
+    """`rows` of a kind are in time order; `text` is that of a string id, `threads` the system's ids of the numbers in
+    records. A call of an op not known here is left out."""
     gradients: dict[int, int] = defaultdict(int)  # by message number
     for row in rows(Kind.RPC_GRADIENT):
         gradients[row[A]] += row[B]
@@ -23,10 +27,11 @@ def rank_rpc(
     for row in rows(Kind.RPC_ANSWER):
         answers[row[A]].append(row)
     ops = set(RpcOp)
-    calls = [_call(row, done.get(row[A]), gradients, text) for row in rows(Kind.RPC) if row[F] in ops]
+    calls = [_call(row, done.get(row[A]), gradients, text, threads) for row in rows(Kind.RPC) if row[F] in ops]
     runs = [_run(row, answers.get(row[C], []), gradients.get(row[C]), text) for row in rows(Kind.RPC_RUN)]
     known = dict.fromkeys((_id(worker), str(worker.get("name", "?"))) for worker in workers)
-    return RankRpc(tuple(known), tuple(calls), tuple(runs))
+    waits = [RpcWait(row[BEGIN], row[END], threads.get(row[THREAD], 0)) for row in rows(Kind.RPC_WAIT)]
+    return RankRpc(tuple(known), tuple(calls), tuple(runs), tuple(waits))
 
 
 def _id(worker: Mapping[str, Any]) -> int:
@@ -34,7 +39,9 @@ def _id(worker: Mapping[str, Any]) -> int:
     return said if isinstance(said, int) else -1
 
 
-def _call(row: Row, done: Row | None, gradients: Mapping[int, int], text: Callable[[int], str]) -> RpcCall:
+def _call(
+    row: Row, done: Row | None, gradients: Mapping[int, int], text: Callable[[int], str], threads: Mapping[int, int]
+) -> RpcCall:
     return RpcCall(
         id=row[A],
         op=RpcOp(row[F]),
@@ -50,6 +57,8 @@ def _call(row: Row, done: Row | None, gradients: Mapping[int, int], text: Callab
         nbytes_back=_measured(done[B]) if done else None,
         wants_nbytes=row[C],
         gradient_nbytes=gradients.get(done[C]) if done and done[C] else None,
+        thread=threads.get(row[THREAD], 0),
+        gives_future=bool(row[FLAGS] & RpcFlag.ASYNC_EXECUTION),
     )
 
 
@@ -66,6 +75,7 @@ def _run(row: Row, answers: Sequence[Row], gradient: int | None, text: Callable[
         nbytes_in=row[B],
         nbytes_back=_measured(max((answer[B] for answer in answers), default=-1)),
         gradient_nbytes=gradient,
+        gives_future=bool(row[FLAGS] & RpcFlag.ASYNC_EXECUTION),
     )
 
 

@@ -92,6 +92,11 @@ class Call:
     exec: ExecRange | None  # from a profiler window
     group_size: int | None = None  # ranks in its group, where the call itself or its group tells
     identity: Identity = Identity.RECORDED
+    origin: str | None = None  # who wanted it, a word of `schema.Origin`; None where a foreign trace does not tell
+    site: str | None = None  # "train.py:42 in train_step": the program's line that it comes from
+    module: str | None = None  # nn.Module whose forward or backward it belongs to, named from the outermost one
+    turn: int | None = None  # k-th of this group from 0, sends and receives left out; None for these and where unknown
+    error: str | None = None  # what it failed with, where that was seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +228,17 @@ class RpcCall:
     nbytes_back: int | None
     wants_nbytes: int  # of its arguments, sent in an autograd context, the gradients
     gradient_nbytes: int | None  # of its result, sent to the callee in backward; None where none was sent
+    thread: int = 0  # of its caller
+    gives_future: bool = False  # the function's run ends before its result is there
+
+
+@dataclass(frozen=True, slots=True)
+class RpcWait:
+    """The host was blocked on the future of remote calls, or in a distributed backward on other workers' parts."""
+
+    begin_at_ns: int
+    end_at_ns: int
+    thread: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,15 +255,18 @@ class RpcRun:
     nbytes_in: int
     nbytes_back: int | None  # None where it keeps its result (a remote reference), or its sending was not seen
     gradient_nbytes: int | None  # of its arguments, sent to the caller in backward; None where none was sent
+    gives_future: bool = False  # it ends before its result is there
 
 
 @dataclass(frozen=True, slots=True)
 class RankRpc:
-    """All remote calls that a rank made or served, in time order, and the worker ids and names that it went by."""
+    """All remote calls that a rank made or served, in time order, and the worker ids and names that it went by.
+    `waits` are those of futures and of distributed backwards: none before schema 1.2."""
 
     workers: tuple[tuple[int, str], ...] = ()
     calls: tuple[RpcCall, ...] = ()
     runs: tuple[RpcRun, ...] = ()
+    waits: tuple[RpcWait, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,6 +292,9 @@ class RankRun:
     pauses: tuple[Pause, ...]
     recorded: bool = True  # by ddptrace; False: all of it is read out of profiler files
     rpc: RankRpc = RankRpc()
+    partial_steps: tuple[StepMark, ...] = ()  # not recorded, or let go in part: only when they began and ended is known
+    let_go: int = 0  # records that the writer let go, the oldest first
+    sampled: bool = False  # some steps were not recorded, as `ddptrace.Keep` had it
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """From `rank-<r>/records-*.bin` back to arrays, surviving every kind of damage.
 
-What is whole is returned; what is not is counted and said. Works on a folder that is still being written.
+What is whole is returned; what is not is counted and said. Works on a folder that is still being written, and whose
+oldest records are being let go.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ddptrace.schema import EVENT_DTYPE, GUARD, READY_DTYPE, RECORD_NBYTES, TEXT_PER_RECORD, Kind
+from ddptrace.schema import EVENT_DTYPE, GUARD, READY_DTYPE, RECORD_NBYTES, TEXT_PER_RECORD, Kind, segment_index
 
 MOST_NBYTES = 1 << 30  # no recorder writes a segment so large: a link to somewhere else
+LOOKS = 5
+"""Files that go away while they are listed: so often the folder is looked at again."""
 
 
 @dataclass(slots=True)
@@ -23,7 +26,7 @@ class Records:
 
     `strings` maps id to text. `closed`: the rank said that it ended. `dropped`: records that the writer had to drop.
     `torn`: slots cut off by a death mid-write or overwritten. `damaged`: files whose bytes changed after they were
-    finished, or whose length is not a whole number of records.
+    finished, or whose length is not a whole number of records. `missed`: what was let go had not all been read before.
     """
 
     events: NDArray[np.void] = field(default_factory=lambda: np.empty(0, EVENT_DTYPE))
@@ -32,6 +35,7 @@ class Records:
     closed: bool = False
     dropped: int = 0
     torn: int = 0
+    missed: bool = False
     damaged: tuple[str, ...] = ()
 
 
@@ -42,6 +46,8 @@ class RecordReader:
         self.folder = folder
         self._taken: dict[str, int] = {}
         self._finished: set[str] = set()
+        self._has_read = False
+        self._from = -1  # what comes before the segment of this index is passed over
         self._chunks: dict[int, dict[int, bytes]] = {}
 
     def read(self, *, live: bool = False) -> Records:
@@ -50,23 +56,44 @@ class RecordReader:
         `live`: the writer is at work, so a slot that is empty now may be filled in a moment: stop there, once.
         """
         records = Records()
-        paths = [path for path in sorted(self.folder.glob("records-*.bin")) if self._is_due(path)]
-        parts = [self._read_segment(path, records, live) for path in paths]
+        files = self._load()
+        starts = [at for at, (_, data) in enumerate(files) if _stands_for_all_before(data)]
+        if starts:
+            files = files[starts[-1] :]
+            self._begin_at(files[0][0], records)
+        parts = [self._read_segment(path, data, records, live) for path, data in files]
         slots = np.concatenate(parts) if parts else np.empty(0, EVENT_DTYPE)
         kinds = slots["kind"]
         self._add_strings(slots[kinds == Kind.STRING], records.strings)
         records.ready = slots[kinds == Kind.READY].view(READY_DTYPE)
         records.events = slots[(kinds != Kind.STRING) & (kinds != Kind.READY)]
+        self._has_read = True
         return records
 
-    def _is_due(self, path: Path) -> bool:
-        return path.name not in self._finished and path.is_file() and path.stat().st_size <= MOST_NBYTES
+    def _load(self) -> list[tuple[Path, bytes]]:
+        """The files that are due, by index. One that goes away was let go, and the next one tells of it, or it was a
+        spare one."""
+        for _ in range(LOOKS):
+            found = sorted(self.folder.glob("records-*.bin"), key=lambda path: (segment_index(path.name), path.name))
+            names = {path.name for path in found}
+            self._finished &= names
+            self._taken = {name: taken for name, taken in self._taken.items() if name in names}
+            try:
+                return [(path, path.read_bytes()) for path in found if self._is_due(path)]
+            except FileNotFoundError:
+                continue
+        return []
 
-    def _read_segment(self, path: Path, records: Records, live: bool) -> NDArray[np.void]:
-        try:
-            data = path.read_bytes()
-        except FileNotFoundError:  # a spare segment, removed when its rank ended
-            return np.empty(0, EVENT_DTYPE)
+    def _is_due(self, path: Path) -> bool:
+        is_read = path.name in self._finished or segment_index(path.name) < self._from
+        return not is_read and path.is_file() and path.stat().st_size <= MOST_NBYTES
+
+    def _begin_at(self, thinned: Path, records: Records) -> None:
+        records.missed = self._has_read
+        self._from = segment_index(thinned.name)
+        self._taken.clear()
+
+    def _read_segment(self, path: Path, data: bytes, records: Records, live: bool) -> NDArray[np.void]:
         if len(data) % RECORD_NBYTES:
             records.damaged += (f"{path.name} ends in the middle of a record",)
         slots = np.frombuffer(data, EVENT_DTYPE, count=len(data) // RECORD_NBYTES)
@@ -106,6 +133,12 @@ class RecordReader:
             if text is not None:
                 strings[number] = text
                 del self._chunks[number]
+
+
+def _stands_for_all_before(data: bytes) -> bool:
+    """Whether a file is what is left of records that were let go."""
+    first = np.frombuffer(data[:RECORD_NBYTES], EVENT_DTYPE, count=len(data) >= RECORD_NBYTES)
+    return bool(len(first) and first["kind"][0] == Kind.LET_GO and first["flags"][0] and first["guard"][0] == GUARD)
 
 
 def _written_in_all(slots: NDArray[np.void]) -> int:

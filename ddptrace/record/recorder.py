@@ -1,7 +1,7 @@
 """From memory to `rank-<r>/records-*.bin`: one call packs one record into a mapped file.
 
 The kernel owns the pages, so what was recorded before a SIGKILL is there afterwards. Training never waits: a keeper
-thread allocates segments ahead, and where it cannot, records are dropped and counted.
+thread allocates segments ahead and lets the oldest go, and where it cannot, records are dropped and counted.
 """
 
 from __future__ import annotations
@@ -13,10 +13,18 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from ddptrace.record.segment import ORDINARY_NBYTES, Segment
-from ddptrace.schema import EVENT, GUARD, READY, RECORD_NBYTES, STRING, TEXT_PER_RECORD, Kind, segment_name
+from ddptrace.keep import Keep
+from ddptrace.record.segment import Segment
+from ddptrace.record.store import Store
+from ddptrace.record.texts import Texts
+from ddptrace.schema import EVENT, GUARD, READY, RECORD_NBYTES, Kind
 
 KEEPER_PERIOD_S = 2.0
+
+MOST_THREADS = 0xFFFF
+"""Numbers of threads, as records have room for. The last one is that of all further threads."""
+GRACE_S = 0.02
+"""A thread that was about to write into a segment has done so by then."""
 
 _pack_event = EVENT.pack_into
 _now = time.perf_counter_ns
@@ -31,20 +39,23 @@ class _Thread(threading.local):
 class Recorder:
     """Appends records to a rank's folder from any thread. Never raises and never blocks once constructed.
 
-    Raises OSError from the constructor where not even the first segment can be allocated.
+    `keep` bounds what it holds on the disk. Raises OSError from the constructor where not even the first segment can be
+    allocated.
     """
 
-    def __init__(self, folder: Callable[[], Path], chores: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, folder: Callable[[], Path], chores: Callable[[], None] = lambda: None, keep: Keep | None = None
+    ) -> None:
         self._folder = folder  # it may be renamed meanwhile
         self.dropped = 0
         self._chores = chores
         self._thread = _Thread()
         self._threads: dict[int, int] = {}
-        self._ids: dict[str, int] = {"": 0}
+        self._texts = Texts(self._raw)
         self._lock = threading.RLock()  # a signal's handler may come here while its thread holds it
-        self._made = 0
-        self._retired: Segment | None = None
-        self._segment: Segment | None = self._make()
+        self._store = Store(folder, keep or Keep(), self.note)
+        self._retired: list[Segment] = []
+        self._segment: Segment | None = self._store.make(())
         self._spare: Segment | None = None
         self._wake = threading.Event()
         self._closing = False
@@ -66,7 +77,7 @@ class Recorder:
             return
         thread = self._thread.number or self._number_thread()
         offset = next(segment.offsets)
-        if offset < ORDINARY_NBYTES:
+        if offset < segment.room:
             try:
                 _pack_event(segment.view, offset, kind, flags, thread, name, begin, end, a, b, c, d, e, f, g, GUARD)
             except (struct.error, ValueError):  # a value out of its field's range, or the segment closed under us
@@ -78,10 +89,21 @@ class Recorder:
 
     def intern(self, text: str) -> int:
         """The id of `text`, written out the first time."""
-        known = self._ids.get(text)
-        return known if known is not None else self._intern_new(text)
+        known = self._texts.ids.get(text)
+        return known if known is not None else self._texts.add(text)
 
     # Seldom ----------------------------------------------------------------------------------------------------------
+
+    def tell(self, text: str) -> int:
+        """Write out what one record alone will name, as a description is, and forget it: its id."""
+        return self._texts.tell(text)
+
+    def window(self, file: str, begin: int, end: int, *, by_user: bool) -> None:
+        """A WINDOW record: `file` lies in the rank's folder, and counts as part of what is kept."""
+        number = self.tell(file)
+        self._store.window(number, file, begin, end)
+        self.event(Kind.WINDOW, by_user, number, begin, end)
+        self.nudge()
 
     def ready(self, reducer: int, backward: int, base: int, deltas: list[int], parameters: list[int]) -> None:
         """One READY record: `schema.READY_PER_RECORD` deltas and parameters, of which the first ones count."""
@@ -119,7 +141,7 @@ class Recorder:
         self._segment = self._spare = None
 
     def _finish(self, segment: Segment) -> None:
-        used = min(next(segment.offsets), ORDINARY_NBYTES) // RECORD_NBYTES
+        used = min(next(segment.offsets), segment.room) // RECORD_NBYTES
         segment.seal(used, dropped=self.dropped, final=True)
         if segment.close():  # only then can no late write meet a page that is gone
             with contextlib.suppress(OSError), (self._folder() / segment.name).open("r+b") as file:
@@ -130,7 +152,7 @@ class Recorder:
         if segment is None:
             return
         offset = next(segment.offsets)
-        if offset < ORDINARY_NBYTES:
+        if offset < segment.room:
             try:
                 shape.pack_into(segment.view, offset, *fields)
             except (struct.error, ValueError):
@@ -148,26 +170,18 @@ class Recorder:
             if self._spare is None:
                 self._wake.set()
                 return False
-            self._segment, self._spare, self._retired = self._spare, None, full
+            self._retired.append(full)
+            self._segment, self._spare = self._spare, None
         self._wake.set()
         return True
-
-    def _intern_new(self, text: str) -> int:
-        with self._lock:
-            if text in self._ids:
-                return self._ids[text]
-            number = self._ids[text] = len(self._ids)
-        data = text.encode("utf-8", "replace")
-        for chunk in range(len(data) // TEXT_PER_RECORD + 1):
-            part = data[chunk * TEXT_PER_RECORD : (chunk + 1) * TEXT_PER_RECORD]
-            self._raw(STRING, Kind.STRING, len(part), chunk, number, part, GUARD)
-        return number
 
     def _number_thread(self) -> int:
         """A thread that Python did not start comes here with every callback: its state does not outlive one."""
         native = threading.get_native_id()
         known = self._threads.get(native)
-        if known is None:
+        if known is None and len(self._threads) + 1 >= MOST_THREADS:
+            known = MOST_THREADS
+        elif known is None:
             with self._lock:
                 known = self._threads.setdefault(native, len(self._threads) + 1)
             self._thread.number = known
@@ -177,29 +191,33 @@ class Recorder:
 
     # The keeper's thread ---------------------------------------------------------------------------------------------
 
-    def _make(self) -> Segment:
-        segment = Segment(self._folder() / segment_name(self._made))
-        self._made += 1
-        return segment
-
     def _keep(self) -> None:
         while not self._closing:
             self._wake.wait(KEEPER_PERIOD_S)
             self._wake.clear()
             if not self._closing:
                 self._provide_spare()
+                with contextlib.suppress(OSError):  # the folder was renamed under us
+                    self._store.tidy(self._texts.unpaired())
                 self.clock()
                 self._chores()
 
     def _provide_spare(self) -> None:
         if self._spare is not None:
             return
+        with contextlib.suppress(OSError):
+            self._spare = self._store.make(self._texts.unpaired())
+        if self._spare is None and self._retired:  # room enough for two: the full one goes at once
+            time.sleep(GRACE_S)
+        self._seal_retired()
+        if self._spare is None:
+            self._try_again()
+
+    def _try_again(self) -> None:
         try:
-            self._spare = self._make()
+            self._spare = self._store.make(self._texts.unpaired())
         except OSError as error:
             self._note_full(error)
-            return
-        self._seal_retired()
 
     def _note_full(self, error: OSError) -> None:
         if not self._full_noted:
@@ -210,14 +228,12 @@ class Recorder:
         """Leave a sentence for the findings."""
         import json
 
-        self.event(Kind.NOTE, 0, self.intern(json.dumps({"code": code, "message": message})), _now(), 0)
+        self.event(Kind.NOTE, 0, self.tell(json.dumps({"code": code, "message": message})), _now(), 0)
 
     def _seal_retired(self) -> None:
-        """Seal the segment before the current one: by now no thread is still writing into it."""
-        retired, self._retired = self._retired, None
-        if retired is not None:
-            retired.seal(ORDINARY_NBYTES // RECORD_NBYTES, dropped=self.dropped, final=False)
-            retired.close()
+        """Seal the segments before the current one: by now no thread is still writing into them."""
+        while self._retired:
+            self._store.seal(self._retired.pop(0), self.dropped)
 
 
 def _bracket() -> tuple[int, int, int]:

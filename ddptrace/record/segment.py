@@ -12,23 +12,23 @@ from typing import Final
 from ddptrace.schema import EVENT, GUARD, RECORD_NBYTES, Kind
 
 SEGMENT_NBYTES: Final = 4 << 20
-ORDINARY_NBYTES: Final = SEGMENT_NBYTES - RECORD_NBYTES
-"""The last slot is kept for the trailer, so that finishing a segment needs no room on the disk."""
 
 
 class Segment:
-    """A mapped file of `SEGMENT_NBYTES`. `next(offsets)` hands out slots; taking one is atomic under the GIL.
+    """A mapped file of `nbytes`. `next(offsets)` hands out slots; taking one is atomic under the GIL. Slots from `room`
+    on hold no record: the last one is kept for the trailer, so that finishing a segment needs no room on the disk.
 
     Raises OSError where the disk cannot hold it: the bytes are allocated before they are mapped, since a hole that the
     disk cannot fill would end the process with SIGBUS in the middle of training.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, nbytes: int = SEGMENT_NBYTES) -> None:
         self.name = path.name  # its folder may be renamed
+        self.room = nbytes - RECORD_NBYTES
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
         try:
-            os.posix_fallocate(descriptor, 0, SEGMENT_NBYTES)
-            self.view = mmap.mmap(descriptor, SEGMENT_NBYTES)
+            os.posix_fallocate(descriptor, 0, nbytes)
+            self.view = mmap.mmap(descriptor, nbytes)
         except OSError:
             path.unlink(missing_ok=True)
             raise
@@ -38,9 +38,10 @@ class Segment:
 
     def seal(self, used: int, *, dropped: int, final: bool) -> None:
         """Write the trailer behind `used` records, the segment's last slot or, in the final one, where records end."""
-        checksum = zlib.crc32(memoryview(self.view)[: used * RECORD_NBYTES])
-        at = used * RECORD_NBYTES if final else ORDINARY_NBYTES
-        EVENT.pack_into(self.view, at, Kind.TRAILER, final, 0, 0, 0, 0, dropped, used, checksum, 0, 0, 0, 0, GUARD)
+        at = used * RECORD_NBYTES if final else self.room
+        with memoryview(self.view) as view:
+            last = trailer(view[: used * RECORD_NBYTES], dropped=dropped, final=final)
+        self.view[at : at + RECORD_NBYTES] = last
 
     def close(self) -> bool:
         """Unmap. False where another thread is writing this very moment: then the file must keep its length."""
@@ -49,3 +50,9 @@ class Segment:
         except BufferError:
             return False
         return True
+
+
+def trailer(body: bytes | memoryview, *, dropped: int, final: bool = False) -> bytes:
+    """The record that ends a file whose records are `body`."""
+    used, checksum = len(body) // RECORD_NBYTES, zlib.crc32(body)
+    return EVENT.pack(Kind.TRAILER, final, 0, 0, 0, 0, dropped, used, checksum, 0, 0, 0, 0, GUARD)

@@ -23,9 +23,12 @@ Read in this order:
     order.py layout.py the order in which gradients really come, and the buckets made after it
     unused.py          parameters that a step leaves out
     data_parallel.py   the wrapper: forward, no_sync, buffers
-    verify.py peers.py pulse.py misuse.py    mistakes that end in a sentence on every rank
     same_values.py     rank 0's parameters, buffers and order to all
     layer_drop.py      layers left out on all ranks at once
+    arguments.py       what a user hands over, looked at first
+    peers.py           the other ranks: word from them, and waits that end; over bounded_store.py and notes.py
+    verify.py pulse.py hook_agreement.py silent_hooks.py drops.py rivals.py    are all ranks doing the same?
+    misuse.py          what they are told if not
     observer.py        what a listener is told
 """
 

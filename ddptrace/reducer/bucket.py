@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,10 +29,21 @@ class Divisor:
         return cls(torch.tensor(ranks, device="cpu"), torch.tensor(1.0 / ranks, dtype=torch.float64, device="cpu"))
 
 
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A parameter that no longer fits its bucket: its index, and in words what it is now and was."""
+
+    index: int
+    now: str
+    before: str
+
+
 class Bucket:
     """The gradients that one collective reduces. `pending`: how many of them this backward still has to bring."""
 
-    __slots__ = ("_places", "buffer", "index", "indices", "is_skipped", "parameters", "pending", "sent", "views")
+    __slots__ = (
+        "_places", "buffer", "index", "indices", "is_skipped", "kinds", "parameters", "pending", "sent", "views",
+    )  # fmt: skip
 
     def __init__(self, index: int, indices: Sequence[int], parameters: Sequence[Parameter]) -> None:
         """`indices`: the parameters' numbers in their reducer; all are of one dtype and on one device."""
@@ -40,8 +52,7 @@ class Bucket:
         self.parameters = tuple(parameters)
         numel = sum(parameter.numel() for parameter in parameters)
         self.buffer = torch.zeros(numel, dtype=parameters[0].dtype, device=parameters[0].device)
-        self.views = self.views_of(self.buffer)
-        self._places = dict(zip(indices, zip(parameters, self.views, strict=True), strict=True))
+        self.view_anew()
         self.pending = len(self.parameters)
         self.is_skipped = False
         self.sent: object = None  # what to wait for, while it is on its way
@@ -53,6 +64,24 @@ class Bucket:
     def views_of(self, flat: Tensor) -> list[Tensor]:
         """For each parameter its part of a flat tensor that is laid out as the bucket is."""
         return list(_views(flat, self.parameters))
+
+    def view_anew(self) -> None:
+        """Make the views, and note where they are and what their parameters are."""
+        self.views = self.views_of(self.buffer)
+        places = zip(self.parameters, self.views, strict=True)
+        self._places = dict(zip(self.indices, places, strict=True))
+        self.kinds = [
+            (parameter.dtype, parameter.device, parameter.shape, view.data_ptr())
+            for parameter, view in zip(self.parameters, self.views, strict=True)
+        ]
+
+    def change(self) -> Change | None:
+        """The first parameter that is not what it was; None where all are."""
+        for index, parameter, (*before, _) in zip(self.indices, self.parameters, self.kinds, strict=True):
+            now = [parameter.dtype, parameter.device, parameter.shape]
+            if now != before:
+                return Change(index, _said(now), _said(before))
+        return None
 
     def reset(self) -> None:
         self.pending, self.is_skipped, self.sent = len(self.parameters), False, None
@@ -93,6 +122,11 @@ class Bucket:
                 parameter.grad = view.clone()
             else:
                 parameter.grad.copy_(view)
+
+
+def _said(kind: Sequence[Any]) -> str:
+    dtype, device, shape = kind
+    return f"{str(dtype).removeprefix('torch.')} of shape {tuple(shape)} on {device}"
 
 
 def _views(flat: Tensor, parameters: Sequence[Parameter]) -> Iterator[Tensor]:

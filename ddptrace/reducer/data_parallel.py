@@ -4,27 +4,33 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import math
 import sys
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
 from ddptrace.errors import DdptraceError
+from ddptrace.reducer.arguments import (
+    Groups,
+    StockArguments,
+    device_of,
+    groups_of,
+    module_of,
+    refuse_unlike,
+    timeout_of,
+)
 from ddptrace.reducer.dynamo import SPLIT_AT_LEAST_NBYTES, splitting_at_buckets
 from ddptrace.reducer.observer import BucketObserver, ReducerMade, Voice
 from ddptrace.reducer.peers import Peers, sentence_of
-from ddptrace.reducer.plan import bucket_caps, is_above_zero
+from ddptrace.reducer.plan import bucket_caps
 from ddptrace.reducer.reducer import Options, Reducer
-from ddptrace.reducer.same_values import take_from_first
+from ddptrace.reducer.same_values import Message, messages_of, take_from_first
 from ddptrace.reducer.sender import CommHook
 from ddptrace.reducer.verify import described, local_problem, verify
-
-Groups = dist.ProcessGroup | Sequence[dist.ProcessGroup]
 
 
 class BucketedDataParallel(nn.Module):
@@ -41,8 +47,9 @@ class BucketedDataParallel(nn.Module):
     `broadcast_buffers`: buffers (as BatchNorm's) are rank 0's before a forward that follows a synchronised one.
     `gradient_as_bucket_view`: `parameter.grad` is a view into its bucket; False keeps them apart, for a copy more.
     `observer`: is told what the reducer does, see `BucketObserver`.
-    `timeout_s`: a wait for other ranks on the host that lasts longer ends in a sentence; what a device waits for is
-    bounded by the process group's own timeout.
+    `timeout_s`: a wait for other ranks on the host that lasts longer ends in a sentence, at most five seconds later;
+    what a device waits for is bounded by the process group's own timeout.
+    `stock`: what torch's wrapper takes besides, as far as it asks for nothing: see `StockArguments`.
 
     Raises DdptraceError, on every rank, where ranks do not have the same parameters, buffers and settings.
     """
@@ -56,10 +63,11 @@ class BucketedDataParallel(nn.Module):
         bucket_caps_mb: Sequence[float] | None = None,
         process_group: Groups | None = None,
         find_unused_parameters: bool = False,
-        broadcast_buffers: bool = True,
+        broadcast_buffers: bool | None = True,
         gradient_as_bucket_view: bool = True,
         observer: BucketObserver | None = None,
         timeout_s: float = 1800,
+        **stock: Unpack[StockArguments],
     ) -> None:
         super().__init__()
         self._made_with = {
@@ -71,32 +79,34 @@ class BucketedDataParallel(nn.Module):
             "gradient_as_bucket_view": gradient_as_bucket_view,
             "timeout_s": timeout_s,
         }
-        if not is_above_zero(timeout_s) or math.isinf(timeout_s):
-            raise DdptraceError(f"timeout_s is a finite number of seconds above zero, and {timeout_s!r} is not.")
+        refuse_unlike(stock, module_of(module))
         caps = tuple(bucket_caps(bucket_cap_mb, first_bucket_mb, bucket_caps_mb))
-        groups = _groups(process_group)
+        groups = groups_of(process_group)
         named = dict(module.named_parameters())
         self.module = module
         self.process_group, self._groups = groups[0], tuple(group.group_name for group in groups)
-        self.broadcast_buffers = broadcast_buffers
+        self.broadcast_buffers = broadcast_buffers is not False  # None is torch's name for its default
         self.bucket_bytes_cap = max(caps[-1], SPLIT_AT_LEAST_NBYTES)  # the name under which torch.compile looks for it
         self.require_backward_grad_sync = True
         self._require_forward_buffer_sync = True
-        self._memberships = 0
-        self._peers = Peers(groups[0], _device(named), timeout_s)
+        self._changes = 0  # of what the ranks made sure to have in common
+        self._peers = Peers(groups[0], device_of(module), timeout_of(timeout_s))
         self._voice = Voice()
         self._options = Options(caps, find_unused_parameters, gradient_as_bucket_view)
         self._verify("the construction of the model", local_problem(module, named.values()))
-        take_from_first(self._peers, [*named.values(), *self._buffers_to_sync()], "rank 0's parameters")
+        take_from_first(self._peers, messages_of([*named.values(), *self._buffers_to_sync()]), "rank 0's parameters")
+        buffers = messages_of(self._buffers_to_sync())
+        self._buffer_kinds = [(flat.numel(), flat.dtype, flat.device) for _, flat in buffers]
         self.reducer = Reducer(named, groups, self._peers, self._options, self._voice)
         if observer is not None:
             self.observe(observer)
         _alive[next(_ordinals)] = self
 
     def forward(self, *inputs: Any, **keywords: Any) -> Any:
-        self._peers.forward += self._syncs
+        syncs = self._syncs
+        self._peers.forward += syncs
         try:
-            self._before_forward()
+            self._before_forward(syncs)
         except DdptraceError as error:
             self.reducer.give_up(str(error))
             raise
@@ -105,9 +115,9 @@ class BucketedDataParallel(nn.Module):
         except Exception as error:
             self._peers.say(f"its forward raised {sentence_of(error)}")
             raise
-        if self._syncs:
+        if syncs:
             self.reducer.expect(outputs)
-        self._require_forward_buffer_sync = self._syncs
+        self._require_forward_buffer_sync = syncs
         return outputs
 
     @contextlib.contextmanager
@@ -137,9 +147,11 @@ class BucketedDataParallel(nn.Module):
         """Let `hook(state, bucket)` communicate, as with torch's wrapper; it returns a future of the reduced tensor.
 
         The hook divides by the number of ranks. `torch.distributed.algorithms.ddp_comm_hooks` holds ready ones. Buckets
-        are then not re-planned when the order drifts, since hooks may keep state for each bucket.
+        are then not re-planned when the order drifts, since hooks may keep state for each bucket. Every rank registers
+        the same hook at the same place: ranks compare hooks in their first synchronised forward, and where one is
+        registered later, there and then.
         """
-        self.reducer.sender.register(state, hook)
+        self.reducer.register_hook(state, hook)
 
     def observe(self, observer: BucketObserver | None, *, seat: str = "program") -> None:
         """Tell this observer what the reducer does, in the place of the one before in the same seat; None tells nobody.
@@ -174,20 +186,30 @@ class BucketedDataParallel(nn.Module):
     def _syncs(self) -> bool:
         return self.require_backward_grad_sync and torch.is_grad_enabled()
 
-    def _before_forward(self) -> None:
+    def _before_forward(self, syncs: bool) -> None:
         if torch.is_grad_enabled():
-            self.reducer.before_forward()
+            self.reducer.before_forward(syncs)
             if self.reducer.layout.has_other_members():
                 self._follow_members()
             else:
                 self.reducer.rebuild()
         if self._require_forward_buffer_sync:
-            take_from_first(self._peers, self._buffers_to_sync(), "rank 0's buffers")
+            take_from_first(self._peers, self._same_buffers(), "rank 0's buffers")
+
+    def _same_buffers(self) -> list[Message]:
+        """The buffers, which were converted or replaced on every rank alike, or on none."""
+        messages = messages_of(self._buffers_to_sync())
+        kinds = [(flat.numel(), flat.dtype, flat.device) for _, flat in messages]
+        if kinds != self._buffer_kinds:
+            self._changes += 1
+            self._verify(f"change {self._changes} of the buffers", "")
+            self._buffer_kinds = kinds
+        return messages
 
     def _follow_members(self) -> None:
         """Parameters were frozen or unfrozen here: make sure that they were on every rank, and make new buckets."""
-        self._memberships += 1
-        self._verify(f"change {self._memberships} of what is frozen", "")
+        self._changes += 1
+        self._verify(f"change {self._changes} of what is frozen", "")
         self.reducer.follow_members()
 
     def _verify(self, occasion: str, problem: str) -> None:
@@ -218,18 +240,3 @@ _alive: weakref.WeakValueDictionary[int, BucketedDataParallel] = weakref.WeakVal
 def alive() -> list[BucketedDataParallel]:
     """Those in use, in the order in which they were made: it is the same on every rank."""
     return list(_alive.values())
-
-
-def _groups(asked: Groups | None) -> list[dist.ProcessGroup]:
-    if not dist.is_initialized():
-        raise DdptraceError("There is no process group yet: call torch.distributed.init_process_group first.")
-    groups = [dist.group.WORLD] if asked is None else [asked] if isinstance(asked, dist.ProcessGroup) else list(asked)
-    if not groups or not all(isinstance(group, dist.ProcessGroup) for group in groups):
-        raise DdptraceError("process_group is a group that this rank belongs to, or a sequence of such groups.")
-    if len({tuple(dist.get_process_group_ranks(group)) for group in groups}) > 1:
-        raise DdptraceError("Process groups to take turns must all have the same ranks.")
-    return groups  # type: ignore[return-value] # WORLD is there: it is initialized
-
-
-def _device(named: dict[str, nn.Parameter]) -> torch.device:
-    return next(iter(named.values())).device if named else torch.device("cpu")

@@ -13,7 +13,9 @@ from collections.abc import Sequence
 
 from torch.nn import Parameter
 
+from ddptrace.errors import DdptraceError
 from ddptrace.reducer.bucket import Bucket
+from ddptrace.reducer.misuse import changed
 from ddptrace.reducer.observer import LayoutMade, Voice
 from ddptrace.reducer.order import ReadyOrder
 from ddptrace.reducer.peers import Peers
@@ -26,7 +28,7 @@ class Layout:
 
     def __init__(
         self,
-        parameters: Sequence[Parameter],
+        named: dict[str, Parameter],
         caps_nbytes: Sequence[int],
         peers: Peers,
         voice: Voice,
@@ -34,11 +36,10 @@ class Layout:
         may_rebuild: bool,
     ) -> None:
         """`may_rebuild`: False where ranks may use different parameters, so that no rank's order is everybody's."""
-        self._parameters, self._caps, self._peers, self._voice = tuple(parameters), tuple(caps_nbytes), peers, voice
-        self._nbytes = [parameter.numel() * parameter.element_size() for parameter in parameters]
-        self._kinds = [(parameter.dtype, parameter.device) for parameter in parameters]
+        self._names, self._parameters = tuple(named), tuple(named.values())
+        self._caps, self._peers, self._voice = tuple(caps_nbytes), peers, voice
         self._may_rebuild = may_rebuild
-        self.number = -1
+        self.number = self._turn = -1
         self.guess()
 
     @property
@@ -53,8 +54,33 @@ class Layout:
         """Whether parameters were frozen or unfrozen since the buckets were made."""
         return [parameter.requires_grad for parameter in self._parameters] != self._trains
 
+    def refuse_changes(self) -> None:
+        """Raises DdptraceError for a parameter whose dtype, device or shape changed since its bucket was made.
+
+        Each call looks at one parameter of each bucket, in turn: a conversion of the module is seen at once, and one of
+        a single layer when torch refuses its gradient. A conversion there and back costs no more than new views.
+        """
+        self._turn += 1
+        for bucket in self.buckets:
+            at = self._turn % len(bucket.parameters)
+            one, address = bucket.parameters[at], bucket.views[at].data_ptr()
+            if (one.dtype, one.device, one.shape, address) != bucket.kinds[at]:
+                self.refuse_any_change()
+                return
+
+    def refuse_any_change(self) -> None:
+        """The same of all parameters, where there is reason to look at them all."""
+        for bucket in self.buckets:
+            change = bucket.change()
+            if change is not None:
+                name = self._names[change.index]
+                raise DdptraceError(changed(self._peers.me, name, change.now, change.before))
+            bucket.view_anew()  # a conversion gives other memory to parameters, and to views that are gradients
+
     def guess(self) -> None:
         """Buckets for the parameters that now require a gradient, in reverse order."""
+        self._nbytes = [parameter.numel() * parameter.element_size() for parameter in self._parameters]
+        self._kinds = [(parameter.dtype, parameter.device) for parameter in self._parameters]
         self._trains = [parameter.requires_grad for parameter in self._parameters]
         members = self.members
         self.order = ReadyOrder()
@@ -76,6 +102,7 @@ class Layout:
         """Follow rank 0's order where it is time to: after the first full backward, or `agreed` by all. Collective."""
         if not self._may_rebuild or self.order.ready is None or not (agreed or self.order.is_first):
             return False
+        self.refuse_any_change()
         order = order_of_first(self._peers, self.order.ready, self._kinds[0][1])
         self.order.plan_made(order)
         self._make(self._plan(order))

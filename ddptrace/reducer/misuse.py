@@ -1,4 +1,4 @@
-"""What a rank is told that brought too few gradients, or one too many."""
+"""What ranks are told: of gradients too few or too many, of models and hooks that differ, of ranks that are gone."""
 
 from __future__ import annotations
 
@@ -14,6 +14,50 @@ DROPS_DIFFER = (
     "Ranks do not drop the same layers in this step; decide with `LayerDrop`, whose choices depend only on a shared "
     "seed, the step and the layer."
 )
+
+STORE_IS_GONE = "the process that holds the store is gone (a rank may have ended: see its output)."
+STORE_IS_SILENT = "the process that holds the store does not answer: it may be stopped, or be cut off."
+
+
+def did_not_come(rank: int, missing: Sequence[int], what: str, timeout_s: float) -> str:
+    """`missing`: the ranks that were waited for in vain."""
+    named = f"Rank {', '.join(map(str, missing))}" if missing else "Some rank"
+    return (
+        f"{named} did not come to {what} within {timeout_s:g} s, and rank {rank} did: all ranks must make the same "
+        "models and use them alike."
+    )
+
+
+def gave_up(rank: int, what: str, waited_s: float, elsewhere: str = "") -> str:
+    """`elsewhere`: where another rank is known to be, if one is."""
+    where = f", for {elsewhere}" if elsewhere else ""
+    return (
+        f"Rank {rank} waited {waited_s:.0f} s for {what} and gave up: another rank did not come to it{where}; see what "
+        "it last did: it may have left its loop, failed, or skipped a backward."
+    )
+
+
+def another_hook(rank: int, hook: str, first: int, other: str) -> str:
+    return (
+        f"Rank {rank} has {hook} where rank {first} has {other}: register the same communication hook, with the same "
+        "settings and at the same place, on every rank."
+    )
+
+
+def another_model(rank: int, number: int, me: int, mine: int) -> str:
+    """`number`, `mine`: of the models that two ranks are in, among those over their group."""
+    return (
+        f"Ranks run different models in this step: of those over this group, rank {rank} is in number {number} and "
+        f"rank {me} in number {mine}. Use the models in the same order on every rank."
+    )
+
+
+def changed(rank: int, name: str, now: str, before: str) -> str:
+    """`now`, `before`: what the parameter is, and was when its bucket was made."""
+    return (
+        f"Parameter {name!r} on rank {rank} is {now} now and was {before} when the module was wrapped: convert or move "
+        "a module before it is wrapped, and wrap it anew where it changes later."
+    )
 
 
 def unfinished(rank: int, missing: Sequence[str]) -> str:

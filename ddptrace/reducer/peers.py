@@ -5,27 +5,30 @@ number of its forward, and a rank that waits looks there once a second:
 
     rank 0   forward 7 | backward, bucket 0 sent | waiting . . . . looks . . . . . . . "rank 1 said: ..."
     rank 1   forward 7 raises -> note under 7 . . . . . .  ^
+
+`timeout_s` bounds every wait on the host; the last look and the parting may take five seconds more.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import threading
 import time
-import zlib
-from collections.abc import Iterable
+from contextlib import suppress
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 from torch._C import Future
-from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
+from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_store
 
 from ddptrace.errors import DdptraceError
-from ddptrace.reducer.misuse import DROPS_DIFFER
+from ddptrace.reducer.bounded_store import ANSWER_S, BoundedStore, StoreGoneError, StoreSilentError, are_set
+from ddptrace.reducer.misuse import STORE_IS_GONE, STORE_IS_SILENT, did_not_come, gave_up
+from ddptrace.reducer.notes import Look, Seen, leave, seen, waits_key
 
 SLICE_S = 1.0
+PARTING_S = 2.0
 
 
 def sentence_of(error: Exception) -> str:
@@ -34,7 +37,7 @@ def sentence_of(error: Exception) -> str:
 
 
 class Peers:
-    """The ranks of one process group, for one reducer. `timeout_s` bounds every wait that happens on the host."""
+    """The ranks of one process group, for one reducer."""
 
     def __init__(self, group: dist.ProcessGroup, device: torch.device, timeout_s: float) -> None:
         self.group = group
@@ -42,68 +45,96 @@ class Peers:
         self.ranks = dist.get_process_group_ranks(group)
         self.me = self.ranks[self.rank]  # as sentences name ranks: by their numbers among all
         self.forward = 0  # number of the forward that this rank is in
-        self.dropping = 0  # checksum of what it drops in it, 0 nothing
-        self._agreed_key = ""
+        self.on_host = device.type == "cpu"  # elsewhere a wait is the stream's, and the backend's watchdog bounds it
+        self.looks: list[Look] = []  # what else a rank that waits looks for
         self._timeout_s = timeout_s
-        self._on_host = device.type == "cpu"  # elsewhere a wait is the stream's, and the backend's watchdog bounds it
-        store = PrefixStore(f"ddptrace/reducer/{group.group_name}", _get_default_store())
-        number = store.add(f"made/{self.rank}", 1)  # all ranks make their reducers in the same order
-        self.number = int(number)  # of the reducer, among those over this group
-        self._store = PrefixStore(str(number), store)
+        self._has_parted = False
+        self.shared = BoundedStore(PrefixStore(f"ddptrace/reducer/{group.group_name}", _get_default_store()))
+        self.number = self._numbered()  # of the reducer, among those over this group
+        self._store = BoundedStore(PrefixStore(str(self.number), self.shared.store))
+
+    # Word ------------------------------------------------------------------------------------------------------------
 
     def say(self, sentence: str, *, since: int | None = None) -> None:
         """Leave a note for those who wait in this forward, or in one since `since`. Never raises."""
-        with contextlib.suppress(RuntimeError):
-            for forward in range(self.forward if since is None else since, self.forward + 1):
-                self._store.set(f"failed/{forward}", f"rank {self.me} said: {sentence}")
+        forwards = range(self.forward if since is None else since, self.forward + 1)
+        with suppress(StoreGoneError, StoreSilentError):
+            self._store.ask(lambda store: leave(store, forwards, f"rank {self.me} said: {sentence}"))
 
-    def agree_to_drop(self, indices: Iterable[int]) -> None:
-        """Return when all ranks leave the same parameters out of this backward; at once where this one leaves out none.
+    def tell(self, key: str, text: str, *, shared: bool = False) -> None:
+        """Leave a text in the store; `shared`: for the reducers over this group alike. Never raises."""
+        with suppress(StoreGoneError, StoreSilentError):
+            (self.shared if shared else self._store).ask(lambda store: store.set(key, text))
 
-        To be called before a bucket is sent: a backend may end the process where ranks send different ones. Raises
-        DdptraceError where ranks differ: here on one that drops, in its wait for a bucket on one that does not.
+    def part(self) -> None:
+        """This rank is about to raise for good: give the others a while to learn why. Never raises.
+
+        A store ends with the process that serves it, and a launcher ends the other ranks soon after the first.
         """
-        dropped = sorted(indices)
-        self.dropping = zlib.crc32(repr(dropped).encode()) if dropped else 0
-        if not dropped:
-            return
-        self._store.set(self._dropping_key(self.rank), str(self.dropping))
-        keys, begin = [self._dropping_key(rank) for rank in range(self.size)], time.monotonic()
-        while not self._are_set(keys):
-            self._look("what the ranks drop", begin)
-        self._refuse_other_drops()
-        if self._agreed_key:
-            self._store.delete_key(self._agreed_key)  # all are past it
-        self._agreed_key = self._dropping_key(self.rank)
+        keys = [f"parted/{rank}" for rank in range(self.size)]
+
+        def parting(store: Store) -> None:
+            store.set(keys[self.rank], "")
+            are_set(store, keys, PARTING_S)
+
+        if not self._has_parted:
+            self._has_parted = True
+            with suppress(StoreGoneError, StoreSilentError):
+                self._store.ask(parting, PARTING_S)
 
     def gather(self, kind: str, mine: object) -> list[object]:
         """What every rank has to say under `kind`, by rank; JSON. Raises DdptraceError, naming who did not come."""
-        self._store.set(f"{kind}/{self.rank}", json.dumps(mine))
-        keys = [f"{kind}/{rank}" for rank in range(self.size)]
-        try:
-            self._store.wait(keys, timedelta(seconds=self._timeout_s))
-            return [json.loads(self._store.get(key)) for key in keys]
-        except RuntimeError as error:
-            raise DdptraceError(
-                f"{self._absent(keys)} did not come to {kind} within {self._timeout_s:g} s, and rank {self.me} did: "
-                "all ranks must make the same models and use them alike."
-            ) from error
+        return list(map(json.loads, self.meet(kind, json.dumps(mine), kind)))
 
     def gather_from_first(self, kind: str, mine: object) -> object:
         """What rank 0 has to say under `kind`; JSON. Raises DdptraceError when it does not come."""
-        if self.rank == 0:
-            self._store.set(kind, json.dumps(mine))
+        own = json.dumps(mine) if self.rank == 0 else None
+        return json.loads(self._exchange({self.ranks[0]: kind}, own, kind)[0])
+
+    def meet(self, kind: str, mine: str, what: str, *, forget: str = "") -> list[str]:
+        """What every rank has to say under `kind`, by rank. Returns when all have said it; raises as `wait` does.
+
+        `forget`: the kind of an earlier meeting, which all have left by then: what this rank said there is removed.
+        """
+        keys = {one: f"{kind}/{rank}" for rank, one in enumerate(self.ranks)}
+        return self._exchange(keys, mine, what, f"{forget}/{self.rank}" if forget else "")
+
+    def _exchange(self, keys: dict[int, str], mine: str | None, what: str, forget: str = "") -> list[str]:
+        """The texts under the keys. `keys`: by the rank that sets each. `mine`: None where this rank sets none."""
+        stale = {forget} - {""}
+
+        def question(store: Store) -> list[str] | None:
+            if mine is not None:
+                store.set(keys[self.me], mine)
+            if not are_set(store, keys.values(), SLICE_S):
+                store.set(waits_key(self.me), what)
+                stale.add(waits_key(self.me))
+                return None
+            for key in stale:
+                store.delete_key(key)
+            return [store.get(key).decode() for key in keys.values()]
+
+        begin = time.monotonic()
+        while True:
+            with suppress(StoreGoneError, StoreSilentError):  # the look finds the same, and knows what to say
+                texts = self._store.ask(question, SLICE_S + ANSWER_S)
+                if texts is not None:
+                    return texts
+            self._look(what, begin, keys)
+
+    def _numbered(self) -> int:
+        """All ranks make their reducers in the same order."""
         try:
-            self._store.wait([kind], timedelta(seconds=self._timeout_s))
-            return json.loads(self._store.get(kind))
-        except RuntimeError as error:
-            raise DdptraceError(
-                f"Rank {self.ranks[0]} did not come to {kind} within {self._timeout_s:g} s, and rank {self.me} did."
-            ) from error
+            return int(self.shared.ask(lambda store: store.add(f"made/{self.rank}", 1), self._timeout_s))
+        except (StoreGoneError, StoreSilentError) as error:
+            why = STORE_IS_GONE if isinstance(error, StoreGoneError) else STORE_IS_SILENT
+            raise DdptraceError(f"Rank {self.me} came to the construction of the model, and {why}") from error
+
+    # Waiting ---------------------------------------------------------------------------------------------------------
 
     def wait(self, work: dist.Work, what: str) -> None:
         """Wait for a collective. Raises DdptraceError when it fails, a peer leaves a note, or time is up."""
-        if not self._on_host:
+        if not self.on_host:
             work.wait()
             return
         begin = time.monotonic()
@@ -134,48 +165,29 @@ class Peers:
                 raise self._failed(what, error) from error
         return True
 
-    def _look(self, what: str, begin: float) -> None:
-        waited_s = time.monotonic() - begin
-        note = self._note()
-        if note:
-            raise DdptraceError(f"Rank {self.me} waited for {what}, and {note}")
-        self._refuse_other_drops()
-        if waited_s > self._timeout_s:
-            raise DdptraceError(
-                f"Rank {self.me} waited {waited_s:.0f} s for {what} and gave up: another rank did not come "
-                "to it; see what it last did: it may have left its loop, failed, or skipped a backward."
-            )
+    def _look(self, what: str, begin: float, keys: dict[int, str] | None = None) -> None:
+        """Raises DdptraceError where there is a reason to wait no longer. `keys`: those that are waited for."""
+        found, waited_s = self._seen(keys), time.monotonic() - begin
+        if found.verdict:
+            raise DdptraceError(found.verdict)
+        if found.note:
+            raise DdptraceError(f"Rank {self.me} waited for {what}, and {found.note}")
+        if waited_s <= self._timeout_s:
+            return
+        if found.is_silent:
+            raise DdptraceError(f"Rank {self.me} waited {waited_s:.0f} s for {what}, and {STORE_IS_SILENT}")
+        absent = did_not_come(self.me, found.missing, what, self._timeout_s) if keys else ""
+        raise DdptraceError(absent or gave_up(self.me, what, waited_s, found.elsewhere))
 
     def _failed(self, what: str, error: Exception) -> DdptraceError:
-        note = self._note() or f"it failed: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
-        return DdptraceError(f"Rank {self.me} waited for {what}, and {note} (a rank may have ended: see its output).")
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        note = self._seen().note or f"it failed: {reason} (a rank may have ended: see its output)."
+        return DdptraceError(f"Rank {self.me} waited for {what}, and {note}")
 
-    def _note(self) -> str:
+    def _seen(self, keys: dict[int, str] | None = None) -> Seen:
         try:
-            key = f"failed/{self.forward}"
-            return self._store.get(key).decode() if self._store.check([key]) else ""
-        except RuntimeError:  # the store lived in a process that is gone
-            return "the process that holds the store is gone."
-
-    def _dropping_key(self, rank: int) -> str:
-        return f"dropping/{self.forward}/{rank}"
-
-    def _are_set(self, keys: list[str]) -> bool:
-        try:
-            self._store.wait(keys, timedelta(seconds=SLICE_S))
-        except RuntimeError:
-            return False
-        return True
-
-    def _refuse_other_drops(self) -> None:
-        """Raises DdptraceError where a rank is known to drop other layers in this forward than this one."""
-        for key in map(self._dropping_key, range(self.size)):
-            if self._store.check([key]) and int(self._store.get(key)) != self.dropping:
-                raise DdptraceError(DROPS_DIFFER)
-
-    def _absent(self, keys: list[str]) -> str:
-        try:
-            absent = [str(rank) for rank, key in zip(self.ranks, keys, strict=True) if not self._store.check([key])]
-        except RuntimeError:
-            absent = []
-        return f"Rank {', '.join(absent)}" if absent else "Some rank"
+            return self._store.ask(lambda store: seen(store, self.forward, self.looks, keys or {}, self.ranks))
+        except StoreGoneError:
+            return Seen(note=STORE_IS_GONE)
+        except StoreSilentError:
+            return Seen(is_silent=True)

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from ddptrace.errors import DdptraceError
+from ddptrace.reducer.drops import DropAgreement
 from ddptrace.reducer.misuse import DROPS_DIFFER
 from ddptrace.reducer.peers import Peers
 
@@ -26,17 +27,17 @@ class Pulse:
     At the start of a backward it would take a moment of the computation on every rank.
     """
 
-    __slots__ = ("_device", "_every", "_peers", "_sent")
+    __slots__ = ("_device", "_drops", "_every", "_peers", "_sent")
 
-    def __init__(self, peers: Peers, device: torch.device) -> None:
-        self._peers, self._device = peers, device
+    def __init__(self, peers: Peers, drops: DropAgreement, device: torch.device) -> None:
+        self._peers, self._drops, self._device = peers, drops, device
         self._every = 1 if device.type == "cpu" else EVERY_ON_DEVICE
         self._sent: tuple[dist.Work, torch.Tensor] | None = None
 
     def send(self, backward: int, *, wants_replan: bool) -> None:
         if backward % self._every:
             return
-        left_out, forward, number = self._peers.dropping, self._peers.forward, self._peers.number
+        left_out, forward, number = self._drops.checksum, self._peers.forward, self._peers.number
         numbers = [forward, -forward, left_out, -left_out, number, -number, int(wants_replan)]
         tensor = torch.tensor(numbers, dtype=torch.int64, device=self._device)
         work = dist.all_reduce(tensor, dist.ReduceOp.MAX, group=self._peers.group, async_op=True)

@@ -25,12 +25,14 @@ from torch.utils.hooks import RemovableHandle
 
 from ddptrace.errors import DdptraceError
 from ddptrace.reducer.bucket import Bucket, Divisor
+from ddptrace.reducer.drops import DropAgreement
 from ddptrace.reducer.layout import Layout
 from ddptrace.reducer.misuse import GRAPH_OF_GRADIENTS, shared, unexpected, unfinished
 from ddptrace.reducer.observer import Voice
 from ddptrace.reducer.peers import Peers, sentence_of
 from ddptrace.reducer.pulse import Pulse
-from ddptrace.reducer.sender import Sender
+from ddptrace.reducer.rivals import names_shared, sharing_with
+from ddptrace.reducer.sender import CommHook, Sender
 from ddptrace.reducer.unused import Bitmap, parameters_reached
 
 
@@ -57,11 +59,10 @@ class Reducer:
         self.names, self.parameters = tuple(named), tuple(named.values())
         self._peers, self._options, self._voice = peers, options, voice
         self._device = self.parameters[0].device
-        self.layout = Layout(
-            self.parameters, options.caps_nbytes, peers, voice, may_rebuild=not options.find_unused_parameters
-        )
+        self.layout = Layout(named, options.caps_nbytes, peers, voice, may_rebuild=not options.find_unused_parameters)
         self.sender = Sender(groups, peers, voice)
-        self._pulse = Pulse(peers, self._device)
+        self._drops = DropAgreement(peers)
+        self._pulse = Pulse(peers, self._drops, self._device)
         self._bitmap = Bitmap(peers, self._device)
         self._lock = threading.Lock()  # with parameters on two devices, autograd calls from two threads
         self._handles: dict[int, RemovableHandle] = {}
@@ -75,20 +76,23 @@ class Reducer:
         self._divisor: Divisor | None = None  # the ranks, where no hook divides
         self._unused: set[int] = set()  # not reached from the outputs that the next backward starts from
         self._dropped: frozenset[int] = frozenset()
-        self._expects = False
-        self._rivals = _sharing_with(self)  # these are rare
+        self.expects = False
+        self.rivals = sharing_with(self)
         self.reset()
         self._watch_gradients()
 
     # Before and after forward ----------------------------------------------------------------------------------------
 
-    def before_forward(self) -> None:
-        """Check that the last backward came to its end."""
+    def before_forward(self, syncs: bool) -> None:
+        """Check that the last backward came to its end, and that nothing changed since; collective once."""
         if self._broken:
             raise DdptraceError(f"This reducer cannot go on, for ranks may be in different steps now: {self._broken}")
         if self._has_begun:
             missing = [self.names[index] for index in self.layout.members if index not in self._ready]
             raise DdptraceError(unfinished(self._peers.me, missing))
+        self.layout.refuse_changes()
+        if syncs and not self.sender.agreement.is_settled:
+            self.sender.agreement.settle()
 
     def rebuild(self) -> None:
         """Make new buckets where all ranks know that it is time to. Collective then."""
@@ -104,10 +108,10 @@ class Reducer:
         """The forward is over, and a backward through `outputs` shall be synchronised."""
         self._refuse_rivals()
         unused, dropped = self._unused_in(outputs), self.dropped
-        if self._expects:  # there was no backward yet: the next one goes through the earlier forward too
+        if self.expects:  # there was no backward yet: the next one goes through the earlier forward too
             unused, dropped = unused & self._unused, dropped & self._dropped
         self.reset()
-        self._expects, self._unused, self._dropped = True, unused, dropped
+        self.expects, self._unused, self._dropped = True, unused, dropped
 
     def reset(self) -> None:
         """Start counting anew."""
@@ -118,17 +122,26 @@ class Reducer:
         for bucket in self.layout.buckets:
             bucket.reset()
 
+    def register_hook(self, state: object, hook: CommHook) -> None:
+        """Raises DdptraceError for a second one, and after the first synchronised forward also where ranks differ."""
+        self.sender.register(state, hook)
+        try:
+            self.sender.agreement.registered(state, hook)
+        except DdptraceError as error:
+            self.give_up(str(error))
+            raise
+
     # In backward -----------------------------------------------------------------------------------------------------
 
     def register_grad_ready(self, index: int) -> None:
         """The gradient of a parameter is accumulated. Called by autograd, on its thread."""
         tell = self._voice.tell
-        if tell and self._expects and not self._has_begun:
+        if tell and self.expects and not self._has_begun:
             tell("backward_begins", self._backward + 1)
         if tell:
             tell("gradient_ready", index)
         self._used.add(index)
-        if not self._expects:
+        if not self.expects:
             return
         with self._lock:
             try:
@@ -148,7 +161,7 @@ class Reducer:
             raise DdptraceError(GRAPH_OF_GRADIENTS)
         self._divisor = None if self.sender.has_hook else self._ranks
         self._left_out = self._dropped - self._used
-        self._peers.agree_to_drop(self._left_out)
+        self._drops.agree(self._left_out)
         for bucket in self.layout.buckets:
             bucket.is_skipped = self._left_out.issuperset(bucket.indices)
         for index in sorted(self._unused | self._dropped):  # of those dropped, some may have gradients of no_sync()
@@ -172,7 +185,11 @@ class Reducer:
             raise DdptraceError(unexpected(self._peers.me, self.names[index], frozen=bucket is None, dropped=dropped))
         self._ready[index] = None
         if not bucket.is_skipped:
-            bucket.fill(index, self._divisor, self._options.gradient_as_bucket_view)
+            try:
+                bucket.fill(index, self._divisor, self._options.gradient_as_bucket_view)
+            except RuntimeError:  # from torch, which does not put one kind of tensor in another's place
+                self.layout.refuse_any_change()
+                raise
         bucket.pending -= 1
         return bucket
 
@@ -198,7 +215,7 @@ class Reducer:
 
     def finish_grad_sync(self) -> None:
         """Wait for all buckets, put the means into `parameter.grad`. On a GPU the current stream waits instead."""
-        self._expects = False
+        self.expects = False
         try:
             self._collect()
         except Exception as error:
@@ -226,7 +243,7 @@ class Reducer:
 
     def _settle_unused(self) -> None:
         """Backward is over: what brought no gradient, though the graph led to it, is unused on this rank."""
-        if self._expects and self._next < len(self.layout.buckets):
+        if self.expects and self._next < len(self.layout.buckets):
             try:
                 for index in sorted(set(self.layout.members) - self._ready.keys()):
                     self._mark_ready(index)
@@ -245,34 +262,19 @@ class Reducer:
                 self._handles[index] = self.parameters[index].register_post_accumulate_grad_hook(hook)
 
     def _refuse_rivals(self) -> None:
-        """Two reducers of one parameter must not both wait for the same backward: each would reduce it."""
-        for rival in self._rivals:
-            if rival._expects:
-                both = {id(parameter) for parameter in rival.parameters}
-                names = [name for name, one in zip(self.names, self.parameters, strict=True) if id(one) in both]
-                sentence = shared(self._peers.me, names)
+        for rival in self.rivals:
+            if rival.expects:
+                sentence = shared(self._peers.me, names_shared(self, rival))
                 self.give_up(sentence)
                 raise DdptraceError(sentence)
 
     def give_up(self, sentence: str) -> None:
         """Tell the peers, and refuse every later forward."""
-        self._expects = self._has_begun = False
+        self.expects = self._has_begun = False
         if not self._broken:
             self._broken = sentence
             self._peers.say(sentence, since=self._peers.forward - 1)
-
-
-_in_use: weakref.WeakSet[Reducer] = weakref.WeakSet()
-
-
-def _sharing_with(reducer: Reducer) -> weakref.WeakSet[Reducer]:
-    """The reducers in use that have a parameter of this one; they are told of it."""
-    own = {id(parameter) for parameter in reducer.parameters}
-    rivals = weakref.WeakSet(one for one in _in_use if not own.isdisjoint(map(id, one.parameters)))
-    for rival in rivals:
-        rival._rivals.add(reducer)
-    _in_use.add(reducer)
-    return rivals
+            self._peers.part()
 
 
 def _hook(reducer: weakref.ReferenceType[Reducer], index: int) -> Callable[[Tensor], None]:

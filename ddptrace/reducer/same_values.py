@@ -16,10 +16,20 @@ CHUNK_NBYTES = 250 * 1024 * 1024
 """As in torch: what is flattened into one message, and so the memory that it takes on top."""
 
 
+Message = tuple[list[Tensor], Tensor]
+"""Tensors of one kind, and all of them in one flat tensor."""
+
+
+def messages_of(tensors: Iterable[Tensor]) -> list[Message]:
+    """Few messages for many tensors."""
+    with torch.no_grad():
+        return [_flattened(chunk) for chunk in _chunks(tensors)]
+
+
 @torch.no_grad()
-def take_from_first(peers: Peers, tensors: Iterable[Tensor], what: str) -> None:
-    """Overwrite the tensors with rank 0's, few messages for many tensors. `what`: for the sentence if it fails."""
-    sent = [(chunk, flat, _broadcast(peers, flat)) for chunk, flat in map(_flattened, _chunks(tensors))]
+def take_from_first(peers: Peers, messages: Iterable[Message], what: str) -> None:
+    """Overwrite the messages' tensors with rank 0's. `what`: for the sentence if it fails."""
+    sent = [(chunk, flat, _broadcast(peers, flat)) for chunk, flat in messages]
     for chunk, flat, work in sent:
         peers.wait(work, what)
         if peers.rank != 0:
@@ -49,7 +59,7 @@ def _chunks(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
     return full + list(filling.values())
 
 
-def _flattened(chunk: list[Tensor]) -> tuple[list[Tensor], Tensor]:
+def _flattened(chunk: list[Tensor]) -> Message:
     return chunk, torch.cat([tensor.reshape(-1) for tensor in chunk])
 
 

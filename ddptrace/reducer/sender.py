@@ -12,8 +12,10 @@ from torch._C import Future  # what a Work's get_future gives; torch.futures.Fut
 
 from ddptrace.errors import DdptraceError
 from ddptrace.reducer.bucket import Bucket
+from ddptrace.reducer.hook_agreement import HookAgreement
 from ddptrace.reducer.observer import Voice
 from ddptrace.reducer.peers import Peers
+from ddptrace.reducer.silent_hooks import SilentHooks, issued
 
 CommHook = Callable[[Any, Any], torch.futures.Future[Any]]
 
@@ -62,10 +64,13 @@ class Sender:
     only when the one before is through, and backward goes on only when the last one is.
     """
 
-    __slots__ = ("_groups", "_hook", "_on_its_way", "_peers", "_state", "_takes_turns", "_voice")
+    __slots__ = (
+        "_groups", "_hook", "_on_its_way", "_peers", "_silence", "_state", "_takes_turns", "_voice", "agreement",
+    )  # fmt: skip
 
     def __init__(self, groups: Sequence[dist.ProcessGroup], peers: Peers, voice: Voice) -> None:
         self._groups, self._peers, self._voice = tuple(groups), peers, voice
+        self.agreement, self._silence = HookAgreement(peers), SilentHooks(peers)
         self._hook: CommHook | None = None
         self._state: object = None
         self._takes_turns = False
@@ -113,6 +118,7 @@ class Sender:
             tell("wait_begins", bucket.index)
         if isinstance(bucket.sent, Future):
             bucket.take(_tensor(self._result(bucket), bucket))
+            self._silence.on_their_way.pop(bucket.index, None)
         else:
             self._peers.wait(bucket.sent, f"bucket {bucket.index}")  # type: ignore[arg-type] # a Work: what `send` left there
         bucket.sent = None
@@ -132,6 +138,7 @@ class Sender:
         tell = self._voice.tell
         if tell:
             tell("hook_begins", bucket.index, _name(hook))
+        issued_before = issued()
         future = hook(self._state, GradBucket(bucket, is_last=is_last))
         if tell:
             tell("hook_ends", bucket.index)
@@ -140,6 +147,7 @@ class Sender:
                 f"The communication hook {_name(hook)} returned {_a(future)} for bucket {bucket.index} instead of a "
                 "torch.futures.Future of the reduced tensor; return `work.get_future()`, or a `.then` of it."
             )
+        self._silence.asked(bucket.index, future, issued_before)
         return future
 
 

@@ -29,13 +29,15 @@ def verify(peers: Peers, occasion: str, problem: str, lines: list[str]) -> None:
 
     `occasion`: what is compared, and a key of its own. `problem`: what this rank alone knows to be wrong, or "".
     """
-    first = peers.gather_from_first(f"{occasion}: rank 0's lines", lines)
-    verdict = (problem and f"Rank {peers.me}: {problem}") or difference(
-        peers.me, lines, cast("list[str]", first), peers.ranks[0]
-    )
-    wrong = [str(one) for one in peers.gather(f"{occasion}: verdicts", verdict) if one]
-    if wrong:
-        raise DdptraceError(f"{wrong[0]} (seen at {occasion}, by {len(wrong)} of {peers.size} ranks)")
+    try:
+        first = cast("list[str]", peers.gather_from_first(f"{occasion}: rank 0's lines", lines))
+        own = (problem and f"Rank {peers.me}: {problem}") or difference(peers.me, lines, first, peers.ranks[0])
+        wrong = [str(one) for one in peers.gather(f"{occasion}: verdicts", own) if one]
+        if wrong:
+            raise DdptraceError(f"{wrong[0]} (seen at {occasion}, by {len(wrong)} of {peers.size} ranks)")
+    except DdptraceError:
+        peers.part()
+        raise
 
 
 def difference(rank: int, mine: list[str], first: list[str], first_rank: int = 0) -> str:

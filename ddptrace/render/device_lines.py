@@ -17,6 +17,7 @@ from ddptrace.render.words import (
     counted,
     millis,
     op_name,
+    origin_words,
     percent,
     rate,
     shortened,
@@ -68,7 +69,10 @@ def collective_lines(result: Result) -> Iterator[str]:
     yield f"Collectives  ({kinds_shown(found)})"
     heads = f"{'ranks':>5} {'size':>16} {'calls':>7} {'mean ms':>8} {'exposed ms':>10} {'hidden':>6} {'busbw':>10}"
     yield f"  {'op':<15} {'group':<8} {heads}"
-    yield from map(collective_line, found.kinds[:MOST_KINDS])
+    for kind in found.kinds[:MOST_KINDS]:
+        yield collective_line(kind)
+        if kind.origin is not None:
+            yield f"    {cut(origin_words(kind.origin, kind.sites, kind.modules), WIDTH - 4)}"
     yield f"  {rests_on(found.kinds)}"
 
 

@@ -15,6 +15,7 @@ from ddptrace.render.words import (
     duration,
     millis,
     op_name,
+    origin_words,
     percent,
     rate,
     size,
@@ -39,7 +40,7 @@ MATCHES: Final = (
 
 COLLECTIVE_HEADS: Final = (
     ("op", ""), ("group", "words"), ("ranks", ""), ("size", ""), ("calls", ""), ("mean ms", ""), ("exposed ms", ""),
-    ("hidden", ""), ("algbw", ""), ("busbw", ""), ("evidence, identified by", ""),
+    ("hidden", ""), ("algbw", ""), ("busbw", ""), ("evidence, identified by", ""), ("from", "words"),
 )  # fmt: skip
 LAUNCH_HEADS: Final = tuple((title, "") for title in (
     "rank", "launches", "delay p50", "p90", "max", "too late", "idle ms", "for the host ms", "of step", "launch-bound",
@@ -67,6 +68,7 @@ def collective_cells(kind: CollectiveDigest) -> list[str]:
         size_range(kind.nbytes_min, kind.nbytes_max), calls_words(kind.calls), millis(kind.mean_ns),
         millis(kind.exposed_ns), escape(percent(kind.hidden_ratio)), rate(kind.algbw_bytes_per_s),
         rate(kind.busbw_bytes_per_s), escape(f"{kind.evidence or 'not measured'}, {IDENTIFIED[kind.identity]}"),
+        escape(origin_words(kind.origin, kind.sites, kind.modules)),
     ]  # fmt: skip
 
 

@@ -11,12 +11,15 @@ from importlib.resources import files
 from pathlib import Path
 
 from ddptrace.analysis.device_digest import device_total
+from ddptrace.analysis.rpc_functions import own_calls
 from ddptrace.analysis.summary import Summary, summarize, typical_steps
 from ddptrace.analysis.tables import Result
 from ddptrace.render import basis, device_figures, device_sections, sections
 from ddptrace.render.figures import Figure, buckets_figure, parts_figure, phases_figure, steps_figure
 from ddptrace.render.markup import figure_html, section
+from ddptrace.render.rpc_sections import rpc_section
 from ddptrace.render.timeline import timeline_figure
+from ddptrace.render.traffic_section import traffic_section
 from ddptrace.render.whole_file import whole_file
 from ddptrace.render.words import by_order
 
@@ -86,7 +89,7 @@ def body(result: Result, summary: Summary, pictures: dict[str, str]) -> str:
     exposed = BY_ORDER if by_order(result) else EXPOSED
     return "\n".join((
         sections.run_line(result),
-        sections.headline(summary, device),
+        sections.headline(summary, device, len(own_calls(result.rpcs))),
         sections.lead(summary),
         sections.strip(summary, device),
         section("Findings", "What stands out, gravest first.", sections.findings_html(result.findings)),
@@ -96,6 +99,8 @@ def body(result: Result, summary: Summary, pictures: dict[str, str]) -> str:
         section("Ranks", "The typical step of each rank.", picture["ranks"]),
         section("Phases", "The same steps by what the training loop was doing.", picture["phases"]),
         *device_body(result, picture),
+        rpc_section(result),
+        traffic_section(result),
         section("What was measured, and how", BASIS, basis.measured_html(result, summary)),
         section("What was not", "Keep this in mind when you read the numbers.", basis.unmeasured_html(result)),
         f"<footer>{ELSEWHERE}</footer>",

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
-from ddptrace.analysis.tables import Result, RpcPairRow
+from ddptrace.analysis.rpc_functions import function_word
+from ddptrace.analysis.tables import Result, RpcPairRow, RpcRow
 from ddptrace.errors import printable
 from ddptrace.render.words import NOT_MEASURED, counted, duration, shortened, size
 
@@ -27,16 +28,22 @@ def rpc_lines(result: Result) -> Iterator[str]:
 
 
 def failures(result: Result) -> Iterator[str]:
-    """Which calls failed, and by what."""
-    ended = Counter(
-        (row.caller, row.callee, row.function, row.error) for row in result.rpcs if row.failed and not row.internal
-    )
-    for (caller, callee, function, error), count in ended.most_common(MOST_PAIRS):
-        told = f"{caller or '?'} → {callee or '?'} {function or ''}" + (f" ({error})" if error else "")
-        yield f"  {counted(count, 'call')} failed: {printable(told)}"
-    rest = sum(ended.values()) - sum(count for _, count in ended.most_common(MOST_PAIRS))
+    failed = failed_calls(result)
+    for (told, error), count in failed[:MOST_PAIRS]:
+        yield f"  {counted(count, 'call')} failed: {printable(told + (f' ({error})' if error else ''))}"
+    rest = sum(count for _, count in failed[MOST_PAIRS:])
     if rest:
         yield f"  {counted(rest, 'more call', 'more calls')} failed"
+
+
+def failed_calls(result: Result) -> list[tuple[tuple[str, str], int]]:
+    """Which calls failed, by what, and how often; the most frequent first."""
+    failed = (row for row in result.rpcs if row.failed and not row.internal)
+    return Counter((_named(row), row.error or "") for row in failed).most_common()
+
+
+def _named(row: RpcRow) -> str:
+    return f"{row.caller or '?'} → {row.callee or '?'} {function_word(row.function)}"
 
 
 def pair_line(pair: RpcPairRow) -> str:

@@ -13,6 +13,7 @@ from ddptrace.analysis.summary import BucketSummary, Share, Summary
 from ddptrace.analysis.tables import Population, Result
 from ddptrace.load.tables import Finding
 from ddptrace.render.markup import table
+from ddptrace.render.rpc_words import remote_words, split_parts, waiting
 from ddptrace.render.words import (
     PARTS,
     bucket_numbers,
@@ -30,27 +31,37 @@ EXPOSED_MIN_RATIO: Final = 0.02
 SAME_FINDING_MAX: Final = 5
 PARAMETERS_OPEN_MAX: Final = 2
 FIRST_DATE_UNIX_NS: Final = 10**18  # September 2001
+NO_COMM: Final = "No communication was measured in it."
+CALM_CALLS: Final = "Next to nothing of it waits for its remote calls."
 
 
-def headline(summary: Summary, device: Population | None) -> str:
-    """`device`: of all ranks together, for a run without steps."""
-    number, words, calm = headline_words(summary) if summary.parts or device is None else device_words(device)
+def headline(summary: Summary, device: Population | None, remote_calls: int = 0) -> str:
+    """`device`: of all ranks together, for a run without steps; `remote_calls`: so many were made."""
+    if summary.parts or device is None:
+        number, words, calm = headline_words(summary, remote_calls)
+    else:
+        number, words, calm = device_words(device)
     return (
         f'<h1><span class="number{" calm" if calm else ""}">{escape(number)}</span> '
         f'<span class="words">{escape(words)}</span></h1>'
     )
 
 
-def headline_words(summary: Summary) -> tuple[str, str, bool]:
+def headline_words(summary: Summary, remote_calls: int = 0) -> tuple[str, str, bool]:
     """One number, what it is, and whether that is good news."""
     exposed = next((part for part in summary.parts if part.name == "exposed_comm"), None)
+    if exposed is None and remote_calls:
+        return f"{remote_calls:,}", "remote calls were made. No step was found that could be broken down.", True
     if exposed is None:
         return "0 steps", "were found, so there is nothing to break down.", False
     host_ratio = (summary.host_idle_ns or 0) / summary.window_ns if summary.window_ns else 0.0
+    remote = waiting(summary)
+    if remote is not None and remote.ratio > max(exposed.ratio, EXPOSED_MIN_RATIO, host_ratio / 2):
+        return percent(remote.ratio), "of the typical step waits for remote calls, and nothing else runs.", False
     if host_ratio > max(exposed.ratio, LAUNCH_BOUND_RATIO):
         return percent(host_ratio), "of the typical step the device waits for the host to launch work.", False
     if not summary.comm_ns:
-        return duration(summary.wall_ns), "is the typical step. No communication was measured in it.", True
+        return duration(summary.wall_ns), f"is the typical step. {CALM_CALLS if summary.rpc_calls else NO_COMM}", True
     return waiting_words(exposed.ratio, summary.overlap_ratio, "the typical step")
 
 
@@ -77,6 +88,9 @@ def lead(summary: Summary) -> str:
         said.append(
             f"It communicates for {duration(summary.comm_ns)}, {percent(summary.overlap_ratio)} of it behind compute."
         )
+    remote = remote_words(summary)
+    if remote is not None:
+        said.append(remote)
     if summary.worst is not None:
         worst = summary.worst
         name = next(name for name, bucket in named(summary.buckets) if bucket is worst)
@@ -91,7 +105,7 @@ def named(buckets: Sequence[BucketSummary]) -> list[tuple[str, BucketSummary]]:
 
 def strip(summary: Summary, device: Population | None) -> str:
     """The typical step, or without steps the devices' time, as one bar, and its key."""
-    shown = summary.parts or (device_parts(device) if device is not None else ())
+    shown = split_parts(summary) or (device_parts(device) if device is not None else ())
     parts = [part for part in shown if part.ratio > 0]
     pieces = "".join(f'<i class="{part.name}" style="flex:{part.ratio:.6f}"></i>' for part in parts)
     bar = f'<div class="strip" role="img" aria-label="where the time goes">{pieces}</div>'

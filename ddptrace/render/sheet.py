@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 
@@ -60,9 +60,17 @@ class Sheet:
 def markdown(sheet: Sheet) -> str:
     parts = [f"# {sheet.title}", " · ".join(f"{what} {value}" for what, value in sheet.setup)]
     parts += sheet.words
-    for grid in sheet.grids:
+    for grid in notes_once(sheet.grids):
         parts += [f"## {grid.title}", _table(grid)] + ([grid.note] if grid.note else [])
     return "\n\n".join(parts) + "\n"
+
+
+def notes_once(grids: Sequence[Grid]) -> Iterator[Grid]:
+    """The same tables, a note that an earlier one had left out: it holds for all of them."""
+    said = set[str]()
+    for grid in grids:
+        yield replace(grid, note="") if grid.note in said else grid
+        said.add(grid.note)
 
 
 def _table(grid: Grid) -> str:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from ddptrace.render.figures import Figure, axis, layout, plain
 from ddptrace.render.markup import figure_html, section, table
 from ddptrace.render.report import HEAD, POLICY, TAIL, asset, plotly_js, script_json
-from ddptrace.render.sheet import Chart, Grid, Line, Sheet, markdown
+from ddptrace.render.sheet import Chart, Grid, Line, Sheet, markdown, notes_once
 from ddptrace.render.whole_file import whole_file
 
 PALETTE: Final = (
@@ -59,7 +59,7 @@ def page(sheet: Sheet) -> str:
     drawn = script_json(_finite([asdict(one) for one in figures]))
     return (
         HEAD.format(policy=POLICY, style=asset("report.css")).replace("ddptrace report", escape(sheet.title), 1)
-        + "\n".join([*body, *charts, *map(_grid, sheet.grids)])
+        + "\n".join([*body, *charts, *map(_grid, notes_once(sheet.grids))])
         + TAIL.format(plotly=plotly_js(), figures=drawn, script=asset("report.js"))
     )
 

@@ -15,6 +15,7 @@ from ddptrace.load.tables import Finding
 from ddptrace.render.device_lines import collective_lines, device_lines, scope_lines
 from ddptrace.render.islands import apart_words, islands
 from ddptrace.render.rpc_lines import rpc_lines
+from ddptrace.render.rpc_words import remote_words, waiting
 from ddptrace.render.tracks import by_rank
 from ddptrace.render.words import (
     EVIDENCE,
@@ -34,9 +35,12 @@ from ddptrace.render.words import (
 BAR: Final = 40
 MOST_BUCKETS: Final = 5
 MOST_RANKS: Final = 8
+NOTICEABLE_RATIO: Final = 0.02
+CHARGED: Final = "exposed: an instant in which several are under way counts once, for the one that began first"
 MOST_FINDINGS: Final = 6
 ADVICE: Final = (
-    "waiting-for-ranks", "late-rank", "exposed-bucket", "exposed-communication", "launch-bound", "well-hidden",
+    "waiting-for-ranks", "waiting-for-remote-calls", "late-rank", "exposed-bucket", "exposed-communication",
+    "launch-bound", "well-hidden",
 )  # fmt: skip
 """Findings that say what to do next; they have a place of their own."""
 
@@ -77,15 +81,18 @@ def step_lines(summary: Summary) -> Iterator[str]:
         yield f"  on the device, from the end of one step's work to the next; {duration(summary.wall_ns)} on the host"
     for part in summary.parts:
         if part.ns or part.name != "exposed_memory":
-            yield part_line(part)
+            yield part_line(PARTS[part.name], part)
+    remote = waiting(summary)
+    if remote is not None:
+        yield part_line("  in remote calls", remote)
     yield f"  {phase_words(summary.phases)}"
     yield ""
     yield from textwrap.wrap(overlap_words(summary), WIDTH, initial_indent="  ", subsequent_indent="  ")
 
 
-def part_line(part: Share) -> str:
+def part_line(name: str, part: Share) -> str:
     bar = bar_of(part.ratio)
-    return f"  {PARTS[part.name]:<22} {bar:<{BAR}} {millis(part.ns):>9} ms  {percent(part.ratio):>6}"
+    return f"  {name:<22} {bar:<{BAR}} {millis(part.ns):>9} ms  {percent(part.ratio):>6}"
 
 
 def phase_words(phases: Sequence[Share]) -> str:
@@ -100,12 +107,15 @@ def bar_of(ratio: float) -> str:
 
 
 def overlap_words(summary: Summary) -> str:
+    remote = remote_words(summary)
     if not summary.comm_ns or summary.evidence is None:
-        return "No communication was measured in these steps, so there is no overlap to tell."
+        what = "communication" if remote is None else "collective"
+        told = f"No {what} was measured in these steps, so there is no overlap to tell."
+        return told if remote is None else f"{remote} {told}"
     compute = "" if summary.profiled else " Compute is taken from phases, not from a profiler: coarse."
     return (
         f"{percent(summary.overlap_ratio)} of {duration(summary.comm_ns)} communication is hidden behind compute"
-        f" (evidence {summary.evidence}: {EVIDENCE[summary.evidence]}).{compute}"
+        f" (evidence {summary.evidence}: {EVIDENCE[summary.evidence]}).{compute}" + (f" {remote}" if remote else "")
     )
 
 
@@ -122,6 +132,14 @@ def bucket_lines(buckets: Sequence[BucketSummary], by_order: bool) -> Iterator[s
         figures = f"{millis(bucket.exposed_charged_ns):>10}  {percent(bucket.step_ratio):>7}  {hidden_words(bucket):>6}"
         last = shortened(printable(bucket.parameters[-1]), WIDTH - 63) if bucket.parameters else ""
         yield f"  {name:<20} {size(bucket.nbytes):>8}  {figures}  {last}".rstrip()
+    if any(is_partly_charged(bucket) for bucket in exposed[:MOST_BUCKETS]):
+        yield f"  {CHARGED}"
+
+
+def is_partly_charged(bucket: BucketSummary) -> bool:
+    """More of it is exposed than is charged to it: as much as can be seen in the figures."""
+    own = (bucket.comm_ns or 0) - (bucket.hidden_ns or 0)
+    return own - (bucket.exposed_charged_ns or 0) > NOTICEABLE_RATIO * (bucket.comm_ns or 0)
 
 
 def hidden_words(bucket: BucketSummary) -> str:
@@ -136,10 +154,13 @@ def rank_lines(ranks: Sequence[RankSummary]) -> Iterator[str]:
     if len(ranks) > MOST_RANKS:
         shown = sorted(ranks, key=lambda rank: -rank.wall_ns)[:MOST_RANKS]
     yield "Ranks" + (f"  (the {MOST_RANKS} slowest of {len(ranks)})" if len(ranks) > MOST_RANKS else "")
-    yield f"  {'rank':<6} {'step ms':>9} {'compute ms':>11} {'exposed ms':>11} {'idle ms':>9} {'hidden':>7}"
+    remote = any(rank.rpc_wait_ns for rank in ranks)
+    heads = f"{'rank':<6} {'step ms':>9} {'compute ms':>11} {'exposed ms':>11} {'idle ms':>9} {'hidden':>7}"
+    yield f"  {heads}{'  in remote calls ms' if remote else ''}"
     for rank in shown:
         times = f"{millis(rank.wall_ns):>9} {millis(rank.compute_ns):>11} {millis(rank.exposed_comm_ns):>11}"
-        yield f"  {rank.rank:<6} {times} {millis(rank.idle_ns):>9} {percent(rank.overlap_ratio):>7}"
+        calls = f"  {millis(rank.rpc_wait_ns):>18}" if remote else ""
+        yield f"  {rank.rank:<6} {times} {millis(rank.idle_ns):>9} {percent(rank.overlap_ratio):>7}{calls}"
 
 
 def placed(finding: Finding) -> str:

@@ -42,6 +42,7 @@ PARTS: Final = {
     "exposed_comm": "exposed communication",
     "exposed_memory": "exposed memory copies",
     "idle": "idle",
+    "rpc_wait": "waiting for remote calls",
 }
 SEVERITIES: Final = ("error", "warning", "info")
 
@@ -146,6 +147,11 @@ def host_words(host: str) -> str:
 def op_name(op: str) -> str:
     """An op as people write it: torch's own names may end in an underscore."""
     return op.rstrip("_") or op
+
+
+def origin_words(origin: str | None, sites: Sequence[str], modules: Sequence[str]) -> str:
+    """Where collectives come from: `fsdp · blocks.0, blocks.1 · train.py:42 in step`."""
+    return " · ".join(filter(None, (origin or NOT_MEASURED, some_of(modules, 3), some_of(sites, 2))))
 
 
 def read_words(result: Result) -> list[str]:

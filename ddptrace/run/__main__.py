@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from ddptrace.errors import DdptraceError
+from ddptrace.run.further_ranks import record_further_ranks
 from ddptrace.run.options import read_command
 from ddptrace.run.program import prepare, run
 from ddptrace.run.recording import Recording, refuse
@@ -15,10 +16,12 @@ from ddptrace.run.recording import Recording, refuse
 def main() -> None:
     """Run the program that the command line names. Ends the process with exit code 2 for a mistake in it."""
     try:
-        command = read_command(sys.argv[1:], os.environ, Path.cwd())
+        argv = sys.argv[1:]  # the program is given another one
+        command = read_command(argv, os.environ, Path.cwd())
         recording = Recording(command.options)
         with recording.only_if_it_runs():
             program = prepare(command, recording.arm)
+        record_further_ranks(argv, command)
     except DdptraceError as error:
         refuse(error)
     run(program)

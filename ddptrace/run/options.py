@@ -10,16 +10,20 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from ddptrace.errors import DdptraceError
+from ddptrace.keep import Keep
 
 USAGE: Final = (
-    "python -m ddptrace.run [--out DIR] [--overwrite] [--profile WAIT,WARMUP,ACTIVE[,REPEAT]] "
+    "python -m ddptrace.run [--out DIR] [--overwrite] [--profile WAIT,WARMUP,ACTIVE[,REPEAT]] [--keep WHAT] "
     "(script.py | -m module) [args ...]"
 )
 EPILOG: Final = """\
 Under a launcher: torchrun --nproc-per-node 2 -m ddptrace.run [options] script.py args
 
-What no flag says comes from DDPTRACE_OUT, DDPTRACE_OVERWRITE (1 or 0) and DDPTRACE_PROFILE, else from out, overwrite
-and profile in [tool.ddptrace] of the nearest pyproject.toml upwards that has this table."""
+WHAT each rank keeps on the disk is size=64MiB, if nothing else is said; then the oldest goes. Others, and any of them
+together: steps=1000 for the last so many, every=10 to record one step in so many, as in size=64MB,every=10.
+
+What no flag says comes from DDPTRACE_OUT, DDPTRACE_OVERWRITE (1 or 0), DDPTRACE_PROFILE and DDPTRACE_KEEP, else from
+out, overwrite, profile and keep in [tool.ddptrace] of the nearest pyproject.toml upwards that has this table."""
 
 SWITCHES: Final = {"1": True, "true": True, "0": False, "false": False}
 
@@ -41,6 +45,7 @@ class Options:
     out: Path
     overwrite: bool = False
     profile: Schedule | None = None
+    keep: Keep | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +65,9 @@ def read_command(argv: Sequence[str], environ: Mapping[str, str], cwd: Path) -> 
     values = _from_file(cwd)
     values |= _taken({name: environ.get(f"DDPTRACE_{name.upper()}") or None for name in NAMES}, cwd, "DDPTRACE_{}")
     values |= _taken({name: flags[f"--{name}"] for name in NAMES}, cwd, "--{}")
-    options = Options(values.get("out", cwd / "run"), values.get("overwrite", False), values.get("profile"))
+    options = Options(
+        values.get("out", cwd / "run"), values.get("overwrite", False), values.get("profile"), values.get("keep")
+    )
     return Command(said.program, said.is_module, tuple(said.args), options)
 
 
@@ -81,6 +88,7 @@ def _parser() -> argparse.ArgumentParser:
         "--profile", metavar="WAIT,WARMUP,ACTIVE[,REPEAT]",
         help="steps of a torch.profiler window, as in 5,1,3; REPEAT is 1 where it is not said, 0 for ever",
     )  # fmt: skip
+    parser.add_argument("--keep", metavar="WHAT", help="what each rank keeps on the disk, as in size=64MB,every=10")
     parser.add_argument("-m", dest="is_module", action="store_true", help="the program is a module, not a script")
     parser.add_argument("program", help="script or module to run")
     parser.add_argument("args", nargs=argparse.REMAINDER, help="its arguments, passed on as they are")
@@ -110,7 +118,33 @@ def _profile(said: object, base: Path, where: str) -> Schedule:
     )
 
 
-NAMES: Final = {"out": _out, "overwrite": _overwrite, "profile": _profile}
+def _keep(said: object, base: Path, where: str) -> Keep:
+    parts = [part.strip().partition("=") for part in said.split(",")] if isinstance(said, str) else []
+    words = {name: WORDS[name](value) for name, _, value in parts if name in WORDS}
+    if len(words) != len(parts) or not words or None in words.values():
+        raise DdptraceError(
+            f'{where} is {said!r}; give size=, steps= or every=, or several of them, as in "size=64MB,every=10"'
+        )
+    try:
+        return Keep(**{"nbytes" if name == "size" else name: value for name, value in words.items()})  # type: ignore[arg-type]
+    except DdptraceError as error:
+        raise DdptraceError(f"{where} is {said!r}: {error}") from None
+
+
+def _count(said: str) -> int | None:
+    return int(said) if said.isdecimal() else None
+
+
+def _nbytes(said: str) -> int | None:
+    """As in 64MB or 1GiB."""
+    unit = said.lstrip("0123456789")
+    number, factor = said[: len(said) - len(unit)], UNITS.get(unit.lower())
+    return int(number) * factor if number.isdecimal() and factor else None
+
+
+UNITS: Final = {"": 1, "b": 1, "mb": 10**6, "gb": 10**9, "tb": 10**12, "mib": 2**20, "gib": 2**30, "tib": 2**40}
+WORDS: Final = {"size": _nbytes, "steps": _count, "every": _count}
+NAMES: Final = {"out": _out, "overwrite": _overwrite, "profile": _profile, "keep": _keep}
 
 
 def _taken(said: Mapping[str, object], base: Path, where: str) -> dict[str, Any]:

@@ -50,7 +50,8 @@ class Recording:
         try:
             from ddptrace.capture.session import enter
 
-            self._session = enter(self._options.out, profile=self._schedule(), overwrite=self._options.overwrite)
+            one = self._options
+            self._session = enter(one.out, profile=self._schedule(), overwrite=one.overwrite, keep=one.keep)
         except DdptraceError as error:
             self._told = True
             refuse(error)

@@ -31,7 +31,7 @@ BATCH_RECORDS: Final = 10_000
 MAX_RECORDS: Final = 200_000
 """Records held at most (13 MB). Where the telemetry backend is too slow for that, the oldest steps are given up."""
 
-LASTING_KINDS: Final = [Kind.REDUCER, Kind.LAYOUT, Kind.GROUP, Kind.THREAD]
+LASTING_KINDS: Final = [Kind.REDUCER, Kind.LAYOUT, Kind.GROUP, Kind.THREAD, Kind.LET_GO]
 LATE_KINDS: Final = [Kind.DONE, Kind.WAIT]
 BY_BEGIN_KINDS: Final = [Kind.CALL, Kind.STEP]
 
@@ -70,6 +70,7 @@ class _Mark:
     ordinal: int
     begin: int  # monotonic, as recorded
     end: int
+    recorded: bool
 
 
 class Follower:
@@ -79,6 +80,7 @@ class Follower:
         self.folder = folder
         self._ended_by: StepEnd | None = None
         self._next = 0  # ordinal of the first step not given out yet
+        self._skipped = 0  # steps before it that were not recorded
         self._cut = np.iinfo(np.int64).min  # what was before is forgotten
         self._is_over = False
         self._begin_again()
@@ -100,6 +102,9 @@ class Follower:
             if live:
                 return
             fresh = self._reader.read()
+        if fresh.missed:  # what this is too slow for was let go
+            self._begin_again()
+            fresh = self._reader.read(live=live)
         self._strings |= fresh.strings
         self._take(fresh.events)
         self._ready = np.concatenate((self._ready, fresh.ready))
@@ -117,7 +122,8 @@ class Follower:
     def found(self) -> int:
         """Steps that were recorded, as far as read."""
         marks = self._marks(final=True)
-        return marks[-1].ordinal + 1 if marks else self._next
+        skipped = self._skipped + sum(not mark.recorded for mark in marks)
+        return (marks[-1].ordinal + 1 if marks else self._next) - skipped
 
     def next_batch(self, identity: Identity, *, final: bool) -> Batch | None:
         """The next complete steps, None where there are none. A step is complete when the one after it has ended, since
@@ -145,7 +151,8 @@ class Follower:
         if ended_by is None:
             return []
         mine = rows[rows["flags"] == ended_by]
-        last = {int(row["a"]): _Mark(int(row["a"]), int(row["begin"]), int(row["end"])) for row in mine}
+        columns = (mine[name].tolist() for name in ("a", "begin", "end", "b"))
+        last = {a: _Mark(a, begin, end, not b) for a, begin, end, b in zip(*columns, strict=True)}
         return [mark for ordinal, mark in sorted(last.items()) if ordinal >= self._next]
 
     def _decide(self, rows: NDArray[np.void], *, final: bool) -> StepEnd | None:
@@ -186,6 +193,7 @@ class Follower:
 
     def _forget(self, last: _Mark) -> None:
         """All before the step given out last; it stays as the context of the next."""
+        self._skipped += sum(not mark.recorded for mark in self._marks(final=True) if mark.ordinal <= last.ordinal)
         self._next = last.ordinal + 1
         self._cut_at(last.begin)
 

@@ -14,6 +14,8 @@ import torch
 import ddptrace
 from tests.launch import environment, torchrun
 
+NBYTES = 4 * (1_856 + 221_952 + 820_992 + 3_280_384 + 2_570)
+"""Of the convnet's float32 parameters: stem, three stages, head, each counted by hand from its convolutions."""
 RUNGS = ("naive", "flat", "overlap", "bucketed")
 
 
@@ -70,7 +72,7 @@ def test_the_traces_show_what_each_strategy_sends_and_that_only_after_backward_n
     sent = {strategy: gradients_sent(out / "runs" / f"convnet-cap2-2ranks-{strategy}") for strategy in RUNGS}
     assert len(sent["flat"]) == 1 and len(sent["naive"]) == len(sent["overlap"]) == cell["parameters"]
     assert 1 < len(sent["bucketed"]) < cell["parameters"]
-    assert {sum(nbytes) for nbytes in sent.values()} == {cell["nbytes"]}
+    assert {sum(nbytes) for nbytes in sent.values()} == {cell["nbytes"]} == {NBYTES}
     hidden = {strategy: cell["traced"][strategy]["hidden_ns"] for strategy in RUNGS}
     assert hidden["naive"] == hidden["flat"] == 0 < hidden["overlap"]
 

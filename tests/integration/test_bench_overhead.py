@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ddptrace.bench.overhead.costs import BUCKETS, PARAMETERS, STEP_NS, Costs
+from ddptrace.bench.overhead.costs import Costs
 from ddptrace.bench.overhead.experiment import MODES, OFF, Options, sheet
 from ddptrace.errors import DdptraceError
 from tests.launch import environment
@@ -47,7 +47,8 @@ def test_always_on_runs_hold_records_and_profiled_ones_a_window(out: Path) -> No
 
 def test_the_share_of_a_step_adds_up() -> None:
     costs = Costs(record_ns=1.0, collective_ns=10_000.0, stamped_collective_ns=20_000.0, parameter_ns=1_000.0)
-    assert costs.share(costs.collective_ns) == (BUCKETS * 10_000 + PARAMETERS * 1_000) / STEP_NS
+    # 25 buckets of 10 µs and 150 parameters of 1 µs in a step of 100 ms: 0.4 of 100
+    assert costs.share(costs.collective_ns) == pytest.approx(0.004)
     assert "0.40 % without and 0.65 % with" in costs.words()
 
 
@@ -57,6 +58,15 @@ def test_a_null_control_that_lies_beside_1_or_is_wide_is_told(null: tuple[float,
     costs = {"record_ns": 1.0, "collective_ns": 1.0, "stamped_collective_ns": 1.0, "parameter_ns": 1.0}
     found = sheet(Options(), [{"setup": {}, "times_ns": times, "costs": costs}])
     assert ("cannot be told" not in found.words[1]) is sure
+    assert "(95 %)" in found.words[0] and found.grids[0].heads[2] == "95 % of the median"
+
+
+def test_the_most_of_few_rounds_is_called_that() -> None:
+    times = {"off": [[1000]] * 3, "null control": [[1000]] * 3, "always-on": [[1001], [1002], [1003]]}
+    costs = {"record_ns": 1.0, "collective_ns": 1.0, "stamped_collective_ns": 1.0, "parameter_ns": 1.0}
+    found = sheet(Options(), [{"setup": {}, "times_ns": times, "costs": costs}])
+    assert "at most 1.0030 (the most of 3 rounds)" in found.words[0]
+    assert found.grids[0].heads[2] == "range of the rounds"
 
 
 @pytest.mark.parametrize("told", [{"modes": ("nothing",)}, {"workload": "nothing"}, {"ranks": (2, 4)}])

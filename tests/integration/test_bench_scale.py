@@ -15,6 +15,8 @@ from tests.launch import environment
 
 WORKERS = (1, 2)
 BATCH = 4
+NBYTES = 4 * 4_327_754
+"""Of the convnet's float32 parameters."""
 STRATEGIES = ("ddp", "bucketed")
 
 
@@ -60,7 +62,11 @@ def test_every_traced_run_has_its_workers_and_all_gradients_in_its_buckets(
     run = ddptrace.analyze(out / "runs" / f"{strategy}-2-workers")
     assert len(run.ranks) == 2
     last = max(row.step for row in run.buckets if row.step is not None)
-    assert sum(row.nbytes for row in run.buckets if (row.rank, row.step) == (0, last)) == told["measured"][1]["nbytes"]
+    assert (
+        sum(row.nbytes for row in run.buckets if (row.rank, row.step) == (0, last))
+        == told["measured"][1]["nbytes"]
+        == NBYTES
+    )
     assert len(ddptrace.analyze(out / "runs" / f"{strategy}-1-workers").ranks) == 1
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import time
 import warnings
@@ -13,6 +14,8 @@ import torch
 from torch import nn
 
 import ddptrace
+from ddptrace.record import Recorder, RecordReader
+from ddptrace.record.segment import SEGMENT_NBYTES
 from tests.conftest import need
 
 
@@ -36,7 +39,7 @@ def train(steps: int) -> int:
     return steps
 
 
-def test_when_the_disk_fills_training_goes_on_and_the_finding_says_what_was_lost(small_disk: Path) -> None:
+def test_when_the_disk_fills_the_oldest_records_go_and_the_finding_says_so(small_disk: Path) -> None:
     from ddptrace.capture import session
 
     with ddptrace.trace(small_disk / "run"):
@@ -49,10 +52,42 @@ def test_when_the_disk_fills_training_goes_on_and_the_finding_says_what_was_lost
         assert train(50) == 50
     result = ddptrace.analyze(small_disk / "run")
     messages = {finding.code: finding.message for finding in result.findings}
-    assert "no room for more records" in messages["records-lost"]
-    assert "records could not be written" in messages["records-dropped"]
-    assert len(result.steps) >= 10
+    assert "no more room" in messages["disk-short"]
+    assert "of rank 0's 60 steps those from step 11 on are here" in messages["records-let-go"]
+    assert [row.step for row in result.steps] == list(range(11, 60))  # step 10 lasted while the disk filled
     assert result.ranks[0].clean
+
+
+def test_a_part_of_the_disk_is_left_to_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # GIVEN a file system that is as good as full, but for what a program's checkpoint needs
+    free = shutil.disk_usage(tmp_path).free
+    monkeypatch.setattr("ddptrace.record.store.RESERVE_RATIO", 1.0)
+    monkeypatch.setattr("ddptrace.record.store.RESERVE_NBYTES", 2 * free)
+    recorder = Recorder(lambda: tmp_path)
+    for number in range(300_000):
+        recorder.event(0xFF, 0, 0, 1, 1)
+        if number % 1000 == 0:
+            time.sleep(0.001)
+    # THEN no more is taken than two segments, and the newest records are there
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 2 * SEGMENT_NBYTES + 100_000
+    recorder.event(0xFE, 0, 0, 1, 1)
+    recorder.close()
+    events = RecordReader(tmp_path).read().events
+    assert (events["kind"] == 0xFE).sum() == 1
+
+
+def test_where_not_even_the_second_segment_has_room_the_rest_is_lost_and_counted(small_disk: Path) -> None:
+    (small_disk / "filler").write_bytes(bytes(3 << 20))
+    folder = small_disk / "rank"
+    folder.mkdir()
+    recorder = Recorder(lambda: folder)
+    for _ in range(70_000):
+        recorder.event(0xFF, 0, 0, 1, 1)
+    recorder.close()
+    records = RecordReader(folder).read()
+    assert records.dropped > 4000
+    assert len(records.events) + records.dropped >= 70_000
+    assert any("no room for more records" in text for text in records.strings.values())
 
 
 def test_a_disk_that_is_full_from_the_start_warns_and_lets_the_training_run(small_disk: Path) -> None:

@@ -35,6 +35,7 @@ from ddptrace.schema import CALL_BITS, RpcOp
 from tests.conftest import need
 from tests.launch import PROGRAMS, environment
 from tests.perfetto import ask
+from tests.programs.rpc_bytes import BY_HAND, ROUNDS, N
 
 WORKERS = ("worker0", "worker1", "worker2")
 PAIRS = [(a, b) for a in WORKERS for b in WORKERS if a != b]
@@ -181,13 +182,21 @@ def test_bytes_are_those_that_the_loopback_carried(tmp_path: Path) -> None:
     result = ddptrace.analyze(tmp_path / "run")
     for name, nbytes in carried.items():
         rows = [row for row in result.rpcs if row.function == name or (name, row.function) == ("to_here", "kept")]
-        sent = sum(
-            size or 0
-            for row in rows
-            for size in (row.nbytes_out, row.nbytes_back, row.gradient_nbytes_out, row.gradient_nbytes_back)
-        )
-        assert 0.99 * nbytes < sent / 4 < 1.01 * nbytes, f"{name}: {sent / 4} recorded, {nbytes} carried"
-    assert len(carried) == 10
+        sent = sum(size or 0 for row in rows for size in directions(row)) / (ROUNDS + 1)
+        assert 0.99 * nbytes < sent < 1.01 * nbytes, f"{name}: {sent} recorded, {nbytes} carried"
+    assert carried.keys() == BY_HAND.keys()
+    # Which of it went which way, the interface does not tell: what the functions do does.
+    for name, expected in BY_HAND.items():
+        rows = [row for row in result.rpcs if row.function == name]
+        assert len(rows) == ROUNDS + 1
+        for told in map(directions, rows):
+            for seen, by_hand in zip(told, expected, strict=True):
+                assert (seen is None) == (by_hand is None), f"{name}: {told}"
+                assert seen is None or by_hand is None or abs(seen - by_hand) < 0.01 * 4 * N, f"{name}: {told}"
+
+
+def directions(row: RpcRow) -> tuple[int | None, ...]:
+    return row.nbytes_out, row.nbytes_back, row.gradient_nbytes_out, row.gradient_nbytes_back
 
 
 def test_a_callee_that_dies_is_a_failed_call_and_the_caller_goes_on(tmp_path: Path) -> None:
@@ -227,6 +236,7 @@ PATCHED = [
     (api, "_wait_all_workers"),
     (PyRRef, "to_here"),
     (PyRRef, "backward"),
+    (torch._C.Future, "wait"),
     *((api, f"_invoke_{name}") for name in ("rpc", "rpc_python_udf", "rpc_builtin", "rpc_torchscript")),
     *((api, f"_invoke_remote_{name}") for name in ("python_udf", "builtin", "torchscript")),
 ]
@@ -278,6 +288,41 @@ def test_each_result_belongs_to_its_own_call_however_many_are_on_their_way(tmp_p
     assert {run.call for run in rank.rpc.runs} == {call.id for call in rank.rpc.calls}
     back = {run.call: run.nbytes_back for run in rank.rpc.runs}
     assert all(back[call.id] == call.nbytes_back for call in rank.rpc.calls)
+
+
+THREADS, EACH = 4, 25
+
+
+@ALONE
+def test_calls_of_many_threads_at_once_are_counted_exactly_and_each_has_its_own_run(tmp_path: Path) -> None:
+    options = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{tmp_path / 'store'}")
+    with ddptrace.trace(tmp_path / "run"):
+        rpc.init_rpc("alone", rank=0, world_size=1, rpc_backend_options=options)
+        threads = [threading.Thread(target=call_in_every_way, args=(number,)) for number in range(THREADS)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        rpc.shutdown()
+    (rank,) = read_run(tmp_path / "run").ranks
+    own = [call for call in rank.rpc.calls if not call.is_internal]
+    ways = RpcOp.RPC_SYNC, RpcOp.RPC_ASYNC, RpcOp.REMOTE
+    assert Counter(call.op for call in own) == dict.fromkeys(ways, THREADS * EACH)
+    assert Counter(Counter(call.thread for call in own).values()) == {3 * EACH: THREADS}
+    assert all(call.error is None and call.done_at_ns is not None for call in own)
+    assert Counter(run.call for run in rank.rpc.runs if not run.is_internal) == {call.id: 1 for call in own}
+    # A result of n numbers is told of the call that asked for n.
+    back = {call.id: call.nbytes_back for call in own if call.op is not RpcOp.REMOTE}
+    runs = {run.call: run.nbytes_back for run in rank.rpc.runs if run.call in back}
+    assert runs == back and len(set(back.values())) == 2 * THREADS * EACH
+
+
+def call_in_every_way(number: int) -> None:
+    for turn in range(EACH):
+        n = 2 * (EACH * number + turn) + 1
+        assert len(rpc.rpc_sync("alone", sized, args=(n,))) == n
+        assert len(rpc.rpc_async("alone", sized, args=(n + 1,)).wait()) == n + 1
+        assert len(rpc.remote("alone", sized, args=(n,)).to_here()) == n
 
 
 def broken(*_: object) -> None:

@@ -21,6 +21,7 @@ from tests.programs.rpc_workers import fork_workers, join
 N = 1 << 20  # 4 MiB of float32
 PEER = "worker1"
 held = torch.ones(N)
+weight = torch.ones(N, requires_grad=True)
 
 
 def out(x: torch.Tensor) -> None: ...
@@ -57,6 +58,19 @@ def scaled(x: torch.Tensor) -> torch.Tensor:
     return x * 2
 
 
+def reduced(x: torch.Tensor) -> torch.Tensor:
+    return (x * x).sum()
+
+
+def embedded() -> torch.Tensor:
+    return weight * 2
+
+
+def from_its_weight() -> None:
+    with dist_autograd.context() as context:
+        dist_autograd.backward(context, [rpc.rpc_sync(PEER, embedded).pow(2).sum()])
+
+
 def through_autograd(function: Callable[..., torch.Tensor], loss: Callable[[torch.Tensor], torch.Tensor]) -> None:
     with dist_autograd.context() as context:
         x = torch.ones(N, requires_grad=True)
@@ -75,13 +89,43 @@ KINDS: dict[str, Callable[[], object]] = {
     "aten::mul": lambda: rpc.rpc_sync(PEER, torch.mul, args=(held, 2.0)),
     "squared": lambda: through_autograd(squared, lambda y: y.pow(2).sum()),
     "scaled": lambda: through_autograd(scaled, lambda y: y.sum()),  # its gradient is one number, expanded
+    "reduced": lambda: through_autograd(reduced, lambda y: y * 1),
+    "embedded": from_its_weight,
 }
+ROUNDS = 3
+
+
+def large(*parts: float | None) -> tuple[float | None, ...]:
+    """Tensors of N float32, or a part of one: out, back, gradients out, gradients back."""
+    return tuple(None if part is None else 4 * N * part for part in parts)
+
+
+BY_HAND = {
+    "out": large(1, 0, None, None),
+    "back": large(0, 1, None, None),
+    "payload": large(1, 1, None, None),
+    "most_of_a_storage": large(1, 1, None, None),
+    "little_of_a_storage": large(0.25, 0.25, None, None),
+    "one_storage_twice": large(1, 0, None, None),
+    "to_here": large(None, 1, None, None),
+    "aten::mul": large(1, 1, None, None),
+    "squared": large(1, 1, 1, 1),
+    "scaled": large(1, 1, 0, 1),
+    "reduced": large(1, 0, 0, 1),
+    "embedded": large(0, 1, 1, None),
+}
+"""What one act sends, as anybody can tell who knows what it does."""
+
+
+HEADERS_NBYTES = 14 + 20 + 32  # of Ethernet, IPv4, and TCP with timestamps
 
 
 def carried() -> int:
-    """Bytes that the loopback interface has carried so far."""
+    """Bytes that the loopback interface has carried so far, without each packet's headers: how many packets there are,
+    and how many of them acknowledge others, is up to how busy the machine is."""
     (line,) = (line for line in Path("/proc/net/dev").read_text().splitlines() if line.strip().startswith("lo:"))
-    return int(line.split(":")[1].split()[0])
+    nbytes, packets, *_ = map(int, line.split(":")[1].split())
+    return nbytes - HEADERS_NBYTES * packets
 
 
 def settled() -> int:
@@ -101,9 +145,9 @@ def main(rank: int, folder: Path) -> None:
         for name, act in KINDS.items() if rank == 0 else ():
             act()  # the connection itself
             before = settled()
-            for _ in range(3):
+            for _ in range(ROUNDS):
                 act()
-            seen[name] = (settled() - before) / 3
+            seen[name] = (settled() - before) / ROUNDS
         rpc.shutdown()
     if rank == 0:
         (folder / "carried.json").write_text(json.dumps(seen))

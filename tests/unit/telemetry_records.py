@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ddptrace.keep import Keep
 from ddptrace.record import Recorder, directory
 from ddptrace.schema import MANIFEST, SCHEMA_VERSION, CallFlag, Kind, Phase, StepEnd, rank_folder
 
@@ -26,13 +27,13 @@ CALLS = BUCKETS + 1  # and the loss
 class Rank:
     """One rank's folder. Step k runs from k * STEP_NS after `begin`, which is now."""
 
-    def __init__(self, root: Path, rank: int = 0, *, run_id: str = RUN_ID) -> None:
+    def __init__(self, root: Path, rank: int = 0, *, run_id: str = RUN_ID, keep: Keep | None = None) -> None:
         self.folder = root / rank_folder(rank)
         self.folder.mkdir(parents=True)
         directory.write_meta(
             self.folder, {"schema": SCHEMA_VERSION, "run_id": run_id, "rank": rank, "host": "h", "pid": 1}
         )
-        self.recorder = Recorder(lambda: self.folder)
+        self.recorder = Recorder(lambda: self.folder, keep=keep)
         self.begin = time.perf_counter_ns()
         self._describe()
 

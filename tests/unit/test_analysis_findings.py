@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -67,6 +68,52 @@ def test_compute_without_a_profiler_is_called_coarse() -> None:
     assert "coarse-compute" in found(run(trained()))
     profiled = trained(windows=[window(0, 400 * MS, (0, 60 * MS))])
     assert "coarse-compute" not in found(run(profiled))
+
+
+def asked(*ranks: RankRun) -> Run:
+    """Traced with profile=."""
+    return replace(run(*ranks), manifest={"profile": True})
+
+
+def test_who_asked_for_a_window_that_never_came_is_told_so_and_not_to_ask() -> None:
+    codes = found(asked(trained(calls=[call(1, 0, done_at_ns=5), call(2, 1)])))
+    assert "came to no whole window in 4 steps" in codes["coarse-compute"].message
+    for code in ("coarse-compute", "approximate-overlap", "unknown-exec"):
+        assert "trace with profile=" not in codes[code].message and "window" in codes[code].message
+
+
+def test_windows_that_hold_no_whole_step_are_told_so() -> None:
+    short = trained(windows=[window(10 * MS, 90 * MS, (10 * MS, 60 * MS))])
+    assert "No step lies whole in a profiler window" in found(asked(short))["coarse-compute"].message
+
+
+def test_what_ran_before_the_window_is_not_for_want_of_one() -> None:
+    """As the broadcasts of a constructor do."""
+    before = [call(1, 0, op="broadcast"), call(2, 1, done_at_ns=5)]
+    windows = [window(200 * MS, 400 * MS, (200 * MS, 260 * MS))]
+    codes = found(asked(trained(windows=windows, calls=before)))
+    for code in ("approximate-overlap", "unknown-exec"):
+        assert "outside the profiler's windows" in codes[code].message
+    assert codes["unknown-exec"].severity == "info"
+
+
+def test_what_a_window_should_have_shown_and_did_not_is_still_a_warning() -> None:
+    inside = [call(1, 201 * MS, op="broadcast")]
+    windows = [window(200 * MS, 400 * MS, (200 * MS, 260 * MS))]
+    finding = found(asked(trained(windows=windows, calls=inside)))["unknown-exec"]
+    assert finding.severity == "warning" and "outside" not in finding.message
+
+
+def test_the_first_collective_that_failed_is_named_with_its_error_and_the_others_are_counted() -> None:
+    calls = [
+        call(1, 0, done_at_ns=40), call(3, 20, done_at_ns=31, error="Connection closed by peer."),
+        call(2, 10, done_at_ns=30, error="Timed out", op="all_gather_"),
+    ]  # fmt: skip
+    finding = found(run(rank(1, calls=calls, steps=[step(7, 5, 100)])))["collective-failed"]
+    assert (finding.severity, finding.where) == ("error", "rank 1")
+    assert finding.message == (
+        "all_gather number 2 of group 0 failed on rank 1 in step 7: Timed out (1 more failed after it)."
+    )
 
 
 def test_inferred_and_unknown_executions_are_counted() -> None:

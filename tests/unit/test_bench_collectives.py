@@ -15,7 +15,7 @@ from ddptrace.bench.collectives.ops import OPS, divisible
 from ddptrace.bench.collectives.plan import BATCH_MAX, CELL_BUDGET_NS, batch, parse_sizes, repeats_for
 from ddptrace.bench.collectives.sheet import busbw, sheet_of
 from ddptrace.bench.collectives.traced import by_size
-from ddptrace.bench.collectives.words import CALLED, op_words, traced_words
+from ddptrace.bench.collectives.words import CALLED, fit_words, op_words, short_words, traced_words
 from ddptrace.bench.timing import Repeats
 from ddptrace.cli.bench_collectives import OPS as OFFERED
 from ddptrace.errors import DdptraceError
@@ -185,8 +185,21 @@ def test_the_words_claim_no_rate_where_time_does_not_grow_with_size() -> None:
 def test_the_words_call_a_bad_fit_bad_and_a_missing_one_missing() -> None:
     bent = fit({size: [time] * 3 for size, time in zip(SIZES, (1e5, 5e6, 1e5, 5e7), strict=True)})
     assert "described badly" in op_words("scatter", {2: bent})
-    assert "is not fitted: that takes 3 sizes or more" in op_words("scatter", {2: None})
     assert "over 4 ranks was measured too little" in op_words("scatter", {2: fitted(9e4, 2e9), 4: None})
+
+
+def test_ops_that_are_not_fitted_are_named_in_one_sentence() -> None:
+    told = fit_words({"scatter": {2: None}, "reduce": {2: fitted(9e4, 2e9)}, "gather": {2: None, 4: None}})
+    assert len(told) == 2 and told[0].startswith("A reduce over 2 ranks starts")
+    assert told[1].startswith("Start and rate are not fitted for scatter, gather: that takes 3 sizes or more, 16 times")
+    assert fit_words({"reduce": {2: fitted(9e4, 2e9)}}) == told[:1]
+
+
+def test_cells_that_had_time_for_few_rounds_only_are_counted() -> None:
+    assert short_words([7, 3, 3, 7, 6]) == [
+        "Of 5 cells 2 had time for fewer than 6 rounds: there the interval is only the range of what was seen."
+    ]
+    assert short_words([7, 6]) == short_words([3, 3]) == [], "all are alike: the head of the column tells"
 
 
 def test_the_words_on_traces_tell_the_middle_and_the_ends() -> None:
@@ -223,7 +236,7 @@ def test_the_sheet_divides_batches_by_their_calls_and_says_what_was_skipped() ->
         }
 
     sheet = sheet_of([job(2), job(4)])
-    assert sheet.setup == (("ranks", "2, 4"), ("backend", "gloo")) and sheet.words[-2:] == ("No 2.", "No 4.")
+    assert sheet.setup == (("ranks", "2; 4"), ("backend", "gloo")) and sheet.words[-2:] == ("No 2.", "No 4.")
     first = dict(zip(sheet.grids[0].heads, sheet.grids[0].rows[6], strict=True))
     assert (first["workers"], first["time"], first["algbw"], first["busbw"]) == (
         "4",
@@ -231,6 +244,7 @@ def test_the_sheet_divides_batches_by_their_calls_and_says_what_was_skipped() ->
         "1.00 GB/s",
         "1.50 GB/s",
     )
+    assert "range of the rounds" in first and not any("95 %" in head for head in sheet.grids[0].heads)
     assert (first["exec by trace"], first["timed"]) == ("500 µs", "6 × 4")
     chart = sheet.charts[0]
     assert [line.name for line in chart.lines] == ["all_reduce, 2", "all_reduce, 4"] and chart.log_x and chart.log_y

@@ -1,11 +1,8 @@
-"""What the conductor of all benchmarks adds to each: doubt, evidence, and the reason why a rank failed."""
+"""What the conductor of all benchmarks adds to each: doubt and evidence. And what is said of bucket caps."""
 
 from __future__ import annotations
 
 import json
-import os
-import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,8 +25,23 @@ def options(rounds: int) -> Options:
 
 @pytest.mark.parametrize(("rounds", "told"), [(1, True), (ROUNDS_SURE - 1, True), (ROUNDS_SURE, False)])
 def test_too_few_rounds_are_told(rounds: int, told: bool) -> None:
-    words = conduct._with_doubt(PLAIN, options(rounds)).words
+    words = conduct._with_doubt(PLAIN, options(rounds), []).words
     assert words[-1:] == PLAIN.words and ("proves no difference" in words[0]) is told
+
+
+def test_ranks_whose_traces_nobody_analysed_are_told_once_with_the_most_of_all_jobs() -> None:
+    jobs = [{"ranks_elsewhere": [0, 1]}, {"ranks_elsewhere": [2, 4]}, {}]
+    told, *rest = conduct._with_doubt(PLAIN, options(6), jobs).words
+    assert told.startswith("The folder is not shared: 2 of 4 ranks wrote their part") and tuple(rest) == PLAIN.words
+    assert conduct._with_doubt(PLAIN, options(6), jobs[:1]) == PLAIN
+
+
+def test_too_many_ranks_are_refused_before_any_is_started(tmp_path: Path) -> None:
+    with pytest.raises(
+        DdptraceError, match=r"^99999 ranks are more than 16 for each of the \d+ cores here: give --ranks"
+    ):
+        conduct.conduct("buckets", Options(ranks=(99999,)), tmp_path)
+    assert not list(tmp_path.glob("rank-*"))
 
 
 def test_what_executions_rest_on_is_told_once() -> None:
@@ -39,36 +51,6 @@ def test_what_executions_rest_on_is_told_once() -> None:
     said = replace(PLAIN, setup=(("executions from", "elsewhere"),))
     assert conduct._with_evidence(said, measured) == said
     assert conduct._with_evidence(PLAIN, [{}]) == PLAIN
-
-
-def failing(folder: Path, program: str) -> str:
-    with pytest.raises(DdptraceError) as raised:
-        conduct._run_ranks(2, [sys.executable, "-c", program], folder)
-    return str(raised.value)
-
-
-def test_a_rank_that_fails_ends_the_others_and_its_own_words_are_told(tmp_path: Path) -> None:
-    program = (
-        "import os, sys, time\n"
-        f"open(r'{tmp_path}/' + os.environ['RANK'] + '.pid', 'w').write(str(os.getpid()))\n"
-        "if os.environ['RANK'] == '0': time.sleep(60)\n"
-        f"while not os.path.exists(r'{tmp_path}/0.pid'): time.sleep(0.01)\n"
-        "time.sleep(0.1)\n"
-        "print('[rank1]: ddptrace.errors.DdptraceError: a sentence', file=sys.stderr)\n"
-        "print('[rank1]:[W1121 12:00:00.000 ProcessGroup.cpp:1] a warning of torch', file=sys.stderr)\n"
-        "sys.exit(1)"
-    )
-    begin = time.monotonic()
-    said = failing(tmp_path, program)
-    assert time.monotonic() - begin < 30
-    assert said == f"rank 1 of 2 failed: a sentence (all it said: {tmp_path / 'rank-1.log'})"
-    other = int((tmp_path / "0.pid").read_text())
-    with pytest.raises(ProcessLookupError):
-        os.kill(other, 0)
-
-
-def test_a_rank_that_is_killed_without_a_word_is_told(tmp_path: Path) -> None:
-    assert "it may have been killed" in failing(tmp_path, "import os; os.kill(os.getpid(), 9)")
 
 
 def test_what_is_not_finite_becomes_null_in_the_file(tmp_path: Path) -> None:
@@ -104,6 +86,16 @@ def test_the_best_cap_and_how_far_the_ends_lie_above_it_are_told() -> None:
 )
 def test_what_is_no_u_is_not_called_one(ms: dict[str, tuple[int, ...]], said: str) -> None:
     assert said in curve(**ms)
+
+
+def test_the_intervals_of_few_rounds_are_called_their_range() -> None:
+    true = {"comm_ns": 1, "hidden_ns": 1, "exposed_ns": 0, "overlap_ratio": 1.0, "evidence": "backend"}
+    heads = [
+        sheet(Options(caps_mb=("1",)), [{"setup": {}, "nbytes": 1, "times_ns": {"1": [[1000]] * rounds},
+                                         "traced": {"cap-1": true}}]).grids[0].heads[2]
+        for rounds in (1, 5, 6)
+    ]  # fmt: skip
+    assert heads == ["range of the rounds", "range of the rounds", "95 % of the median"]
 
 
 @pytest.mark.parametrize("caps", [("x",), ("-1",), ("nan",), ("inf",)])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, replace
+from html import escape
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from ddptrace.bench.ddp.verdict import over_cells
 from ddptrace.bench.timing import Repeats
 from ddptrace.errors import DdptraceError
 from ddptrace.render.sheet import Sheet
+from ddptrace.render.sheet_page import page
 
 MS = 1_000_000
 COLUMNS = [
@@ -75,7 +78,8 @@ def test_the_table_has_the_columns_that_were_asked_for_in_their_order() -> None:
 
 def test_a_stopwatch_that_says_little_is_explained_with_both_numbers() -> None:
     told = said("stock DDP with", CELL)
-    assert "says 0.30 ms, 0.3 % of the step; in the trace the backend communicated for 20.0 ms, 20.0 %" in told
+    assert "says 0.30 ms, 0.3 % of its step of 100.0 ms; in the trace the backend communicated for 20.0 ms" in told
+    assert "20.0 ms, 20.0 % of its step of 100.0 ms, 4.00 ms of it exposed" in told
     assert "in C++" in told
 
 
@@ -101,8 +105,12 @@ def test_a_run_without_communication_is_told_as_such() -> None:
 
 def test_the_verdict_is_the_median_over_cells_beside_the_null_control() -> None:
     told = said("Over 2 cells", CELL, slow(102, 102, 102))
-    assert told.startswith("Over 2 cells the median of the ratios bucketed ÷ ddp is 1.010 (95 %: 1.005 .. 1.015)")
-    assert "is 1.000 (95 %: 0.99" in told
+    assert told.startswith(
+        "Over 2 cells the median of the ratios bucketed ÷ ddp is 1.010 (by resampling 3 rounds: 1.00"
+    )
+    assert "is 1.000 (by resampling 3 rounds: 0.99" in told
+    six = replace(CELL, times_ns={name: times * 2 for name, times in CELL.times_ns.items()})
+    assert "bucketed ÷ ddp is 1.000 (95 %: 0.99" in said("Over 1 cell", six)
     assert said("In no cell", CELL, slow(102, 102, 102)) == (
         "In no cell bucketed takes more than 1.05 times as long as stock DDP."
     )
@@ -122,6 +130,19 @@ def test_a_cell_above_the_bound_within_the_noise_is_named_as_that() -> None:
 def test_traces_that_do_not_show_a_slow_cell_are_not_made_to_explain_it() -> None:
     cell = replace(slow(110, 111, 109), traced=CELL.traced | {"bucketed": truth(21, 7, 99)})
     assert said("Bucketed is above 1.05", CELL, cell).endswith("do not show it (99.0 and 100.0 ms).")
+
+
+def test_no_text_stands_in_the_page_twice() -> None:
+    sheet = made(CELL, slow(102, 102, 102))
+    texts = [*(chart.caption for chart in sheet.charts), *(grid.note for grid in sheet.grids)]
+    shown = re.sub("<script.*?</script>", "", page(sheet), flags=re.DOTALL)
+    assert [shown.count(escape(text)) for text in texts] == [1] * 4
+
+
+def test_the_intervals_of_three_rounds_are_called_their_range() -> None:
+    assert made(CELL).grids[1].heads[5:] == ("range of the rounds", "null control", "range of the null control")
+    six = replace(CELL, times_ns={name: times * 2 for name, times in CELL.times_ns.items()})
+    assert made(six).grids[1].heads[5:] == ("95 % of the median", "null control", "95 % of the null control")
 
 
 def test_strategies_that_noise_covers_are_not_ranked() -> None:

@@ -6,8 +6,12 @@ import gzip
 import importlib.util
 import json
 import os
+import signal
+import subprocess
 import sys
+import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +20,7 @@ from click.testing import CliRunner
 
 import ddptrace
 from ddptrace.analyzer import rank_populations
+from ddptrace.bench.load import processes
 from ddptrace.bench.load.experiment import FEW, HTA, INFLATE, OURS, WARM, Benchmark, check_same, table
 from ddptrace.bench.load.processes import Cost, measured
 from ddptrace.bench.load.replicate import replicate
@@ -166,3 +171,42 @@ def test_without_hta_many_ranks_stand_beside_few(small: Path) -> None:
     done = CliRunner().invoke(bench, ["load", str(small), "--ranks", "9", "--mb", "1", "--no-hta"])
     assert done.exit_code == 0, done.output
     assert "peak memory, 9 ÷ 8 ranks: " in done.stdout and "HTA" not in done.stdout
+
+
+def test_a_program_that_is_being_measured_ends_when_the_benchmark_is_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[subprocess.Popen[str]] = []
+
+    def interrupted(process: subprocess.Popen[str]) -> None:
+        started.append(process)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(processes, "_peak_nbytes", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        measured([sys.executable, "-c", "import time; time.sleep(60)"], os.environ)
+    assert started[0].wait(timeout=20) == -signal.SIGKILL
+
+
+def test_a_program_that_is_being_measured_ends_when_the_benchmark_is_killed(tmp_path: Path) -> None:
+    # GIVEN a reader that waits for a writer who never comes
+    pipe = tmp_path / "never"
+    os.mkfifo(pipe)
+    program = (
+        "import sys; from pathlib import Path; from ddptrace.bench.load.experiment import _run\n"
+        "_run('inflate', [Path(sys.argv[1])])"
+    )
+    with subprocess.Popen([sys.executable, "-c", program, str(pipe)]) as parent:
+        children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children")
+        wait_for(children.read_text)
+        child = Path("/proc", children.read_text().strip())
+        wait_for(lambda: len(list(child.glob("task/*"))) > 1)  # it watches the one that started it
+        parent.kill()
+    wait_for(lambda: not child.exists() or ") Z " in (child / "stat").read_text())
+
+
+def wait_for(true: Callable[[], object]) -> None:
+    end = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < end, "it never comes"
+        time.sleep(0.02)

@@ -17,7 +17,7 @@ Range = tuple[float, float, float]
 def turn(name: str, ratio: Range, comm_ms: int | None = 40, at_once: float | None = 1) -> Turn:
     low, middle, high = ratio
     truth: dict[str, Any] | None = None if comm_ms is None else {"comm_ns": comm_ms * 1_000_000}
-    spread = Spread(middle, low, high, low, high)
+    spread = Spread(middle, low, high, low, high, 7)
     return Turn(name, int(name.split()[0]), spread, spread, truth, at_once)
 
 

@@ -79,7 +79,7 @@ def test_rows_are_by_reducer_and_workers_whatever_the_order_of_the_jobs() -> Non
     assert [row[:3] for row in made.grids[0].rows] == [
         ("ddp", "1", "100.0"), ("ddp", "4", "125.0"), ("bucketed", "1", "100.0"), ("bucketed", "4", "125.0"),
     ]  # fmt: skip
-    assert made.setup == (("ranks", "4 on 1 host"),)
+    assert made.setup == (("ranks", "4 on 1 host; 1 on 1 host"),)
     stack = made.charts[1]
     assert [line.y for line in stack.lines] == [(100.0, 105.0), (0.0, 20.0)]
 

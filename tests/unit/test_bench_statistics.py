@@ -22,7 +22,7 @@ def test_one_wild_value_moves_neither_the_median_nor_its_interval() -> None:
 
 
 def test_one_value_is_its_own_median_and_interval() -> None:
-    assert Spread.of([7.0]) == Spread(7.0, 7.0, 7.0, 7.0, 7.0)
+    assert Spread.of([7.0]) == Spread(7.0, 7.0, 7.0, 7.0, 7.0, 1)
 
 
 def test_the_same_values_give_the_same_interval_in_any_order() -> None:

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from ddptrace.record import Recorder, RecordReader
-from ddptrace.record.segment import ORDINARY_NBYTES
+from ddptrace.record.segment import SEGMENT_NBYTES
 from ddptrace.schema import RECORD_NBYTES, TEXT_PER_RECORD, Kind
 
-PER_SEGMENT = ORDINARY_NBYTES // RECORD_NBYTES
+PER_SEGMENT = SEGMENT_NBYTES // RECORD_NBYTES - 1
 
 
 def recorder_in(folder: Path) -> Recorder:

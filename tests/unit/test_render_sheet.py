@@ -40,6 +40,15 @@ def test_markdown_holds_title_setup_words_tables_and_notes_in_this_order() -> No
     ]  # fmt: skip
 
 
+def test_a_note_that_holds_for_several_tables_stands_under_the_first_alone() -> None:
+    notes = {"Table A": "This holds.", "Table B": "This holds.", "Table C": "That too."}
+    grids = tuple(Grid(title, ("h",), (("c",),), note) for title, note in notes.items())
+    sheet = Sheet("s", "Title", (), (), grids)
+    for text in (markdown(sheet), page(sheet)):
+        assert (text.count("This holds."), text.count("That too.")) == (1, 1)
+        assert text.index("This holds.") < text.index("Table B") < text.index("That too.")
+
+
 def test_no_name_becomes_markup_in_the_page() -> None:
     html = page(SHEET)
     assert "<b onclick" not in html and "throw 1</script>" not in html

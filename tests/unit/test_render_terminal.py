@@ -6,7 +6,7 @@ import dataclasses
 
 from ddptrace.analysis import BucketRow, Table, summarize
 from ddptrace.load.tables import Finding
-from ddptrace.render.terminal import WIDTH, summary_text
+from ddptrace.render.terminal import CHARGED, WIDTH, summary_text
 from tests.made import empty_result, make_result
 
 
@@ -70,3 +70,14 @@ def test_a_sentence_that_many_ranks_share_is_said_once() -> None:
     text = summary_text(dataclasses.replace(result, findings=Table(Finding, found)))
     assert text.count("the same of all (20 times)") == text.count("the same of all") == 1
     assert "other 4" in text and "more in the report" not in text
+
+
+def test_where_an_earlier_bucket_is_charged_for_the_time_of_another_the_figures_say_so() -> None:
+    """Else the second reads as neither exposed nor hidden."""
+    result = make_result()
+    assert CHARGED not in summary_text(result)
+    rows = [
+        dataclasses.replace(row, comm_ns=100, hidden_ns=3, exposed_ns=97, exposed_charged_ns=1 if row.index else 97)
+        for row in result.buckets
+    ]
+    assert CHARGED in summary_text(dataclasses.replace(result, buckets=Table(BucketRow, rows)))

@@ -26,7 +26,7 @@ def row(
 
 
 def loaded(*rows: Row) -> RankRpc:
-    return rank_rpc(lambda kind: [one for one in rows if one[0] == kind], TEXTS.__getitem__, WORKERS)
+    return rank_rpc(lambda kind: [one for one in rows if one[0] == kind], TEXTS.__getitem__, WORKERS, {1: 900})
 
 
 def test_a_call_is_put_together_from_its_pieces() -> None:
@@ -36,7 +36,7 @@ def test_a_call_is_put_together_from_its_pieces() -> None:
         row(Kind.RPC_GRADIENT, 300, a=3, b=40),
         row(Kind.RPC_GRADIENT, 310, a=3, b=2),
     )
-    expected = replace(CALL, op=RpcOp.RPC_ASYNC, is_native=True, gradient_nbytes=42)
+    expected = replace(CALL, op=RpcOp.RPC_ASYNC, is_native=True, gradient_nbytes=42, thread=900)
     assert rpc == RankRpc(((0, "w0"), (-1, "?")), (expected,), ())
 
 

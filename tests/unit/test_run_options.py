@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ddptrace.errors import DdptraceError
+from ddptrace.keep import Keep
 from ddptrace.run.options import Command, Schedule, read_command
 
 
@@ -33,6 +34,7 @@ def test_without_any_option_it_records_into_run_beside_where_it_was_started() ->
     assert told.options.out == Path("/nowhere/run")
     assert told.options.overwrite is False
     assert told.options.profile is None
+    assert told.options.keep is None
 
 
 def test_everything_behind_the_program_is_the_programs() -> None:
@@ -45,11 +47,16 @@ def test_everything_behind_the_program_is_the_programs() -> None:
 
 
 def test_a_flag_comes_before_the_environment_and_that_before_the_file(tmp_path: Path) -> None:
-    cwd = project(tmp_path, '[tool.ddptrace]\nout = "file"\noverwrite = true\nprofile = "1,1,1"\n')
+    cwd = project(tmp_path, '[tool.ddptrace]\nout = "file"\noverwrite = true\nprofile = "1,1,1"\nkeep = "size=1GB"\n')
     environ = {"DDPTRACE_OUT": "environment", "DDPTRACE_OVERWRITE": "0", "DDPTRACE_PROFILE": "2,2,2,2"}
+    environ["DDPTRACE_KEEP"] = "steps=500"
     by_file = command("t.py", cwd=cwd).options
     by_environment = command("t.py", cwd=cwd, **environ).options
-    by_flag = command("--out", "/flag", "--overwrite", "--profile", "3,0,3,0", "t.py", cwd=cwd, **environ).options
+    flags = ("--out", "/flag", "--overwrite", "--profile", "3,0,3,0", "--keep", "size=64MiB,every=10")
+    by_flag = command(*flags, "t.py", cwd=cwd, **environ).options
+    assert [one.keep for one in (by_file, by_environment, by_flag)] == [
+        Keep(nbytes=10**9), Keep(steps=500), Keep(nbytes=64 << 20, every=10),
+    ]  # fmt: skip
     assert [one.out for one in (by_file, by_environment, by_flag)] == [
         tmp_path / "file", tmp_path / "environment", Path("/flag"),
     ]  # fmt: skip
@@ -74,7 +81,7 @@ def test_the_nearest_file_with_the_table_counts_and_its_paths_are_relative_to_it
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('[tool.ddptrace]\nouts = "x"\n', "does not know outs; it takes out, overwrite, profile"),
+        ('[tool.ddptrace]\nouts = "x"\n', "does not know outs; it takes out, overwrite, profile, keep"),
         ("[tool.ddptrace\n", "is not TOML"),
         ("[tool.ddptrace]\nout = 3\n", "is 3; give a directory"),
         ("[tool.ddptrace]\noverwrite = 3\n", "is 3; give true or false"),
@@ -99,6 +106,12 @@ def test_a_mistake_in_the_file_is_told_in_one_sentence_that_names_the_file(
         (("--profile", "5,1,0", "t.py"), "--profile is '5,1,0'"),
         (("--profile", "-5,1,1", "t.py"), "--profile"),
         (("--out", "", "t.py"), "--out is ''; give a directory"),
+        (("--keep", "64", "t.py"), "--keep is '64'; give size=, steps= or every="),
+        (("--keep", "size=lots", "t.py"), "--keep is 'size=lots'; give size="),
+        (("--keep", "steps=5,steps=6", "t.py"), "--keep is 'steps=5,steps=6'; give size="),
+        (("--keep", "size=1kb", "t.py"), "--keep is 'size=1kb'; give size="),
+        (("--keep", "size=1MB", "t.py"), "--keep is 'size=1MB': ddptrace.Keep has nbytes=1000000; give a whole number"),
+        (("--keep", "every=0", "t.py"), "--keep is 'every=0': ddptrace.Keep has every=0; give a whole number of 1"),
     ],
 )
 def test_a_mistake_on_the_command_line_is_told_in_one_sentence(argv: tuple[str, ...], said: str) -> None:

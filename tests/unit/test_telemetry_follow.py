@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 from ddptrace.analysis import analyze_run
+from ddptrace.keep import LEAST_NBYTES, Keep
 from ddptrace.load import read_run
-from ddptrace.schema import META, StepEnd
+from ddptrace.schema import META, Kind, StepEnd
 from ddptrace.telemetry import follow
 from ddptrace.telemetry.follow import Batch, Follower, Identity, read_identity
 from ddptrace.telemetry.trees import Node, trees
+from tests.unit.kept_records import give_way
 from tests.unit.telemetry_records import CALLS, RUN_ID, STEP_NS, Rank, recording, write_manifest
 
 IDENTITY = Identity(RUN_ID, 0, {})
@@ -205,6 +207,59 @@ def test_a_file_that_goes_away_costs_nothing(tmp_path: Path) -> None:
     assert spans_of(batches) == [
         row for tree in trees(whole) for root in tree.roots for row in flat(root, tree.zero_unix_ns)
     ]
+
+
+def test_records_that_are_let_go_behind_the_follower_cost_nothing(tmp_path: Path) -> None:
+    # GIVEN a follower that keeps up with a rank whose oldest records go
+    rank = Rank(tmp_path, keep=Keep(nbytes=LEAST_NBYTES))
+    follower, batches = Follower(rank.folder), []
+    for first in range(0, 6000, 100):
+        rank.steps(first, first + 100)
+        give_way(rank.recorder)
+        follower.read(live=True)
+        batches += drain(follower)
+    rank.recorder.close()
+    follower.read(live=False)
+    batches += drain(follower, final=True)
+    # THEN every step was given out, though the first are gone by now, with its own numbers of collectives
+    assert steps_of(batches) == list(range(6000))
+    assert read_run(tmp_path).ranks[0].steps[0].ordinal > 100
+    last = [row.ordinal for row in batches[-1].result.collectives]
+    assert max(last) == 6000 * CALLS - 1
+
+
+def test_a_follower_that_is_left_behind_goes_on_with_what_is_there(tmp_path: Path) -> None:
+    rank = Rank(tmp_path, keep=Keep(nbytes=LEAST_NBYTES))
+    follower = Follower(rank.folder)
+    rank.steps(0, 10)
+    follower.read(live=True)
+    assert steps_of(drain(follower)) == list(range(9))
+    for first in range(10, 6010, 100):
+        rank.steps(first, first + 100)
+        give_way(rank.recorder)
+    rank.recorder.close()
+    follower.read(live=False)
+    batches = drain(follower, final=True)
+    since = read_run(tmp_path).ranks[0].steps[0].ordinal
+    given = {row.step for batch in batches for row in batch.result.steps if row.step in batch.steps}
+    assert given == set(range(since, 6010))
+    assert follower.found() == 6010
+    # AND what describes the run, which is in the thinned file again, counts once
+    assert "layout-rebuilt" not in {finding.code for batch in batches for finding in batch.result.findings}
+
+
+def test_steps_that_were_not_recorded_are_not_missed_at_the_end(tmp_path: Path) -> None:
+    with recording(tmp_path) as rank:
+        rank.steps(0, 5)
+        for k in range(5, 20):
+            rank.recorder.event(
+                Kind.STEP, StepEnd.OPTIMIZER, 0, rank.begin + k * STEP_NS, rank.begin + (k + 1) * STEP_NS, k, 1
+            )
+    follower = Follower(rank.folder)
+    follower.read(live=False)
+    assert follower.found() == 5
+    drain(follower, final=True)
+    assert follower.found() == 5
 
 
 def test_who_a_rank_is_is_open_until_rank_0_has_told_the_run(tmp_path: Path) -> None:

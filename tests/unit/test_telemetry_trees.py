@@ -84,6 +84,8 @@ def test_what_is_not_known_of_a_communication_is_taken_from_launch_and_completio
 def test_every_attribute_is_in_the_table_with_its_type_and_none_is_none() -> None:
     result = make_result()
     hooked = dataclasses.replace(result.buckets[0], hook="fp16_compress_hook", hook_ns=5)
+    told = dataclasses.replace(result.collectives[0], origin="fsdp", site="train.py:42 in main", module="blocks.0")
+    result = with_collectives(result, [told, *result.collectives[1:]])
     seen: dict[str, set[str]] = {kind: set() for kind in TABLES}
     for tree in trees(dataclasses.replace(result, buckets=Table(BucketRow, [hooked, *result.buckets[1:]]))):
         for node in nodes(tree):

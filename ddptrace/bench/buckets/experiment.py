@@ -5,18 +5,18 @@ Cap 0 sends every gradient alone, as soon as it is ready; "all" sends all of the
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from ddptrace.bench.asked import caps, only_one
+from ddptrace.bench.cells import COMM_HEADS, STEP_CAPTION, comm_cells, interval_head, ms_interval, step_lines
+from ddptrace.bench.setup import merged, setup_of
 from ddptrace.bench.statistics import Spread
 from ddptrace.bench.timing import Repeats, interleaved, spread
-from ddptrace.bench.training import only_one
 from ddptrace.bench.workloads import nbytes, workload
-from ddptrace.errors import DdptraceError
-from ddptrace.render.sheet import Chart, Grid, Line, Sheet
-from ddptrace.render.words import counted, millis, percent, size
+from ddptrace.render.sheet import Chart, Grid, Sheet
+from ddptrace.render.words import counted, millis, size
 
 if TYPE_CHECKING:
     from ddptrace.bench.job import Job
@@ -45,26 +45,19 @@ class Options:
 def measure(job: Job, options: Options) -> dict[str, Any]:
     """Times by cap and round, and what a traced run of each says. Collective."""
     from ddptrace.bench import traced
-    from ddptrace.bench.setup import setup_of
-    from ddptrace.bench.strategies import bucketed, stock_ddp
+    from ddptrace.bench.strategies import REDUCERS
     from ddptrace.bench.training import Trainee
 
-    strategy, work = {"ddp": stock_ddp, "bucketed": bucketed}[options.reducer], workload(options.workload)
+    strategy, work = REDUCERS[options.reducer], workload(options.workload)
     steps = {cap: Trainee(job, work, strategy(mib)).step for cap, mib in _caps(options.caps_mb).items()}
     times = interleaved(job, steps, options.repeats)
-    true = traced.of_each(job, {f"cap-{cap}": step for cap, step in steps.items()})
+    true = traced.truths(traced.analyzed(job, {f"cap-{cap}": step for cap, step in steps.items()}))
     return {"setup": setup_of(job), "nbytes": nbytes(work.make()), "times_ns": times, "traced": true}
 
 
 def _caps(asked: Sequence[str]) -> dict[str, float]:
-    """MiB by name. Raises DdptraceError for what is no cap."""
-    try:
-        caps = {cap: CAPS_MIB.get(cap) or float(cap) for cap in asked}
-    except ValueError:
-        caps = {"": -1.0}
-    if not all(0 < cap < math.inf for cap in caps.values()):
-        raise DdptraceError(f'a cap is a number of MiB, 0 or "all", and {", ".join(asked)} are not')
-    return dict(sorted(caps.items(), key=lambda item: item[1]))
+    """MiB by name, ascending. Raises DdptraceError for what is no cap."""
+    return dict(sorted(caps(asked, CAPS_MIB).items(), key=lambda item: item[1]))
 
 
 def sheet(options: Options, measured: list[dict[str, Any]]) -> Sheet:
@@ -72,20 +65,16 @@ def sheet(options: Options, measured: list[dict[str, Any]]) -> Sheet:
     spreads = {cap: spread(rounds) for cap, rounds in one["times_ns"].items()}
     best = min(spreads, key=lambda cap: spreads[cap].median)
     title = f"Step time over bucket cap: {options.workload}, {size(one['nbytes'])} of gradients"
-    grid = Grid("Caps", HEADS, tuple(_row(cap, spreads[cap], one["traced"][f"cap-{cap}"]) for cap in spreads), NOTE)
-    return Sheet(
-        "buckets", title, tuple(one["setup"].items()), (_words(spreads, best),), (grid,), _charts(one, spreads)
-    )
+    heads = ("cap MiB", "step ms", interval_head(spreads.values()), *COMM_HEADS)
+    grid = Grid("Caps", heads, tuple(_row(cap, spreads[cap], one["traced"][f"cap-{cap}"]) for cap in spreads), NOTE)
+    return Sheet("buckets", title, merged(measured), (_words(spreads, best),), (grid,), _charts(one, spreads))
 
 
-HEADS: Final = ("cap MiB", "step ms", "95 % of the median", "comm ms", "hidden ms", "exposed ms", "hidden")
 NOTE: Final = "step: median over the rounds, untraced. comm, hidden and exposed: the typical step of a traced run."
 
 
 def _row(cap: str, time: Spread, true: dict[str, Any]) -> tuple[str, ...]:
-    interval = f"{millis(time.low)} .. {millis(time.high)}"
-    parts = (millis(true[part]) for part in ("comm_ns", "hidden_ns", "exposed_ns"))
-    return cap, millis(time.median), interval, *parts, percent(true["overlap_ratio"])
+    return cap, millis(time.median), ms_interval(time), *comm_cells(true)
 
 
 def _words(spreads: dict[str, Spread], best: str) -> str:
@@ -108,13 +97,6 @@ def _shape(spreads: dict[str, Spread], best: str, ends: list[str]) -> str:
 
 
 def _charts(one: dict[str, Any], spreads: dict[str, Spread]) -> tuple[Chart, ...]:
-    caps = tuple(spreads)
-    times = Line(
-        "step", caps, *(tuple(getattr(spreads[cap], part) / 1e6 for cap in caps) for part in ("median", "low", "high"))
-    )
-    exposed = Line("exposed communication", caps, tuple(_ms(one["traced"][f"cap-{cap}"]["exposed_ns"]) for cap in caps))
-    return (Chart("Step time over bucket cap", "cap in MiB", "ms", (times, exposed), caption=NOTE),)
-
-
-def _ms(ns: int | None) -> float | None:
-    return None if ns is None else ns / 1e6
+    names = tuple(spreads)
+    lines = step_lines(names, list(spreads.values()), [one["traced"][f"cap-{cap}"] for cap in names])
+    return (Chart("Step time over bucket cap", "cap in MiB", "ms", lines, caption=STEP_CAPTION),)

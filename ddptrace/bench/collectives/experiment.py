@@ -11,8 +11,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from ddptrace.bench.asked import known
 from ddptrace.bench.collectives.plan import CELL_BUDGET_NS, batch, parse_sizes, repeats_for
 from ddptrace.bench.collectives.sheet import sheet_of
+from ddptrace.bench.setup import setup_of
 from ddptrace.bench.timing import Repeats, interleaved
 from ddptrace.errors import DdptraceError
 from ddptrace.render.sheet import Sheet
@@ -42,17 +44,13 @@ class Options:
 
     def __post_init__(self) -> None:
         parse_sizes(self.sizes)
-        unknown = [name for name in self.ops if name not in NAMES]
-        if unknown:
-            raise DdptraceError(f"no collective is called {unknown[0]!r}; there are: {', '.join(NAMES)}")
+        known("collective", self.ops, NAMES)
         if min(self.ranks) < 2:
             raise DdptraceError("a collective needs at least 2 ranks; give --ranks 2 or more")
 
 
 def measure(job: Job, options: Options) -> dict[str, Any]:
     """Cells, one for each op and size that was measured, and a sentence for each that was not. Collective."""
-    from ddptrace.bench.setup import setup_of
-
     if job.ranks < 2:
         raise DdptraceError("a collective needs at least 2 ranks, and this job has 1; start more")
     cells, skipped = [], list[str]()

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ddptrace.analysis.bandwidth import FACTORS
+from ddptrace.bench.cells import interval_head
 from ddptrace.bench.collectives.fit import Fit, fit
-from ddptrace.bench.collectives.words import op_words, traced_words
-from ddptrace.bench.statistics import Spread
+from ddptrace.bench.collectives.words import fit_words, short_words, traced_words
+from ddptrace.bench.setup import merged
+from ddptrace.bench.statistics import ROUNDS_SURE, Spread
 from ddptrace.render.sheet import Chart, Grid, Line, Sheet
 from ddptrace.render.words import NOT_MEASURED, duration, percent, rate, size
 
-HEADS: Final = ("op", "workers", "size", "time", "95 % of the median", "algbw", "busbw", "exec by trace", "timed")
 NOTE: Final = (
     "time: of one call on the slowest rank, median over the rounds; timed: batches × calls in each. "
     "Calls of a batch follow each other without a barrier, as in nccl-tests, so those of an op with one root may "
@@ -23,12 +24,9 @@ NOTE: Final = (
     "slowest rank, median of a traced run; nothing was computed beside it, so all of it is exposed. "
     "-: not measured, since a traced run of it would take too long, or its trace did not show it."
 )
-RANGES: Final = (
-    "Ranges in brackets are 95 % intervals, by resampling the rounds; they do not show how far a fit is off."
-)
-FIT_HEADS: Final = ("op", "workers", "start", "95 %", "rate", "95 %", "off by, mean", "at most", "start is half at")
+FIT_HEADS: Final = ("op", "workers", "start", "range", "rate", "range", "off by, mean", "at most", "start is half at")
 FIT_NOTE: Final = (
-    "time = start + bytes / rate, by least squares on the relative error of the medians. Intervals: by resampling the "
+    "time = start + bytes / rate, by least squares on the relative error of the medians. range: by resampling the "
     "rounds; off by: how far the line lies from the medians. -: not to be told from these sizes."
 )
 
@@ -64,18 +62,30 @@ def sheet_of(measured: Sequence[dict[str, Any]]) -> Sheet:
     """One sheet of all jobs."""
     cells = [_cell(job["ranks"], cell) for job in measured for cell in job["cells"]]
     fits = {key: fit({one.nbytes: one.rounds_ns for one in mine}) for key, mine in _by_line(cells).items()}
-    words = [op_words(op, {ranks: found for (name, ranks), found in fits.items() if name == op})
-             for op in dict.fromkeys(cell.op for cell in cells)]  # fmt: skip
-    words += [RANGES] if any(fits.values()) else []
+    words = fit_words({op: {ranks: found for (name, ranks), found in fits.items() if name == op}
+                       for op in dict.fromkeys(cell.op for cell in cells)})  # fmt: skip
+    words += [ranges_words(cells)] if any(fits.values()) else []
+    words += short_words([one.time.count for one in cells])
     words += traced_words([(one.exec_ns, one.time.median) for one in cells], _evidence(cells))
     words += [sentence for job in measured for sentence in job["skipped"]]
     seen = {key: found for key, found in fits.items() if found is not None}
-    grids = [Grid("Collectives", HEADS, tuple(map(_row, cells)), NOTE)]
+    grids = [Grid("Collectives", _heads(cells), tuple(map(_row, cells)), NOTE)]
     grids += [Grid("Start and rate", FIT_HEADS, tuple(_fit_row(*key, one) for key, one in seen.items()), FIT_NOTE)]
     title = "Collectives: time and bandwidth over size"
     return Sheet(
-        "collectives", title, _setup(measured), tuple(words), tuple(grids if seen else grids[:1]), _chart(cells)
+        "collectives", title, merged(measured), tuple(words), tuple(grids if seen else grids[:1]), _chart(cells)
     )
+
+
+def _heads(cells: Sequence[Cell]) -> tuple[str, ...]:
+    interval = interval_head(cell.time for cell in cells)
+    return "op", "workers", "size", "time", interval, "algbw", "busbw", "exec by trace", "timed"
+
+
+def ranges_words(cells: Sequence[Cell]) -> str:
+    sure = min(cell.time.count for cell in cells) >= ROUNDS_SURE
+    what = "are 95 % intervals" if sure else f"are 95 % intervals only from {ROUNDS_SURE} rounds on"
+    return f"Ranges of a start or a rate {what}, by resampling the rounds; they do not show how far a fit is off."
 
 
 def _cell(ranks: int, cell: dict[str, Any]) -> Cell:
@@ -102,12 +112,6 @@ def _evidence(cells: Sequence[Cell]) -> list[str]:
     return sorted({cell.evidence for cell in cells if cell.evidence})
 
 
-def _setup(measured: Sequence[dict[str, Any]]) -> tuple[tuple[str, str], ...]:
-    """What is the same in all jobs once, what differs for each."""
-    names = dict.fromkeys(name for job in measured for name in job["setup"])
-    return tuple((name, ", ".join(dict.fromkeys(job["setup"][name] for job in measured))) for name in names)
-
-
 def _row(cell: Cell) -> tuple[str, ...]:
     interval = f"{duration(cell.time.low)} .. {duration(cell.time.high)}"
     return (
@@ -127,7 +131,7 @@ def _fit_row(op: str, ranks: int, one: Fit) -> tuple[str, ...]:
 
 def _chart(cells: Sequence[Cell]) -> tuple[Chart, ...]:
     lines = tuple(_line(op, ranks, mine) for (op, ranks), mine in _by_line(cells).items())
-    caption = "Each line is an op over so many workers; bars span the 95 % interval of the median."
+    caption = "Each line is an op over so many workers; bars span its interval over the rounds."
     title = "Bus bandwidth over size"
     chart = Chart(title, "size in MB", "busbw in MB/s", lines, log_x=True, log_y=True, caption=caption)
     return (chart,) if lines else ()

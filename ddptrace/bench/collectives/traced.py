@@ -11,6 +11,7 @@ from typing import Final
 from ddptrace.analysis.execution import weakest
 from ddptrace.analysis.tables import CollectiveRow
 from ddptrace.bench.collectives.ops import OPS
+from ddptrace.bench.traced import analysis
 from ddptrace.schema import Evidence
 
 SEEN: Final = (Evidence.BACKEND, Evidence.DEVICE)
@@ -19,9 +20,7 @@ SEEN: Final = (Evidence.BACKEND, Evidence.DEVICE)
 
 def exec_times(run: Path, name: str, sizes: Sequence[int]) -> dict[int, tuple[int, str]]:
     """By size: execution on the slowest rank, the median over the steps, and its evidence."""
-    import ddptrace
-
-    return by_size(ddptrace.analyze(run).collectives, OPS[name].traced, sizes)
+    return by_size(analysis(run).collectives, OPS[name].traced, sizes)
 
 
 def by_size(rows: Iterable[CollectiveRow], ops: Sequence[str], sizes: Sequence[int]) -> dict[int, tuple[int, str]]:

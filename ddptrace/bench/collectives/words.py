@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from ddptrace.bench.collectives.fit import ROUNDS_MIN, SIZES_MIN, SPAN_MIN, Fit
+from ddptrace.bench.statistics import ROUNDS_SURE
 from ddptrace.render.words import counted, duration, percent, rate, size
 
 WRONG_MIN_RATIO: Final = 0.25
@@ -18,11 +19,27 @@ CALLED: Final = {
 }  # fmt: skip
 
 
+def fit_words(fits: Mapping[str, Mapping[int, Fit | None]]) -> list[str]:
+    """A sentence on each op that was fitted for some number of ranks, and one on all the others."""
+    without = [op for op, of_op in fits.items() if not any(of_op.values())]
+    told = [op_words(op, of_op) for op, of_op in fits.items() if op not in without]
+    if without:
+        wanted = f"{SIZES_MIN} sizes or more, {SPAN_MIN} times apart, in {ROUNDS_MIN} rounds or more"
+        told.append(f"Start and rate are not fitted for {', '.join(without)}: that takes {wanted}.")
+    return told
+
+
+def short_words(rounds: Sequence[int]) -> list[str]:
+    """On cells whose intervals are not what they are called, where the time that each may take allows no more."""
+    few = sum(count < ROUNDS_SURE for count in rounds)
+    if few in (0, len(rounds)):
+        return []
+    return [f"Of {counted(len(rounds), 'cell')} {few} had time for fewer than {ROUNDS_SURE} rounds: there the interval "
+            "is only the range of what was seen."]  # fmt: skip
+
+
 def op_words(op: str, fits: Mapping[int, Fit | None]) -> str:
     """One sentence on an op, with a part for each number of ranks."""
-    if not any(fits.values()):
-        wanted = f"{SIZES_MIN} sizes or more, {SPAN_MIN} times apart, in {ROUNDS_MIN} rounds or more"
-        return f"{CALLED[op]} is not fitted: that takes {wanted}."
     parts = [f"over {counted(ranks, 'rank')} {_part(one)}" for ranks, one in fits.items()]
     return f"{CALLED[op]} {'; '.join(parts)}."
 

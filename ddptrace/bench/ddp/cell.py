@@ -63,5 +63,9 @@ class Cell:
     def host_ratio(self, strategy: str) -> float:
         return mean(self.host_ratios(strategy))
 
+    def host_step_ns(self, strategy: str) -> float:
+        """Of the steps with a stopwatch."""
+        return mean(self.watched[strategy]["step_ns"])
+
     def host_comm_ns(self, strategy: str) -> float:
         return mean(self.watched[strategy]["comm_ns"])

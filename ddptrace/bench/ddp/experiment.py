@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from ddptrace.bench.asked import caps, known
 from ddptrace.bench.ddp.cell import DDP, NULL, Cell
+from ddptrace.bench.setup import merged, setup_of
 from ddptrace.bench.timing import Repeats, interleaved
 from ddptrace.bench.workloads import nbytes, workload
-from ddptrace.errors import DdptraceError
 from ddptrace.render.sheet import Sheet
 from ddptrace.render.words import counted
 
@@ -42,22 +43,17 @@ class Options:
     def __post_init__(self) -> None:
         for model in self.models:
             workload(model)
-        _caps(self.caps_mb)
-        unknown = [name for name in self.strategies if name not in STRATEGIES]
-        if unknown:
-            raise DdptraceError(f"no strategy is called {unknown[0]!r}; there are: {', '.join(STRATEGIES)}")
+        caps(self.caps_mb)
+        known("strategy", self.strategies, STRATEGIES)
 
 
 def measure(job: Job, options: Options) -> dict[str, Any]:
     """What was measured in each cell. Collective."""
-    from ddptrace.bench.setup import setup_of
-
     names = tuple(name for name in STRATEGIES if name in {*options.strategies, DDP})
-    caps = _caps(options.caps_mb)
-    return {"setup": setup_of(job), "cells": list(_cells(job, options, names, caps))}
+    return {"setup": setup_of(job), "cells": list(_cells(job, options, names))}
 
 
-def _cells(job: Job, options: Options, names: tuple[str, ...], caps: dict[str, float]) -> Iterator[dict[str, Any]]:
+def _cells(job: Job, options: Options, names: tuple[str, ...]) -> Iterator[dict[str, Any]]:
     """One after the other: only one cell's models are in memory."""
     from ddptrace.bench.ddp.watch import unused_memory_back, watch
 
@@ -67,7 +63,7 @@ def _cells(job: Job, options: Options, names: tuple[str, ...], caps: dict[str, f
         made = work.make()
         count, size = len(list(made.parameters())), nbytes(made)
         del made
-        for cap, mib in caps.items():
+        for cap, mib in caps(options.caps_mb).items():
             job.say(f"{model}, cap {cap} MiB, {counted(job.ranks, 'rank')}")
             times, traced = _timed_and_traced(job, model, names, (cap, mib), options.repeats)
             unused_memory_back()
@@ -88,8 +84,8 @@ def _timed_and_traced(
     things = {name: Trainee(job, workload(model), by_name[name]).step for name in (*names, NULL)}
     times = interleaved(job, things, repeats)
     job.say("the same traced")
-    runs = {name: f"{model}-cap{cap[0]}-{job.ranks}ranks-{name}" for name in names}
-    return times, truth.of_each(job, {name: (run, things[name]) for name, run in runs.items()})
+    steps = {name: things[name] for name in names}
+    return times, truth.of_each(job, steps, lambda name: f"{model}-cap{cap[0]}-{job.ranks}ranks-{name}")
 
 
 def _strategies(cap_mb: float) -> dict[str, Strategy]:
@@ -99,24 +95,12 @@ def _strategies(cap_mb: float) -> dict[str, Strategy]:
     return {strategy.name: strategy for strategy in all_of_them}
 
 
-def _caps(asked: tuple[str, ...]) -> dict[str, float]:
-    """MiB by name. Raises DdptraceError for what is no cap."""
-    try:
-        caps = {cap: float(cap) for cap in asked}
-    except ValueError:
-        caps = {}
-    if not caps or not all(0 < mib < float("inf") for mib in caps.values()):
-        raise DdptraceError(f"a cap is a number of MiB above 0, and {', '.join(asked)} are not all such; try 1,5,25")
-    return caps
-
-
 def sheet(options: Options, measured: list[dict[str, Any]]) -> Sheet:
     from ddptrace.bench.ddp.grids import charts, ratios_grid, steps_grid
     from ddptrace.bench.ddp.verdict import verdict
     from ddptrace.bench.ddp.words import host_words
 
     cells = [Cell(**one) for job in measured for one in job["cells"]]
-    setup = measured[0]["setup"] | {"ranks": "; ".join(job["setup"]["ranks"] for job in measured)}
     title = f"Data-parallel strategies beside stock DDP: {', '.join(dict.fromkeys(cell.model for cell in cells))}"
     grids = (steps_grid(cells, options.repeats), ratios_grid(cells))
-    return Sheet("ddp", title, tuple(setup.items()), (*verdict(cells), *host_words(cells)), grids, charts(cells))
+    return Sheet("ddp", title, merged(measured), (*verdict(cells), *host_words(cells)), grids, charts(cells))

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from statistics import mean, stdev
 from typing import Final
 
+from ddptrace.bench.cells import chart_ms, comm_cells, interval_head, ratio_interval, spread_line
 from ddptrace.bench.ddp.cell import DDP, NULL, Cell
-from ddptrace.bench.statistics import Spread
 from ddptrace.bench.timing import Repeats
 from ddptrace.render.sheet import Chart, Grid, Line
-from ddptrace.render.words import NOT_MEASURED, millis
+from ddptrace.render.words import NOT_MEASURED
 
 STEP_HEADS: Final = (
     "model", "strategy", "cap_mb", "backend", "world_size", "global_batch_size", "warmup_steps", "benchmark_steps",
@@ -25,14 +25,14 @@ STEP_NOTE: Final = (
     "to naive, flat and overlap. Stock DDP and bucketed also send rank 0's buffers before each forward, where the "
     "model has any."
 )
-RATIO_HEADS: Final = (
-    "model", "cap_mb", "world_size", "strategy", "step ratio to ddp", "95 % of the median", "null control",
-    "95 % of the null control",
-)  # fmt: skip
+RATIO_HEADS: Final = ("model", "cap_mb", "world_size", "strategy", "step ratio to ddp")
 RATIO_NOTE: Final = (
     "A round's ratio is the strategy's median step over stock DDP's in the same round; shown is the median over the "
     "rounds. The null control is a second instance of stock DDP: its ratio is noise."
 )
+
+RATIO_CAPTION: Final = "Bars span the interval over the rounds. 1 is stock DDP; the null control's distance is noise."
+COMM_CAPTION: Final = "A step of each: what a stopwatch on the host adds up, and what ran by the trace."
 
 
 def steps_grid(cells: Sequence[Cell], repeats: Repeats) -> Grid:
@@ -48,7 +48,7 @@ def _step_row(cell: Cell, strategy: str, repeats: Repeats) -> tuple[str, ...]:
         cell.model, strategy, cell.cap_mb, cell.backend, str(cell.ranks), str(cell.ranks * cell.batch_size),
         str(repeats.rounds * repeats.warmup), str(len(steps_s)),
         *_average_and_deviation(steps_s), *_average_and_deviation(comm_s), *_average_and_deviation(shares),
-        *(millis(true[part]) for part in ("comm_ns", "hidden_ns", "exposed_ns")),
+        *comm_cells(true)[:3],
     )  # fmt: skip
 
 
@@ -59,32 +59,31 @@ def _average_and_deviation(values: Sequence[float]) -> tuple[str, str]:
 
 def ratios_grid(cells: Sequence[Cell]) -> Grid:
     rows = tuple(_ratio_row(cell, strategy) for cell in cells for strategy in cell.strategies if strategy != DDP)
-    return Grid("Step time to stock DDP's", RATIO_HEADS, rows, RATIO_NOTE)
+    nulls = [cell.ratio(NULL) for cell in cells]
+    of_null = interval_head(nulls, "95 % of the null control", "range of the null control")
+    heads = (*RATIO_HEADS, interval_head(nulls), NULL, of_null)
+    return Grid("Step time to stock DDP's", heads, rows, RATIO_NOTE)
 
 
 def _ratio_row(cell: Cell, strategy: str) -> tuple[str, ...]:
     found, null = cell.ratio(strategy), cell.ratio(NULL)
     where = cell.model, cell.cap_mb, str(cell.ranks), strategy
-    return *where, f"{found.median:.3f}", interval(found), f"{null.median:.3f}", interval(null)
-
-
-def interval(found: Spread) -> str:
-    return f"{found.low:.3f} .. {found.high:.3f}"
+    return *where, f"{found.median:.3f}", ratio_interval(found), f"{null.median:.3f}", ratio_interval(null)
 
 
 def charts(cells: Sequence[Cell]) -> tuple[Chart, ...]:
     compared = (*(name for name in cells[0].strategies if name != DDP), NULL)
     ratios = tuple(_ratio_bars(cells, strategy) for strategy in compared)
     return (
-        Chart("Step time to stock DDP's", "", "ratio", ratios, kind="bars", caption=RATIO_NOTE),
-        Chart("Communication: a stopwatch and the trace", "", "ms", _comm_bars(cells), kind="bars", caption=STEP_NOTE),
+        Chart("Step time to stock DDP's", "", "ratio", ratios, "bars", caption=RATIO_CAPTION),
+        Chart(
+            "Communication: a stopwatch and the trace", "", "ms", _comm_bars(cells), kind="bars", caption=COMM_CAPTION
+        ),
     )
 
 
 def _ratio_bars(cells: Sequence[Cell], strategy: str) -> Line:
-    found = [cell.ratio(strategy) for cell in cells]
-    ends = (tuple(getattr(one, part) for one in found) for part in ("median", "low", "high"))
-    return Line(strategy, tuple(map(_label, cells)), *ends)
+    return spread_line(strategy, [_label(cell) for cell in cells], [cell.ratio(strategy) for cell in cells])
 
 
 def _comm_bars(cells: Sequence[Cell]) -> tuple[Line, ...]:
@@ -92,7 +91,7 @@ def _comm_bars(cells: Sequence[Cell]) -> tuple[Line, ...]:
     x = tuple(f"{_label(cell)}, {strategy}" for cell, strategy in places)
     host = Line("stopwatch", x, tuple(cell.host_comm_ns(strategy) / 1e6 for cell, strategy in places))
     true = (
-        Line(name, x, tuple(_ms(cell.traced[strategy][part]) for cell, strategy in places))
+        Line(name, x, tuple(chart_ms(cell.traced[strategy][part]) for cell, strategy in places))
         for name, part in (("true, in the trace", "comm_ns"), ("of it exposed", "exposed_ns"))
     )
     return host, *true
@@ -100,7 +99,3 @@ def _comm_bars(cells: Sequence[Cell]) -> tuple[Line, ...]:
 
 def _label(cell: Cell) -> str:
     return f"{cell.model}, cap {cell.cap_mb}, {cell.ranks} ranks"
-
-
-def _ms(ns: int | None) -> float | None:
-    return None if ns is None else ns / 1e6

@@ -6,21 +6,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-import ddptrace
 from ddptrace.analysis.tables import Result
 from ddptrace.bench import traced
 from ddptrace.bench.job import Job
 
 
-def of_each(job: Job, things: Mapping[str, tuple[str, Callable[[], None]]]) -> dict[str, dict[str, Any]]:
-    """By name, where `things` gives each the name of its run and a step. Empty but on rank 0. Collective."""
-    runs = {name: traced.record(job, run, step) for name, (run, step) in things.items()}
-    if job.rank:
-        return {}
-    return {
-        name: asdict(traced.truth(run)) | {"transfer_ns": transfer_ns(ddptrace.analyze(run))}
-        for name, run in runs.items()
-    }
+def of_each(
+    job: Job, steps: Mapping[str, Callable[[], None]], called: Callable[[str], str]
+) -> dict[str, dict[str, Any]]:
+    """By strategy; empty but on rank 0. `called`: the name of its run. Collective."""
+    results = traced.analyzed(job, steps, called)
+    return {name: asdict(traced.truth(run)) | {"transfer_ns": transfer_ns(run)} for name, run in results.items()}
 
 
 def transfer_ns(result: Result) -> int | None:

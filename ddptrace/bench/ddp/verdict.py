@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Final
 
+from ddptrace.bench.cells import ratio_interval
 from ddptrace.bench.ddp.cell import DDP, NULL, Cell
-from ddptrace.bench.ddp.grids import interval
-from ddptrace.bench.statistics import Spread, quantile
+from ddptrace.bench.statistics import ROUNDS_SURE, Spread, quantile
 from ddptrace.render.words import counted, duration, millis
 
 OWN: Final = "bucketed"
@@ -29,9 +29,10 @@ def verdict(cells: Sequence[Cell]) -> Iterator[str]:
 
 def _over_all(cells: Sequence[Cell]) -> str:
     own, null = (over_cells([cell.ratios(name) for cell in cells]) for name in (OWN, NULL))
+    rounds = min(cell.ratio(OWN).count for cell in cells)
     return (
-        f"Over {counted(len(cells), 'cell')} the median of the ratios bucketed ÷ ddp is {_told(own)}; the null "
-        f"control's, stock DDP ÷ itself, is {_told(null)}."
+        f"Over {counted(len(cells), 'cell')} the median of the ratios bucketed ÷ ddp is {_told(own, rounds)}; the null "
+        f"control's, stock DDP ÷ itself, is {_told(null, rounds)}."
     )
 
 
@@ -47,8 +48,9 @@ def over_cells(ratios: Sequence[Sequence[float]]) -> tuple[float, float, float]:
     return median(map(median, ratios)), quantile(found, 0.025), quantile(found, 0.975)
 
 
-def _told(found: tuple[float, float, float]) -> str:
-    return f"{found[0]:.3f} (95 %: {found[1]:.3f} .. {found[2]:.3f})"
+def _told(found: tuple[float, float, float], rounds: int) -> str:
+    what = "95 %" if rounds >= ROUNDS_SURE else f"by resampling {counted(rounds, 'round')}"
+    return f"{found[0]:.3f} ({what}: {found[1]:.3f} .. {found[2]:.3f})"
 
 
 def _slow_ones(cells: Sequence[Cell]) -> Iterator[str]:
@@ -58,7 +60,7 @@ def _slow_ones(cells: Sequence[Cell]) -> Iterator[str]:
         yield f"In no cell bucketed takes more than {TOO_SLOW_RATIO} times as long as stock DDP."
     for cell in slow:
         own, null = cell.ratio(OWN), cell.ratio(NULL)
-        ratios = f"{own.median:.3f} ({interval(own)}), null control {null.median:.3f} ({interval(null)})"
+        ratios = f"{own.median:.3f} ({ratio_interval(own)}), null control {null.median:.3f} ({ratio_interval(null)})"
         where = f"Bucketed is above {TOO_SLOW_RATIO} with {cell.told()}: {ratios}"
         yield f"{where}. {_why(cell)}" if own.low > null.high else f"{where}; that is within the noise."
 
@@ -87,7 +89,7 @@ def _beside(cell: Cell, others: Sequence[str]) -> str:
     same = [f"{name} {one.median:.2f}" for name, one in found.items() if not _is_apart(one, null)]
     parts = [f"{', '.join(apart)} times stock DDP's"] if apart else []
     parts += [f"not told apart from stock DDP: {', '.join(same)}"] if same else []
-    return f"A step of {cell.told()} takes {'; '.join(parts)}; null control {null.median:.3f} ({interval(null)})."
+    return f"A step of {cell.told()} takes {'; '.join(parts)}; null control {null.median:.3f} ({ratio_interval(null)})."
 
 
 def _is_apart(found: Spread, null: Spread) -> bool:

@@ -81,9 +81,9 @@ def _both(cell: Cell, strategy: str) -> str:
     doubt = f" ({EVIDENCE[Evidence(true['evidence'])]})" if true["evidence"] in APPROXIMATE else ""
     return (
         f"{_name(strategy)} with {cell.told()}: a stopwatch around its calls says {millis(comm)} ms, "
-        f"{_percent(cell.host_ratio(strategy))} of the step; in the trace the backend communicated for "
-        f"{millis(true['comm_ns'])} ms, {_percent(ratio)} of the step, {millis(true['exposed_ns'])} ms of it "
-        f"exposed{doubt}"
+        f"{_percent(cell.host_ratio(strategy))} of its step of {millis(cell.host_step_ns(strategy))} ms; in the trace "
+        f"the backend communicated for {millis(true['comm_ns'])} ms, {_percent(ratio)} of its step of "
+        f"{millis(true['window_ns'])} ms, {millis(true['exposed_ns'])} ms of it exposed{doubt}"
     )
 
 

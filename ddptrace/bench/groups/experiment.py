@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ddptrace.bench.groups.sheet import sheet as sheet
+from ddptrace.bench.setup import setup_of
 from ddptrace.bench.timing import Repeats, interleaved
 from ddptrace.errors import DdptraceError
 
@@ -51,7 +52,6 @@ def measure(job: Job, options: Options) -> dict[str, Any]:
     from ddptrace.bench.groups.facts import calls_of
     from ddptrace.bench.groups.layout import Floor
     from ddptrace.bench.groups.load import load_of
-    from ddptrace.bench.setup import setup_of
 
     if job.ranks < 2:
         raise DdptraceError("one rank has nobody to reduce with: start at least 2 (--ranks 2)")

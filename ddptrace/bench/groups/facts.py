@@ -38,9 +38,9 @@ Timed = tuple[int, int, int]
 
 def calls_of(run: Path, threads: int) -> dict[str, Any] | None:
     """`Calls` of a traced run as JSON; None where no execution was seen. `threads`: workers of each group."""
-    import ddptrace
+    from ddptrace.bench.traced import analysis
 
-    result = ddptrace.analyze(run)
+    result = analysis(run)
     profiled = {(step.rank, step.step) for step in result.steps if step.profiled}
     queues: dict[tuple[int, int], dict[str, list[Timed]]] = defaultdict(lambda: defaultdict(list))
     evidence = set()

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from ddptrace.bench.cells import interval_head, ms_interval, spread_line
 from ddptrace.bench.groups.verdict import Point, Verdict, verdict
+from ddptrace.bench.setup import merged
 from ddptrace.bench.statistics import Spread
 from ddptrace.bench.timing import spread
 from ddptrace.render.sheet import Chart, Grid, Line, Sheet
@@ -14,23 +16,19 @@ from ddptrace.render.words import EVIDENCE, counted, duration, millis, percent, 
 from ddptrace.schema import Evidence
 
 SHAPES: Final = {"pairs": "disjoint pairs of ranks", "same": "groups over the same two ranks"}
-HEADS: Final = (
-    "groups", "at once", "step ms", "95 % of the median", "× fewest", "all groups", "cores busy", "ready, no core",
-    "comm ms", "exec ms", "behind ms", "why",
-)  # fmt: skip
 NOTE: Final = (
     "step: every rank's all-reduces, the slowest rank, median over the rounds, untraced. all groups: bytes that all "
     "ranks send per second. cores busy: by the ranks, on the busiest host. ready, no core: threads that could have "
     "run, on the mean. From a traced run, where no computation is that could hide communication: comm, from the first "
     "launch to the last end on one rank; exec, one all-reduce; behind, its wait for a worker thread of its group."
 )
-TUNED_HEADS: Final = ("groups", "tried", "step ms", "95 % of the median", "× default", "cores busy", "behind ms")
 TUNED_NOTE: Final = (
     "All asynchronous. OMP_NUM_THREADS and GLOO_SOCKET_IFNAME are each set in a job of their own, so that × default "
     "compares two jobs and a few percent are noise; Gloo's threads are tried within the same job. Of each interface in "
     "a list a group gets a connection, an I/O thread and two worker threads. new_group has no option "
     "for Gloo's threads: tried are groups made with ProcessGroupGloo's own options."
 )
+CAPTION: Final = "Untraced, with its interval over the rounds."
 NCCL: Final = (
     ("NCCL_MIN_NCHANNELS, NCCL_MAX_NCHANNELS", "how many channels, thus blocks of the GPU, each communicator may use"),
     ("NCCL_NTHREADS", "threads of each of those blocks"),
@@ -68,13 +66,13 @@ def sheet(options: Any, measured: list[dict[str, Any]]) -> Sheet:
         verdicts = [_verdict(each, swept) for each in swept]
         where = f", {one['setup']['ranks']}" if len(base) > 1 else ""
         rows = tuple(_row(each, told) for each, told in zip(swept, verdicts, strict=True))
-        grids += [Grid(f"Groups at once{where}", HEADS, rows, NOTE), _reasons(swept, verdicts, where)]
+        grids += [Grid(f"Groups at once{where}", _heads(swept), rows, NOTE), _reasons(swept, verdicts, where)]
         words += [*_answers(swept, verdicts), *_modes_words(swept), *_tuned_words(found, where)]
         charts += _charts(swept, where)
         others = [job for job in jobs if job[0] is not one and job[0]["setup"]["ranks"] == one["setup"]["ranks"]]
         grids.append(_tuned(found, [job for job in others if job[0]["environment"] != options.environment], where))
     title = f"Many process groups at once: {counted(options.calls, 'all-reduce')} of {size(options.nbytes)} in each"
-    setup = (*measured[0]["setup"].items(), ("executions from", _evidence(measured)))
+    setup = (*merged([one for one, _ in base]), ("executions from", _evidence(measured)))
     return Sheet("groups", title, setup, tuple(words), (*grids, _not_run()), tuple(charts))
 
 
@@ -98,6 +96,11 @@ def points(one: dict[str, Any], nbytes: int, calls: int) -> list[Measured]:
     return found
 
 
+def _heads(swept: Sequence[Measured]) -> tuple[str, ...]:
+    measured = ("step ms", interval_head(each.spread for each in swept), "× fewest", "all groups", "cores busy")
+    return "groups", "at once", *measured, "ready, no core", "comm ms", "exec ms", "behind ms", "why"
+
+
 def _alike(each: Measured, swept: Sequence[Measured]) -> list[Measured]:
     return [other for other in swept if (other.shape, other.mode) == (each.shape, each.mode)]
 
@@ -114,7 +117,7 @@ def _row(each: Measured, told: Verdict) -> tuple[str, ...]:
     point, time = each.point, each.spread
     why = "-" if told.growth == 1 else told.cause.value  # 1: the fewest, beside themselves
     return (
-        *each.row, millis(time.median), f"{millis(time.low)} .. {millis(time.high)}", three_figures(told.growth),
+        *each.row, millis(time.median), ms_interval(time), three_figures(told.growth),
         rate(point.bytes_per_s), percent(point.cpu_ratio), "-" if point.ready is None else three_figures(point.ready),
         millis(each.comm_ns), millis(point.exec_ns), millis(point.behind_ns), why,
     )  # fmt: skip
@@ -183,7 +186,9 @@ def _tuned(found: Sequence[Measured], others: Sequence[tuple[dict[str, Any], lis
     tried += [(one["environment"], each) for one, its in others for each in its]
     tried.sort(key=lambda named: list(SHAPES).index(named[1].shape))
     rows = tuple(_tuned_row(what, each, defaults[each.shape, each.groups]) for what, each in tried)
-    return Grid(f"What can be tuned{where}", TUNED_HEADS, rows, TUNED_NOTE)
+    interval = interval_head(each.spread for _, each in tried)
+    heads = ("groups", "tried", "step ms", interval, "× default", "cores busy", "behind ms")
+    return Grid(f"What can be tuned{where}", heads, rows, TUNED_NOTE)
 
 
 def _most(defaults: dict[tuple[str, int], Measured], each: Measured) -> Measured:
@@ -193,9 +198,8 @@ def _most(defaults: dict[tuple[str, int], Measured], each: Measured) -> Measured
 
 def _tuned_row(what: str, each: Measured, default: Measured) -> tuple[str, ...]:
     time, times = each.spread, three_figures(each.spread.median / default.spread.median)
-    interval = f"{millis(time.low)} .. {millis(time.high)}"
-    point = each.point
-    return each.row[0], what, millis(time.median), interval, times, percent(point.cpu_ratio), millis(point.behind_ns)
+    rest = (times, percent(each.point.cpu_ratio), millis(each.point.behind_ns))
+    return each.row[0], what, millis(time.median), ms_interval(time), *rest
 
 
 def _not_run() -> Grid:
@@ -213,15 +217,20 @@ def _charts(swept: Sequence[Measured], where: str) -> list[Chart]:
         for name, curve in curves.items()
     )
     return [
-        Chart(f"Time of a step{where}", "groups at once", "ms", times, caption=NOTE),
+        Chart(
+            f"Time of a step{where}",
+            "groups at once",
+            "ms",
+            times,
+            caption="Untraced, with its interval over the rounds.",
+        ),
         Chart(f"All groups together{where}", "groups at once", "MB/s", sums),
         Chart(f"Cores busy{where}", "groups at once", "%", busy),
     ]
 
 
 def _times(name: str, curve: Sequence[Measured]) -> Line:
-    parts = (tuple(getattr(each.spread, part) / 1e6 for each in curve) for part in ("median", "low", "high"))
-    return Line(name, tuple(each.groups for each in curve), *parts)
+    return spread_line(name, [each.groups for each in curve], [each.spread for each in curve], 1e6)
 
 
 def _sums(name: str, curve: Sequence[Measured]) -> Line:

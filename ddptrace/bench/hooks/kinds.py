@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ddptrace.bench.strategies import bucketed, stock_ddp
+from ddptrace.bench.strategies import REDUCERS
 from ddptrace.bench.training import Trainee
 from ddptrace.bench.workloads import workload
 from ddptrace.errors import DdptraceError
@@ -36,7 +36,7 @@ def hooked(job: Job, name: str, work: str, reducer: str, cap_mb: float) -> Hooke
     if name == "quantization" and job.backend == "gloo":
         return Hooked(None, NCCL_ONLY)
     in_one = name == "none, one bucket" or (name == "PowerSGD" and needs_one_bucket(reducer, job.backend))
-    strategy = {"ddp": stock_ddp, "bucketed": bucketed}[reducer](WHOLE_MB if in_one else cap_mb)
+    strategy = REDUCERS[reducer](WHOLE_MB if in_one else cap_mb)
     trainee = Trainee(job, workload(work), strategy)
     try:
         register(trainee.model, name)

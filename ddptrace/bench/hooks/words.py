@@ -6,19 +6,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ddptrace.bench.cells import doubt, ratio_interval
 from ddptrace.bench.statistics import Spread
 from ddptrace.render.words import counted, millis, percent, size
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A hook as it was measured; only `name` and `note` where it was refused. `ratio`: of step times, to no hook.
-    `sent`: see `Sent`. `truth`: of a traced run. `error`: of the mean gradient, relative."""
+    """A hook as it was measured; only `name` and `note` where it was refused. `ratio`: of step times, to `beside`, no
+    hook in the same buckets. `sent`: see `Sent`. `truth`: of a traced run. `error`: of the mean gradient, relative."""
 
     name: str
     note: str
     time: Spread | None = None
     ratio: Spread | None = None
+    beside: str = "none"
     sent: Mapping[str, Any] | None = None
     truth: Mapping[str, Any] | None = None
     error: float | None = None
@@ -31,7 +33,7 @@ class Row:
 
     @property
     def interval(self) -> str:
-        return "" if self.ratio is None else f"{self.ratio.low:.2f} .. {self.ratio.high:.2f}"
+        return "" if self.ratio is None else ratio_interval(self.ratio, 2)
 
 
 def words(rows: Sequence[Row], ranks: int, coarse_ratio: float) -> list[str]:
@@ -55,20 +57,11 @@ def words(rows: Sequence[Row], ranks: int, coarse_ratio: float) -> list[str]:
 def _of(row: Row, none: Row) -> str:
     if row.ratio is None or row.error is None:
         return ""
-    low, high = row.ratio.low, row.ratio.high
-    one = low == high  # of a single round
-    verdict = (
-        "one round, which tells nothing of noise"
-        if one
-        else "shorter"
-        if high < 1
-        else "longer"
-        if low > 1
-        else "a difference is not beyond the noise"
-    )
+    verdict = doubt(row.ratio) or ("shorter" if row.ratio.high < 1 else "longer")
     bucket = f" ({row.note})" if row.note else ""
+    beside = "" if row.beside == none.name else " as without a hook, also in one bucket"
     return (
-        f"{row.name}{bucket}: {_fewer(row.nbytes, none.nbytes)}, a step {row.ratio.median:.2f} times as long "
+        f"{row.name}{bucket}: {_fewer(row.nbytes, none.nbytes)}, a step {row.ratio.median:.2f} times as long{beside} "
         f"({row.interval}: {verdict}), and a mean gradient that is off by {row.error:.1e} of its length."
     )
 

@@ -32,7 +32,9 @@ def measured(command: Sequence[str], environment: Mapping[str, str]) -> tuple[Co
     """Run a program to its end: its cost and what it printed. Raises DdptraceError where it fails."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
         before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-        with subprocess.Popen(command, stdout=out, stderr=errors, env=environment, text=True) as process:
+        with subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=out, stderr=errors, env=environment, text=True
+        ) as process:
             peak_nbytes = _watched(process)
         wall_s, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
         if process.returncode:
@@ -45,7 +47,14 @@ def measured(command: Sequence[str], environment: Mapping[str, str]) -> tuple[Co
 
 
 def _watched(process: subprocess.Popen[str]) -> int | None:
-    """Wait for its end; the highest sum of memory that was seen."""
+    """Wait for its end; the highest sum of memory that was seen. Whatever ends us meanwhile ends it."""
+    try:
+        return _peak_nbytes(process)
+    finally:
+        process.kill()
+
+
+def _peak_nbytes(process: subprocess.Popen[str]) -> int | None:
     most_resident, peak = 0, 0
     while process.poll() is None:
         tree = list(_tree(process.pid))

@@ -14,6 +14,8 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ddptrace.bench.rank import end_with_starter
+
 if TYPE_CHECKING:
     from ddptrace.analysis.tables import Population
 
@@ -73,4 +75,5 @@ def _folder(cache: str) -> Path | None:
 
 
 if __name__ == "__main__":
+    end_with_starter()
     main(*sys.argv[1:])

@@ -10,11 +10,13 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from ddptrace.bench.cells import COMM_HEADS, comm_cells, interval_head, spread_line
 from ddptrace.bench.no_sync.words import Way, words
+from ddptrace.bench.setup import merged, setup_of
 from ddptrace.bench.timing import Repeats, interleaved, ratio, spread
 from ddptrace.errors import DdptraceError
 from ddptrace.render.sheet import Chart, Grid, Line, Sheet
-from ddptrace.render.words import NOT_MEASURED, counted, millis, percent, size
+from ddptrace.render.words import NOT_MEASURED, counted, millis, size
 
 if TYPE_CHECKING:
     from ddptrace.bench.job import Job
@@ -54,22 +56,22 @@ def measure(job: Job, options: Options) -> dict[str, Any]:
     """By count: times of `block` micro-batches, held-out losses, what a traced update says. Collective."""
     from ddptrace.bench import traced
     from ddptrace.bench.no_sync.curve import MICRO_BATCH, Accumulating, Windows, curves, standard_library
-    from ddptrace.bench.setup import setup_of
-    from ddptrace.bench.strategies import bucketed, stock_ddp
+    from ddptrace.bench.strategies import REDUCERS
     from ddptrace.bench.workloads import nbytes
 
-    strategy = {"ddp": stock_ddp, "bucketed": bucketed}[options.reducer](CAP_MB)
+    strategy = REDUCERS[options.reducer](CAP_MB)
     windows, block = Windows(standard_library(), job.device), options.block
     learners = {str(count): Accumulating(job, strategy, windows, count) for count in options.counts}
     things = {name: _updates(learner, block) for name, learner in learners.items()}
     times = interleaved(job, things, options.repeats)
-    true = traced.of_each(job, {f"n-{name}": learner.update for name, learner in learners.items()})
+    true = traced.truths(traced.analyzed(job, {f"n-{name}": learner.update for name, learner in learners.items()}))
     every = max(1, options.micro_batches // (POINTS * block)) * block
-    losses = curves(job, strategy, windows, options.counts, options.micro_batches // every, every)
+    points = options.micro_batches // every
+    losses = curves(job, strategy, windows, options.counts, points, every)
     return {
         "setup": setup_of(job), "nbytes": nbytes(learners["1"].model), "ranks": job.ranks, "times_ns": times,
         "samples_a_time": block * MICRO_BATCH, "traced": true, "losses": losses,
-        "samples_a_point": every * MICRO_BATCH * job.ranks,
+        "samples_a_point": every * MICRO_BATCH * job.ranks, "micro_batches": points * every,
     }  # fmt: skip
 
 
@@ -84,9 +86,16 @@ def sheet(options: Options, measured: list[dict[str, Any]]) -> Sheet:
     for one in measured:
         ways, of_ranks = _ways(one), counted(one["ranks"], "rank")
         said += words(ways, one["samples_a_point"], one["ranks"])
-        grids.append(Grid(f"Micro-batches for each update, {of_ranks}", HEADS, tuple(map(_row, ways)), NOTE))
+        grids.append(Grid(f"Micro-batches for each update, {of_ranks}", _heads(ways), tuple(map(_row, ways)), NOTE))
         charts += _charts(ways, one["samples_a_point"], of_ranks)
-    return Sheet("no-sync", title, tuple(measured[0]["setup"].items()), tuple(said), tuple(grids), tuple(charts))
+    setup = (*merged(measured), ("trained on", _trained(options.micro_batches, measured[0]["micro_batches"])))
+    return Sheet("no-sync", title, setup, tuple(said), tuple(grids), tuple(charts))
+
+
+def _trained(asked: int, micro_batches: int) -> str:
+    """The curve's points lie where every n ends an update, equally far from each other."""
+    told = f"{counted(micro_batches, 'micro-batch', 'micro-batches')} a rank"
+    return told if asked == micro_batches else f"{told} of {asked:,} asked for, where every n ends an update"
 
 
 def _ways(one: dict[str, Any]) -> list[Way]:
@@ -101,10 +110,11 @@ def _ways(one: dict[str, Any]) -> list[Way]:
     ]  # fmt: skip
 
 
-HEADS: Final = (
-    "n", "ms a sample", "ratio to 1", "95 % of the median", "loss at the end", "comm ms", "hidden ms", "exposed ms",
-    "hidden", "exposed ms a micro-batch",
-)  # fmt: skip
+def _heads(ways: list[Way]) -> tuple[str, ...]:
+    interval = interval_head(way.ratio for way in ways)
+    return "n", "ms a sample", "ratio to 1", interval, "loss at the end", *COMM_HEADS, "exposed ms a micro-batch"
+
+
 NOTE: Final = (
     "ms a sample: of each rank, untraced, median over the rounds; n micro-batches of one size make an update. loss: "
     "mean cross-entropy in nats of text that was not trained on, after the same samples and with the same learning "
@@ -115,18 +125,14 @@ NOTE: Final = (
 def _row(way: Way) -> tuple[str, ...]:
     exposed = way.truth["exposed_ns"]
     against = ("1.00", NOT_MEASURED) if way.count == 1 else (f"{way.ratio.median:.2f}", way.interval)
-    parts = (millis(way.truth[part]) for part in ("comm_ns", "hidden_ns", "exposed_ns"))
     return (
-        str(way.count), millis(way.time.median), *against, f"{way.losses[-1]:.3f}", *parts,
-        percent(way.truth["overlap_ratio"]), millis(None if exposed is None else exposed / way.count),
+        str(way.count), millis(way.time.median), *against, f"{way.losses[-1]:.3f}", *comm_cells(way.truth),
+        millis(None if exposed is None else exposed / way.count),
     )  # fmt: skip
 
 
 def _charts(ways: list[Way], samples: int, of_ranks: str) -> tuple[Chart, Chart]:
-    names = tuple(str(way.count) for way in ways)
-    bars = Line("time of a sample", names, *(
-        tuple(getattr(way.time, part) / 1e6 for way in ways) for part in ("median", "low", "high")
-    ))  # fmt: skip
+    bars = spread_line("time of a sample", [str(way.count) for way in ways], [way.time for way in ways], 1e6)
     curves = tuple(
         Line(f"n = {way.count}", tuple(samples * at for at in range(len(way.losses))), way.losses) for way in ways
     )
@@ -134,5 +140,5 @@ def _charts(ways: list[Way], samples: int, of_ranks: str) -> tuple[Chart, Chart]
         Chart(f"Loss over samples, {of_ranks}", "samples of all ranks", "nats", curves,
               caption="Held-out text; the same samples in the same order and the same learning rate for every n."),
         Chart(f"Time of a sample, {of_ranks}", "micro-batches for each update", "ms", (bars,), "bars",
-              caption="Of each rank, median over the rounds and its 95 % interval."),
+              caption="Of each rank, median over the rounds and its interval."),
     )  # fmt: skip

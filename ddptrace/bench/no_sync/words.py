@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ddptrace.bench.cells import doubt, ratio_interval
 from ddptrace.bench.statistics import Spread
 from ddptrace.render.words import counted, duration, millis
 
@@ -23,7 +24,7 @@ class Way:
 
     @property
     def interval(self) -> str:
-        return f"{self.ratio.low:.2f} .. {self.ratio.high:.2f}"
+        return ratio_interval(self.ratio, 2)
 
 
 def words(ways: Sequence[Way], samples: int, ranks: int) -> list[str]:
@@ -46,32 +47,34 @@ def _won(others: Sequence[Way]) -> str:
 
 
 def _doubt(way: Way) -> str:
-    if way.ratio.low == way.ratio.high:  # of a single round
-        return ", one round, which tells nothing of noise"
-    if way.ratio.low > 1:
-        return ", so it costs more"
-    return "" if way.ratio.high < 1 else ", not beyond the noise"
+    found = doubt(way.ratio) or ("so it costs more" if way.ratio.low > 1 else "")
+    return f", {found}" if found else ""
 
 
 def _weighed(first: Way, way: Way, samples: int, ranks: int) -> str:
-    """Time to the same loss."""
+    """Time to the same loss, which the curve of n = 1 reached somewhere between two of its points."""
     loss, points = way.losses[-1], len(way.losses) - 1
     at = next((at for at, of_first in enumerate(first.losses) if of_first <= loss), None)
     if at is None:
-        return f"n = 1 never got as low as {loss:.3f}: here fewer updates cost no loss."
-    each = samples / ranks  # a rank's samples from point to point
-    mine, firsts = points * each * way.time.median, at * each * first.time.median
+        return f"n = 1 was at no point as low as {loss:.3f}: in these trainings fewer updates cost no loss."
+    before, each = max(0, at - 1), samples / ranks  # a rank's samples from point to point
+    earliest, latest = (duration(point * each * first.time.median) for point in (before, at))
+    mine = duration(points * each * way.time.median)
     return (
-        f"n = 1 was at {loss:.3f} nats or lower after {at * samples:,} samples: {duration(firsts)} at its time of a "
-        f"sample, where n = {way.count} takes {duration(mine)}; {_verdict(at / points, way)}. A "
+        f"n = 1 came down to {loss:.3f} nats between {before * samples:,} and {at * samples:,} samples, {earliest} to "
+        f"{latest} at its time of a sample, where n = {way.count} takes {mine}; "
+        f"{_verdict(before / points, at / points, way)}. One training of each tells nothing of other seeds, and a "
         "higher learning rate for larger n was not tried."
     )
 
 
-def _verdict(share: float, way: Way) -> str:
-    """`share`: of `way`'s samples that n = 1 needs for the same loss; of `way`'s time it needs share ÷ ratio."""
-    if way.ratio.low == way.ratio.high:
+def _verdict(least: float, most: float, way: Way) -> str:
+    """`least`, `most`: the share of `way`'s samples that n = 1 needs for the same loss lies between them; of `way`'s
+    time it needs share ÷ ratio. A verdict holds for both and for the whole interval of the ratio."""
+    if way.ratio.count == 1:
         return "more rounds would tell which is less"
-    if share < way.ratio.low:
+    if most < way.ratio.low:
         return "synchronising less often loses more than it wins"
-    return "it wins more than it loses" if share > way.ratio.high else "which is less is not beyond the noise"
+    if least > way.ratio.high:
+        return "it wins more than it loses"
+    return "which is less is not to be told from the curve's points and beyond the noise"

@@ -18,8 +18,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-import ddptrace
 from ddptrace.bench.job import Job
+from ddptrace.bench.traced import recording
 from ddptrace.record import Recorder
 from ddptrace.render.sheet import Grid
 from ddptrace.render.words import duration
@@ -116,7 +116,7 @@ def _difference(job: Job, measured: Callable[[], float]) -> float:
         if job.rank == 0:
             plain.append(measured())
         job.meet()
-        with ddptrace.trace(job.folder / "runs" / "costs", overwrite=True):
+        with recording(job.folder / "runs" / "costs"):
             if job.rank == 0:
                 traced.append(measured())
             job.meet()

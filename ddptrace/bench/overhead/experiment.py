@@ -11,14 +11,15 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from ddptrace.bench.asked import known, only_one
+from ddptrace.bench.cells import interval_head, ratio_interval, spread_line
 from ddptrace.bench.overhead.costs import Costs, costs
+from ddptrace.bench.setup import merged, setup_of
 from ddptrace.bench.statistics import Spread
 from ddptrace.bench.timing import Repeats, interleaved, ratio, spread
-from ddptrace.bench.training import only_one
 from ddptrace.bench.workloads import workload
-from ddptrace.errors import DdptraceError
-from ddptrace.render.sheet import Chart, Grid, Line, Sheet
-from ddptrace.render.words import millis
+from ddptrace.render.sheet import Chart, Grid, Sheet
+from ddptrace.render.words import counted, millis
 
 if TYPE_CHECKING:
     from ddptrace.bench.job import Job
@@ -52,14 +53,11 @@ class Options:
     def __post_init__(self) -> None:
         only_one(self.ranks)
         workload(self.workload)
-        unknown = [mode for mode in self.modes if mode not in MODES]
-        if unknown:
-            raise DdptraceError(f"no mode is called {unknown[0]!r}; there are: {', '.join(MODES)}")
+        known("mode", self.modes, MODES)
 
 
 def measure(job: Job, options: Options) -> dict[str, Any]:
     """Times by mode and round, and what single hooks cost. Collective."""
-    from ddptrace.bench.setup import setup_of
 
     modes = tuple(dict.fromkeys((OFF, *options.modes)))
     times = interleaved(job, _steps(job, options.workload, modes), options.repeats, _around(job, options.repeats))
@@ -95,16 +93,16 @@ def _counted(step: Callable[[], None]) -> None:
 def _around(job: Job, repeats: Repeats) -> Callable[[str, int], AbstractContextManager[object]]:
     import torch
 
-    import ddptrace
+    from ddptrace.bench.traced import recording
 
     window = torch.profiler.schedule(wait=0, warmup=1, active=repeats.warmup + repeats.steps, repeat=1)
 
     def around(mode: str, round_: int) -> AbstractContextManager[object]:
         run = job.folder / "runs" / f"{mode}-{round_}"
         if mode == ON:
-            return ddptrace.trace(run, overwrite=True)
+            return recording(run)
         if mode == "profiled":
-            return ddptrace.trace(run, profile=window, overwrite=True)
+            return recording(run, window)
         if mode == "torch.profiler":
             return torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
         return nullcontext()
@@ -118,22 +116,22 @@ def sheet(options: Options, measured: list[dict[str, Any]]) -> Sheet:
     ratios = {mode: ratio(times[mode], times[OFF]) for mode in times if mode != OFF}
     untraced = spread(times[OFF])
     rounds = f"{len(times[OFF])} rounds of {options.repeats.steps} steps of {millis(untraced.median)} ms"
-    setup = (*one["setup"].items(), ("measured", rounds))
+    setup = (*merged(measured), ("measured", rounds))
+    heads = ("mode", "step ratio to off", interval_head(ratios.values()), "single rounds, 5..95 %", "what it is")
     grids = (
-        Grid("Step time against untraced", HEADS, tuple(_row(mode, found) for mode, found in ratios.items()), NOTE),
+        Grid("Step time against untraced", heads, tuple(_row(mode, found) for mode, found in ratios.items()), NOTE),
         costs.grid(),
     )
     title = f"What tracing costs: {options.workload}, stock DDP, {CAP_MB} MiB buckets"
     return Sheet("overhead", title, setup, (*_words(ratios), costs.words()), grids, (_chart(ratios),))
 
 
-HEADS: Final = ("mode", "step ratio to off", "95 % of the median", "single rounds, 5..95 %", "what it is")
 NOTE: Final = "The ratio of the medians within a round, and its median over the rounds."
 
 
 def _row(mode: str, found: Spread) -> tuple[str, ...]:
-    interval, single = f"{found.low:.4f} .. {found.high:.4f}", f"{found.q05:.4f} .. {found.q95:.4f}"
-    return mode, f"{found.median:.4f}", interval, single, MODES[mode]
+    single = f"{found.q05:.4f} .. {found.q95:.4f}"
+    return mode, f"{found.median:.4f}", ratio_interval(found, 4), single, MODES[mode]
 
 
 def _words(ratios: dict[str, Spread]) -> list[str]:
@@ -141,13 +139,13 @@ def _words(ratios: dict[str, Spread]) -> list[str]:
         return []
     on, null = ratios[ON], ratios[NULL]
     off = max(abs(null.low - 1), abs(null.high - 1))
-    told = f"Always-on tracing makes a step {on.median:.4f} times as long, at most {on.high:.4f} (95 %)."
-    noise = f"The null control reaches {100 * off:.2f} % from 1 ({null.low:.4f} .. {null.high:.4f})"
+    sure = interval_head([on], "95 %", f"the most of {counted(on.count, 'round')}")
+    told = f"Always-on tracing makes a step {on.median:.4f} times as long, at most {on.high:.4f} ({sure})."
+    noise = f"The null control reaches {100 * off:.2f} % from 1 ({ratio_interval(null, 4)})"
     enough = "." if off <= 0.005 else ": half a percent cannot be told; measure more rounds, or on a quieter machine."
     return [told, noise + enough]
 
 
 def _chart(ratios: dict[str, Spread]) -> Chart:
-    modes = tuple(ratios)
-    bars = Line("ratio", modes, *(tuple(getattr(ratios[m], part) for m in modes) for part in ("median", "low", "high")))
-    return Chart("Step ratio to untraced", "", "ratio", (bars,), kind="bars", caption=NOTE)
+    bars = spread_line("ratio", list(ratios), list(ratios.values()))
+    return Chart("Step ratio to untraced", "", "ratio", (bars,), kind="bars", caption="1 is as long as untraced.")

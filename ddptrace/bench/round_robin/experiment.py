@@ -14,16 +14,25 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from ddptrace.bench.cells import (
+    COMM_HEADS,
+    STEP_CAPTION,
+    comm_cells,
+    interval_head,
+    ms_interval,
+    ratio_interval,
+    step_lines,
+)
 from ddptrace.bench.round_robin.words import Turn, words
+from ddptrace.bench.setup import merged, setup_of
 from ddptrace.bench.timing import Repeats, interleaved, ratio, spread
 from ddptrace.bench.workloads import nbytes, workload
 from ddptrace.errors import DdptraceError
-from ddptrace.render.sheet import Chart, Grid, Line, Sheet
-from ddptrace.render.words import NOT_MEASURED, millis, percent, size
+from ddptrace.render.sheet import Chart, Grid, Sheet
+from ddptrace.render.words import NOT_MEASURED, millis, size
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
+    from ddptrace.analysis.tables import Result
     from ddptrace.bench.job import Job
     from ddptrace.bench.training import Strategy
 
@@ -52,20 +61,18 @@ def measure(job: Job, options: Options) -> dict[str, Any]:
     """Times by number of groups and round, one group under a second name beside them, and what a traced run of each
     says. Collective."""
     from ddptrace.bench import traced
-    from ddptrace.bench.setup import setup_of
     from ddptrace.bench.training import Trainee
 
     work = workload(options.workload)
     trainees = {name: Trainee(job, work, _in_turn(count, options.cap_mb)) for name, count in counts(options).items()}
     times = interleaved(job, {name: trainee.step for name, trainee in trainees.items()}, options.repeats)
-    runs = {f"{count}-groups-{job.ranks}-ranks": trainees[str(count)] for count in options.groups}
-    true = traced.of_each(job, {run: trainee.step for run, trainee in runs.items()})
+    steps = {str(count): trainees[str(count)].step for count in options.groups}
+    results = traced.analyzed(job, steps, lambda count: f"{count}-groups-{job.ranks}-ranks")
     model: Any = trainees[REFERENCE].model
     return {
         "setup": setup_of(job), "ranks": job.ranks, "nbytes": nbytes(model), "times_ns": times,
         "buckets": len(model.reducer.layout.buckets),
-        "traced": {run.split("-")[0]: found for run, found in true.items()},
-        "at_once": {run.split("-")[0]: _at_once(job.folder / "runs" / run) for run in true},
+        "traced": traced.truths(results), "at_once": {count: _at_once(result) for count, result in results.items()},
     }  # fmt: skip
 
 
@@ -83,11 +90,8 @@ def _in_turn(count: int, cap_mb: float) -> Strategy:
     return bucketed(cap_mb, process_group=[dist.new_group() for _ in range(count)])
 
 
-def _at_once(run: Path) -> float | None:
+def _at_once(result: Result) -> float | None:
     """How many collectives ran at once, mean over the time in which any did; None without one."""
-    import ddptrace
-
-    result = ddptrace.analyze(run)
     profiled = {(step.rank, step.step): step.comm_ns for step in result.steps if step.profiled and step.comm_ns}
     of_each = [row.comm_ns for row in result.collectives if (row.rank, row.step) in profiled and row.comm_ns]
     return sum(of_each) / sum(profiled.values()) if profiled else None
@@ -98,7 +102,6 @@ def sheet(options: Options, measured: list[dict[str, Any]]) -> Sheet:
     first = measured[0]
     title = f"Process groups in turn: {options.workload}, {size(first['nbytes'])} of gradients"
     title += f" in {first['buckets']} buckets"
-    setup = first["setup"] | {"ranks": ", ".join(job["setup"]["ranks"] for job in measured)}
     turns = [(job, _turns(options, job)) for job in measured]
     said = [
         sentence
@@ -106,9 +109,9 @@ def sheet(options: Options, measured: list[dict[str, Any]]) -> Sheet:
         for sentence in words(job["ranks"], job["setup"]["backend"], job["buckets"], of_job)
     ]
     grids = tuple(
-        Grid(f"Groups, {job['setup']['ranks']}", HEADS, tuple(map(_row, found)), NOTE) for job, found in turns
+        Grid(f"Groups, {job['setup']['ranks']}", _heads(found), tuple(map(_row, found)), NOTE) for job, found in turns
     )
-    return Sheet("round-robin", title, tuple(setup.items()), tuple(said), grids, tuple(_chart(*turn) for turn in turns))
+    return Sheet("round-robin", title, merged(measured), tuple(said), grids, tuple(_chart(*turn) for turn in turns))
 
 
 def _turns(options: Options, job: dict[str, Any]) -> list[Turn]:
@@ -121,10 +124,12 @@ def _turns(options: Options, job: dict[str, Any]) -> list[Turn]:
     ]  # fmt: skip
 
 
-HEADS: Final = (
-    "groups", "step ms", "95 % of the median", "÷ 1 group", "95 % of the ratio", "comm ms", "hidden ms", "exposed ms",
-    "hidden", "at once",
-)  # fmt: skip
+def _heads(turns: list[Turn]) -> tuple[str, ...]:
+    times, ratios = [turn.time for turn in turns], [turn.ratio for turn in turns]
+    of_ratio = interval_head(ratios, "95 % of the ratio", "range of the ratio")
+    return "groups", "step ms", interval_head(times), "÷ 1 group", of_ratio, *COMM_HEADS, "at once"
+
+
 NOTE: Final = (
     f"step: median over the rounds, untraced. ÷ 1 group: of the same round; “{CONTROL}” is one group under a second "
     "name, so its ratio is what noise alone does. comm, hidden and exposed: the typical step of a traced run; comm is "
@@ -133,28 +138,14 @@ NOTE: Final = (
 
 
 def _row(turn: Turn) -> tuple[str, ...]:
-    time, ratio_, true = turn.time, turn.ratio, turn.truth
-    parts = [NOT_MEASURED] * 4
-    if true is not None:
-        parts = [
-            *(millis(true[part]) for part in ("comm_ns", "hidden_ns", "exposed_ns")),
-            percent(true["overlap_ratio"]),
-        ]
-    ratios = (f"{ratio_.median:.3f}", f"{ratio_.low:.3f} .. {ratio_.high:.3f}")
+    ratios = (f"{turn.ratio.median:.3f}", ratio_interval(turn.ratio))
     if turn.name == REFERENCE:
         ratios = ("1", NOT_MEASURED)
-    interval = f"{millis(time.low)} .. {millis(time.high)}"
     at_once = NOT_MEASURED if turn.at_once is None else f"{turn.at_once:.2f}"
-    return turn.name, millis(time.median), interval, *ratios, *parts, at_once
+    return turn.name, millis(turn.time.median), ms_interval(turn.time), *ratios, *comm_cells(turn.truth), at_once
 
 
 def _chart(job: dict[str, Any], turns: list[Turn]) -> Chart:
-    x = tuple(turn.name for turn in turns)
-    times = (tuple(getattr(turn.time, part) / 1e6 for turn in turns) for part in ("median", "low", "high"))
-    exposed = tuple(_ms(None if turn.truth is None else turn.truth["exposed_ns"]) for turn in turns)
-    lines = (Line("step", x, *times), Line("exposed communication", x, exposed))
-    return Chart(f"Step time over groups, {job['setup']['ranks']}", "groups", "ms", lines, "bars", caption=NOTE)
-
-
-def _ms(ns: int | None) -> float | None:
-    return None if ns is None else ns / 1e6
+    lines = step_lines([turn.name for turn in turns], [turn.time for turn in turns], [turn.truth for turn in turns])
+    title = f"Step time over groups, {job['setup']['ranks']}"
+    return Chart(title, "groups", "ms", lines, "bars", caption=STEP_CAPTION)

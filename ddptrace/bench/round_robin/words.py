@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from ddptrace.bench.cells import ratio_interval
 from ddptrace.bench.statistics import Spread
 from ddptrace.render.words import counted, millis
 
@@ -53,13 +54,13 @@ def _found(several: Sequence[Turn], verdicts: Mapping[str, Verdict], control: Tu
     """Each ratio with its interval."""
     parts = []
     for turn in several:
-        interval = f"({turn.ratio.low:.3f} .. {turn.ratio.high:.3f})"
+        interval = f"({ratio_interval(turn.ratio)})"
         said = {"same": ", no difference beyond the noise", "faster": ": faster", "slower": ": slower"}
         parts.append(
             f"with {turn.groups} groups a step takes {turn.ratio.median:.3f} times {interval} as long as with 1"
             + said[verdicts[turn.name]]
         )
-    noise = f"the same group measured twice gives {control.ratio.low:.3f} .. {control.ratio.high:.3f}"
+    noise = f"the same group measured twice gives {ratio_interval(control.ratio)}"
     return "; ".join([*parts, noise])
 
 

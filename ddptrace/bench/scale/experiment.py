@@ -11,7 +11,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from ddptrace.bench.cells import COMM_HEADS, chart_ms, comm_cells, interval_head, ms_interval
 from ddptrace.bench.scale.points import Point, points_of, words
+from ddptrace.bench.setup import merged, setup_of
 from ddptrace.bench.timing import Repeats, interleaved
 from ddptrace.bench.workloads import nbytes, workload
 from ddptrace.engine import cores
@@ -42,7 +44,6 @@ def measure(job: Job, options: Options) -> dict[str, Any]:
     """Times by strategy and round, what a traced run of each says, and whether each rank has cores of its own.
     Collective."""
     from ddptrace.bench import traced
-    from ddptrace.bench.setup import setup_of
     from ddptrace.bench.strategies import bucketed, stock_ddp
     from ddptrace.bench.training import Trainee
 
@@ -51,11 +52,11 @@ def measure(job: Job, options: Options) -> dict[str, Any]:
     trainees = {strategy.name: Trainee(job, work, strategy) for strategy in both}
     steps = {name: trainee.step for name, trainee in trainees.items()}
     times = interleaved(job, steps, options.repeats)
-    true = traced.of_each(job, {f"{name}-{job.ranks}-workers": step for name, step in steps.items()})
+    results = traced.analyzed(job, steps, lambda name: f"{name}-{job.ranks}-workers")
     return {
         "setup": setup_of(job), "workers": job.ranks, "batch_size": work.batch_size,
         "nbytes": nbytes(trainees["ddp"].model), "threads_per_core": _threads_per_core(job), "times_ns": times,
-        "traced": {name: true.get(f"{name}-{job.ranks}-workers") for name in steps},
+        "traced": traced.truths(results),
     }  # fmt: skip
 
 
@@ -72,20 +73,17 @@ def _threads_per_core(job: Job) -> float | None:
 def sheet(options: Options, measured: list[dict[str, Any]]) -> Sheet:
     """One row for each strategy and number of workers."""
     points = {name: points_of(measured, name) for name in STRATEGIES}
-    batch, most = measured[0]["batch_size"], max(measured, key=lambda job: int(job["workers"]))
+    batch, times = measured[0]["batch_size"], [point.time for of_one in points.values() for point in of_one]
     title = f"Weak scaling: {options.workload}, {size(measured[0]['nbytes'])} of gradients, {batch} samples a worker"
     rows = tuple(_row(name, point) for name in STRATEGIES for point in points[name])
-    grid = Grid("Workers", HEADS, rows, NOTE)
-    return Sheet("scale", title, tuple(most["setup"].items()), words(points), (grid,), _charts(points))
+    heads = ("reducer", "workers", "step ms", interval_head(times), "samples/s", "efficiency", "its range", *COMM_HEADS)
+    grid = Grid("Workers", heads, rows, NOTE)
+    return Sheet("scale", title, merged(measured), words(points), (grid,), _charts(points))
 
 
-HEADS: Final = (
-    "reducer", "workers", "step ms", "95 % of the median", "samples/s", "efficiency", "its range", "comm ms",
-    "hidden ms", "exposed ms", "hidden",
-)  # fmt: skip
 NOTE: Final = (
     "step: median over the rounds, untraced, of the slowest worker. efficiency: step time of 1 worker ÷ that of n; its "
-    "range: from the ends of both 95 % intervals. The numbers of workers were measured one after another: what else "
+    "range: from the ends of both intervals. The numbers of workers were measured one after another: what else "
     "the machine did meanwhile is in the efficiency. comm, hidden and exposed: the typical step of a traced run."
 )
 
@@ -97,11 +95,9 @@ RATES: Final = (
 def _row(name: str, point: Point) -> tuple[str, ...]:
     time, true = point.time, point.truth
     least, efficiency, most = point.efficiency or (None, None, None)
-    parts = (millis(true[part]) for part in ("comm_ns", "hidden_ns", "exposed_ns"))
     return (
-        name, str(point.workers), millis(time.median), f"{millis(time.low)} .. {millis(time.high)}",
-        three_figures(point.samples_per_s), percent(efficiency), f"{percent(least)} .. {percent(most)}", *parts,
-        percent(true["overlap_ratio"]),
+        name, str(point.workers), millis(time.median), ms_interval(time), three_figures(point.samples_per_s),
+        percent(efficiency), f"{percent(least)} .. {percent(most)}", *comm_cells(true),
     )  # fmt: skip
 
 
@@ -123,8 +119,8 @@ def _charts(points: dict[str, list[Point]]) -> tuple[Chart, ...]:
 def _parts(name: str, points: list[Point]) -> Chart:
     """What a traced step is made of, by workers."""
     x = tuple(str(point.workers) for point in points)
-    rest = tuple(_ms(_without(point.truth["window_ns"], point.truth["exposed_ns"])) for point in points)
-    exposed = tuple(_ms(point.truth["exposed_ns"]) for point in points)
+    rest = tuple(chart_ms(_without(point.truth["window_ns"], point.truth["exposed_ns"])) for point in points)
+    exposed = tuple(chart_ms(point.truth["exposed_ns"]) for point in points)
     lines = (Line("all else", x, rest), Line("exposed communication", x, exposed))
     caption = "The typical step of a traced run. All else: computation, what is copied, and idle time."
     return Chart(f"What a step is made of: {name}", "workers", "ms", lines, "stack", caption=caption)
@@ -136,7 +132,3 @@ def _without(window_ns: int | None, exposed_ns: int | None) -> int | None:
 
 def _workers(points: list[Point]) -> tuple[int, ...]:
     return tuple(point.workers for point in points)
-
-
-def _ms(ns: int | None) -> float | None:
-    return None if ns is None else ns / 1e6

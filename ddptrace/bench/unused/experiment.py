@@ -12,11 +12,13 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from ddptrace.bench.cells import COMM_HEADS, comm_cells, interval_head, spread_line
+from ddptrace.bench.setup import merged, setup_of
 from ddptrace.bench.timing import Repeats, interleaved, ratio, spread
 from ddptrace.bench.unused.words import Case, words
 from ddptrace.bench.workloads import nbytes, workload
-from ddptrace.render.sheet import Chart, Grid, Line, Sheet
-from ddptrace.render.words import NOT_MEASURED, counted, duration, millis, percent, size
+from ddptrace.render.sheet import Chart, Grid, Sheet
+from ddptrace.render.words import NOT_MEASURED, counted, duration, millis, size
 
 if TYPE_CHECKING:
     from ddptrace.bench.job import Job
@@ -42,7 +44,6 @@ class Options:
 def measure(job: Job, options: Options) -> dict[str, Any]:
     """Times by reducer, case and round, what a traced run of each says, and a stopwatch around the walk. Collective."""
     from ddptrace.bench import traced
-    from ddptrace.bench.setup import setup_of
     from ddptrace.bench.unused.facts import facts
     from ddptrace.bench.unused.model import Leaving
 
@@ -58,15 +59,14 @@ def measure(job: Job, options: Options) -> dict[str, Any]:
         ways = ((OFF, off.step), (ON, on.step), (LEFT_OUT, on.step_without_one))
         steps |= {f"{reducer}: {case}": step for case, step in ways}
     times = interleaved(job, steps, options.repeats)
-    true = traced.of_each(job, {_run(name): step for name, step in steps.items()})
+    results = traced.analyzed(job, steps, _run)
     walks = {reducer: _walk(models[reducer, False], models[reducer, True]) for reducer in REDUCERS}
     one = models["ddp", False].trainee.model
     count = len(list(one.parameters()))
-    seen = {name: asdict(facts(job.folder / "runs" / _run(name), count)) for name in steps} if job.rank == 0 else {}
     return {
         "setup": setup_of(job), "nbytes": nbytes(one), "parameters": count, "layers": len(models["ddp", False].layers),
-        "ranks": job.ranks, "times_ns": times, "traced": {name: true.get(_run(name)) for name in steps},
-        "walks_ns": walks, "facts": seen,
+        "ranks": job.ranks, "times_ns": times, "walks_ns": walks, "traced": traced.truths(results),
+        "facts": {name: asdict(facts(result, count)) for name, result in results.items()},
     }  # fmt: skip
 
 
@@ -88,9 +88,9 @@ def sheet(options: Options, measured: list[dict[str, Any]]) -> Sheet:
     for one in measured:
         cases, of_ranks = _cases(one), counted(one["ranks"], "rank")
         said += words(cases, one["ranks"], one["layers"])
-        grids.append(Grid(f"Cases, {of_ranks}", HEADS, tuple(map(_row, cases)), NOTE))
+        grids.append(Grid(f"Cases, {of_ranks}", _heads(cases), tuple(map(_row, cases)), NOTE))
         charts.append(_chart(cases, of_ranks))
-    setup = (*measured[0]["setup"].items(), ("buckets", f"{options.cap_mb:g} MiB"))
+    setup = (*merged(measured), ("buckets", f"{options.cap_mb:g} MiB"))
     return Sheet("unused", title, setup, tuple(said), tuple(grids), tuple(charts))
 
 
@@ -107,10 +107,12 @@ def _cases(one: dict[str, Any]) -> list[Case]:
     ]  # fmt: skip
 
 
-HEADS: Final = (
-    "reducer", "find_unused_parameters", "step ms", "ratio to off", "95 % of the median", "walk", "bitmap",
-    "buckets", "comm ms", "hidden ms", "exposed ms", "hidden",
-)  # fmt: skip
+def _heads(cases: list[Case]) -> tuple[str, ...]:
+    interval = interval_head(case.ratio for case in cases)
+    measured = ("step ms", "ratio to off", interval, "walk", "bitmap", "buckets", *COMM_HEADS)
+    return "reducer", "find_unused_parameters", *measured
+
+
 NOTE: Final = (
     "step: median over the rounds, untraced; ratio: of medians within a round. walk: of the host through the graph, by "
     "a stopwatch of its own, the best of several. bitmap: its all-reduce in a traced step, from begin to end. buckets, "
@@ -120,21 +122,17 @@ NOTE: Final = (
 
 def _row(case: Case) -> tuple[str, ...]:
     against = ("1.00", NOT_MEASURED) if case.name == OFF else (f"{case.ratio.median:.3f}", case.interval)
-    parts = (millis(case.truth[part]) for part in ("comm_ns", "hidden_ns", "exposed_ns"))
     return (
         case.reducer, case.name, millis(case.time.median), *against, duration(case.walk_ns),
-        duration(case.facts["bitmap_ns"]), str(len(case.facts["buckets"])), *parts,
-        percent(case.truth["overlap_ratio"]),
+        duration(case.facts["bitmap_ns"]), str(len(case.facts["buckets"])), *comm_cells(case.truth),
     )  # fmt: skip
 
 
 def _chart(cases: list[Case], of_ranks: str) -> Chart:
     lines = tuple(
-        Line(
-            reducer, (ON, LEFT_OUT),
-            *(tuple(getattr(case.ratio, part) for case in cases if case.reducer == reducer and case.name != OFF)
-              for part in ("median", "low", "high")),
+        spread_line(
+            reducer, (ON, LEFT_OUT), [case.ratio for case in cases if case.reducer == reducer and case.name != OFF]
         )
         for reducer in REDUCERS
-    )  # fmt: skip
+    )
     return Chart(f"Step time against off, {of_ranks}", "find_unused_parameters", "ratio", lines, "bars")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import dataclass
-from pathlib import Path
+
+from ddptrace.analysis.tables import Result
 
 ENTRY_NBYTES = 4
 """Of a bitmap: both reducers send an int32 for each parameter."""
@@ -20,11 +21,8 @@ class Facts:
     buckets: tuple[tuple[str, ...], ...]
 
 
-def facts(run: Path, parameters: int) -> Facts:
-    """Needs no process group. `parameters`: how many the model has."""
-    import ddptrace
-
-    result = ddptrace.analyze(run)
+def facts(result: Result, parameters: int) -> Facts:
+    """`parameters`: how many the model has."""
     profiled = {(row.rank, row.step) for row in result.steps if row.profiled}
     bitmaps = [
         row

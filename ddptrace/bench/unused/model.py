@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ddptrace.bench.strategies import bucketed, stock_ddp
+from ddptrace.bench.strategies import REDUCERS
 from ddptrace.bench.training import Trainee
 from ddptrace.errors import DdptraceError
 from ddptrace.reducer.unused import parameters_reached
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from ddptrace.bench.job import Job
     from ddptrace.bench.training import Workload
 
-REDUCERS: Final = {"ddp": stock_ddp, "bucketed": bucketed}
 WALKS: Final = 20
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ddptrace.bench.cells import doubt, ratio_interval
 from ddptrace.bench.statistics import Spread
 from ddptrace.render.words import counted, duration, percent
 
@@ -25,7 +26,7 @@ class Case:
 
     @property
     def interval(self) -> str:
-        return f"{self.ratio.low:.3f} .. {self.ratio.high:.3f}"
+        return ratio_interval(self.ratio)
 
 
 def words(cases: Sequence[Case], ranks: int, layers: int) -> list[str]:
@@ -43,9 +44,8 @@ def words(cases: Sequence[Case], ranks: int, layers: int) -> list[str]:
 
 
 def _doubt(ratio: Spread) -> str:
-    if ratio.low == ratio.high:  # of a single round
-        return ", one round, which tells nothing of noise"
-    return ", not beyond the noise" if ratio.low <= 1 <= ratio.high else ""
+    found = doubt(ratio)
+    return f", {found}" if found else ""
 
 
 def _made_of(off: Case, on: Case, left_out: Case) -> str:

@@ -14,11 +14,9 @@ from ddptrace.load.foreign.calls import Found
 from ddptrace.load.foreign.trace import DDP_COPY, DDP_MARKS, Trace
 from ddptrace.load.kineto.events import Ints
 from ddptrace.load.nesting import NOTHING, innermost_around
+from ddptrace.load.origins import NO_GRADIENT
 from ddptrace.load.tables import Call, Intervals, Reducer
-from ddptrace.schema import Evidence
-
-NO_GRADIENT: Final = ("int", "uint", "bool")
-"""DDP reduces these too: its map of the parameters that were used."""
+from ddptrace.schema import Evidence, Origin
 
 REDUCER: Final = 0
 
@@ -116,6 +114,8 @@ def reducers_of(calls: Sequence[Call]) -> tuple[Reducer, ...]:
 
 
 def _marked(call: Call) -> Call:
-    if call.op != "all_reduce" or call.dtype.startswith(NO_GRADIENT):
+    if call.op != "all_reduce":
         return call
-    return dataclasses.replace(call, is_native=True, reducer=REDUCER)
+    if call.dtype.startswith(NO_GRADIENT):
+        return dataclasses.replace(call, origin=Origin.UNUSED_PARAMETERS.word)
+    return dataclasses.replace(call, is_native=True, reducer=REDUCER, origin=Origin.GRADIENTS.word)

@@ -1,0 +1,48 @@
+"""What is not there on purpose: records that were let go, steps that were not recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ddptrace.analysis.facts import KeptFacts, RankFacts
+from ddptrace.analysis.wording import ms, named
+from ddptrace.load.tables import Finding
+
+
+def kept_findings(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
+    yield from _let_go([rank for rank in ranks if rank.kept.let_go])
+    yield from _sampled([rank for rank in ranks if rank.kept.sampled])
+
+
+def _let_go(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
+    if not ranks:
+        return
+    of = "; ".join(f"of rank {rank.rank}'s {_steps(rank.kept)}" for rank in ranks[:2]) + " …" * (len(ranks) > 2)
+    yield Finding("records-let-go", "info", named("rank", [rank.rank for rank in ranks]), (
+        f"The oldest records were let go, to stay within what ddptrace.Keep allows a rank: {of}. Give"
+        " keep=ddptrace.Keep(nbytes=...) more to see further back."
+    ))  # fmt: skip
+
+
+def _steps(kept: KeptFacts) -> str:
+    if kept.last_step is None:
+        return f"records {kept.let_go} are gone"
+    since = "none is whole" if kept.since is None else f"those from step {kept.since} on are here"
+    others = kept.whole - (0 if kept.since is None else kept.last_step + 1 - kept.since)
+    return f"{kept.last_step + 1} steps {since}" + (f", and {others} before" if others > 0 and not kept.sampled else "")
+
+
+def _sampled(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
+    if not ranks:
+        return
+    first, kept = ranks[0].rank, ranks[0].kept
+    yield Finding("steps-not-recorded", "info", named("rank", [rank.rank for rank in ranks]), (
+        f"Not every step was recorded, as ddptrace.Keep(every=...) has it: of rank {first}'s steps {kept.whole} were,"
+        f" and {kept.partial} left only when they began and ended{_lengths(kept)}."
+    ))  # fmt: skip
+
+
+def _lengths(kept: KeptFacts) -> str:
+    if kept.whole_ns is None or kept.partial_ns is None:
+        return ""
+    return f" (median length: {ms(kept.whole_ns)} recorded, {ms(kept.partial_ns)} not)"

@@ -1,0 +1,64 @@
+"""Bytes of remote calls per step of their caller, by pair of workers and kind of call."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence, Set
+from dataclasses import dataclass
+
+from ddptrace.analysis.tables import RpcRow
+
+BYTES = ("nbytes_out", "nbytes_back", "gradient_nbytes_out", "gradient_nbytes_back")
+
+RankStep = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class RpcDigest:
+    """Calls and bytes are means over `steps` steps of the caller; where it has none, sums over the run. What was not
+    measured is left out."""
+
+    caller: str | None
+    callee: str | None
+    op: str | None
+    steps: int
+    calls: float
+    nbytes_out: int
+    nbytes_back: int
+    gradient_nbytes_out: int
+    gradient_nbytes_back: int
+    gradient_inferred: bool
+    nbytes_min: int  # of all four together, in one step
+    nbytes_max: int
+
+
+def rpc_traffic(rows: Iterable[RpcRow], counted: Set[RankStep]) -> tuple[RpcDigest, ...]:
+    """Of the (rank, step) pairs `counted`, and of callers that have none; without torch's own calls. The most bytes
+    first."""
+    ranks = {rank for rank, _ in counted}
+    pairs: defaultdict[tuple[str | None, str | None, str | None], list[RpcRow]] = defaultdict(list)
+    for row in rows:
+        if not row.internal and (row.rank not in ranks or (row.rank, row.step) in counted):
+            pairs[row.caller, row.callee, row.op].append(row)
+    found = [_pair(key, alike, counted) for key, alike in pairs.items()]
+    return tuple(sorted(found, key=lambda one: (-_all(one), one.caller or "", one.callee or "", one.op or "")))
+
+
+def _pair(key: tuple[str | None, str | None, str | None], rows: Sequence[RpcRow], counted: Set[RankStep]) -> RpcDigest:
+    callers = {row.rank for row in rows}
+    per_step = {one: 0 for one in counted if one[0] in callers}
+    for row in rows:
+        if row.rank is not None and row.step is not None and (row.rank, row.step) in per_step:
+            per_step[row.rank, row.step] += sum(getattr(row, name) or 0 for name in BYTES)
+    steps = len(per_step)
+    sums = [sum(getattr(row, name) or 0 for row in rows) for name in BYTES]
+    out, back, gradient_out, gradient_back = (round(nbytes / (steps or 1)) for nbytes in sums)
+    apart = per_step.values() or (sum(sums),)
+    return RpcDigest(
+        *key, steps, len(rows) / (steps or 1), out, back, gradient_out, gradient_back,
+        any(row.gradient_inferred for row in rows), min(apart), max(apart),
+    )  # fmt: skip
+
+
+def _all(one: RpcDigest) -> int:
+    return one.nbytes_out + one.nbytes_back + one.gradient_nbytes_out + one.gradient_nbytes_back

@@ -1,0 +1,99 @@
+"""What one rank gave to its collectives, step by step and kind by kind.
+
+Counted where it was launched, each call once: bytes do not depend on when a collective ran, or whether that is known.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+
+from ddptrace.analysis.bandwidth import FACTORS, Factor, moved_nbytes
+from ddptrace.analysis.collectives import HOOK_OP
+from ddptrace.analysis.execution import Communication
+from ddptrace.analysis.tables import TrafficRow
+from ddptrace.analysis.view import View
+from ddptrace.load.tables import Call, Identity
+from ddptrace.schema import Origin
+
+Kind = tuple[str, str, int | None, str | None, str]
+"""Op, group, ranks in the group, origin, dtype."""
+
+SPARSE_OP: Final = "allreduce_sparse"
+"""How much of a sparse tensor is sent was not recorded."""
+
+
+def _others(ranks: int) -> float:
+    return (ranks - 1) / ranks
+
+
+def _part(ranks: int) -> float:
+    return (ranks - 1) / ranks**2
+
+
+def _nothing(ranks: int) -> float:
+    return 0.0
+
+
+SENT: Final[Mapping[str, Factor]] = {
+    **FACTORS, "broadcast": _others, "reduce": _others, "gather": _part, "scatter": _part,
+    "recv": _nothing, "recv_any_source": _nothing,
+}  # fmt: skip
+"""By op: what one rank of the group sends, on average, as a share of the collective's bytes. nccl-tests' factors are
+those of the busiest link: an op with a root loads that one more than the others."""
+
+
+def traffic_rows(view: View) -> list[TrafficRow]:
+    """One row per step and kind, in the order in which they were first launched."""
+    sizes = {group.name: len(group.ranks) for group in view.rank.groups if group.ranks}
+    at = view.steps.at(np.array([comm.launch_at_ns for comm in view.comms], np.int64)).tolist()
+    alike: defaultdict[tuple[int | None, Kind], list[Communication]] = defaultdict(list)
+    for comm, position in zip(view.comms, at, strict=True):
+        alike[view.ordinal(position), _kind(comm, sizes)].append(comm)
+    return [_row(view.rank.rank, step, kind, comms) for (step, kind), comms in alike.items()]
+
+
+def _kind(comm: Communication, sizes: Mapping[str, int]) -> Kind:
+    call = comm.call
+    if call is None:
+        assert comm.hook is not None
+        return HOOK_OP, "", None, Origin.HOOK.word, comm.hook.dtype
+    size = call.group_size if call.group_size is not None else sizes.get(call.group)
+    return call.op, call.group, size, call.origin, call.dtype
+
+
+def _row(rank: int, step: int | None, kind: Kind, comms: Sequence[Communication]) -> TrafficRow:
+    calls, size = [comm.call for comm in comms], kind[2]
+    return TrafficRow(
+        rank, step, *kind, len(comms),
+        nbytes_in=_sum(None if call is None or _is_unknown(call) else call.nbytes_in for call in calls),
+        nbytes_out=_sum(None if call is None or _is_unknown(call) else call.nbytes_out for call in calls),
+        sent_nbytes=_sum(None if call is None else sent_nbytes(call, size) for call in calls),
+    )  # fmt: skip
+
+
+def sent_nbytes(call: Call, group_size: int | None) -> int | None:
+    """What one rank sends for the call, on average over its group; None where op, bytes or group are not known."""
+    factor = SENT.get(call.op)
+    if factor is None or not group_size or _is_unknown(call):
+        return None
+    return round((moved_nbytes(call, group_size) or 0) * factor(group_size))
+
+
+def _is_unknown(call: Call) -> bool:
+    """No bytes were recorded, which does not mean that there were none."""
+    nothing = not call.nbytes_in and not call.nbytes_out
+    return nothing and (call.identity is not Identity.RECORDED or call.op == SPARSE_OP)
+
+
+def _sum(values: Iterable[int | None]) -> int | None:
+    """None where one of them is not known."""
+    total = 0
+    for value in values:
+        if value is None:
+            return None
+        total += value
+    return total

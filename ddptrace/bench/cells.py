@@ -1,0 +1,67 @@
+"""Cells, heads and lines of charts that the sheets of several benchmarks have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from ddptrace.bench.statistics import ROUNDS_SURE, Spread
+from ddptrace.render.sheet import Line
+from ddptrace.render.words import NOT_MEASURED, millis, percent
+
+COMM_HEADS: Final = ("comm ms", "hidden ms", "exposed ms", "hidden")
+"""Of the cells that `comm_cells` gives."""
+ONE_ROUND: Final = "one round, which tells nothing of noise"
+NO_DIFFERENCE: Final = "not beyond the noise"
+
+
+def comm_cells(true: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """Of a traced run's `Truth`; None: it was not traced."""
+    if true is None:
+        return (NOT_MEASURED,) * len(COMM_HEADS)
+    parts = (millis(true[part]) for part in ("comm_ns", "hidden_ns", "exposed_ns"))
+    return *parts, percent(true["overlap_ratio"])
+
+
+def interval_head(spreads: Iterable[Spread], sure: str = "95 % of the median", few: str = "range of the rounds") -> str:
+    """What the intervals in a column are: so few rounds give no more than their range."""
+    counts = [spread.count for spread in spreads]
+    if min(counts, default=ROUNDS_SURE) >= ROUNDS_SURE:
+        return sure
+    return few if max(counts) < ROUNDS_SURE else f"{sure}; below {ROUNDS_SURE} rounds their range"
+
+
+def ms_interval(found: Spread) -> str:
+    return f"{millis(found.low)} .. {millis(found.high)}"
+
+
+def ratio_interval(found: Spread, digits: int = 3) -> str:
+    return f"{found.low:.{digits}f} .. {found.high:.{digits}f}"
+
+
+def doubt(ratio: Spread) -> str:
+    """Why a ratio other than 1 proves no difference; empty where it does."""
+    if ratio.count == 1:
+        return ONE_ROUND
+    return NO_DIFFERENCE if ratio.low <= 1 <= ratio.high else ""
+
+
+def chart_ms(ns: float | None) -> float | None:
+    return None if ns is None else ns / 1e6
+
+
+def spread_line(name: str, x: Sequence[float | str], spreads: Sequence[Spread], unit: float = 1) -> Line:
+    """The medians with their intervals, in units of so many of theirs (1e6: of ns in ms)."""
+    ends = (tuple(getattr(one, part) / unit for one in spreads) for part in ("median", "low", "high"))
+    return Line(name, tuple(x), *ends)
+
+
+STEP_CAPTION: Final = "The step untraced, with its interval over the rounds; what is exposed by a traced run."
+
+
+def step_lines(
+    x: Sequence[str], steps: Sequence[Spread], trues: Iterable[Mapping[str, Any] | None]
+) -> tuple[Line, Line]:
+    """Step times and what of a traced step is exposed communication, in ms."""
+    exposed = tuple(chart_ms(None if true is None else true["exposed_ns"]) for true in trues)
+    return spread_line("step", x, steps, 1e6), Line("exposed communication", tuple(x), exposed)

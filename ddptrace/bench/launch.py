@@ -1,0 +1,132 @@
+"""Ranks as processes of this machine: started together, ended together, and why one of them failed.
+
+    ddptrace bench ──line──▶ rank 0
+                  ╰──line──▶ rank 1
+
+A line is the standard input of a rank. Its end says that we are gone, be it killed, and the rank ends itself. Back over
+it comes why a rank failed, which needs no room on a disk.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Final
+
+from ddptrace.bench.rank import WORDS_MAX
+from ddptrace.engine import cores
+from ddptrace.errors import DdptraceError
+
+POLL_S: Final = 0.05
+RANKS_A_CORE: Final = 16
+"""More only wait for each other, and so many processes can take the whole machine down."""
+OURS = re.compile(r"^(\[rank\d+\]: )?(ddptrace\.errors\.\w+: )?")
+"""What Python and torch put before a sentence of ours."""
+NOISE = re.compile(r"^(\[rank\d+\]:\s*)?\[[WI]\d{4}|^USDT:")
+"""Warnings of torch's C++ parts, which may come after the error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    process: subprocess.Popen[bytes]
+    line: socket.socket
+    log: IO[bytes]
+
+
+def refuse_too_many(ranks: int) -> None:
+    """Raises DdptraceError for more ranks than this machine can be asked to run."""
+    most = RANKS_A_CORE * cores()
+    if ranks > most:
+        raise DdptraceError(
+            f"{ranks} ranks are more than {RANKS_A_CORE} for each of the {cores()} cores here: "
+            f"give --ranks {most} or fewer, or start them on several hosts with torchrun"
+        )
+
+
+def run_ranks(ranks: int, command: Sequence[str], folder: Path) -> None:
+    """Run a command once for each rank, to its end; one that fails ends the others. What they say: `rank-<r>.log`.
+
+    Raises DdptraceError with the reason of the rank that failed first.
+    """
+    place = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "MASTER_PORT": str(_free_port())}
+    common = {"OMP_NUM_THREADS": "1"} | dict(os.environ) | place | {"MASTER_ADDR": "127.0.0.1"}
+    with ExitStack() as held:
+        started = list[Started]()
+        held.callback(_end, started)
+        for rank in range(ranks):
+            log = held.enter_context((folder / _log(rank)).open("w+b"))
+            told = common | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+            started.append(_start(command, told, sys.stderr if rank == 0 else log, log))
+        failed = _failed(started)
+        if failed:
+            rank, words = _first(started, failed)
+            raise DdptraceError(f"rank {rank} of {ranks} failed: {words} (all it said: {folder / _log(rank)})")
+
+
+def _start(command: Sequence[str], told: dict[str, str], out: IO[Any], log: IO[bytes]) -> Started:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        return Started(subprocess.Popen(command, env=told, stdin=theirs.fileno(), stdout=out, stderr=log), ours, log)
+
+
+def _end(started: Sequence[Started]) -> None:
+    for rank in started:
+        rank.process.kill()
+    for rank in started:
+        rank.process.wait()
+        rank.line.close()
+
+
+def _failed(started: Sequence[Started]) -> list[int]:
+    """Wait for all; the ranks that ended other than well, as soon as there are some. Those that die of their death end
+    a moment later."""
+    while True:
+        codes = [rank.process.poll() for rank in started]
+        failed = [rank for rank, code in enumerate(codes) if code]
+        if failed or None not in codes:
+            return failed
+        time.sleep(POLL_S)
+
+
+def _first(started: Sequence[Started], failed: Sequence[int]) -> tuple[int, str]:
+    """Of ranks that ended at nearly the same time: one that was killed, or that failed first; and its last words.
+    An abort is no sign of either: what is left of torch aborts when its peers are gone."""
+    killed = [rank for rank in failed if 0 > (started[rank].process.returncode or 0) != -signal.SIGABRT]
+    told = {rank: _told(started[rank].line) for rank in killed or failed}
+    rank = min(told, key=lambda rank: told[rank][0])
+    return rank, told[rank][1] or _last_words(started[rank].log)
+
+
+def _told(line: socket.socket) -> tuple[float, str]:
+    """When a rank failed, by the host's clock, and why; empty where it told nothing."""
+    with suppress(OSError, ValueError):
+        at_ns, words = json.loads(line.recv(1 << 16, socket.MSG_DONTWAIT))
+        return at_ns, words
+    return float("inf"), ""
+
+
+def _log(rank: int) -> str:
+    return f"rank-{rank}.log"
+
+
+def _last_words(output: IO[bytes]) -> str:
+    output.seek(0)
+    lines = [line for line in output.read().decode(errors="replace").splitlines() if line.strip()]
+    said = [line for line in lines if not NOISE.search(line)]
+    return OURS.sub("", said[-1])[-WORDS_MAX:] if said else "it said nothing: it may have been killed"
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])

@@ -1,0 +1,25 @@
+"""How it is told what an operation failed with."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+LENGTH_MAX: Final = 160
+RAISED_AT: Final = re.compile(r"^\[[^\]\s]*:\d+\]\s*")
+"""Where in C++ it was raised, with which its message begins."""
+
+
+def failure_of(future: Any) -> str:
+    """The error that a completed future holds, in one line; empty where it succeeded."""
+    try:
+        future.value()
+    except Exception as error:
+        return failure_words(error)
+    return ""
+
+
+def failure_words(error: BaseException) -> str:
+    """The first sentence of its message; its type where it has none."""
+    line = next(iter(str(error).splitlines()), "")
+    return RAISED_AT.sub("", line).partition(". ")[0][:LENGTH_MAX].strip() or type(error).__name__

@@ -1,0 +1,63 @@
+"""Which thread's doings are the training's, where several threads of a process run modules."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Final
+
+from ddptrace.schema import Phase
+
+ANOTHER_TRAINING: Final = (
+    "a thread trains a model of its own beside the first training: steps, phases and buckets are those of the first, "
+    "of the other only the collectives are told"
+)
+
+
+OUTSIDE, DATA, FORWARD, BACKWARD = 0, int(Phase.DATA), int(Phase.FORWARD), int(Phase.BACKWARD)
+
+
+class Here(threading.local):
+    """What the calling thread does."""
+
+    inside = OUTSIDE  # what nests in an outermost forward, backward or wait for data is a part of it
+    forward: int | None = None  # begin of the outermost forward that runs
+    trains = False  # it has begun a backward
+    is_first = False  # it has run a backward and updated what the first training updates
+    is_apart = False  # it trains something else
+
+
+class FirstTraining:
+    """A step is an update of one training: the one that makes the first update. `note` is told once of another one."""
+
+    def __init__(self, here: Here, note: Callable[[str, str], None]) -> None:
+        self._here = here
+        self._note = note
+        self._updated: weakref.WeakSet[object] = weakref.WeakSet()  # its optimizers and scalers
+        self._thread: weakref.ReferenceType[threading.Thread] | None = None
+        self._told = False
+
+    def owns(self, updated: object) -> bool:
+        """Whether an update that the calling thread has made is the first training's: known by what was updated; by the
+        thread, where that has updated such before or runs no backward; or because there is no other any more."""
+        here = self._here
+        if updated in self._updated or here.is_first or not here.trains or not self._is_running():
+            here.is_apart = False
+            self._updated.add(updated)
+            if here.trains and not here.is_first:
+                here.is_first, self._thread = True, weakref.ref(threading.current_thread())
+            return True
+        here.is_apart = True
+        self._tell()
+        return False
+
+    def _is_running(self) -> bool:
+        """Whether the thread that runs it is known and still there."""
+        thread = None if self._thread is None else self._thread()
+        return thread is not None and thread.is_alive()
+
+    def _tell(self) -> None:
+        if not self._told:
+            self._told = True
+            self._note("another-training", ANOTHER_TRAINING)

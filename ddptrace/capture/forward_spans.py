@@ -1,0 +1,105 @@
+"""Which module made a node of the autograd graph. Nodes are numbered as they are made, so a module's forward is a span
+of numbers; in backward the number of the node that runs tells the innermost module whose span it lies in.
+
+    Block        0 ├─────────────────────────────┤ 9
+    Block.up     0 ├────────┤ 3
+    Block.down                    5 ├────────┤ 8        node 6 is Block.down's, node 4 is Block's own
+
+Every thread counts for itself, and only a program that needs it pays: it is off until told otherwise.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+
+from ddptrace.capture.module_names import ModuleNames
+from ddptrace.capture.surface import Surface
+
+MOST_SPANS: Final = 50_000
+"""Of one thread; the older half is forgotten then. A model of 10,000 modules makes so many in five forwards."""
+MOST_LOOKED_AT: Final = 4096
+
+_number: Final[Callable[[], int]] = getattr(torch._C._autograd, "_get_sequence_nr", lambda: 0)
+_node: Final[Callable[[], Any]] = getattr(torch._C, "_current_autograd_node", lambda: None)
+"""Private names of torch: where one has moved, no module is found in this way."""
+
+
+class _Spans:
+    """Of one thread, in the order in which they ended: a module before those around it."""
+
+    __slots__ = ("begins", "ends", "names")
+
+    def __init__(self) -> None:
+        self.begins: list[int] = []
+        self.ends: list[int] = []
+        self.names: list[str] = []
+
+    def add(self, begin: int, end: int, name: str) -> None:
+        if len(self.ends) >= MOST_SPANS:
+            for column in (self.begins, self.ends, self.names):
+                del column[: MOST_SPANS // 2]
+        self.begins.append(begin)
+        self.ends.append(end)
+        self.names.append(name)
+
+    def around(self, number: int) -> str:
+        """Name of the innermost module whose span it lies in; empty where none is known."""
+        first = bisect_right(self.ends, number)
+        for at in range(first, min(first + MOST_LOOKED_AT, len(self.ends))):
+            if self.begins[at] <= number:
+                return self.names[at]
+        return ""
+
+
+class ForwardSpans:
+    """`on`: whether forwards are to go through `call`."""
+
+    def __init__(self, surface: Surface, names: ModuleNames) -> None:
+        self.on = False
+        self._surface = surface
+        self._names = names
+        self._by_thread: dict[int, _Spans] = {}
+
+    def call(self, original: Callable[..., Any], module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
+        """Run a module's forward and remember which nodes it made. What is computed again in backward makes no nodes of
+        the graph that runs there."""
+        if torch.compiler.is_compiling() or not self._surface.on or self.in_backward():
+            return original(module, *args, **kwargs)
+        begin = _number()
+        try:
+            return original(module, *args, **kwargs)
+        finally:
+            end = _number()
+            if end > begin:
+                self._surface.call(self._add, begin, end, module)
+
+    def turn_on(self) -> None:
+        """Not in a program that has compiled a model: what it compiled would be compiled again."""
+        self.on = self.on or not _has_compiled()
+
+    def in_backward(self) -> bool:
+        """Whether this thread runs a node of the graph."""
+        return _node() is not None
+
+    def name(self, *, entered: bool) -> str:
+        """Of the module to which the running node belongs, empty where that is not known. `entered`: a call on this
+        very thread led into the engine; else it is a device's thread, which runs what another one made."""
+        spans = self._by_thread.get(threading.get_ident())
+        if spans is None and not entered and len(self._by_thread) == 1:
+            spans = next(iter(self._by_thread.values()))
+        return "" if spans is None else spans.around(_node()._sequence_nr())
+
+    def _add(self, begin: int, end: int, module: torch.nn.Module) -> None:
+        spans = self._by_thread.setdefault(threading.get_ident(), _Spans())
+        spans.add(begin, end, self._names.name(module))
+
+
+def _has_compiled() -> bool:
+    counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", {})
+    return bool(counters.get("stats"))

@@ -1,0 +1,110 @@
+"""Where the host is blocked on other workers: on futures of remote calls, be it inside `rpc_sync`, and in a distributed
+backward, which waits in C++.
+
+backward   [ local ┄ gradients leave ┄┄┄┄┄┄┄ gradients come ┄ local ┄ gradients leave ┄ local ┄ all done here ┄┄┄┄┄┄ ]
+blocked                    [────────────────)                                                       [───────────────)
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._C._distributed_autograd import _retrieve_context
+
+from ddptrace.capture.surface import Patches, Surface
+from ddptrace.record import Recorder
+from ddptrace.schema import Kind
+
+_now = time.perf_counter_ns
+
+
+class RpcWaits:
+    """Records RPC_WAIT. `under_way` are the ids of calls without a result: while there is none, no future is waited for
+    that is worth a look. A future may be one that the program made of theirs, so it is not asked whose it is."""
+
+    def __init__(self, recorder: Recorder, surface: Surface, under_way: set[int]) -> None:
+        self._under_way = under_way
+        self._recorder = recorder
+        self._surface = surface
+
+    def install(self, patches: Patches) -> None:
+        patches.replace(torch._C.Future, "wait", self._wait)
+        patches.replace(torch.distributed.autograd, "backward", self._backward)
+
+    def _wait(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def wait(future: Any, /) -> Any:
+            if not self._under_way or not self._surface.on or future.done():
+                return original(future)
+            begin = _now()
+            try:
+                return original(future)
+            finally:
+                self._surface.call(self._waited, begin, _now())
+
+        return wait
+
+    def _backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def backward(context: int, *args: Any, **kwargs: Any) -> Any:
+            watch = self._surface.call(BackwardWatch, context, self._surface)
+            if watch is None:
+                return original(context, *args, **kwargs)
+            try:
+                return original(context, *args, **kwargs)
+            finally:
+                self._surface.call(self._over, watch, _now())
+
+        return backward
+
+    def _over(self, watch: BackwardWatch, end: int) -> None:
+        for span in watch.ended(end):
+            self._waited(*span)
+
+    def _waited(self, begin: int, end: int) -> None:
+        self._recorder.event(Kind.RPC_WAIT, 0, 0, begin, end)
+
+
+class BackwardWatch:
+    """One distributed backward, seen by the nodes at which its gradients leave for other workers and come from them.
+
+    Between the last that left and the next that comes the engine is taken to have nothing to do: what it still computes
+    there, in a branch beside the remote one, is not seen. Raises what torch does where there is no such context.
+    """
+
+    def __init__(self, context: int, surface: Surface) -> None:
+        self._left_at: int | None = None
+        self._over_at: int | None = None
+        self._watches_end = False
+        self._spans: list[tuple[int, int]] = []
+        nodes = _retrieve_context(context)
+        leaves, comes = surface.guarded(self._leaves), surface.guarded(self._comes)
+        self._ends = surface.guarded(self._here_over)
+        self._hooks = [node.register_prehook(leaves) for node in nodes._recv_functions().values()]
+        self._hooks += [node.register_prehook(comes) for node in nodes._send_functions().values()]
+
+    def ended(self, end: int) -> list[tuple[int, int]]:
+        """Begin and end of the waits, by the time that backward returned."""
+        for hook in self._hooks:
+            hook.remove()
+        return self._spans + ([] if self._over_at is None else [(self._over_at, end)])
+
+    def _leaves(self, _: object) -> None:
+        self._left_at = _now()
+        self._watch_end()
+
+    def _comes(self, _: object) -> None:
+        if self._left_at is not None:
+            self._spans.append((self._left_at, _now()))
+            self._left_at = None
+        self._watch_end()
+
+    def _watch_end(self) -> None:
+        """Only inside a backward can its engine be asked to tell its end."""
+        if not self._watches_end:
+            self._watches_end = True
+            torch.autograd.Variable._execution_engine.queue_callback(self._ends)
+
+    def _here_over(self) -> None:
+        self._over_at = _now()

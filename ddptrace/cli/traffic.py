@@ -1,0 +1,30 @@
+"""`ddptrace traffic RUN`: bytes per step, by what sent them and to whom, and what DDP should have sent."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command()
+@click.argument("run", nargs=-1, required=True)
+@click.option("--json", "as_json", is_flag=True, help="Print the same as JSON, and nothing else.")
+def traffic(run: tuple[str, ...], as_json: bool) -> None:
+    """Say how many bytes RUN communicates per step: by collective, process group and pair of RPC workers.
+
+    RUN is a directory that ddptrace.trace wrote, or any files and folders of torch.profiler traces.
+    """
+    from ddptrace.analysis.traffic_digest import traffic_report
+    from ddptrace.analyzer import analyze
+    from ddptrace.cli.analyze import progress
+
+    with progress() as tell:
+        result = analyze(run, progress=tell)
+    report = traffic_report(result)
+    if as_json:
+        import msgspec
+
+        click.echo(msgspec.json.encode(report))
+    else:
+        from ddptrace.render.traffic import traffic_text
+
+        click.echo(traffic_text(result, report), nl=False)

@@ -1,0 +1,217 @@
+"""A rank's folder while it is written: new record files ahead of training, and the oldest let go to stay within bounds.
+
+records-00012.bin   thinned: it stands for 0 to 12, see `schema.Kind.LET_GO`
+records-00013.bin   sealed
+records-00014.bin   being filled
+records-00015.bin   spare
+
+A thinned file replaces the newest it stands for in one rename; only then are the older ones removed. So whenever the
+process dies, what is there is whole, and a reader passes over what a thinned file already stands for.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from ddptrace.keep import Keep
+from ddptrace.record.segment import SEGMENT_NBYTES, Segment, trailer
+from ddptrace.record.thin import Slots, Span, Wanted, thinned
+from ddptrace.schema import EVENT_DTYPE, META, RECORD_NBYTES, Kind, segment_index, segment_name
+
+SEGMENTS: Final = 16
+"""A rank's folder holds so many record files, if these are not of full size yet."""
+
+MOST_THINNED: Final = 4
+MOST_WINDOWS: Final = 2
+"""The parts of the bound that the thinned file and the profiler's files may take: 1 / so many."""
+
+RESERVE_RATIO: Final = 0.05
+RESERVE_NBYTES: Final = 1 << 30
+"""So much of the file system, whichever is less, is left to the program: its checkpoint must not fail because of us."""
+
+FIRST: Final = 2
+"""So many segments are made however little room there is: from then on, the oldest can be let go instead."""
+
+THINNING: Final = "thinning.new"
+
+
+@dataclass(frozen=True, slots=True)
+class _Sealed:
+    """A finished segment. `newest`: by what ends steps, the newest step that ended in it or before, -1 for none."""
+
+    index: int
+    newest: dict[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """A profiler's file, and the stretch of time around its window whose records stay as long as it does."""
+
+    file: str
+    span: Span
+
+
+class Store:
+    """Called by one thread at a time, but for `window`. `note(code, message)` leaves a sentence for the findings."""
+
+    def __init__(self, folder: Callable[[], Path], keep: Keep, note: Callable[[str, str], None]) -> None:
+        self.segment_nbytes = min(SEGMENT_NBYTES, keep.nbytes // SEGMENTS & -4096)
+        self._folder = folder  # it may be renamed meanwhile
+        self._keep = keep
+        self._note = note
+        self._made = 0
+        self._sealed: list[_Sealed] = []  # oldest first; what was let go is not among them
+        self._thinned: int | None = None  # index of the file that stands for all before it
+        self._thinned_nbytes = 0
+        self._dropped = 0
+        self._newest: dict[int, int] = {}
+        self._windows: dict[int, _Window] = {}  # by the id of the file's name, oldest first
+        self._short_noted = False
+
+    def window(self, number: int, file: str, begin: int, end: int) -> None:
+        """A profiler's file lies in the folder now; `number`: id of its name. The steps around it are about as long."""
+        length = end - begin
+        self._windows[number] = _Window(file, (begin - length, end + length) if begin > 0 and length > 0 else (0, -1))
+
+    def make(self, unpaired: Collection[int]) -> Segment:
+        """A new segment, in place of the oldest ones where the bounds ask for it. Raises OSError where there is no
+        room and nothing to let go. `unpaired`: see `thin.Wanted`."""
+        while self._is_full() and self._let_go(unpaired):
+            pass
+        in_place = False  # of one that went: then the disk gets no fuller
+        while True:
+            try:
+                return self._make(in_place)
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not self._let_go(unpaired):
+                    raise
+                in_place = True
+                self._note_short(error)
+
+    def seal(self, segment: Segment, dropped: int) -> None:
+        """Finish a full segment. It is unmapped, so no thread may be writing into it."""
+        for ended_by, ordinal in _steps_in(segment):
+            self._newest[ended_by] = max(ordinal, self._newest.get(ended_by, -1))
+        segment.seal(segment.room // RECORD_NBYTES, dropped=dropped, final=False)
+        segment.close()
+        self._dropped = dropped
+        self._sealed.append(_Sealed(segment_index(segment.name), dict(self._newest)))
+
+    def tidy(self, unpaired: Collection[int]) -> None:
+        """Let go what need not wait for the next segment: profiler files beyond their part, and what is too old. The
+        newest profiler file stays however large it is: somebody asked for it."""
+        while len(self._windows) > 1 and self._windows_nbytes() > self._keep.nbytes // MOST_WINDOWS:
+            self._drop_window()
+        while self._sealed and (self._is_old(self._sealed[0]) or self._nbytes() > self._keep.nbytes):
+            self._let_go(unpaired)
+
+    # Room ------------------------------------------------------------------------------------------------------------
+
+    def _make(self, in_place: bool) -> Segment:
+        if not in_place and self._made >= FIRST and self._free_nbytes() < self.segment_nbytes:
+            raise OSError(errno.ENOSPC, "what is left is for the program")
+        segment = Segment(self._folder() / segment_name(self._made), self.segment_nbytes)
+        self._made += 1
+        return segment
+
+    def _is_full(self) -> bool:
+        """Whether there is no room for another segment, and for thinning the oldest one beside it."""
+        slack = self._thinned_nbytes + self.segment_nbytes // 4
+        return self._made >= FIRST and self._nbytes() + self.segment_nbytes + slack > self._keep.nbytes
+
+    def _nbytes(self) -> int:
+        """Of all that stays. The plain file that a profiler writes and that is packed at once is not counted: for its
+        sake no record should go."""
+        with os.scandir(self._folder()) as entries:
+            records = sum(_size(entry) for entry in entries if segment_index(entry.name) >= 0 or entry.name == META)
+        return records + self._windows_nbytes()
+
+    def _windows_nbytes(self) -> int:
+        files = {window.file for window in list(self._windows.values())}
+        with os.scandir(self._folder()) as entries:
+            return sum(_size(entry) for entry in entries if entry.name in files)
+
+    def _free_nbytes(self) -> int:
+        """What may be taken of the file system."""
+        disk = os.statvfs(self._folder())
+        reserve = min(int(disk.f_blocks * disk.f_frsize * RESERVE_RATIO), RESERVE_NBYTES)
+        return disk.f_bavail * disk.f_frsize - reserve
+
+    def _note_short(self, error: OSError) -> None:
+        if not self._short_noted:
+            self._short_noted = True
+            message = f"the disk has no more room ({error.strerror}): from here on the oldest records go for new ones"
+            self._note("disk-short", message)
+
+    # Letting go ------------------------------------------------------------------------------------------------------
+
+    def _is_old(self, sealed: _Sealed) -> bool:
+        """Whether so many whole steps came after it as are to be kept. The strongest kind of end counts."""
+        if self._keep.steps is None or not self._newest:
+            return False
+        ended_by = max(self._newest)
+        return self._newest[ended_by] - sealed.newest.get(ended_by, -1) > self._keep.steps
+
+    def _drop_window(self) -> None:
+        """Let the oldest profiler file go; its records go with the next thinning."""
+        number = next(iter(self._windows))
+        file = self._windows.pop(number).file
+        (self._folder() / file).unlink(missing_ok=True)
+
+    def _let_go(self, unpaired: Collection[int]) -> bool:
+        """Thin the oldest segment, into the file that stands for all before it. False where there is none."""
+        if not self._sealed:
+            return False
+        folder, oldest = self._folder(), self._sealed[0]
+        files = [folder / segment_name(index) for index in (self._thinned, oldest.index) if index is not None]
+        body = self._thin(np.memmap(files[-1], EVENT_DTYPE, "r"), unpaired)
+        if len(files) > 1:  # both are small by now
+            both = np.concatenate([np.fromfile(files[0], EVENT_DTYPE), np.frombuffer(body, EVENT_DTYPE)])
+            body = self._thin(both, unpaired)
+        _replace(files[-1], body + trailer(body, dropped=self._dropped))
+        self._sealed.pop(0)
+        self._thinned, self._thinned_nbytes = oldest.index, len(body)
+        for file in files[:-1]:
+            file.unlink(missing_ok=True)
+        return True
+
+    def _thin(self, slots: Slots, unpaired: Collection[int]) -> bytes:
+        most = self._keep.nbytes // MOST_THINNED
+        while True:
+            spans = {number: window.span for number, window in list(self._windows.items())}
+            body = thinned(slots, Wanted(spans, unpaired, most))
+            if len(body) <= most or len(self._windows) <= 1:
+                return body
+            self._drop_window()
+
+
+def _steps_in(segment: Segment) -> list[tuple[int, int]]:
+    """What ended each step, and its ordinal. Nothing holds on to the mapped file afterwards."""
+    slots = np.frombuffer(segment.view, EVENT_DTYPE, count=segment.room // RECORD_NBYTES)
+    steps = np.flatnonzero(slots["kind"] == Kind.STEP)
+    return list(zip(slots["flags"][steps].tolist(), slots["a"][steps].tolist(), strict=True))
+
+
+def _replace(file: Path, content: bytes) -> None:
+    """A reader sees the old content or the new, never half. Raises OSError."""
+    beside = file.with_name(THINNING)
+    try:
+        beside.write_bytes(content)
+        beside.replace(file)
+    except OSError:
+        beside.unlink(missing_ok=True)
+        raise
+
+
+def _size(entry: os.DirEntry[str]) -> int:
+    try:
+        return entry.stat().st_size
+    except OSError:  # it went away under us
+        return 0

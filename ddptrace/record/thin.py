@@ -1,0 +1,149 @@
+"""Records let go: what describes the run stays, what happened is counted. From slots of a file to those left of them.
+
+slots   G e e e W e p p p e e D e        G, D, W: describe   e: events   p: events around a profiler window that is kept
+left    ^ G [3+1] p p p W [3] D          ^: sums   [n]: n events were let go here (and by group, how many calls)
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddptrace.schema import EVENT_DTYPE, GUARD, RECORD_NBYTES, Kind
+
+Slots = NDArray[np.void]
+Mask = NDArray[np.bool_]
+Span = tuple[int, int]
+
+DESCRIBING: Final = (
+    Kind.STRING, Kind.REDUCER, Kind.LAYOUT, Kind.GROUP, Kind.WINDOW, Kind.NOTE, Kind.THREAD, Kind.RPC_WORKER,
+)  # fmt: skip
+UNBOUNDED: Final = (Kind.REDUCER, Kind.LAYOUT, Kind.NOTE)
+"""A program that makes a model in every step makes these without end."""
+
+TOLD: Final = 1 << 20
+"""Ids from here on are of texts that one record alone refers to, by `name`. Lower ones any record may."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is to stay beside what describes. `windows`: by the id of a profiler window's file, the stretch of time
+    whose events stay. `unpaired`: ids of ops that not all ranks of a group issue. `nbytes`: so large may all be."""
+
+    windows: dict[int, Span]
+    unpaired: Collection[int]
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Gap:
+    """Events let go between two that stay. `at`: the slot before which it is told."""
+
+    at: int
+    begin: int
+    end: int
+    records: int
+    calls: Counter[int]  # by group
+    paired: Counter[int]
+
+
+def thinned(slots: Slots, wanted: Wanted) -> bytes:
+    """What is left of a file's slots, in their order; those of an earlier thinning may be the first of them. What is
+    empty or torn, and the trailer, is passed over. It works on columns, so as to take little more memory than these."""
+    kinds = slots["kind"]
+    whole = (slots["guard"] == GUARD) & ~np.isin(kinds, (Kind.NONE, Kind.TRAILER))
+    marks = whole & (kinds == Kind.LET_GO) & (slots["flags"] == 0)  # sums are made anew
+    describing = whole & np.isin(kinds, DESCRIBING)
+    events = whole & ~describing & (kinds != Kind.LET_GO)
+    pinned = events & _within(slots["begin"], wanted.windows.values())
+    stays = pinned | (describing & ~_superfluous(slots, describing, wanted, int(pinned.sum()) * RECORD_NBYTES))
+    stays[np.flatnonzero(events & (kinds == Kind.CLOCK))[:1]] = True  # on the first pair all times rest
+    gaps = list(_gaps(slots, events & ~stays, marks, pinned, wanted.unpaired))
+    return _joined(slots, stays, gaps)
+
+
+def _within(begins: NDArray[np.int64], spans: Collection[Span]) -> Mask:
+    inside = np.zeros(len(begins), np.bool_)
+    for begin, end in spans:
+        inside |= (begins >= begin) & (begins <= end)
+    return inside
+
+
+def _superfluous(slots: Slots, describing: Mask, wanted: Wanted, pinned_nbytes: int) -> Mask:
+    """Of what describes: windows whose file is gone, the oldest of what has no end, and the texts of both."""
+    kinds, names = slots["kind"], slots["name"]
+    goes = describing & (kinds == Kind.WINDOW) & ~np.isin(names, list(wanted.windows))
+    texts = describing & (kinds == Kind.STRING)
+    sizes = Counter(names[texts].tolist())  # in records
+    left = (wanted.nbytes - pinned_nbytes) // RECORD_NBYTES - int((describing & ~goes).sum())
+    for at in np.flatnonzero(describing & np.isin(kinds, UNBOUNDED)):
+        if left >= 0:
+            break
+        goes[at] = True
+        left += 1 + sizes[int(names[at])]
+    told = np.unique(names[goes])
+    superfluous: Mask = goes | (texts & (names >= TOLD) & np.isin(names, told))
+    return superfluous
+
+
+def _gaps(slots: Slots, gone: Mask, marks: Mask, pinned: Mask, unpaired: Collection[int]) -> Iterator[_Gap]:
+    stretch = np.cumsum(pinned)  # a number for every stretch between two events that stay
+    for number in np.unique(stretch[gone | marks]):
+        first, last = np.searchsorted(stretch, [number, number + 1])
+        here, its_marks = first + np.flatnonzero(gone[first:last]), first + np.flatnonzero(marks[first:last])
+        yield _gap(int(last), slots, here, slots[its_marks], unpaired)
+
+
+def _gap(at: int, slots: Slots, gone: NDArray[np.intp], marks: Slots, unpaired: Collection[int]) -> _Gap:
+    """`gone`: positions of the events that go; `marks`: what earlier thinnings told of this place."""
+    before = marks[marks["d"] == 0]
+    kinds, begins, ends = (slots[name][gone] for name in ("kind", "begin", "end"))
+    written = np.where(kinds == Kind.READY, begins, np.maximum(begins, ends))
+    groups, names = (slots[name][gone[kinds == Kind.CALL]] for name in ("d", "name"))
+    calls, paired = _count(groups[groups != 0]), _count(groups[(groups != 0) & ~np.isin(names, list(unpaired))])
+    for mark in marks[marks["d"] != 0]:
+        calls[int(mark["d"])] += int(mark["a"])
+        paired[int(mark["d"])] += int(mark["b"])
+    return _Gap(
+        at, int(np.append(written, before["begin"]).min()), int(np.append(written, before["end"]).max()),
+        len(gone) + int(before["a"].sum()), calls, paired,
+    )  # fmt: skip
+
+
+def _count(values: NDArray[np.integer[Any]]) -> Counter[int]:
+    """Not by `Counter` itself: that would hold the interpreter for milliseconds while training wants it."""
+    found, counts = np.unique(values, return_counts=True)
+    return Counter(dict(zip(found.tolist(), counts.tolist(), strict=True)))
+
+
+def _joined(slots: Slots, stays: Mask, gaps: Sequence[_Gap]) -> bytes:
+    """The file's records: sums, then what stays, with each gap told where it is."""
+    begin, end = (min(gap.begin for gap in gaps), max(gap.end for gap in gaps)) if gaps else (0, 0)
+    parts = [_mark(begin, end, sum(gap.records for gap in gaps), flags=1)]
+    cuts = [0, *(gap.at for gap in gaps), len(slots)]
+    for number, (first, last) in enumerate(pairwise(cuts)):
+        parts.append(slots[first:last][stays[first:last]])
+        if number < len(gaps):
+            parts += _told(gaps[number])
+    return b"".join(part.tobytes() for part in parts)
+
+
+def _told(gap: _Gap) -> list[Slots]:
+    whole = _mark(gap.begin, gap.end, gap.records)
+    return [whole, *(_mark(gap.begin, gap.end, n, gap.paired[d], group=d) for d, n in sorted(gap.calls.items()))]
+
+
+def _mark(begin: int, end: int, records: int, paired: int = 0, *, group: int = 0, flags: int = 0) -> Slots:
+    mark = np.zeros(1, EVENT_DTYPE)
+    for name, value in (
+        ("kind", Kind.LET_GO), ("flags", flags), ("begin", begin), ("end", end), ("a", records), ("b", paired),
+        ("d", group), ("guard", GUARD),
+    ):  # fmt: skip
+        mark[name] = value
+    return mark

@@ -1,0 +1,49 @@
+"""Do all ranks drop the same layers in this backward? Asked before a bucket leaves, where layers are dropped."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+
+from torch.distributed.distributed_c10d import Store
+
+from ddptrace.errors import DdptraceError
+from ddptrace.reducer.misuse import DROPS_DIFFER
+from ddptrace.reducer.peers import Peers
+
+
+class DropAgreement:
+    """`checksum`: of the parameters that this rank leaves out of its backward, 0 where it leaves out none."""
+
+    __slots__ = ("_met", "_peers", "checksum")
+
+    def __init__(self, peers: Peers) -> None:
+        self._peers = peers
+        self.checksum = 0
+        self._met = ""
+        peers.looks.append(self._difference)
+
+    def agree(self, indices: Iterable[int]) -> None:
+        """Return when all ranks leave the same parameters out of this backward; at once where this one leaves out none.
+
+        To be called before a bucket is sent: a backend may end the process where ranks send different ones. Raises
+        DdptraceError where ranks differ: here on one that drops, in its wait for a bucket on one that does not.
+        """
+        dropped = sorted(indices)
+        self.checksum = zlib.crc32(repr(dropped).encode()) if dropped else 0
+        if not dropped:
+            return
+        kind = self._kind()
+        said = self._peers.meet(kind, str(self.checksum), "the comparison of what is dropped", forget=self._met)
+        if set(map(int, said)) != {self.checksum}:
+            raise DdptraceError(DROPS_DIFFER)
+        self._met = kind
+
+    def _difference(self, store: Store) -> str:
+        """A rank that waits looks whether another drops other layers in this forward."""
+        keys = [f"{self._kind()}/{rank}" for rank in range(self._peers.size)]
+        said = [int(store.get(key)) for key in keys if store.check([key])]
+        return "" if set(said) <= {self.checksum} else DROPS_DIFFER
+
+    def _kind(self) -> str:
+        return f"dropping/{self._peers.forward}"

@@ -1,0 +1,95 @@
+"""Do all ranks have the same communication hook, or none? Unlike ones send unlike messages, and a backend ends the
+process there, or mixes them.
+
+A rank without a hook never calls `register_comm_hook`, so the ranks compare where each of them comes by: in their first
+synchronised forward, once. A hook that is registered later is compared there and then, by a rank that waits for all.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+
+from torch.distributed.distributed_c10d import Store
+
+from ddptrace.errors import DdptraceError
+from ddptrace.reducer.misuse import another_hook, another_model
+from ddptrace.reducer.peers import Peers
+
+NONE = "no communication hook"
+TORCHS = "torch.distributed.algorithms."
+FIRST = "the first synchronised forward"
+
+
+class HookAgreement:
+    """`is_settled`: the ranks have compared their hooks."""
+
+    __slots__ = ("_is_first", "_mine", "_peers", "is_settled")
+
+    def __init__(self, peers: Peers) -> None:
+        self._peers = peers
+        self._mine = NONE
+        self.is_settled = False
+        self._is_first = False  # in the first forward now
+        peers.looks.append(self._another_model)
+
+    def registered(self, state: object, hook: Callable[..., object]) -> None:
+        """Raises DdptraceError where it is late and another rank registers another one, or none."""
+        self._mine = described(state, hook)
+        if self.is_settled:
+            self._compare("the registration of a communication hook")
+
+    def settle(self) -> None:
+        """Compare the hooks. Collective, on the host. Raises DdptraceError, the same on every rank."""
+        key = f"first/{self._peers.rank}"
+        self._peers.tell(key, str(self._peers.number), shared=True)
+        self._is_first = True
+        self._compare(FIRST)
+        self.is_settled, self._is_first = True, False
+        self._peers.tell(key, "", shared=True)
+
+    def _compare(self, occasion: str) -> None:
+        said = list(map(str, self._peers.gather(occasion, self._mine)))
+        for rank, other in zip(self._peers.ranks, said, strict=True):
+            if other != said[0]:
+                self._peers.part()
+                raise DdptraceError(another_hook(rank, other, self._peers.ranks[0], said[0]))
+
+    def _another_model(self, _: Store) -> str:
+        """In its first forward a rank looks whether another is in that of another model, where this one never was."""
+        if not self._is_first:
+            return ""
+        store, own = self._peers.shared.store, self._peers.rank
+        for rank, one in enumerate(self._peers.ranks):
+            key = f"first/{rank}"
+            number = store.get(key).decode() if store.check([key]) else ""
+            if number and int(number) != self._peers.number and not store.check([f"{number}/{FIRST}/{own}"]):
+                return another_model(one, int(number), self._peers.me, self._peers.number)
+        return ""
+
+
+def described(state: object, hook: Callable[..., object]) -> str:
+    """The hook's name, and of its state the type. Of torch's own states and hooks also what they were made with: a
+    program's may hold what differs between ranks by right."""
+    settings = ", ".join(_settings(state))
+    with_state = "" if state is None else f" with a {type(state).__name__}({settings})"
+    return f"the communication hook {_name(hook)}{with_state}"
+
+
+def _name(hook: object) -> str:
+    if isinstance(hook, functools.partial):
+        return _name(hook.func)
+    module = str(getattr(hook, "__module__", ""))
+    name = f"{module}.{getattr(hook, '__qualname__', type(hook).__qualname__)}"
+    if not module.startswith(TORCHS):
+        return name
+    inner = [cell.cell_contents for cell in getattr(hook, "__closure__", None) or ()]
+    return " around ".join([name, *(_name(one) for one in inner if callable(one))])
+
+
+def _settings(state: object) -> Iterator[str]:
+    if type(state).__module__.startswith(TORCHS):
+        for name in sorted(getattr(state, "__dict__", ()) or getattr(state, "__slots__", ())):
+            value = getattr(state, name)
+            if value is None or isinstance(value, bool | int | float | str):
+                yield f"{name}={value!r}"

@@ -1,0 +1,62 @@
+"""The report's section of remote calls, as HTML: every name is escaped where it enters."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Final
+
+from ddptrace.analysis.rpc_functions import RpcFunction, function_word, rpc_functions
+from ddptrace.analysis.tables import Result, RpcPairRow
+from ddptrace.render.markup import section, table
+from ddptrace.render.rpc_lines import exchanged, failed_calls
+from ddptrace.render.words import NOT_MEASURED, millis, size
+
+ROWS_MAX: Final = 40
+SUB: Final = (
+    "Who calls whom, and where the time of a call goes: what is left without the run at the callee is the wire and the"
+    " queue there. Bytes are those of payloads and tensors, gradients those that distributed autograd sends for them."
+)
+FUNCTIONS: Final = "<h3>Functions</h3><p class='sub'>Those that took longest together first.</p>"
+FAILURES: Final = "<h3>Failed calls</h3>"
+
+PAIR_HEADS: Final = (
+    ("caller → callee", "words"), ("op", ""), ("calls", ""), ("failed", ""), ("out", ""), ("back", ""),
+    ("gradients out", ""), ("gradients back", ""), ("mean call ms", ""), ("mean run ms", ""),
+)  # fmt: skip
+FUNCTION_HEADS: Final = (
+    ("function", "words"), ("at", "words"), ("calls", ""), ("mean call ms", ""), ("longest ms", ""),
+    ("mean run ms", ""), ("wire and queue ms", ""),
+)  # fmt: skip
+FAILURE_HEADS: Final = (("call", "words"), ("error", "words"), ("times", ""))
+
+
+def rpc_section(result: Result) -> str:
+    pairs = sorted((pair for pair in result.rpc_pairs if not pair.internal), key=lambda pair: -exchanged(pair))
+    if not pairs:
+        return ""
+    functions, failures = rpc_functions(result.rpcs), failed_calls(result)
+    most = f" The {ROWS_MAX} pairs with the most bytes of {len(pairs):,}." if len(pairs) > ROWS_MAX else ""
+    parts = [table(PAIR_HEADS, map(pair_cells, pairs[:ROWS_MAX]))]
+    parts += [FUNCTIONS, table(FUNCTION_HEADS, map(function_cells, functions[:ROWS_MAX]))]
+    if failures:
+        cells = ([escape(told), escape(error), f"{count:,}"] for (told, error), count in failures[:ROWS_MAX])
+        parts += [FAILURES, table(FAILURE_HEADS, cells)]
+    return section("Remote calls", SUB + most, *parts)
+
+
+def pair_cells(pair: RpcPairRow) -> list[str]:
+    """Of a caller that was not traced neither the kind of its calls nor their ends are known."""
+    ended = pair.calls - pair.unfinished if pair.op else 0
+    return [
+        escape(f"{pair.caller or '?'} → {pair.callee or '?'}"), escape(pair.op or NOT_MEASURED), f"{pair.calls:,}",
+        f"{pair.failed:,}", size(pair.nbytes_out), size(pair.nbytes_back if pair.op else None),
+        size(pair.gradient_nbytes_out), size(pair.gradient_nbytes_back),
+        millis(pair.call_ns / ended if ended else None), millis(pair.run_ns / pair.runs if pair.runs else None),
+    ]  # fmt: skip
+
+
+def function_cells(one: RpcFunction) -> list[str]:
+    return [
+        f"<code>{escape(function_word(one.function))}</code>", escape(one.callee or "?"), f"{one.calls:,}",
+        millis(one.call_ns), millis(one.call_max_ns), millis(one.run_ns), millis(one.rest_ns),
+    ]  # fmt: skip

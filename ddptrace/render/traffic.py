@@ -1,0 +1,138 @@
+"""What `ddptrace traffic` prints: bytes per step in at most `WIDTH` columns of plain text."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from ddptrace.analysis.link_digest import LinkDigest
+from ddptrace.analysis.rpc_digest import RpcDigest
+from ddptrace.analysis.tables import Result
+from ddptrace.analysis.traffic_digest import KindDigest, TrafficReport
+from ddptrace.errors import printable
+from ddptrace.render.terminal import finding_lines
+from ddptrace.render.traffic_gradients import gradient_lines
+from ddptrace.render.traffic_words import (
+    counted_words,
+    pair_name,
+    rank_words,
+    rpc_words,
+    sent_words,
+    uncounted_words,
+    varying_words,
+)
+from ddptrace.render.words import (
+    NOT_MEASURED,
+    WIDTH,
+    calls_words,
+    counted,
+    gravest_first,
+    op_name,
+    read_words,
+    shortened,
+    size,
+)
+
+MOST_KINDS: Final = 12
+MOST_LINKS: Final = 8
+MOST_PAIRS: Final = 8
+NO_TRAFFIC: Final = "No collective and no remote call was recorded in these steps."
+
+
+def traffic_text(result: Result, report: TrafficReport) -> str:
+    """The whole answer, its lines ending in a newline."""
+    per = "step" if report.per == "step" else "run"
+    sections = [
+        [" · ".join(("ddptrace traffic", *read_words(result)))],
+        list(
+            kind_lines(f"Collectives per {'rank and step' if report.per == 'step' else 'rank'}", report.kinds, report)
+        ),
+        list(sum_lines(report)) if report.kinds else [],
+        [] if report.kinds or report.rpcs else [NO_TRAFFIC],
+        list(gradient_lines(report.gradients)),
+        list(link_lines(report.links, per)),
+        list(rpc_lines(report.rpcs)),
+        list(kind_lines("Once, per rank", report.once, None)),
+        list(finding_lines("Findings", gravest_first(report.findings))),
+    ]
+    return "\n\n".join("\n".join(lines) for lines in sections if lines) + "\n"
+
+
+def kind_lines(title: str, kinds: Sequence[KindDigest], report: TrafficReport | None) -> Iterator[str]:
+    """`report`: where these are its kinds per step, so that it is said which steps."""
+    if not kinds:
+        return
+    shown = f"{MOST_KINDS} of {len(kinds)} kinds" if len(kinds) > MOST_KINDS else ""
+    told = "; ".join(filter(None, (shown, counted_words(report) if report is not None else "")))
+    yield f"{title}  ({told})" if told else title
+    heads = "".join(f"{head:>9}" for head in ("calls", "in", "out", "sent"))
+    yield f"  {'op':<22} {'group':<8} {'origin':<17} {'dtype':<8}{heads}"
+    yield from map(kind_line, kinds[:MOST_KINDS])
+
+
+def kind_line(kind: KindDigest) -> str:
+    what = f"{cut(op_name(kind.op), 22):<22} {cut(kind.group or NOT_MEASURED, 8):<8}"
+    whose = f"{cut(kind.origin or NOT_MEASURED, 17):<17} {cut(kind.dtype or NOT_MEASURED, 8):<8}"
+    out = kind.nbytes_out or None  # 0 is an op that works in place
+    words = calls_words(kind.calls), size(kind.nbytes_in), size(out), size(kind.sent_nbytes)
+    return f"  {what} {whose}{''.join(f'{word:>9}' for word in words)}"
+
+
+def sum_lines(report: TrafficReport) -> Iterator[str]:
+    for sentence in (
+        rank_words(report),
+        uncounted_words(report),
+        varying_words(report.kinds),
+        sent_words(report.kinds),
+    ):
+        yield from textwrap.wrap(sentence, WIDTH, initial_indent="  ", subsequent_indent="  ")
+
+
+def link_lines(links: Sequence[LinkDigest], per: str) -> Iterator[str]:
+    if not links:
+        return
+    some = f", the {MOST_LINKS} largest of {len(links)}" if len(links) > MOST_LINKS else ""
+    yield f"Process groups  (sent per {per}{some})"
+    for link in links[:MOST_LINKS]:
+        where = f"{cut(link.group, 8):<8} {counted(len(link.ranks), 'rank'):<10} {host_words(link.hosts):<20}"
+        yield f"  {where} {size(link.sent_nbytes):>9}   {peer_words(link)}"
+
+
+def host_words(hosts: Sequence[str]) -> str:
+    """Nothing where nobody said on which host it was."""
+    known = [host for host in hosts if host not in ("", "?")]
+    return f"on {cut(known[0], 17)}" if len(known) == 1 else f"on {counted(len(known), 'host')}" if known else ""
+
+
+def peer_words(link: LinkDigest) -> str:
+    """Each direction, where that is known."""
+    if len(link.ranks) == 2:
+        a, b = link.ranks
+        rooted = f" · {size(link.rooted_nbytes)} by a root" if link.rooted_nbytes else ""
+        return f"{a} → {b} {size(link.there_nbytes)} · {b} → {a} {size(link.back_nbytes)}{rooted}"
+    return "send and recv: peer not recorded" if link.peers_unknown else "who sends to whom is up to the backend"
+
+
+def rpc_lines(pairs: Sequence[RpcDigest]) -> Iterator[str]:
+    if not pairs:
+        return
+    some = f"  (the {MOST_PAIRS} with the most bytes of {len(pairs)})" if len(pairs) > MOST_PAIRS else ""
+    yield f"Remote calls per step of the caller{some}"
+    heads = ("out", "back", "grad out", "grad back")
+    yield f"  {'caller → callee':<26} {'op':<9} {'steps':>8} {'calls':>6}{''.join(f'{head:>10}' for head in heads)}"
+    yield from map(rpc_line, pairs[:MOST_PAIRS])
+    for sentence in rpc_words(pairs[:MOST_PAIRS]):
+        yield from textwrap.wrap(printable(sentence), WIDTH, initial_indent="  ", subsequent_indent="  ")
+
+
+def rpc_line(pair: RpcDigest) -> str:
+    """A pair whose caller has no step is summed over the run."""
+    sizes = (pair.nbytes_out, pair.nbytes_back, pair.gradient_nbytes_out, pair.gradient_nbytes_back)
+    words = f"{calls_words(pair.calls):>6}{''.join(f'{size(nbytes):>10}' for nbytes in sizes)}"
+    steps = f"{pair.steps:,}" if pair.steps else "all run"
+    return f"  {cut(pair_name(pair), 26):<26} {cut(pair.op or NOT_MEASURED, 9):<9} {steps:>8} {words}"
+
+
+def cut(name: str, most: int) -> str:
+    return shortened(printable(name), most)

@@ -1,0 +1,67 @@
+"""The report's section on traffic, as HTML: every name is escaped where it enters."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Final
+
+from ddptrace.analysis.gradient_digest import GradientDigest
+from ddptrace.analysis.rpc_digest import RpcDigest
+from ddptrace.analysis.tables import Result
+from ddptrace.analysis.traffic_digest import KindDigest, TrafficReport, traffic_report
+from ddptrace.render.markup import section, table
+from ddptrace.render.traffic_gradients import gradient_figures, why_words
+from ddptrace.render.traffic_words import counted_words, rank_words, sent_words, uncounted_words, varying_words
+from ddptrace.render.words import calls_words, op_name, size, size_range
+
+ROWS_MAX: Final = 40
+
+KIND_HEADS: Final = (
+    ("op", ""), ("group", "words"), ("ranks", ""), ("origin", "words"), ("dtype", "words"), ("calls", ""), ("in", ""),
+    ("out", ""), ("sent", ""), ("in one step", ""),
+)  # fmt: skip
+GRADIENT_HEADS: Final = (
+    ("reducer", "words"), ("parameters", ""), ("backwards", ""), ("synchronised", ""), ("expected", ""), ("seen", ""),
+    ("of it", ""), ("why", "words"),
+)  # fmt: skip
+RPC_HEADS: Final = (
+    ("caller", "words"), ("callee", "words"), ("op", "words"), ("calls", ""), ("out", ""), ("back", ""),
+    ("gradients out", ""), ("gradients back", ""), ("in one step", ""),
+)  # fmt: skip
+
+
+def traffic_section(result: Result) -> str:
+    """Nothing where nothing was sent."""
+    report = traffic_report(result)
+    return section(
+        "Traffic",
+        sub_words(report) if report.kinds else "Bytes per step of the caller, by pair of workers.",
+        table(KIND_HEADS, map(kind_cells, report.kinds[:ROWS_MAX])) if report.kinds else "",
+        table(GRADIENT_HEADS, map(gradient_cells, report.gradients[:ROWS_MAX])) if report.gradients else "",
+        table(RPC_HEADS, map(rpc_cells, report.rpcs[:ROWS_MAX])) if report.rpcs else "",
+    )
+
+
+def sub_words(report: TrafficReport) -> str:
+    what = f"Bytes per rank and step ({counted_words(report)})."
+    told = what, rank_words(report), uncounted_words(report), varying_words(report.kinds), sent_words(report.kinds)
+    return " ".join(filter(None, told))
+
+
+def kind_cells(kind: KindDigest) -> list[str]:
+    names = escape(op_name(kind.op)), escape(kind.group or "-"), str(kind.group_size or "-")
+    return [
+        *names, escape(kind.origin or "-"), escape(kind.dtype or "-"), calls_words(kind.calls),
+        size(kind.nbytes_in), size(kind.nbytes_out or None), size(kind.sent_nbytes),
+        size_range(kind.nbytes_min, kind.nbytes_max),
+    ]  # fmt: skip
+
+
+def gradient_cells(one: GradientDigest) -> list[str]:
+    return [escape(f"{one.reducer} {one.name}"), *map(escape, gradient_figures(one)), escape(why_words(one))]
+
+
+def rpc_cells(pair: RpcDigest) -> list[str]:
+    sizes = (pair.nbytes_out, pair.nbytes_back, pair.gradient_nbytes_out, pair.gradient_nbytes_back)
+    names = (escape(name or "?") for name in (pair.caller, pair.callee, pair.op))
+    return [*names, calls_words(pair.calls), *map(size, sizes), size_range(pair.nbytes_min, pair.nbytes_max)]

@@ -1,0 +1,64 @@
+"""Every traced run of a benchmark is analysed once, however many things are told of it."""
+
+from __future__ import annotations
+
+import importlib
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+
+import ddptrace
+from ddptrace.bench.job import Job
+from ddptrace.bench.timing import Repeats
+from ddptrace.errors import DdptraceError
+
+ONCE = Repeats(1, 1, 0)
+ASKED: dict[str, dict[str, Any]] = {
+    "ddp": {"models": ("mlp",), "strategies": ("bucketed", "ddp")},
+    "hooks": {"workload": "mlp", "hooks": ("fp16",)},
+    "round_robin": {"workload": "mlp", "groups": (1, 2)},
+    "unused": {"workload": "mlp"},
+    "no_sync": {"counts": (1, 2), "micro_batches": 2},
+    "buckets": {"workload": "mlp", "caps_mb": ("4", "all")},
+    "scale": {"workload": "mlp"},
+}
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
+    """This process is the only rank."""
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", "1"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "0")):
+        monkeypatch.setenv(name, value)
+    with (tmp_path / "said").open("w") as voice:
+        yield Job.join(tmp_path, "gloo", voice)
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_no_run_is_analysed_twice(name: str, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    analyze, seen = ddptrace.analyze, Counter[str]()
+
+    def counting(path: Path, **how: Any) -> Any:
+        seen[Path(path).name] += 1
+        return analyze(path, **how)
+
+    monkeypatch.setattr(ddptrace, "analyze", counting)
+    experiment = importlib.import_module(f"ddptrace.bench.{name}.experiment")
+    experiment.measure(job, experiment.Options(ranks=(1,), backend="gloo", repeats=ONCE, **ASKED[name]))
+    assert set(seen) == {path.name for path in (job.folder / "runs").iterdir()}
+    assert set(seen.values()) == {1}, seen
+
+
+def test_a_run_of_which_records_were_lost_is_not_told_of(job: Job) -> None:
+    from ddptrace.bench import traced
+    from ddptrace.capture import session
+
+    def losing() -> None:
+        session._current.recorder.note("records-lost", "no room for more records")  # type: ignore[union-attr]
+
+    with pytest.raises(DdptraceError, match=r"runs/lost is not whole .*no room for more records"):
+        traced.analyzed(job, {"lost": losing})

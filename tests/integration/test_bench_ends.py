@@ -1,0 +1,189 @@
+"""However a benchmark ends, its ranks end with it, and who shares its folder or its disk is told."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import need
+from tests.launch import environment
+
+COMMAND = [sys.executable, "-m", "ddptrace", "bench", "buckets", "--workload", "mlp", "--caps", "all", "--warmup", "0"]
+ENDLESS = ("--rounds", "1000000", "--steps", "1")
+SOON_S = 20
+"""Far less than the 30 minutes that a rendezvous waits, or than ranks with nobody over them would go on."""
+
+
+def start(out: Path, *words: str, **place: str) -> subprocess.Popen[str]:
+    return subprocess.Popen([*COMMAND, *words, "--out", str(out)], env=environment() | place, stderr=subprocess.PIPE,
+                            stdout=subprocess.DEVNULL, text=True, start_new_session=True)  # fmt: skip
+
+
+def run(out: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *words, "--out", str(out)], env=environment(), capture_output=True, text=True,
+                          timeout=120, check=False)  # fmt: skip
+
+
+def wait_for(true: Callable[[], object], what: str, seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, what
+        time.sleep(0.02)
+
+
+def ranks_of(pid: int) -> list[int]:
+    """Those that have become programs of their own: until then their parent stands still."""
+    children = [child for path in Path(f"/proc/{pid}/task").glob("*/children") for child in path.read_text().split()]
+    return [int(child) for child in children if "bench.conduct" in Path(f"/proc/{child}/cmdline").read_text()]
+
+
+def is_gone(pid: int) -> bool:
+    """Also where nobody has taken notice of its end yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def listens(pid: int) -> bool:
+    """Whether the place where ranks meet is there: rank 0 waits for the others then."""
+    told = dict(line.partition("=")[::2] for line in Path(f"/proc/{pid}/environ").read_text().split("\0"))
+    port = f":{int(told['MASTER_PORT']):04X} "
+    tables = (Path(f"/proc/{pid}/net/{name}").read_text() for name in ("tcp", "tcp6"))
+    return any(port in line and " 0A " in line for table in tables for line in table.splitlines())
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """A benchmark in the midst of its rounds, of which there are very many, and its folder."""
+    out = tmp_path_factory.mktemp("bench") / "out"
+    with start(out, *ENDLESS) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.startswith("round 1 of"):
+                break
+        threading.Thread(target=process.stderr.read, daemon=True).start()  # that it never waits for a reader
+        yield process, out
+        process.kill()
+
+
+def test_a_second_benchmark_in_the_same_folder_is_refused_and_the_first_goes_on(
+    bench: tuple[subprocess.Popen[str], Path],
+) -> None:
+    first, out = bench
+    done = run(out, "--rounds", "1", "--steps", "1")
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert f"another benchmark writes into {out}: wait for its end" in done.stderr
+    assert first.poll() is None
+
+
+def test_ranks_end_when_what_started_them_is_killed(bench: tuple[subprocess.Popen[str], Path]) -> None:
+    process, _ = bench
+    ranks = ranks_of(process.pid)
+    assert len(ranks) == 2
+    process.kill()
+    wait_for(lambda: all(map(is_gone, ranks)), "the ranks go on", SOON_S)
+
+
+@pytest.fixture
+def meeting(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
+    """A benchmark whose rank 0 waits for rank 1, which was stopped at its birth; and both ranks."""
+    with start(tmp_path / "out", *ENDLESS) as process:
+        wait_for(lambda: len(ranks_of(process.pid)) == 2, "the ranks never started")
+        ranks = sorted(ranks_of(process.pid))
+        os.kill(ranks[1], signal.SIGSTOP)
+        wait_for(lambda: listens(ranks[0]), "rank 0 never waited for the other")
+        yield process, ranks
+        process.kill()
+        for rank in ranks:
+            if not is_gone(rank):
+                os.kill(rank, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(("ending", "status"), [(signal.SIGTERM, 128 + 15), (signal.SIGINT, 1)])
+def test_a_benchmark_that_is_ended_while_ranks_meet_takes_them_along(
+    meeting: tuple[subprocess.Popen[str], list[int]], ending: int, status: int
+) -> None:
+    process, ranks = meeting
+    # WHEN a terminal, which means all of them, or somebody who means the command ends it
+    if ending == signal.SIGINT:
+        os.killpg(process.pid, ending)
+    else:
+        process.send_signal(ending)
+    # THEN
+    assert process.wait(SOON_S) == status
+    wait_for(lambda: all(map(is_gone, ranks)), "the ranks go on", SOON_S)
+    assert process.stderr is not None
+    assert "Traceback" not in process.stderr.read()
+
+
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT])
+def test_a_rank_that_others_started_ends_while_it_waits_for_ranks(tmp_path: Path, ending: signal.Signals) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    place = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    with start(tmp_path, *ENDLESS, **place) as process:
+        wait_for(lambda: listens(process.pid), "it never waited for the other")
+        process.send_signal(ending)
+        try:
+            assert process.wait(SOON_S) == -ending
+        finally:
+            process.kill()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 3 MB, less than one segment of records takes."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", disk], capture_output=True, check=False)
+    need(mounted.returncode == 0, "mounting a small file system (needs root)")
+    yield disk
+    subprocess.run(["umount", disk], check=False)
+
+
+@pytest.mark.parametrize("left", [3_000_000, 0])
+def test_a_full_disk_is_the_reason_that_is_told(small_disk: Path, left: int) -> None:
+    out = small_disk / "out"
+    out.mkdir()
+    if not left:
+        fill(small_disk / "filler")
+    done = run(out, "--rounds", "1", "--steps", "1")
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "No space left on device" in done.stderr.splitlines()[-1]
+    assert str(out) in done.stderr.splitlines()[-1]
+
+
+def fill(path: Path) -> None:
+    with path.open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(4096))
+        except OSError:
+            pass
+
+
+def test_ranks_with_folders_of_their_own_are_told_as_a_doubt(tmp_path: Path) -> None:
+    # GIVEN two ranks whose folders are two, as on two hosts that share no disk
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    place = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    words = ("--rounds", "1", "--steps", "1")
+    ranks = [start(tmp_path / f"host-{rank}", *words, **place, RANK=str(rank)) for rank in range(2)]
+    told = [rank.communicate(timeout=120)[1] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], told
+    # THEN
+    sheet = (tmp_path / "host-0" / "buckets.md").read_text()
+    assert "The folder is not shared: 1 of 2 ranks wrote their part of the traced runs on other hosts" in sheet
+    assert not list(tmp_path.glob("host-*/.seen-*"))
