@@ -65,8 +65,7 @@ def analyze(
     plan = _plan(path, cache, comm_kernels)
     done = list(_each(_analyzed, plan, jobs, scheduler, progress))
     world_size, findings = settle(plan, done)
-    asked = bool(plan.manifest.get("profile"))
-    head = RunHead(plan.schema, plan.run_id, plan.zero_unix_ns, world_size, findings, asked)
+    head = RunHead(plan.schema, plan.run_id, plan.zero_unix_ns, world_size, findings, plan.manifest)
     return combine(head, [one.tables for one in done])
 
 

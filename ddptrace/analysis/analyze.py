@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
+from typing import Any
 
 from ddptrace.analysis.breakdown import partial_step_rows, step_rows
 from ddptrace.analysis.buckets import bucket_rows
@@ -56,7 +57,17 @@ class RunHead:
     zero_unix_ns: int
     world_size: int | None  # ranks that took part, None where nobody said
     findings: tuple[Finding, ...]  # of loading
-    profile_asked: bool = False  # for profiler windows, when the run was traced
+    manifest: Mapping[str, Any] = field(default_factory=dict)  # as rank 0 wrote it
+
+    @property
+    def profile_asked(self) -> bool:
+        """For profiler windows, when the run was traced."""
+        return bool(self.manifest.get("profile"))
+
+    @property
+    def blind_spots(self) -> tuple[str, ...]:
+        told = self.manifest.get("blind_spots")
+        return tuple(spot for spot in told if isinstance(spot, str)) if isinstance(told, list) else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +92,7 @@ class RankTables:
 
 def analyze_run(run: Run) -> Result:
     """Everything that can be said of a run whose ranks are all at hand."""
-    asked = bool(run.manifest.get("profile"))
-    head = RunHead(run.schema, run.run_id, run.zero_unix_ns, run.world_size, run.findings, asked)
+    head = RunHead(run.schema, run.run_id, run.zero_unix_ns, run.world_size, run.findings, run.manifest)
     return combine(head, map(analyze_rank, run.ranks))
 
 
@@ -132,6 +142,7 @@ def combine(head: RunHead, ranks: Iterable[RankTables]) -> Result:
         traffic=Table(TrafficRow, [row for table in tables for row in table.traffic]),
         gradient_traffic=Table(GradientTrafficRow, [row for table in tables for row in table.gradient_traffic]),
         partial_steps=Table(PartialStepRow, [row for table in tables for row in table.partial_steps]),
+        blind_spots=head.blind_spots,
     )  # fmt: skip
     facts = [table.facts for table in tables]
     said = [*head.findings, *findings(facts, result, matching.findings, profile_asked=head.profile_asked)]

@@ -432,6 +432,7 @@ class Result:
     traffic: Table[TrafficRow] = field(default_factory=lambda: Table(TrafficRow))
     gradient_traffic: Table[GradientTrafficRow] = field(default_factory=lambda: Table(GradientTrafficRow))
     partial_steps: Table[PartialStepRow] = field(default_factory=lambda: Table(PartialStepRow))
+    blind_spots: tuple[str, ...] = ()  # what no surface of ddptrace sees, as the run itself says
 
     def to_json_dict(self) -> dict[str, Any]:
         """The documented keys of `ddptrace analyze --json`."""
@@ -446,5 +447,6 @@ class Result:
             "zero_unix_ns": self.zero_unix_ns,
             "world_size": self.world_size,
             "recorded": self.recorded,
+            "blind_spots": list(self.blind_spots),
         }
         return head | {name: getattr(self, name).to_dicts() for name in names}

@@ -148,7 +148,7 @@ class Session:
         watch.install(self._patches, updates)
         self._due.append(watch.under_way)
         self._patches.replace(dist.autograd, "backward", self.program.watched_backward)
-        self.claim.facts |= {"rpc_blind_spots": list(rpc.BLIND_SPOTS)}
+        self.claim.facts["blind_spots"] += rpc.BLIND_SPOTS
 
     def stop(self) -> None:
         """Take every surface out and finish the records. What fails here is noted, never raised."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from html import escape
 
 from ddptrace.analysis.summary import Summary
@@ -48,6 +48,17 @@ def evidence_facts(result: Result) -> Iterator[tuple[str, str]]:
 
 def unmeasured_html(result: Result) -> str:
     lines = list(unmeasured(result))
+    return listed(lines) + blind_spots_html(result)
+
+
+def blind_spots_html(result: Result) -> str:
+    """What no program's trace can hold, folded away: it says nothing of this run."""
+    if not result.blind_spots:
+        return ""
+    return f"<details><summary>What ddptrace does not see in any run</summary>{listed(result.blind_spots)}</details>"
+
+
+def listed(lines: Sequence[str]) -> str:
     return f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in lines)}</ul>" if lines else ""
 
 

@@ -68,6 +68,19 @@ def test_json_on_stdout_is_the_tables_and_nothing_else(run: Path) -> None:
     assert set(told["findings"][0]) == FINDING_KEYS
 
 
+def test_what_ddptrace_cannot_see_is_told_in_tables_and_report_as_the_run_itself_says(run: Path) -> None:
+    manifest = run / "manifest.json"
+    spots = json.loads(manifest.read_text())["blind_spots"]
+    assert any("CUDA graph" in spot for spot in spots)
+    assert any("TorchScript" in spot for spot in spots), "those of remote calls too"
+    manifest.write_text(
+        json.dumps(json.loads(manifest.read_text()) | {"blind_spots": [*spots, "a <b>planted</b> one"]})
+    )
+    told = json.loads(command("analyze", run, "--json").stdout)
+    assert told["blind_spots"] == [*spots, "a <b>planted</b> one"]
+    assert "<li>a &lt;b&gt;planted&lt;/b&gt; one</li>" in (run / "analysis" / "report.html").read_text()
+
+
 def test_a_run_that_cannot_be_written_to_is_still_told(run: Path) -> None:
     # GIVEN a place for the files that is none
     (run / "analysis").write_text("in the way")

@@ -23,6 +23,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 import ddptrace
+from ddptrace.capture.module_tree import named_modules
 from ddptrace.load import read_run
 
 PATCHED = [
@@ -277,14 +278,19 @@ def test_a_model_dropped_during_the_trace_is_freed(tmp_path: Path, group: None) 
         assert parameter() is None
 
 
-def test_hooks_come_off_the_parameters_also_where_their_surface_had_failed(tmp_path: Path, group: None) -> None:
+def test_hooks_come_off_the_parameters_also_where_their_surface_had_failed(
+    tmp_path: Path, group: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Odd(nn.Module):
-        def modules(self) -> Iterator[nn.Module]:
-            raise LookupError("planted")
-
         def forward(self, inputs: torch.Tensor) -> torch.Tensor:
             return inputs
 
+    def walked(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+        if isinstance(root, Odd):
+            raise LookupError("planted")
+        return named_modules(root)
+
+    monkeypatch.setattr("ddptrace.capture.ddp.named_modules", walked)
     model = DistributedDataParallel(nn.Linear(8, 8))
 
     def loop() -> None:

@@ -1,10 +1,19 @@
-"""The tap's self-test."""
+"""The tap's self-test, and the waits for functional collectives that it tells of."""
 
 from __future__ import annotations
 
-import pytest
+from typing import Any
 
-from ddptrace.capture import tap
+import pytest
+import torch
+from torch._subclasses import FakeTensorMode
+
+from ddptrace.capture import functional_waits, tap
+from ddptrace.capture.functional_waits import FunctionalWaits
+from ddptrace.capture.tap import Op
+
+IN_PLACE = Op("all_reduce", None, 1, None, (0,), ())
+GATHERED = Op("all_gather_into_tensor_coalesced", None, 2, None, (1,), (0,))
 
 
 def test_a_tap_that_failed_its_self_test_is_not_trusted_by_the_next_trace_either(
@@ -18,3 +27,44 @@ def test_a_tap_that_failed_its_self_test_is_not_trusted_by_the_next_trace_either
     for _ in range(2):
         with pytest.raises(RuntimeError, match="planted"):
             tap.install()
+
+
+def test_only_waits_for_tensors_with_data_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Watcher:
+        def __init__(self) -> None:
+            self.told: list[Any] = []
+
+        def awaits(self, tensor: torch.Tensor) -> int:
+            self.told.append(tensor)
+            return len(self.told)
+
+        def awaited(self, token: int) -> None:
+            self.told.append(token)
+
+    watcher = Watcher()
+    tap.install()
+    monkeypatch.setattr(tap, "_watcher", watcher)
+    with FakeTensorMode():  # as a compiler has it
+        torch.ops._c10d_functional.wait_tensor(torch.ones(3))
+    assert watcher.told == []
+    real = torch.ones(3)
+    torch.ops._c10d_functional.wait_tensor(real)
+    first, token = watcher.told
+    assert first is real
+    assert token == 1
+
+
+def test_a_tensor_is_waited_for_once_and_the_outputs_of_one_call_each() -> None:
+    waits = FunctionalWaits()
+    summed, given, one, two = (torch.ones(3) for _ in range(4))
+    waits.made(IN_PLACE, ([summed], None), 5)
+    waits.made(GATHERED, ([one, two], [given], None), 6)
+    assert [waits.take(tensor) for tensor in (summed, summed, given, two, one)] == [5, 0, 0, 6, 6]
+
+
+def test_a_program_that_never_waits_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(functional_waits, "MOST_TENSORS", 10)
+    waits, tensors = FunctionalWaits(), [torch.ones(1) for _ in range(101)]
+    for seq, tensor in enumerate(tensors, start=1):
+        waits.made(IN_PLACE, (tensor, None), seq)
+    assert sum(waits.take(tensor) > 0 for tensor in tensors) <= 10
