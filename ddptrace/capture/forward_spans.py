@@ -69,7 +69,7 @@ class ForwardSpans:
     def call(self, original: Callable[..., Any], module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
         """Run a module's forward and remember which nodes it made. What is computed again in backward makes no nodes of
         the graph that runs there."""
-        if torch.compiler.is_compiling() or not self._surface.on or self.in_backward():
+        if torch.compiler.is_compiling() or not self._surface.live or self.in_backward():
             return original(module, *args, **kwargs)
         begin = _number()
         try:

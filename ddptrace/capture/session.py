@@ -40,7 +40,7 @@ Schedule = Callable[[int], torch.profiler.ProfilerAction]
 _current: Session | None = None
 _entry = threading.Lock()
 
-SAMPLED = ("collectives", "ddp", "hooks", "reducer")
+SAMPLED = ("collectives", "ddp", "hooks", "origins", "reducer")
 """What is paused in steps that are not recorded. Remote calls never are: a rank that serves them knows no steps."""
 
 SETTLED_S = 5.0

@@ -79,8 +79,8 @@ class Call:
     ordinal: int  # k-th call of this group on this rank, from 0
     launch_at_ns: int
     issued_at_ns: int  # the launching call returned: not when communication began
-    nbytes_in: int
-    nbytes_out: int
+    nbytes_in: int  # of the tensors that it sends, reduces or overwrites in place: numel x element size of each
+    nbytes_out: int  # of the tensors that only receive: at a gather's root the whole list, elsewhere nothing
     dtype: str
     thread: int
     is_sync: bool

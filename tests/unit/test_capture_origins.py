@@ -171,6 +171,15 @@ def test_a_node_of_the_graph_belongs_to_the_innermost_module_that_made_it() -> N
     assert set(found["torch::autograd::AccumulateGrad"]) == {""}
 
 
+def test_forwards_of_a_step_that_is_not_recorded_leave_no_span() -> None:
+    model = Layered()
+    spans = spans_of(model)
+    for paused, count in ((True, 0), (False, 5)):
+        spans._surface.pause(paused)
+        model(torch.ones(1, 2))
+        assert sum(len(one.ends) for one in spans._by_thread.values()) == count
+
+
 def test_spans_do_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forward_spans, "MOST_SPANS", 10)
     spans = forward_spans._Spans()
