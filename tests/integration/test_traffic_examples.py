@@ -21,14 +21,14 @@ def table(said: str) -> dict[int, list[int]]:
 
 
 def test_what_ddp_sends_is_the_same_for_every_batch_size(tmp_path: Path) -> None:
-    told = table(torchrun("../../examples/traffic_ddp_batch_size.py", tmp_path))
+    told = table(torchrun("../../examples/8_traffic_ddp_batch_size.py", tmp_path))
     # two layers of 512 * 512 + 512 parameters and one of 512 + 1, in float32
     parameters = 4 * (2 * (512 * 512 + 512) + 513)
     assert told == {batch: [batch * 512 * 4, parameters, parameters] for batch in BATCHES}
 
 
 def test_what_rpc_sends_at_a_layer_boundary_grows_with_the_batch(tmp_path: Path) -> None:
-    told = table(torchrun("../../examples/traffic_rpc_layer_boundary.py", tmp_path))
+    told = table(torchrun("../../examples/9_traffic_rpc_layer_boundary.py", tmp_path))
     activations = {batch: batch * 1024 * 4 for batch in BATCHES}
     assert {batch: row[0] for batch, row in told.items()} == activations
     assert {batch: row[2] for batch, row in told.items()} == activations

@@ -1,6 +1,6 @@
 """Does a larger batch make DistributedDataParallel send more? Three batch sizes, and the bytes of a step of each.
 
-    torchrun --nproc-per-node 2 examples/traffic_ddp_batch_size.py run/batch-size
+    torchrun --nproc-per-node 2 examples/8_traffic_ddp_batch_size.py run/batch-size
     ddptrace traffic run/batch-size/64
 
 It does not: what travels are the gradients, which have the size of the parameters, once per step. A larger batch means

@@ -1,6 +1,6 @@
 """Does a larger batch make a model send more that is cut between two workers? Three batch sizes, and the bytes of each.
 
-    torchrun --nproc-per-node 2 examples/traffic_rpc_layer_boundary.py run/boundary
+    torchrun --nproc-per-node 2 examples/9_traffic_rpc_layer_boundary.py run/boundary
     ddptrace traffic run/boundary/64
 
 It does: at the boundary between two layers the activations travel, and in distributed autograd's backward their
