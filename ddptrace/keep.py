@@ -21,9 +21,10 @@ FIRST_STEPS: Final = 3
 class Keep:
     """What `ddptrace.trace` keeps of each rank. What is oldest goes first; the manifest and a finding tell of it.
 
-    `nbytes`: a rank's folder is no larger, profiler files included, but for one that is just being saved. `steps`: no
-    more than the last so many steps, rounded up to whole record files; None: as many as `nbytes` holds. `every`: one
-    step in so many is recorded, beside the first three, and of the others only when they began and ended.
+    `nbytes`: a rank's folder is no larger, profiler files included, which take up to half of it; only the newest of
+    them stays whatever its size, and one that is just being saved is not counted. `steps`: no more than the last so
+    many steps, rounded up to whole record files; None: as many as `nbytes` holds. `every`: one step in so many is
+    recorded, beside the first three, and of the others only when they began and ended.
 
     Raises DdptraceError where a number is out of range.
     """

@@ -26,7 +26,7 @@ import numpy as np
 
 from ddptrace.errors import RunDirectoryError
 
-SCHEMA_VERSION: Final = "1.2"
+SCHEMA_VERSION: Final = "1.3"
 
 MANIFEST: Final = "manifest.json"
 META: Final = "meta.json"
@@ -119,12 +119,17 @@ class Kind(enum.IntEnum):
     RPC_WORKER = 23  # name: JSON {"name", "id"} of this rank as a worker
     # Since 1.2.
     ORIGIN = 24  # where a collective comes from, where its CALL alone does not tell. begin: launch; a: seq; name: its
-    #              call site; d: the module; flags: Origin
+    #              call site; d: the module; flags: Origin. Since 1.3, e: 1 + the rank, in its group, that it sends to
+    #              or receives from, or that is its root; 0 none, or unknown; and flags UNKNOWN_ORIGIN where
+    #              nobody looked
     RPC_WAIT = 25  # the host was blocked on the future of remote calls, or on other workers in a distributed backward,
     #                begin to end. A reference's own methods block from RPC's end to RPC_DONE
     LET_GO = 26  # here stood `a` records, written from begin to end, that were let go to stay within `ddptrace.Keep`.
     #              With d, of them the calls of this group: a, of these the ones that are no send or receive: b. A file
     #              whose first record is one with flags 1, which adds up all others, stands for itself and all before it
+    # Since 1.3.
+    FILE_LET_GO = 27  # a profiler window's file was let go as well. name: as its WINDOW has it; begin: when; a: so many
+    #                   were by then
 
 
 class CallFlag(enum.IntFlag):
@@ -151,6 +156,10 @@ class Origin(enum.IntEnum):
     @property
     def word(self) -> str:
         return self.name.lower().replace("_", "-")
+
+
+UNKNOWN_ORIGIN: Final = 255
+"""In an ORIGIN record instead of an `Origin`."""
 
 
 class RpcOp(enum.IntEnum):

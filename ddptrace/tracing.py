@@ -96,7 +96,7 @@ class trace:
             return
         from ddptrace.capture.session import leave
 
-        leave(self._session)
+        leave(self._session, error)
         if self._exporter is not None:
             self._exporter.stop()
         self._exporter = self._session = None

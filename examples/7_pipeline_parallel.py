@@ -1,7 +1,7 @@
 """Pipeline parallelism: each of two ranks has half of the layers, and a batch passes in small parts.
 
     torchrun --nproc-per-node 2 examples/7_pipeline_parallel.py run/pipeline
-    ddptrace analyze run/pipeline
+    ddptrace traffic run/pipeline
 
 Where the model is cut, activations go on to the next rank in forward, and their gradients come back in backward: one
 message each way for each micro-batch, of the size of its activations. No other communication is needed.
@@ -57,12 +57,12 @@ def main() -> None:
 
 
 def show(out: str) -> None:
-    """Messages of one step, by rank and by the line of this file that they come from."""
+    """Messages of one step, by the ranks that they go between and by the line of this file that sends them."""
     rows = [row for row in ddptrace.analyze(out).collectives if (row.step, row.part) == (STEPS - 1, 0)]
-    print(f"{'rank':>4} {'operation':<10} {'a step':>6} {'bytes each':>12}  from")
-    calls = Counter((row.rank, row.op, row.nbytes, row.site) for row in rows)
-    for (rank, op, nbytes, site), count in sorted(calls.items(), key=str):
-        print(f"{rank:>4} {op:<10} {count:>6} {nbytes:>12,}  {site}", flush=True)
+    print(f"{'from':>4} {'to':>4} {'a step':>6} {'bytes each':>12}  line")
+    sends = Counter((row.rank, row.peer, row.nbytes, row.site) for row in rows if row.op == "send")
+    for (rank, peer, nbytes, site), count in sorted(sends.items(), key=str):
+        print(f"{rank:>4} {peer:>4} {count:>6} {nbytes:>12,}  {site}", flush=True)
 
 
 if __name__ == "__main__":

@@ -25,8 +25,9 @@ def aligned(group: Sequence[Seen]) -> tuple[list[Seen], Sequence[int]]:
 
 
 def _of_common_steps(group: Sequence[Seen]) -> list[Seen]:
-    common = set.intersection(*({one.step for one in seen.sightings} for seen in group)) - {None}
-    return [_chosen(seen, [one.step in common for one in seen.sightings]) for seen in group]
+    """By the step that launched them: queued near its end, one may run in it on one rank and after it on another."""
+    common = set.intersection(*({one.launched_in for one in seen.sightings} for seen in group)) - {None}
+    return [_chosen(seen, [one.launched_in in common for one in seen.sightings]) for seen in group]
 
 
 def _of_common_turns(group: Sequence[Seen]) -> tuple[list[Seen], Sequence[int]]:

@@ -16,6 +16,7 @@ from ddptrace.analysis.gradient_traffic import gradient_traffic_rows
 from ddptrace.analysis.groups import group_rows
 from ddptrace.analysis.launches import launch_rows
 from ddptrace.analysis.matching import match_ranks, with_matches
+from ddptrace.analysis.message_findings import message_findings
 from ddptrace.analysis.phases import phase_rows
 from ddptrace.analysis.populations import device_row
 from ddptrace.analysis.rpcs import RankCalls, rank_calls, rpc_pair_rows, rpc_rows
@@ -122,7 +123,7 @@ def combine(head: RunHead, ranks: Iterable[RankTables]) -> Result:
     """The ranks together, in whatever order they come; rows are sorted by rank, then time. A run without steps, without
     communication or with one rank is no error but a finding."""
     tables = sorted(ranks, key=attrgetter("row.rank"))
-    matching = match_ranks([(table.facts, table.collectives) for table in tables])
+    matching = match_ranks([(table.facts, table.collectives, table.steps) for table in tables])
     rpcs = rpc_rows([table.rpc for table in tables])
     collectives = (row for table in tables for row in table.collectives)
     result = Result(
@@ -147,6 +148,7 @@ def combine(head: RunHead, ranks: Iterable[RankTables]) -> Result:
     facts = [table.facts for table in tables]
     said = [*head.findings, *findings(facts, result, matching.findings, profile_asked=head.profile_asked)]
     said += traffic_findings(result.gradient_traffic)
+    said += list(message_findings(result, said))
     return replace(result, findings=Table(Finding, said))
 
 

@@ -54,10 +54,14 @@ def _parts(view: View) -> tuple[Ints, Ints, Ints, Ints, Ints, Ints]:
     begins, ends = view.windows.begins, view.windows.ends
     comm = communicating(view)
     memory = subtract(subtract(view.memory, view.compute), comm)
-    remote = subtract(view.remote, union(view.compute, comm, memory))
-    unions = (view.compute, comm, intersect(comm, view.compute), memory, remote)
+    unions = (view.compute, comm, intersect(comm, view.compute), memory, remote_idle(view))
     compute_ns, comm_ns, hidden_ns, memory_ns, remote_ns = (Measure(part).within(begins, ends) for part in unions)
     return ends - begins, compute_ns, comm_ns, hidden_ns, memory_ns, remote_ns
+
+
+def remote_idle(view: View) -> Intervals:
+    """Blocked on remote calls while nothing else ran."""
+    return subtract(view.remote, union(view.compute, communicating(view), view.memory))
 
 
 def communicating(view: View) -> Intervals:

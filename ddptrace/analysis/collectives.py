@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,14 +91,20 @@ def _what(comm: Communication) -> What:
     return HOOK_OP, "", comm.hook.seq, comm.hook.nbytes, comm.hook.dtype
 
 
+def origin_of(comm: Communication, carriers: Container[int]) -> str | None:
+    """Who wanted it; `carriers`: by seq, those that carried a bucket. A hook that did without collectives is its own
+    origin; what the program seems to have sent and carried a bucket was a hook's that nobody saw being registered."""
+    if comm.call is None or (comm.seq in carriers and comm.call.origin == Origin.PROGRAM.word):
+        return Origin.HOOK.word
+    return comm.call.origin
+
+
 def _source(comm: Communication, known: _Known) -> dict[str, Any]:
-    """Where it comes from. A hook that did without collectives is its own origin; what the program seems to have sent
-    and carried a bucket was a hook's that nobody saw being registered."""
-    if comm.call is None:
-        return {"origin": Origin.HOOK.word}
-    call, hooked = comm.call, comm.seq in known.buckets and comm.call.origin == Origin.PROGRAM.word
-    origin = Origin.HOOK.word if hooked else call.origin
-    return {"origin": origin, "site": call.site, "module": call.module, "turn": call.turn}
+    """Where it comes from, and between whom it goes as far as the call itself tells."""
+    call, origin = comm.call, origin_of(comm, known.buckets)
+    if call is None:
+        return {"origin": origin}
+    return {"origin": origin, "site": call.site, "module": call.module, "turn": call.turn, "peer": call.peer}
 
 
 def _lane(comm: Communication) -> str | None:

@@ -4,32 +4,64 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from statistics import median
 from typing import Final
 
 from ddptrace.analysis.facts import RankFacts
+from ddptrace.analysis.summary import PAUSED_MAX_RATIO
 from ddptrace.analysis.tables import Result
-from ddptrace.analysis.wording import HowTo
+from ddptrace.analysis.wording import HowTo, ms
 from ddptrace.load.tables import Finding
 from ddptrace.schema import Evidence
 
+UNLIKE_MIN_RATIO: Final = 0.1
+"""By so much of their length profiled steps may differ from the others before that is said."""
+
 UNKNOWN_MAX_RATIO: Final = 0.05
 """So many collectives may be unknown before that is worth a warning: DDP itself sends a few small ones at its start."""
+
+UNCOUNTED: Final = (
+    " No update ends these steps, and in a program that has an optimizer the schedule does not count backwards: call"
+    " t.step() at the end of each iteration."
+)
 
 
 def evidence_findings(ranks: Sequence[RankFacts], result: Result, how: HowTo, asked: bool) -> Iterator[Finding]:
     """`asked`: for profiler windows, when the run was traced."""
     comms = sum(rank.comms for rank in ranks)
-    if result.steps and comms and not any(row.profiled for row in result.steps):
+    if result.steps and (comms or asked) and not any(row.profiled for row in result.steps):
         yield Finding("coarse-compute", "info", "run", _coarse(ranks, result, how, asked))
     missed = _why_unseen(ranks, asked)
-    guessed = sum(rank.by_evidence.get(one, 0) for rank in ranks for one in (Evidence.CALLBACK, Evidence.HOST))
-    if guessed:
-        advice = missed or f"{how.profile} to see when they ran"
-        yield Finding("approximate-overlap", "info", "run", (
-            f"{guessed} of {comms} collectives had only their end measured and their begin inferred, so their"
-            f" overlap is approximate: {advice}."
-        ))  # fmt: skip
+    yield from _approximate(ranks, missed or f"{how.profile} to see when they ran")
     yield from _unknown(ranks, missed, how)
+    yield from _under_the_profiler(result)
+
+
+def _approximate(ranks: Sequence[RankFacts], advice: str) -> Iterator[Finding]:
+    comms = sum(rank.comms for rank in ranks)
+    ended, bounded = (sum(rank.by_evidence.get(one, 0) for rank in ranks) for one in (Evidence.CALLBACK, Evidence.HOST))
+    told = [(ended, "only the end was measured, the begin inferred")] if ended else []
+    told += [(bounded, "only the launch and the end of the host's wait are known")] if bounded else []
+    if told:
+        of = "; ".join(f"of {count} {what}" if len(told) > 1 else what for count, what in told)
+        yield Finding("approximate-overlap", "info", "run", (
+            f"{ended + bounded} of {comms} collectives were not seen running ({of}), so their overlap is approximate:"
+            f" {advice}."
+        ))  # fmt: skip
+
+
+def _under_the_profiler(result: Result) -> Iterator[Finding]:
+    """The typical step is one under the profiler where there is any: whether the others are like it."""
+    steady = [row for row in result.steps if row.step > 0 and row.paused_ns <= PAUSED_MAX_RATIO * row.wall_ns]
+    under, others = ([row.wall_ns for row in steady if row.profiled is one] for one in (True, False))
+    if not under or not others or not median(others):
+        return
+    ratio = median(under) / median(others)
+    if abs(ratio - 1) > UNLIKE_MIN_RATIO:
+        yield Finding("profiled-steps-differ", "info", "run", (
+            f"Steps under the profiler took {ratio:.1f} times as long as the others (median {ms(median(under))} of"
+            f" {len(under)} rank-steps, {ms(median(others))} of {len(others)}): the typical step is one of the former."
+        ))  # fmt: skip
 
 
 def _coarse(ranks: Sequence[RankFacts], result: Result, how: HowTo, asked: bool) -> str:
@@ -38,10 +70,10 @@ def _coarse(ranks: Sequence[RankFacts], result: Result, how: HowTo, asked: bool)
     if any(rank.windows and rank.recorded for rank in ranks):
         return f"No step lies whole in a profiler window, {coarse}: let the schedule's active steps be two or more."
     if asked:
-        steps = max(row.steps for row in result.ranks)
+        steps, ended_by = max(row.steps for row in result.ranks), {row.ended_by for row in result.steps}
         return (
             f"The schedule given as profile= came to no whole window in {steps} steps, {coarse}: shorten its wait and"
-            " warmup, or train for more steps."
+            f" warmup, or train for more steps.{UNCOUNTED if ended_by == {'backward'} else ''}"
         )
     return f"No step was profiled, {coarse}: {how.profile} to measure it."
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from statistics import median
 
 import numpy as np
 
 from ddptrace.analysis.collectives import HOOK_OP
 from ddptrace.analysis.intervals import subtract, total, union
+from ddptrace.analysis.layouts import in_buckets
+from ddptrace.analysis.remote_waits import Waited, waited_for
 from ddptrace.analysis.view import View
 from ddptrace.load.tables import RankRun, Reducer, StepMark
 from ddptrace.schema import Evidence
@@ -26,6 +29,7 @@ class ReducerFacts:
     bucket_cap_nbytes: int | None
     over_cap: tuple[tuple[str, int], ...]  # parameters that alone are larger than a bucket may be, and their bytes
     layouts: tuple[tuple[int, int], ...]  # number of buckets, first backward; in time order
+    bulky: tuple[tuple[str, int], ...] = ()  # parameters that alone are most of a bucket, and their bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +81,11 @@ class RankFacts:
     failures: tuple[Failure, ...] = ()  # of collectives, in the order in which they ended
     remote_calls: int = 0  # that its program made
     only_remote: bool = False  # all that it does is to call others and to run functions for them
+    unmarked: bool = False  # no forward, backward or update of it was seen
     windows: int = 0
     outside_windows: int = 0  # communications that no profiler saw run, launched outside of all its windows
     kept: KeptFacts = KeptFacts()
+    waited: tuple[Waited, ...] = ()  # for remote calls while nothing else ran, by what for
 
     @property
     def comms(self) -> int:
@@ -101,8 +107,9 @@ def facts_of(view: View) -> RankFacts:
         groups=tuple((group.name, group.ranks) for group in rank.groups), outside_ns=_outside_ns(view),
         failures=tuple(_failures(view)),
         remote_calls=sum(not call.is_internal for call in rank.rpc.calls), only_remote=view.only_remote,
+        unmarked=not rank.phases,
         windows=len(rank.windows), outside_windows=_outside_windows(view),
-        kept=_kept_facts(rank),
+        kept=_kept_facts(rank), waited=waited_for(view),
     )  # fmt: skip
 
 
@@ -140,9 +147,18 @@ def _outside_windows(view: View) -> int:
 
 def _reducer_facts(reducer: Reducer) -> ReducerFacts:
     cap = reducer.bucket_cap_nbytes
-    over = ((one.name, one.nbytes) for one in reducer.parameters if cap is not None and one.nbytes > cap)
+    sent = in_buckets(reducer, reducer.layouts)
+    over = ((one.name, one.nbytes) for one in sent if cap is not None and one.nbytes > cap)
     layouts = tuple((len(layout.buckets), layout.from_backward) for layout in reducer.layouts)
-    return ReducerFacts(reducer.reducer, reducer.kind, reducer.module, cap, tuple(over), layouts)
+    bulky = tuple(_bulky(reducer))
+    return ReducerFacts(reducer.reducer, reducer.kind, reducer.module, cap, tuple(over), layouts, bulky)
+
+
+def _bulky(reducer: Reducer) -> Iterator[tuple[str, int]]:
+    for bucket in {bucket for layout in reducer.layouts for bucket in layout.buckets if bucket}:
+        largest = max((reducer.parameters[index] for index in bucket), key=attrgetter("nbytes"))
+        if 2 * largest.nbytes > sum(reducer.parameters[index].nbytes for index in bucket):
+            yield largest.name, largest.nbytes
 
 
 def _outside_ns(view: View) -> int:

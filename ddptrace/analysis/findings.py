@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 
 from ddptrace.analysis.advice import bucket_findings
 from ddptrace.analysis.device_findings import device_findings
@@ -11,7 +11,7 @@ from ddptrace.analysis.facts import RankFacts
 from ddptrace.analysis.failure_findings import failure_findings
 from ddptrace.analysis.kept_findings import kept_findings
 from ddptrace.analysis.peer_findings import peer_findings
-from ddptrace.analysis.rpc_findings import rpc_findings
+from ddptrace.analysis.rpc_findings import rpc_findings, serving
 from ddptrace.analysis.summary import PAUSED_MAX_RATIO, summarize
 from ddptrace.analysis.tables import Result
 from ddptrace.analysis.wording import FOREIGN, OURS, HowTo, ms, named
@@ -28,7 +28,7 @@ def findings(
         *failure_findings(ranks),
         *kept_findings(ranks),
         *_communication(ranks, result, how),
-        *_steps(ranks, how),
+        *_steps(ranks, serving(ranks, result), how),
         *evidence_findings(ranks, result, how, profile_asked),
         *_unmatched(ranks),
         *_pauses(result),
@@ -37,7 +37,7 @@ def findings(
         *device_findings(ranks, result),
         *peer_findings(result),
         *rpc_findings(ranks, result),
-        *bucket_findings(summarize(result), ranks, comparable=result.recorded or len(result.matches) > 0),
+        *bucket_findings(summarize(result), result, ranks, comparable=result.recorded or len(result.matches) > 0),
     ]
 
 
@@ -69,8 +69,8 @@ def _communication(ranks: Sequence[RankFacts], result: Result, how: HowTo) -> It
         ))  # fmt: skip
 
 
-def _steps(ranks: Sequence[RankFacts], how: HowTo) -> Iterator[Finding]:
-    without = [rank.rank for rank in ranks if rank.last_step is None and not rank.only_remote]
+def _steps(ranks: Sequence[RankFacts], remote_only: Set[int], how: HowTo) -> Iterator[Finding]:
+    without = [rank.rank for rank in ranks if rank.last_step is None and rank.rank not in remote_only]
     if without:
         yield Finding("no-steps", "warning", named("rank", without), (
             f"No step was found on {named('rank', without)}, so its time cannot be broken down:"

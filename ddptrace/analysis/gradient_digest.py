@@ -17,7 +17,7 @@ class GradientDigest:
     reducer: int
     name: str
     rank_steps: int
-    gradient_nbytes: int  # of all its parameters
+    gradient_nbytes: int  # of all parameters in its buckets
     backwards: float  # that gave it gradients
     synchronised: float  # of them, those that sent
     expected_nbytes: int  # its gradients, once in each synchronised backward
@@ -25,6 +25,7 @@ class GradientDigest:
     sent_ratio: float | None  # nbytes / expected; None where nothing was to be sent
     dtypes: tuple[str, ...]  # as they were sent
     hooks: tuple[str, ...]
+    parameter_dtypes: tuple[str, ...]  # of those in its buckets
 
 
 def gradients(rows: Iterable[GradientTrafficRow]) -> tuple[GradientDigest, ...]:
@@ -41,10 +42,11 @@ def _digest(rows: Sequence[GradientTrafficRow]) -> GradientDigest:
     known = [row.nbytes for row in rows if row.nbytes is not None]
     seen = sum(known) if len(known) == len(rows) else None
     return GradientDigest(
-        first.reducer, first.name, len(rows), first.gradient_nbytes,
+        first.reducer, first.name, len(rows), round(mean(row.gradient_nbytes for row in rows)),
         backwards=mean(row.backwards for row in rows), synchronised=mean(row.synchronised for row in rows),
         expected_nbytes=round(expected / len(rows)), nbytes=None if seen is None else round(seen / len(rows)),
         sent_ratio=seen / expected if seen is not None and expected else None,
         dtypes=tuple(sorted({dtype for row in rows for dtype in row.dtypes})),
         hooks=tuple(sorted({row.hook for row in rows if row.hook is not None})),
+        parameter_dtypes=tuple(sorted({dtype for row in rows for dtype in row.parameter_dtypes})),
     )  # fmt: skip

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ddptrace.analysis.execution import Communication
+from ddptrace.analysis.layouts import in_buckets, in_force
 from ddptrace.analysis.occurrences import backward_of
 from ddptrace.analysis.tables import GradientTrafficRow
 from ddptrace.analysis.view import View
@@ -46,16 +47,18 @@ def gradient_traffic_rows(view: View) -> list[GradientTrafficRow]:
 
 
 def _sent(view: View) -> dict[Key, list[Communication]]:
-    """The communications that carried gradients, by reducer and backward."""
+    """The communications that carried gradients, by reducer and backward. One that belongs to no backward and to no
+    whole step is left out: it is of a backward that the rank died in, or that lies outside of what was kept."""
+    steps = view.steps.at(np.array([comm.launch_at_ns for comm in view.comms], np.int64)).tolist()
     owners: dict[int, Key] = {comm.seq: (one.reducer, one.backward) for one in view.found for comm in one.comms}
     sent: defaultdict[Key, list[Communication]] = defaultdict(list)
-    for comm, backward in zip(view.comms, backward_of(view.rank, view.comms), strict=True):
+    for comm, backward, step in zip(view.comms, backward_of(view.rank, view.comms), steps, strict=True):
         key = owners.get(comm.seq)
         if key is None and comm.hook is not None:
             key = comm.hook.reducer, comm.hook.backward
         if key is None and comm.call is not None and comm.call.reducer is not None:
             key = (comm.call.reducer, backward) if comm.call.origin == Origin.GRADIENTS.word else None
-        if key is not None:
+        if key is not None and (key[1] is not None or step >= 0):
             sent[key].append(comm)
     return dict(sent)
 
@@ -85,15 +88,16 @@ def _rows(
     for position, mine in by_step.items():
         carried = [sent.get((reducer.reducer, one.ordinal), ()) for one in mine]
         comms = [comm for part in carried for comm in part]
-        step = view.rank.steps[position]
+        step, buckets = view.rank.steps[position], in_buckets(reducer, in_force(reducer, mine[-1].ordinal))
         mine_updates = updates[bisect_left(updates, step.begin_at_ns) : bisect_left(updates, step.end_at_ns)]
         yield GradientTrafficRow(
             view.rank.rank, step.ordinal, reducer.reducer, f"{reducer.kind} of {reducer.module}",
-            gradient_nbytes=sum(parameter.nbytes for parameter in reducer.parameters),
+            gradient_nbytes=sum(parameter.nbytes for parameter in buckets),
             backwards=len(mine), synchronised=sum(map(bool, carried)), last_synchronised=bool(carried[-1]),
             one_update=bool(mine_updates) and mine_updates[0] >= mine[-1].begin_at_ns,
             nbytes=_nbytes(comms), dtypes=_dtypes(comms),
             hook=next((comm.hook.name for comm in comms if comm.hook is not None), None),
+            parameter_dtypes=tuple(sorted({parameter.dtype for parameter in buckets})),
         )  # fmt: skip
 
 

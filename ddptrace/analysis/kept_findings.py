@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from ddptrace.analysis.facts import KeptFacts, RankFacts
@@ -17,11 +18,18 @@ def kept_findings(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
 def _let_go(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
     if not ranks:
         return
-    of = "; ".join(f"of rank {rank.rank}'s {_steps(rank.kept)}" for rank in ranks[:2]) + " …" * (len(ranks) > 2)
+    alike: defaultdict[str, list[int]] = defaultdict(list)
+    for rank in ranks:
+        alike[_steps(rank.kept)].append(rank.rank)
+    of = "; ".join(f"{_of(same)} {what}" for what, same in list(alike.items())[:2]) + " …" * (len(alike) > 2)
     yield Finding("records-let-go", "info", named("rank", [rank.rank for rank in ranks]), (
-        f"The oldest records were let go, to stay within what ddptrace.Keep allows a rank: {of}. Give"
-        " keep=ddptrace.Keep(nbytes=...) more to see further back."
+        "The oldest records were let go, a whole file at a time, to stay within what ddptrace.Keep allows a rank:"
+        f" {of}. Give keep=ddptrace.Keep(nbytes=...) more, and steps= where you gave it, to see further back."
     ))  # fmt: skip
+
+
+def _of(ranks: Sequence[int]) -> str:
+    return f"of rank {ranks[0]}'s" if len(ranks) == 1 else f"on {named('rank', ranks)} of"
 
 
 def _steps(kept: KeptFacts) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ddptrace.analysis.execution import Communication
 from ddptrace.analysis.intervals import Ints
-from ddptrace.load.tables import HookCall, RankRun, Ready, Reducer
+from ddptrace.load.tables import HookCall, Layout, Parameter, RankRun, Ready, Reducer
 
 _NEVER = np.iinfo(np.int64)
 
@@ -112,6 +112,18 @@ class Layouts:
         plans = self._plans.get(reducer, [])
         valid = sum(plan.from_backward <= backward for plan in plans) - 1
         return [plans[i] for i in sorted(range(len(plans)), key=lambda i: abs(i - max(valid, 0)))]
+
+
+def in_force(reducer: Reducer, backward: int) -> tuple[Layout, ...]:
+    """The layout that was valid in a backward; none where none is known."""
+    begun = sum(layout.from_backward <= backward for layout in reducer.layouts)
+    return reducer.layouts[max(begun, 1) - 1 :][:1]
+
+
+def in_buckets(reducer: Reducer, layouts: Sequence[Layout]) -> tuple[Parameter, ...]:
+    """The parameters that these layouts have in a bucket, which frozen ones are in none of; all, without a layout."""
+    inside = {index for layout in layouts for bucket in layout.buckets for index in bucket}
+    return tuple(one for index, one in enumerate(reducer.parameters) if index in inside or not layouts)
 
 
 def _plans(reducer: Reducer) -> list[Plan]:

@@ -1,28 +1,26 @@
 """Who exchanges what with whom, as far as it is known.
 
-A group of two ranks is a link: what one of them sends, the other receives; only of an op with a root it is not recorded
-which of them was it. In a larger group a collective's algorithm decides who sends to whom, which is the backend's own
-affair, and of a send or receive the peer is not recorded.
+A group of two ranks is a link: what one of them sends, the other receives. In a larger group a collective's algorithm
+decides who sends to whom, which is the backend's own affair; of sends and receives see `MessageDigest`. Runs before
+schema 1.3 tell no peer of these, and no root of the ops that have one.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
 
+from ddptrace.analysis.peer_digest import ANY_SOURCE, FROM_ROOT, ROOTED, SEND
 from ddptrace.analysis.tables import GroupRow, TrafficRow
-
-ROOTED: Final = ("broadcast", "reduce", "gather", "scatter")
 
 
 @dataclass(frozen=True, slots=True)
 class LinkDigest:
     """One process group that was used. Bytes are means per step, computed as `TrafficRow` says.
 
-    `there_nbytes` goes from the first of two ranks to the second, without ops with a root. None in a larger group,
-    and, like `back_nbytes`, where nothing of the rank that sends it was recorded."""
+    `there_nbytes` goes from the first of two ranks to the second, without ops whose root is not known. None in a larger
+    group, and, like `back_nbytes`, where nothing of the rank that sends it was recorded."""
 
     group: str
     ranks: tuple[int, ...]
@@ -30,8 +28,9 @@ class LinkDigest:
     sent_nbytes: int  # by all of its ranks
     there_nbytes: int | None
     back_nbytes: int | None
-    rooted_nbytes: int  # of `sent_nbytes`, by ops with a root
-    peers_unknown: bool  # send or recv among more than two ranks
+    rooted_nbytes: int  # of `sent_nbytes`, by ops whose root is not known
+    message_nbytes: int  # of `sent_nbytes`, by sends
+    peers_unknown: bool  # of messages among more than two ranks neither end tells the other
 
 
 def links(
@@ -51,16 +50,32 @@ def _of(group: GroupRow, rows: Iterable[TrafficRow]) -> list[TrafficRow]:
 
 
 def _link(group: GroupRow, rows: Sequence[TrafficRow], counts: Callable[[int], int]) -> LinkDigest:
-    sent, rooted = dict.fromkeys(group.ranks, 0.0), 0.0
-    for row in rows:
-        nbytes = (row.sent_nbytes or 0) / counts(row.rank)
-        if row.op in ROOTED:
-            rooted += nbytes
-        else:
-            sent[row.rank] += nbytes
     seen = {row.rank for row in rows}
+    sent, rooted, messages = dict.fromkeys(group.ranks, 0.0), 0.0, 0.0
+    for row in rows:
+        nbytes, sender = (row.sent_nbytes or 0) / counts(row.rank), _sender(row, group.ranks)
+        messages += nbytes if row.op == SEND else 0
+        if sender is None:
+            rooted += nbytes
+        else:  # of an op with a root each of two ranks tells half
+            sent[sender] += nbytes * (2 / len(seen) if row.op in ROOTED and len(sent) == 2 else 1)
     there, back = (round(sent[one]) if one in seen else None for one in group.ranks) if len(sent) == 2 else (None, None)
     return LinkDigest(
         group.group, group.ranks, group.hosts, round(sum(sent.values()) + rooted), there, back, round(rooted),
-        peers_unknown=len(sent) > 2 and any(row.op.startswith(("send", "recv")) for row in rows),
+        round(messages), peers_unknown=len(sent) > 2 and any(_is_hidden(row, seen, group.ranks) for row in rows),
     )  # fmt: skip
+
+
+def _sender(row: TrafficRow, ranks: Sequence[int]) -> int | None:
+    """Which of two ranks sends; in a larger group all do, on average. None where the root is not known."""
+    if row.op not in ROOTED:
+        return row.rank
+    if row.peer is None or len(ranks) != 2:
+        return None if row.peer is None else row.rank
+    return row.peer if row.op in FROM_ROOT else next(rank for rank in ranks if rank != row.peer)
+
+
+def _is_hidden(row: TrafficRow, seen: Collection[int], ranks: Collection[int]) -> bool:
+    """Whether messages are in nobody's count of a pair. Those received from any source are in that of their sender."""
+    nobody = row.peer is None and row.op.startswith(("send", "recv"))
+    return nobody and (row.op != ANY_SOURCE or len(seen) < len(ranks))

@@ -37,12 +37,14 @@ SAME_NBYTES: Final = ("all_reduce", "all_gather", "reduce_scatter", "broadcast",
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """One collective on one rank. Begin and end are None where its execution is not known; nbytes 0 is unknown too."""
+    """One collective on one rank. Begin and end are None where its execution is not known; nbytes 0 is unknown too.
+    `step`: it ran in; `launched_in`: the step that issued it, which does not depend on when it ran."""
 
     seq: int
     op: str
     nbytes: int
     step: int | None
+    launched_in: int | None
     begin_at_ns: int | None
     end_at_ns: int | None
     exact: bool = True  # False: a backend's own range, which stays open for milliseconds while a callback waits

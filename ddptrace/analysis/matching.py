@@ -7,17 +7,23 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
+import numpy as np
+
 from ddptrace.analysis.alignment import aligned
 from ddptrace.analysis.collectives import HOOK_OP
 from ddptrace.analysis.facts import RankFacts
+from ddptrace.analysis.intervals import pairs
 from ddptrace.analysis.match_proof import Seen, Sighting, doubt
-from ddptrace.analysis.tables import CollectiveRow, MatchRow
+from ddptrace.analysis.pieces import Pieces
+from ddptrace.analysis.tables import CollectiveRow, MatchRow, StepRow
 from ddptrace.analysis.wording import named
 from ddptrace.load.tables import Finding
 from ddptrace.schema import Evidence
 
 UNPAIRED = ("send", "recv", HOOK_OP)  # not all ranks of the group take part
 
+Shown = tuple[RankFacts, Sequence[CollectiveRow], Sequence[StepRow]]
+"""What one rank shows: its collectives in launch order, its steps in time order."""
 GroupKey = tuple[str, tuple[int, ...]]  # name and ranks; ranks are () where they are not known
 
 
@@ -29,8 +35,8 @@ class Matching:
     findings: tuple[Finding, ...]
 
 
-def match_ranks(ranks: Sequence[tuple[RankFacts, Sequence[CollectiveRow]]]) -> Matching:
-    """`ranks`: by rank, with the rows of each in launch order. Groups of which one rank alone is here are left out."""
+def match_ranks(ranks: Sequence[Shown]) -> Matching:
+    """`ranks`: by rank. Groups of which one rank alone is here are left out."""
     rows: list[MatchRow] = []
     findings: list[Finding] = []
     for (name, _), shown in sorted(_groups(ranks).items()):
@@ -52,35 +58,44 @@ def with_matches(rows: Iterable[CollectiveRow], matches: Sequence[MatchRow]) -> 
         yield row if match is None else replace(row, match=match)
 
 
-def _groups(ranks: Sequence[tuple[RankFacts, Sequence[CollectiveRow]]]) -> dict[GroupKey, list[Seen]]:
+def _groups(ranks: Sequence[Shown]) -> dict[GroupKey, list[Seen]]:
     """By group, what each of its ranks shows of it. Different groups may have one name: their ranks differ."""
     members: dict[str, set[tuple[int, ...]]] = defaultdict(set)
-    for facts, _ in ranks:
+    for facts, *_ in ranks:
         for name, those in facts.groups:
             members[name] |= {those} - {()}
     only = {name: next(iter(those)) for name, those in members.items() if len(those) == 1}
     found: dict[GroupKey, list[Seen]] = defaultdict(list)
-    for facts, rows in ranks:
+    for facts, rows, steps in ranks:
         own, whole = dict(facts.groups), facts.recorded and not facts.dropped
-        for name, sightings in _sightings(rows).items():
+        for name, sightings in _sightings(rows, steps).items():
             key = name, own.get(name) or only.get(name, ())
             kept = facts.kept
             found[key].append(Seen(facts.rank, whole, tuple(sightings), kept.let_go > 0, kept.sampled))
     return found
 
 
-def _sightings(rows: Sequence[CollectiveRow]) -> dict[str, list[Sighting]]:
+def _sightings(rows: Sequence[CollectiveRow], steps: Sequence[StepRow]) -> dict[str, list[Sighting]]:
     """One rank's collectives by group, in launch order. The end of one in several parts is that of the last. What the
     host saw alone does not tell when a collective ended."""
     ends = {row.seq: row.exec_end_at_ns for row in rows if row.evidence is not Evidence.HOST}
     found: dict[str, list[Sighting]] = defaultdict(list)
-    for row in rows:
+    for row, launched_in in zip(rows, _launched_in(rows, steps), strict=True):
         if row.part == 0 and not row.op.startswith(UNPAIRED):
             end = ends.get(row.seq)
             begin = None if end is None else row.exec_start_at_ns
             exact = row.evidence is not Evidence.BACKEND
-            found[row.group].append(Sighting(row.seq, row.op, row.nbytes or 0, row.step, begin, end, exact, row.turn))
+            found[row.group].append(
+                Sighting(row.seq, row.op, row.nbytes or 0, row.step, launched_in, begin, end, exact, row.turn)
+            )
     return found
+
+
+def _launched_in(rows: Sequence[CollectiveRow], steps: Sequence[StepRow]) -> list[int | None]:
+    """The step that issued each."""
+    walls = Pieces.numbered(pairs((step.begin_at_ns, step.end_at_ns) for step in steps))
+    at = walls.at(np.array([row.launch_at_ns for row in rows], np.int64)).tolist()
+    return [steps[position].step if position >= 0 else None for position in at]
 
 
 def _matched(name: str, group: Sequence[Seen], ordinals: Sequence[int]) -> Iterator[MatchRow]:

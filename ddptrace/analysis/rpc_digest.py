@@ -16,15 +16,15 @@ RankStep = tuple[int, int]
 @dataclass(frozen=True, slots=True)
 class RpcDigest:
     """Calls and bytes are means over `steps` steps of the caller; where it has none, sums over the run. What was not
-    measured is left out."""
+    measured is left out; bytes of which nothing was are None, gradients then 0: none were sent."""
 
     caller: str | None
     callee: str | None
     op: str | None
     steps: int
     calls: float
-    nbytes_out: int
-    nbytes_back: int
+    nbytes_out: int | None
+    nbytes_back: int | None
     gradient_nbytes_out: int
     gradient_nbytes_back: int
     gradient_inferred: bool
@@ -51,14 +51,18 @@ def _pair(key: tuple[str | None, str | None, str | None], rows: Sequence[RpcRow]
         if row.rank is not None and row.step is not None and (row.rank, row.step) in per_step:
             per_step[row.rank, row.step] += sum(getattr(row, name) or 0 for name in BYTES)
     steps = len(per_step)
-    sums = [sum(getattr(row, name) or 0 for row in rows) for name in BYTES]
-    out, back, gradient_out, gradient_back = (round(nbytes / (steps or 1)) for nbytes in sums)
-    apart = per_step.values() or (sum(sums),)
+    out, back, gradient_out, gradient_back = (_mean(rows, name, steps or 1) for name in BYTES)
+    apart = per_step.values() or (sum(nbytes or 0 for nbytes in (out, back, gradient_out, gradient_back)),)
     return RpcDigest(
-        *key, steps, len(rows) / (steps or 1), out, back, gradient_out, gradient_back,
+        *key, steps, len(rows) / (steps or 1), out, back, gradient_out or 0, gradient_back or 0,
         any(row.gradient_inferred for row in rows), min(apart), max(apart),
     )  # fmt: skip
 
 
+def _mean(rows: Iterable[RpcRow], name: str, steps: int) -> int | None:
+    known = [nbytes for nbytes in (getattr(row, name) for row in rows) if nbytes is not None]
+    return round(sum(known) / steps) if known else None
+
+
 def _all(one: RpcDigest) -> int:
-    return one.nbytes_out + one.nbytes_back + one.gradient_nbytes_out + one.gradient_nbytes_back
+    return (one.nbytes_out or 0) + (one.nbytes_back or 0) + one.gradient_nbytes_out + one.gradient_nbytes_back

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import mean
+from statistics import median
 from typing import Final
 
 from ddptrace.analysis.tables import Result, RpcRow
@@ -15,8 +15,9 @@ TORCHSCRIPT: Final = "__torch__."
 
 @dataclass(frozen=True, slots=True)
 class RpcFunction:
-    """Times are means over the calls of which they are known, None where there is none. `rest_ns` is what is left of a
-    call without its run: the wire, and the queue at the callee; None for a function that gives a future."""
+    """Times are medians over the calls of which they are known, None where there is none: the first call may take a
+    hundred times as long as the others. `rest_ns` is what is left of a call without its run: the wire, and the queue at
+    the callee; None for a function that gives a future."""
 
     function: str
     callee: str | None
@@ -24,6 +25,7 @@ class RpcFunction:
     failed: int
     call_ns: int | None
     call_max_ns: int | None
+    runs: int  # seen at the callee
     run_ns: int | None
     rest_ns: int | None
     all_ns: int  # of all its calls together
@@ -52,13 +54,13 @@ def _function(function: str, callee: str | None, rows: Sequence[RpcRow]) -> RpcF
     whole = () if gives_future else rows
     rests = [row.call_ns - row.run_ns for row in whole if row.call_ns is not None and row.run_ns is not None]
     return RpcFunction(
-        function, callee, len(rows), sum(row.failed for row in rows), _mean(calls), max(calls, default=None),
-        _mean(runs), _mean(rests), sum(calls), gives_future,
+        function, callee, len(rows), sum(row.failed for row in rows), _median(calls), max(calls, default=None),
+        len(runs), _median(runs), _median(rests), sum(calls), gives_future,
     )  # fmt: skip
 
 
-def _mean(values: Sequence[int]) -> int | None:
-    return round(mean(values)) if values else None
+def _median(values: Sequence[int]) -> int | None:
+    return round(median(values)) if values else None
 
 
 def calls_in(result: Result, steps: Iterable[tuple[int, int]]) -> list[RpcRow]:

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
+from statistics import median
 
 import numpy as np
 
@@ -80,8 +81,9 @@ def _row(rank: RankCalls, call: RpcCall, step: int | None, served: _Served | Non
         call.id, call.op.name.lower(), call.function, call.is_internal, _caller(rank, call, run), call.callee,
         rank.rank, served.rank if served else homes.get(call.callee), step, call.begin_at_ns, call.issued_at_ns,
         call.done_at_ns, None if call.done_at_ns is None else call.done_at_ns - call.begin_at_ns, *_times(run),
-        call.nbytes_out,
-        run.nbytes_back if call.nbytes_back is None and run else call.nbytes_back, call.gradient_nbytes, back, inferred,
+        _carried(call, call.nbytes_out),
+        run.nbytes_back if call.nbytes_back is None and run else _carried(call, call.nbytes_back), call.gradient_nbytes,
+        back, inferred,
         call.error is not None or (run is not None and run.failed), call.error, call.gives_future,
     )  # fmt: skip
 
@@ -113,6 +115,11 @@ def _argument_gradients(call: RpcCall, run: RpcRun | None) -> tuple[int | None, 
     return None, False
 
 
+def _carried(call: RpcCall, nbytes: int | None) -> int | None:
+    """Of a builtin or TorchScript function only tensors are measured: without any, nothing is."""
+    return nbytes or None if call.is_native else nbytes
+
+
 def _times(run: RpcRun | None) -> tuple[int | None, int | None, int | None]:
     return (None, None, None) if run is None else (run.begin_at_ns, run.end_at_ns, run.end_at_ns - run.begin_at_ns)
 
@@ -123,14 +130,26 @@ def _begin(row: RpcRow) -> int:
 
 def _pair(key: Key, rows: Sequence[RpcRow]) -> RpcPairRow:
     unfinished = sum(row.launch_at_ns is not None and row.done_at_ns is None for row in rows)
+    calls, runs = _known(rows, "call_ns"), _known(rows, "run_ns")
     return RpcPairRow(
         *key, len(rows), failed=sum(row.failed for row in rows), unfinished=unfinished,
-        nbytes_out=_sum(rows, "nbytes_out"), nbytes_back=_sum(rows, "nbytes_back"),
-        gradient_nbytes_out=_sum(rows, "gradient_nbytes_out"), gradient_nbytes_back=_sum(rows, "gradient_nbytes_back"),
-        call_ns=_sum(rows, "call_ns"), runs=sum(row.run_ns is not None for row in rows), run_ns=_sum(rows, "run_ns"),
+        nbytes_out=_sum_known(rows, "nbytes_out"), nbytes_back=_sum_known(rows, "nbytes_back"),
+        gradient_nbytes_out=sum(_known(rows, "gradient_nbytes_out")),
+        gradient_nbytes_back=sum(_known(rows, "gradient_nbytes_back")),
+        call_ns=sum(calls), runs=len(runs), run_ns=sum(runs),
+        call_median_ns=_median(calls), run_median_ns=_median(runs),
     )  # fmt: skip
 
 
-def _sum(rows: Iterable[RpcRow], name: str) -> int:
+def _known(rows: Iterable[RpcRow], name: str) -> list[int]:
     values: Iterator[int | None] = map(attrgetter(name), rows)
-    return sum(value for value in values if value is not None)
+    return [value for value in values if value is not None]
+
+
+def _sum_known(rows: Iterable[RpcRow], name: str) -> int | None:
+    known = _known(rows, name)
+    return sum(known) if known else None
+
+
+def _median(values: Sequence[int]) -> int | None:
+    return round(median(values)) if values else None

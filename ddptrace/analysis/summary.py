@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from statistics import mean
-from typing import Final
+from typing import Any, Final
 
 from ddptrace.analysis.execution import weakest
 from ddptrace.analysis.rpc_functions import calls_in
 from ddptrace.analysis.tables import BucketRow, Result, StepRow, Table
+from ddptrace.analysis.wording import named
 from ddptrace.schema import Evidence
 
 PARTS: Final = ("compute", "exposed_comm", "exposed_memory", "idle")
 PHASES: Final = ("data", "forward", "backward", "optimizer", "other")
 PAUSED_MAX_RATIO: Final = 0.01
+FEW_STEPS: Final = 2
+"""So few typical steps are named."""
 
 BucketKey = tuple[int, int, int]
 
@@ -62,6 +65,16 @@ class RankSummary:
     idle_ns: int
     overlap_ratio: float | None
     rpc_wait_ns: int | None = None  # of `idle_ns`, blocked on remote calls
+    phases: tuple[Share, ...] = ()  # as those of the summary
+
+
+@dataclass(frozen=True, slots=True)
+class AllSteps:
+    """Lengths of all steps on all ranks, the untypical too."""
+
+    steps: int
+    wall_mean_ns: int
+    wall_p95_ns: int  # that of a step which 95 % are no longer than
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +100,16 @@ class Summary:
     host_idle_ns: int | None = None  # of the window: the device had nothing to do and nothing queued
     rpc_wait_ns: int | None = None  # of idle: the host was blocked on remote calls
     rpc_calls: float = 0.0  # remote calls that the program made
+    all_steps: AllSteps | None = None
+
+    def to_json_dict(self) -> dict[str, Any]:
+        """Without the tables: the run's own JSON has their rows."""
+        plain = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in TABLES}
+        shares = {name: [asdict(share) for share in plain[name]] for name in ("parts", "phases")}
+        return plain | shares | {"all_steps": None if self.all_steps is None else asdict(self.all_steps)}
+
+
+TABLES: Final = ("buckets", "worst", "ranks")
 
 
 def summarize(result: Result) -> Summary:
@@ -104,7 +127,15 @@ def summarize(result: Result) -> Summary:
         buckets=Table(BucketSummary, buckets), worst=exposed[0] if exposed else None,
         ranks=Table(RankSummary, _ranks(steps)), host_idle_ns=_host_idle(result, steps),
         rpc_wait_ns=_rpc_wait(steps), rpc_calls=_rpc_calls(result, steps),
+        all_steps=_all_steps(result.steps),
     )  # fmt: skip
+
+
+def _all_steps(rows: Sequence[StepRow]) -> AllSteps | None:
+    lengths = sorted(row.wall_ns for row in rows)
+    if not lengths:
+        return None
+    return AllSteps(len(lengths), round(mean(lengths)), lengths[-(-95 * len(lengths) // 100) - 1])
 
 
 def typical_steps(rows: Sequence[StepRow]) -> tuple[list[StepRow], str]:
@@ -118,7 +149,12 @@ def typical_steps(rows: Sequence[StepRow]) -> tuple[list[StepRow], str]:
     profiled = [row for row in steady if row.profiled]
     kept = _middle_half(profiled or steady)
     what = "profiled steps" if profiled else "steps but first and paused ones"
-    return kept, f"all {what}" if len(kept) == len(profiled or steady) else f"the middle half of the {what}"
+    if len(kept) == len(profiled or steady):
+        return kept, f"all {what}"
+    which = sorted({row.step for row in kept})
+    if len(which) <= FEW_STEPS:
+        return kept, f"{named('step', which)}, the middle of the {what}"
+    return kept, f"the middle half of the {what}"
 
 
 def _middle_half(rows: Sequence[StepRow]) -> list[StepRow]:
@@ -189,6 +225,7 @@ def _rank(rank: int, rows: Sequence[StepRow]) -> RankSummary:
         idle_ns=round(mean(row.idle_ns for row in rows)),
         overlap_ratio=_overlap(rows),
         rpc_wait_ns=_rpc_wait(rows),
+        phases=_shares(rows, PHASES, "wall_ns"),
     )
 
 

@@ -294,6 +294,7 @@ class CollectiveRow:
     site: str | None = None  # "train.py:42 in train_step": the program's line that it comes from
     module: str | None = None  # nn.Module whose forward or backward it belongs to, named from the outermost one
     turn: int | None = None  # as `ordinal`, but sends and receives are left out, so that it is the same on all ranks
+    peer: int | None = None  # global rank that it sends to or receives from, or that is its root; None where unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,8 +331,8 @@ class RpcRow:
 
 @dataclass(frozen=True, slots=True)
 class RpcPairRow:
-    """All calls of one kind from one worker to another. Sums leave out what was not measured. Where both are the same
-    worker nothing of it went over a wire."""
+    """All calls of one kind from one worker to another. Sums leave out what was not measured, and are None where
+    nothing was. Where both are the same worker nothing of it went over a wire."""
 
     caller: str | None
     callee: str | None
@@ -340,13 +341,15 @@ class RpcPairRow:
     calls: int
     failed: int
     unfinished: int  # neither a result nor an error was seen
-    nbytes_out: int
-    nbytes_back: int
+    nbytes_out: int | None
+    nbytes_back: int | None
     gradient_nbytes_out: int
     gradient_nbytes_back: int
     call_ns: int
     runs: int  # seen at the callee
     run_ns: int
+    call_median_ns: int | None = None
+    run_median_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,7 +363,8 @@ class GroupRow:
 
 @dataclass(frozen=True, slots=True)
 class TrafficRow:
-    """All collectives of one kind that one rank issued in one step: each counts once, in the step that launched it.
+    """All collectives of one kind that one rank issued in one step, of sends, receives and ops with a root those of one
+    peer: each counts once, in the step that launched it.
 
     Bytes are of tensors, None where nothing tells them. `sent_nbytes` is computed, not measured: what one rank of the
     group sends, on average, with an algorithm that sends as little as the op allows (a ring)."""
@@ -376,6 +380,7 @@ class TrafficRow:
     nbytes_in: int | None  # handed over
     nbytes_out: int | None  # filled; 0 where the op works in place
     sent_nbytes: int | None  # None too where the op or the size of its group is not known
+    peer: int | None = None  # as in `CollectiveRow`
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,14 +391,15 @@ class GradientTrafficRow:
     step: int
     reducer: int
     name: str  # "DistributedDataParallel of Net"
-    gradient_nbytes: int  # of all its parameters: what one synchronised backward should send
+    gradient_nbytes: int  # of all parameters in its buckets: what one synchronised backward should send
     backwards: int
     synchronised: int  # of them, those that sent gradients
     last_synchronised: bool
     one_update: bool  # the step has its update after all of these backwards, and none before
     nbytes: int | None  # tensors handed to its collectives; None where a hook communicated by other means
     dtypes: tuple[str, ...]  # as they were sent
-    hook: str | None  # the user's communication hook
+    hook: str | None  # the user's communication hook, where its registration was seen
+    parameter_dtypes: tuple[str, ...]  # of the parameters in its buckets
 
 
 @dataclass(frozen=True, slots=True)
@@ -449,4 +455,7 @@ class Result:
             "recorded": self.recorded,
             "blind_spots": list(self.blind_spots),
         }
-        return head | {name: getattr(self, name).to_dicts() for name in names}
+        from ddptrace.analysis.summary import summarize
+
+        tables = {name: getattr(self, name).to_dicts() for name in names}
+        return head | {"summary": summarize(self).to_json_dict()} | tables

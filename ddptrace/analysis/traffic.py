@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from ddptrace.analysis.bandwidth import FACTORS, Factor, moved_nbytes
-from ddptrace.analysis.collectives import HOOK_OP
+from ddptrace.analysis.collectives import HOOK_OP, origin_of
 from ddptrace.analysis.execution import Communication
 from ddptrace.analysis.tables import TrafficRow
 from ddptrace.analysis.view import View
 from ddptrace.load.tables import Call, Identity
-from ddptrace.schema import Origin
 
 Kind = tuple[str, str, int | None, str | None, str]
 """Op, group, ranks in the group, origin, dtype."""
@@ -47,31 +47,53 @@ those of the busiest link: an op with a root loads that one more than the others
 
 
 def traffic_rows(view: View) -> list[TrafficRow]:
-    """One row per step and kind, in the order in which they were first launched."""
+    """One row per step, kind and peer, in the order in which they were first launched."""
     sizes = {group.name: len(group.ranks) for group in view.rank.groups if group.ranks}
+    carriers = {comm.seq for one in view.found for comm in one.comms}
     at = view.steps.at(np.array([comm.launch_at_ns for comm in view.comms], np.int64)).tolist()
-    alike: defaultdict[tuple[int | None, Kind], list[Communication]] = defaultdict(list)
+    alike: defaultdict[tuple[int | None, Kind, int | None], list[Communication]] = defaultdict(list)
     for comm, position in zip(view.comms, at, strict=True):
-        alike[view.ordinal(position), _kind(comm, sizes)].append(comm)
-    return [_row(view.rank.rank, step, kind, comms) for (step, kind), comms in alike.items()]
+        peer = None if comm.call is None else comm.call.peer
+        alike[view.ordinal(position), _kind(comm, sizes, origin_of(comm, carriers)), peer].append(comm)
+    return [_row(view.rank.rank, step, kind, peer, comms) for (step, kind, peer), comms in alike.items()]
 
 
-def _kind(comm: Communication, sizes: Mapping[str, int]) -> Kind:
+def by_kind(rows: Iterable[TrafficRow]) -> list[TrafficRow]:
+    """One row per rank, step and kind: those of different peers added up."""
+    alike: defaultdict[tuple[int, int | None, Kind], list[TrafficRow]] = defaultdict(list)
+    for row in rows:
+        alike[row.rank, row.step, kind_of(row)].append(row)
+    return [mine[0] if len(mine) == 1 else _together(mine) for mine in alike.values()]
+
+
+def kind_of(row: TrafficRow) -> Kind:
+    return row.op, row.group, row.group_size, row.origin, row.dtype
+
+
+def _together(rows: Sequence[TrafficRow]) -> TrafficRow:
+    return replace(
+        rows[0], calls=sum(row.calls for row in rows), nbytes_in=_sum(row.nbytes_in for row in rows),
+        nbytes_out=_sum(row.nbytes_out for row in rows), sent_nbytes=_sum(row.sent_nbytes for row in rows), peer=None,
+    )  # fmt: skip
+
+
+def _kind(comm: Communication, sizes: Mapping[str, int], origin: str | None) -> Kind:
     call = comm.call
     if call is None:
         assert comm.hook is not None
-        return HOOK_OP, "", None, Origin.HOOK.word, comm.hook.dtype
+        return HOOK_OP, "", None, origin, comm.hook.dtype
     size = call.group_size if call.group_size is not None else sizes.get(call.group)
-    return call.op, call.group, size, call.origin, call.dtype
+    return call.op, call.group, size, origin, call.dtype
 
 
-def _row(rank: int, step: int | None, kind: Kind, comms: Sequence[Communication]) -> TrafficRow:
+def _row(rank: int, step: int | None, kind: Kind, peer: int | None, comms: Sequence[Communication]) -> TrafficRow:
     calls, size = [comm.call for comm in comms], kind[2]
     return TrafficRow(
         rank, step, *kind, len(comms),
         nbytes_in=_sum(None if call is None or _is_unknown(call) else call.nbytes_in for call in calls),
         nbytes_out=_sum(None if call is None or _is_unknown(call) else call.nbytes_out for call in calls),
         sent_nbytes=_sum(None if call is None else sent_nbytes(call, size) for call in calls),
+        peer=peer,
     )  # fmt: skip
 
 

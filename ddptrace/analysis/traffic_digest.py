@@ -1,7 +1,7 @@
 """Traffic in short, for a reader: what goes over the wire in every step, what went once, and what should have.
 
-Means over the steps counted, which are all whole steps but the first, where the program builds and warms up. Bytes do
-not depend on how long a step took, so that there is no reason to leave out others.
+Means over the steps counted, which are all whole steps but the first, where the program builds and warms up, and a
+last one that was cut off. Bytes do not depend on how long a step took, so that there is no reason to leave out others.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from typing import Final
 
 from ddptrace.analysis.gradient_digest import GradientDigest, gradients
 from ddptrace.analysis.link_digest import LinkDigest, links
+from ddptrace.analysis.peer_digest import MessageDigest, RootDigest, messages, roots
 from ddptrace.analysis.rpc_digest import RpcDigest, rpc_traffic
 from ddptrace.analysis.tables import Result, TrafficRow
+from ddptrace.analysis.traffic import Kind, by_kind, kind_of
 from ddptrace.load.tables import Finding
 from ddptrace.schema import Origin
 
@@ -23,12 +25,10 @@ ONCE: Final = (Origin.CONSTRUCTION.word, Origin.REBUILD.word)
 
 COUNTS: Final = (
     "process-died", "no-communication", "rank-missing", "rank-empty", "records-dropped", "records-damaged",
-    "records-torn", "records-let-go", "steps-not-recorded",
+    "records-torn", "records-let-go", "steps-not-recorded", "messages-differ",
     "synchronised-often", "synchronised-never", "synchronised-early",
 )  # fmt: skip
 """Findings that say what the counts mean, or that some of them are missing."""
-
-Kind = tuple[str, str, int | None, str | None, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +74,10 @@ class TrafficReport:
     kinds: tuple[KindDigest, ...]  # the most sent first
     once: tuple[KindDigest, ...]
     ranks: tuple[RankTraffic, ...]  # those with steps that count
-    uncounted: tuple[int, ...]  # ranks that communicated, in none of the steps that are counted
+    uncounted: tuple[int, ...]  # ranks that sent or received something, in none of the steps that are counted
     links: tuple[LinkDigest, ...]
+    messages: tuple[MessageDigest, ...]
+    roots: tuple[RootDigest, ...]
     gradients: tuple[GradientDigest, ...]
     rpcs: tuple[RpcDigest, ...]
     findings: tuple[Finding, ...]
@@ -90,13 +92,13 @@ def traffic_report(result: Result) -> TrafficReport:
         per="step" if counted else "rank",
         steps=tuple(sorted({step for _, step in counted})),
         rank_steps=len(counted),
-        kinds=_kinds(steady, counts),
-        once=_kinds(once, lambda rank: 1),
+        kinds=_kinds(by_kind(steady), counts),
+        once=_kinds(by_kind(once), lambda rank: 1),
         ranks=tuple(_ranks(result, steady, counts)),
-        uncounted=tuple(sorted({row.rank for row in result.traffic} - {rank for rank, _ in counted}))
-        if counted
-        else (),
+        uncounted=_uncounted(result.traffic, counted),
         links=links(result.groups, steady, counts),
+        messages=messages(steady, counts),
+        roots=roots(steady, counts),
         gradients=gradients(row for row in result.gradient_traffic if (row.rank, row.step) in counted),
         rpcs=rpc_traffic(result.rpcs, counted),
         findings=tuple(finding for finding in result.findings if finding.code in COUNTS),
@@ -104,9 +106,19 @@ def traffic_report(result: Result) -> TrafficReport:
 
 
 def steps_counted(result: Result) -> frozenset[tuple[int, int]]:
-    """(rank, step) of all steps but step 0; of a run that has no other, these."""
+    """(rank, step) of all steps but step 0, and but each rank's last where a backward ended it: such steps go on until
+    the next begins, so that what comes after the last backward is missing there. Of a run that has no other, all."""
     steps = frozenset((row.rank, row.step) for row in result.steps)
-    return frozenset(one for one in steps if one[1] > 0) or steps
+    last = {row.rank: row for row in result.steps}
+    cut_off = {(row.rank, row.step) for row in last.values() if row.ended_by == "backward"}
+    return frozenset(one for one in steps - cut_off if one[1] > 0) or steps
+
+
+def _uncounted(rows: Iterable[TrafficRow], counted: frozenset[tuple[int, int]]) -> tuple[int, ...]:
+    """Not those that waited in a barrier alone: nothing of them is missing."""
+    known = {rank for rank, _ in counted}
+    active = {row.rank for row in rows if row.nbytes_in != 0 or row.nbytes_out != 0}
+    return tuple(sorted(active - known)) if known else ()
 
 
 def _apart(
@@ -118,18 +130,14 @@ def _apart(
     for row in rows:
         is_counted = not counted or (row.step is not None and (row.rank, row.step) in counted)
         (steady if is_counted and row.origin not in ONCE else rest).append(row)
-    again = {_kind(row) for row in steady}
-    return steady, [row for row in rest if _kind(row) not in again]
-
-
-def _kind(row: TrafficRow) -> Kind:
-    return row.op, row.group, row.group_size, row.origin, row.dtype
+    again = {kind_of(row) for row in steady}
+    return steady, [row for row in rest if kind_of(row) not in again]
 
 
 def _kinds(rows: Iterable[TrafficRow], counts: Callable[[int], int]) -> tuple[KindDigest, ...]:
     alike: defaultdict[Kind, list[TrafficRow]] = defaultdict(list)
     for row in rows:
-        alike[_kind(row)].append(row)
+        alike[kind_of(row)].append(row)
     found = [_digest(kind, mine, counts) for kind, mine in alike.items()]
     return tuple(sorted(found, key=lambda one: (-(one.all_sent_nbytes or 0), -(one.nbytes_max or 0), one.op)))
 

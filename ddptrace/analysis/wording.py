@@ -28,6 +28,11 @@ def mb(nbytes: int) -> str:
     return f"{nbytes / 1e6:.1f} MB"
 
 
+def amount(nbytes: int) -> str:
+    """Of any size: `19.2 kB`, `16.8 MB`."""
+    return mb(nbytes) if nbytes >= 1e6 else f"{nbytes / 1e3:.1f} kB" if nbytes >= 1e3 else f"{nbytes} B"
+
+
 def percent(ratio: float) -> str:
     return f"{100 * ratio:.1f} %"
 

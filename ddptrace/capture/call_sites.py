@@ -13,6 +13,7 @@ there has to do with it. On a device the engine runs in a thread of its own, wit
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from types import FrameType
 from typing import Final, NamedTuple
@@ -24,10 +25,10 @@ from ddptrace.capture.forward_spans import ForwardSpans
 from ddptrace.capture.frames import ENGINE, SITE, SKIPPED, Frame
 from ddptrace.capture.module_names import ModuleNames
 from ddptrace.capture.surface import Surface, ThreadState
-from ddptrace.schema import Origin
+from ddptrace.schema import UNKNOWN_ORIGIN, Origin
 
-MOST_CODES: Final = 20_000
-"""Code objects remembered; a program that makes ever new ones must not fill the memory."""
+MOST_CODES: Final = 2_000
+"""Code objects remembered, and kept alive, the latest; one that was forgotten is met again."""
 
 PROGRAM, HOOK = int(Origin.PROGRAM), int(Origin.HOOK)
 SPANNED: Final = frozenset((PROGRAM, int(Origin.DTENSOR)))
@@ -36,14 +37,14 @@ UNKNOWN: Final = -1
 
 
 class Source(NamedTuple):
-    """Origin, and string ids of call site and module, 0 none."""
+    """Origin (or UNKNOWN_ORIGIN), and string ids of call site and module, 0 none."""
 
     origin: int
     site: int
     module: int
 
 
-NOWHERE: Final = Source(PROGRAM, 0, 0)
+NOWHERE: Final = Source(UNKNOWN_ORIGIN, 0, 0)
 
 
 class CallSites:
@@ -56,6 +57,7 @@ class CallSites:
         self._intern = intern
         self._thread = thread
         self._known: dict[int, Frame] = {}
+        self._meeting = threading.Lock()
 
     def of(self, frame: FrameType) -> Source:
         """Of a collective issued by `frame`. Never raises."""
@@ -92,9 +94,11 @@ class CallSites:
         return Source(origin, site, module)
 
     def _meet(self, frame: FrameType) -> Frame:
-        if len(self._known) >= MOST_CODES:
-            self._known.clear()
-        what = self._known[id(frame.f_code)] = frames.describe(frame.f_code)
+        what = frames.describe(frame.f_code)
+        with self._meeting:
+            self._known[id(frame.f_code)] = what
+            if len(self._known) > MOST_CODES:
+                del self._known[next(iter(self._known))]
         return what
 
     def _site(self, what: Frame, frame: FrameType) -> int:

@@ -98,7 +98,8 @@ class Collectives:
             group = dist.ProcessGroup.unbox(args[op.group])
             tensor = _first_tensor(args, op)
             if source is not None:
-                self._recorder.event(ORIGIN, source.origin, source.site, launch, launch, seq, d=source.module)
+                peer = 0 if op.peer is None else args[op.peer] + 1
+                self._recorder.event(ORIGIN, source.origin, source.site, launch, launch, seq, 0, 0, source.module, peer)
             self._recorder.event(
                 CALL, flags, self._recorder.intern(op.name), launch, issued, seq, nbytes_in, nbytes_out,
                 self._groups.name_id(group), self._thread.hook, reducer, self._dtype_id(tensor),
@@ -168,8 +169,8 @@ class Collectives:
         return None if frame.f_code is self._engine else frame
 
     def _follow(self, token: Token, name: str, work: Any, tensor: Any) -> None:
-        seq, _, nbytes_in, nbytes_out, flags, profiling, reducer, held, _, _ = token
-        if held:
+        seq, _, nbytes_in, nbytes_out, flags, profiling, reducer, held, _, functional = token
+        if held and not functional:  # nobody would wait for that Work, and so let go of it and of its tensors
             self._thread.last_work = work
             self._seq_of[work] = seq
         wanted = profiling or (not flags & SYNC and (reducer or nbytes_in + nbytes_out >= STAMPED_NBYTES))

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from ddptrace.capture.by_identity import IdentitySet
 from ddptrace.capture.collectives import Collectives
 from ddptrace.capture.ddp_internals import describe_reducer, first_plan, rebuilt_plan, reducer_parameters
 from ddptrace.capture.module_tree import named_modules
@@ -52,7 +53,7 @@ class DdpWatch:
         self,
         records: ReducerRecords,
         collectives: Collectives,
-        roots: weakref.WeakSet[torch.nn.Module],
+        roots: IdentitySet[torch.nn.Module],
         sampling: Sampling,
     ) -> None:
         """`roots`: filled here with the outermost modules, as they are met."""
@@ -60,15 +61,13 @@ class DdpWatch:
         self._records = records
         self._collectives = collectives
         self._roots = roots
-        self._watched: weakref.WeakKeyDictionary[torch.nn.Module, Watched] = weakref.WeakKeyDictionary()
         self._by_number: dict[int, Watched] = {}
         collectives.native = self._sent
 
     def number_of(self, module: torch.nn.Module) -> int:
         """The reducer's number of a DDP module, met now if it was not yet."""
-        if module not in self._watched:
-            self._meet(module)  # type: ignore[arg-type]
-        return self._watched[module].number
+        number = self._number(module)
+        return self._meet(module) if number is None else number  # type: ignore[arg-type]
 
     def meet_all(self, root: torch.nn.Module) -> None:
         """Watch every DDP module in `root` that is not watched yet."""
@@ -76,7 +75,7 @@ class DdpWatch:
             return
         self._roots.add(root)
         for _, module in named_modules(root):
-            if isinstance(module, DistributedDataParallel) and module not in self._watched:
+            if isinstance(module, DistributedDataParallel) and self._number(module) is None:
                 self._meet(module)
 
     def backward_begins(self) -> None:
@@ -104,13 +103,16 @@ class DdpWatch:
 
     # Meeting a module ------------------------------------------------------------------------------------------------
 
-    def _meet(self, ddp: DistributedDataParallel) -> None:
+    def _number(self, module: torch.nn.Module) -> int | None:
+        return next((number for number, one in tuple(self._by_number.items()) if one.module() is module), None)
+
+    def _meet(self, ddp: DistributedDataParallel) -> int:
         self._drop_dead()
         number = next(self._records.numbers)
         parameters, names = reducer_parameters(ddp)
         nbytes = [p.numel() * p.element_size() for p in parameters]
         watched = Watched(number, weakref.ref(ddp), [weakref.ref(p) for p in parameters], nbytes)
-        self._watched[ddp] = self._by_number[number] = watched
+        self._by_number[number] = watched
         self._records.reducer(number, describe_reducer(ddp, parameters, names))
         for index, parameter in enumerate(parameters):
             watched.handles.append(parameter.register_post_accumulate_grad_hook(self._ready_hook(watched, index)))
@@ -118,6 +120,7 @@ class DdpWatch:
         watched.layout = 0 if rebuilt is None else 1
         watched.polls = 0 if rebuilt is None else REBUILD_POLLS
         self._write_layout(watched, rebuilt or first_plan(ddp, parameters), from_backward=0)
+        return number
 
     def _drop_dead(self) -> None:
         """A program may make and drop models without end; the parameters of a dropped wrapper may live on."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
+from ddptrace.errors import printable
+
 LENGTH_MAX: Final = 160
 RAISED_AT: Final = re.compile(r"^\[[^\]\s]*:\d+\]\s*")
 """Where in C++ it was raised, with which its message begins."""
@@ -17,6 +19,16 @@ def failure_of(future: Any) -> str:
     except Exception as error:
         return failure_words(error)
     return ""
+
+
+def error_words(error: BaseException) -> str:
+    """Its type and the first sentence of its message; the type alone where there is no message to be had."""
+    kind = type(error).__name__
+    try:
+        words = printable(failure_words(error))
+    except Exception:  # the message is made by code of the program
+        return kind
+    return kind if words == kind else f"{kind}: {words}"
 
 
 def failure_words(error: BaseException) -> str:

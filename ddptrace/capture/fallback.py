@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ddptrace.capture.collectives import Collectives
-from ddptrace.capture.surface import Patches
+from ddptrace.capture.surface import Patches, Surface
 from ddptrace.capture.tap import Op
 
 BLIND_SPOT: Final = (
@@ -48,37 +48,56 @@ METHODS: Final = {
 }
 """Torch has renamed some; each version has its own."""
 
-GROUP, SENT, RECEIVED, IS_ASYNC = range(4)
+PEERS: Final = {"send": 1, "recv": 1, "broadcast": 1, "reduce": 1, "gather": 2, "scatter": 2}
+"""Position of the rank that a method sends to or receives from, or of its root or the options that hold it."""
+PEER_NAMES: Final = ("dstRank", "srcRank", "root", "opts")
+UNKNOWN: Final = -1
+
+GROUP, SENT, RECEIVED, IS_ASYNC, PEER = range(5)
 """Where things stand in what is told of a call, however it was written."""
 
 
-def watch_process_group(patches: Patches, collectives: Collectives) -> None:
-    """Wrap every known method of `ProcessGroup` that this torch has."""
+def watch_process_group(patches: Patches, collectives: Collectives, surface: Surface) -> None:
+    """Wrap every known method of `ProcessGroup` that this torch has. `surface`: that of `collectives`."""
     for method, told in METHODS.items():
         if method in vars(dist.ProcessGroup):
-            patches.replace(dist.ProcessGroup, method, functools.partial(_wrap, told=told, collectives=collectives))
+            make = functools.partial(_wrap, told=told, collectives=collectives, surface=surface)
+            patches.replace(dist.ProcessGroup, method, make)
 
 
 def _wrap(
-    original: Callable[..., Any], *, told: tuple[str, int | None, int | None], collectives: Collectives
+    original: Callable[..., Any],
+    *,
+    told: tuple[str, int | None, int | None],
+    collectives: Collectives,
+    surface: Surface,
 ) -> Callable[..., Any]:
     name, sent, received = told
-    op = Op(name, None, GROUP, IS_ASYNC, (SENT,), (RECEIVED,))
+    at = PEERS.get(name)
+    op = Op(name, None, GROUP, IS_ASYNC, (SENT,), (RECEIVED,), None if at is None else PEER)
 
-    def method(group: Any, *args: Any, **kwargs: Any) -> Any:
-        values = (
+    def read(group: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        return (
             dist.ProcessGroup.boxed(group),
             _tensors(args, kwargs, sent, is_output=False),
             _tensors(args, kwargs, received, is_output=sent is not None),
             _is_async(args, kwargs),
+            UNKNOWN if at is None else _peer(args, kwargs, at),
         )
-        token = collectives.before(op, values)
+
+    def method(group: Any, *args: Any, **kwargs: Any) -> Any:
+        values = surface.call(read, group, args, kwargs) if surface.live else None
+        token = None if values is None else collectives.before(op, values)
         work = original(group, *args, **kwargs)
-        if token is not None:
-            collectives.after(token, op, values, None if work is None else work.boxed())
+        if token is not None and values is not None:
+            collectives.after(token, op, values, surface.call(_boxed, work))
         return work
 
     return method
+
+
+def _boxed(work: Any) -> Any:
+    return None if work is None else work.boxed()
 
 
 def _tensors(args: tuple[Any, ...], kwargs: dict[str, Any], position: int | None, *, is_output: bool) -> Any:
@@ -95,3 +114,11 @@ def _is_async(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """As the options say, which come last where they are given."""
     options = kwargs.get("opts", args[-1] if args else None)
     return bool(getattr(options, "asyncOp", True))
+
+
+def _peer(args: tuple[Any, ...], kwargs: dict[str, Any], position: int) -> int:
+    """A rank in the group: as it is given, or in options, whose root is 0 where they are left out."""
+    named = next((kwargs[name] for name in PEER_NAMES if name in kwargs), 0)
+    given = args[position] if position < len(args) else named
+    rank = getattr(given, "rootRank", given)
+    return rank if isinstance(rank, int) else UNKNOWN

@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable
 from typing import Final
 
+from ddptrace.capture.by_identity import IdentitySet
 from ddptrace.schema import Phase
 
 ANOTHER_TRAINING: Final = (
@@ -34,7 +35,7 @@ class FirstTraining:
     def __init__(self, here: Here, note: Callable[[str, str], None]) -> None:
         self._here = here
         self._note = note
-        self._updated: weakref.WeakSet[object] = weakref.WeakSet()  # its optimizers and scalers
+        self._updated: IdentitySet[object] = IdentitySet()  # its optimizers and scalers
         self._thread: weakref.ReferenceType[threading.Thread] | None = None
         self._told = False
 

@@ -13,17 +13,21 @@ from __future__ import annotations
 import sys
 import threading
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
 import torch
 
+from ddptrace.capture.by_identity import IdentitySet
 from ddptrace.capture.module_names import ModuleNames
 from ddptrace.capture.surface import Surface
 
 MOST_SPANS: Final = 50_000
 """Of one thread; the older half is forgotten then. A model of 10,000 modules makes so many in five forwards."""
 MOST_LOOKED_AT: Final = 4096
+MOST_BESIDE: Final = 8
+"""Threads whose spans one that ran beside them keeps, should they end before it: their graphs may still be there."""
 
 _number: Final[Callable[[], int]] = getattr(torch._C._autograd, "_get_sequence_nr", lambda: 0)
 _node: Final[Callable[[], Any]] = getattr(torch._C, "_current_autograd_node", lambda: None)
@@ -33,12 +37,13 @@ _node: Final[Callable[[], Any]] = getattr(torch._C, "_current_autograd_node", la
 class _Spans:
     """Of one thread, in the order in which they ended: a module before those around it."""
 
-    __slots__ = ("begins", "ends", "names")
+    __slots__ = ("__weakref__", "begins", "beside", "ends", "names")
 
     def __init__(self) -> None:
         self.begins: list[int] = []
         self.ends: list[int] = []
         self.names: list[str] = []
+        self.beside: deque[_Spans] = deque(maxlen=MOST_BESIDE)
 
     def add(self, begin: int, end: int, name: str) -> None:
         if len(self.ends) >= MOST_SPANS:
@@ -57,6 +62,12 @@ class _Spans:
         return ""
 
 
+class _Here(threading.local):
+    """Gone with its thread: the next one may get the same ident, and its nodes are numbered from 0 again."""
+
+    spans: _Spans | None = None
+
+
 class ForwardSpans:
     """`on`: whether forwards are to go through `call`."""
 
@@ -64,7 +75,10 @@ class ForwardSpans:
         self.on = False
         self._surface = surface
         self._names = names
-        self._by_thread: dict[int, _Spans] = {}
+        self._here = _Here()
+        self._all: IdentitySet[_Spans] = (
+            IdentitySet()
+        )  # of the threads that there are, and those that one of them keeps
 
     def call(self, original: Callable[..., Any], module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
         """Run a module's forward and remember which nodes it made. What is computed again in backward makes no nodes of
@@ -89,14 +103,25 @@ class ForwardSpans:
 
     def name(self, *, entered: bool) -> str:
         """Of the module to which the running node belongs, empty where that is not known. `entered`: a call on this
-        very thread led into the engine; else it is a device's thread, which runs what another one made."""
-        spans = self._by_thread.get(threading.get_ident())
-        if spans is None and not entered and len(self._by_thread) == 1:
-            spans = next(iter(self._by_thread.values()))
-        return "" if spans is None else spans.around(_node()._sequence_nr())
+        very thread led into the engine; else it is a device's thread, which runs what another one made.
+
+        A node does not tell the thread that made it, be it this one or not: where several have run modules, all must
+        say the same of its number."""
+        if self._here.spans is None and entered:
+            return ""
+        number = _node()._sequence_nr()
+        told = {spans.around(number) for spans in self._all}
+        return told.pop() if len(told) == 1 else ""
 
     def _add(self, begin: int, end: int, module: torch.nn.Module) -> None:
-        spans = self._by_thread.setdefault(threading.get_ident(), _Spans())
+        spans = self._here.spans
+        if spans is None:
+            spans = self._here.spans = _Spans()
+            self._all.add(spans)
+            for other in self._all:
+                if other is not spans:
+                    other.beside.append(spans)
+                    spans.beside.append(other)
         spans.add(begin, end, self._names.name(module))
 
 

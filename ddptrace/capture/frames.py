@@ -123,12 +123,17 @@ def _owner(name: str) -> tuple[str | None, bool]:
 def _imported_as(name: str) -> str:
     """The part of a path below the innermost folder on `sys.path` that it is in: short, and the same on all ranks."""
     path = _resolved(name)
-    folders = [_resolved(entry) for entry in sys.path if entry]
+    entries: list[object] = [*sys.path]
+    folders = [_resolved(entry) for entry in entries if isinstance(entry, str) and entry]  # Python ignores others too
     known = [folder for folder in folders if folder.is_absolute() and path.is_relative_to(folder)]
     return path.relative_to(max(known, key=lambda folder: len(folder.parts))).as_posix() if known else str(path)
 
 
 def _resolved(name: str) -> Path:
-    """As it is where it is relative: the working directory may be gone."""
+    """As it is where it is relative, the working directory may be gone, or where it leads nowhere: in a loop of links,
+    or with a NUL in it, as code made at run time may be called."""
     path = Path(name)
-    return path.resolve() if path.is_absolute() else path
+    try:
+        return path.resolve() if path.is_absolute() else path
+    except (OSError, RuntimeError, ValueError):
+        return path

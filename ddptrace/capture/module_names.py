@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import weakref
+import contextlib
 from collections.abc import Iterable, Iterator
 from typing import Final
 
 from torch import nn
 
-from ddptrace.capture.module_tree import named_modules
+from ddptrace.capture.by_identity import IdentityMap, IdentitySet
+from ddptrace.capture.module_tree import contains, named_modules
 
 WRAPPED: Final = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 """Attributes under which wrappers of torch keep the module that they wrap."""
@@ -16,30 +17,45 @@ WRAPPED: Final = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_modu
 
 class ModuleNames:
     """Names of modules as the program wrote them: from its outermost module down, without the parts that a wrapper
-    (DDP, torch.compile, checkpointing) puts in. The outermost one goes by its class, as does one that none contains."""
+    (DDP, torch.compile, checkpointing) puts in. The outermost one goes by its class, as does one that none contains.
+
+    Naming a whole model takes long, and a program may make modules without end: each is named once, and again only
+    where it has got a module that it did not have.
+    """
 
     def __init__(self, roots: Iterable[nn.Module]) -> None:
         """`roots`: the outermost modules that have run so far."""
         self._roots = roots
-        self._known: dict[int, tuple[weakref.ReferenceType[nn.Module], str]] = {}
+        self._known: IdentityMap[nn.Module, str] = IdentityMap()
+        self._walked: IdentitySet[nn.Module] = IdentitySet()  # roots
 
     def name(self, module: nn.Module) -> str:
-        return self._find(module) or self._meet(module)
-
-    def _find(self, module: nn.Module) -> str | None:
-        known = self._known.get(id(module))
-        return known[1] if known is not None and known[0]() is module else None
+        return self._known.get(module) or self._meet(module)
 
     def _meet(self, module: nn.Module) -> str:
-        """Name all that there is by now, from the largest root on: one may contain another."""
-        self._known = {number: known for number, known in list(self._known.items()) if known[0]() is not None}
-        for pairs in sorted((list(named(root)) for root in list(self._roots)), key=len, reverse=True):
-            for name, one in pairs:
-                if self._find(one) is None:
-                    self._known[id(one)] = weakref.ref(one), name
-        if self._find(module) is None:
-            self._known[id(module)] = weakref.ref(module), _class_name(module)
-        return self._known[id(module)][1]
+        old = [root for root in self._roots if root in self._walked]
+        self._name_all([root for root in self._roots if root not in self._walked])
+        if module not in self._known:
+            self._name_all([root for root in old if contains(root, module)])
+        if module not in self._known:
+            self._known[module] = _class_name(module)
+        return self._known.get(module) or ""
+
+    def _name_all(self, roots: list[nn.Module]) -> None:
+        """From the largest on: one may contain another."""
+        for pairs in sorted(map(_pairs, roots), key=len, reverse=True):
+            for name, module in pairs:
+                if module not in self._known:
+                    self._known[module] = name
+        for root in roots:
+            self._walked.add(root)
+
+
+def _pairs(root: nn.Module) -> list[tuple[str, nn.Module]]:
+    """Of `named`; none where the model cannot be walked: its modules then go by their classes."""
+    with contextlib.suppress(Exception):
+        return list(named(root))
+    return []
 
 
 def named(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
@@ -54,7 +70,10 @@ def named(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 def _is_data_parallel(module: nn.Module) -> bool:
     """By what torch's wrapper and ours have in common."""
-    return hasattr(module, "require_backward_grad_sync") and isinstance(getattr(module, "module", None), nn.Module)
+    try:
+        return hasattr(module, "require_backward_grad_sync") and isinstance(getattr(module, "module", None), nn.Module)
+    except Exception:  # asking may run the program's code
+        return False
 
 
 def _class_name(module: nn.Module) -> str:

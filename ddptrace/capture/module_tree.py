@@ -4,6 +4,7 @@ came over a wire without any."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from torch import nn
 
@@ -18,6 +19,26 @@ def _below(module: nn.Module, name: str, seen: set[int]) -> Iterator[tuple[str, 
         return
     seen.add(id(module))
     yield name, module
-    for part, child in getattr(module, "_modules", {}).items():
+    for part, child in _children(module).items():
         if child is not None:
             yield from _below(child, f"{name}.{part}" if name else part, seen)
+
+
+def contains(root: nn.Module, module: nn.Module) -> bool:
+    """Whether `module` is `root` or in it: a walk without names, some 0.2 us a module."""
+    ahead, seen = [root], {id(root)}
+    for one in ahead:  # grows as it goes
+        if one is module:
+            return True
+        children = [child for child in _children(one).values() if child is not None and id(child) not in seen]
+        seen.update(map(id, children))
+        ahead += children
+    return False
+
+
+def _children(module: nn.Module) -> dict[str, Any]:
+    """A copy: another thread may put modules in."""
+    try:
+        return dict(getattr(module, "_modules", {}))
+    except Exception:  # asking may run the program's code
+        return {}

@@ -193,6 +193,7 @@ class RpcWatch:
         )  # fmt: skip
         if call.op not in REFERENCE_OPS.values():
             self.under_way.add(call.id)
+            self._waits.has_calls = True
 
     def _follow(self, call: Call, sent: Any) -> None:
         """`sent` is the result's future, or of a remote the reference, whose future is its owner's word."""

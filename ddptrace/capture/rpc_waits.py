@@ -12,31 +12,57 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch._C._distributed_autograd import _retrieve_context
 
+from ddptrace.capture.by_identity import IdentitySet
 from ddptrace.capture.surface import Patches, Surface
 from ddptrace.record import Recorder
 from ddptrace.schema import Kind
 
 _now = time.perf_counter_ns
+_is_done = torch._C.Future.done  # not the future's own: a subclass's may raise
 
 
 class RpcWaits:
     """Records RPC_WAIT. `under_way` are the ids of calls without a result: while there is none, no future is waited for
-    that is worth a look. A future may be one that the program made of theirs, so it is not asked whose it is."""
+    that is worth a look. A future may be one that the program, or torch, made itself and completes with the result of a
+    call, so all count but those of collectives and what was chained on these."""
 
     def __init__(self, recorder: Recorder, surface: Surface, under_way: set[int]) -> None:
         self._under_way = under_way
         self._recorder = recorder
         self._surface = surface
+        self._collectives: IdentitySet[Any] = IdentitySet()  # their futures
+        self.has_calls = False
 
     def install(self, patches: Patches) -> None:
+        patches.replace(dist.Work, "get_future", self._get_future)
+        patches.replace(torch._C.Future, "then", self._then)
         patches.replace(torch._C.Future, "wait", self._wait)
-        patches.replace(torch.distributed.autograd, "backward", self._backward)
+        patches.replace(dist.autograd, "backward", self._backward)
+
+    def _get_future(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def get_future(work: Any, /) -> Any:
+            future = original(work)
+            if self.has_calls:
+                self._surface.call(self._collectives.add, future)
+            return future
+
+        return get_future
+
+    def _then(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def then(future: Any, /, *args: Any, **kwargs: Any) -> Any:
+            chained = original(future, *args, **kwargs)
+            if self.has_calls and future in self._collectives:
+                self._surface.call(self._collectives.add, chained)
+            return chained
+
+        return then
 
     def _wait(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def wait(future: Any, /) -> Any:
-            if not self._under_way or not self._surface.on or future.done():
+            if not self._under_way or not self._surface.on or future in self._collectives or _is_done(future):
                 return original(future)
             begin = _now()
             try:
@@ -69,12 +95,13 @@ class RpcWaits:
 class BackwardWatch:
     """One distributed backward, seen by the nodes at which its gradients leave for other workers and come from them.
 
-    Between the last that left and the next that comes the engine is taken to have nothing to do: what it still computes
-    there, in a branch beside the remote one, is not seen. Raises what torch does where there is no such context.
+    From the last that left to the next that comes, and from that to one which comes without another having left, the
+    engine is taken to have nothing to do: what it still computes there, in a branch beside the remote one, is not seen.
+    Raises what torch does where there is no such context.
     """
 
     def __init__(self, context: int, surface: Surface) -> None:
-        self._left_at: int | None = None
+        self._idle_since: int | None = None
         self._over_at: int | None = None
         self._watches_end = False
         self._spans: list[tuple[int, int]] = []
@@ -91,13 +118,14 @@ class BackwardWatch:
         return self._spans + ([] if self._over_at is None else [(self._over_at, end)])
 
     def _leaves(self, _: object) -> None:
-        self._left_at = _now()
+        self._idle_since = _now()
         self._watch_end()
 
     def _comes(self, _: object) -> None:
-        if self._left_at is not None:
-            self._spans.append((self._left_at, _now()))
-            self._left_at = None
+        at = _now()
+        if self._idle_since is not None:
+            self._spans.append((self._idle_since, at))
+            self._idle_since = at
         self._watch_end()
 
     def _watch_end(self) -> None:

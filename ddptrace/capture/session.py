@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,10 +13,12 @@ import torch.distributed as dist
 
 from ddptrace.capture import tap
 from ddptrace.capture.blind_spots import BLIND_SPOTS
+from ddptrace.capture.by_identity import IdentitySet
 from ddptrace.capture.call_sites import CallSites
 from ddptrace.capture.claim import Claim
 from ddptrace.capture.collectives import Collectives
 from ddptrace.capture.ddp import DdpWatch
+from ddptrace.capture.failures import error_words
 from ddptrace.capture.fallback import BLIND_SPOT, watch_process_group
 from ddptrace.capture.groups import Groups
 from ddptrace.capture.hooks import HookRecords, HookWatch
@@ -81,7 +82,7 @@ class Session:
         thread = ThreadState()
         sampling = Sampling(self._keep, [self.surfaces[name] for name in SAMPLED])
         self.steps = StepFinder(recorder, self.begin, sampling)
-        roots: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+        roots: IdentitySet[torch.nn.Module] = IdentitySet()
         sites = CallSites(self.surfaces["origins"], ModuleNames(roots), recorder.intern, thread)
         self.collectives = Collectives(recorder, self.surfaces["collectives"], Groups(recorder), thread, sites)
         self._due = [self.collectives.due]
@@ -131,7 +132,7 @@ class Session:
             tap.install()
             tap.watch(self.collectives)
         except Exception as error:  # torch's private names moved: see what can be seen
-            watch_process_group(self._patches, self.collectives)
+            watch_process_group(self._patches, self.collectives, self.surfaces["collectives"])
             watching = "ProcessGroup class"
             self.claim.facts["blind_spots"].append(BLIND_SPOT)
             self.recorder.note("tap-failed", f"the dispatcher tap does not work with this torch ({error}): "
@@ -204,6 +205,13 @@ class Session:
     def say_step(self) -> None:
         self.surfaces["program"].call(self.steps.say)
 
+    def ends_with(self, error: BaseException) -> None:
+        """Leave a word of the exception that ends the training."""
+        if isinstance(error, SystemExit) and error.code in (None, 0):
+            return
+        of = "" if self.claim.rank is None else f" of rank {self.claim.rank}"
+        self.recorder.note("ended-by-exception", f"an exception ended the trace{of}: {error_words(error)}")
+
     def forget(self) -> None:
         """In a forked child: see nothing, write nothing."""
         tap.watch(None)
@@ -235,12 +243,14 @@ def enter(
         return session
 
 
-def leave(session: Session) -> None:
-    """End the session; idempotent."""
+def leave(session: Session, error: BaseException | None = None) -> None:
+    """End the session; idempotent. `error`: what the program leaves it with."""
     global _current
     with _entry:
         if _current is session:
             _current = None
+            if error is not None:
+                session.ends_with(error)
             session.stop()
 
 

@@ -146,7 +146,10 @@ class StepFinder:
             self._recorder.event(Kind.PHASE, phase, 0, begin, end, backward)
 
     def _sample(self, at: int) -> None:
-        """From `at` on: the step that runs, or if an update has just ended the next one."""
+        """From `at` on: the step that runs, or if an update has just ended the next one. Before the first update of an
+        optimizer nothing is paused: backwards would be counted, of which one step may have several."""
+        if not (self._optimizes or self._said or self._updates_by_hand()):
+            return
         ended_by = StepEnd.SAID if self._said else StepEnd.OPTIMIZER if self._optimizes else StepEnd.BACKWARD
         step = self._ordinals[ended_by]
         self.sampling.choose(step, step + (self._pending is ended_by), at)

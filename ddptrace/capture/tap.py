@@ -27,6 +27,7 @@ class Op:
     is_async: int | None
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+    peer: int | None = None  # whom it sends to or receives from, or its root: a rank in the group
 
 
 class Watcher(Protocol):
@@ -101,10 +102,14 @@ def _describe(name: str, schema: Any) -> Op | None:
     inputs = tuple(i for i in tensors if i not in outputs and names[i] != "sparse_indices" and "barrier" not in name)
     overload = getattr(getattr(torch.ops.c10d, name), schema.overload_name or "default")
     is_async = names.index("async_op") if "async_op" in names else None
+    peer = next((i for i, argument in enumerate(names) if argument in PEERS), None)
     return Op(
-        COMMON_NAMES.get(name, name.strip("_")), overload, names.index("process_group"), is_async, inputs, outputs
+        COMMON_NAMES.get(name, name.strip("_")), overload, names.index("process_group"), is_async, inputs, outputs, peer
     )
 
+
+PEERS = ("dst", "src", "root_rank")
+"""What an operator calls the rank that it sends to or receives from, or its root."""
 
 COMMON_NAMES = {
     "allreduce_": "all_reduce",

@@ -26,6 +26,11 @@ _now = time.perf_counter_ns
 NOTICEABLE_NS = 500_000
 """Shorter holds of the training thread are not worth a record."""
 
+PACKED = 4
+"""A plain Kineto file is packed into less than one part in so many."""
+
+NOT_KEPT = "no room for a profiler file: what is left of the disk is for the program"
+
 
 class Windows:
     """Records where windows were and sees to it that their Kineto files lie in the rank's folder."""
@@ -80,8 +85,13 @@ class Windows:
 
     def _save(self, profiler: profile) -> None:
         plain = self._folder() / "kineto.json"  # torch would pack it at the slowest level, while training stands
-        profiler.export_chrome_trace(str(plain))
-        plain.unlink()
+        if not self._recorder.has_room(1):  # how large it will be nobody knows
+            self._recorder.note("window-not-kept", NOT_KEPT)
+            return
+        try:
+            profiler.export_chrome_trace(str(plain))
+        finally:
+            plain.unlink(missing_ok=True)
 
     def _held(self, why: str, action: Callable[[], None]) -> None:
         begin = _now()
@@ -90,6 +100,9 @@ class Windows:
         except Exception as error:  # a profiler that fails must not end the training
             self._own = None
             self._surface.failed(error)
+        self._tell_pause(why, begin)
+
+    def _tell_pause(self, why: str, begin: int) -> None:
         end = _now()
         if end - begin > NOTICEABLE_NS:
             self._recorder.event(Kind.PAUSE, 0, self._recorder.intern(why), begin, end)
@@ -154,21 +167,33 @@ class Windows:
         return export_chrome_trace
 
     def _keep(self, profiler: Any, path: Path) -> None:
-        """Note the window, and copy its file if it is the program's own."""
-        begin, end = self._span.get(id(profiler), (0, 0))
+        """Note the window, and copy its file; if it is the program's own, the program waits for that."""
+        begin = _now()
+        if not self._recorder.has_room(path.stat().st_size // (1 if _is_packed(path) else PACKED)):
+            self._recorder.note("window-not-kept", NOT_KEPT)
+            return
         own = path.parent == self._folder()
         name = f"kineto-{'' if own else 'user-'}{self._count}.json.gz"
         self._count += 1
         _copy_packed(path, self._folder() / name)
-        self._recorder.window(name, begin, end, by_user=not own)
+        self._recorder.window(name, *self._span.get(id(profiler), (0, 0)), by_user=not own)
+        if not own:  # of ours, `_held` tells
+            self._tell_pause("copying the program's profile", begin)
+
+
+def _is_packed(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(2) == b"\x1f\x8b"
 
 
 def _copy_packed(source: Path, target: Path) -> None:
-    """Copy a Kineto file, packed if it was not; under another name until it is whole."""
+    """Copy a Kineto file, packed if it was not; under another name until it is whole, and not at all where it fails."""
     beside = target.with_suffix(".new")
-    with source.open("rb") as read:
-        packed = read.read(2) == b"\x1f\x8b"
-        read.seek(0)
-        with beside.open("wb") if packed else gzip.open(beside, "wb", compresslevel=1) as written:
+    packed = _is_packed(source)
+    try:
+        with source.open("rb") as read, beside.open("wb") if packed else gzip.open(beside, "wb", 1) as written:
             shutil.copyfileobj(read, written)
-    beside.replace(target)
+        beside.replace(target)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise

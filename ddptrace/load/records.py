@@ -53,6 +53,7 @@ class Recorded:
     windows: tuple[WindowMark, ...]
     done_threads: Mapping[int, int]  # seq: system thread id on which its completion was stamped
     findings: tuple[Finding, ...]
+    files_let_go: int = 0  # of the profiler
 
 
 def rank_run(records: Records, meta: Mapping[str, Any], *, rank: int, zero_unix_ns: int | None) -> Recorded:
@@ -74,7 +75,9 @@ class _Builder:
         self.rank = rank
         self.events = events
         self.threads = {int(row[THREAD]): int(row[A]) for row in self.rows(Kind.THREAD)}
-        self.sources = Sources(self.rows(Kind.ORIGIN), self.text)
+        self.groups = described.groups(self.json(Kind.GROUP))
+        ranks = {group.name: group.ranks for group in self.groups}
+        self.sources = Sources(self.rows(Kind.ORIGIN), self.text, ranks)
         self.kept: Kept = kept(self.rows_as_written(Kind.STEP), self.rows_as_written(Kind.LET_GO))
 
     def rows(self, kind: Kind) -> list[Row]:
@@ -122,7 +125,7 @@ class _Builder:
             hooks=self._hooks(done),
             ready=self._ready(),
             reducers=described.reducers(self.json(Kind.REDUCER), self.json(Kind.LAYOUT)),
-            groups=described.groups(self.json(Kind.GROUP)),
+            groups=self.groups,
             windows=(),
             pauses=tuple(Pause(r[BEGIN], r[END], self.text(r[NAME])) for r in self.rows(Kind.PAUSE)),
             rpc=rank_rpc(self.rows, self.text, self.json(Kind.RPC_WORKER), self.threads),
@@ -131,7 +134,8 @@ class _Builder:
             sampled=any(row[B] for row in self.kept.partial),
         )
         done_threads = {seq: self.threads.get(row[THREAD], 0) for seq, row in done.items()}
-        return Recorded(run, self.clock, self._windows(), done_threads, self._findings())
+        files_let_go = max((row[A] for row in self.rows(Kind.FILE_LET_GO)), default=0)
+        return Recorded(run, self.clock, self._windows(), done_threads, self._findings(), files_let_go)
 
     def _span(self) -> tuple[int, int]:
         begins = self.events["begin"]
@@ -223,6 +227,7 @@ class _Builder:
 
     def _windows(self) -> tuple[WindowMark, ...]:
         shift = self.clock.shift_ns  # an unset stamp was recorded as 0
+        let_go = {row[NAME] for row in self.rows(Kind.FILE_LET_GO)}
         return tuple(
             WindowMark(
                 self.text(row[NAME]),
@@ -231,6 +236,7 @@ class _Builder:
                 bool(row[FLAGS]),
             )
             for row in self.rows(Kind.WINDOW)
+            if row[NAME] not in let_go
         )
 
     def _findings(self) -> tuple[Finding, ...]:

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ddptrace.load.kept import LONG_AGO
 from ddptrace.load.rows import BEGIN, END, FLAGS, NAME, THREAD, A, B, C, D, F, Row
 from ddptrace.load.tables import RankRpc, RpcCall, RpcRun, RpcWait
 from ddptrace.schema import Kind, RpcFlag, RpcOp
@@ -18,7 +19,8 @@ def rank_rpc(
     threads: Mapping[int, int],
 ) -> RankRpc:
     """`rows` of a kind are in time order; `text` is that of a string id, `threads` the system's ids of the numbers in
-    records. A call of an op not known here is left out."""
+    records. A call of an op not known here is left out, as is one without an end where records that were written after
+    it were let go: its end may have been among them."""
     gradients: dict[int, int] = defaultdict(int)  # by message number
     for row in rows(Kind.RPC_GRADIENT):
         gradients[row[A]] += row[B]
@@ -27,7 +29,12 @@ def rank_rpc(
     for row in rows(Kind.RPC_ANSWER):
         answers[row[A]].append(row)
     ops = set(RpcOp)
-    calls = [_call(row, done.get(row[A]), gradients, text, threads) for row in rows(Kind.RPC) if row[F] in ops]
+    let_go_until = max((row[END] for row in rows(Kind.LET_GO)), default=LONG_AGO)
+    calls = [
+        _call(row, done.get(row[A]), gradients, text, threads)
+        for row in rows(Kind.RPC)
+        if row[F] in ops and (row[A] in done or row[BEGIN] > let_go_until)
+    ]
     runs = [_run(row, answers.get(row[C], []), gradients.get(row[C]), text) for row in rows(Kind.RPC_RUN)]
     known = dict.fromkeys((_id(worker), str(worker.get("name", "?"))) for worker in workers)
     waits = [RpcWait(row[BEGIN], row[END], threads.get(row[THREAD], 0)) for row in rows(Kind.RPC_WAIT)]

@@ -97,6 +97,7 @@ class Call:
     module: str | None = None  # nn.Module whose forward or backward it belongs to, named from the outermost one
     turn: int | None = None  # k-th of this group from 0, sends and receives left out; None for these and where unknown
     error: str | None = None  # what it failed with, where that was seen
+    peer: int | None = None  # global rank that it sends to or receives from, or that is its root; None where unknown
 
 
 @dataclass(frozen=True, slots=True)

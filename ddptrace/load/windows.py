@@ -25,7 +25,7 @@ def join_windows(
     """The rank's run with its windows and, for the calls inside them, when they really ran. A file that is missing or
     broken is a finding; the records stand without it. `cache`: see `read_kineto`. `rules`: kernels that communicate,
     beside those known."""
-    findings: list[Finding] = []
+    findings = _let_go(recorded)
     windows: list[Window] = []
     execs: dict[int, ExecRange] = {}
     for mark in recorded.windows:
@@ -42,6 +42,16 @@ def join_windows(
         windows.append(_window(mark, events, joined, recorded.clock))
     calls = tuple(dataclasses.replace(call, exec=execs.get(call.seq)) for call in recorded.run.calls)
     return dataclasses.replace(recorded.run, calls=calls, windows=tuple(windows)), findings
+
+
+def _let_go(recorded: Recorded) -> list[Finding]:
+    if not recorded.files_let_go:
+        return []
+    message = (
+        f"ddptrace.Keep let {recorded.files_let_go} profiler files go, the oldest first, to stay within its bound: the"
+        " steps in them are judged without a profiler"
+    )
+    return [Finding("windows-let-go", "info", f"rank {recorded.run.rank}", message)]
 
 
 def _join(events: KinetoEvents, recorded: Recorded, rules: Sequence[CommRule], where: str) -> Joined:

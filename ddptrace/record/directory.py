@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import secrets
 import shutil
 import socket
 import time
@@ -48,7 +49,7 @@ def claim(root: Path, rank: int | None, *, overwrite: bool) -> Path:
     Raises RunDirectoryError where the directory already holds a run that it would touch, or cannot be made,
     OSError where the disk is full.
     """
-    folder = root / (f"{PENDING}{os.getpid()}" if rank is None else rank_folder(rank))
+    folder = root / (_pending() if rank is None else rank_folder(rank))
     try:
         root.mkdir(parents=True, exist_ok=True)
         if overwrite:
@@ -63,6 +64,11 @@ def claim(root: Path, rank: int | None, *, overwrite: bool) -> Path:
             f"cannot record into {root}: {error.strerror or error}; give ddptrace.trace a path that can be written"
         ) from error
     return folder
+
+
+def _pending() -> str:
+    """A name that no other process takes: in containers, processes of many hosts have one number, and even one name."""
+    return f"{PENDING}{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def refusal(root: Path, taken: Path) -> str:

@@ -53,12 +53,13 @@ class Recorder:
         self._threads: dict[int, int] = {}
         self._texts = Texts(self._raw)
         self._lock = threading.RLock()  # a signal's handler may come here while its thread holds it
-        self._store = Store(folder, keep or Keep(), self.note)
+        self._store = Store(folder, keep or Keep(), self.note, self._tell_gone)
         self._retired: list[Segment] = []
         self._segment: Segment | None = self._store.make(())
         self._spare: Segment | None = None
         self._wake = threading.Event()
         self._closing = False
+        self._full: Segment | None = None  # in its place there was none to put
         self._full_noted = False
         self.clock()
         self._provide_spare()
@@ -101,9 +102,14 @@ class Recorder:
     def window(self, file: str, begin: int, end: int, *, by_user: bool) -> None:
         """A WINDOW record: `file` lies in the rank's folder, and counts as part of what is kept."""
         number = self.tell(file)
-        self._store.window(number, file, begin, end)
+        self._store.windows.add(number, file, begin, end)
         self.event(Kind.WINDOW, by_user, number, begin, end)
         self.nudge()
+
+    def has_room(self, nbytes: int) -> bool:
+        """Whether a file of this size may be added to the folder: a part of the disk is the program's. Raises OSError
+        where the folder is gone."""
+        return self._store.free_nbytes() >= nbytes
 
     def ready(self, reducer: int, backward: int, base: int, deltas: list[int], parameters: list[int]) -> None:
         """One READY record: `schema.READY_PER_RECORD` deltas and parameters, of which the first ones count."""
@@ -112,7 +118,9 @@ class Recorder:
         self._raw(READY, Kind.READY, count, reducer, backward, base, *deltas, *pad, *parameters, *pad, 0, GUARD)
 
     def clock(self) -> None:
-        """Tie the monotonic clock to Unix time: the tightest of a few brackets."""
+        """Tie the monotonic clock to Unix time: the tightest of a few brackets. Not where it would only be lost."""
+        if self._spare is None and self._full is not None and self._full is self._segment:
+            return
         width, begin, unix = min(_bracket() for _ in range(5))
         self.event(Kind.CLOCK, 0, 0, begin + width // 2, begin + width // 2, unix, width)
 
@@ -147,20 +155,22 @@ class Recorder:
             with contextlib.suppress(OSError), (self._folder() / segment.name).open("r+b") as file:
                 file.truncate((used + 1) * RECORD_NBYTES)  # its empty rest may stay as well
 
-    def _raw(self, shape: struct.Struct, *fields: object) -> None:
+    def _raw(self, shape: struct.Struct, *fields: object) -> bool:
+        """Append one record of any shape. False where it is lost."""
         segment = self._segment
         if segment is None:
-            return
+            return False
         offset = next(segment.offsets)
         if offset < segment.room:
             try:
                 shape.pack_into(segment.view, offset, *fields)
+                return True
             except (struct.error, ValueError):
-                self.dropped += 1
+                pass
         elif self._roll(segment):
-            self._raw(shape, *fields)
-        else:
-            self.dropped += 1
+            return self._raw(shape, *fields)
+        self.dropped += 1
+        return False
 
     def _roll(self, full: Segment) -> bool:
         """Put the spare segment in place of `full`. False where there is none: the record is lost."""
@@ -168,7 +178,9 @@ class Recorder:
             if self._segment is not full:
                 return self._segment is not None
             if self._spare is None:
-                self._wake.set()
+                if self._full is not full:  # from now on the keeper tries in its own time
+                    self._full = full
+                    self._wake.set()
                 return False
             self._retired.append(full)
             self._segment, self._spare = self._spare, None
@@ -207,10 +219,8 @@ class Recorder:
             return
         with contextlib.suppress(OSError):
             self._spare = self._store.make(self._texts.unpaired())
-        if self._spare is None and self._retired:  # room enough for two: the full one goes at once
-            time.sleep(GRACE_S)
         self._seal_retired()
-        if self._spare is None:
+        if self._spare is None:  # where there is room enough for two, the full one goes at once
             self._try_again()
 
     def _try_again(self) -> None:
@@ -230,8 +240,13 @@ class Recorder:
 
         self.event(Kind.NOTE, 0, self.tell(json.dumps({"code": code, "message": message})), _now(), 0)
 
+    def _tell_gone(self, window: int, count: int) -> None:
+        self.event(Kind.FILE_LET_GO, 0, window, _now(), 0, count)
+
     def _seal_retired(self) -> None:
-        """Seal the segments before the current one: by now no thread is still writing into them."""
+        """Seal the segments before the current one, once no thread is still writing into them."""
+        if self._retired:
+            time.sleep(GRACE_S)
         while self._retired:
             self._store.seal(self._retired.pop(0), self.dropped)
 

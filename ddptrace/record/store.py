@@ -6,7 +6,8 @@ records-00014.bin   being filled
 records-00015.bin   spare
 
 A thinned file replaces the newest it stands for in one rename; only then are the older ones removed. So whenever the
-process dies, what is there is whole, and a reader passes over what a thinned file already stands for.
+process dies, what is there is whole, and a reader passes over what a thinned file already stands for. Only where the
+disk has no room for that, the thinned records overwrite the file they come from.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ import numpy as np
 
 from ddptrace.keep import Keep
 from ddptrace.record.segment import SEGMENT_NBYTES, Segment, trailer
-from ddptrace.record.thin import Slots, Span, Wanted, thinned
+from ddptrace.record.thin import Slots, Wanted, thinned
+from ddptrace.record.window_files import WindowFiles, size
 from ddptrace.schema import EVENT_DTYPE, META, RECORD_NBYTES, Kind, segment_index, segment_name
 
 SEGMENTS: Final = 16
@@ -41,6 +43,8 @@ FIRST: Final = 2
 
 THINNING: Final = "thinning.new"
 
+NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
+
 
 @dataclass(frozen=True, slots=True)
 class _Sealed:
@@ -50,18 +54,17 @@ class _Sealed:
     newest: dict[int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class _Window:
-    """A profiler's file, and the stretch of time around its window whose records stay as long as it does."""
-
-    file: str
-    span: Span
-
-
 class Store:
-    """Called by one thread at a time, but for `window`. `note(code, message)` leaves a sentence for the findings."""
+    """Called by one thread at a time, but for `windows.add` and `free_nbytes`. `note(code, message)` leaves a sentence
+    for the findings; `tell_gone`: see `WindowFiles`."""
 
-    def __init__(self, folder: Callable[[], Path], keep: Keep, note: Callable[[str, str], None]) -> None:
+    def __init__(
+        self,
+        folder: Callable[[], Path],
+        keep: Keep,
+        note: Callable[[str, str], None],
+        tell_gone: Callable[[int, int], None],
+    ) -> None:
         self.segment_nbytes = min(SEGMENT_NBYTES, keep.nbytes // SEGMENTS & -4096)
         self._folder = folder  # it may be renamed meanwhile
         self._keep = keep
@@ -72,13 +75,8 @@ class Store:
         self._thinned_nbytes = 0
         self._dropped = 0
         self._newest: dict[int, int] = {}
-        self._windows: dict[int, _Window] = {}  # by the id of the file's name, oldest first
+        self.windows = WindowFiles(folder, tell_gone)
         self._short_noted = False
-
-    def window(self, number: int, file: str, begin: int, end: int) -> None:
-        """A profiler's file lies in the folder now; `number`: id of its name. The steps around it are about as long."""
-        length = end - begin
-        self._windows[number] = _Window(file, (begin - length, end + length) if begin > 0 and length > 0 else (0, -1))
 
     def make(self, unpaired: Collection[int]) -> Segment:
         """A new segment, in place of the oldest ones where the bounds ask for it. Raises OSError where there is no
@@ -90,7 +88,7 @@ class Store:
             try:
                 return self._make(in_place)
             except OSError as error:
-                if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not self._let_go(unpaired):
+                if error.errno not in NO_ROOM or not self._let_go(unpaired):
                     raise
                 in_place = True
                 self._note_short(error)
@@ -107,17 +105,23 @@ class Store:
     def tidy(self, unpaired: Collection[int]) -> None:
         """Let go what need not wait for the next segment: profiler files beyond their part, and what is too old. The
         newest profiler file stays however large it is: somebody asked for it."""
-        while len(self._windows) > 1 and self._windows_nbytes() > self._keep.nbytes // MOST_WINDOWS:
-            self._drop_window()
+        while len(self.windows) > 1 and self.windows.nbytes() > self._keep.nbytes // MOST_WINDOWS:
+            self.windows.drop_oldest()
         while self._sealed and (self._is_old(self._sealed[0]) or self._nbytes() > self._keep.nbytes):
             self._let_go(unpaired)
 
     # Room ------------------------------------------------------------------------------------------------------------
 
     def _make(self, in_place: bool) -> Segment:
-        if not in_place and self._made >= FIRST and self._free_nbytes() < self.segment_nbytes:
+        if not in_place and self._made >= FIRST and self.free_nbytes() < self.segment_nbytes:
             raise OSError(errno.ENOSPC, "what is left is for the program")
-        segment = Segment(self._folder() / segment_name(self._made), self.segment_nbytes)
+        path = self._folder() / segment_name(self._made)
+        try:
+            segment = Segment(path, self.segment_nbytes)
+        except OSError as error:
+            if not in_place or error.errno not in NO_ROOM:
+                raise
+            segment = Segment(path, self.segment_nbytes // 2)  # what was thinned takes some of the room it gave
         self._made += 1
         return segment
 
@@ -127,18 +131,13 @@ class Store:
         return self._made >= FIRST and self._nbytes() + self.segment_nbytes + slack > self._keep.nbytes
 
     def _nbytes(self) -> int:
-        """Of all that stays. The plain file that a profiler writes and that is packed at once is not counted: for its
-        sake no record should go."""
+        """Of all that stays. Profiler files count up to their part: no record should go for the sake of one that is
+        larger, nor for the plain file that a profiler writes and that is packed at once."""
         with os.scandir(self._folder()) as entries:
-            records = sum(_size(entry) for entry in entries if segment_index(entry.name) >= 0 or entry.name == META)
-        return records + self._windows_nbytes()
+            records = sum(size(entry) for entry in entries if segment_index(entry.name) >= 0 or entry.name == META)
+        return records + min(self.windows.nbytes(), self._keep.nbytes // MOST_WINDOWS)
 
-    def _windows_nbytes(self) -> int:
-        files = {window.file for window in list(self._windows.values())}
-        with os.scandir(self._folder()) as entries:
-            return sum(_size(entry) for entry in entries if entry.name in files)
-
-    def _free_nbytes(self) -> int:
+    def free_nbytes(self) -> int:
         """What may be taken of the file system."""
         disk = os.statvfs(self._folder())
         reserve = min(int(disk.f_blocks * disk.f_frsize * RESERVE_RATIO), RESERVE_NBYTES)
@@ -158,12 +157,6 @@ class Store:
             return False
         ended_by = max(self._newest)
         return self._newest[ended_by] - sealed.newest.get(ended_by, -1) > self._keep.steps
-
-    def _drop_window(self) -> None:
-        """Let the oldest profiler file go; its records go with the next thinning."""
-        number = next(iter(self._windows))
-        file = self._windows.pop(number).file
-        (self._folder() / file).unlink(missing_ok=True)
 
     def _let_go(self, unpaired: Collection[int]) -> bool:
         """Thin the oldest segment, into the file that stands for all before it. False where there is none."""
@@ -185,11 +178,9 @@ class Store:
     def _thin(self, slots: Slots, unpaired: Collection[int]) -> bytes:
         most = self._keep.nbytes // MOST_THINNED
         while True:
-            spans = {number: window.span for number, window in list(self._windows.items())}
-            body = thinned(slots, Wanted(spans, unpaired, most))
-            if len(body) <= most or len(self._windows) <= 1:
+            body = thinned(slots, Wanted(self.windows.spans(), unpaired, most))
+            if len(body) <= most or not self.windows.pin_less():
                 return body
-            self._drop_window()
 
 
 def _steps_in(segment: Segment) -> list[tuple[int, int]]:
@@ -200,18 +191,21 @@ def _steps_in(segment: Segment) -> list[tuple[int, int]]:
 
 
 def _replace(file: Path, content: bytes) -> None:
-    """A reader sees the old content or the new, never half. Raises OSError."""
+    """A reader sees the old content or the new, never half; but where the disk is full to the brim, one that looks in
+    that very moment may find the file changed. Raises OSError."""
     beside = file.with_name(THINNING)
     try:
         beside.write_bytes(content)
         beside.replace(file)
-    except OSError:
+    except OSError as error:
         beside.unlink(missing_ok=True)
-        raise
+        if error.errno not in NO_ROOM or len(content) > file.stat().st_size:
+            raise
+        _overwrite(file, content)
 
 
-def _size(entry: os.DirEntry[str]) -> int:
-    try:
-        return entry.stat().st_size
-    except OSError:  # it went away under us
-        return 0
+def _overwrite(file: Path, content: bytes) -> None:
+    """Into what the file takes already: it asks the disk for nothing."""
+    with file.open("r+b", buffering=0) as target:
+        target.write(content)
+        target.truncate()

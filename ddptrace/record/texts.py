@@ -20,23 +20,25 @@ UNPAIRED: Final = ("send", "recv")
 
 
 class Texts:
-    """`ids` of the names written so far. `write(shape, *fields)` appends a record."""
+    """`ids` of the names written so far. `write(shape, *fields)` appends a record, and says whether it has."""
 
-    def __init__(self, write: Callable[..., None]) -> None:
+    def __init__(self, write: Callable[..., bool]) -> None:
         self.ids: dict[str, int] = {"": 0}
+        self._numbers: dict[str, int] = {"": 0}  # also of names that there was no room to write out
         self._write = write
         self._lock = threading.RLock()  # a signal's handler may come here while its thread holds it
         self._told = itertools.count(TOLD)
 
     def add(self, name: str) -> int:
-        """The id of a name that may be new."""
+        """The id of a name that may be new. One that could not be written out is, whenever it is named again."""
         with self._lock:
-            if len(self.ids) >= MOST_NAMES:
+            if name not in self._numbers and len(self._numbers) >= MOST_NAMES:
                 name = TOO_MANY_NAMES
             if name in self.ids:
                 return self.ids[name]
-            number = self.ids[name] = len(self.ids)
-        self._write_out(number, name)
+            number = self._numbers.setdefault(name, len(self._numbers))
+        if self._write_out(number, name):
+            self.ids[name] = number
         return number
 
     def tell(self, text: str) -> int:
@@ -49,8 +51,11 @@ class Texts:
         """Ids of the ops that are sends and receives."""
         return [number for name, number in self.ids.copy().items() if name.startswith(UNPAIRED)]
 
-    def _write_out(self, number: int, text: str) -> None:
+    def _write_out(self, number: int, text: str) -> bool:
+        """Whether all of it was written."""
         data = text.encode("utf-8", "replace")
         for chunk in range(len(data) // TEXT_PER_RECORD + 1):
             part = data[chunk * TEXT_PER_RECORD : (chunk + 1) * TEXT_PER_RECORD]
-            self._write(STRING, Kind.STRING, len(part), chunk, number, part, GUARD)
+            if not self._write(STRING, Kind.STRING, len(part), chunk, number, part, GUARD):
+                return False
+        return True

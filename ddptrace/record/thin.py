@@ -23,6 +23,7 @@ Span = tuple[int, int]
 
 DESCRIBING: Final = (
     Kind.STRING, Kind.REDUCER, Kind.LAYOUT, Kind.GROUP, Kind.WINDOW, Kind.NOTE, Kind.THREAD, Kind.RPC_WORKER,
+    Kind.FILE_LET_GO,
 )  # fmt: skip
 UNBOUNDED: Final = (Kind.REDUCER, Kind.LAYOUT, Kind.NOTE)
 """A program that makes a model in every step makes these without end."""
@@ -63,7 +64,7 @@ def thinned(slots: Slots, wanted: Wanted) -> bytes:
     events = whole & ~describing & (kinds != Kind.LET_GO)
     pinned = events & _within(slots["begin"], wanted.windows.values())
     stays = pinned | (describing & ~_superfluous(slots, describing, wanted, int(pinned.sum()) * RECORD_NBYTES))
-    stays[np.flatnonzero(events & (kinds == Kind.CLOCK))[:1]] = True  # on the first pair all times rest
+    stays[_needed_clocks(slots, events & (kinds == Kind.CLOCK), wanted.windows.values())] = True
     gaps = list(_gaps(slots, events & ~stays, marks, pinned, wanted.unpaired))
     return _joined(slots, stays, gaps)
 
@@ -75,10 +76,23 @@ def _within(begins: NDArray[np.int64], spans: Collection[Span]) -> Mask:
     return inside
 
 
+def _needed_clocks(slots: Slots, clocks: Mask, spans: Collection[Span]) -> list[int]:
+    """Pairs of clocks: the first, on which all times rest; the nearest ones around each profiler window, which is told
+    in Unix time; and the last, which may become one of those."""
+    at = np.flatnonzero(clocks)
+    begins = slots["begin"][at]
+    before = [at[begins < begin][-1:] for begin, _ in spans]
+    after = [at[begins > end][:1] for _, end in spans]
+    needed: list[int] = np.concatenate([at[:1], at[-1:], *before, *after]).tolist()
+    return needed
+
+
 def _superfluous(slots: Slots, describing: Mask, wanted: Wanted, pinned_nbytes: int) -> Mask:
-    """Of what describes: windows whose file is gone, the oldest of what has no end, and the texts of both."""
+    """Of what describes: windows whose file is gone, counts of those that a later one replaces, the oldest of what has
+    no end, and the texts of all these."""
     kinds, names = slots["kind"], slots["name"]
     goes = describing & (kinds == Kind.WINDOW) & ~np.isin(names, list(wanted.windows))
+    goes[np.flatnonzero(describing & (kinds == Kind.FILE_LET_GO))[:-1]] = True
     texts = describing & (kinds == Kind.STRING)
     sizes = Counter(names[texts].tolist())  # in records
     left = (wanted.nbytes - pinned_nbytes) // RECORD_NBYTES - int((describing & ~goes).sum())

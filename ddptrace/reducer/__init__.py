@@ -18,7 +18,7 @@ Smaller buckets would leave earlier and more of them would hide; each also costs
 Read in this order:
     plan.py            which gradients share a bucket: arithmetic
     bucket.py          one flat tensor and the views into it
-    reducer.py         counting, sending in order, waiting
+    reducer.py         counting, sending in order, waiting; told by gradient_hooks.py
     sender.py          an all-reduce, or a communication hook
     order.py layout.py the order in which gradients really come, and the buckets made after it
     unused.py          parameters that a step leaves out
@@ -26,7 +26,8 @@ Read in this order:
     same_values.py     rank 0's parameters, buffers and order to all
     layer_drop.py      layers left out on all ranks at once
     arguments.py       what a user hands over, looked at first
-    peers.py           the other ranks: word from them, and waits that end; over bounded_store.py and notes.py
+    peers.py           the other ranks: word from them, and waits that end; over bounded_store.py, notes.py
+                       and meeting.py
     verify.py pulse.py hook_agreement.py silent_hooks.py drops.py rivals.py    are all ranks doing the same?
     misuse.py          what they are told if not
     observer.py        what a listener is told

@@ -1,7 +1,8 @@
 """A process group's store, asked so that nobody waits for an answer longer than he said he would.
 
 A store's own calls have no deadline: while the process that serves it is stopped, its clients read from a socket that
-stays silent. So each question goes to a thread of its own, and a question that is still open is not asked over again:
+stays silent; and one that serves many ranks is slow at times. So each question goes to a thread of its own, and one
+that is still open is not asked over again: who wants its answer comes back for it.
 
     the rank     asks |~~ within_s ~~| no answer; waits for its bucket; asks |~~~| no answer ...
     a thread     check --------------------------------------------------------------- it goes on, or stays there
@@ -43,17 +44,32 @@ class BoundedStore:
 
     def ask(self, question: Callable[[Store], T], within_s: float = ANSWER_S) -> T:
         """What `question(store)` returns. Raises StoreSilentError or StoreGoneError where there is no answer."""
+        return answer_of(self.put(question, within_s), within_s)
+
+    @property
+    def is_busy(self) -> bool:
+        """With the last question: another one would wait."""
+        return self._open is not None and not self._open.done()
+
+    def put(self, question: Callable[[Store], T], within_s: float = ANSWER_S) -> Future[T]:
+        """Ask, and go on: `answer_of` waits for the answer, as often as one likes. Raises StoreSilentError while the
+        question before is open."""
         if self._open is not None and wait([self._open], within_s).not_done:
             raise StoreSilentError
         answer: Future[T] = Future()
         self._open = answer
         threading.Thread(target=_answer, args=(question, self.store, answer), daemon=True).start()
-        try:
-            return answer.result(within_s)
-        except TimeoutError:
-            raise StoreSilentError from None
-        except RuntimeError as error:  # what torch raises where a connection is lost
-            raise StoreGoneError from error
+        return answer
+
+
+def answer_of(answer: Future[T], within_s: float) -> T:
+    """Raises StoreSilentError where it is not there in time, and StoreGoneError where it never will be."""
+    try:
+        return answer.result(within_s)
+    except TimeoutError:
+        raise StoreSilentError from None
+    except RuntimeError as error:  # what torch raises where a connection is lost
+        raise StoreGoneError from error
 
 
 def are_set(store: Store, keys: Iterable[str], within_s: float) -> bool:

@@ -90,6 +90,7 @@ class BucketedDataParallel(nn.Module):
         self.require_backward_grad_sync = True
         self._require_forward_buffer_sync = True
         self._changes = 0  # of what the ranks made sure to have in common
+        self._verified = ""  # the last occasion on which they did
         self._peers = Peers(groups[0], device_of(module), timeout_of(timeout_s))
         self._voice = Voice()
         self._options = Options(caps, find_unused_parameters, gradient_as_bucket_view)
@@ -220,7 +221,8 @@ class BucketedDataParallel(nn.Module):
             "process groups": self._groups,  # their names, for one in another place would mix buckets
         }
         named = [*self.module.named_parameters(), *self.module.named_buffers()]
-        verify(self._peers, occasion, problem, described(settings, named))
+        verify(self._peers, occasion, problem, described(settings, named), before=self._verified)
+        self._verified = occasion
 
     def _buffers_to_sync(self) -> list[torch.Tensor]:
         """Looked up each time: modules may replace their buffers."""

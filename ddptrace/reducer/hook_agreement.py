@@ -14,6 +14,7 @@ from torch.distributed.distributed_c10d import Store
 
 from ddptrace.errors import DdptraceError
 from ddptrace.reducer.misuse import another_hook, another_model
+from ddptrace.reducer.notes import text_at
 from ddptrace.reducer.peers import Peers
 
 NONE = "no communication hook"
@@ -41,8 +42,8 @@ class HookAgreement:
 
     def settle(self) -> None:
         """Compare the hooks. Collective, on the host. Raises DdptraceError, the same on every rank."""
-        key = f"first/{self._peers.rank}"
-        self._peers.tell(key, str(self._peers.number), shared=True)
+        key = _first(self._peers.number)
+        self._peers.tell(key, str(self._peers.me), shared=True)
         self._is_first = True
         self._compare(FIRST)
         self.is_settled, self._is_first = True, False
@@ -59,13 +60,17 @@ class HookAgreement:
         """In its first forward a rank looks whether another is in that of another model, where this one never was."""
         if not self._is_first:
             return ""
-        store, own = self._peers.shared.store, self._peers.rank
-        for rank, one in enumerate(self._peers.ranks):
-            key = f"first/{rank}"
-            number = store.get(key).decode() if store.check([key]) else ""
-            if number and int(number) != self._peers.number and not store.check([f"{number}/{FIRST}/{own}"]):
-                return another_model(one, int(number), self._peers.me, self._peers.number)
+        peers, store = self._peers, self._peers.shared.store
+        for number in range(1, peers.made(store) + 1):
+            there = text_at(store, _first(number)) if number != peers.number else ""
+            if there and not store.check([f"{number}/{peers.own_key(FIRST)}"]):
+                return another_model(int(there), number, peers.me, peers.number)
         return ""
+
+
+def _first(number: int) -> str:
+    """Where a rank says that it is in the first forward of this model, "" when all were."""
+    return f"first/{number}"
 
 
 def described(state: object, hook: Callable[..., object]) -> str:

@@ -20,8 +20,9 @@ STORE_IS_SILENT = "the process that holds the store does not answer: it may be s
 
 
 def did_not_come(rank: int, missing: Sequence[int], what: str, timeout_s: float) -> str:
-    """`missing`: the ranks that were waited for in vain."""
-    named = f"Rank {', '.join(map(str, missing))}" if missing else "Some rank"
+    """`missing`: the ranks that were waited for in vain, some of them where they are many."""
+    more = " and others" if len(missing) > NAMED_AT_MOST else ""
+    named = f"Rank {', '.join(map(str, missing[:NAMED_AT_MOST]))}{more}" if missing else "Some rank"
     return (
         f"{named} did not come to {what} within {timeout_s:g} s, and rank {rank} did: all ranks must make the same "
         "models and use them alike."

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 
@@ -23,11 +24,16 @@ from torch._C import Future
 from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_store
 
 from ddptrace.errors import DdptraceError
-from ddptrace.reducer.bounded_store import ANSWER_S, BoundedStore, StoreGoneError, StoreSilentError, are_set
+from ddptrace.reducer.bounded_store import (
+    BoundedStore,
+    StoreGoneError,
+    StoreSilentError,
+    are_set,
+)
+from ddptrace.reducer.meeting import SLICE_S, Meeting, hold
 from ddptrace.reducer.misuse import STORE_IS_GONE, STORE_IS_SILENT, did_not_come, gave_up
-from ddptrace.reducer.notes import Look, Seen, leave, seen, waits_key
+from ddptrace.reducer.notes import Look, Seen, Whereabouts, leave, seen, waits_key, whereabouts
 
-SLICE_S = 1.0
 PARTING_S = 2.0
 
 
@@ -52,6 +58,7 @@ class Peers:
         self.shared = BoundedStore(PrefixStore(f"ddptrace/reducer/{group.group_name}", _get_default_store()))
         self.number = self._numbered()  # of the reducer, among those over this group
         self._store = BoundedStore(PrefixStore(str(self.number), self.shared.store))
+        self.tell(waits_key(self.me), "")  # then all of them can be read at once
 
     # Word ------------------------------------------------------------------------------------------------------------
 
@@ -82,50 +89,38 @@ class Peers:
             with suppress(StoreGoneError, StoreSilentError):
                 self._store.ask(parting, PARTING_S)
 
-    def gather(self, kind: str, mine: object) -> list[object]:
+    def gather(self, kind: str, mine: object, *, forget: Sequence[str] = ()) -> list[object]:
         """What every rank has to say under `kind`, by rank; JSON. Raises DdptraceError, naming who did not come."""
-        return list(map(json.loads, self.meet(kind, json.dumps(mine), kind)))
+        return list(map(json.loads, self.meet(kind, json.dumps(mine), kind, forget=forget)))
 
     def gather_from_first(self, kind: str, mine: object) -> object:
         """What rank 0 has to say under `kind`; JSON. Raises DdptraceError when it does not come."""
         own = json.dumps(mine) if self.rank == 0 else None
-        return json.loads(self._exchange({self.ranks[0]: kind}, own, kind)[0])
+        return json.loads(self._meet(Meeting(self.me, {self.ranks[0]: kind}, own, kind))[0])
 
-    def meet(self, kind: str, mine: str, what: str, *, forget: str = "") -> list[str]:
+    def meet(self, kind: str, mine: str, what: str, *, forget: Sequence[str] = ()) -> list[str]:
         """What every rank has to say under `kind`, by rank. Returns when all have said it; raises as `wait` does.
 
-        `forget`: the kind of an earlier meeting, which all have left by then: what this rank said there is removed.
+        `forget`: keys that this rank set, and that nobody asks for any more once all have come here: they are removed.
         """
         keys = {one: f"{kind}/{rank}" for rank, one in enumerate(self.ranks)}
-        return self._exchange(keys, mine, what, f"{forget}/{self.rank}" if forget else "")
+        return self._meet(Meeting(self.me, keys, mine, what, forget))
 
-    def _exchange(self, keys: dict[int, str], mine: str | None, what: str, forget: str = "") -> list[str]:
-        """The texts under the keys. `keys`: by the rank that sets each. `mine`: None where this rank sets none."""
-        stale = {forget} - {""}
+    def own_key(self, kind: str) -> str:
+        """Where this rank leaves what it says in a meeting."""
+        return f"{kind}/{self.rank}"
 
-        def question(store: Store) -> list[str] | None:
-            if mine is not None:
-                store.set(keys[self.me], mine)
-            if not are_set(store, keys.values(), SLICE_S):
-                store.set(waits_key(self.me), what)
-                stale.add(waits_key(self.me))
-                return None
-            for key in stale:
-                store.delete_key(key)
-            return [store.get(key).decode() for key in keys.values()]
+    def _meet(self, meeting: Meeting) -> list[str]:
+        return hold(meeting, self._store, lambda began: self._look(meeting.what, began, meeting.keys))
 
-        begin = time.monotonic()
-        while True:
-            with suppress(StoreGoneError, StoreSilentError):  # the look finds the same, and knows what to say
-                texts = self._store.ask(question, SLICE_S + ANSWER_S)
-                if texts is not None:
-                    return texts
-            self._look(what, begin, keys)
+    def made(self, store: Store, more: int = 0) -> int:
+        """How many reducers this rank has made over this group. To be called inside a question to `shared`'s store."""
+        return int(store.add(f"made/{self.rank}", more))
 
     def _numbered(self) -> int:
         """All ranks make their reducers in the same order."""
         try:
-            return int(self.shared.ask(lambda store: store.add(f"made/{self.rank}", 1), self._timeout_s))
+            return self.shared.ask(lambda store: self.made(store, 1), self._timeout_s)
         except (StoreGoneError, StoreSilentError) as error:
             why = STORE_IS_GONE if isinstance(error, StoreGoneError) else STORE_IS_SILENT
             raise DdptraceError(f"Rank {self.me} came to the construction of the model, and {why}") from error
@@ -165,9 +160,10 @@ class Peers:
                 raise self._failed(what, error) from error
         return True
 
-    def _look(self, what: str, begin: float, keys: dict[int, str] | None = None) -> None:
+    def _look(self, what: str, begin: float, keys: Mapping[int, str] | None = None) -> None:
         """Raises DdptraceError where there is a reason to wait no longer. `keys`: those that are waited for."""
-        found, waited_s = self._seen(keys), time.monotonic() - begin
+        found = Seen(is_silent=True) if self._store.is_busy else self._seen()
+        waited_s = time.monotonic() - begin
         if found.verdict:
             raise DdptraceError(found.verdict)
         if found.note:
@@ -176,17 +172,23 @@ class Peers:
             return
         if found.is_silent:
             raise DdptraceError(f"Rank {self.me} waited {waited_s:.0f} s for {what}, and {STORE_IS_SILENT}")
-        absent = did_not_come(self.me, found.missing, what, self._timeout_s) if keys else ""
-        raise DdptraceError(absent or gave_up(self.me, what, waited_s, found.elsewhere))
+        others = self._whereabouts(keys or {})
+        absent = did_not_come(self.me, others.missing, what, self._timeout_s) if keys else ""
+        raise DdptraceError(absent or gave_up(self.me, what, waited_s, others.elsewhere))
 
     def _failed(self, what: str, error: Exception) -> DdptraceError:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         note = self._seen().note or f"it failed: {reason} (a rank may have ended: see its output)."
         return DdptraceError(f"Rank {self.me} waited for {what}, and {note}")
 
-    def _seen(self, keys: dict[int, str] | None = None) -> Seen:
+    def _whereabouts(self, keys: Mapping[int, str]) -> Whereabouts:
+        with suppress(StoreGoneError, StoreSilentError):
+            return self._store.ask(lambda store: whereabouts(store, keys, self.ranks))
+        return Whereabouts()
+
+    def _seen(self) -> Seen:
         try:
-            return self._store.ask(lambda store: seen(store, self.forward, self.looks, keys or {}, self.ranks))
+            return self._store.ask(lambda store: seen(store, self.forward, self.looks))
         except StoreGoneError:
             return Seen(note=STORE_IS_GONE)
         except StoreSilentError:

@@ -12,26 +12,24 @@ One backward, two ranks alike (the drawing in the room's `__init__` shows the ti
 from __future__ import annotations
 
 import threading
-import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 from torch.autograd import Variable
 from torch.nn import Parameter
-from torch.utils.hooks import RemovableHandle
 
 from ddptrace.errors import DdptraceError
 from ddptrace.reducer.bucket import Bucket, Divisor
 from ddptrace.reducer.drops import DropAgreement
+from ddptrace.reducer.gradient_hooks import GradientHooks
 from ddptrace.reducer.layout import Layout
-from ddptrace.reducer.misuse import GRAPH_OF_GRADIENTS, shared, unexpected, unfinished
+from ddptrace.reducer.misuse import GRAPH_OF_GRADIENTS, unexpected, unfinished
 from ddptrace.reducer.observer import Voice
 from ddptrace.reducer.peers import Peers, sentence_of
 from ddptrace.reducer.pulse import Pulse
-from ddptrace.reducer.rivals import names_shared, sharing_with
+from ddptrace.reducer.rivals import clash, sharing_with
 from ddptrace.reducer.sender import CommHook, Sender
 from ddptrace.reducer.unused import Bitmap, parameters_reached
 
@@ -65,8 +63,7 @@ class Reducer:
         self._pulse = Pulse(peers, self._drops, self._device)
         self._bitmap = Bitmap(peers, self._device)
         self._lock = threading.Lock()  # with parameters on two devices, autograd calls from two threads
-        self._handles: dict[int, RemovableHandle] = {}
-        weakref.finalize(self, _remove_all, self._handles)
+        self._hooks = GradientHooks(self)
         self.dropped: frozenset[int] = frozenset()  # parameters of layers that the next forward leaves out
         self._used: set[int] = set()  # got a gradient since the last synchronisation, in no_sync() too
         self._backward = -1  # ordinal of the synchronised backward
@@ -79,7 +76,7 @@ class Reducer:
         self.expects = False
         self.rivals = sharing_with(self)
         self.reset()
-        self._watch_gradients()
+        self._hooks.watch(self.layout.members)
 
     # Before and after forward ----------------------------------------------------------------------------------------
 
@@ -102,11 +99,14 @@ class Reducer:
     def follow_members(self) -> None:
         """Make buckets for the parameters that now require a gradient; to be called on every rank alike."""
         self.layout.guess()
-        self._watch_gradients()
+        self._hooks.watch(self.layout.members)
 
     def expect(self, outputs: object) -> None:
         """The forward is over, and a backward through `outputs` shall be synchronised."""
-        self._refuse_rivals()
+        sentence = clash(self, self._peers.me)
+        if sentence:
+            self.give_up(sentence)
+            raise DdptraceError(sentence)
         unused, dropped = self._unused_in(outputs), self.dropped
         if self.expects:  # there was no backward yet: the next one goes through the earlier forward too
             unused, dropped = unused & self._unused, dropped & self._dropped
@@ -254,20 +254,6 @@ class Reducer:
 
     # Besides ---------------------------------------------------------------------------------------------------------
 
-    def _watch_gradients(self) -> None:
-        """A hook on each parameter that requires a gradient. It holds the reducer weakly: a model can be dropped."""
-        for index in self.layout.members:
-            if index not in self._handles:
-                hook = _hook(weakref.ref(self), index)
-                self._handles[index] = self.parameters[index].register_post_accumulate_grad_hook(hook)
-
-    def _refuse_rivals(self) -> None:
-        for rival in self.rivals:
-            if rival.expects:
-                sentence = shared(self._peers.me, names_shared(self, rival))
-                self.give_up(sentence)
-                raise DdptraceError(sentence)
-
     def give_up(self, sentence: str) -> None:
         """Tell the peers, and refuse every later forward."""
         self.expects = self._has_begun = False
@@ -275,17 +261,3 @@ class Reducer:
             self._broken = sentence
             self._peers.say(sentence, since=self._peers.forward - 1)
             self._peers.part()
-
-
-def _hook(reducer: weakref.ReferenceType[Reducer], index: int) -> Callable[[Tensor], None]:
-    def gradient_ready(_: Tensor) -> None:
-        alive = reducer()
-        if alive is not None:
-            alive.register_grad_ready(index)
-
-    return gradient_ready
-
-
-def _remove_all(handles: dict[int, RemovableHandle]) -> None:
-    for handle in handles.values():
-        handle.remove()

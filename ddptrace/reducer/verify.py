@@ -24,15 +24,19 @@ def described(settings: dict[str, object], named: Iterable[tuple[str, Tensor]]) 
     return said + [_line(name, tensor) for name, tensor in named]
 
 
-def verify(peers: Peers, occasion: str, problem: str, lines: list[str]) -> None:
+def verify(peers: Peers, occasion: str, problem: str, lines: list[str], *, before: str = "") -> None:
     """Raises DdptraceError, the same on every rank, when a rank has a problem of its own or other lines than rank 0.
 
     `occasion`: what is compared, and a key of its own. `problem`: what this rank alone knows to be wrong, or "".
+    `before`: the occasion before this one, whose traces leave the store.
     """
+    shown = f"{occasion}: rank 0's lines"
+    stale = [shown] if peers.rank == 0 else []  # who comes to the verdicts has read them
+    stale += [peers.own_key(f"{before}: verdicts")] if before else []
     try:
-        first = cast("list[str]", peers.gather_from_first(f"{occasion}: rank 0's lines", lines))
+        first = cast("list[str]", peers.gather_from_first(shown, lines))
         own = (problem and f"Rank {peers.me}: {problem}") or difference(peers.me, lines, first, peers.ranks[0])
-        wrong = [str(one) for one in peers.gather(f"{occasion}: verdicts", own) if one]
+        wrong = [str(one) for one in peers.gather(f"{occasion}: verdicts", own, forget=stale) if one]
         if wrong:
             raise DdptraceError(f"{wrong[0]} (seen at {occasion}, by {len(wrong)} of {peers.size} ranks)")
     except DdptraceError:

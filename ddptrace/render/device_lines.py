@@ -13,6 +13,7 @@ from ddptrace.errors import printable
 from ddptrace.render.words import (
     IDENTIFIED,
     WIDTH,
+    both_ends,
     calls_words,
     counted,
     millis,
@@ -67,12 +68,12 @@ def collective_lines(result: Result) -> Iterator[str]:
     if not found.kinds:
         return
     yield f"Collectives  ({kinds_shown(found)})"
-    heads = f"{'ranks':>5} {'size':>16} {'calls':>7} {'mean ms':>8} {'exposed ms':>10} {'hidden':>6} {'busbw':>10}"
-    yield f"  {'op':<15} {'group':<8} {heads}"
+    heads = f"{'ranks':>5} {'size':>17} {'calls':>6} {'mean ms':>8} {'exposed ms':>10} {'hidden':>6} {'busbw':>9}"
+    yield f"  {'op':<17} {'group':<8} {heads}"
     for kind in found.kinds[:MOST_KINDS]:
         yield collective_line(kind)
         if kind.origin is not None:
-            yield f"    {cut(origin_words(kind.origin, kind.sites, kind.modules), WIDTH - 4)}"
+            yield f"    {both_ends(printable(origin_words(kind.origin, kind.sites, kind.modules)), WIDTH - 4)}"
     yield f"  {rests_on(found.kinds)}"
 
 
@@ -85,10 +86,12 @@ PER_WORDS: Final = {"step": "rank-step", "rank": "rank"}
 
 
 def collective_line(kind: CollectiveDigest) -> str:
-    what = f"{cut(op_name(kind.op), 15):<15} {cut(kind.group or '-', 8):<8} {kind.group_size or '-':>5}"
-    sizes = f"{size_range(kind.nbytes_min, kind.nbytes_max):>16} {calls_words(kind.calls):>7}"
+    what = (
+        f"{both_ends(printable(op_name(kind.op)), 17):<17} {cut(kind.group or '-', 8):<8} {kind.group_size or '-':>5}"
+    )
+    sizes = f"{size_range(kind.nbytes_min, kind.nbytes_max):>17} {calls_words(kind.calls):>6}"
     times = f"{millis(kind.mean_ns):>8} {millis(kind.exposed_ns):>10} {percent(kind.hidden_ratio):>6}"
-    return f"  {what} {sizes} {times} {rate(kind.busbw_bytes_per_s):>10}"
+    return f"  {what} {sizes} {times} {rate(kind.busbw_bytes_per_s):>9}"
 
 
 def cut(name: str, most: int) -> str:

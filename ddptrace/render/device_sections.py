@@ -27,6 +27,7 @@ ROWS_MAX: Final = 40
 COLLECTIVES: Final = (
     "Calls and exposed time per {per}. Bandwidth as nccl-tests define it: bytes over time, and times the op's factor."
 )
+ORIGINS: Final = " Below each: what it is for, and the modules and lines that it comes from."
 LAUNCHES: Final = (
     "The host puts work into the device's queue. While it is ahead, work waits there (the delay from launch to start);"
     " when a launch comes too late, its stream has run dry. Idle for the host: nothing ran and nothing waited in the"
@@ -40,7 +41,7 @@ MATCHES: Final = (
 
 COLLECTIVE_HEADS: Final = (
     ("op", ""), ("group", "words"), ("ranks", ""), ("size", ""), ("calls", ""), ("mean ms", ""), ("exposed ms", ""),
-    ("hidden", ""), ("algbw", ""), ("busbw", ""), ("evidence, identified by", ""), ("from", "words"),
+    ("hidden", ""), ("algbw", ""), ("busbw", ""), ("evidence, identified by", "words"),
 )  # fmt: skip
 LAUNCH_HEADS: Final = tuple((title, "") for title in (
     "rank", "launches", "delay p50", "p90", "max", "too late", "idle ms", "for the host ms", "of step", "launch-bound",
@@ -53,12 +54,14 @@ MATCH_HEADS: Final = (
 
 def collective_table(result: Result) -> str:
     found = collectives(result)
-    return table(COLLECTIVE_HEADS, map(collective_cells, found.kinds[:ROWS_MAX])) if found.kinds else ""
+    kinds = found.kinds[:ROWS_MAX]
+    return table(COLLECTIVE_HEADS, map(collective_cells, kinds), map(origin_note, kinds)) if kinds else ""
 
 
 def collective_sub(result: Result) -> str:
     found = collectives(result)
     said = COLLECTIVES.format(per="rank and step" if found.per == "step" else found.per)
+    said += ORIGINS if any(map(origin_note, found.kinds)) else ""
     return said + (f" The {ROWS_MAX} most exposed of {len(found.kinds)} kinds." if len(found.kinds) > ROWS_MAX else "")
 
 
@@ -68,8 +71,13 @@ def collective_cells(kind: CollectiveDigest) -> list[str]:
         size_range(kind.nbytes_min, kind.nbytes_max), calls_words(kind.calls), millis(kind.mean_ns),
         millis(kind.exposed_ns), escape(percent(kind.hidden_ratio)), rate(kind.algbw_bytes_per_s),
         rate(kind.busbw_bytes_per_s), escape(f"{kind.evidence or 'not measured'}, {IDENTIFIED[kind.identity]}"),
-        escape(origin_words(kind.origin, kind.sites, kind.modules)),
     ]  # fmt: skip
+
+
+def origin_note(kind: CollectiveDigest) -> str:
+    """Nothing where nobody recorded where it comes from."""
+    known = kind.origin or kind.sites or kind.modules
+    return escape(origin_words(kind.origin, kind.sites, kind.modules)) if known else ""
 
 
 def launch_table(result: Result) -> str:

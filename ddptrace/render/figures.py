@@ -10,8 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ddptrace.analysis.summary import PARTS, PHASES, BucketSummary, Summary
+from ddptrace.analysis.summary import PHASES, BucketSummary, Summary
 from ddptrace.analysis.tables import StepRow
+from ddptrace.render.rpc_words import SPLIT, split_ns
 from ddptrace.render.words import PARTS as PART_WORDS
 from ddptrace.render.words import counted, duration, named_bucket, percent, size, some_of
 
@@ -20,8 +21,10 @@ COLOURS: Final = {
     "hidden": "#86b6d9", "comm": "#86b6d9", "memory": "#9a6fb8", "queue": "#d9b44a",
     "gradients": "rgba(134,142,153,0.45)",
     "data": "#d9b44a", "forward": "#7fb2c9", "backward": "#41729f", "optimizer": "#7a9e59",
-    "other": "rgba(134,142,153,0.32)",
+    "other": "rgba(134,142,153,0.32)", "rpc_wait": "#e0a458",
 }  # fmt: skip
+SELDOM: Final = ("exposed_memory", "rpc_wait")
+"""Parts that are not named where there are none."""
 MARKS_MAX: Final = 2000
 RANKS_APART_MAX: Final = 4
 RANKS_SHOWN_MAX: Final = 64
@@ -67,7 +70,7 @@ def steps_figure(rows: Sequence[StepRow]) -> Figure | None:
     if not rows:
         return None
     ranks = sorted({row.rank for row in rows})
-    apart = len(ranks) <= RANKS_APART_MAX and len(rows) * len(PARTS) <= MARKS_MAX
+    apart = len(ranks) <= RANKS_APART_MAX and len(rows) * len(SPLIT) <= MARKS_MAX
     panels = [("", list(rows))]
     if apart:
         panels = [(f"rank {rank}", [row for row in rows if row.rank == rank]) for rank in ranks]
@@ -84,7 +87,7 @@ def steps_figure(rows: Sequence[StepRow]) -> Figure | None:
     width = bins[0][0].steps if bins[0] else 1
     said = whole if apart and width == 1 else f"{whole.rstrip('.')}, {counted(width, 'step')} per bar."
     return Figure("steps", 120 + 190 * domains if domains > 1 else 330, data, layout(**axes, bargap=0.06), (
-        f"{said} The four parts add up to each step's window exactly."
+        f"{said} The parts add up to each step's window exactly."
     ))  # fmt: skip
 
 
@@ -100,7 +103,7 @@ class Bin:
 
 def binned(rows: Sequence[StepRow]) -> list[Bin]:
     numbers = sorted({row.step for row in rows})
-    bars_max = MARKS_MAX // len(PARTS) // RANKS_APART_MAX
+    bars_max = MARKS_MAX // len(SPLIT) // RANKS_APART_MAX
     width = -(-len(numbers) // bars_max)
     place = {step: index // width for index, step in enumerate(numbers)}
     inside: list[list[StepRow]] = [[] for _ in range(-(-len(numbers) // width))]
@@ -110,13 +113,13 @@ def binned(rows: Sequence[StepRow]) -> list[Bin]:
 
 
 def bin_of(rows: Sequence[StepRow]) -> Bin:
-    means = tuple(sum(getattr(row, f"{part}_ns") for row in rows) / len(rows) for part in PARTS)
+    means = tuple(mean_ns(rows, part) for part in SPLIT)
     return Bin(min(row.step for row in rows), len({row.step for row in rows}), len(rows), means)
 
 
 def step_traces(bins: Sequence[Bin], panel: int) -> Iterable[dict[str, Any]]:
-    for place, part in enumerate(PARTS):
-        if part == "exposed_memory" and not any(one.means[place] for one in bins):
+    for place, part in enumerate(SPLIT):
+        if part in SELDOM and not any(one.means[place] for one in bins):
             continue
         yield bars(
             PART_WORDS[part], part, yaxis="y" if panel == 1 else f"y{panel}", showlegend=panel == 1,
@@ -159,7 +162,7 @@ def ranks_figure(steps: Sequence[StepRow], names: Sequence[str], key: str, whole
 
 
 def mean_ns(rows: Sequence[StepRow], name: str) -> float:
-    return float(sum(getattr(row, f"{name}_ns") for row in rows) / len(rows))
+    return float(sum(split_ns(row, name) for row in rows) / len(rows))
 
 
 def phases_figure(steps: Sequence[StepRow]) -> Figure | None:
@@ -167,7 +170,7 @@ def phases_figure(steps: Sequence[StepRow]) -> Figure | None:
 
 
 def parts_figure(steps: Sequence[StepRow]) -> Figure | None:
-    return ranks_figure(steps, PARTS, "ranks", "the step's window")
+    return ranks_figure(steps, SPLIT, "ranks", "the step's window")
 
 
 def buckets_figure(summary: Summary) -> Figure | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from html import escape
 
@@ -23,13 +24,17 @@ def figure_html(figure: Figure | None) -> str:
     )
 
 
-def table(heads: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]]) -> str:
-    """`heads` are title and class of each column; cells are HTML."""
+def table(
+    heads: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]], notes: Iterable[str] = itertools.repeat("")
+) -> str:
+    """`heads` are title and class of each column; cells are HTML, and so is the note below each row, where it has one:
+    what is too long for a column."""
     top = "".join(f'<th class="{kind}">{escape(title)}</th>' for title, kind in heads)
     body = "".join(
         "<tr>"
         + "".join(f'<td class="{kind}">{cell}</td>' for cell, (_, kind) in zip(row, heads, strict=True))
         + "</tr>"
-        for row in rows
+        + (f'<tr class="note"><td colspan="{len(heads)}">{note}</td></tr>' if note else "")
+        for row, note in zip(rows, notes, strict=False)
     )
     return f'<div class="scroll"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'

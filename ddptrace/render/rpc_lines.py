@@ -21,8 +21,9 @@ def rpc_lines(result: Result) -> Iterator[str]:
         return
     some = f"  (the {MOST_PAIRS} with the most bytes of {len(pairs)})" if len(pairs) > MOST_PAIRS else ""
     yield f"Remote calls{some}"
-    heads = ("calls", "out", "back", "gradients", "mean call", "mean run")
-    yield f"  {'caller → callee':<30} {'op':<10} {heads[0]:>6} {''.join(f'{head:>10}' for head in heads[1:])}"
+    heads = ("calls", "out", "back", "gradients", "median call", "median run")
+    words = f"{heads[0]:>6} {''.join(f'{head:>10}' for head in heads[1:4])}{heads[4]:>13}  {heads[5]}"
+    yield f"  {'caller → callee':<24} {'op':<9} {words}"
     yield from map(pair_line, pairs[:MOST_PAIRS])
     yield from failures(result)
 
@@ -47,14 +48,19 @@ def _named(row: RpcRow) -> str:
 
 
 def pair_line(pair: RpcPairRow) -> str:
-    names = shortened(printable(f"{pair.caller or '?'} → {pair.callee or '?'}"), 30)
+    names = shortened(printable(f"{pair.caller or '?'} → {pair.callee or '?'}"), 24)
     gradients = pair.gradient_nbytes_out + pair.gradient_nbytes_back
-    ended = pair.calls - pair.unfinished if pair.op else 0  # of a caller that was not traced no end was seen
-    per_call = duration(pair.call_ns / ended if ended else None)
-    run = duration(pair.run_ns / pair.runs if pair.runs else None)
-    words = size(pair.nbytes_out), size(pair.nbytes_back if pair.op else None), size(gradients), per_call, run
-    return f"  {names:<30} {pair.op or NOT_MEASURED:<10} {pair.calls:>6} {''.join(f'{word:>10}' for word in words)}"
+    sizes = size(pair.nbytes_out), size(pair.nbytes_back if pair.op else None), size(gradients)
+    bytes_words = f"{pair.calls:>6} {''.join(f'{word:>10}' for word in sizes)}"
+    times = f"{duration(pair.call_median_ns):>13}  {run_words(pair)}"
+    return f"  {names:<24} {pair.op or NOT_MEASURED:<9} {bytes_words}{times}"
+
+
+def run_words(pair: RpcPairRow) -> str:
+    """As in "7.97 ms of 3" where not every call was seen to run."""
+    of = f" of {pair.runs}" if 0 < pair.runs < pair.calls else ""
+    return f"{duration(pair.run_median_ns)}{of}"
 
 
 def exchanged(pair: RpcPairRow) -> int:
-    return pair.nbytes_out + pair.nbytes_back + pair.gradient_nbytes_out + pair.gradient_nbytes_back
+    return (pair.nbytes_out or 0) + (pair.nbytes_back or 0) + pair.gradient_nbytes_out + pair.gradient_nbytes_back

@@ -15,17 +15,18 @@ ROWS_MAX: Final = 40
 SUB: Final = (
     "Who calls whom, and where the time of a call goes: what is left without the run at the callee is the wire and the"
     " queue there. Bytes are those of payloads and tensors, gradients those that distributed autograd sends for them."
+    " Times are medians over the calls, those of runs over the runs seen at the callee."
 )
 FUNCTIONS: Final = "<h3>Functions</h3><p class='sub'>Those that took longest together first.</p>"
 FAILURES: Final = "<h3>Failed calls</h3>"
 
 PAIR_HEADS: Final = (
     ("caller → callee", "words"), ("op", ""), ("calls", ""), ("failed", ""), ("out", ""), ("back", ""),
-    ("gradients out", ""), ("gradients back", ""), ("mean call ms", ""), ("mean run ms", ""),
+    ("gradients out", ""), ("gradients back", ""), ("median call ms", ""), ("runs seen", ""), ("median run ms", ""),
 )  # fmt: skip
 FUNCTION_HEADS: Final = (
-    ("function", "words"), ("at", "words"), ("calls", ""), ("mean call ms", ""), ("longest ms", ""),
-    ("mean run ms", ""), ("wire and queue ms", ""),
+    ("function", "words"), ("at", "words"), ("calls", ""), ("median call ms", ""), ("longest ms", ""),
+    ("runs seen", ""), ("median run ms", ""), ("wire and queue ms", ""),
 )  # fmt: skip
 FAILURE_HEADS: Final = (("call", "words"), ("error", "words"), ("times", ""))
 
@@ -46,17 +47,17 @@ def rpc_section(result: Result) -> str:
 
 def pair_cells(pair: RpcPairRow) -> list[str]:
     """Of a caller that was not traced neither the kind of its calls nor their ends are known."""
-    ended = pair.calls - pair.unfinished if pair.op else 0
     return [
         escape(f"{pair.caller or '?'} → {pair.callee or '?'}"), escape(pair.op or NOT_MEASURED), f"{pair.calls:,}",
         f"{pair.failed:,}", size(pair.nbytes_out), size(pair.nbytes_back if pair.op else None),
         size(pair.gradient_nbytes_out), size(pair.gradient_nbytes_back),
-        millis(pair.call_ns / ended if ended else None), millis(pair.run_ns / pair.runs if pair.runs else None),
+        millis(pair.call_median_ns), f"{pair.runs:,}", millis(pair.run_median_ns),
     ]  # fmt: skip
 
 
 def function_cells(one: RpcFunction) -> list[str]:
     return [
         f"<code>{escape(function_word(one.function))}</code>", escape(one.callee or "?"), f"{one.calls:,}",
-        millis(one.call_ns), millis(one.call_max_ns), millis(one.run_ns), millis(one.rest_ns),
+        millis(one.call_ns), millis(one.call_max_ns), f"{one.runs:,}",
+        millis(one.run_ns), millis(one.rest_ns),
     ]  # fmt: skip

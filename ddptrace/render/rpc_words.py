@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from ddptrace.analysis.summary import Share, Summary
+from ddptrace.analysis.tables import StepRow
 from ddptrace.render.words import calls_words, duration, percent
+
+SPLIT: Final = ("compute", "exposed_comm", "exposed_memory", "rpc_wait", "idle")
+"""The parts of a step's window as they are shown: what waits for remote calls apart from the rest of idle."""
+
+
+def split_ns(row: StepRow, name: str) -> int:
+    """Of the step's phase or part of this name."""
+    ns: int = getattr(row, f"{name}_ns") or 0
+    return ns - (row.rpc_wait_ns or 0) if name == "idle" else ns
 
 
 def waiting(summary: Summary) -> Share | None:

@@ -16,6 +16,7 @@ from ddptrace.render.markup import table
 from ddptrace.render.rpc_words import remote_words, split_parts, waiting
 from ddptrace.render.words import (
     PARTS,
+    all_steps_words,
     bucket_numbers,
     counted,
     duration,
@@ -83,7 +84,9 @@ def lead(summary: Summary) -> str:
         return ""
     on_device = duration(summary.wall_ns) != duration(summary.window_ns)
     apart = f" on the device ({duration(summary.wall_ns)} on the host)" if on_device else ""
-    said = [f"The typical step takes {duration(summary.window_ns)}{apart}."]
+    every = all_steps_words(summary)
+    beside = "" if every is None else f" ({every})"
+    said = [f"The typical step takes {duration(summary.window_ns)}{apart}{beside}."]
     if summary.comm_ns:
         said.append(
             f"It communicates for {duration(summary.comm_ns)}, {percent(summary.overlap_ratio)} of it behind compute."
@@ -94,8 +97,8 @@ def lead(summary: Summary) -> str:
     if summary.worst is not None:
         worst = summary.worst
         name = next(name for name, bucket in named(summary.buckets) if bucket is worst)
-        ends = f", the one that ends with {worst.parameters[-1]}" if worst.parameters else ""
-        said.append(f"The most exposed is {name}{ends}: {duration(worst.exposed_charged_ns)} per step.")
+        holds = f", the one with {worst.parameters[-1]}" if worst.parameters else ""
+        said.append(f"The most exposed is {name}{holds}: {duration(worst.exposed_charged_ns)} per step.")
     return f'<p class="lead">{escape(" ".join(said))}</p>'
 
 

@@ -21,8 +21,10 @@ from ddptrace.render.words import (
     EVIDENCE,
     PARTS,
     WIDTH,
+    all_steps_words,
     bucket_numbers,
     by_order,
+    counted,
     duration,
     gravest_first,
     millis,
@@ -75,8 +77,11 @@ def step_lines(summary: Summary) -> Iterator[str]:
     if summary.window_ns is None:
         yield "No step was found, so there is nothing to break down."
         return
-    mean = f"(mean of {summary.steps:,} rank-steps: {summary.population})"
-    yield f"Typical step {duration(summary.window_ns)}  {mean}"
+    mean = f"(mean of {counted(summary.steps, 'rank-step')}: {summary.population})"
+    yield from textwrap.wrap(f"Typical step {duration(summary.window_ns)}  {mean}", WIDTH, subsequent_indent="  ")
+    every = all_steps_words(summary)
+    if every is not None:
+        yield f"  {every}"
     if duration(summary.wall_ns) != duration(summary.window_ns):
         yield f"  on the device, from the end of one step's work to the next; {duration(summary.wall_ns)} on the host"
     for part in summary.parts:
@@ -124,7 +129,7 @@ def bucket_lines(buckets: Sequence[BucketSummary], by_order: bool) -> Iterator[s
     exposed = [bucket for bucket in buckets if bucket.exposed_charged_ns]
     if not exposed:
         return
-    how, named = (", numbered as launched", "") if by_order else ("", "last parameter")
+    how, named = (", numbered as launched", "") if by_order else ("", "with parameter")
     yield f"Most exposed buckets  ({min(MOST_BUCKETS, len(exposed))} of {len(buckets)}{how})"
     heads = f"{'bucket':<20} {'size':>8}  {'exposed ms':>10}  {'of step':>7}  {'hidden':>6}"
     yield f"  {heads}  {named}".rstrip()

@@ -260,4 +260,6 @@ def caption(chosen: int, lots: Sequence[Lot], present: Sequence[StepRow]) -> str
         said += f" Of each rank's communication the {ITEMS_MAX} longest."
     if any(ratio < 1 for lot in lots for *_, ratio in lot.compute.bars):
         said += " Where a rank's compute is mostly pauses, its height is the share of the time in which it computed."
-    return said + " Numbers are bucket indices. Pauses in compute that are too short to see are closed in the drawing."
+    if any(item.row is not None for lot in lots for item in lot.items):
+        said += " Numbers are bucket indices."
+    return said + " Pauses in compute that are too short to see are closed in the drawing."

@@ -13,12 +13,14 @@ from ddptrace.analysis.traffic_digest import KindDigest, TrafficReport
 from ddptrace.errors import printable
 from ddptrace.render.terminal import finding_lines
 from ddptrace.render.traffic_gradients import gradient_lines
+from ddptrace.render.traffic_peers import message_lines, root_lines
 from ddptrace.render.traffic_words import (
     counted_words,
     pair_name,
     rank_words,
     rpc_words,
     sent_words,
+    steps_words,
     uncounted_words,
     varying_words,
 )
@@ -52,6 +54,8 @@ def traffic_text(result: Result, report: TrafficReport) -> str:
         [] if report.kinds or report.rpcs else [NO_TRAFFIC],
         list(gradient_lines(report.gradients)),
         list(link_lines(report.links, per)),
+        list(message_lines(report.messages, per)),
+        list(root_lines(report.roots, per)),
         list(rpc_lines(report.rpcs)),
         list(kind_lines("Once, per rank", report.once, None)),
         list(finding_lines("Findings", gravest_first(report.findings))),
@@ -96,7 +100,7 @@ def link_lines(links: Sequence[LinkDigest], per: str) -> Iterator[str]:
     yield f"Process groups  (sent per {per}{some})"
     for link in links[:MOST_LINKS]:
         where = f"{cut(link.group, 8):<8} {counted(len(link.ranks), 'rank'):<10} {host_words(link.hosts):<20}"
-        yield f"  {where} {size(link.sent_nbytes):>9}   {peer_words(link)}"
+        yield f"  {where} {size(link.sent_nbytes):>9}   {group_words(link)}"
 
 
 def host_words(hosts: Sequence[str]) -> str:
@@ -105,13 +109,18 @@ def host_words(hosts: Sequence[str]) -> str:
     return f"on {cut(known[0], 17)}" if len(known) == 1 else f"on {counted(len(known), 'host')}" if known else ""
 
 
-def peer_words(link: LinkDigest) -> str:
+def group_words(link: LinkDigest) -> str:
     """Each direction, where that is known."""
     if len(link.ranks) == 2:
         a, b = link.ranks
         rooted = f" · {size(link.rooted_nbytes)} by a root" if link.rooted_nbytes else ""
         return f"{a} → {b} {size(link.there_nbytes)} · {b} → {a} {size(link.back_nbytes)}{rooted}"
-    return "send and recv: peer not recorded" if link.peers_unknown else "who sends to whom is up to the backend"
+    if link.peers_unknown:
+        return "send and recv: peer not recorded"
+    if link.message_nbytes == 0:
+        return "who sends to whom is up to the backend"
+    rest = ", the rest up to the backend" if link.message_nbytes < link.sent_nbytes else ""
+    return f"{size(link.message_nbytes)} by sends{rest}"
 
 
 def rpc_lines(pairs: Sequence[RpcDigest]) -> Iterator[str]:
@@ -127,11 +136,9 @@ def rpc_lines(pairs: Sequence[RpcDigest]) -> Iterator[str]:
 
 
 def rpc_line(pair: RpcDigest) -> str:
-    """A pair whose caller has no step is summed over the run."""
     sizes = (pair.nbytes_out, pair.nbytes_back, pair.gradient_nbytes_out, pair.gradient_nbytes_back)
     words = f"{calls_words(pair.calls):>6}{''.join(f'{size(nbytes):>10}' for nbytes in sizes)}"
-    steps = f"{pair.steps:,}" if pair.steps else "all run"
-    return f"  {cut(pair_name(pair), 26):<26} {cut(pair.op or NOT_MEASURED, 9):<9} {steps:>8} {words}"
+    return f"  {cut(pair_name(pair), 26):<26} {cut(pair.op or NOT_MEASURED, 9):<9} {steps_words(pair):>8} {words}"
 
 
 def cut(name: str, most: int) -> str:

@@ -14,7 +14,7 @@ MOST_REDUCERS: Final = 8
 SAME_RATIO: Final = 0.001
 HEADS: Final = ("parameters", "backwards", "synchronised", "expected", "seen", "of it")
 WIDTHS: Final = (11, 10, 13, 9, 9, 7)
-EXPECTED: Final = "expected: all parameters, once per synchronised backward"
+EXPECTED: Final = "expected: all buckets, once per synchronised backward"
 
 
 def gradient_lines(reducers: Sequence[GradientDigest]) -> Iterator[str]:
@@ -38,7 +38,7 @@ def columns(words: Sequence[str]) -> str:
 
 
 def gradient_figures(one: GradientDigest) -> tuple[str, ...]:
-    """Bytes of all parameters; backwards and those that synchronised; bytes expected, seen, and their ratio."""
+    """Bytes of what buckets hold; backwards and those that synchronised; bytes expected, seen, and their ratio."""
     counts = calls_words(one.backwards), calls_words(one.synchronised)
     return size(one.gradient_nbytes), *counts, size(one.expected_nbytes), size(one.nbytes), percent(one.sent_ratio)
 
@@ -56,6 +56,6 @@ def why_words(one: GradientDigest) -> str:
     told = f"{name} sent {percent(one.sent_ratio)} of its gradients' bytes"
     if one.hooks:
         return f"{told}: the hook {hooks} sends {' and '.join(one.dtypes) or NOT_MEASURED}."
-    if one.sent_ratio < 1:
+    if one.sent_ratio < 1 and one.dtypes == one.parameter_dtypes:
         return f"{told}: in some backwards not all of its buckets were sent."
     return f"{told}, as {' and '.join(one.dtypes) or NOT_MEASURED}."

@@ -6,13 +6,22 @@ from html import escape
 from typing import Final
 
 from ddptrace.analysis.gradient_digest import GradientDigest
+from ddptrace.analysis.peer_digest import RootDigest
 from ddptrace.analysis.rpc_digest import RpcDigest
 from ddptrace.analysis.tables import Result
 from ddptrace.analysis.traffic_digest import KindDigest, TrafficReport, traffic_report
 from ddptrace.render.markup import section, table
 from ddptrace.render.traffic_gradients import gradient_figures, why_words
-from ddptrace.render.traffic_words import counted_words, rank_words, sent_words, uncounted_words, varying_words
-from ddptrace.render.words import calls_words, op_name, size, size_range
+from ddptrace.render.traffic_peers import message_figures, root_figures
+from ddptrace.render.traffic_words import (
+    counted_words,
+    rank_words,
+    sent_words,
+    steps_words,
+    uncounted_words,
+    varying_words,
+)
+from ddptrace.render.words import NOT_MEASURED, calls_words, op_name, size, size_range
 
 ROWS_MAX: Final = 40
 
@@ -24,8 +33,10 @@ GRADIENT_HEADS: Final = (
     ("reducer", "words"), ("parameters", ""), ("backwards", ""), ("synchronised", ""), ("expected", ""), ("seen", ""),
     ("of it", ""), ("why", "words"),
 )  # fmt: skip
+MESSAGE_HEADS: Final = (("from → to", "words"), ("messages", ""), ("sent", ""), ("received", ""))
+ROOT_HEADS: Final = (("op", ""), ("group", "words"), ("root", ""), ("calls", ""), ("sent", ""))
 RPC_HEADS: Final = (
-    ("caller", "words"), ("callee", "words"), ("op", "words"), ("calls", ""), ("out", ""), ("back", ""),
+    ("caller", "words"), ("callee", "words"), ("op", "words"), ("steps", ""), ("calls", ""), ("out", ""), ("back", ""),
     ("gradients out", ""), ("gradients back", ""), ("in one step", ""),
 )  # fmt: skip
 
@@ -38,6 +49,8 @@ def traffic_section(result: Result) -> str:
         sub_words(report) if report.kinds else "Bytes per step of the caller, by pair of workers.",
         table(KIND_HEADS, map(kind_cells, report.kinds[:ROWS_MAX])) if report.kinds else "",
         table(GRADIENT_HEADS, map(gradient_cells, report.gradients[:ROWS_MAX])) if report.gradients else "",
+        table(MESSAGE_HEADS, map(message_figures, report.messages[:ROWS_MAX])) if report.messages else "",
+        table(ROOT_HEADS, map(root_cells, report.roots[:ROWS_MAX])) if report.roots else "",
         table(RPC_HEADS, map(rpc_cells, report.rpcs[:ROWS_MAX])) if report.rpcs else "",
     )
 
@@ -61,7 +74,12 @@ def gradient_cells(one: GradientDigest) -> list[str]:
     return [escape(f"{one.reducer} {one.name}"), *map(escape, gradient_figures(one)), escape(why_words(one))]
 
 
+def root_cells(one: RootDigest) -> list[str]:
+    return [*map(escape, root_figures(one))]
+
+
 def rpc_cells(pair: RpcDigest) -> list[str]:
     sizes = (pair.nbytes_out, pair.nbytes_back, pair.gradient_nbytes_out, pair.gradient_nbytes_back)
     names = (escape(name or "?") for name in (pair.caller, pair.callee, pair.op))
-    return [*names, calls_words(pair.calls), *map(size, sizes), size_range(pair.nbytes_min, pair.nbytes_max)]
+    apart = size_range(pair.nbytes_min, pair.nbytes_max) if pair.steps else NOT_MEASURED
+    return [*names, steps_words(pair), calls_words(pair.calls), *map(size, sizes), apart]

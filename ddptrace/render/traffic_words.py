@@ -61,7 +61,8 @@ def uncounted_words(report: TrafficReport) -> str:
     """What is missing from the means."""
     if not report.uncounted:
         return ""
-    return f"Without {named('rank', report.uncounted)}, where no whole step was found."
+    after = " after step 0" if report.steps[0] > 0 else ""
+    return f"Without {named('rank', report.uncounted)}, where no whole step{after} was found."
 
 
 def varying_words(kinds: Sequence[KindDigest]) -> str:
@@ -80,6 +81,11 @@ def varying_words(kinds: Sequence[KindDigest]) -> str:
 
 def pair_name(pair: RpcDigest) -> str:
     return f"{pair.caller or '?'} → {pair.callee or '?'}"
+
+
+def steps_words(pair: RpcDigest) -> str:
+    """Those that the means are over; a pair whose caller has no step is summed over the run."""
+    return f"{pair.steps:,}" if pair.steps else "all run"
 
 
 def rpc_words(pairs: Sequence[RpcDigest]) -> Iterator[str]:

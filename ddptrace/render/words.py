@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from ddptrace.analysis.summary import BucketSummary
+from ddptrace.analysis.summary import BucketSummary, Summary
 from ddptrace.analysis.tables import BucketRow, Result
 from ddptrace.errors import printable
 from ddptrace.load.tables import Finding, Identity
@@ -16,12 +16,14 @@ from ddptrace.schema import Evidence
 NOT_MEASURED: Final = "-"
 WIDTH: Final = 96
 """Of the terminal, in columns."""
+UNLIKE_MIN_RATIO: Final = 0.1
+"""All steps are told of beside the typical one where they differ by so much of its length."""
 
 EVIDENCE: Final = {
     Evidence.DEVICE: "kernels on the device, linked by correlation id",
     Evidence.BACKEND: "the backend's own ranges in a profiler window",
     Evidence.CALLBACK: "ends measured, starts inferred from the queue's order: approximate",
-    Evidence.HOST: "seen from the host only, launch to end of wait: an upper bound",
+    Evidence.HOST: "from launch to the end of the host's wait: the communication took at most that",
 }
 IDENTITY: Final = {
     Identity.RECORDED: "ddptrace's own record of the call",
@@ -154,6 +156,17 @@ def origin_words(origin: str | None, sites: Sequence[str], modules: Sequence[str
     return " · ".join(filter(None, (origin or NOT_MEASURED, some_of(modules, 3), some_of(sites, 2))))
 
 
+def all_steps_words(summary: Summary) -> str | None:
+    """Of all steps together, where they are not as the typical one: `all 360 rank-steps: mean 3.17 ms, p95 9.51 ms`."""
+    every, wall_ns = summary.all_steps, summary.wall_ns
+    if every is None or not wall_ns:
+        return None
+    if max(abs(ns / wall_ns - 1) for ns in (every.wall_mean_ns, every.wall_p95_ns)) <= UNLIKE_MIN_RATIO:
+        return None
+    lengths = f"mean {duration(every.wall_mean_ns)}, p95 {duration(every.wall_p95_ns)}"
+    return f"all {counted(every.steps, 'rank-step')}: {lengths}"
+
+
 def read_words(result: Result) -> list[str]:
     """What was read, in a few counts: a run by its id, traces that others recorded by the number of their files."""
     counts = [counted(len(result.ranks), "rank"), counted(len({row.step for row in result.steps}), "step")]
@@ -176,6 +189,12 @@ def some_of(names: Sequence[str], most: int = 8) -> str:
 def shortened(name: str, most: int) -> str:
     """The end of a long name: there names of parameters and modules differ."""
     return name if len(name) <= most else "…" + name[1 - most :]
+
+
+def both_ends(name: str, most: int) -> str:
+    """Both ends of a long name: there names of operators differ, as in `all_gather…_tensor`."""
+    tail = (most - 1) * 2 // 5
+    return name if len(name) <= most else f"{name[: most - 1 - tail]}…{name[len(name) - tail :]}"
 
 
 def gravest_first(findings: Sequence[Finding]) -> list[Finding]:

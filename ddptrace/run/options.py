@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from ddptrace.errors import DdptraceError
-from ddptrace.keep import Keep
+from ddptrace.keep import LEAST_NBYTES, Keep
 
 USAGE: Final = (
     "python -m ddptrace.run [--out DIR] [--overwrite] [--profile WAIT,WARMUP,ACTIVE[,REPEAT]] [--keep WHAT] "
@@ -20,7 +20,9 @@ EPILOG: Final = """\
 Under a launcher: torchrun --nproc-per-node 2 -m ddptrace.run [options] script.py args
 
 WHAT each rank keeps on the disk is size=64MiB, if nothing else is said; then the oldest goes. Others, and any of them
-together: steps=1000 for the last so many, every=10 to record one step in so many, as in size=64MB,every=10.
+together: steps=1000 for the last so many, every=10 to record one step in so many, as in size=64MB,every=10. Records go
+by whole files, each of 4MiB, or of a sixteenth of size= where that is less: a short run keeps more than steps= says.
+Units of size= are kB, MB, GB, KiB, MiB and GiB; 4MB is the least.
 
 What no flag says comes from DDPTRACE_OUT, DDPTRACE_OVERWRITE (1 or 0), DDPTRACE_PROFILE and DDPTRACE_KEEP, else from
 out, overwrite, profile and keep in [tool.ddptrace] of the nearest pyproject.toml upwards that has this table."""
@@ -123,12 +125,16 @@ def _keep(said: object, base: Path, where: str) -> Keep:
     words = {name: WORDS[name](value) for name, _, value in parts if name in WORDS}
     if len(words) != len(parts) or not words or None in words.values():
         raise DdptraceError(
-            f'{where} is {said!r}; give size=, steps= or every=, or several of them, as in "size=64MB,every=10"'
+            f'{where} is {said!r}; give size=, steps= or every=, or several of them, as in "size=64MB,every=10", a size'
+            " in kB, MB, GB, KiB, MiB or GiB"
         )
     try:
         return Keep(**{"nbytes" if name == "size" else name: value for name, value in words.items()})  # type: ignore[arg-type]
-    except DdptraceError as error:
-        raise DdptraceError(f"{where} is {said!r}: {error}") from None
+    except DdptraceError:
+        nbytes = words.get("size")
+        small = nbytes is not None and nbytes < LEAST_NBYTES
+        expected = f"a size of {LEAST_NBYTES // 10**6}MB at least" if small else "whole numbers from 1 on"
+        raise DdptraceError(f"{where} is {said!r}; give {expected}") from None
 
 
 def _count(said: str) -> int | None:
@@ -142,7 +148,11 @@ def _nbytes(said: str) -> int | None:
     return int(number) * factor if number.isdecimal() and factor else None
 
 
-UNITS: Final = {"": 1, "b": 1, "mb": 10**6, "gb": 10**9, "tb": 10**12, "mib": 2**20, "gib": 2**30, "tib": 2**40}
+UNITS: Final = {"": 1, "b": 1} | {
+    unit: size**power
+    for power, letter in enumerate("kmgt", start=1)
+    for unit, size in ((f"{letter}b", 1000), (f"{letter}ib", 1024))
+}
 WORDS: Final = {"size": _nbytes, "steps": _count, "every": _count}
 NAMES: Final = {"out": _out, "overwrite": _overwrite, "profile": _profile, "keep": _keep}
 

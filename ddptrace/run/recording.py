@@ -93,7 +93,7 @@ class Recording:
         if self._session is not None:
             from ddptrace.capture.session import leave
 
-            leave(self._session)
+            leave(self._session, getattr(sys, "last_value", None))  # the exception that ended the program
         elif "torch" not in sys.modules:
             self._tell("nothing was recorded, since the program did not import torch")
 

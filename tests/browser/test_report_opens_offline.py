@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from made_device import KERNELS, make_device_result, without_steps
 
-from ddptrace.analysis import Result
+from ddptrace.analysis import BucketRow, CollectiveRow, Result, Table
 from ddptrace.render.report import write_report
 from tests.devtools import Browser
 from tests.made import empty_result, make_result
@@ -92,6 +93,21 @@ def test_the_pictures_of_devices_draw(browser: Browser, tmp_path: Path) -> None:
     # five of the steps, then device, streams, matches and three kinds of scopes
     assert browser.value(FIGURES) == 5 + 6
     assert browser.value(DRAWN)
+    assert browser.value(WIDE_TABLES) == 0
+
+
+def test_names_of_modules_and_lines_make_no_table_wider_than_the_page(browser: Browser, tmp_path: Path) -> None:
+    # GIVEN two reducers, and collectives of long names that come from many modules and lines
+    result = make_result(2, 4, 5)
+    told = {"op": "reduce_scatter_tensor", "group_size": 1024, "origin": "fsdp", "algbw_bytes_per_s": 1.234e9}
+    calls = [
+        replace(row, module=f"transformer.blocks.{row.seq}.attention", site=f"train.py:{row.seq} in train_step", **told)
+        for row in result.collectives
+    ]
+    buckets = [replace(row, reducer=row.index % 2) for row in result.buckets]
+    long = replace(result, collectives=Table(CollectiveRow, calls), buckets=Table(BucketRow, buckets))
+    browser.open(report(long, tmp_path))
+    assert "fsdp · transformer.blocks." in browser.value("document.querySelector('tr.note').textContent")
     assert browser.value(WIDE_TABLES) == 0
 
 

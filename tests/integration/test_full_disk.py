@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import subprocess
 import time
@@ -16,7 +17,9 @@ from torch import nn
 import ddptrace
 from ddptrace.record import Recorder, RecordReader
 from ddptrace.record.segment import SEGMENT_NBYTES
+from ddptrace.schema import RECORD_NBYTES, Kind
 from tests.conftest import need
+from tests.unit.kept_records import give_way
 
 
 @pytest.fixture
@@ -46,7 +49,8 @@ def test_when_the_disk_fills_the_oldest_records_go_and_the_finding_says_so(small
         train(10)
         recorder = session._current.recorder  # type: ignore[union-attr]
         for number in range(200_000):  # more records than two segments hold
-            recorder.event(0xFF, 0, 0, 1, 1)
+            at = time.perf_counter_ns()
+            recorder.event(0xFF, 0, 0, at, at)
             if number % 1000 == 0:
                 time.sleep(0.001)  # as training does: a segment that fills within a moment has no room for the keeper
         assert train(50) == 50
@@ -74,6 +78,34 @@ def test_a_part_of_the_disk_is_left_to_the_program(tmp_path: Path, monkeypatch: 
     recorder.close()
     events = RecordReader(tmp_path).read().events
     assert (events["kind"] == 0xFE).sum() == 1
+
+
+def test_on_a_disk_without_a_byte_left_the_newest_records_still_take_the_place_of_the_oldest(small_disk: Path) -> None:
+    folder = small_disk / "rank"
+    folder.mkdir()
+    recorder = Recorder(lambda: folder)
+    # GIVEN that the program fills what the first two segments have left
+    with contextlib.suppress(OSError), (small_disk / "filler").open("wb", buffering=0) as filler:
+        while filler.write(bytes(4096)) == 4096:
+            pass
+    assert shutil.disk_usage(small_disk).free == 0
+    # WHEN eight times as many records come as there is room for
+    count = 16 * SEGMENT_NBYTES // RECORD_NBYTES
+    for number in range(count):
+        recorder.event(Kind.DONE, 0, 0, number + 1, number + 1, number)
+        if number % 1000 == 0:
+            give_way(recorder)
+            assert recorder._spare is not None
+    recorder.close()
+    # THEN none is lost without a count, and the newest are there, in order
+    records = RecordReader(folder).read()
+    numbers = records.events["a"][records.events["kind"] == Kind.DONE].tolist()
+    assert (records.dropped, records.torn, records.damaged) == (0, 0, ())
+    assert numbers == list(range(count - len(numbers), count))
+    assert len(numbers) > SEGMENT_NBYTES // RECORD_NBYTES // 2
+    marks = records.events[(records.events["kind"] == Kind.LET_GO) & (records.events["flags"] == 1)]
+    clocks_gone = int(marks["a"][0]) - (count - len(numbers))
+    assert 0 <= clocks_gone < 1000
 
 
 def test_where_not_even_the_second_segment_has_room_the_rest_is_lost_and_counted(small_disk: Path) -> None:

@@ -26,8 +26,9 @@ RANKS = range(4)
 SEEN_WHOLE = ("tap", "window")
 SURFACES = (*SEEN_WHOLE, "fallback")
 
-Told = tuple[str, int, int, str, str]
-"""Operation, bytes in, bytes out, dtype, name of the group."""
+Told = tuple[str, int, int, str, str, int]
+"""Operation, bytes in, bytes out, dtype, name of the group, global rank of the peer or root (`NOBODY` without one)."""
+NOBODY = -1
 
 IN_BACKWARD = ("gradients", "unused-parameters", "hook")
 """What DDP's C++ issues or has issued while the autograd engine runs, which no line of the program calls."""
@@ -55,10 +56,12 @@ class Rank:
         by_hand = self.cells[number]["calls"]
         if by_hand is None:
             return self.by_mode(number)
-        return sorted((c["op"], c["nbytes_in"], c["nbytes_out"], c["dtype"], c["group"]) for c in by_hand)
+        return sorted(
+            (c["op"], c["nbytes_in"], c["nbytes_out"], c["dtype"], c["group"], someone(c["peer"])) for c in by_hand
+        )
 
     def by_mode(self, number: int) -> list[Told]:
-        return sorted((op, sent, taken, dtype, group) for op, sent, taken, dtype, group in self.said["counted"][number])
+        return sorted((*call, someone(peer)) for *call, peer in self.said["counted"][number])
 
     def profiled(self, prefix: str) -> list[Counter[str]]:
         """Of each cell, events of torch.profiler by the rest of their names."""
@@ -105,7 +108,13 @@ def by_cell(rank: RankRun) -> list[list[Call]]:
 
 
 def told(calls: list[Call]) -> list[Told]:
-    return sorted((call.op, call.nbytes_in, call.nbytes_out, call.dtype, call.group) for call in calls)
+    return sorted(
+        (call.op, call.nbytes_in, call.nbytes_out, call.dtype, call.group, someone(call.peer)) for call in calls
+    )
+
+
+def someone(peer: int | None) -> int:
+    return NOBODY if peer is None else peer
 
 
 def differences(rank: Rank, run: Run, skip: tuple[bool | None, ...] = ()) -> list[str]:

@@ -42,7 +42,7 @@ def test_a_pipeline_sends_each_micro_batch_on_and_its_gradient_back(tmp_path: Pa
     told = table(torchrun("../../examples/7_pipeline_parallel.py", tmp_path / "run"), columns=5)
     micro_batches, message = 4, 4 * (BATCH // 4) * WIDTH
     assert [row[:4] for row in told] == [
-        (str(rank), op, str(micro_batches), str(message)) for rank in (0, 1) for op in ("recv", "send")
+        (source, destination, str(micro_batches), str(message)) for source, destination in ("01", "10")
     ]
     sites = {row[0]: row[4] for row in told}
     assert all(site.startswith("7_pipeline_parallel.py:") for site in sites.values())
@@ -50,3 +50,6 @@ def test_a_pipeline_sends_each_micro_batch_on_and_its_gradient_back(tmp_path: Pa
     rows = [row for row in ddptrace.analyze(tmp_path / "run").collectives if row.step and not row.part]
     assert {row.origin for row in rows} == {"pipeline"}
     assert len(rows) == 2 * (STEPS - 1) * 2 * micro_batches  # in the first step the ranks also tell shapes
+    assert {(row.op, row.rank, row.peer) for row in rows} == {
+        (op, rank, 1 - rank) for op in ("send", "recv") for rank in (0, 1)
+    }

@@ -237,6 +237,8 @@ PATCHED = [
     (PyRRef, "to_here"),
     (PyRRef, "backward"),
     (torch._C.Future, "wait"),
+    (torch._C.Future, "then"),
+    (torch.distributed.Work, "get_future"),
     *((api, f"_invoke_{name}") for name in ("rpc", "rpc_python_udf", "rpc_builtin", "rpc_torchscript")),
     *((api, f"_invoke_remote_{name}") for name in ("python_udf", "builtin", "torchscript")),
 ]

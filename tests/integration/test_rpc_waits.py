@@ -15,7 +15,7 @@ from tests.launch import PROGRAMS, environment
 from tests.programs.rpc_waits import FORWARDS, REPEATED, SLEEP_S
 
 SLEEP_NS = round(SLEEP_S * 1e9)
-BACKWARDS = ("through both", "alone")
+BACKWARDS = ("through both", "alone", "two branches")
 KINDS = (*(way.__name__ for way in FORWARDS), *BACKWARDS)
 
 
@@ -65,6 +65,12 @@ def test_of_a_distributed_backward_the_others_part_is_waiting_and_this_ones_is_n
         assert row.rpc_wait_ns is not None and row.rpc_wait_ns >= SLEEP_NS
         assert row.compute_ns >= here * SLEEP_NS
         assert row.compute_ns + row.idle_ns == row.window_ns
+
+
+def test_a_distributed_backward_waits_until_the_last_of_its_branches_is_back(result: Result) -> None:
+    for row in steps_of(result, "two branches"):
+        assert row.rpc_wait_ns is not None and row.rpc_wait_ns >= SLEEP_NS
+        assert row.compute_ns <= row.window_ns - SLEEP_NS
 
 
 def test_a_worker_that_only_serves_is_told_to_do_nothing(result: Result) -> None:

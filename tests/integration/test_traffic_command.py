@@ -105,10 +105,10 @@ def test_buffers_and_the_map_of_unused_parameters_stand_beside_the_gradients(fol
     assert sum(kind.nbytes_in or 0 for kind in kinds["gradients"]) == 9640 + 4 * (8 * 8 + 8)
 
 
-def test_of_buffers_that_are_broadcast_the_link_claims_no_direction(folder: Path) -> None:
+def test_buffers_that_are_broadcast_go_from_rank_0_to_the_other(folder: Path) -> None:
     (link,) = report_of(folder, "unused").links
-    both_ways = 9928 + 6 * 4  # the gradients and the map
-    assert (link.there_nbytes, link.back_nbytes, link.rooted_nbytes) == (both_ways, both_ways, 2 * 32 * 4 + 8)
+    both_ways, buffers = 9928 + 6 * 4, 2 * 32 * 4 + 8  # the gradients and the map; what a norm keeps
+    assert (link.there_nbytes, link.back_nbytes, link.rooted_nbytes) == (both_ways + buffers, both_ways, 0)
 
 
 def test_what_is_sent_in_every_second_step_varies_from_nothing_to_all(folder: Path) -> None:
@@ -141,7 +141,8 @@ def test_json_is_the_report_and_nothing_else(folder: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     told: dict[str, Any] = json.loads(done.stdout)
     assert set(told) == {
-        "per", "steps", "rank_steps", "kinds", "once", "ranks", "uncounted", "links", "gradients", "rpcs", "findings",
+        "per", "steps", "rank_steps", "kinds", "once", "ranks", "uncounted", "links", "messages", "roots", "gradients",
+        "rpcs", "findings",
     }  # fmt: skip
     assert [kind["nbytes_in"] for kind in told["kinds"]] == [9640]
 

@@ -11,11 +11,12 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch.distributed import P2POp
 
-from tests.programs.matrix_operations import BOUND, ONE, OPERATIONS, Operation, Place, flat
+from tests.programs.matrix_operations import BOUND, ONE, OPERATIONS, ROOTED, Operation, Place, flat
 
 
 class Expected(NamedTuple):
-    """A call that a cell must leave, by hand. `sync`: it was issued with async_op=False."""
+    """A call that a cell must leave, by hand. `sync`: it was issued with async_op=False. `peer`: global rank that it
+    sends to or receives from, or its root."""
 
     op: str
     nbytes_in: int
@@ -23,6 +24,7 @@ class Expected(NamedTuple):
     group: str
     sync: bool = False
     dtype: str = "float32"
+    peer: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,8 @@ def cells(places: dict[str, Place]) -> Iterator[Cell]:
 def styles(name: str, operation: Operation, place: Place, where: str) -> Iterator[Cell]:
     def cell(style: str, run: Callable[..., Any], *, sync: bool) -> Cell:
         asked = operation.asked(place)
-        call = Expected(operation.recorded, asked.nbytes_in, asked.nbytes_out, place.name, sync, dtype_of(name))
+        root = place.ranks[0] if name in ROOTED else None
+        call = Expected(operation.recorded, asked.nbytes_in, asked.nbytes_out, place.name, sync, dtype_of(name), root)
         return Cell(f"{name}, {style}, group {where}", lambda: run(operation.asked(place)), (call,))
 
     function = BOUND[name]
@@ -134,7 +137,7 @@ def functionals(place: Place, where: str) -> Iterator[Cell]:
         ),
     )  # fmt: skip
     for name, run, op, sent, taken in table:
-        call = Expected(op, sent, taken, place.name)
+        call = Expected(op, sent, taken, place.name, peer=place.ranks[0] if op in ROOTED else None)
         yield Cell(f"{name}, functional, group {where}", lambda run=run: flat([run()]), (call,), python=False)  # type: ignore[misc]
 
 
@@ -142,8 +145,9 @@ def point_to_point(place: Place, where: str) -> Iterator[Cell]:
     """Two by two; of two, the even one sends first."""
     other, group, first = place.rank ^ 1, place.group, place.rank % 2 == 0
     partner = place.ranks[other]
-    send, take = Expected("send", ONE, 0, place.name), Expected("recv", 0, ONE, place.name)
-    anyone = take._replace(op="recv_any_source")
+    send = Expected("send", ONE, 0, place.name, peer=partner)
+    take = Expected("recv", 0, ONE, place.name, peer=partner)
+    anyone = take._replace(op="recv_any_source", peer=None)
 
     def in_turn(sends: Callable[[torch.Tensor], Any], receives: Callable[[torch.Tensor], Any]) -> list[torch.Tensor]:
         given, taken = place.piece(), place.piece()

@@ -177,6 +177,9 @@ OPERATIONS = {
 }
 """By their names in torch.distributed."""
 
+ROOTED = ("broadcast", "reduce", "gather", "scatter")
+"""Those with a root: the first rank of their group."""
+
 BOUND = {name: getattr(dist, name.partition(",")[0]) for name in OPERATIONS}
 """As `from torch.distributed import all_reduce` binds it: before any trace."""
 

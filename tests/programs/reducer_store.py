@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from ddptrace.errors import DdptraceError
-from ddptrace.reducer import BucketedDataParallel, peers
+from ddptrace.reducer import BucketedDataParallel, meeting
 from ddptrace.reducer.bounded_store import are_set
 from tests.programs.reducer_misuse import Net, odd, step
 
@@ -51,7 +51,7 @@ def first_rank_stops_for_a_while() -> None:
 def first_rank_raises_first() -> None:
     """The last rank is slow to read what the first one has read already."""
     if odd():
-        peers.are_set = lambda *asked: are_set(*asked) and not time.sleep(0.3)  # type: ignore[attr-defined, func-returns-value]
+        meeting.are_set = lambda *asked: are_set(*asked) and not time.sleep(0.3)  # type: ignore[attr-defined, func-returns-value]
     wrap(width=20 if odd() else 16)
 
 

@@ -48,6 +48,10 @@ def slow_back(x: torch.Tensor) -> torch.Tensor:
     return out
 
 
+def quick_back(x: torch.Tensor) -> torch.Tensor:
+    return x * held
+
+
 def slow_back_alone() -> torch.Tensor:
     return slow_back(torch.ones(8))
 
@@ -122,6 +126,20 @@ def backward_step(optimizer: DistributedOptimizer, function: Callable[..., torch
         optimizer.step(context)
 
 
+class ThroughTwo(torch.nn.Module):
+    """Backward reaches the call that was made last first: the quick one, which then comes back first."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        back = rpc.rpc_sync(PEER, slow_back, args=(x + 1,))
+        return back + rpc.rpc_sync(PEER, quick_back, args=(x + 2,))
+
+
+def two_branches_step(optimizer: DistributedOptimizer) -> None:
+    with dist_autograd.context() as context:
+        dist_autograd.backward(context, [ThroughTwo()(torch.ones(8, requires_grad=True)).sum()])
+        optimizer.step(context)
+
+
 def main(rank: int, folder: Path) -> None:
     logging.disable()
     torch.set_num_threads(1)
@@ -134,6 +152,7 @@ def main(rank: int, folder: Path) -> None:
                     forward_step(way)
                 backward_step(optimizer, slow_back, torch.ones(8, requires_grad=True))
                 backward_step(optimizer, slow_back_alone)
+                two_branches_step(optimizer)
         rpc.shutdown()
 
 

@@ -2,8 +2,8 @@
 
 `soaked.py RUN STEPS NBYTES [--every K] [--look-every N] [--alone N]`: `--alone` has each rank issue so many
 collectives a step in a group of its own, beside what the ranks do together: they take no time and fill the records.
-Each rank leaves RUN.rank-<rank>.json: its resident memory every N steps, and how many collectives a step has, as it
-issued them itself.
+Each rank leaves RUN.rank-<rank>.json: its resident memory and the blocks of Python's objects every N steps, and how
+many collectives a step has, as it issued them itself.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import sys
 from pathlib import Path
 
 import torch
@@ -47,8 +48,8 @@ def main() -> None:
     leave()
 
 
-def train(model: nn.Module, options: argparse.Namespace, alone: dist.ProcessGroup) -> list[tuple[int, int]]:
-    """Steps done and bytes resident by then, again and again."""
+def train(model: nn.Module, options: argparse.Namespace, alone: dist.ProcessGroup) -> list[tuple[int, int, int]]:
+    """Steps done, and bytes resident and blocks that objects take by then, again and again."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     data, loss_sum = torch.randn(2, 16), torch.zeros(1)
     looks = []
@@ -62,7 +63,7 @@ def train(model: nn.Module, options: argparse.Namespace, alone: dist.ProcessGrou
             dist.all_reduce(loss_sum, group=alone)
         if step % options.look_every == options.look_every - 1:
             gc.collect()
-            looks.append((step + 1, resident_nbytes()))
+            looks.append((step + 1, resident_nbytes(), sys.getallocatedblocks()))
     return looks
 
 

@@ -19,23 +19,26 @@ from ddptrace.analysis import Result
 from ddptrace.render.words import size
 from tests.launch import command, environment
 
+Look = tuple[int, int, int]
+
 RANKS = 2
 LOOK_S = 0.02
-WARM_RATIO = 0.3
-"""This part of the training warms up: torch's and Python's own caches fill."""
+WARM_RATIO = 0.5
+"""This part of the training warms up: caches of torch and Python fill, some when records first are let go."""
 
 
 @dataclass(frozen=True, slots=True)
 class Soaked:
-    """What was seen. `disk_nbytes`: the largest that any rank's folder ever was. `looks`: by rank, steps done and bytes
-    resident by then. `drift_nbytes`: by rank, how much more was resident at the end than after warming up. `steps`: by
-    rank, first and last step that is left whole, and how many are. `uneven`: steps whose number of collectives is not
-    what the program issued."""
+    """What was seen. `disk_nbytes`: the largest that a rank's folder ever was. `looks`: by rank, steps done, and bytes
+    resident and blocks that Python's objects take by then. `drift_nbytes`, `drift_blocks`: by rank, how much more it
+    was at the end than after warming up. `steps`: by rank, first and last step that is left whole, and how many are.
+    `uneven`: steps whose number of collectives is not what the program issued."""
 
     seconds: float
     disk_nbytes: int
-    looks: tuple[tuple[tuple[int, int], ...], ...]
+    looks: tuple[tuple[Look, ...], ...]
     drift_nbytes: tuple[int, ...]
+    drift_blocks: tuple[int, ...]
     calls_per_step: int
     steps: tuple[tuple[int, int, int], ...]
     uneven: int
@@ -44,12 +47,11 @@ class Soaked:
 
     def told(self) -> str:
         lines = [f"{self.seconds:.0f} s; a rank's folder was {size(self.disk_nbytes)} at most"]
-        for rank, (looks, drift, kept) in enumerate(zip(self.looks, self.drift_nbytes, self.steps, strict=True)):
+        for rank, (looks, kept) in enumerate(zip(self.looks, self.steps, strict=True)):
             first, last, count = kept
-            lines.append(
-                f"rank {rank}: steps {first} to {last} are left, {count} whole; memory drifted by {drift} bytes: "
-            )
-            lines.append(", ".join(f"step {step} {size(nbytes)}" for step, nbytes in looks))
+            lines.append(f"rank {rank}: steps {first} to {last} are left, {count} whole")
+            lines.append(f"memory drifted by {self.drift_nbytes[rank]} bytes and {self.drift_blocks[rank]} blocks:")
+            lines.append(", ".join(f"step {step} {size(nbytes)} {blocks} blocks" for step, nbytes, blocks in looks))
         lines.append(f"{self.uneven} steps without their {self.calls_per_step} collectives; {self.matches} matched")
         return "\n".join([*lines, *(f"[{code}] {message}" for code, message in self.findings.items())])
 
@@ -84,22 +86,22 @@ def folder_nbytes(folder: Path) -> int:
 
 def _judged(run: Path, seconds: float, disk_nbytes: int, result: Result) -> Soaked:
     told = [json.loads(Path(f"{run}.rank-{rank}.json").read_text()) for rank in range(RANKS)]
-    looks = tuple(tuple((step, rss) for step, rss in one["looks"]) for one in told)
+    looks = tuple(tuple((step, nbytes, blocks) for step, nbytes, blocks in one["looks"]) for one in told)
     wanted = told[0]["calls_per_step"]
     issued = Counter((row.rank, row.step) for row in result.collectives if row.part == 0)
     kept = [sorted(row.step for row in result.steps if row.rank == rank) for rank in range(RANKS)]
     # Of the first steps the very first has the constructor's collectives too, and the last runs into the end.
     uneven = sum(issued[rank, step] != wanted for rank, mine in enumerate(kept) for step in mine[:-1] if step > 1)
     return Soaked(
-        seconds, disk_nbytes, looks, tuple(map(_drift, looks)), wanted,
-        tuple((mine[0], mine[-1], len(mine)) for mine in kept), uneven, len(result.matches),
+        seconds, disk_nbytes, looks, tuple(_drift(look, 1) for look in looks), tuple(_drift(look, 2) for look in looks),
+        wanted, tuple((mine[0], mine[-1], len(mine)) for mine in kept), uneven, len(result.matches),
         {one.code: one.message for one in result.findings},
     )  # fmt: skip
 
 
-def _drift(looks: tuple[tuple[int, int], ...]) -> int:
+def _drift(looks: tuple[Look, ...], what: int) -> int:
     warm = looks[int(WARM_RATIO * len(looks)) :]
-    return warm[-1][1] - warm[0][1] if warm else 0
+    return warm[-1][what] - warm[0][what] if warm else 0
 
 
 def main(arguments: list[str]) -> None:

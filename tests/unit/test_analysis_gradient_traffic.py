@@ -139,3 +139,37 @@ def test_a_reducer_one_of_whose_backwards_was_not_seen_is_not_judged() -> None:
     seen = {"phases": [BACKWARDS[2], UPDATE], "ready": [ready(2, (0, 153), (1, 151))]}
     assert len(result_of(**seen).gradient_traffic) == 1
     assert len(result_of(*sent(0), **seen).gradient_traffic) == 0
+
+
+def test_a_backward_that_the_rank_died_in_takes_nothing_from_its_whole_steps() -> None:
+    # GIVEN a bucket that was launched after the last whole step, in a backward whose end nobody recorded
+    result = result_of(*sent(2), ddp_call(71, 210, 40, origin="gradients"), clean=False)
+    assert (only(result).synchronised, only(result).nbytes) == (1, 64)
+    # AND what was wrong in the whole step is told all the same
+    assert codes(result_of(*sent(0), ddp_call(71, 210, 40, origin="gradients"), clean=False)) == ["synchronised-early"]
+
+
+def test_frozen_parameters_are_in_no_bucket_and_not_expected() -> None:
+    # GIVEN a third parameter of 400 bytes, larger than a bucket may be, that no bucket holds
+    with_frozen = reducer([6, 10, 100], layout(0, 0, (1,), (0,)), cap=48)
+    result = result_of(*sent(2), reducers=[with_frozen])
+    assert (only(result).gradient_nbytes, only(result).nbytes) == (64, 64)
+    assert traffic_report(result).gradients[0].sent_ratio == 1.0
+    assert "bucket-over-cap" not in {finding.code for finding in result.findings}
+    # AND one that a bucket does hold is told
+    held = reducer([6, 10, 100], layout(0, 0, (1,), (0,), (2,)), cap=48)
+    (told,) = (one for one in result_of(reducers=[held]).findings if one.code == "bucket-over-cap")
+    assert "Parameter p2 alone" in told.message
+
+
+def test_what_is_expected_follows_the_layout_that_is_in_force() -> None:
+    # GIVEN a parameter that is frozen from the third backward of the rank on
+    thawed = reducer([6, 10, 100], layout(0, 0, (2,), (1,), (0,)), layout(1, 2, (1,), (0,)))
+    assert only(result_of(*sent(2), reducers=[thawed])).gradient_nbytes == 64
+    frozen_later = reducer([6, 10, 100], layout(0, 0, (2,), (1,), (0,)), layout(1, 3, (1,), (0,)))
+    assert only(result_of(*sent(2), reducers=[frozen_later])).gradient_nbytes == 464
+
+
+def test_parameters_of_other_types_than_were_sent_are_told_apart() -> None:
+    row = only(result_of(*sent(2, dtype="float16")))
+    assert (row.dtypes, row.parameter_dtypes, row.hook) == (("float16",), ("float32",), None)

@@ -226,3 +226,25 @@ def test_lost_records_of_a_rank_take_away_the_proof_by_order() -> None:
     result = recorded(rank(0, calls=calls(TOGETHER)), lossy)
     assert not result.matches
     assert "rank 1 shows 2 of them" in refusals(result)[0].message
+
+
+def test_sampled_ranks_are_matched_by_the_step_that_launched_a_collective_wherever_it_ran() -> None:
+    # GIVEN steps 0 and 100, the last collective of each queued: on rank 1 it begins when its step is over
+    def member(number: int, late: int) -> RankRun:
+        steps = [step(0, 0, 50), step(100, 1000, 1050)]
+        ran = [(10, 20), (46 + late, 60), (1010, 1020), (1046 + late, 1060)]
+        made = [call(k, begin - 5 - late * (k % 2 == 0), ran=(begin, end)) for k, (begin, end) in enumerate(ran, 1)]
+        return replace(rank(number, calls=made, steps=steps), sampled=True)
+
+    result = recorded(member(0, 0), member(1, 7))
+    assert [row.step for row in result.collectives if row.rank == 1] == [0, None, 100, None]
+    assert [row.seqs for row in result.matches] == [(1, 1), (2, 2), (3, 3), (4, 4)]
+
+
+def test_a_step_that_one_sampled_rank_recorded_alone_is_left_out() -> None:
+    def member(number: int, *ordinals: int) -> RankRun:
+        steps = [step(k, 100 * k, 100 * k + 50) for k in ordinals]
+        made = [call(k + 1, 100 * k + 5, ran=(100 * k + 10, 100 * k + 20)) for k in ordinals]
+        return replace(rank(number, calls=made, steps=steps), sampled=True)
+
+    assert [row.seqs for row in recorded(member(0, 0, 3, 6), member(1, 0, 2, 3, 6)).matches] == [(1, 1), (4, 4), (7, 7)]

@@ -122,6 +122,18 @@ def test_a_rank_that_also_trains_keeps_its_steps(trains: RankRun) -> None:
     assert "only-remote" not in found(told)
 
 
+def test_a_rank_that_serves_functions_of_torch_alone_is_known_by_its_callers() -> None:
+    # GIVEN calls that the callee carries out without Python, so that it sees nothing of them, and one barrier
+    asks = [remote(at, at + 2, is_native=True, function="aten::add") for at in (20, 30, 40)]
+    waits = call(1, 95, op="barrier", nbytes_in=0, nbytes_out=0)
+    findings = found(run(trainer(*asks, calls=[waits]), server(calls=[waits])))
+    assert "no-steps" not in findings and findings["only-remote"].where == "rank 1"
+    assert "(3 remote calls served, 0 made)" in findings["only-remote"].message
+    # AND one that takes part in more than that is told to mark its steps
+    assert "no-steps" in found(run(trainer(*asks), server(calls=[call(1, 95)])))
+    assert "no-steps" in found(run(trainer(), server(calls=[waits])))
+
+
 def test_a_rank_without_steps_and_without_remote_calls_is_still_told_to_mark_them() -> None:
     assert found(run(trainer(), rank(1)))["no-steps"].where == "rank 1"
     inside = replace(remote(5, 10), is_internal=True)

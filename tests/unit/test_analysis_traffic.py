@@ -146,7 +146,7 @@ def test_groups_of_one_name_on_different_ranks_are_different_links() -> None:
     assert [(one.ranks, one.there_nbytes, one.back_nbytes) for one in links] == [((2, 3), 300, 400), ((0, 1), 100, 200)]
 
 
-def test_of_an_op_with_a_root_no_direction_is_claimed() -> None:
+def test_of_an_op_whose_root_was_not_recorded_no_direction_is_claimed() -> None:
     calls = [program(1, 110, 600), program(2, 120, 1000, op="broadcast")]
     (link,) = traffic_report(result_of(*(rank(number, steps=STEPS[:2], calls=calls) for number in (0, 1)))).links
     assert (link.there_nbytes, link.back_nbytes, link.rooted_nbytes, link.sent_nbytes) == (600, 600, 1000, 2200)
@@ -188,4 +188,12 @@ def test_remote_calls_are_means_over_the_steps_of_their_caller() -> None:
 def test_remote_calls_of_a_caller_without_steps_are_summed_up() -> None:
     stranger = replace(CALL, rank=None, step=None, nbytes_back=None)
     (pair,) = rpc_traffic([stranger, replace(stranger, gradient_inferred=True)], frozenset({(1, 1)}))
-    assert (pair.steps, pair.calls, pair.nbytes_out, pair.nbytes_back, pair.gradient_inferred) == (0, 2, 1000, 0, True)
+    assert (pair.steps, pair.calls, pair.nbytes_out, pair.nbytes_back) == (0, 2, 1000, None)
+    assert pair.gradient_inferred
+
+
+def test_a_rank_that_only_waited_in_a_barrier_is_not_told_to_be_missing() -> None:
+    trains = rank(0, steps=STEPS, calls=[program(1, 150, 800)])
+    waits = call(1, 150, op="barrier", nbytes_in=0, nbytes_out=0)
+    assert traffic_report(result_of(trains, rank(1, calls=[waits]))).uncounted == ()
+    assert traffic_report(result_of(trains, rank(1, calls=[waits, program(2, 160, 800)]))).uncounted == (1,)

@@ -146,8 +146,15 @@ def test_the_intervals_of_three_rounds_are_called_their_range() -> None:
 
 
 def test_strategies_that_noise_covers_are_not_ranked() -> None:
-    told = said("A step of gpt at cap 25", CELL)
+    six = replace(CELL, times_ns={name: times * 2 for name, times in CELL.times_ns.items()})
+    told = said("A step of gpt at cap 25", six)
     assert "takes naive 1.31 times stock DDP's; not told apart from stock DDP: bucketed 1.00;" in told
+
+
+def test_of_fewer_than_six_rounds_no_strategy_is_said_to_take_longer() -> None:
+    told = said("3 rounds of gpt at cap 25 MiB on 2 ranks", CELL)
+    assert told.endswith("came out at naive 1.31, bucketed 1.00 times stock DDP's step, not proven.")
+    assert not any("takes naive" in sentence for sentence in made(CELL).words)
 
 
 def test_the_interval_over_cells_does_not_grow_with_the_distance_between_them() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from analysis_records import call as call_of
 from analysis_records import layout, mark, rank, ready, reducer, run, step
 from torch import nn
@@ -24,8 +26,9 @@ from ddptrace.capture.call_sites import UNKNOWN, CallSites
 from ddptrace.capture.forward_spans import ForwardSpans
 from ddptrace.capture.module_names import ModuleNames
 from ddptrace.capture.surface import Surface, ThreadState
+from ddptrace.load import read_run
 from ddptrace.load.origins import Sources
-from ddptrace.schema import CallFlag, Origin, Phase
+from ddptrace.schema import UNKNOWN_ORIGIN, CallFlag, Origin, Phase
 
 ROOTS = {"torch": Path(torch.__file__).parent, "ddptrace": Path(ddptrace.__file__).parent}
 
@@ -130,7 +133,8 @@ def test_a_model_that_is_gone_does_not_name_the_next_one_at_its_address() -> Non
         assert names.name(roots[0][f"layer{number}"]) == f"layer{number}"  # type: ignore[index]
     assert len(names._known) < 10
     other = nn.Linear(2, 2)
-    names._known[id(other)] = next(iter(names._known.values()))  # as if it had the address of one that is gone
+    entries = names._known._entries
+    entries[id(other)] = next(iter(entries.values()))  # as if it had the address of one that is gone
     assert names.name(other) == "Linear"
 
 
@@ -177,7 +181,7 @@ def test_forwards_of_a_step_that_is_not_recorded_leave_no_span() -> None:
     for paused, count in ((True, 0), (False, 5)):
         spans._surface.pause(paused)
         model(torch.ones(1, 2))
-        assert sum(len(one.ends) for one in spans._by_thread.values()) == count
+        assert sum(len(one.ends) for one in spans._all) == count
 
 
 def test_spans_do_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,6 +191,35 @@ def test_spans_do_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
         spans.add(2 * number, 2 * number + 1, str(number))
         assert len(spans.ends) <= 10
     assert (spans.around(198), spans.around(0)) == ("99", "")
+
+
+def test_a_thread_that_gets_the_ident_of_one_that_is_gone_has_its_own_nodes() -> None:
+    first, second = Layered(), nn.ModuleDict({"other": nn.Linear(2, 2)})
+    spans = ForwardSpans(Surface("origins", lambda code, message: None), ModuleNames([first, second]))
+    for module in (*first.modules(), *second.modules()):
+        module.forward = functools.partial(through, spans, module, module.forward)
+    idents: set[int] = set()
+    found: list[str] = []
+
+    def forwards(model: nn.Module, times: int) -> None:
+        for _ in range(times):
+            out = model(torch.ones(1, 2))
+        out.grad_fn.register_prehook(lambda *_: found.append(spans.name(entered=True)))
+        out.sum().backward()
+
+    def run() -> None:
+        model, times = (second["other"], 1) if threading.get_ident() in idents else (first, 5)
+        idents.add(threading.get_ident())
+        forwards(model, times)
+
+    for _ in range(100):  # the system chooses
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+        if found[-1:] != ["Layered"]:
+            break
+    assert len(found) > len(idents), "every thread had an ident of its own"
+    assert found == [*["Layered"] * len(idents), "other"]
 
 
 def call(*, flags: int = 0, hook: int = 0, seq: int = 7) -> tuple[int, ...]:
@@ -207,13 +240,38 @@ def call(*, flags: int = 0, hook: int = 0, seq: int = 7) -> tuple[int, ...]:
 def test_a_call_of_an_older_run_has_the_origin_that_its_own_record_tells(
     record: tuple[int, ...], op: str, dtype: str, origin: str
 ) -> None:
-    assert Sources([], str).of(record, op, dtype) == (origin, None, None)
+    assert Sources([], str, {}).of(record, op, dtype) == (origin, None, None, None)
 
 
 def test_an_origin_of_a_later_version_counts_for_nothing_and_its_line_stays() -> None:
     texts = {1: "train.py:3 in main", 2: "blocks.0", 0: ""}
     told = (24, 200, 1, 1, 0, 0, 7, 0, 0, 2, 0, 0, 0)
-    assert Sources([told], texts.__getitem__).of(call(), "all_reduce", "float32") == ("program", texts[1], texts[2])
+    found = Sources([told], texts.__getitem__, {}).of(call(), "all_reduce", "float32")
+    assert found == ("program", texts[1], texts[2], None)
+
+
+def test_where_nobody_looked_the_origin_is_not_known_unless_the_call_itself_tells_it() -> None:
+    told = (24, UNKNOWN_ORIGIN, 1, 0, 0, 0, 7, 0, 0, 0, 4, 0, 0)
+    sources = Sources([told], {0: ""}.__getitem__, {"": (5, 6, 7, 8)})
+    assert [sources.of(made, "all_reduce", "float32").origin for made in (call(), call(hook=3))] == [None, "hook"]
+    assert sources.of(call(), "broadcast", "float32").peer == 8
+
+
+def test_a_surface_that_is_off_does_not_take_collectives_for_the_programs_own(tmp_path: Path) -> None:
+    from ddptrace.capture import session
+
+    store = dist.FileStore(str(tmp_path / "store"), 1)
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        with ddptrace.trace(tmp_path / "run"):
+            dist.all_reduce(torch.ones(1))
+            assert session._current is not None
+            session._current.surfaces["origins"].off()
+            dist.all_reduce(torch.ones(1))
+    finally:
+        dist.destroy_process_group()
+    (loaded,) = read_run(tmp_path / "run").ranks
+    assert [(call.origin, call.site is None) for call in loaded.calls] == [("program", False), (None, True)]
 
 
 def test_every_origin_has_a_word_of_its_own() -> None:

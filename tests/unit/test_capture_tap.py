@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 from torch._subclasses import FakeTensorMode
 
+import ddptrace
 from ddptrace.capture import functional_waits, tap
 from ddptrace.capture.functional_waits import FunctionalWaits
 from ddptrace.capture.tap import Op
@@ -60,6 +64,23 @@ def test_a_tensor_is_waited_for_once_and_the_outputs_of_one_call_each() -> None:
     waits.made(IN_PLACE, ([summed], None), 5)
     waits.made(GATHERED, ([one, two], [given], None), 6)
     assert [waits.take(tensor) for tensor in (summed, summed, given, two, one)] == [5, 0, 0, 6, 6]
+
+
+def test_the_work_of_a_functional_collective_is_not_kept(tmp_path: Path) -> None:
+    from ddptrace.capture import session
+
+    dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
+    try:
+        with ddptrace.trace(tmp_path / "run"):
+            assert session._current is not None
+            collectives = session._current.collectives
+            functional.wait_tensor(functional.all_reduce(torch.ones(1000), "sum", dist.group.WORLD))
+            assert collectives._thread.last_work is None and not collectives._seq_of
+            work = dist.all_reduce(torch.ones(1000), async_op=True)
+            assert collectives._thread.last_work is work
+            work.wait()
+    finally:
+        dist.destroy_process_group()
 
 
 def test_a_program_that_never_waits_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+from html import escape
 
 import pytest
 from made_device import KERNELS, make_device_result, match_row, moved, without_steps
@@ -121,6 +122,16 @@ def test_the_tables_of_devices_say_what_the_digests_say() -> None:
     kinds = collectives(result).kinds
     assert [row[3] for row in rows_of(text, "Collectives")] == ["4.20 MB", "4 B"]
     assert [row[6] for row in rows_of(text, "Collectives")] == [f"{(kinds[0].exposed_ns or 0) / 1e6:.1f}", "-"]
+
+
+def test_where_collectives_come_from_stands_below_them_where_it_is_known() -> None:
+    result = make_result(1, 2, 2)
+    told = {"origin": "fsdp", "module": EVIL[1], "site": "train.py:7 in step"}
+    rows = [dataclasses.replace(row, **(told if row.nbytes == 4 else {})) for row in result.collectives]
+    text = page(dataclasses.replace(result, collectives=Table(CollectiveRow, rows)))
+    notes = re.findall('<tr class="note"><td colspan="11">(.*?)</td></tr>', text)
+    assert notes == [f"fsdp · {escape(EVIL[1])} · train.py:7 in step"]
+    assert "Below each" in text and "Below each" not in page(result)
 
 
 def test_begins_that_were_inferred_are_said_to_be() -> None:

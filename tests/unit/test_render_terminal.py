@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from ddptrace.analysis import BucketRow, Table, summarize
+from ddptrace.analysis import BucketRow, CollectiveRow, StepRow, Table, summarize
 from ddptrace.load.tables import Finding
 from ddptrace.render.terminal import CHARGED, WIDTH, summary_text
-from tests.made import empty_result, make_result
+from tests.made import MS, empty_result, make_result
 
 
 def test_no_line_is_wider_than_the_terminal() -> None:
@@ -19,7 +19,7 @@ def test_no_line_is_wider_than_the_terminal() -> None:
     assert max(map(len, text.splitlines())) <= WIDTH
 
 
-def test_the_most_exposed_bucket_comes_first_with_its_last_parameter() -> None:
+def test_the_most_exposed_bucket_comes_first_with_a_parameter() -> None:
     result = make_result(2, 6, 7)
     worst = summarize(result).worst
     assert worst is not None
@@ -81,3 +81,46 @@ def test_where_an_earlier_bucket_is_charged_for_the_time_of_another_the_figures_
         for row in result.buckets
     ]
     assert CHARGED in summary_text(dataclasses.replace(result, buckets=Table(BucketRow, rows)))
+
+
+def test_what_all_steps_took_is_told_where_the_typical_one_hides_it() -> None:
+    """Of 20 rank-steps of 1 ms two take 21 ms: 3 ms on average, and more than one in twenty is as long."""
+    result = make_result(2, 10, 2)
+    rows = [dataclasses.replace(row, wall_ns=MS, window_ns=MS) for row in result.steps]
+    alike = summary_text(dataclasses.replace(result, steps=Table(StepRow, rows)))
+    assert "rank-steps: mean" not in alike
+    slow = [dataclasses.replace(row, wall_ns=21 * MS, window_ns=21 * MS) if row.step == 9 else row for row in rows]
+    assert "  all 20 rank-steps: mean 3.00 ms, p95 21.0 ms\n" in summary_text(
+        dataclasses.replace(result, steps=Table(StepRow, slow))
+    )
+
+
+def test_steps_so_few_that_they_can_be_named_are() -> None:
+    """Of steps 1 to 4 the two of middle length."""
+    result = make_result(1, 5, 2)
+    lengths = {0: 9, 1: 4, 2: 2, 3: 1, 4: 3}
+    rows = [dataclasses.replace(row, wall_ns=lengths[row.step] * MS) for row in result.steps]
+    text = summary_text(dataclasses.replace(result, steps=Table(StepRow, rows)))
+    assert "(mean of 2 rank-steps: steps 2 and 4, the middle of the profiled steps)" in text
+    assert "the middle half of the profiled steps" in summary_text(make_result(2, 12, 2))
+
+
+def test_collectives_with_long_names_can_be_told_apart() -> None:
+    result = make_result(1, 4, 2)
+    ops = ("all_gather_into_tensor", "all_gather_into_tensor_coalesced", "reduce_scatter_tensor")
+    rows = [dataclasses.replace(row, op=ops[row.seq % 3]) for row in result.collectives]
+    lines = summary_text(dataclasses.replace(result, collectives=Table(CollectiveRow, rows))).splitlines()
+    shown = {line[2:19].strip() for line in lines if "all_gat" in line or "reduce_s" in line}
+    assert shown == {"all_gather…tensor", "all_gather…lesced", "reduce_sca…tensor"}
+
+
+def test_who_wanted_a_collective_is_told_however_long_the_rest_is() -> None:
+    result = make_result(1, 4, 2)
+    long = "a_package_of_some_length." * 3
+    rows = [
+        dataclasses.replace(row, origin="fsdp", module=long + "block", site=long + "py:12 in f")
+        for row in result.collectives
+    ]
+    lines = summary_text(dataclasses.replace(result, collectives=Table(CollectiveRow, rows))).splitlines()
+    (told, *_) = [line for line in lines if line.startswith("    fsdp · ")]
+    assert told.endswith("py:12 in f") and "…" in told and len(told) <= WIDTH

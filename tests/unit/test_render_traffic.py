@@ -6,24 +6,32 @@ from dataclasses import replace
 
 from ddptrace.analysis.gradient_digest import GradientDigest
 from ddptrace.analysis.link_digest import LinkDigest
+from ddptrace.analysis.peer_digest import MessageDigest, RootDigest
 from ddptrace.analysis.rpc_digest import RpcDigest
 from ddptrace.analysis.tables import Result, Table, TrafficRow
 from ddptrace.analysis.traffic_digest import KindDigest, RankTraffic, TrafficReport
 from ddptrace.load.tables import Finding
 from ddptrace.render.report import page
-from ddptrace.render.traffic import traffic_text
+from ddptrace.render.traffic import group_words, traffic_text
 from ddptrace.render.traffic_gradients import why_words
+from ddptrace.render.traffic_section import rpc_cells
 from ddptrace.render.traffic_words import rank_words, varying_words
 from tests.made import empty_result, make_result
 
 KIND = KindDigest(
     "all_reduce", "0", 2, "gradients", "float32", 2, 6, 1_580_000, 0, 1_580_000, 1_580_000, 1_580_000, 3_160_000
 )
-REDUCER = GradientDigest(0, "DistributedDataParallel of Net", 10, 9640, 3, 1, 9640, 9640, 1.0, ("float32",), ())
+REDUCER = GradientDigest(
+    0, "DistributedDataParallel of Net", 10, 9640, 3, 1, 9640, 9640, 1.0, ("float32",), (), ("float32",)
+)
 PAIR = RpcDigest("worker0", "worker1", "rpc_sync", 5, 1, 65_800, 640, 640, 65_536, False, 132_616, 132_616)
-LINK = LinkDigest("0", (0, 1), ("node0",), 3_160_000, 1_580_000, 1_580_000, 0, False)
+LINK = LinkDigest("0", (0, 1), ("node0",), 3_160_000, 1_580_000, 1_580_000, 0, 0, False)
+MESSAGE = MessageDigest(0, 3, 4, 32_768, 32_768, None)
+ROOT = RootDigest("broadcast", "0", 3, 4, 2, 1368)
 RANKS = (RankTraffic(0, "node0", 1_580_000, 0, 1_580_000), RankTraffic(1, "node0", 1_580_000, 0, 1_580_000))
-REPORT = TrafficReport("step", (1, 2, 3, 4, 5), 10, (KIND,), (), RANKS, (), (LINK,), (REDUCER,), (PAIR,), ())
+REPORT = TrafficReport(
+    "step", (1, 2, 3, 4, 5), 10, (KIND,), (), RANKS, (), (LINK,), (MESSAGE,), (ROOT,), (REDUCER,), (PAIR,), ()
+)
 
 
 def lines_of(report: TrafficReport) -> list[str]:
@@ -40,6 +48,8 @@ def test_every_part_has_its_line() -> None:
     assert "Every rank sends 1.58 MB per step, all 2 together 3.16 MB." in lines
     assert "0 DistributedDataParallel of Net 9.64 kB 3 1 9.64 kB 9.64 kB 100 %" in lines
     assert "0 2 ranks on node0 3.16 MB 0 → 1 1.58 MB · 1 → 0 1.58 MB" in lines
+    assert "0 → 3 4 32.8 kB -" in lines
+    assert "broadcast 0 from rank 3 2 1.37 kB" in lines
     assert "worker0 → worker1 rpc_sync 5 1 65.8 kB 640 B 640 B 65.5 kB" in lines
     assert not any("Not the same" in line or "Findings" in line for line in lines)
 
@@ -50,7 +60,9 @@ def test_long_names_do_not_make_long_lines() -> None:
         REPORT,
         kinds=(replace(KIND, op=name, group=name, origin=name, dtype=name),) * 20,
         once=(KIND,),
-        links=(replace(LINK, group=name, hosts=(name,)),) * 20,
+        links=(replace(LINK, group=name, hosts=(name,)), replace(LINK, ranks=(0, 1, 2), message_nbytes=1)) * 10,
+        messages=(replace(MESSAGE, source=100_000, destination=100_001),) * 20,
+        roots=(replace(ROOT, op=name, group=name, root=100_000),) * 20,
         gradients=(replace(REDUCER, name=name, hooks=(name,), sent_ratio=0.5),) * 20,
         rpcs=(replace(PAIR, caller=name, callee=name, op=name, gradient_inferred=True, nbytes_min=0),) * 20,
         findings=(Finding("synchronised-often", "warning", "reducer 0", "word " * 60),),
@@ -58,6 +70,18 @@ def test_long_names_do_not_make_long_lines() -> None:
     lines = lines_of(report)
     assert "Collectives per rank and step (12 of 20 kinds; mean of 10 rank-steps after step 0)" in lines
     assert any(line.startswith("Once, per rank") for line in lines)
+    titles = "; the 12 largest of 20)", "sent by all ranks together, the 8 largest of 20)"
+    assert all(any(line.endswith(title) for line in lines) for title in titles)
+    assert sum(line.startswith("100000 → 100001") for line in lines) == 12
+    assert sum("to rank 100000" in line for line in lines) == 8
+
+
+def test_of_a_larger_group_it_is_said_what_of_it_goes_from_whom_to_whom() -> None:
+    larger = replace(LINK, ranks=(0, 1, 2), there_nbytes=None, back_nbytes=None)
+    assert group_words(larger) == "who sends to whom is up to the backend"
+    assert group_words(replace(larger, message_nbytes=160_000)) == "160 kB by sends, the rest up to the backend"
+    assert group_words(replace(larger, message_nbytes=3_160_000)) == "3.16 MB by sends"
+    assert group_words(replace(larger, message_nbytes=10, peers_unknown=True)) == "send and recv: peer not recorded"
 
 
 def test_remote_calls_that_vary_and_gradients_that_nobody_saw_are_told() -> None:
@@ -68,11 +92,22 @@ def test_remote_calls_that_vary_and_gradients_that_nobody_saw_are_told() -> None
 
 
 def test_ranks_without_steps_are_named_as_missing() -> None:
-    assert "Without ranks 2 and 3, where no whole step was found." in lines_of(replace(REPORT, uncounted=(2, 3)))
+    later = replace(REPORT, uncounted=(2, 3))
+    assert "Without ranks 2 and 3, where no whole step after step 0 was found." in lines_of(later)
+    first = replace(later, steps=(0,), rank_steps=2)
+    assert "Without ranks 2 and 3, where no whole step was found." in lines_of(first)
+
+
+def test_the_report_says_which_remote_calls_are_summed_over_the_whole_run() -> None:
+    assert rpc_cells(PAIR)[3:5] == ["5", "1"] and rpc_cells(PAIR)[-1] == "133 kB"
+    assert rpc_cells(replace(PAIR, steps=0))[3:5] == ["all run", "1"]
+    assert rpc_cells(replace(PAIR, steps=0))[-1] == "-"  # the sum is not that of one step
 
 
 def test_a_run_that_sent_nothing_says_so() -> None:
-    empty = replace(REPORT, per="rank", steps=(), rank_steps=0, kinds=(), links=(), gradients=(), rpcs=())
+    empty = replace(
+        REPORT, per="rank", steps=(), rank_steps=0, kinds=(), links=(), gradients=(), rpcs=(), messages=(), roots=()
+    )
     assert "No collective and no remote call was recorded in these steps." in traffic_text(empty_result(), empty)
 
 
@@ -107,13 +142,20 @@ def test_why_other_bytes_were_seen_than_expected() -> None:
     assert "not all of its buckets" in why_words(replace(REDUCER, sent_ratio=0.4))
 
 
+def test_bytes_that_went_as_another_type_are_not_called_missing_where_no_hook_was_seen() -> None:
+    unseen = replace(REDUCER, nbytes=4820, sent_ratio=0.5, dtypes=("float16",))
+    assert why_words(unseen) == "Reducer 0 sent 50 % of its gradients' bytes, as float16."
+
+
 def with_traffic(result: Result, op: str) -> Result:
     row = TrafficRow(0, 1, op, "0", 2, "gradients", "float32", 6, 9640, 0, 9640)
-    return replace(result, traffic=Table(TrafficRow, [row]))
+    sends = replace(row, op="send", peer=7, calls=3), replace(row, op="broadcast", group="<img src=y>", peer=1)
+    return replace(result, traffic=Table(TrafficRow, [row, *sends]))
 
 
 def test_the_report_has_a_section_of_traffic_and_takes_no_name_for_markup() -> None:
     text = page(with_traffic(make_result(), "<img src=x>"))
     assert "<h2>Traffic</h2>" in text and "9.64 kB" in text
-    assert "&lt;img src=x&gt;" in text and "<img" not in text
+    assert "&lt;img src=x&gt;" in text and "&lt;img src=y&gt;" in text and "<img" not in text
+    assert '<td class="words">0 → 7</td>' in text and "from rank 1" in text
     assert "<h2>Traffic</h2>" not in page(make_result())

@@ -49,6 +49,15 @@ def test_a_call_without_an_end_and_one_of_an_unknown_op() -> None:
     assert (call.done_at_ns, call.error, call.nbytes_out, call.nbytes_back) == (None, None, None, None)
 
 
+def test_a_call_whose_end_may_have_been_let_go_is_not_known_to_be_open() -> None:
+    kept = row(Kind.RPC, 100, 110, name=1, a=7, d=2, f=RpcOp.TO_HERE)
+    ended = row(Kind.RPC, 120, 130, name=1, a=8, d=2, f=RpcOp.TO_HERE)
+    gap = row(Kind.LET_GO, 200, 300, a=5)
+    hangs = row(Kind.RPC, 400, 410, name=1, a=9, d=2, f=RpcOp.TO_HERE)
+    told = (kept, ended, row(Kind.RPC_DONE, 140, a=8), gap, hangs)
+    assert [(call.id, call.done_at_ns) for call in loaded(*told).calls] == [(8, 140), (9, None)]
+
+
 def test_a_run_that_raised_has_two_answers() -> None:
     rpc = loaded(
         row(Kind.RPC_RUN, 120, 180, name=1, a=7, b=50, c=3, d=4),

@@ -49,6 +49,21 @@ def test_a_folder_that_learns_its_rank_late_does_not_replace_one_that_another_pr
     assert not pending.exists()
 
 
+@pytest.mark.parametrize("hosts", [("node-a", "node-b"), ("node", "node")])
+def test_processes_of_two_hosts_with_one_number_do_not_remove_each_others_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hosts: tuple[str, str]
+) -> None:
+    folders = []
+    for host in hosts:  # of two containers, even the names may be the same
+        monkeypatch.setattr(socket, "gethostname", lambda host=host: host)
+        folder = directory.claim(tmp_path, None, overwrite=True)
+        (folder / "records-00000.bin").touch()
+        folders.append(folder)
+    assert all((folder / "records-00000.bin").exists() for folder in folders)
+    assert [folder.name.startswith(f"rank-pending-{host}-") for folder, host in zip(folders, hosts, strict=True)]
+    assert sorted(tmp_path.glob(f"{directory.PENDING}*")) == sorted(folders)
+
+
 @pytest.mark.parametrize("has_manifest", [True, False])
 def test_overwriting_removes_folders_that_never_learned_their_rank_if_they_are_older_than_this_process(
     tmp_path: Path, has_manifest: bool

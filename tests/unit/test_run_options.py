@@ -8,7 +8,8 @@ import pytest
 
 from ddptrace.errors import DdptraceError
 from ddptrace.keep import Keep
-from ddptrace.run.options import Command, Schedule, read_command
+from ddptrace.record.store import Store
+from ddptrace.run.options import EPILOG, Command, Schedule, read_command
 
 
 def command(*argv: str, cwd: Path = Path("/nowhere"), **environ: str) -> Command:
@@ -109,13 +110,32 @@ def test_a_mistake_in_the_file_is_told_in_one_sentence_that_names_the_file(
         (("--keep", "64", "t.py"), "--keep is '64'; give size=, steps= or every="),
         (("--keep", "size=lots", "t.py"), "--keep is 'size=lots'; give size="),
         (("--keep", "steps=5,steps=6", "t.py"), "--keep is 'steps=5,steps=6'; give size="),
-        (("--keep", "size=1kb", "t.py"), "--keep is 'size=1kb'; give size="),
-        (("--keep", "size=1MB", "t.py"), "--keep is 'size=1MB': ddptrace.Keep has nbytes=1000000; give a whole number"),
-        (("--keep", "every=0", "t.py"), "--keep is 'every=0': ddptrace.Keep has every=0; give a whole number of 1"),
+        (("--keep", "size=1furlong", "t.py"), "a size in kB, MB, GB, KiB, MiB or GiB"),
+        (("--keep", "size=100kb", "t.py"), "--keep is 'size=100kb'; give a size of 4MB at least"),
+        (("--keep", "size=1MB", "t.py"), "--keep is 'size=1MB'; give a size of 4MB at least"),
+        (("--keep", "every=0", "t.py"), "--keep is 'every=0'; give whole numbers from 1 on"),
     ],
 )
 def test_a_mistake_on_the_command_line_is_told_in_one_sentence(argv: tuple[str, ...], said: str) -> None:
     assert said in refused(*argv)
+
+
+@pytest.mark.parametrize(
+    ("said", "nbytes"),
+    [
+        ("5000kB", 5_000_000), ("5000kb", 5_000_000), ("4000KiB", 4_096_000), ("5MB", 5_000_000), ("5mb", 5_000_000),
+        ("5MiB", 5_242_880), ("1GB", 1_000_000_000), ("1gib", 1_073_741_824), ("4000000", 4_000_000),
+    ],
+)  # fmt: skip
+def test_a_size_may_be_said_in_any_usual_unit_and_case(said: str, nbytes: int) -> None:
+    kept = command("--keep", f"size={said}", "t.py").options.keep
+    assert kept is not None and kept.nbytes == nbytes
+
+
+def test_help_says_that_records_go_by_whole_files_which_are_as_large_as_it_says() -> None:
+    assert "each of 4MiB, or of a sixteenth of size= where that is less" in EPILOG
+    sizes = [Store(Path, Keep(nbytes), print, print).segment_nbytes for nbytes in (64 << 20, 1 << 30, 32 << 20)]
+    assert sizes == [4 << 20, 4 << 20, 2 << 20]
 
 
 def test_a_mistake_in_the_environment_names_the_variable() -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ddptrace.bench.asked import caps, only_one
 from ddptrace.bench.cells import COMM_HEADS, STEP_CAPTION, comm_cells, interval_head, ms_interval, step_lines
 from ddptrace.bench.setup import merged, setup_of
-from ddptrace.bench.statistics import Spread
+from ddptrace.bench.statistics import ROUNDS_SURE, Spread
 from ddptrace.bench.timing import Repeats, interleaved, spread
 from ddptrace.bench.workloads import nbytes, workload
 from ddptrace.render.sheet import Chart, Grid, Sheet
@@ -78,7 +78,11 @@ def _row(cap: str, time: Spread, true: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _words(spreads: dict[str, Spread], best: str) -> str:
-    """Which cap is best, and whether the curve is a U: both of its ends above the best beyond their intervals."""
+    """Which cap is best, and whether the curve is a U: both of its ends above the best beyond their intervals. Of few
+    rounds no more than which median is lowest."""
+    if spreads[best].count < ROUNDS_SURE:
+        lowest = f"Of {counted(len(spreads), 'cap')} {best} has the lowest median, {millis(spreads[best].median)} ms"
+        return f"{lowest}; that it is the best is not proven."
     ends = [cap for cap in (next(iter(spreads)), list(spreads)[-1]) if cap != best]
     above = (f", {spreads[cap].median / spreads[best].median:.2f} times as long at {cap}" for cap in ends)
     found = f"The best of {counted(len(spreads), 'cap')} is {best}: a step takes {millis(spreads[best].median)} ms"

@@ -21,10 +21,11 @@ def of_each(
 
 def transfer_ns(result: Result) -> int | None:
     """A profiled step's mean sum over its collectives, of each the shortest execution over the ranks: on the rank that
-    came last, which waited for nobody. None where ranks cannot be compared."""
+    came last, which waited for nobody. None where ranks cannot be compared, or not in all of its collectives."""
     steps = {(row.rank, row.step) for row in result.steps if row.profiled and row.step}
     first = min((rank for rank, _ in steps), default=None)
     mine = {row.match for row in result.collectives if row.rank == first and (row.rank, row.step) in steps}
-    matched = [result.matches[match].transfer_ns for match in mine if match is not None]
+    if not mine or None in mine:
+        return None
     count = sum(rank == first for rank, _ in steps)
-    return round(sum(matched) / count) if matched else None
+    return round(sum(result.matches[match].transfer_ns for match in mine if match is not None) / count)

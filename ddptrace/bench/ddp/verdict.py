@@ -85,6 +85,9 @@ def _more(ns: int) -> str:
 def _beside(cell: Cell, others: Sequence[str]) -> str:
     """Strategies that are slower or faster than stock DDP, and those of which that cannot be told."""
     null, found = cell.ratio(NULL), {name: cell.ratio(name) for name in (*others, OWN) if name in cell.strategies}
+    if null.count < ROUNDS_SURE:
+        seen = ", ".join(f"{name} {one.median:.2f}" for name, one in found.items())
+        return f"{counted(null.count, 'round')} of {cell.told()} came out at {seen} times stock DDP's step, not proven."
     apart = [f"{name} {one.median:.2f}" for name, one in found.items() if _is_apart(one, null)]
     same = [f"{name} {one.median:.2f}" for name, one in found.items() if not _is_apart(one, null)]
     parts = [f"{', '.join(apart)} times stock DDP's"] if apart else []

@@ -1,0 +1,96 @@
+"""The profiler's files in a rank's folder, and the stretch of records that each holds on to.
+
+records   ┄┄┄┄┄┄┄┄┄[==margin==|=====window=====|==margin==]┄┄┄┄┄┄┄┄┄
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from ddptrace.record.thin import Span
+
+MARGIN_NS: Final = 10_000_000_000
+"""No more than this before and after a window is held on to: steps that reach into it are seldom longer."""
+
+NOTHING: Final[Span] = (0, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """`spans`: what records may be held on to, the most first; the first counts."""
+
+    file: str
+    spans: tuple[Span, ...]
+
+
+class WindowFiles:
+    """The files there are, oldest first. `tell_gone(number, count)` says that one was let go, of so many by now."""
+
+    def __init__(self, folder: Callable[[], Path], tell_gone: Callable[[int, int], None]) -> None:
+        self._folder = folder  # it may be renamed meanwhile
+        self._tell_gone = tell_gone
+        self._gone = 0
+        self._windows: dict[int, _Window] = {}  # by the id of the file's name; other threads add to it
+
+    def __len__(self) -> int:
+        return len(self._windows)
+
+    def add(self, number: int, file: str, begin: int, end: int) -> None:
+        """A file lies in the folder now; begin and end of its window are 0 where they are not known."""
+        self._windows[number] = _Window(file, _spans(begin, end))
+
+    def spans(self) -> dict[int, Span]:
+        """By the id of the file's name, from when to when records stay."""
+        return {number: window.spans[0] for number, window in list(self._windows.items())}
+
+    def nbytes(self) -> int:
+        files = {window.file for window in list(self._windows.values())}
+        with os.scandir(self._folder()) as entries:
+            return sum(size(entry) for entry in entries if entry.name in files)
+
+    def drop_oldest(self) -> None:
+        """Let the oldest file go; its records go with the next thinning."""
+        number = next(iter(self._windows))
+        self._gone += 1
+        self._tell_gone(number, self._gone)  # before it is true: a file that is missing untold would be damage
+        (self._folder() / self._windows.pop(number).file).unlink(missing_ok=True)
+
+    def pin_less(self) -> bool:
+        """Hold on to fewer records: first without the oldest margins, then without the oldest files, but for the
+        newest file, which stays alone. False where there is nothing to let loose."""
+        windows = list(self._windows.items())
+        wide = next((number for number, window in windows if len(window.spans) > 2), None)
+        if wide is not None:
+            self._narrow(wide)
+        elif len(windows) > 1:
+            self.drop_oldest()
+        elif windows and len(windows[0][1].spans) > 1:
+            self._narrow(windows[0][0])
+        else:
+            return False
+        return True
+
+    def _narrow(self, number: int) -> None:
+        window = self._windows[number]
+        self._windows[number] = dataclasses.replace(window, spans=window.spans[1:])
+
+
+def _spans(begin: int, end: int) -> tuple[Span, ...]:
+    """The steps around a window are about as long as it is."""
+    length = end - begin
+    if begin <= 0 or length <= 0:
+        return (NOTHING,)
+    margin = min(length, MARGIN_NS)
+    return (begin - margin, end + margin), (begin, end), NOTHING
+
+
+def size(entry: os.DirEntry[str]) -> int:
+    try:
+        return entry.stat().st_size
+    except OSError:  # it went away under us
+        return 0

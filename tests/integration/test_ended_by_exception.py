@@ -1,0 +1,75 @@
+"""A trace that an exception ends closes as any other, and says what it was."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import ddptrace
+from ddptrace.load.tables import Finding
+from tests.launch import environment
+
+
+class Unlucky(Exception):
+    pass
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("planted: it has no words")
+
+
+def train() -> None:
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+
+
+def traced(path: Path, error: BaseException) -> list[Finding]:
+    """What is said of a run that `error` ended."""
+    with pytest.raises(type(error)) as raised, ddptrace.trace(path):
+        train()
+        raise error
+    assert raised.value is error
+    result = ddptrace.analyze(path)
+    assert result.ranks[0].clean and len(result.steps) == 2
+    return [finding for finding in result.findings if finding.code == "ended-by-exception"]
+
+
+def test_the_exception_that_ends_a_trace_is_named_with_the_first_line_of_its_message(tmp_path: Path) -> None:
+    (finding,) = traced(tmp_path / "run", Unlucky("no\x1bluck today\nand a second line"))
+    assert (finding.severity, finding.where) == ("warning", "rank 0")
+    assert finding.message.startswith("an exception ended the trace")
+    assert finding.message.endswith(": Unlucky: no\\x1bluck today")
+
+
+def test_an_exception_without_a_message_is_named_once(tmp_path: Path) -> None:
+    (finding,) = traced(tmp_path / "run", KeyboardInterrupt())
+    assert finding.message.endswith(": KeyboardInterrupt") and finding.message.count("KeyboardInterrupt") == 1
+
+
+def test_an_exception_that_cannot_be_put_into_words_reaches_the_program_all_the_same(tmp_path: Path) -> None:
+    (finding,) = traced(tmp_path / "run", Mute())
+    assert finding.message.endswith(": Mute")
+
+
+def test_a_program_that_ends_itself_with_success_is_no_failure(tmp_path: Path) -> None:
+    assert traced(tmp_path / "run", SystemExit(0)) == []
+    assert len(traced(tmp_path / "failed", SystemExit(3))) == 1
+
+
+def test_so_is_the_one_that_ends_a_program_under_the_launcher(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import torch\ntorch.nn.Linear(2, 2)(torch.ones(2))\nraise ValueError('no luck')\n")
+    asked = [sys.executable, "-m", "ddptrace.run", "--out", str(tmp_path / "run"), str(script)]
+    done = subprocess.run(asked, env=environment(), capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1 and done.stderr.rstrip().endswith("ValueError: no luck")
+    messages = [one.message for one in ddptrace.analyze(tmp_path / "run").findings if one.code == "ended-by-exception"]
+    assert len(messages) == 1 and messages[0].endswith(": ValueError: no luck")

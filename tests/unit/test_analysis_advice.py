@@ -1,0 +1,189 @@
+"""What a reader is told to try: only what can help where the time goes, and nothing that is done already."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from analysis_records import call, ddp_call, layout, mark, rank, ready, reducer, run, step
+
+from ddptrace.analysis import BucketRow, GradientTrafficRow, Result, Table, analyze_run, summarize
+from ddptrace.analysis.advice import bucket_findings
+from ddptrace.analysis.facts import facts_of
+from ddptrace.analysis.view import view_of
+from ddptrace.load.tables import Finding, RankRun, Run
+from ddptrace.schema import Phase
+
+MS = 1_000_000
+Spans = Sequence[tuple[int, int]]
+
+
+def trained(
+    number: int = 0,
+    *,
+    numels: Sequence[int] = (1, 2, 3),
+    buckets: Sequence[tuple[int, ...]] = ((1, 2), (0,)),
+    rans: Sequence[Spans] = (((45, 55), (60, 90)),),
+    ready_ms: int | None = None,
+    **fields: Any,
+) -> RankRun:
+    """Four steps of 200 ms: forward 0..30, backward 30..190. The buckets run at `rans` of each step, of which there is
+    one for all or one for each, in ms since its begin; they are ready then, or all at `ready_ms`."""
+    calls, phases, gradients = [], [], []
+    for k in range(4):
+        at = 200 * MS * k
+        phases += [mark(Phase.FORWARD, at, at + 30 * MS), mark(Phase.BACKWARD, at + 30 * MS, at + 190 * MS, k)]
+        spans = rans[k % len(rans)]
+        begins = [begin if ready_ms is None else ready_ms for begin, _ in spans]
+        gradients.append(ready(k, *((i, at + begins[j] * MS) for j, one in enumerate(buckets) for i in one)))
+        for j, (one, (begin, end)) in enumerate(zip(buckets, spans, strict=True)):
+            seq, nbytes = len(buckets) * k + j + 1, 4 * sum(numels[i] for i in one)
+            calls.append(ddp_call(seq, at + begins[j] * MS, nbytes, ran=(at + begin * MS, at + end * MS)))
+    known: dict[str, Any] = {
+        "steps": [step(k, 200 * MS * k, 200 * MS * (k + 1)) for k in range(4)], "phases": phases, "calls": calls,
+        "ready": gradients, "reducers": [reducer(numels, layout(0, 0, *buckets))],
+    }  # fmt: skip
+    return rank(number, **(known | fields))
+
+
+def advice(one: Run, **changes: Any) -> Finding:
+    """The last finding, of a result of which a part is replaced."""
+    result: Result = replace(analyze_run(one), **changes)
+    facts = [facts_of(view_of(rank)) for rank in one.ranks]
+    return list(bucket_findings(summarize(result), result, facts, comparable=True))[-1]
+
+
+def test_a_last_bucket_of_many_parameters_is_to_be_made_smaller() -> None:
+    finding = advice(run(trained(numels=(5, 5, 5, 9), buckets=((3,), (0, 1, 2)))))
+    assert "a smaller bucket_cap_mb makes the last bucket smaller" in finding.message
+
+
+def test_a_last_bucket_that_is_one_parameter_is_not_to_be_made_smaller_by_the_cap() -> None:
+    finding = advice(run(trained()))
+    assert "p0 is all that it holds, so a smaller bucket_cap_mb does not make it smaller" in finding.message
+
+
+def test_a_last_bucket_that_is_mostly_one_parameter_is_not_to_be_made_smaller_by_the_cap() -> None:
+    """Of 16.8 MB and 8 kB: as a weight and its bias."""
+    finding = advice(run(trained(numels=(4_194_304, 2048, 9), buckets=((2,), (0, 1)))))
+    assert "p0 alone has 16.8 MB of its 16.8 MB" in finding.message
+    assert "makes the last bucket smaller" not in finding.message
+
+
+LONG: Spans = ((45, 46), (60, 190))
+"""More communication than compute: the second bucket runs for 130 ms."""
+
+
+def test_where_bytes_take_the_time_fewer_are_advised() -> None:
+    message = advice(run(trained(numels=(10**6, 2, 3), rans=[LONG]))).message
+    assert "send fewer bytes (a compressing hook, gradient accumulation) or use a faster link" in message
+
+
+def test_of_few_bytes_fewer_are_not_advised() -> None:
+    message = advice(run(trained(numels=(4800, 2, 3), rans=[LONG]))).message
+    assert "its 19.2 kB are few, so its time is latency or waiting" in message
+    assert "faster link" not in message
+
+
+def test_bytes_that_a_larger_collective_moves_at_once_are_few_too() -> None:
+    """400 kB take 130 ms where 4 MB took 1 ms."""
+    message = advice(run(trained(numels=(100_000, 500_000, 500_000), rans=[LONG]))).message
+    assert "its 400.0 kB are few" in message
+
+
+def test_who_accumulates_is_not_told_to_accumulate() -> None:
+    accumulated = GradientTrafficRow(
+        0, 1, 1, "DistributedDataParallel of Net", gradient_nbytes=4, backwards=4, synchronised=1,
+        last_synchronised=True, one_update=True, nbytes=4, dtypes=(), hook=None, parameter_dtypes=(),
+    )  # fmt: skip
+    one = run(trained(numels=(10**6, 2, 3), rans=[LONG]))
+    told = advice(one, gradient_traffic=Table(GradientTrafficRow, [accumulated])).message
+    assert "(a compressing hook)" in told and "accumulation" not in told
+
+
+WAITED: Spans = ((45, 46), (61, 190))
+LATE: Spans = ((45, 46), (180, 190))
+
+
+def test_what_waits_for_late_ranks_is_not_told_to_take_a_faster_link() -> None:
+    """Each rank is late in every other step, so that none of them is the late one. Of a step's 70.5 ms on a rank 11 are
+    transfer: 1 of the first bucket, 10 of the second."""
+    both = [trained(k, numels=(10**6, 2, 3), rans=rans) for k, rans in enumerate([(WAITED, LATE), (LATE, WAITED)])]
+    result = analyze_run(run(*both))
+    codes = {finding.code: finding.message for finding in result.findings}
+    assert "run for 70.5 ms a step on a rank (mean), of which 11.0 ms a step are transfer" in codes["waiting-for-ranks"]
+    assert "8 collectives of 4 steps" in codes["waiting-for-ranks"]
+    assert codes["exposed-bucket"].endswith("waiting for ranks that come late, which no bucket size shortens.")
+
+
+def test_where_ready_times_are_not_known_nobody_is_sent_to_look_at_them() -> None:
+    two = run(*(trained(k, rans=[((100, 180), (180, 190))], ready_ms=100) for k in (0, 1)))
+    assert "look at when its gradients became ready and at which rank" in advice(two).message
+    blind = [replace(row, ready_at_ns=None, first_ready_at_ns=None) for row in analyze_run(two).buckets]
+    assert "look at which rank arrived late." in advice(two, buckets=Table(BucketRow, blind)).message
+
+
+@pytest.mark.parametrize(
+    ("origin", "advised"),
+    [
+        ("program", "async_op=True"),
+        ("fsdp", "set_modules_to_forward_prefetch"),
+        ("optimizer", "what it waits for"),
+        (None, "what it waits for"),
+    ],
+)
+def test_what_to_do_about_an_exposed_collective_goes_by_who_wanted_it(origin: str | None, advised: str) -> None:
+    where = {"origin": origin, "module": "blocks.0", "site": "train.py:42 in step", "op": "all_gather_into_tensor_"}
+    one = rank(
+        steps=[step(0, 0, 100 * MS)],
+        phases=[mark(Phase.FORWARD, 0, 40 * MS)],
+        calls=[call(1, 40 * MS, ran=(40 * MS, 90 * MS), waits=((40 * MS, 90 * MS),), **where)],
+    )
+    finding = advice(run(one))
+    assert finding.code == "exposed-communication"
+    assert "50.0 ms of communication are exposed, 50.0 % of the step" in finding.message
+    known = ", ".join(filter(None, (origin, "in blocks.0", "at train.py:42 in step")))
+    assert f"all_gather_into_tensor ({known}), with 50.0 ms: " in finding.message
+    assert advised in finding.message
+    assert ("async_op" in finding.message) == (origin == "program")
+
+
+def test_gradients_that_fsdp_scatters_cannot_be_prefetched() -> None:
+    one = rank(
+        steps=[step(0, 0, 100 * MS)],
+        calls=[call(1, 40 * MS, ran=(40 * MS, 90 * MS), op="reduce_scatter_tensor", origin="fsdp")],
+    )
+    message = advice(run(one)).message
+    assert "wrap units of another size" in message and "prefetch" not in message
+
+
+def slow_loader(number: int, data_ms: int) -> RankRun:
+    """Three steps of 100 ms: data until `data_ms`, forward for 10 ms, backward until 90, whose bucket runs from the
+    end of forward on."""
+    marks, phases, calls = [], [], []
+    for k in range(3):
+        at, forward = 100 * MS * k, 100 * MS * k + data_ms * MS
+        marks.append(step(k, at, at + 100 * MS))
+        phases += [mark(Phase.DATA, at, forward), mark(Phase.FORWARD, forward, forward + 10 * MS)]
+        phases.append(mark(Phase.BACKWARD, forward + 10 * MS, at + 90 * MS, k))
+        span = (forward + 10 * MS, at + 90 * MS)
+        calls.append(ddp_call(k + 1, span[0], 24, ran=span, waits=(span,)))
+    return rank(
+        number, steps=marks, phases=phases, calls=calls, reducers=[reducer((1, 2, 3), layout(0, 0, (0, 1, 2)))],
+        ready=[ready(k, (0, 100 * MS * k + (data_ms + 10) * MS)) for k in range(3)],
+    )  # fmt: skip
+
+
+def test_a_late_rank_is_told_with_the_phase_that_makes_it_late() -> None:
+    finding = advice(run(slow_loader(0, 5), slow_loader(1, 65)))
+    assert (finding.code, finding.where) == ("late-rank", "rank 1")
+    assert "its data phase is 60.0 ms longer than the other's: look there" in finding.message
+    assert "at least" not in finding.message
+
+
+def test_of_a_late_rank_among_many_the_others_wait_at_least_what_the_next_one_does() -> None:
+    finding = advice(run(slow_loader(0, 5), slow_loader(1, 65), slow_loader(2, 15), world_size=3))
+    assert "every other rank at least" in finding.message
+    assert "its data phase is 50.0 ms longer than any other's" in finding.message
