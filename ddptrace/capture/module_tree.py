@@ -25,7 +25,7 @@ def _below(module: nn.Module, name: str, seen: set[int]) -> Iterator[tuple[str, 
 
 
 def contains(root: nn.Module, module: nn.Module) -> bool:
-    """Whether `module` is `root` or in it: a walk without names, some 0.2 us a module."""
+    """Whether `module` is `root` or in it: a walk without names, which is short."""
     ahead, seen = [root], {id(root)}
     for one in ahead:  # grows as it goes
         if one is module:
