@@ -25,7 +25,13 @@ SOON_S = 20
 
 def start(out: Path, *words: str, **place: str) -> subprocess.Popen[str]:
     return subprocess.Popen([*COMMAND, *words, "--out", str(out)], env=environment() | place, stderr=subprocess.PIPE,
-                            stdout=subprocess.DEVNULL, text=True, start_new_session=True)  # fmt: skip
+                            stdout=subprocess.DEVNULL, text=True, start_new_session=True,
+                            preexec_fn=hear_interrupts)  # fmt: skip
+
+
+def hear_interrupts() -> None:
+    """What a shell starts in the background does not, and neither do its children: these tests, perhaps."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def run(out: Path, *words: str) -> subprocess.CompletedProcess[str]:
