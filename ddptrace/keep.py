@@ -19,7 +19,8 @@ FIRST_STEPS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """What `ddptrace.trace` keeps of each rank. What is oldest goes first; the manifest and a finding tell of it.
+    """What `ddptrace.trace` keeps of each rank. What is oldest goes first. The manifest tells these bounds,
+    and a finding what went.
 
     `nbytes`: a rank's folder is no larger, profiler files included, which take up to half of it; only the newest of
     them stays whatever its size, and one that is just being saved is not counted. `steps`: no more than the last so

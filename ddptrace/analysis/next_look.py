@@ -88,7 +88,8 @@ def _largest(worst: BucketSummary, ranks: Sequence[RankFacts]) -> str | None:
         return f"{worst.parameters[0]} is all that it holds"
     reducers = (one for rank in ranks for one in rank.reducers if one.reducer == worst.reducer)
     bulky = {name: nbytes for one in reducers for name, nbytes in one.bulky}
-    name = next((name for name in worst.parameters if name in bulky), None)
+    most = (worst.nbytes or 0) / 2  # it may be bulky in the buckets of another layout alone
+    name = next((name for name in worst.parameters if bulky.get(name, 0) > most), None)
     return None if name is None else f"{name} alone has {amount(bulky[name])} of its {amount(worst.nbytes or 0)}"
 
 

@@ -26,6 +26,9 @@ BACKWARD: Final[Target] = "", ""
 UNKNOWN: Final[Target] = "", None
 """No call was under way."""
 
+NEVER: Final = 2**63
+"""When a call is done whose end the records do not hold."""
+
 
 @dataclass(frozen=True, slots=True)
 class Waited:
@@ -59,7 +62,7 @@ def _stretches(view: View) -> Iterator[tuple[int, Target, int]]:
 
 
 def _awaited(calls: Iterable[RpcCall], begins: Ints, ends: Ints) -> Iterator[Target]:
-    """Of each stretch the call that was under way longest in it, of several alike the one that was done last."""
+    """Of each stretch the call that was under way longest in it, of several alike the one that was done first."""
     ahead = sorted((call for call in calls if not call.is_internal), key=attrgetter("begin_at_ns"), reverse=True)
     running: list[RpcCall] = []
     for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
@@ -71,8 +74,8 @@ def _awaited(calls: Iterable[RpcCall], begins: Ints, ends: Ints) -> Iterator[Tar
 
 def _longest(calls: Sequence[RpcCall], begin: int, end: int) -> Target:
     def overlap(call: RpcCall) -> tuple[int, int]:
-        done = end if call.done_at_ns is None else call.done_at_ns
-        return min(done, end) - max(call.begin_at_ns, begin), done
+        done = NEVER if call.done_at_ns is None else call.done_at_ns
+        return min(done, end) - max(call.begin_at_ns, begin), -done
 
     one = max(calls, key=overlap, default=None)
     return UNKNOWN if one is None else (one.function, one.callee)

@@ -57,7 +57,7 @@ class CallSites:
         self._intern = intern
         self._thread = thread
         self._known: dict[int, Frame] = {}
-        self._meeting = threading.Lock()
+        self._meeting = threading.RLock()  # a signal's handler may come here while its thread holds it
 
     def of(self, frame: FrameType) -> Source:
         """Of a collective issued by `frame`. Never raises."""

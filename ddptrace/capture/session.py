@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -250,7 +251,8 @@ def leave(session: Session, error: BaseException | None = None) -> None:
         if _current is session:
             _current = None
             if error is not None:
-                session.ends_with(error)
+                with contextlib.suppress(Exception):  # an exception is made by code of the program
+                    session.ends_with(error)
             session.stop()
 
 

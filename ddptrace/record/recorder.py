@@ -60,7 +60,7 @@ class Recorder:
         self._wake = threading.Event()
         self._closing = False
         self._full: Segment | None = None  # in its place there was none to put
-        self._full_noted = False
+        self._full_noted = self._failure_noted = False
         self.clock()
         self._provide_spare()
         self._keeper = threading.Thread(target=self._keep, name="ddptrace-recorder", daemon=True)
@@ -207,12 +207,25 @@ class Recorder:
         while not self._closing:
             self._wake.wait(KEEPER_PERIOD_S)
             self._wake.clear()
-            if not self._closing:
-                self._provide_spare()
-                with contextlib.suppress(OSError):  # the folder was renamed under us
-                    self._store.tidy(self._texts.unpaired())
-                self.clock()
-                self._chores()
+            for chore in (self._provide_spare, self._tidy, self.clock, self._chores):
+                if not self._closing:
+                    self._guarded(chore)
+
+    def _guarded(self, chore: Callable[[], None]) -> None:
+        """Whatever goes wrong in one chore, this thread lives on for the others."""
+        try:
+            chore()
+        except OSError:  # the folder was renamed under us
+            pass
+        except Exception as error:
+            if not self._failure_noted:
+                self._failure_noted = True
+                self.note(
+                    "keeper-failed", f"keeping the records failed ({type(error).__name__}: {error}): some may be lost"
+                )
+
+    def _tidy(self) -> None:
+        self._store.tidy(self._texts.unpaired())
 
     def _provide_spare(self) -> None:
         if self._spare is not None:

@@ -164,6 +164,9 @@ class Store:
             return False
         folder, oldest = self._folder(), self._sealed[0]
         files = [folder / segment_name(index) for index in (self._thinned, oldest.index) if index is not None]
+        if files[-1].stat().st_size < RECORD_NBYTES:  # somebody has emptied it: there is nothing left to thin
+            self._sealed.pop(0)
+            return True
         body = self._thin(np.memmap(files[-1], EVENT_DTYPE, "r"), unpaired)
         if len(files) > 1:  # both are small by now
             both = np.concatenate([np.fromfile(files[0], EVENT_DTYPE), np.frombuffer(body, EVENT_DTYPE)])

@@ -55,7 +55,7 @@ class WindowFiles:
 
     def drop_oldest(self) -> None:
         """Let the oldest file go; its records go with the next thinning."""
-        number = next(iter(self._windows))
+        number = next(iter(tuple(self._windows)))  # training may add one meanwhile
         self._gone += 1
         self._tell_gone(number, self._gone)  # before it is true: a file that is missing untold would be damage
         (self._folder() / self._windows.pop(number).file).unlink(missing_ok=True)

@@ -63,9 +63,17 @@ class HookAgreement:
         peers, store = self._peers, self._peers.shared.store
         for number in range(1, peers.made(store) + 1):
             there = text_at(store, _first(number)) if number != peers.number else ""
-            if there and not store.check([f"{number}/{peers.own_key(FIRST)}"]):
+            if (
+                there
+                and not store.check([f"{number}/{peers.own_key(FIRST)}"])
+                and not self._was_here(store, int(there))
+            ):
                 return another_model(int(there), number, peers.me, peers.number)
         return ""
+
+    def _was_here(self, store: Store, rank: int) -> bool:
+        """Whether a rank has come to this model's first forward, and gone on to the next model's already."""
+        return store.check([f"{self._peers.number}/{FIRST}/{self._peers.ranks.index(rank)}"])
 
 
 def _first(number: int) -> str:

@@ -65,6 +65,18 @@ def test_a_program_that_ends_itself_with_success_is_no_failure(tmp_path: Path) -
     assert len(traced(tmp_path / "failed", SystemExit(3))) == 1
 
 
+def test_an_exit_whose_code_cannot_be_compared_ends_the_trace_as_any_other(tmp_path: Path) -> None:
+    class Odd:
+        def __eq__(self, other: object) -> bool:
+            raise LookupError("planted")
+
+        __hash__ = None  # type: ignore[assignment]
+
+    original = torch.nn.Module.__call__
+    assert traced(tmp_path / "run", SystemExit(Odd())) == []
+    assert torch.nn.Module.__call__ is original
+
+
 def test_so_is_the_one_that_ends_a_program_under_the_launcher(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("import torch\ntorch.nn.Linear(2, 2)(torch.ones(2))\nraise ValueError('no luck')\n")

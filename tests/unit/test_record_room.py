@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from ddptrace.record import Recorder, RecordReader
-from ddptrace.schema import EVENT, GUARD, RECORD_NBYTES, Kind
-from tests.unit.kept_records import SMALL, give_way, recorder_in, settled
+from ddptrace.schema import EVENT, GUARD, RECORD_NBYTES, Kind, segment_name
+from tests.unit.kept_records import SMALL, give_way, recorder_in, settled, train
 
 
 def fill(recorder: Recorder) -> None:
@@ -50,6 +50,39 @@ def test_without_room_the_keeper_rests_and_only_the_records_of_training_count_as
     assert rounds[0] <= 5  # each takes 2 s
     assert time.clock_gettime(clock) - begin_s < 0.1
     recorder.close()
+
+
+def test_whatever_fails_in_a_chore_the_keeper_goes_on_and_says_so_once(tmp_path: Path) -> None:
+    rounds = [0]
+
+    def chore() -> None:
+        rounds[0] += 1
+        raise LookupError("planted")
+
+    recorder = Recorder(lambda: tmp_path, chores=chore, keep=SMALL)
+    for wanted in (1, 2, 3):
+        recorder.nudge()
+        deadline = time.monotonic() + 20
+        while rounds[0] < wanted and time.monotonic() < deadline:
+            time.sleep(0.01)
+    assert rounds[0] >= 3 and recorder._keeper.is_alive()
+    recorder.close()
+    records = RecordReader(tmp_path).read()
+    told = [text for text in records.strings.values() if "keeper-failed" in text]
+    assert len(told) == 1 and "LookupError: planted" in told[0]
+
+
+def test_a_segment_that_somebody_emptied_does_not_stop_the_letting_go(tmp_path: Path) -> None:
+    recorder = recorder_in(tmp_path)
+    train(recorder, 0, 1000)
+    settled(recorder)
+    (tmp_path / segment_name(recorder._store._sealed[0].index)).write_bytes(b"")
+    train(recorder, 1000, 10_000)
+    recorder.close()
+    assert sum(file.stat().st_size for file in tmp_path.iterdir()) <= SMALL.nbytes
+    records = RecordReader(tmp_path).read()
+    steps = records.events["a"][records.events["kind"] == Kind.STEP]
+    assert steps.max() == 9_999 and not any("keeper-failed" in text for text in records.strings.values())
 
 
 def test_a_name_that_was_lost_is_written_once_there_is_room_again(

@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from ddptrace.errors import DdptraceError
 from ddptrace.reducer import peers
+from ddptrace.reducer.hook_agreement import FIRST, HookAgreement
 from ddptrace.reducer.peers import Peers
 
 CPU = torch.device("cpu")
@@ -150,3 +151,18 @@ def test_where_another_rank_waits_is_said_until_it_waits_no_more(
     looking.tell("waits/1", "")
     with pytest.raises(DdptraceError, match="another rank did not come to it;"):
         looking.result(torch.futures.Future(), "a bucket")
+
+
+def test_a_rank_that_met_in_this_model_s_first_forward_and_went_on_to_the_next_is_in_no_other_model(
+    clients: Clients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # GIVEN two models; this rank, 1, waits in the first forward of the first, and rank 0 is in that of the second
+    first, _ = (made(monkeypatch, clients.client(), 1, 2, 5) for _ in range(2))
+    agreement, store = HookAgreement(first), first.shared.store
+    agreement._is_first = True
+    store.set("first/2", "0")
+    assert "rank 0 is in number 2 and rank 1 in number 1" in agreement._another_model(store)
+    # WHEN rank 0 turns out to have come to the first one before
+    store.set(f"1/{FIRST}/0", "")
+    # THEN
+    assert agreement._another_model(store) == ""

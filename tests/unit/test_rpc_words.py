@@ -67,6 +67,11 @@ def test_of_two_calls_that_a_wait_is_for_the_one_that_was_done_last_made_it_long
     assert "is for slow at server" in waiting(analyze_run(run(trainer(*calls, waits=((12, 40),)))))
 
 
+def test_a_call_that_goes_on_long_after_the_wait_is_not_what_was_waited_for() -> None:
+    calls = remote(5, 95, "prefetch"), remote(20, 40, "forward")
+    assert "is for forward at server" in waiting(analyze_run(run(trainer(*calls, waits=((22, 40),)))))
+
+
 def test_where_no_call_was_under_way_only_the_length_of_the_wait_is_told() -> None:
     told = waiting(analyze_run(run(trainer(remote(1, 5), waits=((20, 40),)))))
     assert told.endswith("rank-steps).") and "is for" not in told
