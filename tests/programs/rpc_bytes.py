@@ -16,6 +16,7 @@ import torch.distributed.autograd as dist_autograd
 from torch.distributed import rpc
 
 import ddptrace
+from tests.programs.loopback import carried
 from tests.programs.rpc_workers import fork_workers, join
 
 N = 1 << 20  # 4 MiB of float32
@@ -115,17 +116,6 @@ BY_HAND = {
     "embedded": large(0, 1, 1, None),
 }
 """What one act sends, as anybody can tell who knows what it does."""
-
-
-HEADERS_NBYTES = 14 + 20 + 32  # of Ethernet, IPv4, and TCP with timestamps
-
-
-def carried() -> int:
-    """Bytes that the loopback interface has carried so far, without each packet's headers: how many packets there are,
-    and how many of them acknowledge others, is up to how busy the machine is."""
-    (line,) = (line for line in Path("/proc/net/dev").read_text().splitlines() if line.strip().startswith("lo:"))
-    nbytes, packets, *_ = map(int, line.split(":")[1].split())
-    return nbytes - HEADERS_NBYTES * packets
 
 
 def settled() -> int:

@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 import ddptrace
 from tests.programs.leaving import leave
+from tests.programs.loopback import carried
 
 CALLS = 3
 N = 3 << 19  # float32: 6 MiB, and whole parts for two ranks or three
@@ -50,12 +51,6 @@ KINDS: dict[str, Callable[[], object]] = {
     "reduce_scatter": lambda: dist.reduce_scatter(part(), [part() for _ in range(dist.get_world_size())]),
     "reduce": lambda: dist.reduce(whole(), 0),
 }
-
-
-def carried() -> int:
-    """Bytes that the loopback interface has carried so far."""
-    (line,) = (line for line in Path("/proc/net/dev").read_text().splitlines() if line.strip().startswith("lo:"))
-    return int(line.split(":")[1].split()[0])
 
 
 def main(folder: Path) -> None:
