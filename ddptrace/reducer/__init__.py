@@ -28,7 +28,8 @@ Read in this order:
     arguments.py       what a user hands over, looked at first
     peers.py           the other ranks: word from them, and waits that end; over bounded_store.py, notes.py
                        and meeting.py
-    verify.py pulse.py hook_agreement.py silent_hooks.py drops.py rivals.py    are all ranks doing the same?
+    verify.py backward_agreement.py pulse.py hook_agreement.py silent_hooks.py rivals.py
+                       are all ranks doing the same?
     misuse.py          what they are told if not
     observer.py        what a listener is told
 """

@@ -4,7 +4,7 @@
     layout 1     at the second forward: rank 0's order of the first full backward, sent to every rank
     layout 2..   when rank 0's order was another one for some backwards, or when parameters were frozen or unfrozen
 
-Every rank must change at the same forward. The first rebuild follows from counting; a later one is agreed by the pulse.
+Every rank must change at the same forward. The first rebuild follows from counting; the pulse agrees on a later one.
 """
 
 from __future__ import annotations

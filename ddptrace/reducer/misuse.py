@@ -45,6 +45,16 @@ def another_hook(rank: int, hook: str, first: int, other: str) -> str:
     )
 
 
+def not_in_one_step(first: int, last: int, rank: int, mine: int) -> str:
+    """`first`, `last`, `mine`: numbers of the forwards that the rank furthest behind, the one furthest ahead and this
+    one are in."""
+    return (
+        f"Ranks are not in the same step: one is in forward {first}, another in forward {last} and rank {rank} in "
+        f"{mine}, so that gradients of different steps would be mixed. A rank ran a forward without a backward, or "
+        "went on after an exception: do so on every rank or on none."
+    )
+
+
 def another_model(rank: int, number: int, me: int, mine: int) -> str:
     """`number`, `mine`: of the models that two ranks are in, among those over their group."""
     return (

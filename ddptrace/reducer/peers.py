@@ -36,6 +36,9 @@ from ddptrace.reducer.notes import Look, Seen, Whereabouts, leave, seen, waits_k
 
 PARTING_S = 2.0
 
+_newest: dict[str, int] = {}
+"""By name of a group, the number of the last reducer over it."""
+
 
 def sentence_of(error: Exception) -> str:
     """What the other ranks are told of an error: our sentences as they are, others with their type."""
@@ -56,9 +59,14 @@ class Peers:
         self._timeout_s = timeout_s
         self._has_parted = False
         self.shared = BoundedStore(PrefixStore(f"ddptrace/reducer/{group.group_name}", _get_default_store()))
-        self.number = self._numbered()  # of the reducer, among those over this group
+        self.number = _newest[group.group_name] = self._numbered()  # of the reducer, among those over this group
         self._store = BoundedStore(PrefixStore(str(self.number), self.shared.store))
         self.tell(waits_key(self.me), "")  # then all of them can be read at once
+
+    @property
+    def are_shared(self) -> bool:
+        """Whether several reducers were made over this group, those included that are gone; alike on all ranks."""
+        return _newest[self.group.group_name] > 1
 
     # Word ------------------------------------------------------------------------------------------------------------
 

@@ -1,24 +1,28 @@
 """A few numbers that the ranks compare at the end of a backward, behind the buckets: are we in the same step?
 
-Gradients of two different steps have the same shapes, so their mean is taken without a word. It happens when one rank
-skipped a batch, or caught an exception and went on:
+Gradients of two different steps, or models, may have the same shapes, so their mean is taken without a word:
 
     rank 0   forward 7 | backward 7 | forward 8 | backward 8
     rank 1   forward 7 | (raised)   | forward 8 | backward 8      the pulse says 7 here and 8 there: all ranks stop
+
+While every backward is plain the ranks know it before they send anything (see backward_agreement.py), and a pulse every
+now and then is enough. Even these few bytes take about half a millisecond of two processors' time.
 """
 
 from __future__ import annotations
+
+from typing import Final
 
 import torch
 import torch.distributed as dist
 
 from ddptrace.errors import DdptraceError
-from ddptrace.reducer.drops import DropAgreement
-from ddptrace.reducer.misuse import DROPS_DIFFER
+from ddptrace.reducer.backward_agreement import BackwardAgreement
+from ddptrace.reducer.misuse import DROPS_DIFFER, not_in_one_step
 from ddptrace.reducer.peers import Peers
 
-EVERY_ON_DEVICE = 32
-"""Backwards per pulse where reading it makes the host wait for the device, which must stay rare. On CPU it is each."""
+SELDOM: Final = 32
+"""Backwards per pulse where they are plain, and where reading a pulse makes the host wait for a device."""
 
 
 class Pulse:
@@ -27,19 +31,24 @@ class Pulse:
     At the start of a backward it would take a moment of the computation on every rank.
     """
 
-    __slots__ = ("_device", "_drops", "_every", "_peers", "_sent")
+    __slots__ = ("_alike", "_device", "_peers", "_sent")
 
-    def __init__(self, peers: Peers, drops: DropAgreement, device: torch.device) -> None:
-        self._peers, self._drops, self._device = peers, drops, device
-        self._every = 1 if device.type == "cpu" else EVERY_ON_DEVICE
+    def __init__(self, peers: Peers, alike: BackwardAgreement, device: torch.device) -> None:
+        self._peers, self._alike, self._device = peers, alike, device
         self._sent: tuple[dist.Work, torch.Tensor] | None = None
+
+    @property
+    def _every(self) -> int:
+        """Backwards per pulse. Over a group that reducers share, ranks may be in different ones."""
+        is_sure = self._alike.is_plain and not self._peers.are_shared
+        return SELDOM if is_sure or not self._peers.on_host else 1
 
     def send(self, backward: int, *, wants_replan: bool) -> None:
         if backward % self._every:
             return
-        left_out, forward, number = self._drops.checksum, self._peers.forward, self._peers.number
-        numbers = [forward, -forward, left_out, -left_out, number, -number, int(wants_replan)]
-        tensor = torch.tensor(numbers, dtype=torch.int64, device=self._device)
+        kind, number = self._alike.kind, self._peers.number
+        compared = [kind.forward, -kind.forward, kind.dropped, -kind.dropped, number, -number, int(wants_replan)]
+        tensor = torch.tensor(compared, dtype=torch.int64, device=self._device)
         work = dist.all_reduce(tensor, dist.ReduceOp.MAX, group=self._peers.group, async_op=True)
         self._sent = (work, tensor)
 
@@ -57,11 +66,7 @@ class Pulse:
                 "different models were mixed. Use the models in the same order on every rank."
             )
         if last != -first:
-            raise DdptraceError(
-                f"Ranks are not in the same step: one is in forward {-first}, another in forward {last} and rank "
-                f"{self._peers.me} in {self._peers.forward}; gradients of different steps were mixed. A rank ran a "
-                "forward without a backward, or went on after an exception: do so on every rank or on none."
-            )
+            raise DdptraceError(not_in_one_step(-first, last, self._peers.me, self._alike.kind.forward))
         if most != -least:
             raise DdptraceError(DROPS_DIFFER)
         return bool(wants_replan)

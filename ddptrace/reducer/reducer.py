@@ -21,8 +21,8 @@ from torch.autograd import Variable
 from torch.nn import Parameter
 
 from ddptrace.errors import DdptraceError
+from ddptrace.reducer.backward_agreement import BackwardAgreement
 from ddptrace.reducer.bucket import Bucket, Divisor
-from ddptrace.reducer.drops import DropAgreement
 from ddptrace.reducer.gradient_hooks import GradientHooks
 from ddptrace.reducer.layout import Layout
 from ddptrace.reducer.misuse import GRAPH_OF_GRADIENTS, unexpected, unfinished
@@ -59,8 +59,8 @@ class Reducer:
         self._device = self.parameters[0].device
         self.layout = Layout(named, options.caps_nbytes, peers, voice, may_rebuild=not options.find_unused_parameters)
         self.sender = Sender(groups, peers, voice)
-        self._drops = DropAgreement(peers)
-        self._pulse = Pulse(peers, self._drops, self._device)
+        self._alike = BackwardAgreement(peers)
+        self._pulse = Pulse(peers, self._alike, self._device)
         self._bitmap = Bitmap(peers, self._device)
         self._lock = threading.Lock()  # with parameters on two devices, autograd calls from two threads
         self._hooks = GradientHooks(self)
@@ -161,7 +161,7 @@ class Reducer:
             raise DdptraceError(GRAPH_OF_GRADIENTS)
         self._divisor = None if self.sender.has_hook else self._ranks
         self._left_out = self._dropped - self._used
-        self._drops.agree(self._left_out)
+        self._alike.agree(self._backward, self._left_out)
         for bucket in self.layout.buckets:
             bucket.is_skipped = self._left_out.issuperset(bucket.indices)
         for index in sorted(self._unused | self._dropped):  # of those dropped, some may have gradients of no_sync()

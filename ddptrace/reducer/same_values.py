@@ -9,6 +9,7 @@ from typing import cast
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 from ddptrace.reducer.peers import Peers
 
@@ -33,8 +34,7 @@ def take_from_first(peers: Peers, messages: Iterable[Message], what: str) -> Non
     for chunk, flat, work in sent:
         peers.wait(work, what)
         if peers.rank != 0:
-            for tensor, part in zip(chunk, flat.split([tensor.numel() for tensor in chunk]), strict=True):
-                tensor.copy_(part.view(tensor.shape))
+            torch._foreach_copy_(chunk, _unflatten_dense_tensors(flat, chunk))
 
 
 def order_of_first(peers: Peers, order: list[int], device: torch.device) -> list[int]:
@@ -60,7 +60,7 @@ def _chunks(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
 
 
 def _flattened(chunk: list[Tensor]) -> Message:
-    return chunk, torch.cat([tensor.reshape(-1) for tensor in chunk])
+    return chunk, _flatten_dense_tensors(chunk)
 
 
 def _broadcast(peers: Peers, tensor: Tensor) -> dist.Work:

@@ -53,13 +53,17 @@ class Training:
         self.kind = kind
         self.recompute: bool | None = None
         self.wrapped: dict[str, Any] = {}
+        self.group = dist.new_group()  # as in a program that trains nothing else
+        self.steps = 0
         self.models: list[Wrapper] = []
         self.scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
 
     def model(self, at: int = 0) -> Wrapper:
         while len(self.models) <= at:
             torch.manual_seed(len(self.models))
-            self.models.append(self.kind(Blocks(self.recompute), bucket_cap_mb=CAP_MB, **self.wrapped))
+            self.models.append(
+                self.kind(Blocks(self.recompute), process_group=self.group, bucket_cap_mb=CAP_MB, **self.wrapped)
+            )
         return self.models[at]
 
     def parameters(self) -> list[nn.Parameter]:
@@ -115,6 +119,17 @@ def gradients_aside(training: Training) -> None:
     loss_of(training.model()).backward()
 
 
+def two_forwards_in_one_loss(training: Training) -> None:
+    (loss_of(training.model()) + loss_of(training.model())).backward()
+
+
+def a_loss_thrown_away_now_and_then(training: Training) -> None:
+    training.steps += 1
+    if training.steps % 3 == 0:
+        loss_of(training.model())
+    loss_of(training.model()).backward()
+
+
 def two_models_in_one_loss(training: Training) -> None:
     (loss_of(training.model(0)) + loss_of(training.model(1))).backward()
 
@@ -128,7 +143,8 @@ def one_model_inside_the_other(training: Training) -> None:
 HABITS: dict[str, Habit] = {
     made.__name__: made
     for made in (recomputing_reentrantly, recomputing, autocast, backward_in_autocast, scaled_and_clipped,
-                 evaluating_between, gradients_aside, two_models_in_one_loss, one_model_inside_the_other)
+                 evaluating_between, gradients_aside, two_forwards_in_one_loss,
+                 a_loss_thrown_away_now_and_then, two_models_in_one_loss, one_model_inside_the_other)
 }  # fmt: skip
 
 

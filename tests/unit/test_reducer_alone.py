@@ -22,6 +22,7 @@ from ddptrace.errors import DdptraceError
 from ddptrace.reducer import BucketedDataParallel, LayoutMade, ReducerMade
 from ddptrace.reducer.bucket import Bucket, Divisor
 from ddptrace.reducer.order import PATIENCE
+from ddptrace.reducer.pulse import SELDOM, Pulse
 from ddptrace.reducer.unused import parameters_reached
 
 ONE_EACH = 1e-6  # MiB: a cap that every gradient reaches
@@ -142,12 +143,44 @@ def test_buckets_are_planned_anew_once_the_order_keeps_being_another() -> None:
         step(model, right_first=True)
     drifted = recorder.of("gradient_ready")[-4:]
     assert len(recorder.of("layout_made")) == 2
-    step(model, right_first=True)  # here rank 0's wish travels
+    for _ in range(SELDOM - PATIENCE):  # here, with the next pulse, rank 0's wish travels
+        step(model, right_first=True)
     step(model, right_first=True)  # and here it is followed
     assert recorder.of("layout_made")[2] == LayoutMade(2, tuple((index,) for index in drifted))
     for _ in range(3 * PATIENCE):
         step(model, right_first=True)
     assert len(recorder.of("layout_made")) == 3
+
+
+def test_the_ranks_compare_their_steps_seldom_while_every_backward_is_plain_and_each_time_afterwards(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compared = []
+    monkeypatch.setattr(Pulse, "read", lambda pulse, read=Pulse.read: compared.append(pulse._sent) or read(pulse))
+    model = BucketedDataParallel(Towers(), process_group=dist.new_group())
+    # WHEN every backward follows one forward
+    for _ in range(2 * SELDOM):
+        step(model)
+    assert [number for number, sent in enumerate(compared) if sent] == [0, SELDOM]
+    # AND WHEN one follows two, and all later ones follow one again
+    model(torch.ones(2, 4))
+    for _ in range(3):
+        step(model)
+    assert all(compared[2 * SELDOM :])
+
+
+def test_the_ranks_compare_their_steps_each_time_where_models_share_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = []
+    monkeypatch.setattr(Pulse, "read", lambda pulse, read=Pulse.read: compared.append(pulse._sent) or read(pulse))
+    group = dist.new_group()
+    model = BucketedDataParallel(Towers(), process_group=group)
+    step(model)
+    step(model)
+    assert [bool(sent) for sent in compared] == [True, False]
+    BucketedDataParallel(Towers(), process_group=group)
+    step(model)
+    step(model)
+    assert [bool(sent) for sent in compared[2:]] == [True, True]
 
 
 @pytest.mark.parametrize("why", ["a hook keeps state for each bucket", "ranks may use different parameters"])
@@ -157,7 +190,7 @@ def test_buckets_are_not_planned_anew_where(why: str) -> None:
     model = BucketedDataParallel(Towers(), bucket_cap_mb=ONE_EACH, observer=recorder, find_unused_parameters=unused)
     if not unused:
         model.register_comm_hook(None, allreduce_hook)
-    for number in range(3 * PATIENCE):
+    for number in range(SELDOM + 2 * PATIENCE):
         step(model, right_first=number > 2)
     assert len(recorder.of("layout_made")) == (1 if unused else 2)
 

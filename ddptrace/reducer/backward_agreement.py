@@ -1,0 +1,106 @@
+"""Is this backward the same on all ranks? Asked before a bucket leaves, and only of a backward that is not plain.
+
+A plain backward follows one forward and drops nothing. While all of every rank's are plain, no rank is in another step
+than the rest: whoever ran a forward without a backward, or went on after an exception, is in one that is not plain.
+
+    rank 0   forward | backward   | forward |         | forward | (2 forwards) asks; learns that rank 1 had 1
+    rank 1   forward | backward   | forward | backward, waits for bucket 0, looks: rank 0 had 2. Nothing was mixed
+
+Programs whose backwards all follow several forwards are sound too; once ranks agreed that theirs is one, `is_plain` is
+over, and the pulse compares the ranks from then on.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Final
+
+from torch.distributed.distributed_c10d import Store
+
+from ddptrace.errors import DdptraceError
+from ddptrace.reducer.misuse import DROPS_DIFFER, not_in_one_step
+from ddptrace.reducer.notes import text_at
+from ddptrace.reducer.peers import Peers
+
+SAID: Final = "backward"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What has to be the same. `forward`: the last one. `forwards`: how many since the backward before. `dropped`:
+    checksum of the parameters that are left out, 0 where none is."""
+
+    forward: int
+    forwards: int
+    dropped: int
+
+    @classmethod
+    def read(cls, text: str) -> Kind:
+        return cls(*map(int, text.split()))
+
+    def __str__(self) -> str:
+        return f"{self.forward} {self.forwards} {self.dropped}"
+
+
+class BackwardAgreement:
+    """`kind`: of this rank's last backward. `is_plain`: no backward so far had other than one forward."""
+
+    __slots__ = ("_backward", "_forward_before", "_met", "_peers", "is_plain", "kind")
+
+    def __init__(self, peers: Peers) -> None:
+        self._peers = peers
+        self.kind, self.is_plain = Kind(0, 1, 0), True
+        self._backward = -1  # that of the kind
+        self._forward_before = 0
+        self._met: list[str] = []  # the key of the last meeting
+        peers.looks.append(self._difference)
+
+    def agree(self, backward: int, left_out: Collection[int]) -> None:
+        """Return when this backward is the same on all ranks; at once where it is plain here.
+
+        To be called before a bucket is sent: a backend may end the process where ranks send different ones. Raises
+        DdptraceError where ranks differ: here on one that asks, in its wait for a bucket on one that does not.
+        """
+        forward = self._peers.forward
+        forwards, self._forward_before = forward - self._forward_before, forward
+        dropped = zlib.crc32(repr(sorted(left_out)).encode()) if left_out else 0
+        self.kind, self._backward = Kind(forward, forwards, dropped), backward
+        if not self._is_asked:
+            return
+        self._peers.tell(SAID, self._said)  # before any rank looks
+        kind = f"backward/{backward}"
+        said = self._peers.meet(kind, str(self.kind), "the comparison of their backwards", forget=self._met)
+        sentence = next(filter(None, map(self._unlike, map(Kind.read, said))), "")
+        if sentence:
+            raise DdptraceError(sentence)
+        self._met = [self._peers.own_key(kind)]
+        self.is_plain &= forwards == 1
+
+    @property
+    def _is_asked(self) -> bool:
+        return bool(self.kind.dropped) or (self.is_plain and self.kind.forwards != 1)
+
+    @property
+    def _said(self) -> str:
+        return f"{self._backward} {self.kind}"
+
+    def _unlike(self, other: Kind) -> str:
+        if other == self.kind:
+            return ""
+        if other.forward == self.kind.forward:
+            return DROPS_DIFFER
+        first, last = sorted((other.forward, self.kind.forward))
+        return not_in_one_step(first, last, self._peers.me, self.kind.forward)
+
+    def _difference(self, store: Store) -> str:
+        """A rank that waits looks whether another said something else of this backward, and says what its own is.
+
+        One key for all is enough: whoever read it and raises tells those that are in the same forward.
+        """
+        backward, _, said = text_at(store, SAID).partition(" ")
+        sentence = self._unlike(Kind.read(said)) if backward == str(self._backward) else ""
+        if sentence or self._is_asked:
+            store.set(SAID, self._said)
+        return sentence
