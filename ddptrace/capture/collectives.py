@@ -21,7 +21,8 @@ import torch.distributed as dist
 from torch._C._profiler import _RecordFunctionFast
 
 from ddptrace.capture.call_sites import CallSites, Source
-from ddptrace.capture.failures import failure_of, failure_words
+from ddptrace.capture.completions import Completions
+from ddptrace.capture.failures import failure_words
 from ddptrace.capture.functional_waits import ISSUER, FunctionalWaits
 from ddptrace.capture.groups import Groups
 from ddptrace.capture.surface import Surface, ThreadState
@@ -51,7 +52,7 @@ class Collectives:
         self, recorder: Recorder, surface: Surface, groups: Groups, thread: ThreadState, sites: CallSites
     ) -> None:
         self.seqs = itertools.count(1)
-        self.due: set[int] = set()  # seqs whose completion is still to be stamped
+        self.completions = Completions(recorder)
         self.reducer = 0  # number of the reducer whose gradient was accumulated last, 0 outside backward
         self._recorder = recorder
         self._surface = surface
@@ -69,6 +70,7 @@ class Collectives:
         if not self._surface.live:
             return None
         try:
+            self.completions.write()
             nbytes_in = nbytes_out = 0
             for i in op.inputs:
                 nbytes_in += _nbytes(args[i])
@@ -148,17 +150,6 @@ class Collectives:
 
         return wait
 
-    def done(self, seq: int) -> Callable[[Any], None]:
-        """A future's callback: the operation is over, here and now."""
-        self.due.add(seq)
-
-        def stamp(future: Any) -> None:
-            at, error = _now(), failure_of(future)
-            self._recorder.event(DONE, bool(error), self._recorder.intern(error) if error else 0, at, at, seq)
-            self.due.discard(seq)
-
-        return stamp
-
     def _caller(self) -> FrameType | None:
         """The frame that issues the collective; None where C++ does in backward: below the tap lies the engine's own
         entry, or no Python frame at all."""
@@ -177,7 +168,7 @@ class Collectives:
         # A CUDA future is complete once the kernel is queued: its stamp would say nothing.
         if wanted and name not in self._no_future and (tensor is None or tensor.device.type == "cpu"):
             try:
-                work.get_future().add_done_callback(self.done(seq))
+                work.get_future().add_done_callback(self.completions.of(seq, here=profiling))
             except RuntimeError:
                 self._no_future.add(name)  # send and receive have no future on Gloo
 

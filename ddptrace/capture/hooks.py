@@ -61,7 +61,7 @@ class HookRecords:
     def follow(self, call: HookCall, future: object) -> None:
         """Stamp when what the hook returned completes."""
         if isinstance(future, Future):
-            future.add_done_callback(self._collectives.done(call.seq))
+            future.add_done_callback(self._collectives.completions.of(call.seq, here=False))
 
 
 class HookWatch:

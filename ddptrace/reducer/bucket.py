@@ -42,16 +42,18 @@ class Bucket:
     """The gradients that one collective reduces. `pending`: how many of them this backward still has to bring."""
 
     __slots__ = (
-        "_places", "buffer", "index", "indices", "is_skipped", "kinds", "parameters", "pending", "sent", "views",
+        "_places", "buffer", "index", "indices", "is_skipped", "kinds", "name", "on_wire", "parameters", "pending",
+        "sent", "views",
     )  # fmt: skip
 
     def __init__(self, index: int, indices: Sequence[int], parameters: Sequence[Parameter]) -> None:
         """`indices`: the parameters' numbers in their reducer; all are of one dtype and on one device."""
-        self.index = index
+        self.index, self.name = index, f"bucket {index}"
         self.indices = tuple(indices)
         self.parameters = tuple(parameters)
         numel = sum(parameter.numel() for parameter in parameters)
         self.buffer = torch.zeros(numel, dtype=parameters[0].dtype, device=parameters[0].device)
+        self.on_wire = torch.view_as_real(self.buffer) if self.buffer.is_complex() else self.buffer
         self.view_anew()
         self.pending = len(self.parameters)
         self.is_skipped = False

@@ -35,6 +35,10 @@ from ddptrace.reducer.misuse import STORE_IS_GONE, STORE_IS_SILENT, did_not_come
 from ddptrace.reducer.notes import Look, Seen, Whereabouts, leave, seen, waits_key, whereabouts
 
 PARTING_S = 2.0
+SLICE = timedelta(seconds=SLICE_S)
+
+BROKEN = ("connection", "broken pipe", "pair closure")
+"""Of these a backend speaks where a peer is gone."""
 
 _newest: dict[str, int] = {}
 """By name of a group, the number of the last reducer over it."""
@@ -158,7 +162,7 @@ class Peers:
 
     def _is_over(self, work: dist.Work, what: str) -> bool:
         try:
-            work.wait(timedelta(seconds=SLICE_S))
+            work.wait(SLICE)
         except RuntimeError:  # the slice is over, or the work has failed
             if not work.is_completed():
                 return False
@@ -186,7 +190,10 @@ class Peers:
 
     def _failed(self, what: str, error: Exception) -> DdptraceError:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        note = self._seen().note or f"it failed: {reason} (a rank may have ended: see its output)."
+        failed = f"it failed: {reason} (a rank may have ended: see its output)."
+        if any(word in reason.lower() for word in BROKEN):
+            failed = f"the connection to another rank broke: it may have ended, see its output. The backend: {reason}"
+        note = self._seen().note or failed
         return DdptraceError(f"Rank {self.me} waited for {what}, and {note}")
 
     def _whereabouts(self, keys: Mapping[int, str]) -> Whereabouts:

@@ -116,7 +116,7 @@ class Reducer:
     def reset(self) -> None:
         """Start counting anew."""
         self._ready: dict[int, None] = {}  # in the order in which they came
-        self._next = 0
+        self._next = self._last = 0  # indices of buckets
         self._has_begun = False
         self._left_out: frozenset[int] = frozenset()
         for bucket in self.layout.buckets:
@@ -163,7 +163,9 @@ class Reducer:
         self._left_out = self._dropped - self._used
         self._alike.agree(self._backward, self._left_out)
         for bucket in self.layout.buckets:
-            bucket.is_skipped = self._left_out.issuperset(bucket.indices)
+            bucket.is_skipped = bool(self._left_out) and self._left_out.issuperset(bucket.indices)
+            if not bucket.is_skipped:
+                self._last = bucket.index
         for index in sorted(self._unused | self._dropped):  # of those dropped, some may have gradients of no_sync()
             self._mark_ready(index)
         self._send_ready()  # buckets of none but these
@@ -209,7 +211,7 @@ class Reducer:
     def start_grad_sync(self, bucket: Bucket) -> None:
         """Send one bucket; returns at once. One whose layers are dropped on every rank stays at home."""
         if not bucket.is_skipped:
-            self.sender.send(bucket, is_last=all(later.is_skipped for later in self.layout.buckets[bucket.index + 1 :]))
+            self.sender.send(bucket, is_last=bucket.index == self._last)
 
     # At the end of backward ------------------------------------------------------------------------------------------
 

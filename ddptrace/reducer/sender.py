@@ -65,11 +65,14 @@ class Sender:
     """
 
     __slots__ = (
-        "_groups", "_hook", "_on_its_way", "_peers", "_silence", "_state", "_takes_turns", "_voice", "agreement",
+        "_add_up", "_groups", "_hook", "_on_its_way", "_peers", "_silence", "_state", "_takes_turns", "_voice",
+        "agreement",
     )  # fmt: skip
 
     def __init__(self, groups: Sequence[dist.ProcessGroup], peers: Peers, voice: Voice) -> None:
         self._groups, self._peers, self._voice = tuple(groups), peers, voice
+        self._add_up = dist.AllreduceOptions()  # whose operation is the sum
+        self._add_up.asyncOp = True
         self.agreement, self._silence = HookAgreement(peers), SilentHooks(peers)
         self._hook: CommHook | None = None
         self._state: object = None
@@ -95,13 +98,16 @@ class Sender:
         self._takes_turns = any(module in TAKING_TURNS for module in made_in)
 
     def send(self, bucket: Bucket, *, is_last: bool) -> None:
+        """`is_last`: no bucket follows in this backward. Every call here comes once a bucket, while the processor is
+        wanted for backward: so the group is asked itself, where `dist.all_reduce` would first look at what it is given.
+        """
         tell = self._voice.tell
         self._settle()
         if tell:
             tell("bucket_launching", bucket.index, bucket.nbytes)
         if self._hook is None:
             group = self._groups[bucket.index % len(self._groups)]
-            bucket.sent = dist.all_reduce(bucket.buffer, group=group, async_op=True)
+            bucket.sent = group.allreduce([bucket.on_wire], self._add_up)
         else:
             bucket.sent = self._ask_hook(self._hook, bucket, is_last)
         if tell:
@@ -120,7 +126,7 @@ class Sender:
             bucket.take(_tensor(self._result(bucket), bucket))
             self._silence.on_their_way.pop(bucket.index, None)
         else:
-            self._peers.wait(bucket.sent, f"bucket {bucket.index}")  # type: ignore[arg-type] # a Work: what `send` left there
+            self._peers.wait(bucket.sent, bucket.name)  # type: ignore[arg-type] # a Work: what `send` left there
         bucket.sent = None
         if tell:
             tell("bucket_done", bucket.index)

@@ -54,7 +54,10 @@ SAYINGS: dict[str, tuple[str, str]] = {
     "two_wrappers_of_one_module": ("among them 'first.weight', 'first.bias'", "Wrap both modules together"),
     "recomputed_behind_the_back_of_the_search": ("take use_reentrant=False", "use_reentrant=False"),
     "copied_with_a_group_of_its_own": ("cannot be copied or pickled", "copy or save its `.module`"),
-    "a_rank_ends": ("a rank may have ended", ""),
+    "a_rank_ends": (
+        "the connection to another rank broke: it may have ended, see its output. The backend: [",
+        "",
+    ),
 }
 AT_FOUR = ["another_shape", "forward_without_backward", "forward_raises_and_the_rank_stops", "never_made"]
 

@@ -27,6 +27,13 @@ from ddptrace.load import read_run
 from ddptrace.load.tables import RankRun
 
 
+@pytest.fixture(autouse=True)
+def nothing_is_compiled() -> None:
+    """As far as torch counts: tests that ran before in this process may have compiled something."""
+    if "torch._dynamo.utils" in sys.modules:
+        sys.modules["torch._dynamo.utils"].counters.clear()
+
+
 class Sends(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -233,6 +240,25 @@ def test_modules_made_without_end_do_not_have_the_models_named_again(monkeypatch
         roots[1:] = [nn.Sequential(nn.Tanh())]  # a model of its own
         assert names.name(roots[1][0]) == "0"  # type: ignore[index]
     assert found.count(model) == 1
+
+
+def test_modules_made_anew_for_each_call_are_not_looked_for_in_all_models_each_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, looked, contains = Teacher(), [0], module_names.contains
+
+    def counted(root: nn.Module, module: nn.Module) -> bool:
+        looked[0] += 1
+        return contains(root, module)
+
+    monkeypatch.setattr(module_names, "contains", counted)
+    names = ModuleNames([model])
+    names.name(model)
+    assert {names.name(nn.Tanh()) for _ in range(500)} == {"Tanh"}
+    assert looked[0] == module_names.MOST_STRAYS
+    # AND a module of another class that is put in is found
+    model.body[7] = nn.GELU()
+    assert names.name(model.body[7]) == "body.7"
 
 
 def test_a_module_put_into_a_model_that_has_run_is_named_as_one_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,13 @@ from ddptrace.schema import UNKNOWN_ORIGIN, CallFlag, Origin, Phase
 ROOTS = {"torch": Path(torch.__file__).parent, "ddptrace": Path(ddptrace.__file__).parent}
 
 
+@pytest.fixture(autouse=True)
+def nothing_is_compiled() -> None:
+    """As far as torch counts: tests that ran before in this process may have compiled something."""
+    if "torch._dynamo.utils" in sys.modules:
+        sys.modules["torch._dynamo.utils"].counters.clear()
+
+
 class Layered(nn.Module):
     def __init__(self) -> None:
         super().__init__()

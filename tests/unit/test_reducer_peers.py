@@ -96,6 +96,29 @@ def test_a_rank_that_ends_its_wait_while_another_looks_does_not_block_the_others
     assert time.monotonic() - begin < 5, "the client answered only after its own timeout of 20 s"
 
 
+CUT = "[/somewhere/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:1234. Check the logs."
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (CUT, f"the connection to another rank broke: it may have ended, see its output. The backend: {CUT}"),
+        ("[/gloo/pair.cc:1] Read error: Connection reset by peer", "the connection to another rank broke"),
+        ("writev: Broken pipe", "the connection to another rank broke"),
+        ("[/gloo/pair.cc:2] op.preamble.length <= op.nbytes. 40 vs 20", "it failed: [/gloo/pair.cc:2] op.preamble"),
+    ],
+)
+def test_where_a_connection_broke_that_is_said_before_the_backends_own_line(
+    clients: Clients, monkeypatch: pytest.MonkeyPatch, error: str, said: str
+) -> None:
+    failed: torch.futures.Future[object] = torch.futures.Future()
+    failed.set_exception(RuntimeError(f"{error}\nException raised from somewhere in C++"))
+    with pytest.raises(DdptraceError) as told:
+        made(monkeypatch, clients.client(), 0, 2, timeout_s=5).result(failed, "bucket 3")
+    assert str(told.value).startswith(f"Rank 0 waited for bucket 3, and {said}")
+    assert "C++" not in str(told.value)
+
+
 def test_a_meeting_of_many_ranks_asks_a_slow_store_a_few_times(
     clients: Clients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
