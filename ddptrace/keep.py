@@ -23,7 +23,8 @@ class Keep:
     and a finding what went.
 
     `nbytes`: a rank's folder is no larger, profiler files included, which take up to half of it; only the newest of
-    them stays whatever its size, and one that is just being saved is not counted. `steps`: no more than the last so
+    them stays whatever its size, and one that is just being saved is not counted. Names and descriptions take up to a
+    seventh; what does not fit is told. `steps`: no more than the last so
     many steps, rounded up to whole record files; None: as many as `nbytes` holds. `every`: one step in so many is
     recorded, beside the first three, and of the others only when they began and ended.
 

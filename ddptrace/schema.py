@@ -26,7 +26,7 @@ import numpy as np
 
 from ddptrace.errors import RunDirectoryError
 
-SCHEMA_VERSION: Final = "1.3"
+SCHEMA_VERSION: Final = "1.4"
 
 MANIFEST: Final = "manifest.json"
 META: Final = "meta.json"
@@ -92,8 +92,11 @@ class Kind(enum.IntEnum):
     #           name: with what
     WAIT = 5  # the host blocked on a Work, begin to end; a: seq, 0 unknown
     PHASE = 6  # flags: Phase; begin, end; a: ordinal of the backward in the rank, for Phase.BACKWARD
+    #            Since 1.4, b: processor time of its thread in it, ns; 0 where not measured
     STEP = 7  # flags: StepEnd; a: ordinal; begin, end. A later record of the same ordinal and StepEnd replaces this
     #           Since 1.2, b: 1 where the rest of it was not recorded, as `ddptrace.Keep` had it
+    #           Since 1.4, of StepEnd.OPTIMIZER, name: the optimizer that updated last; e: a bit for each that did, in
+    #           the order of their first updates, and the highest for all from the 32nd on
     READY = 8  # gradients accumulated, in this order, base + delta each
     HOOK = 9  # a user's communication hook ran on the host. name: hook; begin, end; a: seq; b: nbytes; c: backward;
     #           d: bucket index (a number); f: reducer + 1; g: dtype
@@ -107,6 +110,7 @@ class Kind(enum.IntEnum):
     TRAILER = (
         17  # the segment's last record. a: records dropped so far; b: records in it; c: their CRC-32; flags: 1 final
     )
+    #    Since 1.4, of those dropped so far, d: for want of room; e: because they came faster than files were made
     # Since 1.1. A message number counts a rank's received RPC messages; RPC bytes are -1 where nothing tells them.
     RPC = 18  # a remote call. name: function; begin; end: the host may go on; a: call id; b: bytes out; c: bytes of
     #           arguments that want a gradient; d: callee's worker name; f: RpcOp; flags: RpcFlag
@@ -127,9 +131,21 @@ class Kind(enum.IntEnum):
     LET_GO = 26  # here stood `a` records, written from begin to end, that were let go to stay within `ddptrace.Keep`.
     #              With d, of them the calls of this group: a, of these the ones that are no send or receive: b. A file
     #              whose first record is one with flags 1, which adds up all others, stands for itself and all before it
+    #              Since 1.4, that first one's b: so many REDUCER, LAYOUT and NOTE records went as well
     # Since 1.3.
     FILE_LET_GO = 27  # a profiler window's file was let go as well. name: as its WINDOW has it; begin: when; a: so many
     #                   were by then
+    # Since 1.4. What the host did to a rank, for the causes of lateness.
+    HOST = 28  # the training thread between two ends of steps, begin to end. a: ns in which it could have run and no
+    #            processor was free; b: its processor time, ns; c: how often it was made to give its processor up
+    GC = 29  # Python's garbage collector held the training thread, begin to end. a: generation; b: objects collected
+    CGROUP = 30  # begin: when. a: ns for which a processor quota held this process's group so far; b: periods in which
+    #              it did; c: the quota, ns of processor time per second
+    LINK = 31  # what went over this process's TCP connections between two addresses so far. begin: when; name:
+    #            "own>peer"; a: bytes sent and acknowledged; b: ns in which data was under way; c: least round trip, ns;
+    #            d: segments sent anew (a number)
+    PULSE = 32  # the training thread has written nothing for a while. begin: when; name: the program's line it is at;
+    #             d: the innermost line; flags: the Phase it is in, 0 none; a: seq of its last call; b: its CPU ns
 
 
 class CallFlag(enum.IntFlag):

@@ -3,47 +3,74 @@
 from __future__ import annotations
 
 import json
-import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
 
+from ddptrace.capture.surface import Patches
 from ddptrace.record import Recorder
 from ddptrace.schema import Kind
 
 
 class Groups:
-    """Interns a group's name and records its ranks and backend the first time."""
+    """Interns a group's name and records its ranks and backend the first time.
+
+    Once a program has destroyed the default group, torch gives the names of all anew, perhaps to other ranks. Each time
+    they are told apart: "0", then "0 #2".
+    """
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._ids: dict[str, int] = {}
+        self._times = 1
+        self._has_default = dist.is_initialized()
+
+    def install(self, patches: Patches) -> None:
+        if hasattr(c10d, "_update_default_pg"):
+            patches.replace(c10d, "_update_default_pg", self._update)
 
     def name_id(self, group: Any) -> int:
         name = group.group_name
         known = self._ids.get(name)
         return known if known is not None else self._meet(name, group)
 
+    def name(self, name: str) -> str:
+        """What a group that torch calls so is called in the records."""
+        return name if self._times == 1 else f"{name} #{self._times}"
+
     def _meet(self, name: str, group: Any) -> int:
-        number = self._ids[name] = self._recorder.intern(name)
-        text = self._recorder.tell(json.dumps(describe(name, group)))
-        self._recorder.event(Kind.GROUP, 0, text, time.perf_counter_ns(), 0)
+        told = self.name(name)
+        number = self._ids[name] = self._recorder.intern(told)
+        self._recorder.describe(Kind.GROUP, json.dumps(describe(told, group)))
         self._recorder.nudge()  # there may be a store now through which the ranks can agree
         return number
 
+    def _update(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def _update_default_pg(group: Any) -> Any:
+            if self._has_default:
+                self._times += 1
+                self._ids = {}
+            self._has_default = group is not None
+            return original(group)
+
+        return _update_default_pg
+
 
 def describe(name: str, group: Any) -> dict[str, Any]:
-    """Name, global ranks, backend and its worker threads (None: no queue of its own that we know of)."""
+    """Name, global ranks (none where torch.distributed does not list the group: nobody knows them), how many they are,
+    backend and its worker threads (None: no queue of its own that we know of)."""
     try:
         ranks = dist.get_process_group_ranks(group)
-    except (ValueError, KeyError, RuntimeError):  # a group that torch.distributed does not list
-        ranks = list(range(group.size()))
+    except (ValueError, KeyError, RuntimeError):
+        ranks = []
     try:
         backend: str = dist.get_backend(group)
     except (ValueError, RuntimeError):
         backend = str(group.name())
-    return {"name": name, "ranks": ranks, "backend": str(backend), "threads": _threads(group)}
+    return {"name": name, "ranks": ranks, "size": group.size(), "backend": str(backend), "threads": _threads(group)}
 
 
 def _threads(group: Any) -> int | None:

@@ -11,6 +11,9 @@ from torch import nn
 from ddptrace.capture.by_identity import IdentityMap, IdentitySet
 from ddptrace.capture.module_tree import contains, named_modules
 
+MOST_STRAYS: Final = 20
+"""After so many modules of one class that no model contains, such are taken to be made anew for each call."""
+
 WRAPPED: Final = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 """Attributes under which wrappers of torch keep the module that they wrap."""
 
@@ -20,7 +23,8 @@ class ModuleNames:
     (DDP, torch.compile, checkpointing) puts in. The outermost one goes by its class, as does one that none contains.
 
     Naming a whole model takes long, and a program may make modules without end: each is named once, and again only
-    where it has got a module that it did not have.
+    where it has got a module that it did not have. Nor is a module looked for in all models whose class goes on giving
+    such as none of them contains.
     """
 
     def __init__(self, roots: Iterable[nn.Module]) -> None:
@@ -28,6 +32,7 @@ class ModuleNames:
         self._roots = roots
         self._known: IdentityMap[nn.Module, str] = IdentityMap()
         self._walked: IdentitySet[nn.Module] = IdentitySet()  # roots
+        self._strays: IdentityMap[type, int] = IdentityMap()  # by class, modules that no model contains
 
     def name(self, module: nn.Module) -> str:
         return self._known.get(module) or self._meet(module)
@@ -35,10 +40,12 @@ class ModuleNames:
     def _meet(self, module: nn.Module) -> str:
         old = [root for root in self._roots if root in self._walked]
         self._name_all([root for root in self._roots if root not in self._walked])
-        if module not in self._known:
+        strays = self._strays.get(type(module)) or 0
+        if module not in self._known and strays < MOST_STRAYS:
             self._name_all([root for root in old if contains(root, module)])
         if module not in self._known:
             self._known[module] = _class_name(module)
+            self._strays[type(module)] = strays + 1
         return self._known.get(module) or ""
 
     def _name_all(self, roots: list[nn.Module]) -> None:

@@ -96,7 +96,7 @@ class Program:
             try:
                 return original(updating, *args, **kwargs)
             finally:
-                self._surface.call(self._update_ends, updating)
+                self._surface.call(self._update_ends, updating, _updated(updating, args, kwargs))
 
         return step
 
@@ -158,12 +158,19 @@ class Program:
             updates.begin = _now()
         updates.running.append(optimizer)
 
-    def _update_ends(self, optimizer: object) -> None:
+    def _update_ends(self, updating: object, updated: object = None) -> None:
+        """`updated`: the optimizer, where that is another."""
         updates = self._updates
-        while updates.running and updates.running.pop() is not optimizer:
+        while updates.running and updates.running.pop() is not updating:
             pass
         if not updates.running:
-            self._steps.update_ends(updates.begin, optimizer)
+            self._steps.update_ends(updates.begin, updating if updated is None else updated)
+
+
+def _updated(updating: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
+    """The optimizer that a scaler's `step` is given, also where it skips it; else what itself updates."""
+    given = args[0] if args else kwargs.get("optimizer")
+    return given if isinstance(given, torch.optim.Optimizer) else updating
 
 
 OPTIMIZER_STEP = "Optimizer.profile_hook_step.<locals>.wrapper"  # torch's own frame around every optimizer's step

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 import json
-import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from torch import Tensor
 
+from ddptrace.capture.groups import Groups
 from ddptrace.record import Recorder
 from ddptrace.schema import DELTA_MAX_NS, READY_PER_RECORD, Kind
 
@@ -19,13 +19,15 @@ Ready = tuple[int, int]  # index of a parameter, and when its gradient was there
 class ReducerRecords:
     """Numbers the reducers of a process from 1: where a record has room for one, 0 says none."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder, groups: Groups) -> None:
         self.numbers = itertools.count(1)
         self._recorder = recorder
+        self._groups = groups
 
     def reducer(self, number: int, content: dict[str, Any]) -> None:
         """`content`: kind, module, group, bucket_cap_nbytes and parameters, as `described` gives these."""
-        self._write(Kind.REDUCER, {"reducer": number - 1} | content)
+        group = self._groups.name(content["group"])
+        self._write(Kind.REDUCER, {"reducer": number - 1} | content | {"group": group})
 
     def layout(self, number: int, layout: int, buckets: Sequence[Sequence[int]], *, from_backward: int) -> None:
         """`buckets`: parameter indices; `from_backward`: ordinal of the first backward that uses them."""
@@ -47,7 +49,7 @@ class ReducerRecords:
         self._recorder.ready(reducer, backward, base, [at - base for _, at in run], [index for index, _ in run])
 
     def _write(self, kind: Kind, content: dict[str, Any]) -> None:
-        self._recorder.event(kind, 0, self._recorder.tell(json.dumps(content)), time.perf_counter_ns(), 0)
+        self._recorder.describe(kind, json.dumps(content))
 
 
 def described(named: Iterable[tuple[str, Tensor]]) -> list[dict[str, Any]]:

@@ -1,12 +1,13 @@
 """Where the host is blocked on other workers: on futures of remote calls, be it inside `rpc_sync`, and in a distributed
 backward, which waits in C++.
 
-backward   [ local ┄ gradients leave ┄┄┄┄┄┄┄ gradients come ┄ local ┄ gradients leave ┄ local ┄ all done here ┄┄┄┄┄┄ ]
-blocked                    [────────────────)                                                       [───────────────)
+backward   [ local ┄ gradients leave ┄ local ┄┄┄┄┄ gradients come ┄ local ┄ gradients leave ┄ local ┄ all done here ┄┄ ]
+blocked                                      [─────)                                                          [───────)
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -40,6 +41,7 @@ class RpcWaits:
         patches.replace(dist.Work, "get_future", self._get_future)
         patches.replace(torch._C.Future, "then", self._then)
         patches.replace(torch._C.Future, "wait", self._wait)
+        patches.replace(torch._C, "_collect_all", self._collect_all)
         patches.replace(dist.autograd, "backward", self._backward)
 
     def _get_future(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -59,6 +61,17 @@ class RpcWaits:
             return chained
 
         return then
+
+    def _collect_all(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """What `torch.futures.wait_all` and `collect_all` wait for."""
+
+        def collect_all(futures: Any, /) -> Any:
+            together = original(futures)
+            if self.has_calls and all(future in self._collectives for future in futures):
+                self._surface.call(self._collectives.add, together)
+            return together
+
+        return collect_all
 
     def _wait(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def wait(future: Any, /) -> Any:
@@ -96,7 +109,8 @@ class BackwardWatch:
     """One distributed backward, seen by the nodes at which its gradients leave for other workers and come from them.
 
     From the last that left to the next that comes, and from that to one which comes without another having left, the
-    engine is taken to have nothing to do: what it still computes there, in a branch beside the remote one, is not seen.
+    engine first does what is still to be done here, in a branch beside the remote one, and then has nothing to do. The
+    CPU time of its threads tells how long the first lasted: of a thread that had to wait for a core, too little.
     Raises what torch does where there is no such context.
     """
 
@@ -105,6 +119,8 @@ class BackwardWatch:
         self._over_at: int | None = None
         self._watches_end = False
         self._spans: list[tuple[int, int]] = []
+        self._cpu_ns: dict[int, int] = {}  # by its clock, of each thread that worked on this, at the last look
+        self._worked_ns()
         nodes = _retrieve_context(context)
         leaves, comes = surface.guarded(self._leaves), surface.guarded(self._comes)
         self._ends = surface.guarded(self._here_over)
@@ -119,14 +135,28 @@ class BackwardWatch:
 
     def _leaves(self, _: object) -> None:
         self._idle_since = _now()
+        self._worked_ns()
         self._watch_end()
 
     def _comes(self, _: object) -> None:
-        at = _now()
+        at, worked_ns = _now(), self._worked_ns()
         if self._idle_since is not None:
-            self._spans.append((self._idle_since, at))
+            begin = self._idle_since + worked_ns
+            if begin < at:
+                self._spans.append((begin, at))
             self._idle_since = at
         self._watch_end()
+
+    def _worked_ns(self) -> int:
+        """CPU time that one of the threads has taken since the last look, the most of any. From now on the calling one
+        is among them."""
+        most = 0
+        for clock, before in list(self._cpu_ns.items()):  # others may come meanwhile
+            self._cpu_ns[clock] = now = _thread_time_ns(clock, before)
+            most = max(most, now - before)
+        own = time.pthread_getcpuclockid(threading.get_ident())
+        self._cpu_ns.setdefault(own, time.clock_gettime_ns(own))
+        return most
 
     def _watch_end(self) -> None:
         """Only inside a backward can its engine be asked to tell its end."""
@@ -136,3 +166,11 @@ class BackwardWatch:
 
     def _here_over(self) -> None:
         self._over_at = _now()
+
+
+def _thread_time_ns(clock: int, last: int) -> int:
+    """`last` where the thread has ended."""
+    try:
+        return time.clock_gettime_ns(clock)
+    except OSError:
+        return last

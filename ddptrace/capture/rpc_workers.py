@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 
 from torch._C._distributed_rpc import _get_current_rpc_agent
@@ -43,7 +42,6 @@ class Workers:
         text = f"{own.id} {own.name}"
         if text not in self._met:
             self._met.add(text)
-            told = self._recorder.tell(json.dumps({"name": own.name, "id": own.id}))
-            self._recorder.event(Kind.RPC_WORKER, 0, told, time.perf_counter_ns(), 0)
+            self._recorder.describe(Kind.RPC_WORKER, json.dumps({"name": own.name, "id": own.id}))
             self._recorder.nudge()  # the rank can be learned: before a short job shuts down
         return own

@@ -18,6 +18,7 @@ from ddptrace.capture.by_identity import IdentitySet
 from ddptrace.capture.call_sites import CallSites
 from ddptrace.capture.claim import Claim
 from ddptrace.capture.collectives import Collectives
+from ddptrace.capture.completions import Completions
 from ddptrace.capture.ddp import DdpWatch
 from ddptrace.capture.failures import error_words
 from ddptrace.capture.fallback import BLIND_SPOT, watch_process_group
@@ -66,6 +67,7 @@ class Session:
         self.surfaces: dict[str, Surface] = {}
         self._undo: tuple[tuple[str, Callable[[], None]], ...] = ()  # by surface, of the parts that stand
         self._close: Callable[[], None] = lambda: None
+        self._completions: Completions | None = None
         facts = {"profile": profile is not None, "blind_spots": list(BLIND_SPOTS), "keep": keep.to_dict()}
         self.claim = Claim(Path(path), overwrite=overwrite, facts=facts)
 
@@ -76,7 +78,7 @@ class Session:
 
     def start(self) -> None:
         """Install every surface. Raises nothing once the recorder stands; OSError where it cannot."""
-        self.recorder = recorder = Recorder(lambda: self.folder, chores=self._settle, keep=self._keep)
+        self.recorder = recorder = Recorder(lambda: self.folder, chores=self._do_chores, keep=self._keep)
         self._close = recorder.close
         self._settle()
         self.surfaces = {name: Surface(name, recorder.note) for name in SURFACES}
@@ -85,9 +87,12 @@ class Session:
         self.steps = StepFinder(recorder, self.begin, sampling)
         roots: IdentitySet[torch.nn.Module] = IdentitySet()
         sites = CallSites(self.surfaces["origins"], ModuleNames(roots), recorder.intern, thread)
-        self.collectives = Collectives(recorder, self.surfaces["collectives"], Groups(recorder), thread, sites)
-        self._due = [self.collectives.due]
-        reducers, hooks = ReducerRecords(recorder), HookRecords(recorder, self.collectives, self.steps, thread)
+        self._groups = Groups(recorder)
+        self.collectives = Collectives(recorder, self.surfaces["collectives"], self._groups, thread, sites)
+        self._completions = self.collectives.completions
+        self._due = [self._completions.due]
+        reducers = ReducerRecords(recorder, self._groups)
+        hooks = HookRecords(recorder, self.collectives, self.steps, thread)
         self.ddp = DdpWatch(reducers, self.collectives, roots, sampling)
         self.own = OwnReducerWatch(
             Parts(self.surfaces["reducer"], reducers, hooks, self.collectives, self.steps, thread)
@@ -112,7 +117,9 @@ class Session:
             stock.guarded(self.ddp.backward_begins),
             own.guarded(self.own.backward_begins),
         ]
-        self.program.on_backward_end += [stock.guarded(self.ddp.backward_ends), own.guarded(self.own.backward_ends)]
+        completed = self.surfaces["collectives"].guarded(lambda _: self.collectives.completions.write())
+        ends = [stock.guarded(self.ddp.backward_ends), own.guarded(self.own.backward_ends)]
+        self.program.on_backward_end += [completed, *ends]
         self.steps.on_step = self.surfaces["profiler"].guarded(self.windows.step)
 
     def _install(self) -> None:
@@ -128,6 +135,7 @@ class Session:
 
     def _install_tap(self) -> None:
         self._patches.replace(dist.Work, "wait", self.collectives.wait)
+        self._groups.install(self._patches)
         watching = "dispatcher tap"
         try:
             tap.install()
@@ -165,7 +173,9 @@ class Session:
         at the interpreter's lock."""
         until = time.monotonic() + CALLBACKS_S
         while any(self._due) and time.monotonic() < until:
+            self._write_completions()
             time.sleep(0.001)
+        self._write_completions()
 
     def abort(self) -> None:
         """Undo what a failed start has done, the claim with it: nothing of the training was recorded."""
@@ -181,6 +191,15 @@ class Session:
         kept = self._patches.undo()
         self._switch_off()  # what stays in place only passes on from now on
         return kept
+
+    def _do_chores(self) -> None:
+        """On the keeper's thread."""
+        self._write_completions()
+        self._settle()
+
+    def _write_completions(self) -> None:
+        if self._completions is not None:
+            self._completions.write()
 
     def _settle(self, *, final: bool = False) -> None:
         """Learn the rank and the run's id, where they were not known at the start."""
@@ -210,8 +229,11 @@ class Session:
         """Leave a word of the exception that ends the training."""
         if isinstance(error, SystemExit) and error.code in (None, 0):
             return
-        of = "" if self.claim.rank is None else f" of rank {self.claim.rank}"
-        self.recorder.note("ended-by-exception", f"an exception ended the trace{of}: {error_words(error)}")
+        self.recorder.note("ended-by-exception", f"an exception ended the trace{self.of_rank()}: {error_words(error)}")
+
+    def of_rank(self) -> str:
+        """Words that follow what is said of this process; none where its rank is not known."""
+        return "" if self.claim.rank is None else f" of rank {self.claim.rank}"
 
     def forget(self) -> None:
         """In a forked child: see nothing, write nothing."""

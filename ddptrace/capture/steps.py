@@ -20,6 +20,7 @@ from torch._C import _current_graph_task_id
 
 from ddptrace.capture.first_training import BACKWARD, DATA, OUTSIDE, FirstTraining, Here
 from ddptrace.capture.sampling import Sampling
+from ddptrace.capture.updated import Updated
 from ddptrace.record import Recorder
 from ddptrace.schema import Kind, Phase, StepEnd
 
@@ -47,6 +48,7 @@ class StepFinder:
         self._pending: StepEnd | None = None  # an update, or failing that a backward, since the last forward
         self._pending_end = begin
         self._updates = 0  # of the pending step
+        self._updated = Updated()  # in it
         self._expected = 0  # of the step before it
         self._told = False  # on_step was called for the pending step
         self._optimizes = False
@@ -111,14 +113,15 @@ class StepFinder:
             self._mark(StepEnd.BACKWARD, end)
 
     def update_ends(self, begin: int, updated: object) -> None:
-        """`updated`: the outermost optimizer or scaler."""
+        """`updated`: the outermost optimizer, or the one that a scaler was to step."""
         end = _now()
         if not self._training.owns(updated):
             return
         self._phase(Phase.OPTIMIZER, begin, end)
         self._optimizes = True
         self._updates += 1
-        self._mark(StepEnd.OPTIMIZER, end)
+        self._updated.by(updated)
+        self._mark(StepEnd.OPTIMIZER, end, self._recorder.intern(self._updated.text), self._updated.bits)
         if self._updates == self._expected and not self._busy:
             self._tell()
         self._sample(end)
@@ -135,11 +138,11 @@ class StepFinder:
     def _enter(self) -> None:
         self._home, self._busy = threading.get_ident(), True
 
-    def _mark(self, ended_by: StepEnd, end: int) -> None:
+    def _mark(self, ended_by: StepEnd, end: int, by: int = 0, bits: int = 0) -> None:
         self._pending, self._pending_end = ended_by, end
         begin = self._begin[ended_by]
         partial = not self.sampling.covers(begin)
-        self._recorder.event(Kind.STEP, ended_by, 0, begin, end, self._ordinals[ended_by], partial)
+        self._recorder.event(Kind.STEP, ended_by, by, begin, end, self._ordinals[ended_by], partial, e=bits)
 
     def _phase(self, phase: Phase, begin: int, end: int, backward: int = 0) -> None:
         if self.sampling.live:
@@ -172,6 +175,7 @@ class StepFinder:
             self._tell()
         self._told = False
         self._expected, self._updates = self._updates, 0
+        self._updated.clear()
         self._sample(at)
 
     def _tell(self) -> None:

@@ -5,6 +5,7 @@ Every window is seen at the same place, torch's own `start_trace`, `stop_trace` 
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import shutil
 import time
@@ -28,6 +29,12 @@ NOTICEABLE_NS = 500_000
 
 PACKED = 4
 """A plain Kineto file is packed into less than one part in so many."""
+
+EVENT_NBYTES = 600
+"""A plain Kineto file takes no more for each event, which are not recorded with shapes or stacks: about half of it."""
+
+PLENTY_NBYTES = 4 << 30
+"""Where there is so much room the events are not counted: that takes nearly as long as writing them."""
 
 NOT_KEPT = "no room for a profiler file: what is left of the disk is for the program"
 
@@ -84,8 +91,10 @@ class Windows:
             self._held("stopping the profiler", own.stop)
 
     def _save(self, profiler: profile) -> None:
+        if not self._surface.on:  # it has failed before: this is its end
+            return
         plain = self._folder() / "kineto.json"  # torch would pack it at the slowest level, while training stands
-        if not self._recorder.has_room(1):  # how large it will be nobody knows
+        if not self._recorder.has_room(PLENTY_NBYTES) and not self._recorder.has_room(_plain_nbytes(profiler)):
             self._recorder.note("window-not-kept", NOT_KEPT)
             return
         try:
@@ -94,13 +103,27 @@ class Windows:
             plain.unlink(missing_ok=True)
 
     def _held(self, why: str, action: Callable[[], None]) -> None:
-        begin = _now()
+        begin, own = _now(), self._own
         try:
             action()
         except Exception as error:  # a profiler that fails must not end the training
             self._own = None
             self._surface.failed(error)
+            self._end(own if autograd_profiler._is_profiler_enabled else None)
+        self._end_if_off()
         self._tell_pause(why, begin)
+
+    def _end_if_off(self) -> None:
+        """Where a file could not be kept this surface is off: no step reaches the profiler any more, which would record
+        for the rest of the training."""
+        if not self._surface.on:
+            own, self._own = self._own, None
+            self._end(own)
+
+    def _end(self, own: profile | None) -> None:
+        with contextlib.suppress(Exception):  # that something fails has been told
+            if own is not None:
+                own.stop()
 
     def _tell_pause(self, why: str, begin: int) -> None:
         end = _now()
@@ -162,6 +185,8 @@ class Windows:
         def export_chrome_trace(profiler: Any, path: str, *args: Any, **kwargs: Any) -> Any:
             out = original(profiler, path, *args, **kwargs)
             self._surface.call(self._keep, profiler, Path(path))  # the program has its file; ours is a copy
+            if profiler is not self._own:  # which is in the middle of a step
+                self._end_if_off()
             return out
 
         return export_chrome_trace
@@ -179,6 +204,12 @@ class Windows:
         self._recorder.window(name, *self._span.get(id(profiler), (0, 0)), by_user=not own)
         if not own:  # of ours, `_held` tells
             self._tell_pause("copying the program's profile", begin)
+
+
+def _plain_nbytes(profiler: profile) -> int:
+    """How large its Kineto file will be at most; 1 where this torch does not tell."""
+    results: Any = getattr(profiler.profiler, "kineto_results", None)
+    return 1 if results is None else EVENT_NBYTES * len(results.events())
 
 
 def _is_packed(path: Path) -> bool:

@@ -17,6 +17,12 @@ def groups(described: Iterable[Content]) -> tuple[Group, ...]:
     return tuple(_each(described, _group))
 
 
+def sizes(described: Iterable[Content]) -> dict[str, int]:
+    """By name, how many ranks the groups have of which more is not known."""
+    contents = [content for content in described if not content.get("ranks")]
+    return dict(_each(contents, lambda content: (str(content["name"]), int(content["size"]))))
+
+
 def reducers(described: Iterable[Content], layouts: Iterable[Content]) -> tuple[Reducer, ...]:
     """Reducers with their layouts, those in the order in which they were used."""
     of: dict[int, list[Layout]] = defaultdict(list)

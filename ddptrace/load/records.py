@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ddptrace.load import described
 from ddptrace.load.clock import FAR_NS, Clock
 from ddptrace.load.completion import with_proven_ends
+from ddptrace.load.dropped import dropped_words
 from ddptrace.load.kept import IN_STEPS, UNPAIRED, Kept, Number, call_numbers, kept
 from ddptrace.load.origins import Sources
 from ddptrace.load.rows import BEGIN, END, FLAGS, NAME, THREAD, A, B, C, D, E, F, G, Row
@@ -75,7 +76,8 @@ class _Builder:
         self.rank = rank
         self.events = events
         self.threads = {int(row[THREAD]): int(row[A]) for row in self.rows(Kind.THREAD)}
-        self.groups = described.groups(self.json(Kind.GROUP))
+        groups = self.json(Kind.GROUP)
+        self.groups, self.sizes = described.groups(groups), described.sizes(groups)
         ranks = {group.name: group.ranks for group in self.groups}
         self.sources = Sources(self.rows(Kind.ORIGIN), self.text, ranks)
         self.kept: Kept = kept(self.rows_as_written(Kind.STEP), self.rows_as_written(Kind.LET_GO))
@@ -119,7 +121,7 @@ class _Builder:
             dropped=self.records.dropped,
             begin_at_ns=begin,
             end_at_ns=end,
-            steps=_step_marks(self.kept.steps),
+            steps=self._step_marks(self.kept.steps),
             phases=phases,
             calls=with_proven_ends(self._calls(done), phases),
             hooks=self._hooks(done),
@@ -129,9 +131,10 @@ class _Builder:
             windows=(),
             pauses=tuple(Pause(r[BEGIN], r[END], self.text(r[NAME])) for r in self.rows(Kind.PAUSE)),
             rpc=rank_rpc(self.rows, self.text, self.json(Kind.RPC_WORKER), self.threads),
-            partial_steps=_step_marks(self.kept.partial),
+            partial_steps=self._step_marks(self.kept.partial),
             let_go=self.kept.let_go,
             sampled=any(row[B] for row in self.kept.partial),
+            tie_ns=self.clock.tie_ns,
         )
         done_threads = {seq: self.threads.get(row[THREAD], 0) for seq, row in done.items()}
         files_let_go = max((row[A] for row in self.rows(Kind.FILE_LET_GO)), default=0)
@@ -144,6 +147,11 @@ class _Builder:
     def rows_as_written(self, *kinds: Kind) -> list[Row]:
         rows: list[Row] = self.events[np.isin(self.events["kind"], kinds)].tolist()
         return rows
+
+    def _step_marks(self, rows: Sequence[Row]) -> tuple[StepMark, ...]:
+        return tuple(
+            StepMark(row[A], StepEnd(row[FLAGS]), row[BEGIN], row[END], self.text(row[NAME]), row[E]) for row in rows
+        )
 
     def _phases(self) -> tuple[PhaseMark, ...]:
         known = set(Phase)
@@ -174,11 +182,11 @@ class _Builder:
         return call_numbers(calls, written, unpaired)
 
     def _call(self, row: Row, number: Number, done: Row | None, waits: tuple[tuple[int, int], ...]) -> Call:
-        op, dtype = self.text(row[NAME]), self.text(row[G])
+        op, dtype, group = self.text(row[NAME]), self.text(row[G]), self.text(row[D])
         return Call(
             seq=row[A],
             op=op,
-            group=self.text(row[D]),
+            group=group,
             ordinal=number[0],
             launch_at_ns=row[BEGIN],
             issued_at_ns=row[END],
@@ -195,6 +203,7 @@ class _Builder:
             waits=waits,
             exec=None,
             turn=number[1],
+            group_size=self.sizes.get(group),
             **self.sources.of(row, op, dtype)._asdict(),
         )
 
@@ -227,7 +236,7 @@ class _Builder:
 
     def _windows(self) -> tuple[WindowMark, ...]:
         shift = self.clock.shift_ns  # an unset stamp was recorded as 0
-        let_go = {row[NAME] for row in self.rows(Kind.FILE_LET_GO)}
+        newest_gone = max((row[NAME] for row in self.rows(Kind.FILE_LET_GO)), default=0)  # the oldest go first
         return tuple(
             WindowMark(
                 self.text(row[NAME]),
@@ -236,7 +245,7 @@ class _Builder:
                 bool(row[FLAGS]),
             )
             for row in self.rows(Kind.WINDOW)
-            if row[NAME] not in let_go
+            if row[NAME] > newest_gone
         )
 
     def _findings(self) -> tuple[Finding, ...]:
@@ -252,17 +261,16 @@ class _Builder:
         if self.records.torn:
             message = f"{self.records.torn} records were torn or overwritten and are left out"
             found.append(Finding("records-torn", "warning", where, message))
-        if self.records.dropped:
+        found += [Finding("records-dropped", "warning", where, message) for message in dropped_words(self.records)]
+        described = sum(row[B] for row in self.rows_as_written(Kind.LET_GO) if row[FLAGS])
+        if described:
             message = (
-                f"{self.records.dropped} records could not be written (no room on the disk, or values out of range)"
+                f"{described} descriptions of reducers, of their bucket layouts and notes went as well, the oldest"
+                " first, to stay within ddptrace.Keep: what they described goes unnamed; give it nbytes=... more"
             )
-            found.append(Finding("records-dropped", "warning", where, message))
+            found.append(Finding("descriptions-let-go", "warning", where, message))
         if self.clock.stepped_ns > CLOCK_STEP_NS:
             jumped_ms = self.clock.stepped_ns / 1e6
             message = f"the wall clock jumped by {jumped_ms:.1f} ms during the run; durations are not affected"
             found.append(Finding("clock-stepped", "info", where, message))
         return tuple(found)
-
-
-def _step_marks(rows: Sequence[Row]) -> tuple[StepMark, ...]:
-    return tuple(StepMark(row[A], StepEnd(row[FLAGS]), row[BEGIN], row[END]) for row in rows)

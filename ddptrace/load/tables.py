@@ -17,6 +17,11 @@ from ddptrace.schema import Evidence, Phase, RpcOp, StepEnd
 
 Intervals = NDArray[np.int64]
 
+BEAT_NS = 2 * 10**9
+"""A rank whose interpreter runs records its clock so often."""
+BEATS = 3
+"""So many in a row do not come late together."""
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -36,6 +41,8 @@ class StepMark:
     ended_by: StepEnd
     begin_at_ns: int
     end_at_ns: int
+    optimizer: str = ""  # that updated last, "Adam of 4 parameters at train.py:42 in train"; empty where not told
+    optimizers: int = 0  # a bit for each that updated; 0 where not told
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +54,7 @@ class PhaseMark:
     end_at_ns: int
     thread: int
     backward: int | None  # ordinal among the rank's backwards, where phase is BACKWARD
+    cpu_ns: int | None = None  # processor time of its thread
 
 
 class Identity(enum.StrEnum):
@@ -157,7 +165,7 @@ class Ready:
 @dataclass(frozen=True, slots=True)
 class Group:
     name: str
-    ranks: tuple[int, ...]
+    ranks: tuple[int, ...]  # () where they are not known
     backend: str
     threads: int | None  # worker threads of the backend; None where it has no such queue
 
@@ -190,6 +198,16 @@ class DeviceWork:
 
 
 @dataclass(frozen=True, slots=True)
+class OperatorWork:
+    """Innermost operators of the training threads in one window, in order of begin. Columns have shape (n,)."""
+
+    name: NDArray[np.int64]  # index into `names`
+    begin_at_ns: NDArray[np.int64]
+    end_at_ns: NDArray[np.int64]
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Window:
     """One profiler window, its Kineto file already joined to the calls."""
 
@@ -200,6 +218,7 @@ class Window:
     memory: Intervals  # union; device copies and fills
     on_device: bool  # compute is device time
     device: DeviceWork | None = None  # None where no device worked
+    operators: OperatorWork | None = None  # None where compute is the device's
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +290,71 @@ class RankRpc:
 
 
 @dataclass(frozen=True, slots=True)
+class HostMark:
+    """What the host did to the training thread between two ends of steps."""
+
+    begin_at_ns: int
+    end_at_ns: int
+    cpu_ns: int  # it ran
+    queued_ns: int  # it could have run, and no processor was free
+    switches: int  # times that it was made to give its processor up
+
+
+@dataclass(frozen=True, slots=True)
+class GcPause:
+    """Python's garbage collector held the training thread."""
+
+    begin_at_ns: int
+    end_at_ns: int
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Throttle:
+    """A processor quota of the rank's group of processes, looked at now and then."""
+
+    at_ns: int
+    throttled_ns: int  # so far
+    quota_cores: float
+
+
+@dataclass(frozen=True, slots=True)
+class LinkSample:
+    """TCP connections between two addresses, looked at now and then; counts are so far, since they were opened."""
+
+    at_ns: int
+    own: str
+    peer: str
+    sent_nbytes: int  # acknowledged
+    busy_ns: int  # data was under way
+    rtt_min_ns: int
+    resent: int  # segments
+
+
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    """Where the training thread is that has recorded nothing for a while."""
+
+    at_ns: int
+    phase: Phase | None
+    site: str  # the program's line
+    frame: str  # the innermost line, which may be a library's
+    seq: int  # of its last call
+    cpu_ns: int  # processor time of the thread so far
+
+
+@dataclass(frozen=True, slots=True)
+class HostLoad:
+    """What held a rank up beside its own work; in time order, and empty where nobody looked."""
+
+    marks: tuple[HostMark, ...] = ()
+    collections: tuple[GcPause, ...] = ()
+    throttles: tuple[Throttle, ...] = ()
+    links: tuple[LinkSample, ...] = ()
+    pulses: tuple[Pulse, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class RankRun:
     """Everything one rank recorded, in time order."""
 
@@ -296,6 +380,9 @@ class RankRun:
     partial_steps: tuple[StepMark, ...] = ()  # not recorded, or let go in part: only when they began and ended is known
     let_go: int = 0  # records that the writer let go, the oldest first
     sampled: bool = False  # some steps were not recorded, as `ddptrace.Keep` had it
+    load: HostLoad = HostLoad()
+    clock: str = ""  # ranks whose instants are of one clock have the same; "" where not told: those of one host have
+    tie_ns: int | None = None  # Unix time less that clock, as its instants have it; None where it was not read
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,6 +392,83 @@ class LoadedRank:
     run: RankRun
     findings: tuple[Finding, ...]
     said_world_size: int | None = None  # by its own files
+
+
+@dataclass(frozen=True, slots=True)
+class LastCall:
+    """One of the last collectives that a rank called, or messages that it sent or received."""
+
+    turn: int  # k-th of its group from 0, sends and receives left out; of a message: k-th to this peer, or from it
+    seq: int
+    op: str
+    nbytes: int  # of the larger side
+    dtype: str
+    peer: int | None  # as in `Call`
+    origin: str | None
+    site: str | None
+    module: str | None
+    bucket_of: str | None  # kind of the reducer whose bucket it carries
+    launch_at_ns: int
+    is_sync: bool
+    done: bool | None  # False: it failed, or the host is still in it; None where nothing tells
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """What a rank sent to another one in a group, or received from it."""
+
+    peer: int
+    is_send: bool
+    count: int
+    calls: tuple[LastCall, ...]  # the last ones, in order of launch
+
+
+@dataclass(frozen=True, slots=True)
+class GroupState:
+    """How far one rank is in a process group."""
+
+    name: str
+    ranks: tuple[int, ...]  # () where they are not known
+    turns: int  # collectives called so far
+    calls: tuple[LastCall, ...]  # the last ones, in order of launch
+    messages: tuple[Messages, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RankState:
+    """The last that is known of a rank, while it runs or afterwards."""
+
+    rank: int
+    host: str
+    pid: int
+    alive: bool | None  # its process; None where nothing tells
+    stopped: bool  # its process is held, by a signal or a debugger
+    closed: bool  # it said that it ended
+    counted: bool  # all its calls were recorded, so that they can be compared with other ranks'
+    step: int | None  # that it is in
+    step_ns: int | None  # median of its last steps
+    phase: Phase | None  # that it is in
+    did_last: str  # what it has ended last: "data", "forward", "backward", "optimizer", "wait", "end of a step" or ""
+    pending: LastCall | None  # the call that it is in, or that failed and so ended it
+    pending_group: str
+    pulse: Pulse | None  # where its training thread is, which has recorded nothing since
+    last_at_ns: int  # it recorded something of its training
+    beat_at_ns: int  # it recorded anything
+    failure: str | None  # the exception that ended it, else what its first failed collective failed with
+    failed_at_ns: int | None
+    groups: tuple[GroupState, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JobState:
+    """The last that is known of all ranks of a run. `now_at_ns`: when somebody looked, or where no process is in sight,
+    the last that any of them recorded."""
+
+    ranks: tuple[RankState, ...]
+    world_size: int | None
+    now_at_ns: int
+    silent_ns: int  # from the last that any of them recorded to when somebody looked
 
 
 @dataclass(frozen=True, slots=True)

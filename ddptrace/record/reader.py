@@ -24,7 +24,8 @@ LOOKS = 5
 class Records:
     """Records of one rank. `events` (EVENT_DTYPE) and `ready` (READY_DTYPE) are in the order they were written.
 
-    `strings` maps id to text. `closed`: the rank said that it ended. `dropped`: records that the writer had to drop.
+    `strings` maps id to text. `closed`: the rank said that it ended. `dropped`: records that the writer had to drop, of
+    these `dropped_without_room` for want of a file, `dropped_in_bursts` since they came faster than files were made.
     `torn`: slots cut off by a death mid-write or overwritten. `damaged`: files whose bytes changed after they were
     finished, or whose length is not a whole number of records. `missed`: what was let go had not all been read before.
     """
@@ -34,6 +35,8 @@ class Records:
     strings: dict[int, str] = field(default_factory=lambda: {0: ""})
     closed: bool = False
     dropped: int = 0
+    dropped_without_room: int = 0
+    dropped_in_bursts: int = 0
     torn: int = 0
     missed: bool = False
     damaged: tuple[str, ...] = ()
@@ -119,6 +122,8 @@ class RecordReader:
             records.damaged += (f"{path.name} was changed after it was written",)
         records.closed |= bool(trailer["flags"])
         records.dropped = max(records.dropped, int(trailer["a"]))
+        records.dropped_without_room = max(records.dropped_without_room, int(trailer["d"]))
+        records.dropped_in_bursts = max(records.dropped_in_bursts, int(trailer["e"]))
         return slots[:-1]
 
     def _add_strings(self, slots: NDArray[np.void], strings: dict[int, str]) -> None:

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ddptrace.keep import Keep
+from ddptrace.record.descriptions import Description, Descriptions
+from ddptrace.record.lost import Dropped
 from ddptrace.record.segment import Segment
 from ddptrace.record.store import Store
 from ddptrace.record.texts import Texts
@@ -47,19 +49,21 @@ class Recorder:
         self, folder: Callable[[], Path], chores: Callable[[], None] = lambda: None, keep: Keep | None = None
     ) -> None:
         self._folder = folder  # it may be renamed meanwhile
-        self.dropped = 0
+        self.dropped = Dropped()
         self._chores = chores
         self._thread = _Thread()
         self._threads: dict[int, int] = {}
-        self._texts = Texts(self._raw)
-        self._lock = threading.RLock()  # a signal's handler may come here while its thread holds it
         self._store = Store(folder, keep or Keep(), self.note, self._tell_gone)
+        self._texts = Texts(self._raw, self._store.lasting_records)
+        self._descriptions = Descriptions(self._texts, self._raw, self._is_stuck, self.note)
+        self._lock = threading.RLock()  # a signal's handler may come here while its thread holds it
         self._retired: list[Segment] = []
         self._segment: Segment | None = self._store.make(())
         self._spare: Segment | None = None
         self._wake = threading.Event()
         self._closing = False
         self._full: Segment | None = None  # in its place there was none to put
+        self._is_short = False  # where it has tried to
         self._full_noted = self._failure_noted = False
         self.clock()
         self._provide_spare()
@@ -82,11 +86,9 @@ class Recorder:
             try:
                 _pack_event(segment.view, offset, kind, flags, thread, name, begin, end, a, b, c, d, e, f, g, GUARD)
             except (struct.error, ValueError):  # a value out of its field's range, or the segment closed under us
-                self.dropped += 1
+                self.dropped.unwritable += 1
         elif self._roll(segment):
             self.event(kind, flags, name, begin, end, a, b, c, d, e, f, g)
-        else:
-            self.dropped += 1
 
     def intern(self, text: str) -> int:
         """The id of `text`, written out the first time."""
@@ -95,15 +97,17 @@ class Recorder:
 
     # Seldom ----------------------------------------------------------------------------------------------------------
 
-    def tell(self, text: str) -> int:
-        """Write out what one record alone will name, as a description is, and forget it: its id."""
-        return self._texts.tell(text)
+    def describe(self, kind: Kind, text: str, *, flags: int = 0, begin: int | None = None, end: int = 0) -> None:
+        """Leave a record of what the run is made of, whose text it alone names, as of now or of `begin`. One for which
+        there is no room is written once there is some."""
+        began = _now() if begin is None else begin
+        self._descriptions.add(Description(kind, flags, self._own_thread(), self._texts.number(), text, began, end, 0))
 
     def window(self, file: str, begin: int, end: int, *, by_user: bool) -> None:
         """A WINDOW record: `file` lies in the rank's folder, and counts as part of what is kept."""
-        number = self.tell(file)
+        number = self._texts.number()
         self._store.windows.add(number, file, begin, end)
-        self.event(Kind.WINDOW, by_user, number, begin, end)
+        self._descriptions.add(Description(Kind.WINDOW, by_user, self._own_thread(), number, file, begin, end, 0))
         self.nudge()
 
     def has_room(self, nbytes: int) -> bool:
@@ -119,7 +123,7 @@ class Recorder:
 
     def clock(self) -> None:
         """Tie the monotonic clock to Unix time: the tightest of a few brackets. Not where it would only be lost."""
-        if self._spare is None and self._full is not None and self._full is self._segment:
+        if self._is_stuck():
             return
         width, begin, unix = min(_bracket() for _ in range(5))
         self.event(Kind.CLOCK, 0, 0, begin + width // 2, begin + width // 2, unix, width)
@@ -129,6 +133,8 @@ class Recorder:
         self._closing = True
         self._wake.set()
         self._keeper.join(timeout=5)
+        if not self._keeper.is_alive():
+            self._tell_anew()
         self.clock()
         with self._lock:
             segment, self._segment = self._segment, None
@@ -166,18 +172,21 @@ class Recorder:
                 shape.pack_into(segment.view, offset, *fields)
                 return True
             except (struct.error, ValueError):
-                pass
+                self.dropped.unwritable += 1
         elif self._roll(segment):
             return self._raw(shape, *fields)
-        self.dropped += 1
         return False
 
     def _roll(self, full: Segment) -> bool:
-        """Put the spare segment in place of `full`. False where there is none: the record is lost."""
+        """Put the spare segment in place of `full`. False where there is none: the record is lost, and counted."""
         with self._lock:
             if self._segment is not full:
                 return self._segment is not None
             if self._spare is None:
+                if self._is_short:
+                    self.dropped.without_room += 1
+                else:
+                    self.dropped.in_bursts += 1
                 if self._full is not full:  # from now on the keeper tries in its own time
                     self._full = full
                     self._wake.set()
@@ -186,6 +195,13 @@ class Recorder:
             self._segment, self._spare = self._spare, None
         self._wake.set()
         return True
+
+    def _is_stuck(self) -> bool:
+        """Whether a record would be lost."""
+        return self._spare is None and self._full is not None and self._full is self._segment
+
+    def _own_thread(self) -> int:
+        return self._thread.number or self._number_thread()
 
     def _number_thread(self) -> int:
         """A thread that Python did not start comes here with every callback: its state does not outlive one."""
@@ -197,7 +213,9 @@ class Recorder:
             with self._lock:
                 known = self._threads.setdefault(native, len(self._threads) + 1)
             self._thread.number = known
-            self.event(Kind.THREAD, 0, self.intern(_thread_name()), _now(), 0, native)
+            self._descriptions.add(
+                Description(Kind.THREAD, 0, known, self._texts.number(), _thread_name(), _now(), 0, native)
+            )
         self._thread.number = known
         return known
 
@@ -207,7 +225,7 @@ class Recorder:
         while not self._closing:
             self._wake.wait(KEEPER_PERIOD_S)
             self._wake.clear()
-            for chore in (self._provide_spare, self._tidy, self.clock, self._chores):
+            for chore in (self._provide_spare, self._tell_anew, self._tidy, self.clock, self._chores):
                 if not self._closing:
                     self._guarded(chore)
 
@@ -231,16 +249,25 @@ class Recorder:
         if self._spare is not None:
             return
         with contextlib.suppress(OSError):
-            self._spare = self._store.make(self._texts.unpaired())
+            self._make_spare()
         self._seal_retired()
         if self._spare is None:  # where there is room enough for two, the full one goes at once
             self._try_again()
 
+    def _make_spare(self) -> None:
+        self._spare = self._store.make(self._texts.unpaired())
+        self._is_short = False
+
     def _try_again(self) -> None:
         try:
-            self._spare = self._store.make(self._texts.unpaired())
+            self._make_spare()
         except OSError as error:
+            self._is_short = True
             self._note_full(error)
+
+    def _tell_anew(self) -> None:
+        if self._segment is not None:
+            self._descriptions.write_anew(self._provide_spare)
 
     def _note_full(self, error: OSError) -> None:
         if not self._full_noted:
@@ -251,10 +278,10 @@ class Recorder:
         """Leave a sentence for the findings."""
         import json
 
-        self.event(Kind.NOTE, 0, self.tell(json.dumps({"code": code, "message": message})), _now(), 0)
+        self.describe(Kind.NOTE, json.dumps({"code": code, "message": message}))
 
     def _tell_gone(self, window: int, count: int) -> None:
-        self.event(Kind.FILE_LET_GO, 0, window, _now(), 0, count)
+        self._descriptions.add(Description(Kind.FILE_LET_GO, 0, self._own_thread(), window, None, _now(), 0, count))
 
     def _seal_retired(self) -> None:
         """Seal the segments before the current one, once no thread is still writing into them."""

@@ -9,9 +9,11 @@ import zlib
 from pathlib import Path
 from typing import Final
 
+from ddptrace.record.lost import Dropped
 from ddptrace.schema import EVENT, GUARD, RECORD_NBYTES, Kind
 
 SEGMENT_NBYTES: Final = 4 << 20
+MOST_COUNTED: Final = 2**32 - 1
 
 
 class Segment:
@@ -36,7 +38,7 @@ class Segment:
             os.close(descriptor)
         self.offsets = itertools.count(0, RECORD_NBYTES)
 
-    def seal(self, used: int, *, dropped: int, final: bool) -> None:
+    def seal(self, used: int, *, dropped: Dropped, final: bool) -> None:
         """Write the trailer behind `used` records, the segment's last slot or, in the final one, where records end."""
         at = used * RECORD_NBYTES if final else self.room
         with memoryview(self.view) as view:
@@ -52,7 +54,8 @@ class Segment:
         return True
 
 
-def trailer(body: bytes | memoryview, *, dropped: int, final: bool = False) -> bytes:
+def trailer(body: bytes | memoryview, *, dropped: Dropped, final: bool = False) -> bytes:
     """The record that ends a file whose records are `body`."""
     used, checksum = len(body) // RECORD_NBYTES, zlib.crc32(body)
-    return EVENT.pack(Kind.TRAILER, final, 0, 0, 0, 0, dropped, used, checksum, 0, 0, 0, 0, GUARD)
+    short, bursts = (min(count, MOST_COUNTED) for count in (dropped.without_room, dropped.in_bursts))
+    return EVENT.pack(Kind.TRAILER, final, 0, 0, 0, 0, dropped.total, used, checksum, short, bursts, 0, 0, GUARD)

@@ -22,17 +22,21 @@ from typing import Final
 import numpy as np
 
 from ddptrace.keep import Keep
+from ddptrace.record.lost import Dropped
 from ddptrace.record.segment import SEGMENT_NBYTES, Segment, trailer
-from ddptrace.record.thin import Slots, Wanted, thinned
+from ddptrace.record.thin import DESCRIBING, Slots, Wanted, thinned
 from ddptrace.record.window_files import WindowFiles, size
 from ddptrace.schema import EVENT_DTYPE, META, RECORD_NBYTES, Kind, segment_index, segment_name
 
 SEGMENTS: Final = 16
 """A rank's folder holds so many record files, if these are not of full size yet."""
 
-MOST_THINNED: Final = 4
+MOST_THINNED: Final = 7
+MOST_LASTING: Final = 21
 MOST_WINDOWS: Final = 2
-"""The parts of the bound that the thinned file and the profiler's files may take: 1 / so many."""
+"""The parts of the bound that the thinned file, in it what never goes, and the profiler's files may take: 1 / so many.
+While one thinned file takes the place of another, both lie there, and three segments beside them. As much as what never
+goes may be the counts by group, and a text that is still being written."""
 
 RESERVE_RATIO: Final = 0.05
 RESERVE_NBYTES: Final = 1 << 30
@@ -48,10 +52,12 @@ NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 
 @dataclass(frozen=True, slots=True)
 class _Sealed:
-    """A finished segment. `newest`: by what ends steps, the newest step that ended in it or before, -1 for none."""
+    """A finished segment. `newest`: by what ends steps, the newest step that ended in it or before, -1 for none.
+    `thinned_nbytes`: no more of it will be left."""
 
     index: int
     newest: dict[int, int]
+    thinned_nbytes: int
 
 
 class Store:
@@ -66,6 +72,7 @@ class Store:
         tell_gone: Callable[[int, int], None],
     ) -> None:
         self.segment_nbytes = min(SEGMENT_NBYTES, keep.nbytes // SEGMENTS & -4096)
+        self.lasting_records = keep.nbytes // MOST_LASTING // RECORD_NBYTES
         self._folder = folder  # it may be renamed meanwhile
         self._keep = keep
         self._note = note
@@ -73,7 +80,7 @@ class Store:
         self._sealed: list[_Sealed] = []  # oldest first; what was let go is not among them
         self._thinned: int | None = None  # index of the file that stands for all before it
         self._thinned_nbytes = 0
-        self._dropped = 0
+        self._dropped = Dropped()
         self._newest: dict[int, int] = {}
         self.windows = WindowFiles(folder, tell_gone)
         self._short_noted = False
@@ -93,14 +100,15 @@ class Store:
                 in_place = True
                 self._note_short(error)
 
-    def seal(self, segment: Segment, dropped: int) -> None:
+    def seal(self, segment: Segment, dropped: Dropped) -> None:
         """Finish a full segment. It is unmapped, so no thread may be writing into it."""
-        for ended_by, ordinal in _steps_in(segment):
+        steps, thinned_nbytes = _look(segment)
+        for ended_by, ordinal in steps:
             self._newest[ended_by] = max(ordinal, self._newest.get(ended_by, -1))
         segment.seal(segment.room // RECORD_NBYTES, dropped=dropped, final=False)
         segment.close()
         self._dropped = dropped
-        self._sealed.append(_Sealed(segment_index(segment.name), dict(self._newest)))
+        self._sealed.append(_Sealed(segment_index(segment.name), dict(self._newest), thinned_nbytes))
 
     def tidy(self, unpaired: Collection[int]) -> None:
         """Let go what need not wait for the next segment: profiler files beyond their part, and what is too old. The
@@ -127,7 +135,8 @@ class Store:
 
     def _is_full(self) -> bool:
         """Whether there is no room for another segment, and for thinning the oldest one beside it."""
-        slack = self._thinned_nbytes + self.segment_nbytes // 4
+        describing = self._thinned_nbytes + sum(one.thinned_nbytes for one in self._sealed)
+        slack = min(describing, self._keep.nbytes // MOST_THINNED) + self.segment_nbytes // 4
         return self._made >= FIRST and self._nbytes() + self.segment_nbytes + slack > self._keep.nbytes
 
     def _nbytes(self) -> int:
@@ -171,26 +180,44 @@ class Store:
         if len(files) > 1:  # both are small by now
             both = np.concatenate([np.fromfile(files[0], EVENT_DTYPE), np.frombuffer(body, EVENT_DTYPE)])
             body = self._thin(both, unpaired)
-        _replace(files[-1], body + trailer(body, dropped=self._dropped))
+        body = self._put(files[-1], body, unpaired)
         self._sealed.pop(0)
         self._thinned, self._thinned_nbytes = oldest.index, len(body)
         for file in files[:-1]:
             file.unlink(missing_ok=True)
         return True
 
-    def _thin(self, slots: Slots, unpaired: Collection[int]) -> bytes:
-        most = self._keep.nbytes // MOST_THINNED
+    def _put(self, file: Path, body: bytes, unpaired: Collection[int]) -> bytes:
+        """Write the thinned records, and return them. Where the disk has no room for more than the file takes already,
+        more of them go. Raises OSError."""
+        try:
+            _replace(file, body + trailer(body, dropped=self._dropped))
+        except OSError as error:
+            most = file.stat().st_size - RECORD_NBYTES
+            if error.errno not in NO_ROOM or len(body) <= most:
+                raise
+            body = self._thin(np.frombuffer(body, EVENT_DTYPE), unpaired, most)
+            _replace(file, body + trailer(body, dropped=self._dropped))
+        return body
+
+    def _thin(self, slots: Slots, unpaired: Collection[int], most: int | None = None) -> bytes:
+        """`most`: no larger than this, if need be; None: than its part of the bound."""
+        most = self._keep.nbytes // MOST_THINNED if most is None else most
         while True:
             body = thinned(slots, Wanted(self.windows.spans(), unpaired, most))
             if len(body) <= most or not self.windows.pin_less():
                 return body
 
 
-def _steps_in(segment: Segment) -> list[tuple[int, int]]:
-    """What ended each step, and its ordinal. Nothing holds on to the mapped file afterwards."""
+def _look(segment: Segment) -> tuple[list[tuple[int, int]], int]:
+    """What ended each step, and its ordinal; and `_Sealed.thinned_nbytes`: what describes, and a count for each group.
+    Nothing holds on to the mapped file afterwards."""
     slots = np.frombuffer(segment.view, EVENT_DTYPE, count=segment.room // RECORD_NBYTES)
-    steps = np.flatnonzero(slots["kind"] == Kind.STEP)
-    return list(zip(slots["flags"][steps].tolist(), slots["a"][steps].tolist(), strict=True))
+    kinds = slots["kind"]
+    steps = np.flatnonzero(kinds == Kind.STEP)
+    groups = np.unique(slots["d"][kinds == Kind.CALL])
+    left = int(np.isin(kinds, DESCRIBING).sum()) + len(groups)
+    return list(zip(slots["flags"][steps].tolist(), slots["a"][steps].tolist(), strict=True)), left * RECORD_NBYTES
 
 
 def _replace(file: Path, content: bytes) -> None:

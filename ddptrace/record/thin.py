@@ -27,6 +27,8 @@ DESCRIBING: Final = (
 )  # fmt: skip
 UNBOUNDED: Final = (Kind.REDUCER, Kind.LAYOUT, Kind.NOTE)
 """A program that makes a model in every step makes these without end."""
+LASTING: Final = (Kind.GROUP, Kind.THREAD, Kind.RPC_WORKER)
+"""These stay, as names do, and so are bounded where they are written: the first ones are those that matter most."""
 
 TOLD: Final = 1 << 20
 """Ids from here on are of texts that one record alone refers to, by `name`. Lower ones any record may."""
@@ -63,10 +65,14 @@ def thinned(slots: Slots, wanted: Wanted) -> bytes:
     describing = whole & np.isin(kinds, DESCRIBING)
     events = whole & ~describing & (kinds != Kind.LET_GO)
     pinned = events & _within(slots["begin"], wanted.windows.values())
-    stays = pinned | (describing & ~_superfluous(slots, describing, wanted, int(pinned.sum()) * RECORD_NBYTES))
+    stays = pinned.copy()
     stays[_needed_clocks(slots, events & (kinds == Kind.CLOCK), wanted.windows.values())] = True
     gaps = list(_gaps(slots, events & ~stays, marks, pinned, wanted.unpaired))
-    return _joined(slots, stays, gaps)
+    left = wanted.nbytes // RECORD_NBYTES - int(stays.sum()) - 1 - sum(1 + len(gap.calls) for gap in gaps)
+    goes = _superfluous(slots, describing, wanted, left)
+    lost = int((goes & np.isin(kinds, UNBOUNDED)).sum())
+    sums = whole & (kinds == Kind.LET_GO) & (slots["flags"] == 1)
+    return _joined(slots, stays | (describing & ~goes), gaps, lost + int(slots["b"][sums].sum()))
 
 
 def _within(begins: NDArray[np.int64], spans: Collection[Span]) -> Mask:
@@ -87,15 +93,15 @@ def _needed_clocks(slots: Slots, clocks: Mask, spans: Collection[Span]) -> list[
     return needed
 
 
-def _superfluous(slots: Slots, describing: Mask, wanted: Wanted, pinned_nbytes: int) -> Mask:
-    """Of what describes: windows whose file is gone, counts of those that a later one replaces, the oldest of what has
-    no end, and the texts of all these."""
+def _superfluous(slots: Slots, describing: Mask, wanted: Wanted, most: int) -> Mask:
+    """Of what describes, of which `most` records may stay: windows whose file is gone, counts of those that a later one
+    replaces, the oldest of what has no end, and the texts of all these."""
     kinds, names = slots["kind"], slots["name"]
     goes = describing & (kinds == Kind.WINDOW) & ~np.isin(names, list(wanted.windows))
     goes[np.flatnonzero(describing & (kinds == Kind.FILE_LET_GO))[:-1]] = True
     texts = describing & (kinds == Kind.STRING)
     sizes = Counter(names[texts].tolist())  # in records
-    left = (wanted.nbytes - pinned_nbytes) // RECORD_NBYTES - int((describing & ~goes).sum())
+    left = most - int((describing & ~goes).sum())
     for at in np.flatnonzero(describing & np.isin(kinds, UNBOUNDED)):
         if left >= 0:
             break
@@ -136,10 +142,10 @@ def _count(values: NDArray[np.integer[Any]]) -> Counter[int]:
     return Counter(dict(zip(found.tolist(), counts.tolist(), strict=True)))
 
 
-def _joined(slots: Slots, stays: Mask, gaps: Sequence[_Gap]) -> bytes:
-    """The file's records: sums, then what stays, with each gap told where it is."""
+def _joined(slots: Slots, stays: Mask, gaps: Sequence[_Gap], lost: int) -> bytes:
+    """The file's records: sums, then what stays, with each gap told where it is. `lost`: of what describes."""
     begin, end = (min(gap.begin for gap in gaps), max(gap.end for gap in gaps)) if gaps else (0, 0)
-    parts = [_mark(begin, end, sum(gap.records for gap in gaps), flags=1)]
+    parts = [_mark(begin, end, sum(gap.records for gap in gaps), lost, flags=1)]
     cuts = [0, *(gap.at for gap in gaps), len(slots)]
     for number, (first, last) in enumerate(pairwise(cuts)):
         parts.append(slots[first:last][stays[first:last]])

@@ -24,7 +24,11 @@ def main() -> None:
         record_further_ranks(argv, command)
     except DdptraceError as error:
         refuse(error)
-    run(program)
+    try:
+        run(program)
+    except SystemExit as error:
+        recording.ended_by(error)
+        raise
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from ddptrace.errors import DdptraceError, printable
 from ddptrace.run.after_import import after_import
+from ddptrace.run.hard_exit import HardExit
 from ddptrace.run.options import Options
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ class Recording:
         self._session: Session | None = None
         self._told = False  # why there is nothing to record
         self._pid = os.getpid()
+        self._exit: SystemExit | None = None
+        self._hard_exit = HardExit(self._exits)
 
     def arm(self) -> None:
         """Record from the program's import of torch on. Registered first, the end comes after the program's own."""
@@ -59,6 +62,7 @@ class Recording:
             why = error if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
             self._tell(f"nothing is recorded into {self._options.out}: {printable(why)}")
         tracing.before_entering = self.give_way
+        self._hard_exit.watch()
 
     def _schedule(self) -> Schedule | None:
         if self._options.profile is None:
@@ -87,13 +91,24 @@ class Recording:
         else:
             self._tell(message)
 
+    def ended_by(self, error: SystemExit) -> None:
+        """The program has called sys.exit: Python keeps no trace of that."""
+        self._exit = error
+
+    def _exits(self, status: int) -> None:
+        """The program is about to end the process on the spot. In a child that it forked, nothing is written."""
+        if self._session is not None and status:
+            message = f"os._exit({status}) ended the process{self._session.of_rank()}: nothing after that was recorded"
+            self._session.recorder.note("ended-by-exit", message)
+
     def end(self) -> None:
         if os.getpid() != self._pid:
             return
+        self._hard_exit.leave()
         if self._session is not None:
             from ddptrace.capture.session import leave
 
-            leave(self._session, getattr(sys, "last_value", None))  # the exception that ended the program
+            leave(self._session, getattr(sys, "last_value", None) or self._exit)  # the exception that ended the program
         elif "torch" not in sys.modules:
             self._tell("nothing was recorded, since the program did not import torch")
 

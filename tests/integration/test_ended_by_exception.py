@@ -77,11 +77,29 @@ def test_an_exit_whose_code_cannot_be_compared_ends_the_trace_as_any_other(tmp_p
     assert torch.nn.Module.__call__ is original
 
 
-def test_so_is_the_one_that_ends_a_program_under_the_launcher(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("last_line", "code", "said"),
+    [
+        (
+            "raise ValueError('no luck')",
+            1,
+            [("ended-by-exception", "an exception ended the trace: ValueError: no luck")],
+        ),
+        ("sys.exit(3)", 3, [("ended-by-exception", "an exception ended the trace: SystemExit: 3")]),
+        ("sys.exit('no data')", 1, [("ended-by-exception", "an exception ended the trace: SystemExit: no data")]),
+        ("os._exit(4)", 4, [("ended-by-exit", "os._exit(4) ended the process: nothing after that was recorded")]),
+        ("sys.exit()", 0, []),
+        ("os._exit(0)", 0, []),
+        ("os.fork() or os._exit(5)", 0, []),
+    ],
+)
+def test_what_ends_a_program_under_the_launcher_is_told_unless_it_is_success(
+    tmp_path: Path, last_line: str, code: int, said: list[tuple[str, str]]
+) -> None:
     script = tmp_path / "train.py"
-    script.write_text("import torch\ntorch.nn.Linear(2, 2)(torch.ones(2))\nraise ValueError('no luck')\n")
+    script.write_text(f"import os, sys, torch\ntorch.nn.Linear(2, 2)(torch.ones(2))\n{last_line}\n")
     asked = [sys.executable, "-m", "ddptrace.run", "--out", str(tmp_path / "run"), str(script)]
     done = subprocess.run(asked, env=environment(), capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 1 and done.stderr.rstrip().endswith("ValueError: no luck")
-    messages = [one.message for one in ddptrace.analyze(tmp_path / "run").findings if one.code == "ended-by-exception"]
-    assert len(messages) == 1 and messages[0].endswith(": ValueError: no luck")
+    assert done.returncode == code, done.stderr
+    findings = [(one.code, one.message) for one in ddptrace.analyze(tmp_path / "run").findings]
+    assert [(name, text) for name, text in findings if name.startswith("ended-by")] == said

@@ -11,9 +11,11 @@ from typing import IO, Any
 
 import pytest
 import torch
+import torch.autograd.profiler as autograd_profiler
 from torch import nn
 
 import ddptrace
+from ddptrace.capture.windows import Windows
 from ddptrace.load import read_run
 
 COPIED_S = 0.05
@@ -38,6 +40,16 @@ def profiler_files(run: Path) -> list[str]:
 
 def replace_copying(monkeypatch: pytest.MonkeyPatch, copying: Callable[[IO[bytes], IO[bytes]], Any]) -> None:
     monkeypatch.setattr("ddptrace.capture.windows.shutil.copyfileobj", copying)
+
+
+def at_once(*, active: int) -> Callable[[int], Any]:
+    """Windows of so many steps without a pause."""
+    with pytest.warns(UserWarning, match="won't be using warmup"):
+        return torch.profiler.schedule(wait=0, warmup=0, active=active)
+
+
+def no_room(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def count_exports(monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -73,6 +85,21 @@ def test_no_profiler_file_takes_what_is_left_of_the_disk_for_the_program(
         assert "window-unreadable" not in codes
 
 
+def test_a_plain_profiler_file_is_not_even_begun_where_it_will_not_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exported, sizes = count_exports(monkeypatch), []
+    kept = Windows._keep
+    monkeypatch.setattr(Windows, "_keep", lambda *args: sizes.append(args[2].stat().st_size) or kept(*args))
+    traced(tmp_path / "fits")
+    (nbytes,) = sizes
+    for free, count in ((4 * nbytes, 1), (nbytes - 1, 0)):
+        exported.clear()
+        monkeypatch.setattr("ddptrace.record.store.Store.free_nbytes", lambda _, free=free: free)
+        traced(tmp_path / str(free))
+        assert len(exported) == count == len(profiler_files(tmp_path / str(free)))
+
+
 def test_a_profiler_file_that_could_not_be_packed_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,6 +112,52 @@ def test_a_profiler_file_that_could_not_be_packed_leaves_nothing_behind(
         traced(tmp_path / "run")
     assert profiler_files(tmp_path / "run") == []
     assert len(ddptrace.analyze(tmp_path / "run").steps) == 8
+
+
+@pytest.mark.filterwarnings("ignore:.*Profiler clears events at the end of each cycle")
+def test_after_a_file_that_could_not_be_kept_no_profiler_records_the_rest_of_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace_copying(monkeypatch, no_room)
+    enabled: list[bool] = []
+    # GIVEN a window right after the other
+    one_after_another = at_once(active=2)
+
+    def training() -> None:
+        with ddptrace.trace(tmp_path / "run", profile=one_after_another):
+            for _ in range(4):
+                train(1)
+                enabled.append(autograd_profiler._is_profiler_enabled)
+
+    with pytest.warns(RuntimeWarning, match="stopped watching profiler: OSError"):
+        training()
+    # THEN it ends with the first of them
+    assert enabled == [True, False, False, False]
+    assert profiler_files(tmp_path / "run") == []
+
+
+def test_a_copy_of_the_programs_profile_that_fails_ends_our_profiler_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with torch.profiler.profile() as its:
+        train(1)
+    replace_copying(monkeypatch, no_room)
+    enabled: list[bool] = []
+    schedule = at_once(active=5)
+
+    def training() -> None:
+        with ddptrace.trace(tmp_path / "run", profile=schedule):
+            train(1)
+            enabled.append(autograd_profiler._is_profiler_enabled)
+            its.export_chrome_trace(str(tmp_path / "its.json"))
+            enabled.append(autograd_profiler._is_profiler_enabled)
+            train(1)
+
+    with pytest.warns(RuntimeWarning, match="stopped watching profiler: OSError"):
+        training()
+    assert enabled == [True, False]
+    assert (tmp_path / "its.json").stat().st_size
+    assert profiler_files(tmp_path / "run") == []
 
 
 def test_while_the_programs_own_profile_is_copied_training_is_said_to_stand(

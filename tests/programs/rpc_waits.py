@@ -23,6 +23,7 @@ from tests.programs.rpc_workers import fork_workers, join
 
 PEER = "worker1"
 SLEEP_S = 0.06
+BUSY_S = 2 * SLEEP_S
 REPEATED = 3
 held = torch.ones(8, requires_grad=True)
 
@@ -46,6 +47,12 @@ class SlowBackward(torch.autograd.Function):
 def slow_back(x: torch.Tensor) -> torch.Tensor:
     out: torch.Tensor = SlowBackward.apply(x * held)
     return out
+
+
+def very_slow_back(x: torch.Tensor) -> torch.Tensor:
+    for _ in range(6):
+        x = SlowBackward.apply(x)
+    return x * held
 
 
 def quick_back(x: torch.Tensor) -> torch.Tensor:
@@ -140,6 +147,35 @@ def two_branches_step(optimizer: DistributedOptimizer) -> None:
         optimizer.step(context)
 
 
+class BusyBackward(torch.autograd.Function):
+    """Computes: for so much CPU time, however long that takes."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        until_s = time.thread_time() + BUSY_S
+        while time.thread_time() < until_s:
+            pass
+        return gradients[0]
+
+
+class ThroughBeside(torch.nn.Module):
+    """The gradients of the quick call come first: with them this worker computes, long before those of the other."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        back = rpc.rpc_sync(PEER, very_slow_back, args=(x + 1,))
+        return back + rpc.rpc_sync(PEER, quick_back, args=(BusyBackward.apply(x + 2),))
+
+
+def beside_step(optimizer: DistributedOptimizer) -> None:
+    with dist_autograd.context() as context:
+        dist_autograd.backward(context, [ThroughBeside()(torch.ones(8, requires_grad=True)).sum()])
+        optimizer.step(context)
+
+
 def main(rank: int, folder: Path) -> None:
     logging.disable()
     torch.set_num_threads(1)
@@ -153,6 +189,7 @@ def main(rank: int, folder: Path) -> None:
                 backward_step(optimizer, slow_back, torch.ones(8, requires_grad=True))
                 backward_step(optimizer, slow_back_alone)
                 two_branches_step(optimizer)
+                beside_step(optimizer)
         rpc.shutdown()
 
 

@@ -12,6 +12,7 @@ from ddptrace.schema import Kind, StepEnd
 
 SMALL = Keep(nbytes=LEAST_NBYTES)
 PER_STEP = 12  # records that one step of `train` makes
+BEGIN = 1_000_000_000_000  # of `train`
 
 
 def recorder_in(folder: Path, keep: Keep = SMALL) -> Recorder:
@@ -19,11 +20,11 @@ def recorder_in(folder: Path, keep: Keep = SMALL) -> Recorder:
 
 
 def describe(recorder: Recorder) -> None:
-    recorder.event(Kind.GROUP, 0, recorder.tell(json.dumps({"name": "0"})), 1, 0)
-    recorder.event(Kind.REDUCER, 0, recorder.tell(json.dumps({"reducer": 0, "names": ["x" * 500]})), 1, 0)
+    recorder.describe(Kind.GROUP, json.dumps({"name": "0"}), begin=1)
+    recorder.describe(Kind.REDUCER, json.dumps({"reducer": 0, "names": ["x" * 500]}), begin=1)
 
 
-def train(recorder: Recorder, first: int, last: int, *, begin: int = 1_000_000_000_000) -> None:
+def train(recorder: Recorder, first: int, last: int, *, begin: int = BEGIN) -> None:
     """Steps of 1000 ns, ten collectives of group "0" and one send in each. Slower than the keeper, as training is."""
     op, send, group = (recorder.intern(text) for text in ("all_reduce", "send", "0"))
     for step in range(first, last):

@@ -93,3 +93,24 @@ def test_the_future_of_a_collective_is_none_of_a_remote_calls(
     assert future.wait()[0].tolist() == [2.0, 2.0]
     timer.join()
     assert recorded == []
+
+
+@pytest.mark.parametrize("remote", [0, 1])
+def test_all_futures_of_collectives_together_are_none_of_a_remote_calls_either(
+    recorded: Recorded, backends: list[Any], remote: int
+) -> None:
+    """`remote`: so many futures among them are of something else, which counts."""
+    first, second = backends
+    futures = [first.allreduce([torch.ones(2)]).get_future() for _ in range(2)]
+    others: list[torch.futures.Future[int]] = [torch.futures.Future() for _ in range(remote)]
+
+    def complete() -> None:
+        for _ in futures:
+            second.allreduce([torch.ones(2)]).wait()
+        for other in others:
+            other.set_result(1)
+
+    timer = later(complete)
+    assert len(torch.futures.wait_all([*futures, *others])) == 2 + remote
+    timer.join()
+    assert [kind for kind, *_ in recorded] == [Kind.RPC_WAIT] * remote

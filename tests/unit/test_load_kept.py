@@ -29,7 +29,7 @@ def record(root: Path, rank: int, keep: Keep, *, every: int = 1, extra: int = 0,
     directory.write_meta(folder, {"schema": SCHEMA_VERSION, "run_id": "r", "rank": rank, "host": "h", "pid": 1})
     recorder = Recorder(lambda: folder, keep=keep)
     group = {"name": "0", "ranks": [0, 1], "backend": "gloo", "threads": 2}
-    recorder.event(Kind.GROUP, 0, recorder.tell(json.dumps(group)), 1, 0)
+    recorder.describe(Kind.GROUP, json.dumps(group), begin=1)
     at, seq = time.perf_counter_ns(), 0
     for step in range(STEPS):
         whole = step % every == 0 or step == more_step
@@ -126,7 +126,7 @@ def test_of_sampled_steps_only_the_recorded_ones_are_analysed(tmp_path: Path) ->
     assert {row.step for row in result.collectives} == whole
     assert len(result.matches) == CALLS * len(whole)
     (finding,) = [one for one in result.findings if one.code == "steps-not-recorded"]
-    assert "90 were, and 8910 left only when they began and ended" in finding.message
+    assert "9000 steps 90 are here, and 8910 left only when they began and ended" in finding.message
 
 
 def test_a_rank_that_recorded_a_step_more_than_the_others_is_matched_in_the_common_ones(tmp_path: Path) -> None:

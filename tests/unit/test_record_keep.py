@@ -246,7 +246,7 @@ def test_a_program_that_makes_models_without_end_does_not_fill_the_folder_with_d
     largest = 0
     for model in range(400):
         content = {"reducer": model, "names": [f"layer{k}.weight" for k in range(1000)]}
-        recorder.event(Kind.REDUCER, 0, recorder.tell(json.dumps(content)), 1, 0)
+        recorder.describe(Kind.REDUCER, json.dumps(content), begin=1)
         train(recorder, 20 * model, 20 * model + 20)
         give_way(recorder)
         largest = max(largest, folder_nbytes(tmp_path))
