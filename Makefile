@@ -11,13 +11,14 @@ PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3
 BIN := .venv/bin
 RUN := run/demo
 
-.PHONY: help demo test lint bench-overhead soak clean
+.PHONY: help demo test lint bench-overhead soak acceptance clean
 
 help:
 	@echo "make demo            train a 10M-parameter model on 2 processes, then say where its step time went"
 	@echo "make test            ruff, mypy and all tests"
 	@echo "make lint            ruff and mypy only"
 	@echo "make bench-overhead  what tracing costs a training step on this machine"
+	@echo "make acceptance      what only a machine that does nothing else can show: errors of fitted clocks"
 	@echo "make soak            100,000 steps under a trace: memory flat, disk within its bound (takes many minutes)"
 
 # One thread a rank: two ranks share this machine.
@@ -29,8 +30,11 @@ demo: .venv/.ready-to-run
 	@echo
 	@echo "Open $(RUN)/analysis/report.html in a browser, and $(RUN)/analysis/trace.json.gz in https://ui.perfetto.dev"
 
+# Files side by side, in the order of their names: integration tests, which take long, begin before unit tests. Then the
+# tests that compare times, one by one.
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder -m "not alone"
+	$(BIN)/python -m pytest -m alone
 
 lint: .venv/.ready-to-test
 	$(BIN)/ruff check .
@@ -44,6 +48,10 @@ bench-overhead: .venv/.ready-to-run
 soak: export OMP_NUM_THREADS := 1
 soak: .venv/.ready-to-run
 	$(BIN)/python -m tests.soak run/soak
+
+acceptance: export DDPTRACE_ACCEPTANCE := 1
+acceptance: .venv/.ready-to-test
+	$(BIN)/python -m pytest -s -m quiet
 
 clean:
 	rm -rf .venv run dist .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import functools
 import os
-import subprocess
 import sys
 from pathlib import Path
+
+from tests.ranks import Ranks
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = ROOT / "tests" / "programs"
 
 
 def torchrun(program: str | Path, *args: object, ranks: int = 2, timeout_s: float = 120) -> str:
-    """Run a program on `ranks` local processes; its output. Fails the test where it fails."""
-    done = subprocess.run(command(program, *args, ranks=ranks), env=environment(), capture_output=True, text=True,
-                          timeout=timeout_s, check=False)  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout + done.stderr
+    """Run a program on `ranks` local processes, forked and not started anew; its output. Fails the test where it fails.
+
+    `command` is the real torchrun, for tests of how programs start and end.
+    """
+    argv = [str(PROGRAMS / program), *map(str, args)]
+    well, said = server().run(argv, ranks, environment(), timeout_s)
+    assert well, said
+    return said
+
+
+@functools.cache
+def server() -> Ranks:
+    return Ranks(environment(), ROOT)
 
 
 def command(program: str | Path, *args: object, ranks: int = 2) -> list[str]:

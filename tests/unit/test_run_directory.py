@@ -26,7 +26,9 @@ ANOTHER = os.getpid() + 1
 
 
 @pytest.mark.parametrize(
-    ("pid", "before", "stays"), [(ANOTHER, False, True), (ANOTHER, True, False), (os.getpid(), False, False)]
+    ("pid", "before", "stays"),
+    [(ANOTHER, False, True), (ANOTHER, True, False), (os.getpid(), False, False)],
+    ids=["another-now", "another-before", "our-own"],  # a name that is the same in every process
 )
 def test_a_rank_beyond_the_known_world_stays_only_where_another_process_may_be_writing_it(
     tmp_path: Path, pid: int, before: bool, stays: bool

@@ -1,0 +1,166 @@
+"""Ranks that do not take two seconds of processor time each to import torch: they are forks of a process that has.
+
+A rank finds what torchrun would give it: its environment, a store that somebody else hosts, a `__main__`, `sys.argv`
+and `sys.path` of its own, and Python's whole shutdown at its end. Dynamo is not imported before a program does it:
+whether it is there makes a difference to what is tested.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+Order = dict[str, Any]
+
+MODULE = "tests.ranks"
+IMPORTED = ("torch.distributed.fsdp", "torch.fx.experimental.symbolic_shapes", "torch.onnx", "sympy")
+"""What takes long of what programs import, or stock DDP for them."""
+ORDER_NBYTES = 1 << 17
+PORT_NBYTES = PID_NBYTES = 4
+
+
+class Ranks:
+    """The process that forks. It ends with this one, however that ends, and takes its ranks along."""
+
+    def __init__(self, environ: dict[str, str], root: Path) -> None:
+        self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        command = [
+            sys.executable,
+            "-c",
+            f"import sys, {MODULE}; {MODULE}.serve(int(sys.argv[1]))",
+            str(theirs.fileno()),
+        ]
+        self._server = subprocess.Popen(command, env=environ, cwd=root, pass_fds=[theirs.fileno()])
+        theirs.close()
+
+    def run(self, argv: list[str], ranks: int, environ: dict[str, str], timeout_s: float) -> tuple[bool, str]:
+        """Whether all ranks of a program ended well, and what they said."""
+        order = {"argv": argv, "ranks": ranks, "environ": environ, "cwd": str(Path.cwd())}
+        answers, theirs = os.pipe()
+        with tempfile.TemporaryFile() as said, os.fdopen(answers, "rb", buffering=0) as answer:
+            socket.send_fds(self._orders, [json.dumps(order).encode()], [said.fileno(), theirs])
+            os.close(theirs)
+            launcher = int.from_bytes(answer.read(PID_NBYTES))
+            assert launcher, "the process that forks ranks has ended"
+            try:
+                in_time = bool(select.select([answer], [], [], timeout_s)[0])
+                well = in_time and answer.read(1) == b"1"
+            finally:
+                end(launcher)
+            said.seek(0)
+            late = "" if in_time else f"The ranks are not done after {timeout_s} s.\n"
+            return well, late + said.read().decode(errors="replace")
+
+
+def end(launcher: int) -> None:
+    """Whatever it started and is still there."""
+    try:
+        os.killpg(launcher, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def serve(fd: int) -> None:
+    """Fork a launcher for each order. Only ranks come back from here."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who gives the orders hears it, and ends us
+    orders = socket.socket(fileno=fd)
+    for module in IMPORTED:
+        importlib.import_module(module)
+    gc.collect()
+    gc.freeze()
+    launcher = None
+    while True:
+        order, fds, _, _ = socket.recv_fds(orders, ORDER_NBYTES, 2)
+        if launcher is not None:
+            end(launcher)
+            os.waitpid(launcher, 0)
+        if not order:
+            os._exit(0)
+        launcher = os.fork()
+        if not launcher:
+            orders.close()
+            return launch(json.loads(order), *fds)
+        for each in fds:
+            os.close(each)
+
+
+def launch(order: Order, said: int, answer: int) -> None:
+    """Fork the ranks, and then host the store where they meet: what has a store has threads, and forks no more."""
+    os.setpgid(0, 0)
+    os.write(answer, os.getpid().to_bytes(PID_NBYTES))
+    speak_into(said)
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+    meeting, port = os.pipe()
+    ranks = set[int]()
+    for rank in range(order["ranks"]):
+        child = os.fork()
+        if not child:
+            os.close(answer)
+            os.close(port)
+            with os.fdopen(meeting, "rb", buffering=0) as told:
+                where = int.from_bytes(told.read(PORT_NBYTES))
+            return become(rank, order, where)
+        ranks.add(child)
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    os.write(port, store.port.to_bytes(PORT_NBYTES) * len(ranks))
+    os.write(answer, b"1" if end_well(ranks) else b"0")
+    os._exit(0)
+
+
+def speak_into(said: int) -> None:
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for ours, fd in ((nothing, 0), (said, 1), (said, 2)):
+        os.dup2(ours, fd)
+    os.close(nothing)
+    os.close(said)
+
+
+def end_well(ranks: set[int]) -> bool:
+    """False as soon as one does not."""
+    while ranks:
+        rank, status = os.wait()
+        if status:
+            return False
+        ranks.remove(rank)
+    return True
+
+
+def become(rank: int, order: Order, port: int) -> None:
+    """What `python -u PROGRAM ARGUMENTS...` is under torchrun."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.chdir(order["cwd"])
+    os.environ.clear()
+    os.environ.update(order["environ"] | torchruns_environ(rank, order["ranks"], port))
+    sys.argv = order["argv"]
+    sys.path[0] = str(Path(sys.argv[0]).parent)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    main.__file__ = sys.argv[0]
+    source = Path(sys.argv[0]).read_bytes()
+    exec(compile(source, sys.argv[0], "exec", dont_inherit=True), main.__dict__)
+
+
+def torchruns_environ(rank: int, ranks: int, port: int) -> dict[str, str]:
+    numbers = {
+        "RANK": rank, "LOCAL_RANK": rank, "ROLE_RANK": rank, "GROUP_RANK": 0,
+        "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "ROLE_WORLD_SIZE": ranks, "GROUP_WORLD_SIZE": 1,
+        "MASTER_PORT": port, "TORCHELASTIC_RESTART_COUNT": 0, "TORCHELASTIC_MAX_RESTARTS": 0,
+    }  # fmt: skip
+    words = {
+        "MASTER_ADDR": "127.0.0.1", "ROLE_NAME": "default", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+        "TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RUN_ID": f"job-{port}",
+        "TORCHELASTIC_ERROR_FILE": os.devnull, "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
+    }  # fmt: skip
+    return words | {name: str(number) for name, number in numbers.items()}
