@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -46,6 +48,7 @@ def analyze(
     cache: AnyPath | None = None,
     comm_kernels: Sequence[str] = (),
     progress: Progress | None = None,
+    align: bool = True,
 ) -> Result:
     """Tables of a run: a directory that ddptrace.trace wrote, or profiler files, folders and globs. Needs no torch.
 
@@ -56,6 +59,7 @@ def analyze(
         cache: folder in which profiler files are kept as columns, to be read faster next time.
         comm_kernels: "REGEX" or "REGEX=op" each: kernels that communicate, beside those that ddptrace knows.
         progress: called after each rank.
+        align: bring ranks whose clocks lie apart on one time line; False: instants as each rank recorded them.
 
     Raises RunDirectoryError where there is nothing to analyze or it has another major schema version, and DdptraceError
     where an argument or a worker fails.
@@ -66,7 +70,8 @@ def analyze(
     done = list(_each(_analyzed, plan, jobs, scheduler, progress))
     world_size, findings = settle(plan, done)
     head = RunHead(plan.schema, plan.run_id, plan.zero_unix_ns, world_size, findings, plan.manifest)
-    return combine(head, [one.tables for one in done])
+    with uncollected():
+        return combine(head, [one.tables for one in done], align=align)
 
 
 def rank_populations(
@@ -89,8 +94,22 @@ def rank_populations(
 def _analyzed(source: RankSource) -> _Analyzed:
     from ddptrace.analysis import analyze_rank
 
-    loaded = load_rank(source)
-    return _Analyzed(analyze_rank(loaded.run), loaded.findings, loaded.said_world_size)
+    with uncollected():
+        loaded = load_rank(source)
+        return _Analyzed(analyze_rank(loaded.run), loaded.findings, loaded.said_world_size)
+
+
+@contextlib.contextmanager
+def uncollected() -> Iterator[None]:
+    """Without the garbage collector: while millions of rows are made it would look through them again and again, and
+    rows hold no cycles."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _populated(source: RankSource) -> DeviceRow:

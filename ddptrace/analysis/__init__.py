@@ -6,7 +6,18 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ddptrace.analysis.analyze import RankTables, RunHead, analyze_rank, analyze_run, combine
+    from ddptrace.analysis.across.tables import (
+        ArrivalRow,
+        BlameRow,
+        ClockRow,
+        ContentionRow,
+        DesyncRow,
+        JitterRow,
+        PathRow,
+        SuspectRow,
+    )
+    from ddptrace.analysis.analyze import RunHead, analyze_rank, analyze_run, combine
+    from ddptrace.analysis.rank_tables import RankTables
     from ddptrace.analysis.summary import Summary, summarize
     from ddptrace.analysis.tables import (
         Activity,
@@ -31,12 +42,19 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Activity",
+    "ArrivalRow",
+    "BlameRow",
     "BucketRow",
+    "ClockRow",
     "CollectiveRow",
+    "ContentionRow",
+    "DesyncRow",
     "GradientTrafficRow",
     "GroupRow",
+    "JitterRow",
     "LaunchRow",
     "MatchRow",
+    "PathRow",
     "PhaseRow",
     "Population",
     "RankRow",
@@ -49,6 +67,7 @@ __all__ = [
     "StepRow",
     "StreamRow",
     "Summary",
+    "SuspectRow",
     "Table",
     "TrafficRow",
     "analyze_rank",
@@ -57,8 +76,10 @@ __all__ = [
     "summarize",
 ]
 
-_HOMES = dict.fromkeys(("RankTables", "RunHead", "analyze_rank", "analyze_run", "combine"), "analyze") | dict.fromkeys(
-    ("Summary", "summarize"), "summary"
+_HOMES = (
+    dict.fromkeys(("RunHead", "analyze_rank", "analyze_run", "combine"), "analyze")
+    | dict.fromkeys(("Summary", "summarize"), "summary")
+    | {"RankTables": "rank_tables"}
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from ddptrace.analysis.across.suspects import MIN_STEPS
 from ddptrace.analysis.exposed_collectives import exposed_collective
 from ddptrace.analysis.facts import RankFacts, ReducerFacts
 from ddptrace.analysis.late_rank import late_rank
@@ -32,7 +33,10 @@ def bucket_findings(
             f" exposed of {ms(summary.comm_ns)}, mean of {summary.steps} rank-steps): look for time elsewhere."
         ))  # fmt: skip
         return
-    late = late_rank(summary) if comparable else None
+    if result.suspects:  # it is not the communication that is slow, and they are told with what they cost
+        return
+    judged = {row.step for row in result.blame}
+    late = late_rank(summary) if comparable and len(judged) < MIN_STEPS else None
     if late is not None:
         yield late
     elif summary.worst is not None and 2 * sum(one.exposed_charged_ns or 0 for one in summary.buckets) >= exposed.ns:

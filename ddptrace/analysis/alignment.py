@@ -32,9 +32,9 @@ def _of_common_steps(group: Sequence[Seen]) -> list[Seen]:
 
 def _of_common_turns(group: Sequence[Seen]) -> tuple[list[Seen], Sequence[int]]:
     turns = [[one.turn for one in seen.sightings] if seen.let_go else range(len(seen.sightings)) for seen in group]
-    common = set.intersection(*(set(one) for one in turns)) - {None}
+    common = set.intersection(*map(set, turns))
     chosen = [_chosen(seen, [turn in common for turn in mine]) for seen, mine in zip(group, turns, strict=True)]
-    return chosen, sorted(turn for turn in common if turn is not None)
+    return chosen, sorted(common)
 
 
 def _chosen(seen: Seen, wanted: Sequence[bool]) -> Seen:

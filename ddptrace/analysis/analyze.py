@@ -7,10 +7,29 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any
 
+from ddptrace.analysis.across.aligned import aligned_tables
+from ddptrace.analysis.across.arrivals import arrivals_of
+from ddptrace.analysis.across.blame import blame_of
+from ddptrace.analysis.across.clock_findings import clock_findings
+from ddptrace.analysis.across.clocks import clock_rows
+from ddptrace.analysis.across.contention import contention_rows
+from ddptrace.analysis.across.critical_path import critical_path
+from ddptrace.analysis.across.jitter import jitter_rows, waited_in_phases
+from ddptrace.analysis.across.tables import (
+    ArrivalRow,
+    BlameRow,
+    ClockRow,
+    ContentionRow,
+    DesyncRow,
+    JitterRow,
+    PathRow,
+    SuspectRow,
+)
+from ddptrace.analysis.across.trail import trail_of
 from ddptrace.analysis.breakdown import partial_step_rows, step_rows
 from ddptrace.analysis.buckets import bucket_rows
 from ddptrace.analysis.collectives import collective_rows
-from ddptrace.analysis.facts import RankFacts, facts_of
+from ddptrace.analysis.facts import facts_of
 from ddptrace.analysis.findings import findings
 from ddptrace.analysis.gradient_traffic import gradient_traffic_rows
 from ddptrace.analysis.groups import group_rows
@@ -19,7 +38,8 @@ from ddptrace.analysis.matching import match_ranks, with_matches
 from ddptrace.analysis.message_findings import message_findings
 from ddptrace.analysis.phases import phase_rows
 from ddptrace.analysis.populations import device_row
-from ddptrace.analysis.rpcs import RankCalls, rank_calls, rpc_pair_rows, rpc_rows
+from ddptrace.analysis.rank_tables import RankTables
+from ddptrace.analysis.rpcs import rank_calls, rpc_pair_rows, rpc_rows
 from ddptrace.analysis.scopes import scope_rows
 from ddptrace.analysis.shares import shares_of
 from ddptrace.analysis.streams import stream_rows
@@ -71,26 +91,6 @@ class RunHead:
         return tuple(spot for spot in told if isinstance(spot, str)) if isinstance(told, list) else ()
 
 
-@dataclass(frozen=True, slots=True)
-class RankTables:
-    """All that analysis says of one rank. It can be pickled: ranks may be analyzed in processes of their own."""
-
-    row: RankRow
-    facts: RankFacts
-    steps: tuple[StepRow, ...]
-    phases: tuple[PhaseRow, ...]
-    buckets: tuple[BucketRow, ...]
-    collectives: tuple[CollectiveRow, ...]
-    streams: tuple[StreamRow, ...]
-    launches: tuple[LaunchRow, ...]
-    scopes: tuple[ScopeRow, ...]
-    activity: Activity
-    rpc: RankCalls
-    traffic: tuple[TrafficRow, ...]
-    gradient_traffic: tuple[GradientTrafficRow, ...]
-    partial_steps: tuple[PartialStepRow, ...]
-
-
 def analyze_run(run: Run) -> Result:
     """Everything that can be said of a run whose ranks are all at hand."""
     head = RunHead(run.schema, run.run_id, run.zero_unix_ns, run.world_size, run.findings, run.manifest)
@@ -116,14 +116,21 @@ def analyze_rank(rank: RankRun) -> RankTables:
         traffic=tuple(traffic_rows(view)),
         gradient_traffic=tuple(gradient_traffic_rows(view)),
         partial_steps=tuple(partial_step_rows(view.rank)),
-    )
+        load=rank.load, clock=rank.clock or rank.host,
+        trail=trail_of(view), contention=tuple(contention_rows(view)), tie_ns=rank.tie_ns,
+        waited_ns=waited_in_phases(view),
+    )  # fmt: skip
 
 
-def combine(head: RunHead, ranks: Iterable[RankTables]) -> Result:
+def combine(head: RunHead, ranks: Iterable[RankTables], *, align: bool = True) -> Result:
     """The ranks together, in whatever order they come; rows are sorted by rank, then time. A run without steps, without
-    communication or with one rank is no error but a finding."""
+    communication or with one rank is no error but a finding. `align`: bring clocks that lie apart on one time line."""
     tables = sorted(ranks, key=attrgetter("row.rank"))
     matching = match_ranks([(table.facts, table.collectives, table.steps) for table in tables])
+    clocks = clock_rows(tables, matching.rows, align=align)
+    tables = aligned_tables(tables, clocks)
+    matches, arrivals = arrivals_of(tables, matching.rows, clocks)
+    blame = blame_of(tables, matches)
     rpcs = rpc_rows([table.rpc for table in tables])
     collectives = (row for table in tables for row in table.collectives)
     result = Result(
@@ -132,23 +139,30 @@ def combine(head: RunHead, ranks: Iterable[RankTables]) -> Result:
         steps=Table(StepRow, [row for table in tables for row in table.steps]),
         phases=Table(PhaseRow, [row for table in tables for row in table.phases]),
         buckets=Table(BucketRow, [row for table in tables for row in table.buckets]),
-        collectives=Table(CollectiveRow, list(with_matches(collectives, matching.rows))),
+        collectives=Table(CollectiveRow, list(with_matches(collectives, matches))),
         findings=Table(Finding), activity=tuple(table.activity for table in tables),
         streams=Table(StreamRow, [row for table in tables for row in table.streams]),
         launches=Table(LaunchRow, [row for table in tables for row in table.launches]),
         scopes=Table(ScopeRow, [row for table in tables for row in table.scopes]),
-        matches=Table(MatchRow, matching.rows), recorded=any(table.facts.recorded for table in tables),
+        matches=Table(MatchRow, matches), recorded=any(table.facts.recorded for table in tables),
         rpcs=Table(RpcRow, rpcs), rpc_pairs=Table(RpcPairRow, rpc_pair_rows(rpcs)),
         groups=Table(GroupRow, group_rows([table.facts for table in tables])),
         traffic=Table(TrafficRow, [row for table in tables for row in table.traffic]),
         gradient_traffic=Table(GradientTrafficRow, [row for table in tables for row in table.gradient_traffic]),
         partial_steps=Table(PartialStepRow, [row for table in tables for row in table.partial_steps]),
         blind_spots=head.blind_spots,
+        desyncs=Table(DesyncRow, matching.desyncs), clocks=Table(ClockRow, clocks),
+        arrivals=Table(ArrivalRow, arrivals),
+        blame=Table(BlameRow, blame.rows), suspects=Table(SuspectRow, blame.suspects),
+        critical_path=Table(PathRow, critical_path(tables, matches)),
+        contention=Table(ContentionRow, [row for table in tables for row in table.contention]),
+        jitter=Table(JitterRow, [row for table in tables for row in jitter_rows(table)]),
     )  # fmt: skip
     facts = [table.facts for table in tables]
     said = [*head.findings, *findings(facts, result, matching.findings, profile_asked=head.profile_asked)]
     said += traffic_findings(result.gradient_traffic)
     said += list(message_findings(result, said))
+    said += [*clock_findings(clocks), *blame.findings]
     return replace(result, findings=Table(Finding, said))
 
 

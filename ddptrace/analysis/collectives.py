@@ -19,6 +19,8 @@ from ddptrace.schema import Origin
 HOOK_OP = "comm_hook"
 """A hook that communicated by other means than a collective that was seen."""
 
+PROGRAM, HOOK = Origin.PROGRAM.word, Origin.HOOK.word
+
 BucketKey = tuple[int, int, int]
 What = tuple[str, str, int, int | None, str]
 
@@ -94,8 +96,8 @@ def _what(comm: Communication) -> What:
 def origin_of(comm: Communication, carriers: Container[int]) -> str | None:
     """Who wanted it; `carriers`: by seq, those that carried a bucket. A hook that did without collectives is its own
     origin; what the program seems to have sent and carried a bucket was a hook's that nobody saw being registered."""
-    if comm.call is None or (comm.seq in carriers and comm.call.origin == Origin.PROGRAM.word):
-        return Origin.HOOK.word
+    if comm.call is None or (comm.call.origin == PROGRAM and comm.seq in carriers):
+        return HOOK
     return comm.call.origin
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import harmonic_mean, median
+from statistics import harmonic_mean
 from typing import Final
 
 from ddptrace.analysis.execution import weakest
 from ddptrace.analysis.summary import typical_steps
-from ddptrace.analysis.tables import CollectiveRow, MatchRow, Result
+from ddptrace.analysis.tables import CollectiveRow, Result
 from ddptrace.load.tables import Identity
 from ddptrace.schema import Evidence
 
@@ -117,37 +117,3 @@ def _rate(rates: Iterable[tuple[float | None, int | None]]) -> float | None:
     """All bytes over all time, from the rate and bytes of each."""
     known = [(rate, nbytes) for rate, nbytes in rates if rate and nbytes]
     return harmonic_mean([rate for rate, _ in known], [nbytes for _, nbytes in known]) if known else None
-
-
-@dataclass(frozen=True, slots=True)
-class MatchDigest:
-    """Matched collectives that are alike. The spreads are those of the ranks' clocks as they are."""
-
-    op: str
-    group: str
-    nbytes: int | None
-    ranks: int
-    count: int
-    start_spread_ns: int  # median of last start - first start
-    start_spread_max_ns: int
-    end_spread_ns: int  # median
-    transfer_ns: int  # median of the shortest execution over the ranks
-
-
-def matches(result: Result) -> list[MatchDigest]:
-    """The widest starts, all together, first."""
-    alike: defaultdict[tuple[str, str, int | None, int], list[MatchRow]] = defaultdict(list)
-    for row in result.matches:
-        alike[row.op, row.group, row.nbytes, len(row.ranks)].append(row)
-    found = [_match(key[3], rows) for key, rows in alike.items()]
-    return sorted(found, key=lambda one: (-one.start_spread_ns * one.count, one.op, one.nbytes or 0))
-
-
-def _match(ranks: int, rows: Sequence[MatchRow]) -> MatchDigest:
-    starts = [row.last_start_at_ns - row.first_start_at_ns for row in rows]
-    ends = [row.last_end_at_ns - row.first_end_at_ns for row in rows]
-    transfers = [row.transfer_ns for row in rows]
-    return MatchDigest(
-        rows[0].op, rows[0].group, rows[0].nbytes, ranks, len(rows),
-        round(median(starts)), max(starts), round(median(ends)), round(median(transfers)),
-    )  # fmt: skip

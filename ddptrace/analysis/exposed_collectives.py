@@ -1,12 +1,13 @@
-"""Exposed communication that carries no gradient bucket: whose it is, and what can be done where."""
+"""Exposed communication of which no gradient bucket can be named: whose it is, and what can be done where."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from ddptrace.analysis.digest import CollectiveDigest, collectives
-from ddptrace.analysis.summary import Share
-from ddptrace.analysis.tables import Result
+from ddptrace.analysis.summary import Share, typical_steps
+from ddptrace.analysis.tables import CollectiveRow, Result, Table
 from ddptrace.analysis.wording import ms, percent
 from ddptrace.load.tables import Finding
 from ddptrace.schema import Origin
@@ -24,18 +25,33 @@ TRY: Final = {
 }
 """By origin."""
 
+TRY_OPS: Final = {
+    **dict.fromkeys(
+        ("send", "recv", "recv_any_source"),
+        "issue it with isend or irecv (several at once: batch_isend_irecv) and wait for it after work that does not"
+        " need it",
+    ),
+    "monitored_barrier": "it is there to find a rank that hangs, so leave it out of steps that need not be watched",
+}
+"""By op, where the program called it: these have no async_op."""
+
 
 def exposed_collective(exposed: Share, result: Result) -> Finding:
     """With the kind of collective that exposes most."""
     said = f"{ms(exposed.ns)} of communication are exposed, {percent(exposed.ratio)} of the step"
+    gradients, unknown = _gradients(result)
     kind = _worst(result)
-    if kind is None:
-        message = f"{said}, and most of it carries no gradient bucket: look at the collectives with most exposed ms."
-    else:
-        advice = _advice(kind)
+    if unknown and 2 * gradients >= exposed.ns:
         message = (
-            f"{said}, and most of it carries no gradient bucket. The largest part is"
-            f" {kind.op.rstrip('_')}{_from(kind)}, with {ms(kind.exposed_ns or 0)}: {advice}."
+            f"{said}, and most of it carries gradients, {ms(unknown)} of them in buckets that fit no known layout, so"
+            " none can be named: more and smaller buckets (bucket_cap_mb) begin earlier."
+        )
+    elif kind is None:
+        message = f"{said}, and most of it carries no gradients: look at the collectives with most exposed ms."
+    else:
+        message = (
+            f"{said}, and most of it carries no gradients. The largest part of that is"
+            f" {kind.op.rstrip('_')}{_from(kind)}, with {ms(kind.exposed_ns or 0)}: {_advice(kind)}."
         )
     return Finding("exposed-communication", "warning", "run", message)
 
@@ -43,13 +59,29 @@ def exposed_collective(exposed: Share, result: Result) -> Finding:
 def _advice(kind: CollectiveDigest) -> str:
     if kind.origin == Origin.FSDP.word and not kind.op.startswith("all_gather"):
         return "wrap units of another size"  # gradients leave when they are there: nothing to prefetch
+    if kind.origin == Origin.PROGRAM.word and kind.op in TRY_OPS:
+        return TRY_OPS[kind.op]
     return TRY.get(kind.origin or "", "look at what it waits for, and at a slow rank")
 
 
+def _gradients(result: Result) -> tuple[float, float]:
+    """Exposed ns of a typical step that carried gradients, and the part of it in buckets that are not known."""
+    steps, _ = typical_steps(result.steps)
+    typical = {(row.rank, row.step) for row in steps}
+    sent = [row for row in result.collectives if _is_gradients(row) and (row.rank, row.step) in typical]
+    unknown = sum(row.exposed_charged_ns or 0 for row in sent if row.bucket is None)
+    return sum(row.exposed_charged_ns or 0 for row in sent) / len(steps), unknown / len(steps)
+
+
+def _is_gradients(row: CollectiveRow) -> bool:
+    """Where a foreign trace does not tell who wanted it, by the bucket it carried."""
+    return row.bucket is not None or row.origin in BUCKETS
+
+
 def _worst(result: Result) -> CollectiveDigest | None:
-    found = collectives(result)  # most exposed first
-    kinds = (kind for kind in found.kinds if kind.origin not in BUCKETS and kind.exposed_ns)
-    return next(kinds, None) if found.per == "step" else None
+    others = Table(CollectiveRow, [row for row in result.collectives if not _is_gradients(row)])
+    found = collectives(replace(result, collectives=others))  # most exposed first
+    return next((kind for kind in found.kinds if kind.exposed_ns), None) if found.per == "step" else None
 
 
 def _from(kind: CollectiveDigest) -> str:

@@ -11,6 +11,7 @@ from statistics import median
 import numpy as np
 
 from ddptrace.analysis.collectives import HOOK_OP
+from ddptrace.analysis.in_turn import optimizers_in_turn
 from ddptrace.analysis.intervals import subtract, total, union
 from ddptrace.analysis.layouts import in_buckets
 from ddptrace.analysis.remote_waits import Waited, waited_for
@@ -86,6 +87,7 @@ class RankFacts:
     outside_windows: int = 0  # communications that no profiler saw run, launched outside of all its windows
     kept: KeptFacts = KeptFacts()
     waited: tuple[Waited, ...] = ()  # for remote calls while nothing else ran, by what for
+    in_turn: tuple[str, ...] = ()  # optimizers that end its steps in turn
 
     @property
     def comms(self) -> int:
@@ -110,6 +112,7 @@ def facts_of(view: View) -> RankFacts:
         unmarked=not rank.phases,
         windows=len(rank.windows), outside_windows=_outside_windows(view),
         kept=_kept_facts(rank), waited=waited_for(view),
+        in_turn=optimizers_in_turn((*rank.steps, *rank.partial_steps)),
     )  # fmt: skip
 
 

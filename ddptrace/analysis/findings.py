@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence, Set
 
 from ddptrace.analysis.advice import bucket_findings
@@ -29,6 +30,7 @@ def findings(
         *kept_findings(ranks),
         *_communication(ranks, result, how),
         *_steps(ranks, serving(ranks, result), how),
+        *_in_turn([rank for rank in ranks if rank.in_turn], how),
         *evidence_findings(ranks, result, how, profile_asked),
         *_unmatched(ranks),
         *_pauses(result),
@@ -83,6 +85,16 @@ def _steps(ranks: Sequence[RankFacts], remote_only: Set[int], how: HowTo) -> Ite
         yield Finding("steps-by-backward", "info", named("rank", by_backward), (
             f"No optimizer was seen on {named('rank', by_backward)}{updates}, so each backward counts as one step:"
             f" {how.mark_steps}{' where that is not so' if remote else ''}."
+        ))  # fmt: skip
+
+
+def _in_turn(ranks: Sequence[RankFacts], how: HowTo) -> Iterator[Finding]:
+    if ranks:
+        where, names = named("rank", [rank.rank for rank in ranks]), Counter(ranks[0].in_turn)
+        told = "; ".join(name if count == 1 else f"{count} times {name}" for name, count in names.items())
+        yield Finding("optimizers-in-turn", "info", where, (
+            f"{names.total()} optimizers update in turn on {where}, each after a forward of its own ({told}). Each"
+            f" update counts as a step, so an iteration is several of them: {how.mark_steps} to have it count as one."
         ))  # fmt: skip
 
 

@@ -35,7 +35,8 @@ def _of(ranks: Sequence[int]) -> str:
 def _steps(kept: KeptFacts) -> str:
     if kept.last_step is None:
         return f"records {kept.let_go} are gone"
-    since = "none is whole" if kept.since is None else f"those from step {kept.since} on are here"
+    recorded = ", as far as they were recorded" if kept.sampled else ""
+    since = "none is whole" if kept.since is None else f"those from step {kept.since} on are here{recorded}"
     others = kept.whole - (0 if kept.since is None else kept.last_step + 1 - kept.since)
     return f"{kept.last_step + 1} steps {since}" + (f", and {others} before" if others > 0 and not kept.sampled else "")
 
@@ -45,9 +46,14 @@ def _sampled(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
         return
     first, kept = ranks[0].rank, ranks[0].kept
     yield Finding("steps-not-recorded", "info", named("rank", [rank.rank for rank in ranks]), (
-        f"Not every step was recorded, as ddptrace.Keep(every=...) has it: of rank {first}'s steps {kept.whole} were,"
-        f" and {kept.partial} left only when they began and ended{_lengths(kept)}."
+        f"Not every step was recorded, as ddptrace.Keep(every=...) has it: of rank {first}'s {_all(kept)} steps"
+        f" {kept.whole} are here, and {kept.partial} left only when they began and ended{_lengths(kept)}."
     ))  # fmt: skip
+
+
+def _all(kept: KeptFacts) -> int:
+    """Steps that the rank made, also those of which nothing is left."""
+    return kept.whole + kept.partial if kept.last_step is None else kept.last_step + 1
 
 
 def _lengths(kept: KeptFacts) -> str:

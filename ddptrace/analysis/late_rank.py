@@ -1,4 +1,5 @@
-"""Which rank the others wait for, inside the collectives."""
+"""Which rank the others probably wait for, inside the collectives: a guess from means, of a run with too few steps for
+`across.blame` to play again."""
 
 from __future__ import annotations
 

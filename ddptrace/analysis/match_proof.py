@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ddptrace.analysis.across.ends import Floats, clock_lines, only_fit
+from ddptrace.analysis.across.marks import Mark, differ
 from ddptrace.analysis.wording import ms
-
-Floats = NDArray[np.float64]
 
 MOST: Final = 0.9
 """So many of a group's collectives must fit; a few may not (a late stamp, a rank that was stopped in between)."""
@@ -32,23 +31,18 @@ TOLERANCE_RATIO: Final = 0.1
 """The same for long ones, of the shortest execution: the last part of a transfer arrives at some ranks later."""
 
 ENDING_TOGETHER: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier", "allreduce")
-SAME_NBYTES: Final = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "allreduce")  # on all ranks
 
 
-@dataclass(frozen=True, slots=True)
-class Sighting:
-    """One collective on one rank. Begin and end are None where its execution is not known; nbytes 0 is unknown too.
-    `step`: it ran in; `launched_in`: the step that issued it, which does not depend on when it ran."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sighting(Mark):
+    """One collective on one rank. Begin and end are None where its execution is not known. `step`: it ran in;
+    `launched_in`: the step that issued it, which does not depend on when it ran."""
 
     seq: int
-    op: str
-    nbytes: int
-    step: int | None
     launched_in: int | None
     begin_at_ns: int | None
     end_at_ns: int | None
-    exact: bool = True  # False: a backend's own range, which stays open for milliseconds while a callback waits
-    turn: int | None = None  # its number in the group
+    exact: bool  # False: a backend's own range, which stays open for milliseconds while a callback waits
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +75,19 @@ def _different(group: Sequence[Seen]) -> str | None:
     first = group[0]
     for other in group[1:]:
         for k, (a, b) in enumerate(zip(first.sightings, other.sightings, strict=False)):
-            if a.op != b.op:
-                return f"ordinal {k} is {a.op} on rank {first.rank} and {b.op} on rank {other.rank}"
-            if a.nbytes != b.nbytes and a.nbytes and b.nbytes and a.op.startswith(SAME_NBYTES):
-                return (
-                    f"ordinal {k}, {a.op}, has {a.nbytes} bytes on rank {first.rank} and {b.nbytes} bytes on rank"
-                    f" {other.rank}"
-                )
+            if differ(a, b):
+                return _in_words(k, first.rank, a, other.rank, b)
     return None
+
+
+def _in_words(k: int, rank: int, a: Mark, other: int, b: Mark) -> str:
+    if a.op != b.op:
+        return f"ordinal {k} is {a.op} on rank {rank} and {b.op} on rank {other}"
+    if a.dtype != b.dtype and a.dtype and b.dtype:
+        return f"ordinal {k}, {a.op}, is of {a.dtype} on rank {rank} and of {b.dtype} on rank {other}"
+    if a.root != b.root and a.root is not None and b.root is not None:
+        return f"ordinal {k}, {a.op}, has rank {a.root} as its root on rank {rank} and rank {b.root} on rank {other}"
+    return f"ordinal {k}, {a.op}, has {a.nbytes} bytes on rank {rank} and {b.nbytes} bytes on rank {other}"
 
 
 def _apart(group: Sequence[Seen]) -> str | None:
@@ -101,10 +100,9 @@ def _apart(group: Sequence[Seen]) -> str | None:
         return None if _same_steps(group) else "none of them ends together on all ranks, so nothing proves the pairs"
     begins = np.array([[one.begin_at_ns for one in row] for row in rows], np.float64)
     ends = np.array([[one.end_at_ns for one in row] for row in rows], np.float64)
-    middle = np.median(ends, axis=1)
-    clocks = np.median(ends - middle[:, None], axis=0)
-    gap_ns = float(np.median(np.diff(np.sort(middle)))) if len(rows) > 1 else 0.0
-    return _scattered(begins, ends - clocks, gap_ns) or _ambiguous(group, float(np.ptp(clocks)), gap_ns)
+    clocks = clock_lines(ends)
+    gap_ns = float(np.median(np.diff(np.sort(np.median(ends, axis=1))))) if len(rows) > 1 else 0.0
+    return _scattered(begins, ends - clocks, gap_ns) or _ambiguous(group, ends, np.median(clocks, axis=0), gap_ns)
 
 
 def _scattered(begins: Floats, ends: Floats, gap_ns: float) -> str | None:
@@ -121,9 +119,11 @@ def _scattered(begins: Floats, ends: Floats, gap_ns: float) -> str | None:
     )
 
 
-def _ambiguous(group: Sequence[Seen], clocks_ns: float, gap_ns: float) -> str | None:
-    """A file that begins one collective later looks like a clock that is wrong by the time between two."""
-    if clocks_ns <= max(gap_ns / 2, TOLERANCE_NS[0]) or _same_steps(group):
+def _ambiguous(group: Sequence[Seen], ends: Floats, clocks: Floats, gap_ns: float) -> str | None:
+    """A file that begins one collective later looks like a clock that is wrong by the time between two, unless the ends
+    fit in this order only."""
+    clocks_ns, near_ns = float(np.ptp(clocks)), max(gap_ns / 2, TOLERANCE_NS[0])
+    if clocks_ns <= near_ns or _same_steps(group) or only_fit(ends, clocks, gap_ns, near_ns):
         return None
     return (
         f"their ends are {ms(clocks_ns)} apart from rank to rank and their steps' numbers do not agree, so the files"

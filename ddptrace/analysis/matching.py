@@ -1,7 +1,12 @@
-"""Which calls on different ranks were one collective: the k-th of their group, where nothing speaks against it."""
+"""Which calls on different ranks were one collective: the k-th of their group, where nothing speaks against it.
+
+Ranks that ddptrace recorded from their first call on are matched up to where they part, which is told. What is not
+counted from there (files of others, sampled steps, lost records) is matched whole or not at all.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -9,6 +14,10 @@ from operator import attrgetter
 
 import numpy as np
 
+from ddptrace.analysis.across.desync import Parting, parting
+from ddptrace.analysis.across.desync_findings import desync_findings
+from ddptrace.analysis.across.marks import Calls
+from ddptrace.analysis.across.tables import DesyncRow
 from ddptrace.analysis.alignment import aligned
 from ddptrace.analysis.collectives import HOOK_OP
 from ddptrace.analysis.facts import RankFacts
@@ -16,6 +25,7 @@ from ddptrace.analysis.intervals import pairs
 from ddptrace.analysis.match_proof import Seen, Sighting, doubt
 from ddptrace.analysis.pieces import Pieces
 from ddptrace.analysis.tables import CollectiveRow, MatchRow, StepRow
+from ddptrace.analysis.traffic import SPARSE_OP
 from ddptrace.analysis.wording import named
 from ddptrace.load.tables import Finding
 from ddptrace.schema import Evidence
@@ -29,25 +39,35 @@ GroupKey = tuple[str, tuple[int, ...]]  # name and ranks; ranks are () where the
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """`rows` in order of first start, `match` being their position; `findings` tell which groups were refused."""
+    """`rows` in order of first start, `match` being their position, with nothing yet of arrivals; `findings` tell which
+    groups were refused, and where ranks part."""
 
     rows: tuple[MatchRow, ...]
     findings: tuple[Finding, ...]
+    desyncs: tuple[DesyncRow, ...] = ()
 
 
 def match_ranks(ranks: Sequence[Shown]) -> Matching:
     """`ranks`: by rank. Groups of which one rank alone is here are left out."""
     rows: list[MatchRow] = []
     findings: list[Finding] = []
+    desyncs: list[DesyncRow] = []
     for (name, _), shown in sorted(_groups(ranks).items()):
+        if len(shown) < 2:
+            continue
         group, ordinals = aligned(shown)
-        reason = doubt(group) if len(group) > 1 else None
-        if reason is not None:
+        if all(one.whole and not one.sampled for one in shown):
+            parted = parting(name, [Calls(one.rank, one.sightings) for one in shown])
+            desyncs += parted.rows
+            rows += _matched(name, group, _agreed(ordinals, parted))
+        elif (reason := doubt(group)) is not None:
             findings.append(_refused(name, group, reason))
-        elif len(group) > 1:
+        else:
             rows += _matched(name, group, ordinals)
     rows.sort(key=attrgetter("first_start_at_ns", "group", "ordinal", "ranks"))
-    return Matching(tuple(replace(row, match=match) for match, row in enumerate(rows)), tuple(findings))
+    findings += desync_findings([facts for facts, *_ in ranks], desyncs)
+    matches = tuple(replace(row, match=match) for match, row in enumerate(rows))
+    return Matching(matches, tuple(findings), tuple(desyncs))
 
 
 def with_matches(rows: Iterable[CollectiveRow], matches: Sequence[MatchRow]) -> Iterator[CollectiveRow]:
@@ -67,28 +87,48 @@ def _groups(ranks: Sequence[Shown]) -> dict[GroupKey, list[Seen]]:
     only = {name: next(iter(those)) for name, those in members.items() if len(those) == 1}
     found: dict[GroupKey, list[Seen]] = defaultdict(list)
     for facts, rows, steps in ranks:
-        own, whole = dict(facts.groups), facts.recorded and not facts.dropped
-        for name, sightings in _sightings(rows, steps).items():
+        own, kept = dict(facts.groups), facts.kept
+        for name, sightings in _sightings(rows, steps, numbered=kept.let_go > 0).items():
             key = name, own.get(name) or only.get(name, ())
-            kept = facts.kept
-            found[key].append(Seen(facts.rank, whole, tuple(sightings), kept.let_go > 0, kept.sampled))
-    return found
+            found[key].append(Seen(facts.rank, _is_whole(facts), tuple(sightings), kept.let_go > 0, kept.sampled))
+    return {key: _with_silent(key, shown, ranks) for key, shown in found.items()}
 
 
-def _sightings(rows: Sequence[CollectiveRow], steps: Sequence[StepRow]) -> dict[str, list[Sighting]]:
+def _is_whole(facts: RankFacts) -> bool:
+    return facts.recorded and not facts.dropped
+
+
+def _with_silent(key: GroupKey, shown: Sequence[Seen], ranks: Sequence[Shown]) -> list[Seen]:
+    """Also those of its ranks that called nothing of it, where that is known."""
+    called = {one.rank for one in shown}
+    silent = [
+        Seen(facts.rank, whole=True, sightings=()) for facts, *_ in ranks
+        if facts.rank not in called and key in facts.groups and facts.rank in key[1]
+        and _is_whole(facts) and not facts.kept.let_go and not facts.kept.sampled
+    ]  # fmt: skip
+    return sorted([*shown, *silent], key=attrgetter("rank")) if all(one.whole for one in shown) else list(shown)
+
+
+def _sightings(rows: Sequence[CollectiveRow], steps: Sequence[StepRow], *, numbered: bool) -> dict[str, list[Sighting]]:
     """One rank's collectives by group, in launch order. The end of one in several parts is that of the last. What the
-    host saw alone does not tell when a collective ended."""
+    host saw alone does not tell when a collective ended. `numbered`: some are left out, and each has its turn."""
     ends = {row.seq: row.exec_end_at_ns for row in rows if row.evidence is not Evidence.HOST}
     found: dict[str, list[Sighting]] = defaultdict(list)
     for row, launched_in in zip(rows, _launched_in(rows, steps), strict=True):
         if row.part == 0 and not row.op.startswith(UNPAIRED):
-            end = ends.get(row.seq)
-            begin = None if end is None else row.exec_start_at_ns
-            exact = row.evidence is not Evidence.BACKEND
-            found[row.group].append(
-                Sighting(row.seq, row.op, row.nbytes or 0, row.step, launched_in, begin, end, exact, row.turn)
-            )
+            mine = found[row.group]
+            turn = row.turn if numbered else len(mine)
+            if turn is not None:
+                mine.append(_sighting(row, turn, launched_in, ends.get(row.seq)))
     return found
+
+
+def _sighting(row: CollectiveRow, turn: int, launched_in: int | None, end_at_ns: int | None) -> Sighting:
+    return Sighting(
+        turn, row.op, None if row.op == SPARSE_OP else row.nbytes, row.dtype, row.peer, row.origin, row.site, row.step,
+        seq=row.seq, launched_in=launched_in, begin_at_ns=None if end_at_ns is None else row.exec_start_at_ns,
+        end_at_ns=end_at_ns, exact=row.evidence is not Evidence.BACKEND,
+    )  # fmt: skip
 
 
 def _launched_in(rows: Sequence[CollectiveRow], steps: Sequence[StepRow]) -> list[int | None]:
@@ -96,6 +136,11 @@ def _launched_in(rows: Sequence[CollectiveRow], steps: Sequence[StepRow]) -> lis
     walls = Pieces.numbered(pairs((step.begin_at_ns, step.end_at_ns) for step in steps))
     at = walls.at(np.array([row.launch_at_ns for row in rows], np.int64)).tolist()
     return [steps[position].step if position >= 0 else None for position in at]
+
+
+def _agreed(ordinals: Sequence[int], parted: Parting) -> Sequence[int]:
+    """Those before the ranks part."""
+    return ordinals if parted.turn is None else ordinals[: bisect_left(ordinals, parted.turn)]
 
 
 def _matched(name: str, group: Sequence[Seen], ordinals: Sequence[int]) -> Iterator[MatchRow]:

@@ -12,9 +12,10 @@ from ddptrace.load.tables import Finding
 
 INCOMPLETE: Final = frozenset((
     "process-died", "rank-empty", "surface-failed", "records-dropped", "records-damaged", "records-torn",
-    "records-let-go", "steps-not-recorded",
+    "records-let-go", "steps-not-recorded", "collective-failed",
 ))  # fmt: skip
-"""Findings that say that records are missing: then the two ends differ for that reason."""
+"""Findings that say that records are missing, or that something failed, after which one end goes no further: then the
+two ends differ for that reason."""
 MOST_PAIRS: Final = 3
 NOTHING: Final = Sum(0, 0)
 

@@ -143,7 +143,7 @@ def typical_steps(rows: Sequence[StepRow]) -> tuple[list[StepRow], str]:
     nothing of an evaluation or a checkpoint now and then; not step 0 (the program builds and warms up), none that
     ddptrace itself held up or that is empty, and if any of these were profiled, only those. Where nothing is left, all.
     """
-    steady = [row for row in rows if row.step > 0 and row.window_ns and row.paused_ns <= PAUSED_MAX_RATIO * row.wall_ns]
+    steady = steady_steps(rows)
     if not steady:
         return list(rows), "all steps" if rows else "no step"
     profiled = [row for row in steady if row.profiled]
@@ -155,6 +155,11 @@ def typical_steps(rows: Sequence[StepRow]) -> tuple[list[StepRow], str]:
     if len(which) <= FEW_STEPS:
         return kept, f"{named('step', which)}, the middle of the {what}"
     return kept, f"the middle half of the {what}"
+
+
+def steady_steps(rows: Sequence[StepRow]) -> list[StepRow]:
+    """Without step 0, those that ddptrace itself held up, and empty ones."""
+    return [row for row in rows if row.step > 0 and row.window_ns and row.paused_ns <= PAUSED_MAX_RATIO * row.wall_ns]
 
 
 def _middle_half(rows: Sequence[StepRow]) -> list[StepRow]:

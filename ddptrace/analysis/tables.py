@@ -10,6 +10,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
+from ddptrace.analysis.across.tables import (
+    ArrivalRow,
+    BlameRow,
+    ClockRow,
+    ContentionRow,
+    DesyncRow,
+    JitterRow,
+    PathRow,
+    SuspectRow,
+)
 from ddptrace.errors import DdptraceError
 from ddptrace.load.tables import DeviceWork, Finding, Identity, Intervals
 from ddptrace.schema import Evidence
@@ -157,8 +167,8 @@ class ScopeRow:
 
 @dataclass(frozen=True, slots=True)
 class MatchRow:
-    """One collective on all the ranks whose files show it: the k-th of its group. Instants are as the ranks' clocks
-    tell them, which are not aligned between hosts."""
+    """One collective on all the ranks whose files show it: the k-th of its group. Instants are on the time line of
+    `clocks`. A rank arrives when its execution begins, or where that is inferred, with its call."""
 
     match: int
     group: str
@@ -172,6 +182,16 @@ class MatchRow:
     first_end_at_ns: int
     last_end_at_ns: int
     transfer_ns: int  # the shortest execution over the ranks
+    last_rank: int | None = None  # the last one to arrive; this and the rest: None where no arrival can be compared
+    last_arrival_at_ns: int | None = None
+    skew_ns: int | None = None  # between the first arrival and the last
+    blame_ns: int | None = None  # between the last but one and the last
+    aligned_transfer_ns: int | None = None  # median over ranks, from the last arrival on
+    busbw_bytes_per_s: float | None = None  # of the transfer alone
+    agrees: bool | None = None  # both estimates of the transfer, within their uncertainty
+    uncertainty_ns: int | None = None  # of the arrivals against each other
+    bucket: tuple[int, int, int] | None = None  # (reducer, layout, index) that it carried
+    step: int | None = None  # on the lowest rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -439,23 +459,36 @@ class Result:
     gradient_traffic: Table[GradientTrafficRow] = field(default_factory=lambda: Table(GradientTrafficRow))
     partial_steps: Table[PartialStepRow] = field(default_factory=lambda: Table(PartialStepRow))
     blind_spots: tuple[str, ...] = ()  # what no surface of ddptrace sees, as the run itself says
+    desyncs: Table[DesyncRow] = field(default_factory=lambda: Table(DesyncRow))
+    clocks: Table[ClockRow] = field(default_factory=lambda: Table(ClockRow))
+    arrivals: Table[ArrivalRow] = field(default_factory=lambda: Table(ArrivalRow))
+    blame: Table[BlameRow] = field(default_factory=lambda: Table(BlameRow))
+    suspects: Table[SuspectRow] = field(default_factory=lambda: Table(SuspectRow))
+    critical_path: Table[PathRow] = field(default_factory=lambda: Table(PathRow))
+    contention: Table[ContentionRow] = field(default_factory=lambda: Table(ContentionRow))
+    jitter: Table[JitterRow] = field(default_factory=lambda: Table(JitterRow))
 
     def to_json_dict(self) -> dict[str, Any]:
         """The documented keys of `ddptrace analyze --json`."""
-        names = (
-            "ranks", "steps", "phases", "buckets", "collectives", "streams", "launches", "scopes", "matches",
-            "rpcs", "rpc_pairs", "groups", "traffic", "gradient_traffic", "partial_steps",
-            "findings",
-        )  # fmt: skip
-        head = {
+        return {key: value.to_dicts() if isinstance(value, Table) else value for key, value in self.json_items()}
+
+    def json_items(self) -> Iterator[tuple[str, Any]]:
+        """The same, one by one, and tables as they are: as dicts they would take several times the memory."""
+        from ddptrace.analysis.summary import summarize
+
+        yield from {
             "schema": self.schema,
             "run_id": self.run_id,
             "zero_unix_ns": self.zero_unix_ns,
             "world_size": self.world_size,
             "recorded": self.recorded,
             "blind_spots": list(self.blind_spots),
-        }
-        from ddptrace.analysis.summary import summarize
-
-        tables = {name: getattr(self, name).to_dicts() for name in names}
-        return head | {"summary": summarize(self).to_json_dict()} | tables
+            "summary": summarize(self).to_json_dict(),
+        }.items()
+        for name in (
+            "ranks", "steps", "phases", "buckets", "collectives", "streams", "launches", "scopes", "matches",
+            "rpcs", "rpc_pairs", "groups", "traffic", "gradient_traffic", "partial_steps",
+            "desyncs", "clocks", "arrivals", "blame", "suspects", "critical_path", "contention", "jitter",
+            "findings",
+        ):  # fmt: skip
+            yield name, getattr(self, name)

@@ -25,7 +25,7 @@ ONCE: Final = (Origin.CONSTRUCTION.word, Origin.REBUILD.word)
 
 COUNTS: Final = (
     "process-died", "no-communication", "rank-missing", "rank-empty", "records-dropped", "records-damaged",
-    "records-torn", "records-let-go", "steps-not-recorded", "messages-differ",
+    "records-torn", "records-let-go", "steps-not-recorded", "tap-failed", "surface-failed", "messages-differ",
     "synchronised-often", "synchronised-never", "synchronised-early",
 )  # fmt: skip
 """Findings that say what the counts mean, or that some of them are missing."""

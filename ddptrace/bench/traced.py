@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 LEAD_STEPS: Final = 2
 """Before the window, and one more for the profiler's own warm-up."""
-NOT_WHOLE: Final = ("records-lost", "records-dropped", "surface-failed")
+NOT_WHOLE: Final = ("records-lost", "records-dropped", "names-lost", "description-lost", "surface-failed")
 """Findings that take the ground from a measurement. Training would go on, and a benchmark must not."""
 
 

@@ -13,7 +13,7 @@ from typing import Final
 
 import click
 
-COMMANDS: Final = ("analyze", "bench", "hta", "traffic")
+COMMANDS: Final = ("analyze", "bench", "diagnose", "hta", "traffic")
 
 
 class Commands(click.Group):

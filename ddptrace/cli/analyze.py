@@ -7,14 +7,15 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 if TYPE_CHECKING:
-    from ddptrace.analysis import Result
+    from ddptrace.analysis import Result, Table
 
 FILES: Final = {"report": "report.html", "trace": "trace.json.gz", "tables": "analysis.json"}
+ROWS_PER_PIECE: Final = 5_000
 
 
 @click.command()
@@ -25,6 +26,7 @@ FILES: Final = {"report": "report.html", "trace": "trace.json.gz", "tables": "an
 @click.option("--engine", type=click.Choice(["local", "dask"]), default="local", show_default=True)
 @click.option("--scheduler", metavar="ADDRESS", help="Of the Dask scheduler, as in tcp://host:8786.")
 @click.option("--comm-kernel", "comm_kernels", multiple=True, metavar="REGEX[=OP]", help="Kernels that communicate.")
+@click.option("--no-align", is_flag=True, help="Leave every rank on its own clock.")
 def analyze(
     run: tuple[str, ...],
     as_json: bool,
@@ -33,6 +35,7 @@ def analyze(
     engine: str,
     scheduler: str | None,
     comm_kernels: tuple[str, ...],
+    no_align: bool,
 ) -> None:
     """Say where the step time of RUN went, and write RUN/analysis/.
 
@@ -45,11 +48,14 @@ def analyze(
     folder = output or folder_for(run)
     with progress() as tell:
         result = analyze_run(
-            run, jobs=jobs, scheduler=scheduler, cache=folder / "cache", comm_kernels=comm_kernels, progress=tell
-        )
+            run, jobs=jobs, scheduler=scheduler, cache=folder / "cache", comm_kernels=comm_kernels, progress=tell,
+            align=not no_align,
+        )  # fmt: skip
     written = write_all(result, folder)
     if as_json:
-        click.echo(encoded(result))
+        for piece in encoded(result):
+            click.echo(piece, nl=False)
+        click.echo()
     else:
         from ddptrace.render.terminal import summary_text
 
@@ -89,15 +95,34 @@ def progress() -> Iterator[Callable[[int, int], None]]:
         yield tell
 
 
-def encoded(result: Result) -> bytes:
-    """The documented keys: enums as their words, tuples as lists, what was not measured as null."""
+def encoded(result: Result) -> Iterator[bytes]:
+    """The documented keys: enums as their words, tuples as lists, what was not measured as null. In pieces, since the
+    whole may be larger than the tables."""
     import msgspec
 
-    return msgspec.json.encode(result.to_json_dict())
+    from ddptrace.analysis import Table
+
+    encode, before = msgspec.json.encode, b"{"
+    for key, value in result.json_items():
+        yield before + encode(key) + b":"
+        yield from _rows_encoded(value) if isinstance(value, Table) else (encode(value),)
+        before = b","
+    yield b"}"
+
+
+def _rows_encoded(table: Table[Any]) -> Iterator[bytes]:
+    import msgspec
+
+    before = b"["
+    for start in range(0, len(table), ROWS_PER_PIECE):
+        yield before + msgspec.json.encode(list(table[start : start + ROWS_PER_PIECE]))[1:-1]
+        before = b","
+    yield b"]" if len(table) else b"[]"
 
 
 def write_all(result: Result, folder: Path) -> dict[str, Path]:
     """Write what is derived from a run. What cannot be written is no error, and said on stderr."""
+    from ddptrace.analyzer import uncollected
     from ddptrace.render.chrome import write_trace
     from ddptrace.render.report import write_report
 
@@ -105,7 +130,8 @@ def write_all(result: Result, folder: Path) -> dict[str, Path]:
     for name, write in (("report", write_report), ("trace", write_trace), ("tables", write_tables)):
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            write(result, folder / FILES[name])
+            with uncollected():
+                write(result, folder / FILES[name])
             written[name] = folder / FILES[name]
         except OSError as error:
             why = error.strerror or str(error)
@@ -119,4 +145,4 @@ def write_tables(result: Result, path: Path) -> None:
     from ddptrace.render.whole_file import whole_file
 
     with whole_file(path) as file:
-        file.write(encoded(result))
+        file.writelines(encoded(result))

@@ -39,6 +39,11 @@ class Clock:
         return int(self.unix[0] - self.monotonic[0]) - self.zero_unix_ns
 
     @property
+    def tie_ns(self) -> int | None:
+        """Unix time less the monotonic clock; None without any pair."""
+        return int(self.unix[0] - self.monotonic[0]) if self.unix[0] else None
+
+    @property
     def stepped_ns(self) -> int:
         """The largest jump of the wall clock against the monotonic one."""
         offsets = self.unix - self.monotonic

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddptrace.errors import DdptraceError
+from ddptrace.load.bounded_regex import endless
 from ddptrace.load.kineto.events import Category, KinetoEvents
 
 
@@ -62,6 +64,7 @@ NAMED_OPS: Final = (
 UNKNOWN_OP: Final = "unknown"
 
 LONGEST_NAME: Final = 1000  # characters of a kernel's name in which a rule is searched
+NAMES_KNOWN: Final = 1 << 16  # and rules: many events have one name, which is searched once
 MOST_BRACKETS: Final = 100  # of a regular expression: Python compiles nested ones by recursion
 NO_REGEX: Final = re.compile(r"[^\\.^$*+?{}\[\]|()]+")  # text without any sign that means something in one
 HOW: Final = "give a part of the kernels' names, as REGEX or REGEX=OP: my_all_reduce or my_all_reduce=all_reduce"
@@ -91,6 +94,9 @@ def _try(pattern: str) -> None:
         re.compile(pattern, re.IGNORECASE)
     except (re.error, OverflowError, RecursionError) as error:
         raise DdptraceError(f"{_short(pattern)} is no regular expression ({error}); {HOW}") from error
+    fault = endless(pattern)
+    if fault is not None:
+        raise DdptraceError(f"{_short(pattern)} {fault}, and could take for ever on some name; {HOW}")
 
 
 def _short(text: str) -> str:
@@ -113,7 +119,12 @@ def op_named(name: str, rules: Sequence[CommRule]) -> str:
 
 def _first(rules: Sequence[CommRule], text: str) -> CommRule | None:
     near = text[:LONGEST_NAME]
-    return next((rule for rule in rules if re.search(rule.pattern, near, re.IGNORECASE)), None)
+    return next((rule for rule in rules if _is_in(rule.pattern, near)), None)
+
+
+@functools.lru_cache(NAMES_KNOWN)
+def _is_in(pattern: str, name: str) -> bool:
+    return re.search(pattern, name, re.IGNORECASE) is not None
 
 
 def _function(name: str) -> str:

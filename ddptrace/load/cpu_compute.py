@@ -13,6 +13,8 @@ its own time, beside the few microseconds of the `aten::expand` and `aten::copy_
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -39,9 +41,12 @@ COMPUTE, COMPILED, NOT_COMPUTE, COMMUNICATION, AS_PARENT = range(5)
 """What an instant is whose innermost range this is. COMPILED: a graph's fused kernels, whose waits are operators inside
 it. AS_PARENT: a name without a namespace is an autograd node or a Python function, whose own time may be anything."""
 
+NONE: Final[Intervals] = np.empty((0, 2), np.int64)
+
 
 def union(spans: Intervals) -> Intervals:
-    """Every instant inside any of the spans: sorted, apart, none empty."""
+    """Every instant inside any of the spans: sorted, apart, none empty. As `analysis.intervals.union`, which this room
+    may not import, nor that room this."""
     spans = spans[spans[:, 1] > spans[:, 0]]
     if not len(spans):
         return spans
@@ -51,18 +56,43 @@ def union(spans: Intervals) -> Intervals:
     return np.column_stack((spans[opens, 0], reach[np.append(opens[1:], len(spans)) - 1]))
 
 
+@dataclass(frozen=True, slots=True)
+class ThreadRanges:
+    """Operator ranges of one training thread. Columns have shape (n,); `nest` tells them by position there."""
+
+    event: Ints  # position among the file's events
+    begin_ns: Ints
+    end_ns: Ints
+    role: Ints  # what an instant is whose innermost range this is: never AS_PARENT
+    nest: Nest
+
+    @property
+    def computes(self) -> NDArray[np.bool_]:
+        return np.isin(self.role, (COMPUTE, COMPILED))
+
+
 def cpu_compute(events: KinetoEvents, training_threads: frozenset[int]) -> Intervals:
     """`training_threads`: the system's thread ids; those on which the autograd engine ran are training threads too."""
+    return computing(thread_ranges(events, training_threads))
+
+
+def thread_ranges(events: KinetoEvents, training_threads: frozenset[int]) -> list[ThreadRanges]:
+    """By training thread."""
     roles = np.array([_role(name) for name in events.names], np.int64)
     lanes = {i for i, lane in enumerate(events.lanes) if lane.tid.isdigit() and int(lane.tid) in training_threads}
     engine = [i for i, name in enumerate(events.names) if name.startswith(ENGINE_RANGE)]
     is_op = events.category == Category.OP
     lanes |= set(events.lane[is_op & np.isin(events.name, engine)].tolist())
-    parts = []
+    found = []
     for lane in sorted(lanes):
-        mine = is_op & (events.lane == lane)
-        parts.append(_innermost_compute(events.begin_ns[mine], events.end_ns[mine], roles[events.name[mine]]))
-    return union(np.concatenate(parts)) if parts else np.empty((0, 2), np.int64)
+        mine = np.flatnonzero(is_op & (events.lane == lane))
+        found.append(_ranges(mine, events.begin_ns[mine], events.end_ns[mine], roles[events.name[mine]]))
+    return found
+
+
+def computing(threads: Sequence[ThreadRanges]) -> Intervals:
+    """The instants at which the innermost range of any of the threads computes."""
+    return union(np.concatenate([_innermost_compute(one) for one in threads], dtype=np.int64)) if threads else NONE
 
 
 def _role(name: str) -> int:
@@ -76,12 +106,16 @@ def _role(name: str) -> int:
     return NOT_COMPUTE if namespace in ENGINE_NAMESPACES else COMPUTE
 
 
-def _innermost_compute(begins: Ints, ends: Ints, roles: Ints) -> Intervals:
-    """The instants of one thread whose innermost range computes."""
+def _ranges(event: Ints, begins: Ints, ends: Ints, roles: Ints) -> ThreadRanges:
     roles = np.where((roles == COMPUTE) & _holds_communication(begins, ends, roles), NOT_COMPUTE, roles)
     nest = Nest.of(begins, ends)
-    inner = np.append(_in_their_place(nest, roles), NOT_COMPUTE)[nest.inner]  # NOTHING is the last one
-    computes = np.flatnonzero(np.isin(inner[:-1], (COMPUTE, COMPILED)))
+    return ThreadRanges(event, begins, ends, _in_their_place(nest, roles), nest)
+
+
+def _innermost_compute(thread: ThreadRanges) -> Intervals:
+    """The instants of one thread whose innermost range computes."""
+    nest, inner = thread.nest, np.append(thread.computes, False)[thread.nest.inner]  # NOTHING is the last one
+    computes = np.flatnonzero(inner[:-1])
     return np.column_stack((nest.edges[computes], nest.edges[computes + 1]))
 
 

@@ -15,10 +15,11 @@ import numpy as np
 
 from ddptrace.load.backend_link import BackendLink
 from ddptrace.load.comm_kernels import CommRule, communication_kernels
-from ddptrace.load.cpu_compute import cpu_compute, union
+from ddptrace.load.cpu_compute import computing, thread_ranges, union
 from ddptrace.load.device import DeviceEvents
 from ddptrace.load.kineto.events import NO_CORRELATION, Category, Ints, KinetoEvents
-from ddptrace.load.tables import Call, DeviceWork, ExecRange, Finding, Intervals, Work
+from ddptrace.load.operators import operator_work
+from ddptrace.load.tables import Call, DeviceWork, ExecRange, Finding, Intervals, OperatorWork, Work
 from ddptrace.load.window_events import WindowEvents
 from ddptrace.schema import Evidence
 
@@ -32,6 +33,7 @@ class Joined:
     memory: Intervals
     on_device: bool  # compute is device time
     device: DeviceWork | None
+    operators: OperatorWork | None
     findings: tuple[Finding, ...]
 
 
@@ -56,10 +58,12 @@ def join_window(
     on_host = [call for call in calls if call.group not in on_device]
     backend, doubtful, strange_ranges = BackendLink(window, on_host, done_threads, over_by).execs()
     works = DeviceEvents.of(events, rules)
-    compute = union(works.spans(Work.COMPUTE)) if events.on_device else cpu_compute(events, training_threads)
+    threads = None if events.on_device else thread_ranges(events, training_threads)
+    compute = union(works.spans(Work.COMPUTE)) if threads is None else computing(threads)
+    operators = None if threads is None else operator_work(events, threads)
     findings = _findings(where, len(events.name), doubtful, strange_kernels, 0 if doubtful else strange_ranges)
     memory = union(works.spans(Work.MEMORY))
-    return Joined(execs | backend, compute, memory, events.on_device, works.table(), findings)
+    return Joined(execs | backend, compute, memory, events.on_device, works.table(), operators, findings)
 
 
 def _device_execs(window: WindowEvents, rules: Sequence[CommRule]) -> tuple[dict[int, ExecRange], int]:

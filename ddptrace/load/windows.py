@@ -74,4 +74,6 @@ def _window(mark: WindowMark, events: KinetoEvents, joined: Joined, clock: Clock
     if begin is None or end is None:
         spans = clock.from_unix(np.stack((events.begin_ns, events.end_ns)))
         begin, end = (int(spans[0].min()), int(spans[1].max())) if spans.size else (0, 0)
-    return Window(mark.file, begin, end, joined.compute, joined.memory, joined.on_device, joined.device)
+    return Window(
+        mark.file, begin, end, joined.compute, joined.memory, joined.on_device, joined.device, joined.operators
+    )

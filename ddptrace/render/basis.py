@@ -5,20 +5,25 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from html import escape
+from typing import Final
 
 from ddptrace.analysis.summary import Summary
 from ddptrace.analysis.tables import Result
 from ddptrace.load.tables import Identity
+from ddptrace.render.clock_lines import comparable
 from ddptrace.render.islands import apart_words, islands
 from ddptrace.render.tracks import by_rank
-from ddptrace.render.words import EVIDENCE, IDENTIFIED, IDENTITY, by_order, counted, percent
+from ddptrace.render.words import EVIDENCE, IDENTIFIED, IDENTITY, by_order, counted, percent, some_of
 from ddptrace.schema import Evidence
+
+FAILED: Final = ("tap-failed", "surface-failed")
+"""Findings of a part of ddptrace that did not watch, or stopped watching."""
 
 
 def measured_html(result: Result, summary: Summary) -> str:
     """What the numbers rest on."""
     facts = [
-        ("typical step", f"{summary.population}: {counted(summary.steps, 'rank step')} of {len(result.steps):,}"),
+        ("typical step", f"{summary.population}: {counted(summary.steps, 'rank-step')} of {len(result.steps):,}"),
         ("compute", compute_words(result)),
         *evidence_facts(result),
         *foreign_facts(result),
@@ -36,7 +41,7 @@ def compute_words(result: Result) -> str:
     if not profiled:
         return "taken from forward, backward and optimizer phases without waits: coarse, no step was profiled"
     rest = "; from phases, coarser, in the others" if profiled < len(result.steps) else ""
-    return f"from a profiler window in {profiled:,} of {counted(len(result.steps), 'rank step')}{rest}"
+    return f"from a profiler window in {profiled:,} of {counted(len(result.steps), 'rank-step')}{rest}"
 
 
 def evidence_facts(result: Result) -> Iterator[tuple[str, str]]:
@@ -52,10 +57,23 @@ def unmeasured_html(result: Result) -> str:
 
 
 def blind_spots_html(result: Result) -> str:
-    """What no program's trace can hold, folded away: it says nothing of this run."""
+    """What no program's trace can hold, folded away: it says nothing of this run, unless a part of ddptrace failed in
+    it, whose own blind spot is then among them."""
     if not result.blind_spots:
         return ""
-    return f"<details><summary>What ddptrace does not see in any run</summary>{listed(result.blind_spots)}</details>"
+    which = "this" if any(failed_words(result)) else "any"
+    heading = f"What ddptrace does not see in {which} run"
+    return f"<details><summary>{heading}</summary>{listed(result.blind_spots)}</details>"
+
+
+def failed_words(result: Result) -> Iterator[str]:
+    """What did not watch in this run though it should have."""
+    told: dict[str, list[str]] = {}
+    for finding in result.findings:
+        if finding.code in FAILED:
+            told.setdefault(finding.message, []).append(finding.where)
+    for message, where in told.items():
+        yield f"On {some_of(where)}: {message}."
 
 
 def listed(lines: Sequence[str]) -> str:
@@ -71,13 +89,14 @@ def unmeasured(result: Result) -> Iterator[str]:
     missing = (result.world_size or len(result.ranks)) - len(result.ranks)
     dropped = sum(row.dropped for row in result.ranks)
     unclean = [str(row.rank) for row in result.ranks if not row.clean]
+    yield from failed_words(result)
     if unknown:
         some = f"{counted(unknown, 'collective')} of {len(result.collectives):,}"
         yield f"When {some} ran is unknown: they count as no communication."
     if outside:
         yield f"{counted(outside, 'collective')} ran outside every step and belong to none."
     if coarse:
-        yield f"{counted(coarse, 'rank step')} had no profiler window: what they computed is known by phase only."
+        yield f"{counted(coarse, 'rank-step')} had no profiler window: what they computed is known by phase only."
     if missing > 0:
         lost = "have no file here" if not result.recorded else "left nothing to read"
         yield f"{counted(missing, 'rank')} of {result.world_size} {lost}."
@@ -87,7 +106,7 @@ def unmeasured(result: Result) -> Iterator[str]:
         yield f"These ranks did not end their trace: {', '.join(unclean[:20])}{' …' if len(unclean) > 20 else ''}."
     if alone:
         yield alone
-    yield "Clocks of different hosts are not aligned: compare instants of one host only."
+    yield from comparable(result)
 
 
 def foreign_facts(result: Result) -> Iterator[tuple[str, str]]:

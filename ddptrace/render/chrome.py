@@ -1,4 +1,5 @@
-"""The trace for Perfetto: all ranks in one gzipped file of Chrome's JSON, one process per rank.
+"""The trace for Perfetto: all ranks in one gzipped file of Chrome's JSON, one process per rank, host by host, and one
+for the critical path over them.
 
 Chrome counts in microseconds. They exist only here, with three decimals, so that every nanosecond is kept.
 """
@@ -9,15 +10,19 @@ import gzip
 import itertools
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Final
 
 from ddptrace.analysis.tables import Result
 from ddptrace.load.tables import Intervals
+from ddptrace.render.arrows import add_meetings
 from ddptrace.render.counters import Sample, bytes_in_flight, running_overlap
+from ddptrace.render.host_order import places
 from ddptrace.render.islands import Island, islands
-from ddptrace.render.lanes import NO_LAUNCH, DeviceTrack, Slice, SpanTrack, Track, quoted
+from ddptrace.render.lanes import LAUNCH, NO_LAUNCH, DeviceTrack, Slice, SpanTrack, Track, quoted
+from ddptrace.render.path_track import path_tracks
 from ddptrace.render.tracks import AnyTrack, RankRows, by_rank, rank_tracks
 from ddptrace.render.whole_file import whole_file
 from ddptrace.render.words import host_words
@@ -39,16 +44,17 @@ def write_trace(result: Result, path: str | os.PathLike[str]) -> Path:
 
 def write_json(result: Result, file: gzip.GzipFile | IO[bytes]) -> None:
     ranks = by_rank(result)
-    zeros = zeros_of(islands(ranks))
     several = len({row.reducer for row in result.buckets}) > 1
     flows = itertools.count(1 + len(result.rpcs))  # the first ones are those of remote calls
+    add_meetings(result, ranks, flows)
+    zeros, place = zeros_of(islands(ranks)), places(ranks)
     file.write(f'{{"displayTimeUnit":"ns","otherData":{json.dumps(about(result, zeros))},"traceEvents":[\n'.encode())
+    drawn = (rank_chunks(rows, flows, several, zeros.get(rows.rank, 0), place[rows.rank]) for rows in ranks)
     separator = ""
-    for rows in ranks:
-        for chunk in rank_chunks(rows, flows, several, zeros.get(rows.rank, 0)):
-            # Half a surrogate pair, which a broken name can hold, becomes the JSON escape of itself.
-            file.write((separator + ",\n".join(chunk)).encode("utf-8", "backslashreplace"))
-            separator = ",\n"
+    for chunk in itertools.chain(path_chunks(result, max(place, default=0) + 2, zeros), *drawn):
+        # Half a surrogate pair, which a broken name can hold, becomes the JSON escape of itself.
+        file.write((separator + ",\n".join(chunk)).encode("utf-8", "backslashreplace"))
+        separator = ",\n"
     file.write(b"\n]}\n")
 
 
@@ -60,7 +66,8 @@ def zeros_of(found: Sequence[Island]) -> dict[int, int]:
 
 
 def about(result: Result, zeros: dict[int, int]) -> dict[str, object]:
-    """Unix ns are text: they do not fit a JSON number. Instants among the arguments count from `zero_unix_ns`."""
+    """Unix ns are text: they do not fit a JSON number. Instants among the arguments count from `zero_unix_ns`. Of the
+    clocks those that are not the reference rank's own; instants of the ones that were shifted are on its time."""
     head = {"tool": "ddptrace", "schema": result.schema, "run_id": result.run_id}
     zero = min(zeros.values(), default=0)
     instants = {
@@ -68,16 +75,28 @@ def about(result: Result, zeros: dict[int, int]) -> dict[str, object]:
         "trace_zero_ns": zero,
         "trace_zero_unix_ns": str(result.zero_unix_ns + zero),
     }
-    return head | instants | ({"trace_zero_ns_by_rank": zeros} if len(set(zeros.values())) > 1 else {})
+    clocks = [asdict(row) for row in result.clocks if row.why != "same clock"]
+    apart = {"trace_zero_ns_by_rank": zeros} if len(set(zeros.values())) > 1 else {}
+    return head | instants | apart | ({"clocks": clocks} if clocks else {})
 
 
-def rank_chunks(rows: RankRows, flows: Iterator[int], several: bool, zero: int) -> Iterator[list[str]]:
+def path_chunks(result: Result, pid: int, zeros: Mapping[int, int]) -> Iterator[list[str]]:
+    """A process of its own, above those of the ranks; none where no path is known."""
+    for tid, track in enumerate(path_tracks(result, zeros), start=TRACKS_MAX * pid + 1):
+        yield [
+            metadata(pid, 0, "process_name", name="critical path"),
+            metadata(pid, 0, "process_sort_index", sort_index=-1),
+            metadata(pid, tid, "thread_name", name=track.name),
+        ]
+        yield from slice_chunks(track, f'"pid":{pid},"tid":{tid}', zeros.get(result.critical_path[0].rank, 0))
+
+
+def rank_chunks(rows: RankRows, flows: Iterator[int], several: bool, zero: int, place: int) -> Iterator[list[str]]:
     """Events of one rank, in lists of bounded length. A process id is the rank + 1, since 0 is the idle process."""
     pid = rows.rank + 1
-    host = host_words(rows.row.host) if rows.row else ""
     yield [
-        metadata(pid, 0, "process_name", name=f"rank {rows.rank}{host}"),
-        metadata(pid, 0, "process_sort_index", sort_index=rows.rank),
+        metadata(pid, 0, "process_name", name=process_name(rows)),
+        metadata(pid, 0, "process_sort_index", sort_index=place),
     ]
     for tid, track in enumerate(rank_tracks(rows, flows, several), start=TRACKS_MAX * pid + 1):
         yield [
@@ -89,6 +108,11 @@ def rank_chunks(rows: RankRows, flows: Iterator[int], several: bool, zero: int) 
     if rows.activity is not None:
         overlap = running_overlap(rows.steps, rows.collectives, rows.activity.compute)
         yield from counter_chunks(pid, "overlap", "ratio", overlap, zero)
+
+
+def process_name(rows: RankRows) -> str:
+    """The host first: Perfetto shows the ranks of one together."""
+    return f"{host_words(rows.row.host) if rows.row else ''}rank {rows.rank}"
 
 
 def slice_chunks(track: AnyTrack, place: str, zero: int) -> Iterator[list[str]]:
@@ -124,24 +148,27 @@ def device_events(track: DeviceTrack, part: slice, heads: Sequence[str], place: 
         close = "}" if delay == NO_LAUNCH else f',"launch_delay_ns":{delay}}}'
         yield f'{heads[look]}{close},"ts":{ts // 1000}.{ts % 1000:03d},"dur":{dur // 1000}.{dur % 1000:03d}}}'
         if flow:
-            yield flow_event(ts, place, flow, "f")
+            yield flow_event(ts, place, flow, "f", LAUNCH)
 
 
 def slice_event(piece: Slice, place: str, zero: int) -> str:
-    name, category, begin, end, args, colour, flow, flow_phase = piece
+    name, category, begin, end, args, colour, flow, flow_phase, flow_name, flows = piece
     ts = begin - zero
     dur = end - begin
     event = (
         f'{{"ph":"X",{place},"ts":{ts // 1000}.{ts % 1000:03d},"dur":{dur // 1000}.{dur % 1000:03d},'
         f'"name":{quoted(name)},"cat":"{category}","cname":"{colour}","args":{args}}}'
     )
-    return event + ",\n" + flow_event(ts, place, flow, flow_phase) if flow else event
+    if not flow:
+        return event
+    arrows = (flow_event(ts, place, arrow, flow_phase, flow_name) for arrow in range(flow, flow + flows))
+    return ",\n".join((event, *arrows))
 
 
-def flow_event(ts: int, place: str, flow: int, phase: str) -> str:
+def flow_event(ts: int, place: str, flow: int, phase: str, name: str) -> str:
     """One end of an arrow, at the begin of the slice written just before it: an end outside any slice is an error."""
     at = f'"ts":{ts // 1000}.{ts % 1000:03d}'
-    return f'{{"ph":"{phase}","bp":"e",{place},{at},"id":{flow},"name":"launch","cat":"launch"}}'
+    return f'{{"ph":"{phase}","bp":"e",{place},{at},"id":{flow},"name":"{name}","cat":"{name}"}}'
 
 
 def counter_chunks(pid: int, name: str, unit: str, samples: Iterable[Sample], zero: int) -> Iterator[list[str]]:

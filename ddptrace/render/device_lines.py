@@ -16,12 +16,12 @@ from ddptrace.render.words import (
     both_ends,
     calls_words,
     counted,
+    cut,
     millis,
     op_name,
     origin_words,
     percent,
     rate,
-    shortened,
     size_range,
 )
 
@@ -92,10 +92,6 @@ def collective_line(kind: CollectiveDigest) -> str:
     sizes = f"{size_range(kind.nbytes_min, kind.nbytes_max):>17} {calls_words(kind.calls):>6}"
     times = f"{millis(kind.mean_ns):>8} {millis(kind.exposed_ns):>10} {percent(kind.hidden_ratio):>6}"
     return f"  {what} {sizes} {times} {rate(kind.busbw_bytes_per_s):>9}"
-
-
-def cut(name: str, most: int) -> str:
-    return shortened(printable(name), most)
 
 
 def rests_on(kinds: Sequence[CollectiveDigest]) -> str:

@@ -1,4 +1,4 @@
-"""The report's tables of collectives, launches and matches, as HTML: every name is escaped where it enters."""
+"""The report's tables of collectives and launches, as HTML: every name is escaped where it enters."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from html import escape
 from typing import Final
 
 from ddptrace.analysis.device_digest import LaunchDigest, launches
-from ddptrace.analysis.digest import CollectiveDigest, MatchDigest, collectives, matches
+from ddptrace.analysis.digest import CollectiveDigest, collectives
 from ddptrace.analysis.tables import Result
 from ddptrace.render.markup import table
 from ddptrace.render.words import (
@@ -18,10 +18,8 @@ from ddptrace.render.words import (
     origin_words,
     percent,
     rate,
-    size,
     size_range,
 )
-from ddptrace.schema import Evidence
 
 ROWS_MAX: Final = 40
 COLLECTIVES: Final = (
@@ -33,11 +31,6 @@ LAUNCHES: Final = (
     " when a launch comes too late, its stream has run dry. Idle for the host: nothing ran and nothing waited in the"
     " queue, so neither faster kernels nor a faster network would have helped. Means per step."
 )
-INFERRED: Final = " Where begins were inferred (evidence callback or host), so is how far apart they lie."
-MATCHES: Final = (
-    "Ranks end a collective together and begin it apart: the shortest execution is about what moving the bytes takes,"
-    " and the rest is waiting for the rank that came last."
-)
 
 COLLECTIVE_HEADS: Final = (
     ("op", ""), ("group", "words"), ("ranks", ""), ("size", ""), ("calls", ""), ("mean ms", ""), ("exposed ms", ""),
@@ -46,10 +39,6 @@ COLLECTIVE_HEADS: Final = (
 LAUNCH_HEADS: Final = tuple((title, "") for title in (
     "rank", "launches", "delay p50", "p90", "max", "too late", "idle ms", "for the host ms", "of step", "launch-bound",
 ))  # fmt: skip
-MATCH_HEADS: Final = (
-    ("op", ""), ("group", "words"), ("ranks", ""), ("size", ""), ("matched", ""), ("began apart", ""),
-    ("at most", ""), ("ended apart", ""), ("shortest execution", ""),
-)  # fmt: skip
 
 
 def collective_table(result: Result) -> str:
@@ -93,22 +82,4 @@ def launch_cells(one: LaunchDigest) -> list[str]:
         duration(one.delay_max_ns), escape(percent(one.late_ratio)), millis(one.idle_ns), millis(one.host_idle_ns),
         escape(percent(one.host_idle_ns / one.window_ns if one.window_ns else None)),
         f"{one.bound_steps:,} of {one.steps:,}",
-    ]  # fmt: skip
-
-
-def match_sub(result: Result) -> str:
-    seen = {row.evidence for row in result.collectives if row.match is not None}
-    return MATCHES + (INFERRED if seen & {Evidence.CALLBACK, Evidence.HOST} else "")
-
-
-def match_table(result: Result) -> str:
-    found = matches(result)[:ROWS_MAX]
-    return table(MATCH_HEADS, map(match_cells, found)) if found else ""
-
-
-def match_cells(one: MatchDigest) -> list[str]:
-    return [
-        escape(op_name(one.op)), escape(one.group or "-"), str(one.ranks), size(one.nbytes or None), f"{one.count:,}",
-        duration(one.start_spread_ns), duration(one.start_spread_max_ns), duration(one.end_spread_ns),
-        duration(one.transfer_ns),
     ]  # fmt: skip

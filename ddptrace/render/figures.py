@@ -13,6 +13,7 @@ from typing import Any, Final
 from ddptrace.analysis.summary import PHASES, BucketSummary, Summary
 from ddptrace.analysis.tables import StepRow
 from ddptrace.render.rpc_words import SPLIT, split_ns
+from ddptrace.render.tall_bars import Bar, cut_words, labels, top_of
 from ddptrace.render.words import PARTS as PART_WORDS
 from ddptrace.render.words import counted, duration, named_bucket, percent, size, some_of
 
@@ -76,19 +77,29 @@ def steps_figure(rows: Sequence[StepRow]) -> Figure | None:
         panels = [(f"rank {rank}", [row for row in rows if row.rank == rank]) for rank in ranks]
     bins = [binned(panel) for _, panel in panels]
     data = [trace for number, panel in enumerate(bins, start=1) for trace in step_traces(panel, number)]
-    domains, gap = len(panels), 0.1 / len(panels)
-    axes: dict[str, Any] = {"xaxis": axis("step", anchor=f"y{domains}" if domains > 1 else "y")}
-    for number, (name, _) in enumerate(panels, start=1):
-        top = 1 - (number - 1) / domains
-        domain = [max(0.0, top - 1 / domains + (gap if number < domains else 0)), top]
-        key = "yaxis" if number == 1 else f"yaxis{number}"
-        axes[key] = axis(f"{name} · ms" if name else "ms", domain=domain) | ({} if number == 1 else {"matches": "y"})
+    lengths = [[bar_of(one) for one in panel] for panel in bins]
+    top_ns = top_of(lengths)
+    names = [name for name, _ in panels]
+    axes = steps_axes(names, {} if top_ns is None else {"range": [0, *ms([top_ns])]})
     whole = "Every step of every rank." if apart else f"Mean over {counted(len(ranks), 'rank')}"
     width = bins[0][0].steps if bins[0] else 1
     said = whole if apart and width == 1 else f"{whole.rstrip('.')}, {counted(width, 'step')} per bar."
-    return Figure("steps", 120 + 190 * domains if domains > 1 else 330, data, layout(**axes, bargap=0.06), (
-        f"{said} The parts add up to each step's window exactly."
+    height_px = 120 + 190 * len(panels) if len(panels) > 1 else 330
+    return Figure("steps", height_px, data, layout(**axes, bargap=0.06, annotations=labels(lengths, top_ns)), (
+        f"{said} The parts add up to each step's window exactly.{cut_words(lengths, top_ns)}"
     ))  # fmt: skip
+
+
+def steps_axes(names: Sequence[str], end: dict[str, Any]) -> dict[str, Any]:
+    """One below the other, a panel for each name. `end`: the common range of their lengths, where one is set."""
+    domains, gap = len(names), 0.1 / len(names)
+    axes: dict[str, Any] = {"xaxis": axis("step", anchor=f"y{domains}" if domains > 1 else "y")}
+    for number, name in enumerate(names, start=1):
+        top = 1 - (number - 1) / domains
+        domain = [max(0.0, top - 1 / domains + (gap if number < domains else 0)), top]
+        key, more = ("yaxis", {}) if number == 1 else (f"yaxis{number}", {"matches": "y"})
+        axes[key] = axis(f"{name} · ms" if name else "ms", domain=domain) | more | end
+    return axes
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,11 +140,18 @@ def step_traces(bins: Sequence[Bin], panel: int) -> Iterable[dict[str, Any]]:
         )  # fmt: skip
 
 
+def bar_of(one: Bin) -> Bar:
+    return Bar(one.first - 0.5, one.first + one.steps - 0.5, sum(one.means), steps_name(one))
+
+
+def steps_name(one: Bin) -> str:
+    return f"step {one.first}" if one.steps == 1 else f"steps {one.first} to {one.first + one.steps - 1}"
+
+
 def bin_words(one: Bin, part: str, ns: float) -> str:
-    steps = f"step {one.first}" if one.steps == 1 else f"steps {one.first} to {one.first + one.steps - 1}"
     whole = sum(one.means)
     share = plain(percent(ns / whole if whole else None))
-    return f"{steps}: {PART_WORDS[part]} {duration(ns)}, {share} of {duration(whole)}"
+    return f"{steps_name(one)}: {PART_WORDS[part]} {duration(ns)}, {share} of {duration(whole)}"
 
 
 def ranks_figure(steps: Sequence[StepRow], names: Sequence[str], key: str, whole: str) -> Figure | None:

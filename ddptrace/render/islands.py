@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ddptrace.analysis.tables import Activity, BucketRow, CollectiveRow, PhaseRow, StepRow
+from ddptrace.render.peer_waits import begin_of
 from ddptrace.render.tracks import RankRows, waits
 from ddptrace.render.words import long_time
 
@@ -54,6 +55,7 @@ def seen(rows: RankRows) -> Iterator[int]:
     stretches: list[StepRow | PhaseRow] = [*rows.steps, *rows.phases]
     yield from (at for row in stretches for at in (row.begin_at_ns, row.end_at_ns))
     yield from (begin for _, begin, _ in waits(rows))
+    yield from map(begin_of, rows.last)
     calls = ((rpc.launch_at_ns, rpc.issued_at_ns, rpc.done_at_ns) for _, rpc in rows.rpcs)
     runs = ((rpc.run_start_at_ns, rpc.run_end_at_ns) for _, rpc in rows.runs)
     yield from (at for at in itertools.chain(*calls, *runs) if at is not None)

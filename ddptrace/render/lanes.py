@@ -20,11 +20,15 @@ from numpy.typing import NDArray
 
 from ddptrace.load.tables import Intervals
 
+LAUNCH: Final = "launch"
+"""Name of the arrows from a launch to what it launched."""
+
 quoted = json.encoder.encode_basestring  # Perfetto shows an escape in a track's name as it is written
 
 
 class Slice(NamedTuple):
-    """One bar of the picture, half-open. `args` is JSON text; `flow` starts or ends an arrow here (0: none)."""
+    """One bar of the picture, half-open. `args` is JSON text; `flow` starts or ends an arrow here (0: none), and
+    `flows` of them where it is the first of several."""
 
     name: str
     category: str
@@ -34,6 +38,8 @@ class Slice(NamedTuple):
     colour: str = ""
     flow: int = 0
     flow_phase: str = ""  # "s" starts the arrow, "f" ends it
+    flow_name: str = LAUNCH
+    flows: int = 1
 
 
 Unit = tuple[Slice, ...]

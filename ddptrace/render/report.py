@@ -15,8 +15,10 @@ from ddptrace.analysis.rpc_functions import own_calls
 from ddptrace.analysis.summary import Summary, summarize, typical_steps
 from ddptrace.analysis.tables import Result
 from ddptrace.render import basis, device_figures, device_sections, sections
+from ddptrace.render.blame_sections import across_body
 from ddptrace.render.figures import Figure, buckets_figure, parts_figure, phases_figure, steps_figure
 from ddptrace.render.markup import figure_html, section
+from ddptrace.render.path_figures import path_figure
 from ddptrace.render.rpc_sections import rpc_section
 from ddptrace.render.timeline import timeline_figure
 from ddptrace.render.traffic_section import traffic_section
@@ -78,6 +80,7 @@ def drawn(result: Result, summary: Summary) -> list[Figure]:
         device_figures.device_figure(result),
         device_figures.streams_figure(result),
         device_figures.matches_figure(result),
+        path_figure(result),
         *device_figures.scope_figures(result),
     )
     return [figure for figure in figures if figure is not None]
@@ -98,6 +101,7 @@ def body(result: Result, summary: Summary, pictures: dict[str, str]) -> str:
         section("Every step", "Whether the typical step is typical.", picture["steps"]),
         section("Ranks", "The typical step of each rank.", picture["ranks"]),
         section("Phases", "The same steps by what the training loop was doing.", picture["phases"]),
+        *across_body(result, picture),
         *device_body(result, picture),
         rpc_section(result),
         traffic_section(result),
@@ -108,16 +112,14 @@ def body(result: Result, summary: Summary, pictures: dict[str, str]) -> str:
 
 
 def device_body(result: Result, picture: Mapping[str, str]) -> list[str]:
-    """From the devices as a whole to what each of them worked on, and the collectives of all."""
+    """From the devices as a whole to what each of them worked on."""
     scopes = [html for key, html in picture.items() if key.startswith("scopes-")]
     tables = device_sections
-    together = picture["matches"], tables.match_table(result)
     return [
         section("Device time", DEVICE, picture["device"]),
         section("Streams", "What ran beside what: each stream of the devices.", picture["streams"]),
         section("Does the host keep up?", tables.LAUNCHES, tables.launch_table(result)),
         section("Collectives", tables.collective_sub(result), tables.collective_table(result)),
-        section("The same collective on all ranks", tables.match_sub(result), *together),
         section("What the device worked for", SCOPES, *scopes),
     ]
 

@@ -9,14 +9,15 @@ from typing import Final
 from ddptrace.analysis.rpc_functions import function_word
 from ddptrace.analysis.tables import Result, RpcPairRow, RpcRow
 from ddptrace.errors import printable
-from ddptrace.render.words import NOT_MEASURED, counted, duration, shortened, size
+from ddptrace.render.rpc_words import pair_name
+from ddptrace.render.words import NOT_MEASURED, counted, cut, duration, size
 
 MOST_PAIRS: Final = 8
 
 
 def rpc_lines(result: Result) -> Iterator[str]:
-    """The pairs of workers that exchange most, without torch's own calls."""
-    pairs = sorted((pair for pair in result.rpc_pairs if not pair.internal), key=lambda pair: -exchanged(pair))
+    """The pairs of workers that exchange most."""
+    pairs = pairs_by_bytes(result)
     if not pairs:
         return
     some = f"  (the {MOST_PAIRS} with the most bytes of {len(pairs)})" if len(pairs) > MOST_PAIRS else ""
@@ -26,6 +27,15 @@ def rpc_lines(result: Result) -> Iterator[str]:
     yield f"  {'caller → callee':<24} {'op':<9} {words}"
     yield from map(pair_line, pairs[:MOST_PAIRS])
     yield from failures(result)
+
+
+def pairs_by_bytes(result: Result) -> list[RpcPairRow]:
+    """Those that exchange most first, without torch's own calls."""
+    return sorted((pair for pair in result.rpc_pairs if not pair.internal), key=lambda pair: -_exchanged(pair))
+
+
+def _exchanged(pair: RpcPairRow) -> int:
+    return (pair.nbytes_out or 0) + (pair.nbytes_back or 0) + pair.gradient_nbytes_out + pair.gradient_nbytes_back
 
 
 def failures(result: Result) -> Iterator[str]:
@@ -44,11 +54,11 @@ def failed_calls(result: Result) -> list[tuple[tuple[str, str], int]]:
 
 
 def _named(row: RpcRow) -> str:
-    return f"{row.caller or '?'} → {row.callee or '?'} {function_word(row.function)}"
+    return f"{pair_name(row)} {function_word(row.function)}"
 
 
 def pair_line(pair: RpcPairRow) -> str:
-    names = shortened(printable(f"{pair.caller or '?'} → {pair.callee or '?'}"), 24)
+    names = cut(pair_name(pair), 24)
     gradients = pair.gradient_nbytes_out + pair.gradient_nbytes_back
     sizes = size(pair.nbytes_out), size(pair.nbytes_back if pair.op else None), size(gradients)
     bytes_words = f"{pair.calls:>6} {''.join(f'{word:>10}' for word in sizes)}"
@@ -60,7 +70,3 @@ def run_words(pair: RpcPairRow) -> str:
     """As in "7.97 ms of 3" where not every call was seen to run."""
     of = f" of {pair.runs}" if 0 < pair.runs < pair.calls else ""
     return f"{duration(pair.run_median_ns)}{of}"
-
-
-def exchanged(pair: RpcPairRow) -> int:
-    return (pair.nbytes_out or 0) + (pair.nbytes_back or 0) + pair.gradient_nbytes_out + pair.gradient_nbytes_back

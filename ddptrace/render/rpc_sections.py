@@ -8,7 +8,8 @@ from typing import Final
 from ddptrace.analysis.rpc_functions import RpcFunction, function_word, rpc_functions
 from ddptrace.analysis.tables import Result, RpcPairRow
 from ddptrace.render.markup import section, table
-from ddptrace.render.rpc_lines import exchanged, failed_calls
+from ddptrace.render.rpc_lines import failed_calls, pairs_by_bytes
+from ddptrace.render.rpc_words import pair_name
 from ddptrace.render.words import NOT_MEASURED, millis, size
 
 ROWS_MAX: Final = 40
@@ -32,7 +33,7 @@ FAILURE_HEADS: Final = (("call", "words"), ("error", "words"), ("times", ""))
 
 
 def rpc_section(result: Result) -> str:
-    pairs = sorted((pair for pair in result.rpc_pairs if not pair.internal), key=lambda pair: -exchanged(pair))
+    pairs = pairs_by_bytes(result)
     if not pairs:
         return ""
     functions, failures = rpc_functions(result.rpcs), failed_calls(result)
@@ -48,7 +49,7 @@ def rpc_section(result: Result) -> str:
 def pair_cells(pair: RpcPairRow) -> list[str]:
     """Of a caller that was not traced neither the kind of its calls nor their ends are known."""
     return [
-        escape(f"{pair.caller or '?'} → {pair.callee or '?'}"), escape(pair.op or NOT_MEASURED), f"{pair.calls:,}",
+        escape(pair_name(pair)), escape(pair.op or NOT_MEASURED), f"{pair.calls:,}",
         f"{pair.failed:,}", size(pair.nbytes_out), size(pair.nbytes_back if pair.op else None),
         size(pair.gradient_nbytes_out), size(pair.gradient_nbytes_back),
         millis(pair.call_median_ns), f"{pair.runs:,}", millis(pair.run_median_ns),

@@ -1,16 +1,22 @@
-"""Remote calls in the typical step, as the terminal and the report say it."""
+"""Remote calls as the terminal and the report say them: between whom, and what they take of the typical step."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from ddptrace.analysis.rpc_digest import RpcDigest
 from ddptrace.analysis.summary import Share, Summary
-from ddptrace.analysis.tables import StepRow
+from ddptrace.analysis.tables import RpcPairRow, RpcRow, StepRow
 from ddptrace.render.words import calls_words, duration, percent
 
 SPLIT: Final = ("compute", "exposed_comm", "exposed_memory", "rpc_wait", "idle")
 """The parts of a step's window as they are shown: what waits for remote calls apart from the rest of idle."""
+
+
+def pair_name(pair: RpcDigest | RpcPairRow | RpcRow) -> str:
+    """`trainer0 → server`, `?` where one of them is not known."""
+    return f"{pair.caller or '?'} → {pair.callee or '?'}"
 
 
 def split_ns(row: StepRow, name: str) -> int:

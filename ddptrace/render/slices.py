@@ -7,9 +7,9 @@ from dataclasses import fields
 from operator import attrgetter
 from typing import Any
 
-from ddptrace.analysis.tables import BucketRow, CollectiveRow, PhaseRow, StepRow
+from ddptrace.analysis.tables import BucketRow, CollectiveRow, MatchRow, PhaseRow, StepRow
 from ddptrace.render.lanes import Slice, Unit, nested, quoted
-from ddptrace.render.words import bucket_name, duration, op_name, size, some_of
+from ddptrace.render.words import bucket_name, duration, named_bucket, op_name, size, some_of
 
 PHASE_COLOURS = {"data": "yellow", "forward": "rail_response", "backward": "rail_animation", "optimizer": "rail_load"}
 NAMES = {kind: tuple(entry.name for entry in fields(kind)) for kind in (StepRow, BucketRow, CollectiveRow)}
@@ -88,8 +88,16 @@ def collective_slice(row: CollectiveRow) -> Slice:
     return Slice(collective_name(row), "collective", begin, ends[0] if ends else begin, args)
 
 
-def collective_name(row: CollectiveRow) -> str:
+def collective_name(row: CollectiveRow | MatchRow) -> str:
     return f"{op_name(row.op)} · {size(row.nbytes)}"
+
+
+def met_name(row: MatchRow, several_reducers: bool) -> str:
+    """By the bucket that it carried, where it did."""
+    if row.bucket is None:
+        return collective_name(row)
+    reducer, _, index = row.bucket
+    return named_bucket(reducer if several_reducers else None, index, row.nbytes)
 
 
 def wait_slice(row: BucketRow | CollectiveRow, begin: int, end: int, several_reducers: bool) -> Slice:

@@ -12,6 +12,7 @@ from ddptrace.analysis.summary import BucketSummary, RankSummary, Share, Summary
 from ddptrace.analysis.tables import Result
 from ddptrace.errors import printable
 from ddptrace.load.tables import Finding
+from ddptrace.render.blame_lines import across_lines
 from ddptrace.render.device_lines import collective_lines, device_lines, scope_lines
 from ddptrace.render.islands import apart_words, islands
 from ddptrace.render.rpc_lines import rpc_lines
@@ -25,12 +26,13 @@ from ddptrace.render.words import (
     bucket_numbers,
     by_order,
     counted,
+    cut,
     duration,
     gravest_first,
+    indented,
     millis,
     percent,
     read_words,
-    shortened,
     size,
 )
 
@@ -41,8 +43,8 @@ NOTICEABLE_RATIO: Final = 0.02
 CHARGED: Final = "exposed: an instant in which several are under way counts once, for the one that began first"
 MOST_FINDINGS: Final = 6
 ADVICE: Final = (
-    "waiting-for-ranks", "waiting-for-remote-calls", "late-rank", "exposed-bucket", "exposed-communication",
-    "launch-bound", "well-hidden",
+    "waiting-for-ranks", "waiting-for-remote-calls", "late-rank", "slow-link", "exposed-bucket",
+    "exposed-communication", "launch-bound", "well-hidden",
 )  # fmt: skip
 """Findings that say what to do next; they have a place of their own."""
 
@@ -59,6 +61,7 @@ def summary_text(result: Result) -> str:
         list(bucket_lines(summary.buckets, by_order(result))),
         list(rank_lines(summary.ranks)),
         device,
+        list(across_lines(result)),
         list(collective_lines(result)),
         list(rpc_lines(result)),
         list(scope_lines(result)),
@@ -92,7 +95,7 @@ def step_lines(summary: Summary) -> Iterator[str]:
         yield part_line("  in remote calls", remote)
     yield f"  {phase_words(summary.phases)}"
     yield ""
-    yield from textwrap.wrap(overlap_words(summary), WIDTH, initial_indent="  ", subsequent_indent="  ")
+    yield from indented(overlap_words(summary))
 
 
 def part_line(name: str, part: Share) -> str:
@@ -135,7 +138,7 @@ def bucket_lines(buckets: Sequence[BucketSummary], by_order: bool) -> Iterator[s
     yield f"  {heads}  {named}".rstrip()
     for name, bucket in zip(bucket_numbers(exposed), exposed[:MOST_BUCKETS], strict=False):
         figures = f"{millis(bucket.exposed_charged_ns):>10}  {percent(bucket.step_ratio):>7}  {hidden_words(bucket):>6}"
-        last = shortened(printable(bucket.parameters[-1]), WIDTH - 63) if bucket.parameters else ""
+        last = cut(bucket.parameters[-1], WIDTH - 63) if bucket.parameters else ""
         yield f"  {name:<20} {size(bucket.nbytes):>8}  {figures}  {last}".rstrip()
     if any(is_partly_charged(bucket) for bucket in exposed[:MOST_BUCKETS]):
         yield f"  {CHARGED}"

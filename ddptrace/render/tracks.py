@@ -2,10 +2,11 @@
 
 steps           | step 12 · 121 ms                                    |
 phases          | forward      | backward               | optimizer   |
+last arrivals              | last to bucket 0 |         all others had arrived
 host waits                                          | waits |
 compute         | ███ ██████ ██████ ████████ ████████       ████████  |
 bucket gradients               | ready |q|──┐  | ready |queue|─┐         per bucket: first gradient → launch → exec
-bucket communication                     ┌─▶| exec      |  exec     |    the bucket on the wire
+bucket communication                     ┌─▶| exec      |  exec     |    the bucket on the wire: waiting, transfer
 remote calls and runs, other collectives, the backend's own ranges, and the devices' streams
 """
 
@@ -20,10 +21,10 @@ from ddptrace.analysis.intervals import union
 from ddptrace.analysis.tables import Activity, BucketRow, CollectiveRow, PhaseRow, RankRow, Result, StepRow
 from ddptrace.render.device_tracks import device_tracks
 from ddptrace.render.lanes import DeviceTrack, Slice, SpanTrack, Track, Unit, lay_out
+from ddptrace.render.peer_waits import Last, Met, executed, last_slice, other_units
 from ddptrace.render.rpc_tracks import Numbered, rpc_tracks
 from ddptrace.render.slices import (
     bucket_slice,
-    collective_slice,
     exec_slice,
     life_unit,
     phase_slice,
@@ -47,6 +48,8 @@ class RankRows:
     collectives: list[CollectiveRow] = field(default_factory=list)
     rpcs: list[Numbered] = field(default_factory=list)  # that it made
     runs: list[Numbered] = field(default_factory=list)  # that it served
+    met: dict[int, Met] = field(default_factory=dict)  # by seq, collectives that it met the others in
+    last: list[Last] = field(default_factory=list)  # that it came last to
 
 
 def by_rank(result: Result) -> list[RankRows]:
@@ -73,17 +76,24 @@ def rank_tracks(rows: RankRows, flows: Iterator[int], several_reducers: bool) ->
     """`flows` gives each arrow from a bucket's launch to its communication a number of its own."""
     yield from lay_out("steps", [(step_slice(step),) for step in rows.steps])
     yield from lay_out("phases", [(phase_slice(phase),) for phase in rows.phases])
+    yield from lay_out("last arrivals", [(last_slice(last, several_reducers),) for last in rows.last])
     yield from lay_out("host waits", [(wait_slice(*wait, several_reducers),) for wait in waits(rows)])
     yield from compute_tracks(rows.activity)
     arrows = [0 if row.exec_start_at_ns is None else next(flows) for row in rows.buckets]
     shown = [(row, bucket_slice(row, several_reducers, arrow)) for row, arrow in zip(rows.buckets, arrows, strict=True)]
     yield from lay_out("bucket gradients", [life_unit(*bucket) for bucket in shown])
-    yield from lay_out("bucket communication", [(exec_slice(*bucket),) for bucket in shown if bucket[1].flow])
+    ran = [bucket_unit(*bucket, rows.met) for bucket in shown if bucket[1].flow]
+    yield from lay_out("bucket communication", ran)
     yield from rpc_tracks(rows.rpcs, rows.runs)
     others = [row for row in rows.collectives if row.bucket is None]
-    yield from lay_out("other collectives", [(collective_slice(row),) for row in others])
+    yield from lay_out("other collectives", other_units(others, rows.met))
     yield from backend_tracks(rows.activity)
     yield from device_tracks(rows.activity.device if rows.activity else (), flows)
+
+
+def bucket_unit(row: BucketRow, bucket: Slice, met: dict[int, Met]) -> Unit:
+    """`met`: by seq."""
+    return executed(exec_slice(row, bucket), [met[seq] for seq in row.seqs if seq in met])
 
 
 def compute_tracks(activity: Activity | None) -> Iterator[SpanTrack]:

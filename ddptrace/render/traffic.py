@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -11,12 +10,12 @@ from ddptrace.analysis.rpc_digest import RpcDigest
 from ddptrace.analysis.tables import Result
 from ddptrace.analysis.traffic_digest import KindDigest, TrafficReport
 from ddptrace.errors import printable
+from ddptrace.render.rpc_words import pair_name
 from ddptrace.render.terminal import finding_lines
 from ddptrace.render.traffic_gradients import gradient_lines
 from ddptrace.render.traffic_peers import message_lines, root_lines
 from ddptrace.render.traffic_words import (
     counted_words,
-    pair_name,
     rank_words,
     rpc_words,
     sent_words,
@@ -26,13 +25,14 @@ from ddptrace.render.traffic_words import (
 )
 from ddptrace.render.words import (
     NOT_MEASURED,
-    WIDTH,
+    both_ends,
     calls_words,
     counted,
+    cut,
     gravest_first,
+    indented,
     op_name,
     read_words,
-    shortened,
     size,
 )
 
@@ -76,7 +76,7 @@ def kind_lines(title: str, kinds: Sequence[KindDigest], report: TrafficReport | 
 
 
 def kind_line(kind: KindDigest) -> str:
-    what = f"{cut(op_name(kind.op), 22):<22} {cut(kind.group or NOT_MEASURED, 8):<8}"
+    what = f"{both_ends(printable(op_name(kind.op)), 22):<22} {cut(kind.group or NOT_MEASURED, 8):<8}"
     whose = f"{cut(kind.origin or NOT_MEASURED, 17):<17} {cut(kind.dtype or NOT_MEASURED, 8):<8}"
     out = kind.nbytes_out or None  # 0 is an op that works in place
     words = calls_words(kind.calls), size(kind.nbytes_in), size(out), size(kind.sent_nbytes)
@@ -90,7 +90,7 @@ def sum_lines(report: TrafficReport) -> Iterator[str]:
         varying_words(report.kinds),
         sent_words(report.kinds),
     ):
-        yield from textwrap.wrap(sentence, WIDTH, initial_indent="  ", subsequent_indent="  ")
+        yield from indented(sentence)
 
 
 def link_lines(links: Sequence[LinkDigest], per: str) -> Iterator[str]:
@@ -106,7 +106,13 @@ def link_lines(links: Sequence[LinkDigest], per: str) -> Iterator[str]:
 def host_words(hosts: Sequence[str]) -> str:
     """Nothing where nobody said on which host it was."""
     known = [host for host in hosts if host not in ("", "?")]
-    return f"on {cut(known[0], 17)}" if len(known) == 1 else f"on {counted(len(known), 'host')}" if known else ""
+    return (
+        f"on {both_ends(printable(known[0]), 17)}"
+        if len(known) == 1
+        else f"on {counted(len(known), 'host')}"
+        if known
+        else ""
+    )
 
 
 def group_words(link: LinkDigest) -> str:
@@ -132,14 +138,10 @@ def rpc_lines(pairs: Sequence[RpcDigest]) -> Iterator[str]:
     yield f"  {'caller → callee':<26} {'op':<9} {'steps':>8} {'calls':>6}{''.join(f'{head:>10}' for head in heads)}"
     yield from map(rpc_line, pairs[:MOST_PAIRS])
     for sentence in rpc_words(pairs[:MOST_PAIRS]):
-        yield from textwrap.wrap(printable(sentence), WIDTH, initial_indent="  ", subsequent_indent="  ")
+        yield from indented(printable(sentence))
 
 
 def rpc_line(pair: RpcDigest) -> str:
     sizes = (pair.nbytes_out, pair.nbytes_back, pair.gradient_nbytes_out, pair.gradient_nbytes_back)
     words = f"{calls_words(pair.calls):>6}{''.join(f'{size(nbytes):>10}' for nbytes in sizes)}"
     return f"  {cut(pair_name(pair), 26):<26} {cut(pair.op or NOT_MEASURED, 9):<9} {steps_words(pair):>8} {words}"
-
-
-def cut(name: str, most: int) -> str:
-    return shortened(printable(name), most)

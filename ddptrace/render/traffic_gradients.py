@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Final
 
 from ddptrace.analysis.gradient_digest import GradientDigest
 from ddptrace.errors import printable
-from ddptrace.render.words import NOT_MEASURED, WIDTH, calls_words, percent, shortened, size
+from ddptrace.render.words import NOT_MEASURED, both_ends, calls_words, indented, percent, size
 
 MOST_REDUCERS: Final = 8
 SAME_RATIO: Final = 0.001
@@ -26,11 +25,11 @@ def gradient_lines(reducers: Sequence[GradientDigest]) -> Iterator[str]:
     for one in reducers[:MOST_REDUCERS]:
         yield gradient_line(one)
     for one in reducers[:MOST_REDUCERS]:
-        yield from textwrap.wrap(printable(why_words(one)), WIDTH, initial_indent="  ", subsequent_indent="  ")
+        yield from indented(printable(why_words(one)))
 
 
 def gradient_line(one: GradientDigest) -> str:
-    return f"  {one.reducer:<3}{shortened(printable(one.name), 32):<32}{columns(gradient_figures(one))}"
+    return f"  {one.reducer:<3}{both_ends(printable(one.name), 32):<32}{columns(gradient_figures(one))}"
 
 
 def columns(words: Sequence[str]) -> str:

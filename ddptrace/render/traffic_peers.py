@@ -7,7 +7,7 @@ from typing import Final
 
 from ddptrace.analysis.peer_digest import FROM_ROOT, MessageDigest, RootDigest
 from ddptrace.errors import printable
-from ddptrace.render.words import NOT_MEASURED, calls_words, op_name, shortened, size
+from ddptrace.render.words import NOT_MEASURED, both_ends, calls_words, op_name, shortened, size
 
 MOST_PAIRS: Final = 12
 MOST_ROOTS: Final = 8
@@ -37,7 +37,7 @@ def root_lines(roots: Sequence[RootDigest], per: str) -> Iterator[str]:
     yield f"  {'op':<22} {'group':<8} {'root':<16}{'calls':>9}{'sent':>12}"
     for one in roots[:MOST_ROOTS]:
         op, group, root, calls, sent = root_figures(one)
-        yield f"  {shortened(op, 22):<22} {shortened(group, 8):<8} {root:<16}{calls:>9}{sent:>12}"
+        yield f"  {both_ends(op, 22):<22} {shortened(group, 8):<8} {root:<16}{calls:>9}{sent:>12}"
 
 
 def root_figures(one: RootDigest) -> tuple[str, str, str, str, str]:

@@ -8,6 +8,7 @@ from typing import Final
 from ddptrace.analysis.rpc_digest import RpcDigest
 from ddptrace.analysis.traffic_digest import KindDigest, TrafficReport
 from ddptrace.analysis.wording import named
+from ddptrace.render.rpc_words import pair_name
 from ddptrace.render.words import counted, op_name, size, size_range
 
 UNEVEN_MIN_RATIO: Final = 0.01
@@ -37,7 +38,7 @@ def counted_words(report: TrafficReport) -> str:
     if report.per != "step":
         return "no step was found: sums over the whole run"
     which = " after step 0" if report.steps[0] > 0 else ""
-    return f"mean of {report.rank_steps:,} rank-steps{which}"
+    return f"mean of {counted(report.rank_steps, 'rank-step')}{which}"
 
 
 def rank_words(report: TrafficReport) -> str:
@@ -77,10 +78,6 @@ def varying_words(kinds: Sequence[KindDigest]) -> str:
     )
     rest = f", and {counted(len(varying) - MOST_VARYING, 'more kind')}" if len(varying) > MOST_VARYING else ""
     return f"Not the same in every step and on every rank: {', '.join(told)}{rest}."
-
-
-def pair_name(pair: RpcDigest) -> str:
-    return f"{pair.caller or '?'} → {pair.callee or '?'}"
 
 
 def steps_words(pair: RpcDigest) -> str:

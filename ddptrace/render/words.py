@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import textwrap
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
@@ -142,8 +143,8 @@ def bucket_numbers(buckets: Sequence[BucketSummary]) -> list[str]:
 
 
 def host_words(host: str) -> str:
-    """` · node0`, or nothing where nobody said on which host it was."""
-    return f" · {host}" if host not in ("", "?") else ""
+    """`node0 · `, or nothing where nobody said on which host it was."""
+    return f"{host} · " if host not in ("", "?") else ""
 
 
 def op_name(op: str) -> str:
@@ -191,10 +192,20 @@ def shortened(name: str, most: int) -> str:
     return name if len(name) <= most else "…" + name[1 - most :]
 
 
+def cut(name: str, most: int) -> str:
+    """`shortened`, of a name that may hold anything, such as what a terminal would obey."""
+    return shortened(printable(name), most)
+
+
 def both_ends(name: str, most: int) -> str:
     """Both ends of a long name: there names of operators differ, as in `all_gather…_tensor`."""
     tail = (most - 1) * 2 // 5
     return name if len(name) <= most else f"{name[: most - 1 - tail]}…{name[len(name) - tail :]}"
+
+
+def indented(text: str) -> list[str]:
+    """A paragraph under a heading of the terminal, as lines of at most `WIDTH` columns; none where it is empty."""
+    return textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="  ")
 
 
 def gravest_first(findings: Sequence[Finding]) -> list[Finding]:

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 from made_device import KERNELS, make_device_result, without_steps
 
-from ddptrace.analysis import BucketRow, CollectiveRow, Result, Table
+from ddptrace.analysis import BucketRow, CollectiveRow, Result, StepRow, Table
 from ddptrace.render.report import write_report
 from tests.devtools import Browser
 from tests.made import empty_result, make_result
+from tests.unit.made_meetings import met_result, with_all
+from tests.unit.test_render_across import evil_meetings
 from tests.unit.test_render_device_report import evil_device_result
 from tests.unit.test_render_report import EVIL, evil_result
 
@@ -72,6 +74,20 @@ def test_the_page_is_light_or_dark_as_the_reader_wants(browser: Browser, tmp_pat
     assert (browser.value(background), browser.value(letters)) == light
 
 
+def test_a_first_step_of_ten_times_the_length_leaves_the_others_readable(browser: Browser, tmp_path: Path) -> None:
+    result = make_result(1, 12, 4)
+    first = replace(result.steps[0], compute_ns=result.steps[0].compute_ns + 9 * result.steps[0].window_ns)
+    long = replace(result, steps=Table(StepRow, [first, *result.steps[1:]]))
+    seen = browser.open(report(long, tmp_path))
+    assert (seen.requests, seen.errors) == ([], [])
+    figure = "[...document.querySelectorAll('figure')].find(one => one.textContent.includes('cut off'))"
+    points = f"[...{figure}.querySelectorAll('.point path')]"
+    heights = browser.value(f"{points}.map(one => one.getBoundingClientRect().height)")
+    # THEN the others' compute takes a good part of the picture's height, and the first one's length is written there
+    assert sorted(heights)[-2] > 80
+    assert "↑ step 0: " in browser.value(f"{figure}.querySelector('.infolayer').textContent")
+
+
 def test_a_name_made_of_markup_is_shown_and_not_obeyed(browser: Browser, tmp_path: Path) -> None:
     # GIVEN a run whose every name is markup, WHEN the report is opened and every bar pointed at
     browser.open(report(evil_result(), tmp_path))
@@ -92,6 +108,15 @@ def test_the_pictures_of_devices_draw(browser: Browser, tmp_path: Path) -> None:
     assert (seen.requests, seen.errors) == ([], [])
     # five of the steps, then device, streams, matches and three kinds of scopes
     assert browser.value(FIGURES) == 5 + 6
+    assert browser.value(DRAWN)
+    assert browser.value(WIDE_TABLES) == 0
+
+
+def test_what_is_said_of_the_ranks_together_draws_and_fits(browser: Browser, tmp_path: Path) -> None:
+    seen = browser.open(report(with_all(met_result(8, 6, 4)), tmp_path))
+    assert (seen.requests, seen.errors) == ([], [])
+    # five of the steps, then matches and the critical path
+    assert browser.value(FIGURES) == 5 + 2
     assert browser.value(DRAWN)
     assert browser.value(WIDE_TABLES) == 0
 
@@ -126,6 +151,15 @@ def test_a_name_from_a_device_is_shown_and_not_obeyed(browser: Browser, tmp_path
     assert (seen.requests, seen.errors) == ([], [])
     assert browser.value("window.hacked === undefined")
     assert browser.value("document.querySelectorAll('img, a[href^=javascript]').length") == 0
+
+
+def test_a_name_from_the_ranks_together_is_shown_and_not_obeyed(browser: Browser, tmp_path: Path) -> None:
+    browser.open(report(evil_meetings(), tmp_path))
+    shown = "".join(browser.value(HOVER_ALL))
+    seen = browser.seen((tmp_path / "report.html").resolve().as_uri())
+    assert EVIL[0] in shown
+    assert (seen.requests, seen.errors) == ([], [])
+    assert browser.value("window.hacked === undefined")
 
 
 def test_a_run_without_steps_opens(browser: Browser, tmp_path: Path) -> None:

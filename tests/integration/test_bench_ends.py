@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import need
 from tests.launch import environment
+from tests.small_disk import fill, mounted
 
 COMMAND = [sys.executable, "-m", "ddptrace", "bench", "buckets", "--workload", "mlp", "--caps", "all", "--warmup", "0"]
 ENDLESS = ("--rounds", "1000000", "--steps", "1")
@@ -37,6 +37,13 @@ def hear_interrupts() -> None:
 def run(out: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*COMMAND, *words, "--out", str(out)], env=environment(), capture_output=True, text=True,
                           timeout=120, check=False)  # fmt: skip
+
+
+def meeting_place() -> dict[str, str]:
+    """Where ranks may meet that others than the benchmark start, as these tell them: a port that nobody has."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
 
 
 def wait_for(true: Callable[[], object], what: str, seconds: float = 60) -> None:
@@ -134,10 +141,7 @@ def test_a_benchmark_that_is_ended_while_ranks_meet_takes_them_along(
 
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT])
 def test_a_rank_that_others_started_ends_while_it_waits_for_ranks(tmp_path: Path, ending: signal.Signals) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    place = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    place = {"RANK": "0", "WORLD_SIZE": "2", **meeting_place()}
     with start(tmp_path, *ENDLESS, **place) as process:
         wait_for(lambda: listens(process.pid), "it never waited for the other")
         process.send_signal(ending)
@@ -150,12 +154,8 @@ def test_a_rank_that_others_started_ends_while_it_waits_for_ranks(tmp_path: Path
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 3 MB, less than one segment of records takes."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", disk], capture_output=True, check=False)
-    need(mounted.returncode == 0, "mounting a small file system (needs root)")
-    yield disk
-    subprocess.run(["umount", disk], check=False)
+    with mounted(tmp_path, 3) as disk:
+        yield disk
 
 
 @pytest.mark.parametrize("left", [3_000_000, 0])
@@ -163,28 +163,16 @@ def test_a_full_disk_is_the_reason_that_is_told(small_disk: Path, left: int) -> 
     out = small_disk / "out"
     out.mkdir()
     if not left:
-        fill(small_disk / "filler")
+        fill(small_disk)
     done = run(out, "--rounds", "1", "--steps", "1")
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert "No space left on device" in done.stderr.splitlines()[-1]
     assert str(out) in done.stderr.splitlines()[-1]
 
 
-def fill(path: Path) -> None:
-    with path.open("wb", buffering=0) as file:
-        try:
-            while True:
-                file.write(bytes(4096))
-        except OSError:
-            pass
-
-
 def test_ranks_with_folders_of_their_own_are_told_as_a_doubt(tmp_path: Path) -> None:
     # GIVEN two ranks whose folders are two, as on two hosts that share no disk
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    place = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    place = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1", **meeting_place()}
     words = ("--rounds", "1", "--steps", "1")
     ranks = [start(tmp_path / f"host-{rank}", *words, **place, RANK=str(rank)) for rank in range(2)]
     told = [rank.communicate(timeout=120)[1] for rank in ranks]

@@ -17,6 +17,8 @@ from ddptrace.bench.groups.sheet import Measured, points
 from ddptrace.bench.groups.verdict import Cause, Verdict, verdict
 from tests.launch import environment
 
+pytestmark = pytest.mark.alone
+
 COMMAND = [sys.executable, "-m", "ddptrace", "bench", "groups", "--rounds", "2", "--steps", "2", "--warmup", "1"]
 NO_MORE_JOBS = ("--try", "")
 

@@ -14,6 +14,8 @@ import pytest
 import ddptrace
 from tests.launch import PROGRAMS, environment
 
+pytestmark = pytest.mark.alone
+
 RATE = "1gbit"
 
 

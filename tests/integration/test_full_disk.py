@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
-import subprocess
 import time
 import warnings
 from collections.abc import Iterator
@@ -18,19 +16,15 @@ import ddptrace
 from ddptrace.record import Recorder, RecordReader
 from ddptrace.record.segment import SEGMENT_NBYTES
 from ddptrace.schema import RECORD_NBYTES, Kind
-from tests.conftest import need
+from tests.small_disk import fill, mounted
 from tests.unit.kept_records import give_way
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 9 MB: room for two segments of records and little else."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=9m", "tmpfs", disk], capture_output=True, check=False)
-    need(mounted.returncode == 0, "mounting a small file system (needs root)")
-    yield disk
-    subprocess.run(["umount", disk], check=False)
+    with mounted(tmp_path, 9) as disk:
+        yield disk
 
 
 def train(steps: int) -> int:
@@ -85,9 +79,7 @@ def test_on_a_disk_without_a_byte_left_the_newest_records_still_take_the_place_o
     folder.mkdir()
     recorder = Recorder(lambda: folder)
     # GIVEN that the program fills what the first two segments have left
-    with contextlib.suppress(OSError), (small_disk / "filler").open("wb", buffering=0) as filler:
-        while filler.write(bytes(4096)) == 4096:
-            pass
+    fill(small_disk)
     assert shutil.disk_usage(small_disk).free == 0
     # WHEN eight times as many records come as there is room for
     count = 16 * SEGMENT_NBYTES // RECORD_NBYTES

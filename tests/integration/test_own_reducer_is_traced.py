@@ -185,9 +185,7 @@ def test_what_else_the_reducer_sends_is_recorded_once_and_is_no_bucket(
     for rank in ranks(out, name):
         rest = Counter((c.op, c.dtype, c.nbytes_in) for c in rank.calls if (rank.rank, c.seq) not in carriers)
         times = 1 if name == "groups in turn" else STEPS  # the other cases' reducers share their group
-        assert rest.pop(PULSE) == times, (
-            "the ranks compare their steps, now and then or where models may differ"
-        )
+        assert rest.pop(PULSE) == times, "the ranks compare their steps, now and then or where models may differ"
         assert not any(call.is_native for call in rank.calls if (rank.rank, call.seq) not in carriers)
         if name == "unused":
             assert rest.pop(("all_reduce", "int32", 4 * len(rank.reducers[0].parameters))) == STEPS

@@ -11,6 +11,8 @@ import ddptrace
 from tests.launch import torchrun
 from tests.programs.planted import BUSY_S, LAYERS, STEPS, WIRE_S
 
+pytestmark = pytest.mark.alone
+
 Span = tuple[int, int]
 TOLERANCE_NS = 4_000_000  # two busy processes' scheduling, on bars of 20 and 50 ms
 

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
 import ddptrace
 from ddptrace.analysis import Result
 from ddptrace.render.terminal import summary_text
-from tests.launch import PROGRAMS, environment
 from tests.programs.rpc_hybrid import LATE_S, STEPS, TRAINERS
+from tests.self_launched import self_launched
 
 
 @pytest.fixture(scope="module")
 def result(tmp_path_factory: pytest.TempPathFactory) -> Result:
     folder = tmp_path_factory.mktemp("hybrid")
-    command = [sys.executable, str(PROGRAMS / "rpc_hybrid.py"), str(folder)]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    self_launched("rpc_hybrid.py", folder)
     return ddptrace.analyze(folder / "run")
 
 

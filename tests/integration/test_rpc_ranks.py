@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from ddptrace.load import read_run
-from tests.launch import PROGRAMS, environment
 from tests.programs.rpc_groups import SIZE, TRAINERS
+from tests.self_launched import self_launched
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("groups")
-    command = [sys.executable, str(PROGRAMS / "rpc_groups.py"), str(folder)]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    self_launched("rpc_groups.py", folder)
     return folder
 
 

@@ -40,6 +40,17 @@ def count(rank: RankRun, phase: Phase) -> int:
     return sum(mark.phase is phase for mark in rank.phases)
 
 
+def in_turn(run: Path) -> str:
+    """What is said of optimizers that take turns; nothing where nothing is."""
+    return next((one.message for one in ddptrace.analyze(run).findings if one.code == "optimizers-in-turn"), "")
+
+
+def lines_of(text: str) -> list[int]:
+    """Numbers of this file's lines with a text."""
+    lines = Path(__file__).read_text("utf-8").splitlines()
+    return [number for number, line in enumerate(lines, start=1) if text in line and "lines_of" not in line]
+
+
 @pytest.fixture
 def one_rank_group(tmp_path: Path) -> Iterator[None]:
     dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
@@ -93,11 +104,49 @@ def test_two_optimizers_in_turn_are_two_steps_as_in_a_gan(tmp_path: Path) -> Non
     def loop(_: ddptrace.trace) -> None:
         for _i in range(STEPS):
             critic(generator(batch()).detach()).sum().backward()
-            c_optimizer.step()
+            c_optimizer.step()  # the critic's
             critic(generator(batch())).sum().backward()
-            g_optimizer.step()
+            g_optimizer.step()  # the generator's
 
     assert len(record(tmp_path / "run", loop).steps) == 2 * STEPS
+    told = in_turn(tmp_path / "run")
+    # THEN it is said of which, each by the line that updates, and what to do
+    for line in lines_of("_optimizer.step()  # "):
+        assert f"{Path(__file__).name}:{line} in loop" in told
+    assert told.count("Adam of 4 parameters") == 2
+    assert "2 optimizers update in turn on rank 0" in told and "call t.step() at the end of each iteration" in told
+
+
+def test_one_scaler_for_two_optimizers_in_turn_tells_them_apart_also_where_it_skips(tmp_path: Path) -> None:
+    parts = net(), net()
+    optimizers = [torch.optim.SGD(part.parameters(), lr=0.1) for part in parts]
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40)
+
+    def loop(_: ddptrace.trace) -> None:
+        for _i in range(STEPS):
+            for part, optimizer in zip(parts, optimizers, strict=True):
+                scaler.scale(part(batch()).sum() * 1e30).backward()
+                scaler.step(optimizer)
+                scaler.update()
+
+    rank = record(tmp_path / "run", loop)
+    assert [step.optimizers for step in rank.steps] == [1, 2] * STEPS
+    assert "2 times SGD of 4 parameters" in in_turn(tmp_path / "run")
+
+
+def test_where_the_program_says_its_steps_nothing_is_said_of_turns(tmp_path: Path) -> None:
+    parts = net(), net()
+    optimizers = [torch.optim.SGD(part.parameters(), lr=0.1) for part in parts]
+
+    def loop(tracing: ddptrace.trace) -> None:
+        for _i in range(STEPS):
+            for part, optimizer in zip(parts, optimizers, strict=True):
+                part(batch()).sum().backward()
+                optimizer.step()
+            tracing.step()
+
+    assert {step.ended_by for step in record(tmp_path / "run", loop).steps} == {StepEnd.SAID}
+    assert not in_turn(tmp_path / "run")
 
 
 def test_two_updates_between_two_forwards_are_one_step(tmp_path: Path) -> None:
@@ -113,6 +162,8 @@ def test_two_updates_between_two_forwards_are_one_step(tmp_path: Path) -> None:
     rank = record(tmp_path / "run", loop)
     assert len(rank.steps) == STEPS
     assert count(rank, Phase.OPTIMIZER) == 2 * STEPS
+    assert [step.optimizers for step in rank.steps] == [3] * STEPS
+    assert not in_turn(tmp_path / "run")
 
 
 def test_an_optimizer_inside_an_optimizer_counts_once(tmp_path: Path, one_rank_group: None) -> None:

@@ -60,7 +60,7 @@ def test_every_bucket_of_every_rank_and_step_is_found_by_sql(tmp_path: Path) -> 
     # AND an arrow from each launch to its communication
     assert answers["flows"] == [["bucket.queue", "bucket.exec"]] * len(result.buckets)
     # AND a process for each rank, its tracks in their order
-    assert {pid: name for pid, name, _ in answers["names"]} == {k + 1: f"rank {k} · node0" for k in range(3)}
+    assert {pid: name for pid, name, _ in answers["names"]} == {k + 1: f"node0 · rank {k}" for k in range(3)}
     assert [track for pid, _, track in answers["names"] if pid == 1][:4] == ["steps", "phases", "host waits", "compute"]
 
 
@@ -90,7 +90,15 @@ def test_a_real_run_is_accepted(tmp_path: Path) -> None:
     answers = ask(trace, buckets=BUCKETS, flows=FLOWS, steps="select count(*) from slice where category = 'step'")
     zero = min(0, *(row.begin_at_ns for row in result.steps))
     assert answers["steps"] == [[len(result.steps)]]
-    assert len(answers["flows"]) == len(drawn(result)) > 0
+    launches = [flow for flow in answers["flows"] if flow[0] == "bucket.queue"]
+    assert len(launches) == len(drawn(result)) > 0
+    # AND one from the last arrival at each collective to the other rank, where that has waited for it
+    last = {match.match: match.last_rank for match in result.matches}
+    waiting = [row for row in result.arrivals if last[row.match] not in (None, row.rank) and row.transfer_ns]
+    met = [flow for flow in answers["flows"] if flow[0] == "arrival"]
+    assert met == [["arrival", "peer.transfer"]] * len(waiting)
+    assert len(waiting) == len([match for match in result.matches if match.last_rank is not None]) > 0
+    assert len(answers["flows"]) == len(launches) + len(met)
     if zero == 0:
         assert answers["buckets"] == drawn(result)
 

@@ -14,6 +14,8 @@ import ddptrace
 from tests.conftest import need
 from tests.launch import command, environment
 
+pytestmark = pytest.mark.alone
+
 CALLS = 3
 TWICE_ON_GLOO = "reduce_scatter"  # Gloo makes an all-reduce of it
 MORE_ON_GLOO = "reduce"

@@ -150,6 +150,48 @@ def test_what_to_do_about_an_exposed_collective_goes_by_who_wanted_it(origin: st
     assert ("async_op" in finding.message) == (origin == "program")
 
 
+@pytest.mark.parametrize(
+    ("op", "advised"),
+    [
+        ("send", "isend or irecv"),
+        ("recv", "isend or irecv"),
+        ("recv_any_source", "isend or irecv"),
+        ("monitored_barrier", "leave it out"),
+        ("all_to_all_single", "async_op=True"),
+    ],
+)
+def test_only_what_has_an_async_op_is_to_be_issued_with_it(op: str, advised: str) -> None:
+    one = rank(steps=[step(0, 0, 100 * MS)], calls=[call(1, 40 * MS, ran=(40 * MS, 90 * MS), op=op, origin="program")])
+    message = advice(run(one)).message
+    assert advised in message
+    assert ("async_op" in message) == (op == "all_to_all_single")
+
+
+def unmatched(*, loss_ms: int) -> Finding:
+    """Buckets of 50 ms that fit no layout, beside one all-reduce of the program."""
+    one = rank(
+        steps=[step(0, 0, 300 * MS)], phases=[mark(Phase.BACKWARD, 0, 100 * MS, 0)],
+        calls=[
+            ddp_call(1, 99 * MS, 99, ran=(100 * MS, 150 * MS), origin="gradients"),
+            call(2, 150 * MS, ran=(150 * MS, (150 + loss_ms) * MS), origin="program"),
+        ],
+        reducers=[reducer((1, 2, 3), layout(0, 0, (1, 2), (0,)))],
+    )  # fmt: skip
+    return advice(run(one))
+
+
+def test_gradients_in_buckets_that_are_not_known_are_not_taken_for_something_else() -> None:
+    message = unmatched(loss_ms=10).message
+    assert "60.0 ms of communication are exposed" in message
+    assert "most of it carries gradients, 50.0 ms of them in buckets that fit no known layout" in message
+    assert "largest part" not in message and "async_op" not in message
+
+
+def test_where_most_of_it_carries_no_gradients_the_largest_part_of_the_rest_is_told() -> None:
+    message = unmatched(loss_ms=60).message
+    assert "most of it carries no gradients. The largest part of that is all_reduce (program), with 60.0 ms" in message
+
+
 def test_gradients_that_fsdp_scatters_cannot_be_prefetched() -> None:
     one = rank(
         steps=[step(0, 0, 100 * MS)],

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from made_device import KERNELS, make_device_result, match_row, without_steps
+from made_device import KERNELS, make_device_result, without_steps
 
 from ddptrace.analysis import CollectiveRow, Result, StepRow, Table, summarize
 from ddptrace.analysis.device_digest import device_parts, device_total, launches, scopes, streams
-from ddptrace.analysis.digest import SIZES_APART_MAX, collectives, matches
+from ddptrace.analysis.digest import SIZES_APART_MAX, collectives
 from ddptrace.analysis.summary import typical_steps
-from ddptrace.analysis.tables import MatchRow, Population
+from ddptrace.analysis.tables import Population
 from ddptrace.load.tables import Identity
 from ddptrace.schema import Evidence
 from tests.made import empty_result, make_result
@@ -172,14 +172,3 @@ def test_scopes_are_means_over_the_ranks_with_their_share_of_all_device_time() -
     # BY HAND: three steps of 500 + 3 x 900 + 3000 ns
     assert linear.ratio == pytest.approx((8100 + 9000 + 1500) / (3 * 6200))
     assert scopes(make_result()) == {}
-
-
-def test_matches_that_are_alike_are_told_by_their_median_and_widest_spread() -> None:
-    late = dataclasses.replace(match_row(0, 2), last_start_at_ns=90_000)
-    other = dataclasses.replace(match_row(1, 2), op="broadcast")
-    rows = [match_row(match, 2) for match in range(4)] + [late, other]
-    found = matches(dataclasses.replace(make_device_result(), matches=Table(MatchRow, rows)))
-    assert [(one.op, one.count, one.start_spread_ns, one.start_spread_max_ns) for one in found] == [
-        ("all_reduce", 5, 700, 90_000), ("broadcast", 1, 700, 700),
-    ]  # fmt: skip
-    assert {(one.end_spread_ns, one.transfer_ns, one.ranks) for one in found} == {(2, 2300, 2)}

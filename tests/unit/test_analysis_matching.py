@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from analysis_records import call, gpu_call, hook, rank, run, step
 
-from ddptrace.analysis import MatchRow, Result, analyze_run
-from ddptrace.load.tables import Call, Finding, Group, RankRun
+from ddptrace.analysis import Result, analyze_run
+from ddptrace.load.tables import Call, Finding, Group, Identity, RankRun
 
 MS = 1_000_000
 
@@ -34,6 +34,7 @@ def calls(rans: Sequence[Ran], shift_ms: float = 0) -> list[Call]:
         gpu_call(
             seq, at(ran.begin - 1), (at(ran.begin), at(ran.end)), op=ran.op, group=ran.group, ordinal=seq - 1,
             nbytes_in=ran.nbytes, nbytes_out=ran.nbytes,
+            identity=Identity.RECORDED if ran.nbytes else Identity.ANNOTATION,
         )
         for seq, ran in enumerate(rans, 1)
     ]  # fmt: skip
@@ -66,9 +67,10 @@ def test_ranks_that_end_together_and_start_apart_are_matched_in_launch_order() -
         ("all_reduce", 0, (0, 1), (1, 1)), ("all_to_all_single", 1, (0, 1), (2, 2)),
         ("all_reduce", 2, (0, 1), (3, 3)), ("all_reduce", 3, (0, 1), (4, 4)),
     ]  # fmt: skip
-    assert result.matches[0] == MatchRow(
-        0, "0", 0, "all_reduce", 64, (0, 1), (1, 1), 10 * MS, 18 * MS, 20 * MS, 20 * MS, transfer_ns=2 * MS
-    )
+    row = result.matches[0]
+    assert (row.match, row.group, row.nbytes, row.transfer_ns) == (0, "0", 64, 2 * MS)
+    assert (row.first_start_at_ns, row.last_start_at_ns) == (10 * MS, 18 * MS)
+    assert (row.first_end_at_ns, row.last_end_at_ns) == (20 * MS, 20 * MS)
     assert [row.match for row in result.collectives] == [0, 1, 2, 3] * 2
     assert [row.match for row in result.matches] == [0, 1, 2, 3]
 
@@ -132,6 +134,39 @@ def test_a_file_that_begins_one_step_later_is_not_taken_for_a_wrong_clock() -> N
     ))  # fmt: skip
     assert not result.matches
     assert "100.0 ms apart" in refusals(result)[0].message
+
+
+UNEVEN = [0, 100, 130, 290, 310, 480, 500, 640, 720, 760]  # ms: no part of it looks like another
+
+
+def test_uneven_ends_fit_in_one_order_only_so_that_a_clock_may_be_wrong_by_much() -> None:
+    mine = [Ran(at + 10, at + 20) for at in UNEVEN]
+    theirs = [Ran(at + 15, at + 20.01 * (1 + at / 1e8)) for at in UNEVEN]
+    result = foreign(mine, theirs, mine, shifts_ms=(0, 50, 0))
+    assert not refusals(result)
+    assert [row.seqs for row in result.matches] == [(k, k, k) for k in range(1, 11)]
+
+
+def test_a_file_that_begins_later_is_refused_though_its_ends_are_uneven() -> None:
+    mine = [Ran(at + 10, at + 20) for at in UNEVEN]
+    behind = [Ran(at + 12, at + 20) for at in [*UNEVEN[1:], 910]]
+    assert not foreign(mine, behind).matches
+    assert not foreign(mine, behind, shifts_ms=(0, 50)).matches
+
+
+def test_few_ends_or_such_as_lie_off_the_line_prove_no_order() -> None:
+    few = [Ran(at + 10, at + 20) for at in UNEVEN[:5]]
+    assert "50.0 ms apart" in refusals(foreign(few, few, shifts_ms=(0, 50)))[0].message
+    mine = [Ran(at + 10, at + 20) for at in UNEVEN]
+    noisy = [Ran(at + 10, at + 20 + (-1) ** k) for k, at in enumerate(UNEVEN)]
+    assert "numbers do not agree" in refusals(foreign(mine, noisy, shifts_ms=(0, 50)))[0].message
+
+
+def test_a_clock_that_drifts_is_taken_for_one_that_drifts() -> None:
+    # GIVEN 100 collectives over 100 s, and a clock that is 40 ms wrong by the end: more than ends may be apart
+    mine = [Ran(at, at + 20) for at in range(0, 100_000, 1000)]
+    theirs = [Ran(ran.begin + 0.4e-3 * ran.begin, ran.end + 0.4e-3 * ran.end) for ran in mine]
+    assert len(foreign(mine, theirs).matches) == 100
 
 
 def test_numbers_of_steps_tell_a_wrong_clock_from_a_file_that_begins_later() -> None:
@@ -201,8 +236,12 @@ def test_a_recorded_rank_that_died_is_matched_as_far_as_it_came() -> None:
 def test_recorded_ranks_that_called_different_things_are_told() -> None:
     other = [TOGETHER[0], Ran(30, 50, "broadcast")]
     result = recorded(rank(0, calls=calls(TOGETHER[:2])), rank(1, calls=calls(other)))
-    assert "ordinal 1 is all_to_all_single on rank 0" in refusals(result)[0].message
-    assert "programs" in refusals(result)[0].message
+    assert [row.ordinal for row in result.matches] == [0]
+    assert not refusals(result)
+    (row,) = result.desyncs
+    assert (row.turn, row.rank, row.kind, row.op, row.expected_op) == (1, 1, "order", "broadcast", "all_to_all_single")
+    (said,) = [finding for finding in result.findings if finding.code == "desync"]
+    assert "Call #1 of group 0 is broadcast of 64 B on rank 1" in said.message
 
 
 def test_what_only_the_host_saw_or_nobody_did_is_counted_and_not_matched() -> None:

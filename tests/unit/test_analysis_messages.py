@@ -11,7 +11,7 @@ from analysis_records import call, rank, run, step
 from ddptrace.analysis import analyze_run
 from ddptrace.analysis.message_findings import message_findings
 from ddptrace.analysis.peer_digest import MessageDigest, RootDigest
-from ddptrace.analysis.tables import Result
+from ddptrace.analysis.tables import Result, Table
 from ddptrace.analysis.traffic_digest import traffic_report
 from ddptrace.load.origins import Sources
 from ddptrace.load.tables import Call, Finding, Group
@@ -160,6 +160,22 @@ def test_where_records_are_missing_the_two_ends_are_not_compared() -> None:
     assert len(list(message_findings(result, result.findings))) == 1
     gone = Finding("records-let-go", "info", "rank 1", "")
     assert list(message_findings(result, [*result.findings, gone])) == []
+
+
+def test_where_a_collective_failed_the_two_ends_are_not_compared() -> None:
+    """Rank 1 failed before it came to receive."""
+    failed = call(100, 100, op="barrier", done_at_ns=140, error="Connection closed by peer.")
+    ended = [failed, recv(105, 40, 0)]
+    sends = [send(110, 40, 1), send(120, 40, 1)]
+    assert told(result_of(sends, [replace(failed, error=None), *ended[1:]]))
+    assert not told(result_of(sends, ended))
+
+
+def test_where_a_part_of_ddptrace_failed_the_counts_are_told_to_lack_something() -> None:
+    result = result_of([send(110, 40, 1)], [recv(120, 40, 0)])
+    failed = Finding("tap-failed", "warning", "rank 0", "")
+    report = traffic_report(replace(result, findings=Table(Finding, [failed])))
+    assert report.findings == (failed,)
 
 
 def test_of_many_pairs_some_are_named_and_the_rest_counted() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from analysis_records import rank, run, step
 
 from ddptrace.analysis import analyze_run
@@ -16,8 +17,15 @@ def kept_from(number: int, since: int, until: int = 20) -> RankRun:
     return replace(rank(number, steps=marks), let_go=5)
 
 
-def told(*ranks: RankRun) -> str:
-    (finding,) = [one for one in analyze_run(run(*ranks)).findings if one.code == "records-let-go"]
+def sampled(number: int, every: int, since: int = 0, until: int = 20) -> RankRun:
+    """Of its steps from `since` on, one in `every` was recorded."""
+    marks = [step(k, 100 * k, 100 * k + 100) for k in range(since, until)]
+    whole, partial = ([one for one in marks if (one.ordinal % every == 0) is is_whole] for is_whole in (True, False))
+    return replace(rank(number, steps=whole), partial_steps=tuple(partial), sampled=bool(partial), let_go=5 * since)
+
+
+def told(*ranks: RankRun, code: str = "records-let-go") -> str:
+    (finding,) = [one for one in analyze_run(run(*ranks)).findings if one.code == code]
     return finding.message
 
 
@@ -36,3 +44,28 @@ def test_ranks_of_which_something_else_is_left_are_named_apart() -> None:
 def test_it_is_said_that_files_go_whole_and_which_bounds_to_raise() -> None:
     message = told(kept_from(0, 12))
     assert "a whole file at a time" in message and "nbytes=...) more, and steps= where you gave it" in message
+
+
+@pytest.mark.parametrize("whole", [replace(kept_from(0, 0), let_go=0), sampled(0, 1)], ids=["bounded", "sampled"])
+def test_where_every_step_is_here_nothing_is_said(whole: RankRun) -> None:
+    codes = {one.code for one in analyze_run(run(whole)).findings}
+    assert not codes & {"records-let-go", "steps-not-recorded"}
+
+
+def test_where_some_were_not_recorded_it_is_said_how_many_of_how_many_are_here() -> None:
+    assert "of rank 0's 20 steps 4 are here, and 16 left only when they began" in told(
+        sampled(0, 5), code="steps-not-recorded"
+    )
+
+
+def test_of_those_that_were_not_recorded_and_let_go_besides_all_are_counted() -> None:
+    """Of the 20, steps 12 to 19 are left, of which 15 was recorded."""
+    message = told(sampled(0, 5, since=12), code="steps-not-recorded")
+    assert "of rank 0's 20 steps 1 are here, and 7 left only when they began" in message
+    message = told(sampled(0, 5, since=12))
+    assert "of rank 0's 20 steps those from step 15 on are here, as far as they were recorded. Give" in message
+
+
+def test_of_a_run_that_ends_while_its_first_file_is_let_go_that_none_is_whole_is_said() -> None:
+    none = replace(rank(0), partial_steps=(step(7, 700, 800),), let_go=5)
+    assert "of rank 0's 8 steps none is whole. Give" in told(none)

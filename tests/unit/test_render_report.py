@@ -125,6 +125,70 @@ def test_many_steps_are_drawn_as_few_bars_that_mean_the_same(ranks: int, steps: 
     assert means == pytest.approx([rows[0].window_ns / 1e6] * len(means), abs=1e-5)
 
 
+def with_lengths(result: Result, lengths: dict[int, int]) -> list[StepRow]:
+    """The steps, some of them so many times as long, by more compute."""
+    return [
+        dataclasses.replace(
+            row, window_ns=times * row.window_ns, compute_ns=row.compute_ns + (times - 1) * row.window_ns
+        )
+        for row in result.steps
+        for times in [lengths.get(row.step, 1)]
+    ]
+
+
+def test_a_first_step_that_would_flatten_the_others_is_cut_off_with_its_length() -> None:
+    rows = with_lengths(make_result(2, 12, 4), {0: 10})
+    figure = steps_figure(rows)
+    assert figure is not None
+    # THEN the axes end above all steps but the first
+    longest_ms = max(row.window_ns for row in rows if row.step) / 1e6
+    tops = [figure.layout[axis]["range"] for axis in ("yaxis", "yaxis2")]
+    assert all(begin == 0 and longest_ms < end < 2 * longest_ms for begin, end in tops)
+    # AND both ranks' first steps are named at their bars
+    seconds = [next(row.window_ns for row in rows if (row.rank, row.step) == (rank, 0)) / 1e9 for rank in (0, 1)]
+    notes = figure.layout["annotations"]
+    assert [note["text"] for note in notes] == [f"↑ step 0: {length:.2f} s" for length in seconds]
+    assert [(note["x"], note["yref"]) for note in notes] == [(0.5, "y domain"), (0.5, "y2 domain")]
+    assert "2 bars are cut off at the top" in figure.caption
+
+
+@pytest.mark.parametrize("lengths", [{}, {0: 2}, dict.fromkeys(range(6), 10)], ids=["even", "twice", "half"])
+def test_steps_that_differ_less_or_that_are_many_are_not_cut_off(lengths: dict[int, int]) -> None:
+    figure = steps_figure(with_lengths(make_result(1, 12, 4), lengths))
+    assert figure is not None
+    assert "range" not in figure.layout["yaxis"] and not figure.layout["annotations"]
+    assert "cut off" not in figure.caption
+
+
+def test_a_long_step_at_the_end_is_named_to_its_left() -> None:
+    figure = steps_figure(with_lengths(make_result(1, 20, 4), {0: 10, 19: 20}))
+    assert figure is not None
+    first, last = sorted(figure.layout["annotations"], key=lambda note: float(note["x"]))
+    assert (first["x"], first["xanchor"], last["x"], last["xanchor"]) == (0.5, "left", 18.5, "right")
+    assert first["yshift"] != last["yshift"]
+
+
+def test_a_run_in_which_the_tap_failed_is_not_told_what_no_run_sees() -> None:
+    spots = "what child processes do", "collectives that C++ issues"
+    whole = dataclasses.replace(make_result(2), blind_spots=spots[:1])
+    assert "does not see in any run" in page(whole)
+    lost = [
+        Finding("tap-failed", "warning", f"rank {rank}", "the dispatcher tap does not work with this <torch>")
+        for rank in (0, 1)
+    ]
+    text = page(dataclasses.replace(whole, blind_spots=spots, findings=Table(Finding, lost)))
+    # THEN what is said of this run is not said of any, and stands in the open
+    assert "does not see in any run" not in text
+    assert "does not see in this run" in text and "collectives that C++ issues" in text
+    assert "<li>On rank 0, rank 1: the dispatcher tap does not work with this &lt;torch&gt;.</li>" in text
+
+
+def test_steps_of_ranks_are_called_the_same_everywhere() -> None:
+    text = page(make_result(2, 6))
+    assert "rank-steps" in text
+    assert "rank steps" not in text
+
+
 def test_every_figure_of_a_large_run_has_a_bounded_number_of_marks() -> None:
     for figure in figures_of(make_result(10, 60, 60)):
         assert 0 < marks(figure) <= MARKS_MAX, figure.key

@@ -76,6 +76,25 @@ def test_long_names_do_not_make_long_lines() -> None:
     assert sum("to rank 100000" in line for line in lines) == 8
 
 
+def test_of_a_long_name_both_ends_are_shown() -> None:
+    name = "BucketedDataParallel of TransformerLanguageModel"
+    kind = replace(KIND, op="all_gather_into_tensor_coalesced")
+    long = replace(
+        REPORT,
+        gradients=(replace(REDUCER, name=name),),
+        kinds=(kind,),
+        links=(replace(LINK, hosts=("node0012.cluster.example.org",)),),
+    )
+    lines = lines_of(long)
+    assert any(line.startswith("0 BucketedDataParalle…") and "anguageModel 9.64 kB" in line for line in lines)
+    assert any(line.startswith("all_gather_in") and "oalesced 0 gradients" in line for line in lines)
+    assert any("on node0012" in line for line in lines)
+
+
+def test_one_step_of_one_rank_is_one_rank_step() -> None:
+    assert "Collectives per rank and step (mean of 1 rank-step after step 0)" in lines_of(replace(REPORT, rank_steps=1))
+
+
 def test_of_a_larger_group_it_is_said_what_of_it_goes_from_whom_to_whom() -> None:
     larger = replace(LINK, ranks=(0, 1, 2), there_nbytes=None, back_nbytes=None)
     assert group_words(larger) == "who sends to whom is up to the backend"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ddptrace.load.comm_kernels import CommRule
-from ddptrace.load.cpu_compute import cpu_compute, union
+from ddptrace.load.cpu_compute import computing, thread_ranges, union
 from ddptrace.load.foreign.calls import device_calls, in_launch_order
 from ddptrace.load.foreign.ddp import backward_at, until_copied, with_reducer
 from ddptrace.load.foreign.host import gloo_calls, issued_calls
@@ -16,6 +16,7 @@ from ddptrace.load.foreign.steps import backwards_of, phases_of, steps_of, until
 from ddptrace.load.foreign.trace import Trace
 from ddptrace.load.kineto.events import FileFacts, KinetoEvents
 from ddptrace.load.nesting import NOTHING
+from ddptrace.load.operators import operator_work
 from ddptrace.load.tables import Call, Finding, Group, Intervals, PhaseMark, StepMark, Window, Work
 from ddptrace.schema import Evidence
 
@@ -53,16 +54,13 @@ def foreign_window(
 
 
 def _window(trace: Trace, file: str) -> Window:
-    on_device = trace.events.on_device
-    compute = union(trace.device.spans(Work.COMPUTE)) if on_device else _host_compute(trace)
-    return Window(
-        file, trace.begin_at_ns, trace.end_at_ns, compute, union(trace.device.spans(Work.MEMORY)), on_device,
-        trace.device.table(),
-    )  # fmt: skip
-
-
-def _host_compute(trace: Trace) -> Intervals:
-    return cpu_compute(trace.events, frozenset({trace.main_thread}))
+    memory, begin, end = union(trace.device.spans(Work.MEMORY)), trace.begin_at_ns, trace.end_at_ns
+    if trace.events.on_device:
+        compute = union(trace.device.spans(Work.COMPUTE))
+        return Window(file, begin, end, compute, memory, True, trace.device.table())
+    threads = thread_ranges(trace.events, frozenset({trace.main_thread}))
+    operators = operator_work(trace.events, threads)
+    return Window(file, begin, end, computing(threads), memory, False, trace.device.table(), operators)
 
 
 def _awaited(calls: Sequence[Call], backwards: Intervals) -> dict[int, int]:

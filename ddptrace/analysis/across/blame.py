@@ -1,0 +1,128 @@
+"""Which rank cost the others time, how much, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from ddptrace.analysis.across.blame_findings import contention_finding, replay_off, suspect_findings
+from ddptrace.analysis.across.blocks import average
+from ddptrace.analysis.across.causes import SLOW_LINK, Cause
+from ddptrace.analysis.across.counterfactual import (
+    QUESTIONS,
+    Costs,
+    common_steps,
+    cost_of_slower_transfers,
+    costs_of,
+    disorder_ratio,
+    own_time,
+    step_lengths,
+)
+from ddptrace.analysis.across.critical_path import TRANSFER
+from ddptrace.analysis.across.crossings import Crossings, crossings_of
+from ddptrace.analysis.across.host_load import held_in
+from ddptrace.analysis.across.links import SlowHost, slow_host
+from ddptrace.analysis.across.suspects import (
+    LEAST_OF_FIRST,
+    is_dear,
+    is_persistent,
+    suspect_row,
+    suspect_rows,
+    verdicts,
+)
+from ddptrace.analysis.across.tables import BlameRow, SuspectRow
+from ddptrace.analysis.intervals import Ints
+from ddptrace.analysis.rank_tables import RankTables
+from ddptrace.analysis.summary import PAUSED_MAX_RATIO
+from ddptrace.analysis.tables import MatchRow
+from ddptrace.load.tables import Finding
+
+WARM_UP: Final = 2
+"""So many of the first steps are left out: programs build and warm up, and DDP orders its buckets anew."""
+
+MAX_OFF_RATIO: Final = 0.02
+"""So far the replay of the run as it was may be from what was measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blame:
+    """`rows`: by step, dearest first. `suspects`: those that are named."""
+
+    rows: tuple[BlameRow, ...] = ()
+    suspects: tuple[SuspectRow, ...] = ()
+    findings: tuple[Finding, ...] = ()
+
+
+def blame_of(tables: Sequence[RankTables], matches: Sequence[MatchRow]) -> Blame:
+    """From the ranks' trails and what they met in. Nobody is blamed where no rank had to wait for another."""
+    tables = [table for table in tables if len(table.trail.at_ns)]
+    trails = [table.trail for table in tables]
+    crossings, steps = crossings_of(tables, matches), _judged(tables)
+    if len(tables) < 2 or not len(steps) or not crossings.needed.any():
+        return Blame()
+    costs = costs_of(trails, crossings, steps)
+    off = max(disorder_ratio(trails, crossings), _off_ratio(costs, tables))
+    if off > MAX_OFF_RATIO:
+        return Blame(findings=(replay_off(off),))
+    suspects = _suspects(tables, matches, crossings, costs)
+    crowded = contention_finding([held_in(table, steps).queued_ns for table in tables], costs.typical_ns)
+    return Blame(tuple(_rows(costs, tables)), suspects, (*suspect_findings(suspects), *crowded))
+
+
+def _judged(tables: Sequence[RankTables]) -> Ints:
+    """Ordinals of the steps that all ranks have, but for the first ones and those that ddptrace itself held up."""
+    paused = {row.step for table in tables for row in table.steps if row.paused_ns > PAUSED_MAX_RATIO * row.wall_ns}
+    steps = common_steps([table.trail for table in tables])
+    return steps[(steps >= WARM_UP) & ~np.isin(steps, list(paused))]
+
+
+def _off_ratio(costs: Costs, tables: Sequence[RankTables]) -> float:
+    measured = np.mean([step_lengths(table.trail, costs.steps) for table in tables], axis=0)
+    return float(np.median(np.abs(costs.step_ns - measured)) / max(float(np.median(measured)), 1.0))
+
+
+def _suspects(
+    tables: Sequence[RankTables], matches: Sequence[MatchRow], crossings: Crossings, costs: Costs
+) -> tuple[SuspectRow, ...]:
+    """Ranks that are late. A slow link goes first where no rank of another host is."""
+    held = [held_in(table, costs.steps) for table in tables]
+    own = np.stack([own_time(table.trail, costs.steps).mean(axis=1) for table in tables], axis=1)
+    ranks = [(table.row.rank, table.row.host) for table in tables]
+    late = tuple(suspect_rows(verdicts(costs, np.rint(own).astype(np.int64), held), costs, ranks))
+    slow = slow_host(tables)
+    if slow is None or any(one.host != slow.links.host for one in late):
+        return late
+    link = _slow_link(slow, tables, matches, crossings, costs)
+    if link is None:
+        return late
+    return (link, *(one for one in late if one.cost_ns >= LEAST_OF_FIRST * link.cost_ns))
+
+
+def _slow_link(
+    slow: SlowHost, tables: Sequence[RankTables], matches: Sequence[MatchRow], crossings: Crossings, costs: Costs
+) -> SuspectRow | None:
+    """Played with transfers between this host and others as fast as its links were the others'."""
+    inside = set(slow.links.ranks)
+    crosses = [bool(inside & set(row.ranks)) and not inside >= set(row.ranks) for row in matches]
+    ratios = np.where(np.array(crosses), slow.ratio, 1.0)
+    saved = cost_of_slower_transfers([table.trail for table in tables], crossings, costs.steps, ratios)
+    cost = average(saved)
+    if not is_dear(cost, costs):
+        return None
+    speeds = slow.links.bytes_per_s / 1e6, slow.others_bytes_per_s / 1e6
+    cause = Cause(SLOW_LINK, "its links carry {:.1f} MB/s while busy, those of the other hosts {:.1f}".format(*speeds))
+    who = slow.links.ranks[0], slow.links.host
+    return suspect_row(who, TRANSFER, cause, cost, costs, persistent=is_persistent(saved))
+
+
+def _rows(costs: Costs, tables: Sequence[RankTables]) -> Iterator[BlameRow]:
+    rank, question, step = (index.ravel() for index in np.indices(costs.cost_ns.shape))
+    cost, excess = costs.cost_ns.ravel(), costs.excess_ns.ravel()
+    order = np.lexsort((question, rank, -cost, step))
+    ranks = np.array([tables[position].row.rank for position in costs.ranks], np.int64)
+    columns = ranks[rank[order]], costs.steps[step[order]], question[order], cost[order], excess[order]
+    for who, when, what, cost_ns, excess_ns in zip(*(column.tolist() for column in columns), strict=True):
+        yield BlameRow(who, when, QUESTIONS[what], cost_ns, excess_ns)

@@ -1,0 +1,105 @@
+"""Who is named: a rank that costs the run so much, so surely, that no chance does it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from ddptrace.analysis.across.blocks import Average, average
+from ddptrace.analysis.across.causes import PROVED, SPREAD, Cause, Lateness, cause_of
+from ddptrace.analysis.across.counterfactual import ALL, QUESTIONS, Costs
+from ddptrace.analysis.across.host_load import Held
+from ddptrace.analysis.across.tables import LOCAL_PHASES, SuspectRow
+from ddptrace.analysis.intervals import Ints
+
+COST_MIN_RATIO: Final = 0.04
+"""Of the median step: eleven healthy runs on crowded machines reached 0.028 among those as sure as `SURE`."""
+
+SURE: Final = 4.0
+"""Standard errors, of a mean over many blocks; over few blocks chance makes up more, and more are asked for."""
+
+PROVED_SURE: Final = 2.0
+"""The same where the cause itself was recorded."""
+
+SHORT_STEPS: Final = 40
+"""In a run of fewer steps neighbouring ones vary alike, and blocks are too short to tell."""
+
+SHORT_MIN_RATIO: Final = 0.1
+"""In place of `COST_MIN_RATIO` in such a run."""
+
+MIN_STEPS: Final = 8
+
+LEAST_OF_FIRST: Final = 1 / 3
+"""A rank that costs less than this share of the dearest one is not named beside it."""
+
+PERSISTENT_MIN_RATIO: Final = 0.8
+
+WHOLE: Final = QUESTIONS.index(ALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What one rank costs, and why. `average`: of the cost that is told."""
+
+    rank: int  # position among the ranks
+    phase: str
+    cause: Cause
+    average: Average
+    persistent: bool
+
+
+def verdicts(costs: Costs, own_ns: Ints, held: Sequence[Held]) -> list[Verdict]:
+    """Of the ranks that are named, dearest first. `own_ns`: by phase and rank, mean per step."""
+    found = [verdict for at in range(len(costs.ranks)) if (verdict := _verdict(costs, at, own_ns, held)) is not None]
+    found.sort(key=lambda verdict: (-verdict.average.mean, verdict.rank))
+    return [one for one in found if one.average.mean >= LEAST_OF_FIRST * found[0].average.mean]
+
+
+def is_dear(cost: Average, costs: Costs) -> bool:
+    """Enough, and surely enough, to be named for."""
+    return _is_much(cost, costs) and cost.z >= max(SURE, cost.seldom)
+
+
+def _is_much(cost: Average, costs: Costs) -> bool:
+    least = SHORT_MIN_RATIO if len(costs.steps) < SHORT_STEPS else COST_MIN_RATIO
+    return len(costs.steps) >= MIN_STEPS and cost.mean >= least * costs.typical_ns > 0
+
+
+def suspect_rows(named: Sequence[Verdict], costs: Costs, ranks: Sequence[tuple[int, str]]) -> Iterator[SuspectRow]:
+    """`ranks`: rank and host by position."""
+    for one in named:
+        yield suspect_row(ranks[one.rank], one.phase, one.cause, one.average, costs, persistent=one.persistent)
+
+
+def suspect_row(
+    rank: tuple[int, str], phase: str, cause: Cause, cost: Average, costs: Costs, *, persistent: bool
+) -> SuspectRow:
+    return SuspectRow(
+        *rank, phase, cause.name, round(cost.mean), cost.mean / costs.typical_ns, round(cost.low), round(cost.high),
+        persistent, len(costs.steps), cause.evidence,
+    )  # fmt: skip
+
+
+def is_persistent(values: Ints) -> bool:
+    """At least half of the mean in most steps; what strikes now and then is nothing in the others."""
+    return bool((values > values.mean() / 2).mean() >= PERSISTENT_MIN_RATIO)
+
+
+def _verdict(costs: Costs, at: int, own_ns: Ints, held: Sequence[Held]) -> Verdict | None:
+    averages = [average(row) for row in costs.cost_ns[at]]
+    dear = [is_dear(one, costs) for one in averages]
+    if not any(dear) and not any(_is_much(one, costs) and one.z >= PROVED_SURE for one in averages):
+        return None
+    means = np.array([one.mean for one in averages])
+    candidates = means[:WHOLE] if not any(dear[:WHOLE]) else np.where(dear[:WHOLE], means[:WHOLE], -np.inf)
+    phase, excess = int(candidates.argmax()), costs.excess_ns[at].mean(axis=1)
+    late = Lateness(costs.ranks[at], LOCAL_PHASES[phase], float(excess[phase]), float(excess[WHOLE]), own_ns)
+    cause = cause_of(late, held)
+    if not any(dear) and cause.name not in PROVED:
+        return None
+    is_spread = cause.name in SPREAD or not dear[phase] or means[phase] < means[WHOLE] / 2
+    told = WHOLE if is_spread and means[WHOLE] > 0 else phase
+    return Verdict(late.rank, late.phase, cause, averages[told], is_persistent(costs.excess_ns[at, told]))

@@ -1,0 +1,50 @@
+"""What analysis says of one rank, before the ranks are looked at together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ddptrace.analysis.across.tables import ContentionRow, Trail
+from ddptrace.analysis.facts import RankFacts
+from ddptrace.analysis.rpcs import RankCalls
+from ddptrace.analysis.tables import (
+    Activity,
+    BucketRow,
+    CollectiveRow,
+    GradientTrafficRow,
+    LaunchRow,
+    PartialStepRow,
+    PhaseRow,
+    RankRow,
+    ScopeRow,
+    StepRow,
+    StreamRow,
+    TrafficRow,
+)
+from ddptrace.load.tables import HostLoad
+
+
+@dataclass(frozen=True, slots=True)
+class RankTables:
+    """All that analysis says of one rank. It can be pickled: ranks may be analyzed in processes of their own."""
+
+    row: RankRow
+    facts: RankFacts
+    steps: tuple[StepRow, ...]
+    phases: tuple[PhaseRow, ...]
+    buckets: tuple[BucketRow, ...]
+    collectives: tuple[CollectiveRow, ...]
+    streams: tuple[StreamRow, ...]
+    launches: tuple[LaunchRow, ...]
+    scopes: tuple[ScopeRow, ...]
+    activity: Activity
+    rpc: RankCalls
+    traffic: tuple[TrafficRow, ...]
+    gradient_traffic: tuple[GradientTrafficRow, ...]
+    partial_steps: tuple[PartialStepRow, ...]
+    load: HostLoad
+    clock: str  # as in `RankRun`
+    trail: Trail
+    contention: tuple[ContentionRow, ...]
+    waited_ns: tuple[tuple[int, ...], ...] = ()  # by step: how long the host was blocked, in each of `LOCAL_PHASES`
+    tie_ns: int | None = None  # as in `RankRun`

@@ -1,0 +1,36 @@
+"""`ddptrace diagnose RUN`: what a job that hangs, crashed or was killed was doing, also while it still runs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print the same as JSON, and nothing else.")
+def diagnose(run: Path, as_json: bool) -> None:
+    """Say what the job that writes RUN is doing, or was: who waits for whom in which collective, which ranks differ in
+    what they call, and which died.
+
+    \b
+    Exit code:  0  nothing is wrong: it goes on, or has ended as it should
+                1  RUN cannot be read
+                3  ranks wait for others, or differ in what they call
+                4  a rank died or failed
+    """
+    from ddptrace.analysis.diagnosis import diagnose as diagnosis_of
+    from ddptrace.load.states import read_job
+
+    diagnosis = diagnosis_of(read_job(run))
+    if as_json:
+        import msgspec
+
+        click.echo(msgspec.json.encode(diagnosis))
+    else:
+        from ddptrace.render.diagnosis import diagnosis_text
+
+        click.echo(diagnosis_text(diagnosis), nl=False)
+    sys.exit(diagnosis.exit_code)

@@ -1,0 +1,269 @@
+"""Who is named and why, on plans played by hand with the noise of real steps."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ddptrace.analysis import RankTables
+from ddptrace.analysis.across.blame import Blame, blame_of
+from ddptrace.analysis.across.blocks import average, students
+from ddptrace.analysis.across.links import slow_host
+from ddptrace.load.tables import GcPause, HostLoad, HostMark, LinkSample, Throttle
+from tests.unit.made_training import MS, Late, Plan, Player, only, played
+
+Loads = dict[int, HostLoad]
+PARTS = ("data", "forward", "backward 0", "backward 1", "optimizer", "other")
+
+
+def noisy(late: Callable[[int, int], Late], seed: int = 0, most_ns: int = MS) -> Callable[[int, int], Late]:
+    """Each part of each step takes up to `most_ns` longer, now and then much longer, by chance."""
+
+    def both(one: int, at: int) -> Late:
+        rng = random.Random(f"{seed}/{one}/{at}")
+        planted = late(one, at)
+        chance = {part: rng.randint(0, most_ns) * (12 if rng.random() < 0.01 else 1) for part in PARTS}
+        return {part: chance[part] + planted.get(part, 0) for part in PARTS}
+
+    return both
+
+
+def nobody(one: int, at: int) -> Late:
+    return {}
+
+
+def blame(plan: Plan, loads: Loads | None = None, hosts: Sequence[str] = ()) -> Blame:
+    tables, matches = played(plan)
+    return blame_of([_with(table, loads or {}, hosts) for table in tables], matches)
+
+
+def _with(table: RankTables, loads: Loads, hosts: Sequence[str]) -> RankTables:
+    host = hosts[table.row.rank] if hosts else table.row.host
+    return replace(table, load=loads.get(table.row.rank, table.load), row=replace(table.row, host=host))
+
+
+def step_spans(plan: Plan, who: int) -> list[tuple[int, int]]:
+    tables, _ = played(plan)
+    return [(row.begin_at_ns, row.end_at_ns) for row in tables[who].steps]
+
+
+def watched(plan: Plan, who: int, cpu_ns: int, queued_ns: int = 0) -> HostLoad:
+    return HostLoad(marks=tuple(HostMark(b, e, cpu_ns, queued_ns, 0) for b, e in step_spans(plan, who)))
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("part", ["data", "forward", "backward 0", "optimizer", "other"])
+def test_the_rank_that_is_late_is_named_with_its_phase_and_what_it_costs(part: str, ranks: int) -> None:
+    plan = Plan(ranks, 80, late=noisy(only(1, part, 5 * MS)))
+    (one,) = blame(plan).suspects
+    assert (one.rank, one.phase, one.cause) == (1, part.split()[0], part.split()[0])
+    longer = Player(plan).step_ns() - Player(replace(plan, late=noisy(nobody))).step_ns()
+    assert one.low_ns < longer < one.high_ns
+    assert one.cost_ns == pytest.approx(longer, rel=0.1)
+    assert one.persistent
+    assert one.steps == 78
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_on_a_healthy_run_nobody_is_named(seed: int, ranks: int) -> None:
+    found = blame(Plan(ranks, 62, late=noisy(nobody, seed)))
+    assert found.rows
+    assert (found.suspects, found.findings) == ((), ())
+
+
+def test_a_rank_that_is_late_in_every_second_block_of_steps_is_named_as_late_in_some() -> None:
+    plan = Plan(2, 122, late=noisy(only(1, "forward", 8 * MS, lambda at: at // 5 % 2 == 1)))
+    (one,) = blame(plan).suspects
+    assert (one.rank, one.cause, one.persistent) == (1, "forward", False)
+    longer = Player(plan).step_ns() - Player(replace(plan, late=noisy(nobody))).step_ns()
+    assert one.cost_ns == pytest.approx(longer, rel=0.1)
+
+
+def test_what_costs_less_than_a_twenty_fifth_of_a_step_is_not_named() -> None:
+    named = [bool(blame(Plan(2, 80, late=only(1, "forward", ns))).suspects) for ns in (700_000, 900_000)]
+    assert named == [False, True], "of a step of 19.7 or 19.9 ms"
+
+
+def test_a_short_run_names_a_rank_only_where_it_costs_much() -> None:
+    for late_ms, count in ((2, 0), (6, 1)):
+        assert len(blame(Plan(2, 14, late=only(1, "data", late_ms * MS))).suspects) == count
+
+
+def test_a_run_of_a_few_steps_names_nobody_and_shows_the_costs() -> None:
+    found = blame(Plan(2, 8, late=only(1, "data", 20 * MS)))
+    assert found.suspects == ()
+    assert {row.cost_ns for row in found.rows if row.rank == 1 and row.phase == "data"} == {20 * MS}
+
+
+def test_the_dearest_comes_first_and_one_that_costs_little_beside_it_is_not_named() -> None:
+    def late(one: int, at: int) -> Late:
+        return {0: {"data": 20 * MS}, 1: {"backward 1": 12 * MS}, 2: {"backward 2": 3 * MS}}.get(one, {})
+
+    # each is the only one late in its part of the step, and all wait for each other after each part of backward
+    found = blame(Plan(4, 80, backward=(4 * MS, 4 * MS, 4 * MS), late=late, is_sync=True))
+    assert [(one.rank, one.phase) for one in found.suspects] == [(0, "data"), (1, "backward")]
+    assert found.suspects[0].cost_ns > found.suspects[1].cost_ns
+
+
+def test_rows_are_told_by_step_and_the_dearest_first() -> None:
+    rows = blame(Plan(2, 20, late=noisy(only(1, "data", 5 * MS)))).rows
+    assert [(row.step, -row.cost_ns) for row in rows] == sorted((row.step, -row.cost_ns) for row in rows)
+    assert {row.phase for row in rows} == {"data", "forward", "backward", "optimizer", "other", "all"}
+    assert len(rows) == 18 * 2 * 6
+
+
+def test_garbage_collection_is_named_where_it_holds_the_rank() -> None:
+    plan = Plan(2, 80, late=noisy(only(1, "other", 6 * MS)))
+    spans = step_spans(plan, 1)
+    half = [GcPause(end - 5 * MS, end, 2) for _, end in spans]
+    (one,) = blame(plan, {1: HostLoad(collections=tuple(half))}).suspects
+    assert (one.rank, one.phase, one.cause) == (1, "other", "garbage collection")
+    assert "5.0 ms of a step longer" in one.evidence
+    little = [GcPause(end - 2 * MS, end, 2) for _, end in spans]
+    assert [s.cause for s in blame(plan, {1: HostLoad(collections=tuple(little))}).suspects] == ["other"]
+    both = {who: HostLoad(collections=tuple(half)) for who in (0, 1)}
+    assert [s.cause for s in blame(plan, both).suspects] == ["other"], "the others collect as long"
+
+
+def test_seldom_collections_name_a_rank_that_chance_might_have_made_late() -> None:
+    # GIVEN 60 ms in one step of 25: two blocks of ten in five have one
+    seldom = only(1, "other", 60 * MS, lambda at: at % 25 == 20)
+    plan = Plan(2, 202, late=seldom)
+    assert blame(plan).suspects == ()
+    pauses = tuple(GcPause(e - 60 * MS, e, 2) for at, (_, e) in enumerate(step_spans(plan, 1)) if at % 25 == 20)
+    (one,) = blame(plan, {1: HostLoad(collections=pauses)}).suspects
+    assert (one.rank, one.cause, one.persistent) == (1, "garbage collection", False)
+
+
+def test_a_processor_quota_is_named_before_the_contention_that_comes_with_it() -> None:
+    plan = Plan(2, 80, late=only(1, "forward", 6 * MS))
+    begin, end = step_spans(plan, 1)[0][0], step_spans(plan, 1)[-1][1]
+    throttles = (Throttle(begin, 7 * MS, 0.5), Throttle(end, 7 * MS + 80 * 5 * MS, 0.5))
+    held = replace(watched(plan, 1, 8 * MS, queued_ns=5 * MS), throttles=throttles)
+    (one,) = blame(plan, {0: watched(plan, 0, 8 * MS), 1: held}).suspects
+    assert one.cause == "processor quota"
+    assert "5.0 ms" in one.evidence
+
+
+def test_contention_is_named_where_the_rank_waits_for_a_processor_longer_than_the_others() -> None:
+    plan = Plan(2, 80, late=only(1, "forward", 6 * MS))
+    loads = {0: watched(plan, 0, 8 * MS, MS), 1: watched(plan, 1, 8 * MS, 5 * MS)}
+    (one,) = blame(plan, loads).suspects
+    assert one.cause == "processor contention"
+
+
+def test_a_device_is_slow_where_all_that_computes_takes_longer_alike() -> None:
+    def late(one: int, at: int) -> Late:
+        slower = {"forward": 5 * MS, "backward 0": 4 * MS, "backward 1": 4 * MS, "optimizer": 2 * MS}
+        return {part: ns // 2 for part, ns in slower.items()} if one == 1 else {}
+
+    plan = Plan(4, 80, late=late)
+    loads = {who: watched(plan, who, (22 if who == 1 else 15) * MS) for who in range(4)}
+    (one,) = blame(plan, loads).suspects
+    assert (one.rank, one.cause) == (1, "slow device")
+    assert one.cost_ns == pytest.approx(7.5 * MS, rel=0.01), "of all phases together"
+    asleep = {who: watched(plan, who, 15 * MS) for who in range(4)}
+    assert [s.cause for s in blame(plan, asleep).suspects] == ["backward"], "it does not compute longer"
+
+
+def test_a_rank_that_sleeps_is_told_apart_from_one_that_computes() -> None:
+    plan = Plan(2, 80, late=only(1, "forward", 6 * MS))
+    for cpu_ms, said in ((15, "sleeps or is blocked"), (20, "it computes in most of that")):
+        loads = {0: watched(plan, 0, 15 * MS), 1: watched(plan, 1, cpu_ms * MS)}
+        (one,) = blame(plan, loads).suspects
+        assert one.cause == "forward"
+        assert said in one.evidence
+
+
+def test_a_machine_on_which_all_ranks_wait_for_a_processor_is_told_and_nobody_is_named() -> None:
+    plan = Plan(2, 80, late=noisy(nobody))
+    found = blame(plan, {who: watched(plan, who, 8 * MS, 5 * MS) for who in (0, 1)})
+    assert found.suspects == ()
+    assert [finding.code for finding in found.findings] == ["processors-crowded"]
+
+
+def sent(own: str, peer: str, mbytes: int, busy_ms: int) -> HostLoad:
+    """Two looks at a connection; what counts is the last."""
+    first = LinkSample(0, own, peer, mbytes * 500_000, busy_ms * MS, 0, 0)
+    return HostLoad(links=(first, LinkSample(10, own, peer, mbytes * 1_000_000, busy_ms * MS, 0, 0)))
+
+
+def test_the_host_with_a_slow_link_is_named_where_no_rank_is_late() -> None:
+    # GIVEN a step of 1 + 5 + 4 ms, then 20 ms twice on the wire; the link at a quarter of the others' speed
+    plan = Plan(4, 80, transfer=20 * MS)
+    hosts = ("a", "a", "b", "c")
+    loads = {
+        0: sent("10.0.0.1", "10.0.0.2", 300, 3000), 1: sent("10.0.0.1", "10.0.0.3", 300, 3000),
+        2: sent("10.0.0.2", "10.0.0.3", 100, 4000), 3: sent("10.0.0.3", "10.0.0.1", 300, 3000),
+    }  # fmt: skip
+    found = blame(plan, loads, hosts)
+    (one,) = found.suspects
+    assert (one.rank, one.host, one.phase, one.cause) == (2, "b", "transfer", "slow link")
+    assert one.cost_ns == 2 * 15 * MS, "a quarter of 20 ms twice"
+    assert "25.0 MB/s" in one.evidence
+    assert [(finding.code, finding.where) for finding in found.findings] == [("slow-link", "host b")]
+
+
+def test_a_link_is_not_slow_that_is_seldom_busy_or_stays_on_its_host_or_is_nearly_as_fast() -> None:
+    tables, _ = played(Plan(2, 80, transfer=20 * MS))
+
+    def found(*loads: HostLoad) -> object:
+        named = [_with(table, dict(enumerate(loads)), ("a", "b")) for table in tables]
+        return slow_host(named)
+
+    fast, slow = sent("1", "2", 300, 3000), sent("2", "1", 100, 4000)
+    assert found(fast, slow) is not None
+    assert found(fast, sent("2", "1", 10, 400)) is None, "busy for 0.4 of the 3.2 s of communication"
+    assert found(fast, sent("2", "1", 300, 4900)) is None, "61 MB/s beside 100"
+    assert found(fast, sent("2", "2", 100, 4000)) is None, "its own address"
+    assert found(fast, HostLoad()) is None
+
+
+def test_a_late_rank_on_another_host_goes_before_a_slow_link() -> None:
+    plan = Plan(2, 80, transfer=20 * MS, late=only(0, "data", 9 * MS))
+    loads = {0: sent("1", "2", 300, 3000), 1: sent("2", "1", 100, 4000)}
+    assert [one.cause for one in blame(plan, loads, ("a", "b")).suspects] == ["data"]
+    assert [one.cause for one in blame(plan, loads, ("b", "a")).suspects] == ["data"]
+    same = blame(replace(plan, late=only(1, "data", 9 * MS)), loads, ("a", "b")).suspects
+    assert [one.cause for one in same] == ["slow link"], "9 ms is less than a third of the 30"
+
+
+def test_clocks_that_contradict_who_waited_for_whom_name_nobody() -> None:
+    tables, matches = played(Plan(2, 80, late=only(1, "forward", 8 * MS)))
+    trail = tables[1].trail
+    apart = replace(tables[1], trail=replace(trail, at_ns=trail.at_ns + 12 * MS))
+    found = blame_of([tables[0], apart], matches)
+    assert (found.rows, found.suspects) == ((), ())
+    assert [finding.code for finding in found.findings] == ["replay-off"]
+
+
+def test_a_late_rank_is_told_in_one_finding_with_rank_phase_and_cost() -> None:
+    (finding,) = blame(Plan(2, 80, late=only(1, "forward", 8 * MS))).findings
+    assert (finding.code, finding.severity, finding.where) == ("late-rank", "warning", "rank 1")
+    assert finding.message.startswith(
+        "Rank 1 makes the others wait: its forward phase costs every rank 8.0 ms of a step"
+    )
+
+
+@pytest.mark.parametrize(("freedom", "quantile"), [(5, 6.869), (9, 4.781), (19, 3.883), (60, 3.460)])
+def test_what_chance_exceeds_in_one_of_two_thousand_is_as_printed_tables_have_it(freedom: int, quantile: float) -> None:
+    assert students(freedom, 3.290527) == pytest.approx(quantile, rel=0.03)
+
+
+@pytest.mark.parametrize(("freedom", "quantile"), [(3, 3.182), (7, 2.365), (9, 2.262), (19, 2.093), (60, 2.000)])
+def test_students_quantiles_are_those_of_the_printed_tables(freedom: int, quantile: float) -> None:
+    assert students(freedom) == pytest.approx(quantile, rel=0.01)
+
+
+def test_the_interval_of_a_mean_holds_it_in_nineteen_of_twenty_samples() -> None:
+    rng = np.random.default_rng(5)
+    held = 0
+    for _ in range(400):
+        one = average(rng.normal(1e6, 4e5, 100).astype(np.int64))
+        held += one.low <= 1e6 <= one.high
+    assert 0.92 <= held / 400 <= 0.98

@@ -1,0 +1,206 @@
+"""The last of a rank's records, as the real recorder wrote them, and whether its process is still there."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ddptrace.errors import RunDirectoryError
+from ddptrace.load import states
+from ddptrace.load.alive import process_of
+from ddptrace.load.rank_state import rank_state
+from ddptrace.load.states import newest_attempt, read_job
+from ddptrace.load.tables import RankState
+from ddptrace.record import RecordReader
+from ddptrace.schema import RECORD_NBYTES, CallFlag, Kind, Origin, Phase, StepEnd
+from tests.unit.kept_records import PER_STEP, describe, recorder_in, settled, train
+from tests.unit.telemetry_records import CALLS, MS, STEP_NS, Rank, write_manifest
+
+
+def only(root: Path) -> RankState:
+    (state,) = read_job(root).ranks
+    return state
+
+
+def open_rank(tmp_path: Path) -> Rank:
+    write_manifest(tmp_path)
+    one = Rank(tmp_path)
+    one.steps(0, 3)
+    return one
+
+
+def test_a_call_without_an_end_is_what_the_rank_is_in(tmp_path: Path) -> None:
+    one = open_rank(tmp_path)
+    event, intern = one.recorder.event, one.recorder.intern
+    at = one.begin + 3 * STEP_NS
+    event(Kind.ORIGIN, Origin.PROGRAM, intern("train.py:42 in main"), at, at, 99)
+    event(Kind.CALL, CallFlag.SYNC, intern("broadcast"), at, at + MS, 99, 64, 64, intern("0"))
+    state = only(tmp_path)
+    assert (state.step, state.step_ns, state.closed, state.counted) == (3, STEP_NS, False, True)
+    assert state.pending is not None and state.pending_group == "0"
+    assert (state.pending.op, state.pending.site, state.pending.turn) == ("broadcast", "train.py:42 in main", 3 * CALLS)
+    event(Kind.WAIT, 0, 0, at + MS, at + 9 * MS, 99)
+    assert only(tmp_path).pending is None
+    one.recorder.close()
+    assert only(tmp_path).closed
+
+
+def test_a_call_that_failed_is_what_the_rank_was_in(tmp_path: Path) -> None:
+    one = open_rank(tmp_path)
+    event, intern = one.recorder.event, one.recorder.intern
+    at = one.begin + 3 * STEP_NS
+    event(Kind.CALL, CallFlag.SYNC, intern("barrier"), at, at + MS, 99, 0, 0, intern("0"))
+    event(Kind.WAIT, 0, 0, at + MS, at + 9 * MS, 99)
+    event(Kind.DONE, 1, intern("Connection closed by peer"), at + 9 * MS, at + 9 * MS, 99)
+    state = only(tmp_path)
+    one.recorder.close()
+    assert state.failure == "barrier failed: Connection closed by peer"
+    assert state.pending is not None and (state.pending.op, state.pending.done) == ("barrier", False)
+
+
+def test_a_bucket_that_is_not_done_is_of_a_backward(tmp_path: Path) -> None:
+    one = open_rank(tmp_path)
+    at = one.begin + 3 * STEP_NS
+    op, group, dtype = (one.recorder.intern(text) for text in ("all_reduce", "0", "float32"))
+    one.recorder.event(Kind.CALL, CallFlag.NATIVE, op, at, at + MS, 99, 2000, 2000, group, 0, 1, dtype)
+    state = only(tmp_path)
+    one.recorder.close()
+    assert state.phase is Phase.BACKWARD
+    assert state.pending is not None and state.pending.bucket_of == "DistributedDataParallel"
+
+
+def test_gradients_that_are_ready_before_any_bucket_is_are_of_a_backward_too(tmp_path: Path) -> None:
+    one = open_rank(tmp_path)
+    assert only(tmp_path).phase is None
+    one.recorder.ready(0, 3, one.begin + 3 * STEP_NS, [5 * MS], [3])
+    state = only(tmp_path)
+    one.recorder.close()
+    assert (state.phase, state.pending) == (Phase.BACKWARD, None)
+
+
+def test_a_pulse_counts_until_the_rank_records_something(tmp_path: Path) -> None:
+    one = open_rank(tmp_path)
+    event, intern = one.recorder.event, one.recorder.intern
+    at = one.begin + 4 * STEP_NS
+    event(Kind.PULSE, Phase.DATA, intern("data.py:12 in get"), at, at, 9, 5, d=intern("ssl.py:3 in read"))
+    state = only(tmp_path)
+    assert state.phase is Phase.DATA and state.pulse is not None
+    assert (state.pulse.site, state.pulse.frame) == ("data.py:12 in get", "ssl.py:3 in read")
+    event(Kind.PHASE, Phase.DATA, 0, at - STEP_NS, at + MS)
+    after = only(tmp_path)
+    one.recorder.close()
+    assert (after.pulse, after.phase, after.did_last) == (None, None, "data")
+
+
+def test_turns_count_what_was_let_go(tmp_path: Path) -> None:
+    folder, steps = tmp_path / "rank-00000", 20_000
+    folder.mkdir()
+    recorder = recorder_in(folder)
+    describe(recorder)
+    train(recorder, 0, steps)
+    settled(recorder)
+    state = only(tmp_path)
+    recorder.close()
+    assert sum(file.stat().st_size for file in folder.iterdir()) < steps * PER_STEP * RECORD_NBYTES / 2  # most were
+    group = next(one for one in state.groups if one.name == "0")
+    assert group.turns == 10 * steps
+    assert [call.turn for call in group.calls[-2:]] == [10 * steps - 2, 10 * steps - 1]
+
+
+def test_a_failure_that_the_training_got_over_is_none(tmp_path: Path) -> None:
+    one = open_rank(tmp_path)
+    at = one.begin + 3 * STEP_NS + MS
+    one.recorder.event(Kind.DONE, 1, one.recorder.intern("Connection closed by peer"), at, at, 3 * CALLS)
+    failed = only(tmp_path)
+    assert failed.failure == "all_reduce failed: Connection closed by peer"
+    one.step(3)
+    over = only(tmp_path)
+    one.recorder.close()
+    assert over.failure is None
+
+
+def test_calls_of_steps_that_were_not_recorded_are_not_counted(tmp_path: Path) -> None:
+    one = open_rank(tmp_path)
+    one.recorder.event(Kind.STEP, StepEnd.OPTIMIZER, 0, one.begin, one.begin + STEP_NS, 3, 1)
+    state = only(tmp_path)
+    one.recorder.close()
+    assert not state.counted
+
+
+def test_ranks_are_compared_as_of_one_time_though_they_are_read_one_after_the_other(tmp_path: Path) -> None:
+    """In the middle of step 1, between the launches of its two buckets."""
+    one = open_rank(tmp_path)
+    one.recorder.close()
+    records = RecordReader(one.folder).read()
+    first = records.events[records.events["kind"] == Kind.CLOCK][0]
+    until_ns = one.begin - int(first["begin"]) + STEP_NS + 55 * MS
+    state = rank_state(records, {}, rank=0, zero_unix_ns=int(first["a"]), until_ns=until_ns)
+    assert (state.step, len(state.groups[0].calls)) == (1, CALLS + 1)
+
+
+def test_of_a_restarted_job_the_newest_attempt_with_a_rank_is_meant(tmp_path: Path) -> None:
+    for name in ("rank-00000", "attempt-2/rank-00000", "attempt-10/rank-00001", "attempt-11"):
+        (tmp_path / name).mkdir(parents=True)
+    assert newest_attempt(tmp_path).name == "attempt-10"
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_what_is_no_run_is_refused_in_one_sentence(tmp_path: Path, there: bool) -> None:
+    folder = tmp_path / "x"
+    if there:
+        folder.mkdir()
+    with pytest.raises(RunDirectoryError, match=str(folder)):
+        read_job(folder)
+
+
+# Whether its process is there -----------------------------------------------------------------------------------------
+
+
+def meta(**fields: object) -> dict[str, object]:
+    return {"host": socket.gethostname(), "pid": os.getpid()} | fields
+
+
+def test_a_process_that_recorded_is_found_by_its_number() -> None:
+    assert process_of(meta(), time.time_ns()).runs is True
+
+
+def test_another_process_that_has_its_number_by_now_is_not_taken_for_it() -> None:
+    """This one was born long after a record of 1970, and at other ticks than these."""
+    assert process_of(meta(), 10**9).runs is False
+    assert process_of(meta(started_ticks=1), time.time_ns()).runs is False
+
+
+def test_the_same_number_on_another_machine_or_before_a_restart_tells_nothing() -> None:
+    assert process_of(meta(host="elsewhere"), time.time_ns()).runs is None
+    assert process_of(meta(boot_id="another boot"), time.time_ns()).runs is None
+
+
+def test_a_process_that_ended_and_was_not_waited_for_is_gone() -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    until = time.monotonic() + 20
+    while (runs := process_of(meta(pid=ended.pid), time.time_ns()).runs) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert runs is False
+    assert Path(f"/proc/{ended.pid}").exists()
+    ended.wait()
+    assert process_of(meta(pid=ended.pid), time.time_ns()).runs is False
+
+
+def test_ranks_elsewhere_live_while_their_clocks_are_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_manifest(tmp_path)
+    ranks = [Rank(tmp_path, number) for number in (0, 1)]
+    assert [one.alive for one in read_job(tmp_path).ranks] == [True, True]
+    monkeypatch.setattr(states, "BEAT_NS", 10**9 // 2)
+    later = time.perf_counter_ns() + 17 * 10**8
+    ranks[0].recorder.event(Kind.CLOCK, 0, 0, later, later, time.time_ns() + 17 * 10**8)
+    assert [one.alive for one in read_job(tmp_path).ranks] == [True, False]
+    monkeypatch.setattr(states, "LEFT_NS", -(10**12))
+    assert [one.alive for one in read_job(tmp_path).ranks] == [None, False]
+    for one in ranks:
+        one.recorder.close()
