@@ -12,7 +12,8 @@ from ddptrace.load.tables import Finding
 
 INCOMPLETE: Final = frozenset((
     "process-died", "rank-empty", "surface-failed", "records-dropped", "records-damaged", "records-torn",
-    "records-let-go", "steps-not-recorded", "collective-failed",
+    "records-let-go", "steps-not-recorded", "collective-failed", "names-lost", "description-lost",
+    "descriptions-let-go",
 ))  # fmt: skip
 """Findings that say that records are missing, or that something failed, after which one end goes no further: then the
 two ends differ for that reason."""

@@ -17,7 +17,6 @@ from tests.launch import PROGRAMS, torchrun
 STEPS = 3
 PARAMETERS = 6
 NUMEL = 8 * 8 + 8 + 2 * 8 + 8 * 8 + 8  # two linear layers and a norm
-UNUSED_NUMEL = 8 * 8 + 8
 ORDER = ["stock, rebuilt", "stock, unused", "stock, hooked", "ours, rebuilt", "ours, unused"]
 
 

@@ -24,8 +24,6 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDSt
 from ddptrace.reducer import BucketedDataParallel
 from tests.programs.reducer_misuse import TIMEOUT_S, Net, Normed, main, odd, step, wrap
 
-Hook = Any
-
 
 def silent(state: object, bucket: Any) -> Any:
     """Sends nothing."""

@@ -28,7 +28,6 @@ TUNED_NOTE: Final = (
     "a list a group gets a connection, an I/O thread and two worker threads. new_group has no option "
     "for Gloo's threads: tried are groups made with ProcessGroupGloo's own options."
 )
-CAPTION: Final = "Untraced, with its interval over the rounds."
 NCCL: Final = (
     ("NCCL_MIN_NCHANNELS, NCCL_MAX_NCHANNELS", "how many channels, thus blocks of the GPU, each communicator may use"),
     ("NCCL_NTHREADS", "threads of each of those blocks"),
