@@ -102,6 +102,7 @@ class BucketedDataParallel(nn.Module):
         if observer is not None:
             self.observe(observer)
         _alive[next(_ordinals)] = self
+        self._peers.made_by_all(groups)
 
     def forward(self, *inputs: Any, **keywords: Any) -> Any:
         syncs = self._syncs

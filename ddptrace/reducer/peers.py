@@ -14,7 +14,8 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 
@@ -40,8 +41,8 @@ SLICE = timedelta(seconds=SLICE_S)
 BROKEN = ("connection", "broken pipe", "pair closure")
 """Of these a backend speaks where a peer is gone."""
 
-_newest: dict[str, int] = {}
-"""By name of a group, the number of the last reducer over it."""
+_made: weakref.WeakKeyDictionary[dist.ProcessGroup, int] = weakref.WeakKeyDictionary()
+"""How many reducers over a group all its ranks have made, those included that are gone."""
 
 
 def sentence_of(error: Exception) -> str:
@@ -63,14 +64,21 @@ class Peers:
         self._timeout_s = timeout_s
         self._has_parted = False
         self.shared = BoundedStore(PrefixStore(f"ddptrace/reducer/{group.group_name}", _get_default_store()))
-        self.number = _newest[group.group_name] = self._numbered()  # of the reducer, among those over this group
+        self.number = self._numbered()  # of the reducer, among those over this group
+        self._groups: tuple[dist.ProcessGroup, ...] = ()
         self._store = BoundedStore(PrefixStore(str(self.number), self.shared.store))
         self.tell(waits_key(self.me), "")  # then all of them can be read at once
 
+    def made_by_all(self, groups: Iterable[dist.ProcessGroup]) -> None:
+        """The reducer stands on every rank. `groups`: all that it sends over."""
+        self._groups = tuple(groups)
+        for group in self._groups:
+            _made[group] = _made.get(group, 0) + 1
+
     @property
     def are_shared(self) -> bool:
-        """Whether several reducers were made over this group, those included that are gone; alike on all ranks."""
-        return _newest[self.group.group_name] > 1
+        """Whether other reducers send over these groups, or did; alike on all ranks."""
+        return any(_made[group] > 1 for group in self._groups)
 
     # Word ------------------------------------------------------------------------------------------------------------
 

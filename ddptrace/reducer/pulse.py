@@ -37,14 +37,14 @@ class Pulse:
         self._peers, self._alike, self._device = peers, alike, device
         self._sent: tuple[dist.Work, torch.Tensor] | None = None
 
-    @property
-    def _every(self) -> int:
-        """Backwards per pulse. Over a group that reducers share, ranks may be in different ones."""
-        is_sure = self._alike.is_plain and not self._peers.are_shared
+    def _every(self, has_hook: bool) -> int:
+        """Backwards per pulse. Over a group that reducers share, ranks may be in different ones, and a hook need not
+        wait for all ranks."""
+        is_sure = self._alike.is_plain and not has_hook and not self._peers.are_shared
         return SELDOM if is_sure or not self._peers.on_host else 1
 
-    def send(self, backward: int, *, wants_replan: bool) -> None:
-        if backward % self._every:
+    def send(self, backward: int, *, wants_replan: bool, has_hook: bool) -> None:
+        if backward % self._every(has_hook):
             return
         kind, number = self._alike.kind, self._peers.number
         compared = [kind.forward, -kind.forward, kind.dropped, -kind.dropped, number, -number, int(wants_replan)]

@@ -205,7 +205,7 @@ class Reducer:
             if self._options.find_unused_parameters:
                 self._bitmap.send(index in self._used for index in range(len(self.parameters)))
             wants_replan = not self.sender.has_hook and self.layout.wants_replan
-            self._pulse.send(self._backward, wants_replan=wants_replan)
+            self._pulse.send(self._backward, wants_replan=wants_replan, has_hook=self.sender.has_hook)
             Variable._execution_engine.queue_callback(self.finish_grad_sync)
 
     def start_grad_sync(self, bucket: Bucket) -> None:

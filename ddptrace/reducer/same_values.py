@@ -51,7 +51,7 @@ def _chunks(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
     nbytes: Counter[tuple[torch.dtype, torch.device]] = Counter()
     for tensor in tensors:
         kind = tensor.dtype, tensor.device
-        filling[kind].append(tensor.detach())
+        filling[kind].append(tensor.data)  # what a forward saved of it counts as unchanged, as with torch's wrapper
         nbytes[kind] += tensor.numel() * tensor.element_size()
         if nbytes[kind] >= CHUNK_NBYTES:
             full.append(filling.pop(kind))

@@ -26,14 +26,15 @@ Habit = Callable[["Training"], None]
 class Blocks(nn.Module):
     """Residual blocks; `recompute`: None, or how torch.utils.checkpoint recomputes them."""
 
-    def __init__(self, recompute: bool | None = None) -> None:
+    def __init__(self, recompute: bool | None = None, *, normed: bool = False) -> None:
         super().__init__()
         self.stem, self.head = nn.Linear(16, 32), nn.Linear(32, 4)
+        self.norm: nn.Module = nn.BatchNorm1d(32) if normed else nn.Identity()
         self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 32)) for _ in range(3))
         self.recompute = recompute
 
     def forward(self, inputs: Tensor) -> Tensor:
-        hidden = self.stem(inputs)
+        hidden = self.norm(self.stem(inputs))
         for block in self.blocks:
             more = block(hidden) if self.recompute is None else _recomputed(block, hidden, self.recompute)
             hidden = hidden + more
@@ -52,6 +53,7 @@ class Training:
     def __init__(self, kind: type[nn.Module]) -> None:
         self.kind = kind
         self.recompute: bool | None = None
+        self.normed = False
         self.wrapped: dict[str, Any] = {}
         self.group = dist.new_group()  # as in a program that trains nothing else
         self.steps = 0
@@ -61,9 +63,9 @@ class Training:
     def model(self, at: int = 0) -> Wrapper:
         while len(self.models) <= at:
             torch.manual_seed(len(self.models))
-            self.models.append(
-                self.kind(Blocks(self.recompute), process_group=self.group, bucket_cap_mb=CAP_MB, **self.wrapped)
-            )
+            model = Blocks(self.recompute, normed=self.normed)
+            settings = {"process_group": self.group, "bucket_cap_mb": CAP_MB} | self.wrapped
+            self.models.append(self.kind(model, **settings))
         return self.models[at]
 
     def parameters(self) -> list[nn.Parameter]:
@@ -123,6 +125,12 @@ def two_forwards_in_one_loss(training: Training) -> None:
     (loss_of(training.model()) + loss_of(training.model())).backward()
 
 
+def two_forwards_through_batch_norm(training: Training) -> None:
+    """What the first one saved of the running statistics is still to be used when the second gets rank 0's."""
+    training.normed = True
+    (loss_of(training.model()) + loss_of(training.model())).backward()
+
+
 def a_loss_thrown_away_now_and_then(training: Training) -> None:
     training.steps += 1
     if training.steps % 3 == 0:
@@ -144,6 +152,7 @@ HABITS: dict[str, Habit] = {
     made.__name__: made
     for made in (recomputing_reentrantly, recomputing, autocast, backward_in_autocast, scaled_and_clipped,
                  evaluating_between, gradients_aside, two_forwards_in_one_loss,
+                 two_forwards_through_batch_norm,
                  a_loss_thrown_away_now_and_then, two_models_in_one_loss, one_model_inside_the_other)
 }  # fmt: skip
 

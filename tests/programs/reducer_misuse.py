@@ -5,6 +5,7 @@ The last rank makes them. Each rank saves what it was told and after how many se
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import os
@@ -19,9 +20,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.distributed.distributed_c10d import _get_default_store
 from torch.utils.checkpoint import checkpoint
 
+from ddptrace.errors import DdptraceError
 from ddptrace.reducer import BucketedDataParallel
 
 TIMEOUT_S = 3
@@ -43,6 +46,13 @@ class Net(nn.Module):
             raise ValueError("no such token")
         hidden: Tensor = self.second(torch.relu(self.first(inputs)))
         return self.third(hidden) if whole else hidden
+
+
+class Alike(nn.Sequential):
+    """Two buckets of one size, which a backend cannot tell from each other."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(16, 16, bias=False), nn.Linear(16, 16, bias=False))
 
 
 def wrap(module: nn.Module, **options: Any) -> BucketedDataParallel:
@@ -211,6 +221,38 @@ def models_in_another_order() -> None:
         step(model)
 
 
+def models_over_groups_in_turn_in_another_order() -> None:
+    """Each is the only one over its first group, and their buckets meet in the second."""
+    one, other = dist.new_group(), dist.new_group()
+    models = [wrap(Alike(), process_group=groups) for groups in ([one, other], [other, one])]
+    for turn in range(3):
+        for model in reversed(models) if odd() and turn == 2 else models:
+            step(model)
+
+
+def a_second_model_that_one_rank_cannot_make() -> None:
+    """Well: the first one trains on, as it was."""
+    group = dist.new_group()
+    model = wrap(Net(), process_group=group)
+    step(model)
+    with contextlib.suppress(DdptraceError):
+        wrap("no module" if odd() else Net(), process_group=group)  # type: ignore[arg-type]
+    time.sleep(TIMEOUT_S + 2 if odd() else 0)  # the others wait for it in vain
+    for _ in range(2):
+        step(model)
+
+
+def extra_forward_where_hooks_join_pairs() -> None:
+    """No bucket holds the other pair back."""
+    model = wrap(Net())
+    pairs = [dist.new_group([first, first + 1]) for first in range(0, dist.get_world_size(), 2)]
+    model.register_comm_hook(pairs[dist.get_rank() // 2], allreduce_hook)
+    for number in range(4):
+        if number == 2 and odd():
+            model(torch.randn(4, 16))
+        step(model)
+
+
 def dropped_on_one_rank() -> None:
     model = wrap(Net())
     with model.dropping([model.module.third] if odd() else []):
@@ -331,7 +373,8 @@ CASES: dict[str, Callable[[], None]] = {
                  two_backwards, forward_raises_and_the_rank_stops, forward_raises_and_the_rank_goes_on,
                  loss_raises_and_the_rank_goes_on, a_rank_leaves_its_loop, hook_without_future,
                  hook_with_half_a_tensor, hook_that_is_never_done, hook_that_raises, two_hooks, unfrozen_on_one_rank,
-                 groups_in_another_order, models_in_another_order,
+                 groups_in_another_order, models_in_another_order, models_over_groups_in_turn_in_another_order,
+                 a_second_model_that_one_rank_cannot_make, extra_forward_where_hooks_join_pairs,
                  dropped_on_one_rank, dropped_but_used, sparse_embedding, graph_of_gradients, zero_cap,
                  backward_raises_and_the_rank_goes_on, fewer_batches_on_one_rank, wrapped_twice,
                  two_wrappers_of_one_module, recomputed_behind_the_back_of_the_search, copied_with_a_group_of_its_own,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -71,17 +71,15 @@ def test_a_rung_is_gone_when_nobody_holds_it(rung: type[Rung]) -> None:
     assert module() is None
 
 
-class Slow:
-    """Stands in for `dist.all_reduce`: issuing takes 10 ms, a wait 20 ms."""
+def slow(clock: list[int]) -> Callable[..., Any]:
+    """Stands in for a group's all-reduce: issuing takes 10 ms, a wait 20 ms."""
+    real = dist.ProcessGroup.allreduce
 
-    def __init__(self, clock: list[int]) -> None:
-        self.clock, self.real = clock, dist.all_reduce
+    def allreduce(group: Any, *args: Any, **how: Any) -> Any:
+        clock[0] += 10_000_000
+        return SlowWork(real(group, *args, **how), clock)
 
-    def __call__(self, tensor: Tensor, *args: Any, **how: Any) -> Any:
-        self.clock[0] += 10_000_000
-        work = self.real(tensor, *args, **how)
-        self.clock[0] += 20_000_000 if work is None else 0
-        return None if work is None else SlowWork(work, self.clock)
+    return allreduce
 
 
 class SlowWork:
@@ -112,7 +110,7 @@ def test_a_stopwatch_sees_blocking_calls_whole_and_of_reducers_the_issuing_alone
         wrapped(torch.ones(3, 4)).sum().backward()
         strategy.finish(wrapped)
     # WHEN a step is taken in which a collective takes 10 ms to issue and 20 ms to wait for
-    monkeypatch.setattr(dist, "all_reduce", Slow(clock))
+    monkeypatch.setattr(dist.ProcessGroup, "allreduce", slow(clock))
     stopwatch.ns = 0
     wrapped(torch.ones(3, 4)).sum().backward()
     strategy.finish(wrapped)
