@@ -26,7 +26,7 @@ import numpy as np
 
 from ddptrace.errors import RunDirectoryError
 
-SCHEMA_VERSION: Final = "1.4"
+SCHEMA_VERSION: Final = "1.5"
 
 MANIFEST: Final = "manifest.json"
 META: Final = "meta.json"
@@ -88,11 +88,10 @@ class Kind(enum.IntEnum):
     CLOCK = 2  # begin: monotonic; a: Unix ns at that instant; b: width of the bracket it was read in
     CALL = 3  # a collective. name: op; begin: launch; end: the call returned; a: seq; b, c: bytes in, out; d: group;
     #           e: seq of the hook that issued it, 0 none; f: reducer + 1, 0 none; g: dtype; flags: CallFlag
-    DONE = 4  # a call's or hook's future completed. begin: when; a: seq; thread: where; flags: 1 when it failed, and
-    #           name: with what
+    DONE = 4  # a call's or hook's future completed. begin: when; a: seq; thread: where, in a profiler window, and
+    #           elsewhere who wrote it; flags: 1 when it failed, and name: with what
     WAIT = 5  # the host blocked on a Work, begin to end; a: seq, 0 unknown
     PHASE = 6  # flags: Phase; begin, end; a: ordinal of the backward in the rank, for Phase.BACKWARD
-    #            Since 1.4, b: processor time of its thread in it, ns; 0 where not measured
     STEP = 7  # flags: StepEnd; a: ordinal; begin, end. A later record of the same ordinal and StepEnd replaces this
     #           Since 1.2, b: 1 where the rest of it was not recorded, as `ddptrace.Keep` had it
     #           Since 1.4, of StepEnd.OPTIMIZER, name: the optimizer that updated last; e: a bit for each that did, in
@@ -125,7 +124,8 @@ class Kind(enum.IntEnum):
     ORIGIN = 24  # where a collective comes from, where its CALL alone does not tell. begin: launch; a: seq; name: its
     #              call site; d: the module; flags: Origin. Since 1.3, e: 1 + the rank, in its group, that it sends to
     #              or receives from, or that is its root; 0 none, or unknown; and flags UNKNOWN_ORIGIN where
-    #              nobody looked
+    #              nobody looked. Since 1.4, written before the CALL, which a crash in it leaves out; b, c: bytes in,
+    #              out; f: op; g: group; 0 where their ids have no room
     RPC_WAIT = 25  # the host was blocked on the future of remote calls, or on other workers in a distributed backward,
     #                begin to end. A reference's own methods block from RPC's end to RPC_DONE
     LET_GO = 26  # here stood `a` records, written from begin to end, that were let go to stay within `ddptrace.Keep`.
@@ -151,6 +151,7 @@ class Kind(enum.IntEnum):
 class CallFlag(enum.IntFlag):
     SYNC = 1  # issued with async_op=False: the caller waits at once
     NATIVE = 2  # issued by a reducer for its buckets (DDP's C++, BucketedDataParallel), not by the program
+    PROFILED = 4  # since 1.5: a profiler was on, which was told `RANGE_PREFIX` and its seq as the name of its range
 
 
 class Origin(enum.IntEnum):

@@ -26,7 +26,7 @@ class Claim:
     OSError where the disk is full. `rank` is None until somebody has said it.
     """
 
-    def __init__(self, path: Path, *, overwrite: bool, facts: dict[str, Any]) -> None:
+    def __init__(self, path: Path, *, overwrite: bool, facts: dict[str, Any], traceparent: str | None = None) -> None:
         self.rank = identity.current_rank()
         self._job = identity.job()
         self._attempt, self.root = directory.attempt_root(
@@ -36,6 +36,7 @@ class Claim:
         self.run_id = uuid.uuid4().hex
         self.zero_unix_ns = time.time_ns()
         self.facts = facts  # what the manifest says of the trace itself
+        self._traceparent = traceparent
         self._overwrite = overwrite
         self._agreement = identity.Agreement(next(_numbers))
         self._agreed = False
@@ -104,13 +105,16 @@ class Claim:
         world = self._world_size or (1 if self.rank == 0 else None)
         common = {"schema": SCHEMA_VERSION, "run_id": self.run_id, "world_size": world, "job": self._job}
         try:
-            directory.write_meta(self.folder, common | identity.describe_process(self.rank))
+            directory.write_meta(self.folder, common | identity.describe_process(self.rank) | self._said_span())
             if self.rank == 0:
                 directory.write_manifest(self.root, common | self._manifest())
                 if self._overwrite and world is not None:
                     directory.remove_strangers(self.root, world)
         except OSError as error:
             note("no-meta", f"meta.json could not be written: {error.strerror}")
+
+    def _said_span(self) -> dict[str, str]:
+        return {} if self._traceparent is None else {"traceparent": self._traceparent}
 
     def _manifest(self) -> dict[str, Any]:
         return {

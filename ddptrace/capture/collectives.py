@@ -20,7 +20,7 @@ import torch.autograd.profiler as autograd_profiler
 import torch.distributed as dist
 from torch._C._profiler import _RecordFunctionFast
 
-from ddptrace.capture.call_sites import CallSites, Source
+from ddptrace.capture.call_sites import CallSites
 from ddptrace.capture.completions import Completions
 from ddptrace.capture.failures import failure_words
 from ddptrace.capture.functional_waits import ISSUER, FunctionalWaits
@@ -36,13 +36,16 @@ STAMPED_NBYTES = 64 << 10
 """Outside a profiler window, completions of smaller calls that no reducer issued are not stamped: a Python callback for
 each of many small queued collectives would slow Gloo itself."""
 
-SYNC, NATIVE = int(CallFlag.SYNC), int(CallFlag.NATIVE)
+SYNC, NATIVE, PROFILED = int(CallFlag.SYNC), int(CallFlag.NATIVE), int(CallFlag.PROFILED)
 CALL, DONE, WAIT, ORIGIN = int(Kind.CALL), int(Kind.DONE), int(Kind.WAIT), int(Kind.ORIGIN)
 """As plain integers: arithmetic on enumerations costs as much as a record."""
 
-Token = tuple[int, int, int, int, int, bool, int, bool, Source | None, bool]
-"""Seq, launch, bytes in, bytes out, flags, profiling, reducer, whether Python holds the Work, where it comes from (None
-of a reducer's own), and whether the program will wait for its tensors."""
+SHORT_MAX = 0xFFFF
+"""As an ORIGIN has room for ids of op and group: after so many names a call that crashes is told without them."""
+
+Token = tuple[int, int, int, int, int, bool, int, bool, int, int, bool]
+"""Seq, launch, bytes in, bytes out, flags, profiling, reducer, whether Python holds the Work, string ids of op and
+group, and whether the program will wait for its tensors."""
 
 
 class Collectives:
@@ -79,13 +82,19 @@ class Collectives:
             own, flags, profiling = self._thread.bucket, _sync(op, args), autograd_profiler._is_profiler_enabled
             caller = None if own else self._caller()
             source = None if caller is None else self._sites.of(caller)
-            flags |= 0 if source else NATIVE
+            flags |= (0 if source else NATIVE) | (PROFILED if profiling else 0)
             held = bool(own or source)
             functional = caller is not None and caller.f_code.co_filename == ISSUER
             reducer = own or self.reducer
-            return (
-                next(self.seqs), _now(), nbytes_in, nbytes_out, flags, profiling, reducer, held, source, functional
-            )  # fmt: skip
+            name, group = self._recorder.intern(op.name), self._groups.name_id(dist.ProcessGroup.unbox(args[op.group]))
+            seq, launch = next(self.seqs), _now()
+            if source is not None:  # before the call: a backend may end the process in it
+                peer = 0 if op.peer is None else args[op.peer] + 1
+                self._recorder.event(
+                    ORIGIN, source.origin, source.site, launch, launch, seq, nbytes_in, nbytes_out, source.module, peer,
+                    name if name <= SHORT_MAX else 0, group if group <= SHORT_MAX else 0,
+                )  # fmt: skip
+            return seq, launch, nbytes_in, nbytes_out, flags, profiling, reducer, held, name, group, functional
         except Exception as error:  # training must not see it
             self._surface.failed(error)
             return None
@@ -96,15 +105,11 @@ class Collectives:
     def after(self, token: Token, op: Op, args: tuple[Any, ...], work: Any) -> None:
         issued = _now()
         try:
-            seq, launch, nbytes_in, nbytes_out, flags, _, reducer, _, source, functional = token
-            group = dist.ProcessGroup.unbox(args[op.group])
+            seq, launch, nbytes_in, nbytes_out, flags, _, reducer, _, name, group, functional = token
             tensor = _first_tensor(args, op)
-            if source is not None:
-                peer = 0 if op.peer is None else args[op.peer] + 1
-                self._recorder.event(ORIGIN, source.origin, source.site, launch, launch, seq, 0, 0, source.module, peer)
             self._recorder.event(
-                CALL, flags, self._recorder.intern(op.name), launch, issued, seq, nbytes_in, nbytes_out,
-                self._groups.name_id(group), self._thread.hook, reducer, self._dtype_id(tensor),
+                CALL, flags, name, launch, issued, seq, nbytes_in, nbytes_out, group, self._thread.hook, reducer,
+                self._dtype_id(tensor),
             )  # fmt: skip
             if flags & NATIVE and reducer:
                 self.native(reducer, nbytes_in)
@@ -160,7 +165,7 @@ class Collectives:
         return None if frame.f_code is self._engine else frame
 
     def _follow(self, token: Token, name: str, work: Any, tensor: Any) -> None:
-        seq, _, nbytes_in, nbytes_out, flags, profiling, reducer, held, _, functional = token
+        seq, _, nbytes_in, nbytes_out, flags, profiling, reducer, held, _, _, functional = token
         if held and not functional:  # nobody would wait for that Work, and so let go of it and of its tensors
             self._thread.last_work = work
             self._seq_of[work] = seq

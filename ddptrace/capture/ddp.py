@@ -7,7 +7,6 @@ parameters share a bucket is read from DDP; after a rebuild DDP only tells with 
 
 from __future__ import annotations
 
-import time
 import weakref
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,10 +18,9 @@ from ddptrace.capture.by_identity import IdentitySet
 from ddptrace.capture.collectives import Collectives
 from ddptrace.capture.ddp_internals import describe_reducer, first_plan, rebuilt_plan, reducer_parameters
 from ddptrace.capture.module_tree import named_modules
-from ddptrace.capture.reducer_records import Ready, ReducerRecords
+from ddptrace.capture.ready_times import ReadyTimes, ready_hook
+from ddptrace.capture.reducer_records import ReducerRecords
 from ddptrace.capture.sampling import Sampling
-
-_now = time.perf_counter_ns
 
 REBUILD_POLLS = 12
 """DDP rebuilds its buckets once, at its second synchronised forward; asking costs 0.1 ms, so it is asked no longer."""
@@ -36,7 +34,7 @@ class Watched:
     module: weakref.ReferenceType[DistributedDataParallel]
     parameters: list[weakref.ReferenceType[torch.nn.Parameter]]  # a model dropped during the trace must be freed
     nbytes: list[int]
-    ready: list[Ready] = field(default_factory=list)  # of this backward
+    ready: ReadyTimes  # of this backward
     sent: list[int] = field(default_factory=list)  # bytes of C++ collectives of this backward
     plan: list[list[int]] = field(default_factory=list)
     layout: int = 0
@@ -89,8 +87,7 @@ class DdpWatch:
     def backward_ends(self, backward: int) -> None:
         self._collectives.reducer = 0
         for watched in self._by_number.values():
-            if watched.ready:
-                self._records.ready(watched.number, backward, watched.ready)
+            self._records.ready(watched.number, backward, watched.ready)
             if watched.sent:
                 self._compare(watched, backward)
 
@@ -111,11 +108,13 @@ class DdpWatch:
         number = next(self._records.numbers)
         parameters, names = reducer_parameters(ddp)
         nbytes = [p.numel() * p.element_size() for p in parameters]
-        watched = Watched(number, weakref.ref(ddp), [weakref.ref(p) for p in parameters], nbytes)
+        ready = ReadyTimes(len(parameters))
+        watched = Watched(number, weakref.ref(ddp), [weakref.ref(p) for p in parameters], nbytes, ready)
         self._by_number[number] = watched
         self._records.reducer(number, describe_reducer(ddp, parameters, names))
         for index, parameter in enumerate(parameters):
-            watched.handles.append(parameter.register_post_accumulate_grad_hook(self._ready_hook(watched, index)))
+            hook = ready_hook(ready, index, number, self._collectives, self._sampling)
+            watched.handles.append(parameter.register_post_accumulate_grad_hook(hook))
         rebuilt = rebuilt_plan(ddp)
         watched.layout = 0 if rebuilt is None else 1
         watched.polls = 0 if rebuilt is None else REBUILD_POLLS
@@ -128,17 +127,6 @@ class DdpWatch:
             if watched.module() is None:
                 _unhook(watched)
                 del self._by_number[number]
-
-    def _ready_hook(self, watched: Watched, index: int) -> Any:
-        collectives, number, sampling = self._collectives, watched.number, self._sampling
-        ready = watched.ready  # the hook owns the list, not the module: no cycle through C++
-
-        def gradient_ready(parameter: torch.Tensor) -> None:
-            if sampling.live:
-                ready.append((index, _now()))
-                collectives.reducer = number
-
-        return gradient_ready
 
     # Backward by backward --------------------------------------------------------------------------------------------
 

@@ -23,15 +23,14 @@ def failure_of(future: Any) -> str:
 
 def error_words(error: BaseException) -> str:
     """Its type and the first sentence of its message; the type alone where there is no message to be had."""
-    kind = type(error).__name__
-    try:
-        words = printable(failure_words(error))
-    except Exception:  # the message is made by code of the program
-        return kind
+    kind, words = type(error).__name__, printable(failure_words(error))
     return kind if words == kind else f"{kind}: {words}"
 
 
 def failure_words(error: BaseException) -> str:
-    """The first sentence of its message; its type where it has none."""
-    line = next(iter(str(error).splitlines()), "")
+    """The first sentence of its message; its type where there is none to be had."""
+    try:
+        line = next(iter(str(error).splitlines()), "")
+    except Exception:  # the message is made by code of the program
+        line = ""
     return RAISED_AT.sub("", line).partition(". ")[0][:LENGTH_MAX].strip() or type(error).__name__

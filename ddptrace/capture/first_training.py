@@ -17,6 +17,7 @@ ANOTHER_TRAINING: Final = (
 
 
 OUTSIDE, DATA, FORWARD, BACKWARD = 0, int(Phase.DATA), int(Phase.FORWARD), int(Phase.BACKWARD)
+OPTIMIZER = int(Phase.OPTIMIZER)
 
 
 class Here(threading.local):

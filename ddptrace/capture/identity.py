@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
 import socket
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +19,9 @@ import torch.distributed as dist
 
 ANSWER_TIMEOUT_S: Final = 10.0
 ASK_AGAIN_S: Final = 0.02
+
+STARTED: Final = 19
+"""The field of /proc/self/stat, behind the name, that tells when a process was born, in clock ticks since the boot."""
 
 
 def current_rank() -> int | None:
@@ -65,7 +70,22 @@ def describe_process(rank: int | None) -> dict[str, Any]:
         "device": _device(),
         "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "torch_threads": torch.get_num_threads(),
+    } | _of_system()
+
+
+def _of_system() -> dict[str, Any]:
+    """What tells this process from a later one of its number, and whose clock it reads; only what the system says."""
+    said: dict[str, Callable[[], Any]] = {
+        "boot_id": lambda: Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
+        "time_namespace": lambda: str(Path("/proc/self/ns/time").readlink()),
+        "started_ticks": lambda: int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[STARTED]),
+        "main_thread": lambda: threading.main_thread().native_id,
     }
+    found = {}
+    for name, ask in said.items():
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            found[name] = ask()
+    return found
 
 
 def _device() -> str:

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 
 from ddptrace.capture.collectives import Collectives
 from ddptrace.capture.hooks import HookCall, HookRecords
-from ddptrace.capture.reducer_records import Ready, ReducerRecords, described
+from ddptrace.capture.ready_times import ReadyTimes
+from ddptrace.capture.reducer_records import ReducerRecords, described
 from ddptrace.capture.steps import StepFinder
 from ddptrace.capture.surface import Surface, ThreadState
 
@@ -60,8 +61,7 @@ class OwnReducerWatch:
 
     def backward_ends(self, backward: int) -> None:
         for watch in self._watched.values():
-            if watch.ready:
-                self._parts.records.ready(watch.number, backward, watch.ready)
+            self._parts.records.ready(watch.number, backward, watch.ready)
         self._parts.thread.bucket = self._parts.thread.hook = 0  # a hook or launch that raised tells of no end
 
     def detach(self) -> None:
@@ -74,7 +74,7 @@ class BucketWatch:
 
     def __init__(self, number: int, parts: Parts) -> None:
         self.number = number
-        self.ready: list[Ready] = []  # of this backward
+        self.ready = ReadyTimes(0)  # of this backward
         self._parts, self._surface, self._thread = parts, parts.surface, parts.thread
         self._collectives = parts.collectives
         self._dtypes: list[str] = []  # by parameter
@@ -83,6 +83,7 @@ class BucketWatch:
         self._hook: HookCall | None = None  # that was asked to reduce it; once there is a hook, all buckets go to it
 
     def reducer_made(self, made: ReducerMade) -> None:
+        self.ready = ReadyTimes(len(made.parameters))
         self._surface.call(self._describe, made)
 
     def layout_made(self, made: LayoutMade) -> None:
@@ -91,7 +92,7 @@ class BucketWatch:
 
     def gradient_ready(self, parameter: int) -> None:
         if self._surface.live:
-            self.ready.append((parameter, _now()))
+            self.ready.times[parameter] = _now()
             self._collectives.reducer = self.number
 
     def bucket_launching(self, bucket: int, nbytes: int) -> None:

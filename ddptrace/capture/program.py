@@ -155,6 +155,7 @@ class Program:
         if updates.running and not _is_stepping(updates.running[0]):
             updates.running.clear()
         if not updates.running:
+            self._steps.update_begins()
             updates.begin = _now()
         updates.running.append(optimizer)
 

@@ -10,10 +10,9 @@ from typing import Any
 from torch import Tensor
 
 from ddptrace.capture.groups import Groups
+from ddptrace.capture.ready_times import ReadyTimes
 from ddptrace.record import Recorder
 from ddptrace.schema import DELTA_MAX_NS, READY_PER_RECORD, Kind
-
-Ready = tuple[int, int]  # index of a parameter, and when its gradient was there
 
 
 class ReducerRecords:
@@ -34,19 +33,18 @@ class ReducerRecords:
         content = {"reducer": number - 1, "layout": layout, "from_backward": from_backward, "buckets": buckets}
         self._write(Kind.LAYOUT, content)
 
-    def ready(self, number: int, backward: int, ready: Iterable[Ready]) -> None:
-        """The gradients of one backward, in the order in which they were accumulated, at least one."""
-        run: list[Ready] = []
-        for index, at in ready:
-            if run and (len(run) == READY_PER_RECORD or at - run[0][1] > DELTA_MAX_NS):
-                self._write_run(number - 1, backward, run)
-                run = []
-            run.append((index, at))
-        self._write_run(number - 1, backward, run)
-
-    def _write_run(self, reducer: int, backward: int, run: list[Ready]) -> None:
-        base = run[0][1]
-        self._recorder.ready(reducer, backward, base, [at - base for _, at in run], [index for index, _ in run])
+    def ready(self, number: int, backward: int, ready: ReadyTimes) -> None:
+        """The gradients of one backward, if there were any."""
+        order, ats = ready.in_order()
+        begin = 0
+        while begin < len(order):
+            end, base = begin + READY_PER_RECORD, ats[begin]
+            run = ats[begin:end]
+            while run[-1] - base > DELTA_MAX_NS:
+                run.pop()
+            end = begin + len(run)
+            self._recorder.ready(number - 1, backward, base, list(map(base.__rsub__, run)), order[begin:end])
+            begin = end
 
     def _write(self, kind: Kind, content: dict[str, Any]) -> None:
         self._recorder.describe(kind, json.dumps(content))

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -24,6 +25,9 @@ from ddptrace.capture.failures import error_words
 from ddptrace.capture.fallback import BLIND_SPOT, watch_process_group
 from ddptrace.capture.groups import Groups
 from ddptrace.capture.hooks import HookRecords, HookWatch
+from ddptrace.capture.host_load import UNTOLD, Collections, HostMarks
+from ddptrace.capture.looks import SURFACES as LOOKS
+from ddptrace.capture.looks import Looks
 from ddptrace.capture.module_names import ModuleNames
 from ddptrace.capture.own_reducer import OwnReducerWatch, Parts
 from ddptrace.capture.program import Program
@@ -52,13 +56,24 @@ SETTLED_S = 5.0
 CALLBACKS_S = 0.2
 """So long it waits for what has ended to be told."""
 
-SURFACES = ("compiler", "collectives", "origins", "program", "ddp", "reducer", "hooks", "profiler", "rpc")
+SURFACES = (
+    "compiler", "collectives", "origins", "program", "ddp", "reducer", "hooks", "profiler", "rpc", "host", "garbage",
+    *LOOKS,
+)  # fmt: skip
 
 
 class Session:
     """Everything between entering and leaving one `ddptrace.trace`."""
 
-    def __init__(self, path: str | os.PathLike[str], *, profile: Schedule | None, overwrite: bool, keep: Keep) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        profile: Schedule | None,
+        overwrite: bool,
+        keep: Keep,
+        traceparent: str | None = None,
+    ) -> None:
         self.begin = time.perf_counter_ns()
         self._profile = profile
         self._keep = keep
@@ -68,8 +83,9 @@ class Session:
         self._undo: tuple[tuple[str, Callable[[], None]], ...] = ()  # by surface, of the parts that stand
         self._close: Callable[[], None] = lambda: None
         self._completions: Completions | None = None
+        self._write_collections: Callable[[], Any] = lambda: None
         facts = {"profile": profile is not None, "blind_spots": list(BLIND_SPOTS), "keep": keep.to_dict()}
-        self.claim = Claim(Path(path), overwrite=overwrite, facts=facts)
+        self.claim = Claim(Path(path), overwrite=overwrite, facts=facts, traceparent=traceparent)
 
     @property
     def folder(self) -> Path:
@@ -78,13 +94,14 @@ class Session:
 
     def start(self) -> None:
         """Install every surface. Raises nothing once the recorder stands; OSError where it cannot."""
-        self.recorder = recorder = Recorder(lambda: self.folder, chores=self._do_chores, keep=self._keep)
+        self.recorder = recorder = Recorder(lambda: self.folder, chores=(chores := [self._do_chores]), keep=self._keep)
         self._close = recorder.close
         self._settle()
         self.surfaces = {name: Surface(name, recorder.note) for name in SURFACES}
         thread = ThreadState()
         sampling = Sampling(self._keep, [self.surfaces[name] for name in SAMPLED])
         self.steps = StepFinder(recorder, self.begin, sampling)
+        self._marks, self._collections = HostMarks(recorder, self.steps), Collections(recorder, self.steps)
         roots: IdentitySet[torch.nn.Module] = IdentitySet()
         sites = CallSites(self.surfaces["origins"], ModuleNames(roots), recorder.intern, thread)
         self._groups = Groups(recorder)
@@ -100,14 +117,20 @@ class Session:
         self.hooks = HookWatch(self.surfaces["hooks"], hooks, self.ddp)
         self.program = Program(self.steps, self.surfaces["program"], sites.spans)
         self.windows = Windows(recorder, self.surfaces["profiler"], lambda: self.folder)
+        self._looks = Looks(recorder, self.surfaces, self.steps)
         self._undo = (
             ("profiler", self.windows.close),
             ("program", self.program.uninstall),
             ("ddp", self.ddp.detach),
             ("reducer", self.own.detach),
+            ("host", self._marks.close),
+            ("garbage", self._collections.uninstall),
         )
         self._wire()
         self._install()
+        self.claim.facts["blind_spots"] += self._looks.blind_spots
+        self._looks.first()
+        chores += self._looks.chores()
         self.claim.write_meta(recorder.note)
 
     def _wire(self) -> None:
@@ -117,10 +140,12 @@ class Session:
             stock.guarded(self.ddp.backward_begins),
             own.guarded(self.own.backward_begins),
         ]
-        completed = self.surfaces["collectives"].guarded(lambda _: self.collectives.completions.write())
+        completed = self.surfaces["collectives"].guarded(lambda _: self._write_completions())
         ends = [stock.guarded(self.ddp.backward_ends), own.guarded(self.own.backward_ends)]
         self.program.on_backward_end += [completed, *ends]
         self.steps.on_step = self.surfaces["profiler"].guarded(self.windows.step)
+        self.steps.on_end = self._step_ended
+        self._write_collections = self.surfaces["garbage"].guarded(self._collections.look)
 
     def _install(self) -> None:
         """Each surface by itself: where a name of torch has moved, the others still see."""
@@ -129,6 +154,8 @@ class Session:
         self.surfaces["profiler"].call(self.windows.install, self._patches)
         self.surfaces["collectives"].call(self._install_tap)
         self.surfaces["rpc"].call(self._install_rpc)
+        self.surfaces["host"].call(self._install_marks)
+        self.surfaces["garbage"].call(self._collections.install)
         self.surfaces["compiler"].call(leave_as_it_is, "ddptrace.capture", "ddptrace.record")  # all is imported now
         if self._profile is not None:
             self.surfaces["profiler"].call(self.windows.open, self._profile)
@@ -160,9 +187,19 @@ class Session:
         self._patches.replace(dist.autograd, "backward", self.program.watched_backward)
         self.claim.facts["blind_spots"] += rpc.BLIND_SPOTS
 
+    def _install_marks(self) -> None:
+        if not self._marks.install():
+            self.claim.facts["blind_spots"].append(UNTOLD)
+
+    def _step_ended(self) -> None:
+        self.surfaces["host"].call(self._marks.end)
+        if self._collections.is_due:
+            self._write_collections()
+
     def stop(self) -> None:
         """Take every surface out and finish the records. What fails here is noted, never raised."""
         self._let_callbacks_in()
+        self._looks.last()
         for name in self._take_out():
             self.recorder.note("patch-kept", f"{name} was replaced by somebody else during the trace and left as it is")
         self._settle_in_time()
@@ -195,6 +232,7 @@ class Session:
     def _do_chores(self) -> None:
         """On the keeper's thread."""
         self._write_completions()
+        self._write_collections()
         self._settle()
 
     def _write_completions(self) -> None:
@@ -240,6 +278,8 @@ class Session:
         tap.watch(None)
         self._switch_off()
         self.recorder.abandon()
+        self._marks.close()
+        self._collections.forget()
 
     def _switch_off(self) -> None:
         for surface in self.surfaces.values():
@@ -247,16 +287,23 @@ class Session:
 
 
 def enter(
-    path: str | os.PathLike[str], *, profile: Schedule | None, overwrite: bool, keep: Keep | None = None
+    path: str | os.PathLike[str],
+    *,
+    profile: Schedule | None,
+    overwrite: bool,
+    keep: Keep | None = None,
+    traceparent: str | None = None,
 ) -> Session:
-    """Start the process's one session. Raises TraceStateError inside another trace, RunDirectoryError if refused."""
+    """Start the process's one session. `traceparent`: the span that is active here, in W3C's words, for `meta.json`.
+
+    Raises TraceStateError inside another trace, RunDirectoryError if refused."""
     global _current
     with _entry:
         if _current is not None:
             raise TraceStateError(
                 f"ddptrace.trace is already recording into {_current.claim.root} in this process: leave that one first"
             )
-        session = Session(path, profile=profile, overwrite=overwrite, keep=keep or Keep())
+        session = Session(path, profile=profile, overwrite=overwrite, keep=keep or Keep(), traceparent=traceparent)
         try:
             session.start()
         except BaseException:

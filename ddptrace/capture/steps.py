@@ -14,11 +14,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch._C import _current_graph_task_id
 
-from ddptrace.capture.first_training import BACKWARD, DATA, OUTSIDE, FirstTraining, Here
+from ddptrace.capture.first_training import BACKWARD, DATA, FORWARD, OPTIMIZER, OUTSIDE, FirstTraining, Here
 from ddptrace.capture.sampling import Sampling
 from ddptrace.capture.updated import Updated
 from ddptrace.record import Recorder
@@ -27,13 +28,21 @@ from ddptrace.schema import Kind, Phase, StepEnd
 _now = time.perf_counter_ns
 
 
+class Thread(NamedTuple):
+    """A thread as Python knows it, and as the system does."""
+
+    ident: int
+    native: int
+
+
 class StepFinder:
     """Turns begins and ends into PHASE and STEP records.
 
     A STEP is written at each update and written again when a later update turns out to belong to it: the later record
     replaces the earlier, so that a killed process leaves its last whole step behind. `on_step` is told once a step, as
     soon as it had as many updates as the one before it, else when the next one begins. What begins may turn out to be
-    none of the training's: then its begin is None, and its end is not to be told.
+    none of the training's: then its begin is None, and its end is not to be told. `on_end` is told once a step as well,
+    as soon as its first update has ended, before it is chosen whether the next one is recorded.
     """
 
     def __init__(self, recorder: Recorder, begin: int, sampling: Sampling) -> None:
@@ -41,8 +50,11 @@ class StepFinder:
         self.here = Here()
         self.backwards = 0
         self.on_step: Callable[[], None] = lambda: None
+        self.on_end: Callable[[], None] = lambda: None
         self._recorder = recorder
-        self._home = threading.get_ident()
+        self.thread = Thread(threading.get_ident(), threading.get_native_id())  # the training's, as far as is known
+        self.doing = OUTSIDE  # what that one is in, for other threads to read
+        self._around = OUTSIDE  # the update that a forward or backward is in, as its closure
         self._ordinals = dict.fromkeys(StepEnd, 0)
         self._begin = dict.fromkeys(StepEnd, begin)
         self._pending: StepEnd | None = None  # an update, or failing that a backward, since the last forward
@@ -68,12 +80,16 @@ class StepFinder:
 
     def data(self, begin: int) -> None:
         """The program waited for data, from `begin` to now."""
-        if threading.get_ident() == self._home:
+        if threading.get_ident() == self.thread.ident:
+            self.doing = self._inside() or self._around
             self._phase(Phase.DATA, begin, _now())
 
     def data_begins(self) -> None:
-        if threading.get_ident() == self._home and not self.here.inside:
+        if threading.get_ident() != self.thread.ident:
+            return
+        if not self.here.inside:
             self._separate()
+        self.doing = DATA
 
     def forward_begins(self) -> int | None:
         """A forward outside every other, or inside an update (its closure): either way a new iteration. One beside
@@ -83,6 +99,7 @@ class StepFinder:
         self._enter()
         self._forwards += 1
         self._separate()
+        self.doing = FORWARD
         begin = self.here.forward = _now()
         return begin
 
@@ -91,6 +108,7 @@ class StepFinder:
         if self.here.forward == begin:
             self.here.forward = None
             self._busy = False
+            self.doing = self._around
             self._phase(Phase.FORWARD, begin, _now())
 
     def backward_begins(self) -> int | None:
@@ -102,28 +120,39 @@ class StepFinder:
         self._enter()
         if not self._forwards:  # a model without modules: only backwards tell steps apart
             self._separate()
+        self.doing = BACKWARD
         return _now()
 
     def backward_ends(self, begin: int) -> None:
         end = _now()
         self._busy = False
+        self.doing = self._around
         self._phase(Phase.BACKWARD, begin, end, self.backwards)
         self.backwards += 1
         if not self._optimizes:
             self._mark(StepEnd.BACKWARD, end)
 
+    def update_begins(self) -> None:
+        if threading.get_ident() == self.thread.ident:
+            self.doing = self._around = OPTIMIZER
+
     def update_ends(self, begin: int, updated: object) -> None:
         """`updated`: the outermost optimizer, or the one that a scaler was to step."""
         end = _now()
+        if threading.get_ident() == self.thread.ident:
+            self._around, self.doing = OUTSIDE, self._inside()
         if not self._training.owns(updated):
             return
         self._phase(Phase.OPTIMIZER, begin, end)
         self._optimizes = True
         self._updates += 1
         self._updated.by(updated)
+        is_first = self._pending is not StepEnd.OPTIMIZER and not self._said
         self._mark(StepEnd.OPTIMIZER, end, self._recorder.intern(self._updated.text), self._updated.bits)
         if self._updates == self._expected and not self._busy:
             self._tell()
+        if is_first:
+            self.on_end()
         self._sample(end)
 
     def say(self) -> None:
@@ -133,10 +162,19 @@ class StepFinder:
         self._pending = None
         self._next(StepEnd.SAID)
         self.on_step()
+        self.on_end()
         self._sample(self._pending_end)
 
+    def _inside(self) -> int:
+        """What the calling thread is in; no longer the forward that a backward in its midst has ended."""
+        inside = self.here.inside
+        return OUTSIDE if inside == FORWARD and self.here.forward is None else inside
+
     def _enter(self) -> None:
-        self._home, self._busy = threading.get_ident(), True
+        self._busy = True
+        ident = threading.get_ident()
+        if ident != self.thread.ident:
+            self.thread = Thread(ident, threading.get_native_id())
 
     def _mark(self, ended_by: StepEnd, end: int, by: int = 0, bits: int = 0) -> None:
         self._pending, self._pending_end = ended_by, end
@@ -176,6 +214,8 @@ class StepFinder:
         self._told = False
         self._expected, self._updates = self._updates, 0
         self._updated.clear()
+        if ended_by is StepEnd.BACKWARD:
+            self.on_end()
         self._sample(at)
 
     def _tell(self) -> None:

@@ -54,7 +54,6 @@ class PhaseMark:
     end_at_ns: int
     thread: int
     backward: int | None  # ordinal among the rank's backwards, where phase is BACKWARD
-    cpu_ns: int | None = None  # processor time of its thread
 
 
 class Identity(enum.StrEnum):
@@ -106,6 +105,7 @@ class Call:
     turn: int | None = None  # k-th of this group from 0, sends and receives left out; None for these and where unknown
     error: str | None = None  # what it failed with, where that was seen
     peer: int | None = None  # global rank that it sends to or receives from, or that is its root; None where unknown
+    is_profiled: bool = False  # a profiler was told of it
 
 
 @dataclass(frozen=True, slots=True)

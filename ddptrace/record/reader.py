@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ddptrace.record.cursor import Cursor
 from ddptrace.schema import EVENT_DTYPE, GUARD, READY_DTYPE, RECORD_NBYTES, TEXT_PER_RECORD, Kind, segment_index
 
 MOST_NBYTES = 1 << 30  # no recorder writes a segment so large: a link to somewhere else
@@ -28,6 +29,7 @@ class Records:
     these `dropped_without_room` for want of a file, `dropped_in_bursts` since they came faster than files were made.
     `torn`: slots cut off by a death mid-write or overwritten. `damaged`: files whose bytes changed after they were
     finished, or whose length is not a whole number of records. `missed`: what was let go had not all been read before.
+    `behind`: there are further files, which were left for the next read.
     """
 
     events: NDArray[np.void] = field(default_factory=lambda: np.empty(0, EVENT_DTYPE))
@@ -39,6 +41,7 @@ class Records:
     dropped_in_bursts: int = 0
     torn: int = 0
     missed: bool = False
+    behind: bool = False
     damaged: tuple[str, ...] = ()
 
 
@@ -47,24 +50,31 @@ class RecordReader:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._taken: dict[str, int] = {}
+        self._cursors: dict[str, Cursor] = {}
         self._finished: set[str] = set()
         self._has_read = False
         self._from = -1  # what comes before the segment of this index is passed over
         self._chunks: dict[int, dict[int, bytes]] = {}
 
-    def read(self, *, live: bool = False) -> Records:
-        """Everything that is new. Strings are returned once complete. Raises OSError where a file cannot be read.
+    def read(self, *, live: bool = False, segments: int | None = None) -> Records:
+        """Everything that is new. Strings are returned once complete. Raises OSError where a file cannot be read; then
+        nothing has been taken.
 
-        `live`: the writer is at work, so a slot that is empty now may be filled in a moment: stop there, once.
+        `live`: the writer is at work, so a slot that is empty now may be filled in a moment: stop there, once, and look
+        at it again until its file is finished. `segments`: so many finished files at most, the oldest first.
         """
         records = Records()
-        files = self._load()
+        files, records.behind = self._load(segments)
         starts = [at for at, (_, data) in enumerate(files) if _stands_for_all_before(data)]
         if starts:
             files = files[starts[-1] :]
             self._begin_at(files[0][0], records)
-        parts = [self._read_segment(path, data, records, live) for path, data in files]
+        parts = []
+        for path, data in files:
+            parts.append(self._read_segment(path, data, records, live))
+            if self._cursors[path.name].is_held_up:
+                records.behind = False
+                break
         slots = np.concatenate(parts) if parts else np.empty(0, EVENT_DTYPE)
         kinds = slots["kind"]
         self._add_strings(slots[kinds == Kind.STRING], records.strings)
@@ -73,19 +83,22 @@ class RecordReader:
         self._has_read = True
         return records
 
-    def _load(self) -> list[tuple[Path, bytes]]:
-        """The files that are due, by index. One that goes away was let go, and the next one tells of it, or it was a
-        spare one."""
+    def _load(self, segments: int | None) -> tuple[list[tuple[Path, bytes]], bool]:
+        """The files that are due, by index, and whether there are more. One that goes away was let go, and the next one
+        tells of it, or it was a spare one."""
         for _ in range(LOOKS):
             found = sorted(self.folder.glob("records-*.bin"), key=lambda path: (segment_index(path.name), path.name))
-            names = {path.name for path in found}
-            self._finished &= names
-            self._taken = {name: taken for name, taken in self._taken.items() if name in names}
+            if found:  # else the folder itself may be out of sight for a moment
+                self._forget_all_but({path.name for path in found})
             try:
-                return [(path, path.read_bytes()) for path in found if self._is_due(path)]
+                return _contents([path for path in found if self._is_due(path)], segments)
             except FileNotFoundError:
                 continue
-        return []
+        return [], False
+
+    def _forget_all_but(self, names: set[str]) -> None:
+        self._finished &= names
+        self._cursors = {name: cursor for name, cursor in self._cursors.items() if name in names}
 
     def _is_due(self, path: Path) -> bool:
         is_read = path.name in self._finished or segment_index(path.name) < self._from
@@ -94,26 +107,21 @@ class RecordReader:
     def _begin_at(self, thinned: Path, records: Records) -> None:
         records.missed = self._has_read
         self._from = segment_index(thinned.name)
-        self._taken.clear()
+        self._cursors.clear()
 
     def _read_segment(self, path: Path, data: bytes, records: Records, live: bool) -> NDArray[np.void]:
         if len(data) % RECORD_NBYTES:
             records.damaged += (f"{path.name} ends in the middle of a record",)
         slots = np.frombuffer(data, EVENT_DTYPE, count=len(data) // RECORD_NBYTES)
         body = self._take_trailer(path, data, slots, records)
-        taken = self._taken.get(path.name, 0)
         growing = live and path.name not in self._finished
-        written = _written(body, taken) if growing else _written_in_all(body)
-        self._taken[path.name] = max(written, taken)
-        fresh = body[taken:written]
-        whole = fresh["guard"] == GUARD
-        records.torn += int(len(fresh) - whole.sum()) - int((fresh["kind"] == Kind.NONE).sum())
-        found: NDArray[np.void] = fresh[whole]
+        found, torn = self._cursors.setdefault(path.name, Cursor()).take(body, growing=growing)
+        records.torn += torn
         return found
 
     def _take_trailer(self, path: Path, data: bytes, slots: NDArray[np.void], records: Records) -> NDArray[np.void]:
         """The slots before the trailer, all of them where the segment has none."""
-        if not len(slots) or slots[-1]["kind"] != Kind.TRAILER or slots[-1]["guard"] != GUARD:
+        if not _has_trailer(slots):
             return slots
         self._finished.add(path.name)
         trailer = slots[-1]
@@ -140,25 +148,27 @@ class RecordReader:
                 del self._chunks[number]
 
 
+def _contents(paths: list[Path], most: int | None) -> tuple[list[tuple[Path, bytes]], bool]:
+    """Of these files, up to the `most`-th that is finished, and whether others follow."""
+    files: list[tuple[Path, bytes]] = []
+    finished = 0
+    for path in paths:
+        if finished == most:
+            return files, True
+        data = path.read_bytes()
+        finished += _has_trailer(np.frombuffer(data, EVENT_DTYPE, count=len(data) // RECORD_NBYTES))
+        files.append((path, data))
+    return files, False
+
+
+def _has_trailer(slots: NDArray[np.void]) -> bool:
+    return bool(len(slots) and slots[-1]["kind"] == Kind.TRAILER and slots[-1]["guard"] == GUARD)
+
+
 def _stands_for_all_before(data: bytes) -> bool:
     """Whether a file is what is left of records that were let go."""
     first = np.frombuffer(data[:RECORD_NBYTES], EVENT_DTYPE, count=len(data) >= RECORD_NBYTES)
     return bool(len(first) and first["kind"][0] == Kind.LET_GO and first["flags"][0] and first["guard"][0] == GUARD)
-
-
-def _written_in_all(slots: NDArray[np.void]) -> int:
-    """How many slots, from the first, were handed out: all up to the last that is not empty."""
-    filled = np.flatnonzero(slots["kind"] != Kind.NONE)
-    return int(filled[-1]) + 1 if len(filled) else 0
-
-
-def _written(slots: NDArray[np.void], taken: int) -> int:
-    """The same up to the next slot that is not whole; one that was not at the last look either is given up."""
-    waiting = np.flatnonzero(slots["guard"][taken:] != GUARD)
-    if len(waiting) and waiting[0] == 0:
-        waiting = waiting[1:]
-    end = taken + int(waiting[0]) if len(waiting) else len(slots)
-    return min(end, _written_in_all(slots))
 
 
 def _whole_text(chunks: dict[int, bytes]) -> str | None:

@@ -10,7 +10,7 @@ import contextlib
 import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ddptrace.keep import Keep
@@ -19,7 +19,7 @@ from ddptrace.record.lost import Dropped
 from ddptrace.record.segment import Segment
 from ddptrace.record.store import Store
 from ddptrace.record.texts import Texts
-from ddptrace.schema import EVENT, GUARD, READY, RECORD_NBYTES, Kind
+from ddptrace.schema import EVENT, GUARD, READY, READY_PER_RECORD, RECORD_NBYTES, Kind
 
 KEEPER_PERIOD_S = 2.0
 
@@ -41,12 +41,13 @@ class _Thread(threading.local):
 class Recorder:
     """Appends records to a rank's folder from any thread. Never raises and never blocks once constructed.
 
+    `chores`: what else the keeper does at every beat, each whatever becomes of the others; more may be added to a list.
     `keep` bounds what it holds on the disk. Raises OSError from the constructor where not even the first segment can be
     allocated.
     """
 
     def __init__(
-        self, folder: Callable[[], Path], chores: Callable[[], None] = lambda: None, keep: Keep | None = None
+        self, folder: Callable[[], Path], chores: Sequence[Callable[[], None]] = (), keep: Keep | None = None
     ) -> None:
         self._folder = folder  # it may be renamed meanwhile
         self.dropped = Dropped()
@@ -55,7 +56,7 @@ class Recorder:
         self._threads: dict[int, int] = {}
         self._store = Store(folder, keep or Keep(), self.note, self._tell_gone)
         self._texts = Texts(self._raw, self._store.lasting_records)
-        self._descriptions = Descriptions(self._texts, self._raw, self._is_stuck, self.note)
+        self._descriptions = Descriptions(self._texts, self._raw, self.is_stuck, self.note)
         self._lock = threading.RLock()  # a signal's handler may come here while its thread holds it
         self._retired: list[Segment] = []
         self._segment: Segment | None = self._store.make(())
@@ -116,14 +117,16 @@ class Recorder:
         return self._store.free_nbytes() >= nbytes
 
     def ready(self, reducer: int, backward: int, base: int, deltas: list[int], parameters: list[int]) -> None:
-        """One READY record: `schema.READY_PER_RECORD` deltas and parameters, of which the first ones count."""
+        """One READY record: at most `schema.READY_PER_RECORD` deltas and parameters."""
         count = len(deltas)
-        pad = [0] * (7 - count)
-        self._raw(READY, Kind.READY, count, reducer, backward, base, *deltas, *pad, *parameters, *pad, 0, GUARD)
+        if count < READY_PER_RECORD:
+            pad = [0] * (READY_PER_RECORD - count)
+            deltas, parameters = deltas + pad, parameters + pad
+        self._raw(READY, Kind.READY, count, reducer, backward, base, *deltas, *parameters, 0, GUARD)
 
     def clock(self) -> None:
         """Tie the monotonic clock to Unix time: the tightest of a few brackets. Not where it would only be lost."""
-        if self._is_stuck():
+        if self.is_stuck():
             return
         width, begin, unix = min(_bracket() for _ in range(5))
         self.event(Kind.CLOCK, 0, 0, begin + width // 2, begin + width // 2, unix, width)
@@ -196,7 +199,16 @@ class Recorder:
         self._wake.set()
         return True
 
-    def _is_stuck(self) -> bool:
+    @property
+    def segment(self) -> Segment | None:
+        """That it writes into; None once it is closed."""
+        return self._segment
+
+    def number_of(self, native: int) -> int:
+        """A thread's number in the records, by the system's; 0 where it has written none."""
+        return self._threads.get(native, 0)
+
+    def is_stuck(self) -> bool:
         """Whether a record would be lost."""
         return self._spare is None and self._full is not None and self._full is self._segment
 
@@ -225,7 +237,7 @@ class Recorder:
         while not self._closing:
             self._wake.wait(KEEPER_PERIOD_S)
             self._wake.clear()
-            for chore in (self._provide_spare, self._tell_anew, self._tidy, self.clock, self._chores):
+            for chore in (self._provide_spare, self._tell_anew, self._tidy, self.clock, *self._chores):
                 if not self._closing:
                     self._guarded(chore)
 

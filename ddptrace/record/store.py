@@ -24,9 +24,9 @@ import numpy as np
 from ddptrace.keep import Keep
 from ddptrace.record.lost import Dropped
 from ddptrace.record.segment import SEGMENT_NBYTES, Segment, trailer
-from ddptrace.record.thin import DESCRIBING, Slots, Wanted, thinned
+from ddptrace.record.thin import DESCRIBING, Slots, Wanted, last_so_far, thinned
 from ddptrace.record.window_files import WindowFiles, size
-from ddptrace.schema import EVENT_DTYPE, META, RECORD_NBYTES, Kind, segment_index, segment_name
+from ddptrace.schema import EVENT_DTYPE, GUARD, META, RECORD_NBYTES, Kind, segment_index, segment_name
 
 SEGMENTS: Final = 16
 """A rank's folder holds so many record files, if these are not of full size yet."""
@@ -210,13 +210,14 @@ class Store:
 
 
 def _look(segment: Segment) -> tuple[list[tuple[int, int]], int]:
-    """What ended each step, and its ordinal; and `_Sealed.thinned_nbytes`: what describes, and a count for each group.
-    Nothing holds on to the mapped file afterwards."""
+    """What ended each step, and its ordinal; and `_Sealed.thinned_nbytes`: what describes, a count for each group, and
+    the last of what counts from the start. Nothing holds on to the mapped file afterwards."""
     slots = np.frombuffer(segment.view, EVENT_DTYPE, count=segment.room // RECORD_NBYTES)
     kinds = slots["kind"]
     steps = np.flatnonzero(kinds == Kind.STEP)
     groups = np.unique(slots["d"][kinds == Kind.CALL])
-    left = int(np.isin(kinds, DESCRIBING).sum()) + len(groups)
+    so_far = last_so_far(slots, slots["guard"] == GUARD)
+    left = int(np.isin(kinds, DESCRIBING).sum()) + len(groups) + len(so_far)
     return list(zip(slots["flags"][steps].tolist(), slots["a"][steps].tolist(), strict=True)), left * RECORD_NBYTES
 
 

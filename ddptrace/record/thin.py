@@ -29,6 +29,8 @@ UNBOUNDED: Final = (Kind.REDUCER, Kind.LAYOUT, Kind.NOTE)
 """A program that makes a model in every step makes these without end."""
 LASTING: Final = (Kind.GROUP, Kind.THREAD, Kind.RPC_WORKER)
 """These stay, as names do, and so are bounded where they are written: the first ones are those that matter most."""
+SO_FAR: Final = (Kind.LINK, Kind.CGROUP)
+"""These count from the start, each for what it names: the last one says what those before it did."""
 
 TOLD: Final = 1 << 20
 """Ids from here on are of texts that one record alone refers to, by `name`. Lower ones any record may."""
@@ -67,6 +69,7 @@ def thinned(slots: Slots, wanted: Wanted) -> bytes:
     pinned = events & _within(slots["begin"], wanted.windows.values())
     stays = pinned.copy()
     stays[_needed_clocks(slots, events & (kinds == Kind.CLOCK), wanted.windows.values())] = True
+    stays[last_so_far(slots, events)] = True
     gaps = list(_gaps(slots, events & ~stays, marks, pinned, wanted.unpaired))
     left = wanted.nbytes // RECORD_NBYTES - int(stays.sum()) - 1 - sum(1 + len(gap.calls) for gap in gaps)
     goes = _superfluous(slots, describing, wanted, left)
@@ -91,6 +94,13 @@ def _needed_clocks(slots: Slots, clocks: Mask, spans: Collection[Span]) -> list[
     after = [at[begins > end][:1] for _, end in spans]
     needed: list[int] = np.concatenate([at[:1], at[-1:], *before, *after]).tolist()
     return needed
+
+
+def last_so_far(slots: Slots, events: Mask) -> NDArray[np.intp]:
+    """Of what counts from the start, where the last of each is."""
+    at = np.flatnonzero(events & np.isin(slots["kind"], SO_FAR))[::-1]
+    _, first = np.unique(slots[["kind", "name"]][at], return_index=True)
+    return at[first]
 
 
 def _superfluous(slots: Slots, describing: Mask, wanted: Wanted, most: int) -> Mask:

@@ -17,6 +17,7 @@ from ddptrace.run.options import Options
 
 if TYPE_CHECKING:
     from ddptrace.capture.session import Schedule, Session
+    from ddptrace.telemetry.companion import Companion
 
 
 class Recording:
@@ -25,6 +26,7 @@ class Recording:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._session: Session | None = None
+        self._companion: Companion | None = None
         self._told = False  # why there is nothing to record
         self._pid = os.getpid()
         self._exit: SystemExit | None = None
@@ -54,7 +56,11 @@ class Recording:
             from ddptrace.capture.session import enter
 
             one = self._options
-            self._session = enter(one.out, profile=self._schedule(), overwrite=one.overwrite, keep=one.keep)
+            self._session = enter(
+                one.out, profile=self._schedule(), overwrite=one.overwrite, keep=one.keep,
+                traceparent=tracing.active_span(),
+            )  # fmt: skip
+            self._companion = tracing.companion_of(self._session)
         except DdptraceError as error:
             self._told = True
             refuse(error)
@@ -86,10 +92,17 @@ class Recording:
         message = f"the program entered a ddptrace.trace of its own into {path}: this record ends there"
         session.recorder.note("gave-way", message)
         leave(session)
-        if path.resolve() == self._options.out.resolve():
+        is_same = path.resolve() == self._options.out.resolve()
+        self._leave_companion(is_wanted=not is_same)
+        if is_same:
             release(session.claim.root, session.folder, session.claim.rank)
         else:
             self._tell(message)
+
+    def _leave_companion(self, *, is_wanted: bool) -> None:
+        companion, self._companion = self._companion, None
+        if companion is not None:
+            companion.leave() if is_wanted else companion.drop()
 
     def ended_by(self, error: SystemExit) -> None:
         """The program has called sys.exit: Python keeps no trace of that."""
@@ -109,6 +122,7 @@ class Recording:
             from ddptrace.capture.session import leave
 
             leave(self._session, getattr(sys, "last_value", None) or self._exit)  # the exception that ended the program
+            self._leave_companion(is_wanted=True)
         elif "torch" not in sys.modules:
             self._tell("nothing was recorded, since the program did not import torch")
 
