@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
 from ddptrace.analysis.across.tables import ArrivalRow
 from ddptrace.analysis.summary import BucketKey, typical_steps
 from ddptrace.analysis.tables import MatchRow, Result
+from ddptrace.schema import Evidence
 
 _Alike = tuple[BucketKey | None, str, str, int | None, int]
 """Bucket, and of what carried none op, group, bytes and number of ranks."""
@@ -71,6 +72,7 @@ class Meetings:
     wait_ratio: float | None  # of all executions
     kinds: tuple[MeetingDigest, ...]  # where most is waited first
     ranks: tuple[RankDigest, ...]
+    only_waited: int = 0  # collectives beside these whose host's wait alone is known, which cannot be split
 
 
 def meetings(result: Result) -> Meetings:
@@ -89,8 +91,18 @@ def meetings(result: Result) -> Meetings:
     ratio = _wait_ratio([row for rows in arrivals.values() for row in rows])
     ranks = _rank_digests(matches, arrivals, len(steps))
     return Meetings(
-        len(steps), len(matches), len(timed), sum(bool(row.agrees) for row in timed), ratio, tuple(kinds), ranks
-    )
+        len(steps), len(matches), len(timed), sum(bool(row.agrees) for row in timed), ratio, tuple(kinds), ranks,
+        _only_waited(result, steps),
+    )  # fmt: skip
+
+
+def _only_waited(result: Result, steps: Collection[int]) -> int:
+    """On the rank that has most of them."""
+    ranks = Counter(
+        row.rank for row in result.collectives
+        if row.evidence is Evidence.HOST and row.part == 0 and (row.step in steps or not steps)
+    )  # fmt: skip
+    return max(ranks.values(), default=0)
 
 
 def wait_of(row: ArrivalRow) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -22,11 +22,13 @@ from ddptrace.analysis.across.counterfactual import (
     step_lengths,
 )
 from ddptrace.analysis.across.critical_path import TRANSFER
-from ddptrace.analysis.across.crossings import Crossings, crossings_of
-from ddptrace.analysis.across.host_load import held_in
-from ddptrace.analysis.across.links import SlowHost, slow_host
+from ddptrace.analysis.across.crossings import crossings_of
+from ddptrace.analysis.across.host_load import Held, held_in
+from ddptrace.analysis.across.links import SlowHost, fast_of_its_kind, slow_host
+from ddptrace.analysis.across.met import met_in
 from ddptrace.analysis.across.suspects import (
     LEAST_OF_FIRST,
+    USUAL_SHARE,
     is_dear,
     is_persistent,
     suspect_row,
@@ -59,7 +61,7 @@ class Blame:
 def blame_of(tables: Sequence[RankTables], matches: Sequence[MatchRow]) -> Blame:
     """From the ranks' trails and what they met in. Nobody is blamed where no rank had to wait for another."""
     tables = [table for table in tables if len(table.trail.at_ns)]
-    trails = [table.trail for table in tables]
+    trails, matches = [table.trail for table in tables], met_in(tables, matches)
     crossings, steps = crossings_of(tables, matches), _judged(tables)
     if len(tables) < 2 or not len(steps) or not crossings.needed.any():
         return Blame()
@@ -67,8 +69,10 @@ def blame_of(tables: Sequence[RankTables], matches: Sequence[MatchRow]) -> Blame
     off = max(disorder_ratio(trails, crossings), _off_ratio(costs, tables))
     if off > MAX_OFF_RATIO:
         return Blame(findings=(replay_off(off),))
-    suspects = _suspects(tables, matches, crossings, costs)
-    crowded = contention_finding([held_in(table, steps).queued_ns for table in tables], costs.typical_ns)
+    suspects = _suspects(tables, matches, costs)
+    usual = costs.step_ns <= np.quantile(costs.step_ns, USUAL_SHARE)
+    queued = [held_in(table, costs.steps[usual]).queued_ns for table in tables]
+    crowded = contention_finding(queued, float(costs.step_ns[usual].mean()))
     return Blame(tuple(_rows(costs, tables)), suspects, (*suspect_findings(suspects), *crowded))
 
 
@@ -84,37 +88,42 @@ def _off_ratio(costs: Costs, tables: Sequence[RankTables]) -> float:
     return float(np.median(np.abs(costs.step_ns - measured)) / max(float(np.median(measured)), 1.0))
 
 
-def _suspects(
-    tables: Sequence[RankTables], matches: Sequence[MatchRow], crossings: Crossings, costs: Costs
-) -> tuple[SuspectRow, ...]:
+def _suspects(tables: Sequence[RankTables], matches: Sequence[MatchRow], costs: Costs) -> tuple[SuspectRow, ...]:
     """Ranks that are late. A slow link goes first where no rank of another host is."""
-    held = [held_in(table, costs.steps) for table in tables]
     own = np.stack([own_time(table.trail, costs.steps).mean(axis=1) for table in tables], axis=1)
     ranks = [(table.row.rank, table.row.host) for table in tables]
+
+    def held(steps: Ints) -> list[Held]:
+        return [held_in(table, steps) for table in tables]
+
     late = tuple(suspect_rows(verdicts(costs, np.rint(own).astype(np.int64), held), costs, ranks))
-    slow = slow_host(tables)
-    if slow is None or any(one.host != slow.links.host for one in late):
+    slow = slow_host(tables, matches)
+    if slow is None or any(one.host != slow.host for one in late):
         return late
-    link = _slow_link(slow, tables, matches, crossings, costs)
+    link = _slow_link(slow, tables, matches, costs)
     if link is None:
         return late
     return (link, *(one for one in late if one.cost_ns >= LEAST_OF_FIRST * link.cost_ns))
 
 
 def _slow_link(
-    slow: SlowHost, tables: Sequence[RankTables], matches: Sequence[MatchRow], crossings: Crossings, costs: Costs
+    slow: SlowHost, tables: Sequence[RankTables], matches: Sequence[MatchRow], costs: Costs
 ) -> SuspectRow | None:
-    """Played with transfers between this host and others as fast as its links were the others'."""
-    inside = set(slow.links.ranks)
-    crosses = [bool(inside & set(row.ranks)) and not inside >= set(row.ranks) for row in matches]
-    ratios = np.where(np.array(crosses), slow.ratio, 1.0)
-    saved = cost_of_slower_transfers([table.trail for table in tables], crossings, costs.steps, ratios)
+    """Played with transfers between this host and others as fast as its links were the others', and as fast as they
+    themselves are when they are: a link that is slow now and then is fast on the mean. A transfer ends when the last
+    rank has it, which is the one that the slow link leads to."""
+    inside = set(slow.ranks)
+    crosses = np.array([bool(inside & set(row.ranks)) and not inside >= set(row.ranks) for row in matches], np.bool_)
+    late = crossings_of(tables, [replace(row, first_end_at_ns=row.last_end_at_ns) for row in matches])
+    faster = np.rint(late.transfer_ns * slow.ratio).astype(np.int64), fast_of_its_kind(matches, late.transfer_ns)
+    played = [np.where(crosses, one, late.transfer_ns) for one in faster]
+    saved = max(cost_of_slower_transfers([table.trail for table in tables], late, costs.steps, played), key=np.mean)
     cost = average(saved)
     if not is_dear(cost, costs):
         return None
-    speeds = slow.links.bytes_per_s / 1e6, slow.others_bytes_per_s / 1e6
+    speeds = slow.bytes_per_s / 1e6, slow.others_bytes_per_s / 1e6
     cause = Cause(SLOW_LINK, "its links carry {:.1f} MB/s while busy, those of the other hosts {:.1f}".format(*speeds))
-    who = slow.links.ranks[0], slow.links.host
+    who = slow.ranks[0], slow.host
     return suspect_row(who, TRANSFER, cause, cost, costs, persistent=is_persistent(saved))
 
 

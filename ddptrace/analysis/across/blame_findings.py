@@ -43,7 +43,7 @@ def contention_finding(queued_ns: Sequence[float | None], step_ns: float) -> Ite
     """`queued_ns`: by rank, how long it waited for a processor in a step."""
     known = [ns for ns in queued_ns if ns is not None]
     if known and median(known) >= CROWDED_RATIO * step_ns > 0:
-        yield Finding("processors-crowded", "info", "run", (
+        yield Finding("processors-crowded", "warning", "run", (
             f"All ranks wait for a processor: {ms(median(known))} of a step ({percent(median(known) / step_ns)}, median"
             " of the ranks); steps take longer than the program needs: start fewer threads or processes on a machine."
         ))  # fmt: skip

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ddptrace.analysis.across.clock_bounds import Ints, Sightings
+from ddptrace.analysis.across.clock_bounds import Floats, Ints, Mask, Sightings
 from ddptrace.analysis.rank_tables import RankTables
 
 SAME_TIE_NS: Final = 1_000_000_000
@@ -82,38 +81,50 @@ def _stepped_ns(tables: Sequence[RankTables], clocks: Ints) -> Ints:
 
 def _strangers(seen: Sightings, told: Ints, stepped_ns: Ints) -> list[int]:
     """Ranks that break their clock's proofs, taken out one by one: the one that breaks most, of equal ones the last."""
-    found: list[int] = []
     begin = seen.begin_at_ns - stepped_ns[seen.position] - BROKEN_NS
     end = seen.end_at_ns - stepped_ns[seen.position]
-    while len(broken := _broken(seen, told, begin, end, found)):
-        rows = np.isin(seen.match, broken) & ~np.isin(seen.position, found)
-        counts = _breaks(seen.match[rows], seen.position[rows], begin[rows], end[rows], told)
-        found.append(len(counts) - 1 - int(np.argmax(counts[::-1])))
-    return sorted(found)
+    broken = _broken(seen, told, begin, end)
+    if not len(broken):
+        return []
+    rows = np.isin(seen.match, broken)
+    begins, ends = np.full((len(broken), len(told)), -np.inf), np.full((len(broken), len(told)), np.inf)
+    cells = np.searchsorted(broken, seen.match[rows]), seen.position[rows]
+    begins[cells], ends[cells] = begin[rows], end[rows]
+    return _taken_out(begins, ends, told)
 
 
-def _broken(seen: Sightings, told: Ints, begin: Ints, end: Ints, without: Sequence[int]) -> Ints:
+def _broken(seen: Sightings, told: Ints, begin: Ints, end: Ints) -> Ints:
     """Collectives that ranks of one clock cannot have had together; none where they are few."""
-    kept = seen.proves & ~np.isin(seen.position, without)
     clocks = int(told.max(initial=0)) + 1
-    keys, which = np.unique(seen.match[kept] * clocks + told[seen.position[kept]], return_inverse=True)
+    keys, which = np.unique(seen.match[seen.proves] * clocks + told[seen.position[seen.proves]], return_inverse=True)
     last, first = np.full(len(keys), -(2**62)), np.full(len(keys), 2**62)
-    np.maximum.at(last, which, begin[kept])
-    np.minimum.at(first, which, end[kept])
+    np.maximum.at(last, which, begin[seen.proves])
+    np.minimum.at(first, which, end[seen.proves])
     broken = keys[last > first]
     counts = np.bincount(broken % clocks, minlength=clocks)
-    many: NDArray[np.bool_] = counts >= BROKEN_COUNT
+    many: Mask = counts >= BROKEN_COUNT
     return np.unique(broken[many[broken % clocks]] // clocks)
 
 
-def _breaks(match: Ints, position: Ints, begin: Ints, end: Ints, told: Ints) -> Ints:
-    """With how many others each rank cannot have been, over these collectives."""
-    rows, row = np.unique(match, return_inverse=True)
-    begins, ends = np.full((len(rows), len(told)), -np.inf), np.full((len(rows), len(told)), np.inf)
-    begins[row, position], ends[row, position] = begin, end
-    counts = np.zeros(len(told), np.int64)
-    for one in range(len(told)):
-        same = told == told[one]
-        apart = (ends[:, one, None] < begins) | (begins[:, one, None] > ends)
-        counts[one] = int(apart[:, same].sum())
-    return counts
+def _taken_out(begins: Floats, ends: Floats, told: Ints) -> list[int]:
+    """By collective and rank: of broken ones, when each began and ended it; infinite where it did not take part.
+    Written over: what a rank that goes out broke is taken off, so that the rest need not be counted anew."""
+    breaks = np.column_stack([_apart(begins, ends, told, one).sum(axis=1) for one in range(len(told))])
+    clocks = (told[:, None] == np.unique(told)).astype(np.float64)
+    found: list[int] = []
+    while True:
+        broken = (breaks > 0) @ clocks > 0
+        rows = broken[:, broken.sum(axis=0) >= BROKEN_COUNT].any(axis=1)
+        if not rows.any():
+            return sorted(found)
+        counts = breaks[rows].sum(axis=0)
+        one = len(counts) - 1 - int(np.argmax(counts[::-1]))
+        found.append(one)
+        breaks -= _apart(begins, ends, told, one)
+        breaks[:, one], begins[:, one], ends[:, one] = 0, -np.inf, np.inf
+
+
+def _apart(begins: Floats, ends: Floats, told: Ints, one: int) -> Mask:
+    """By collective: with which ranks of its clock this one cannot have been in it."""
+    apart: Mask = (told == told[one]) & ((ends[:, one, None] < begins) | (begins[:, one, None] > ends))
+    return apart

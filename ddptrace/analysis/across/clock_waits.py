@@ -22,6 +22,8 @@ ByTurn = dict[int, CollectiveRow]
 class Waited:
     """One collective. `positions`: of its ranks among all; `seqs` on each."""
 
+    group: str
+    turn: int
     op: str
     nbytes: int | None  # None where it is not the same on all
     positions: tuple[int, ...]
@@ -36,9 +38,9 @@ def waited_for(tables: Sequence[RankTables]) -> Iterator[Waited]:
         for name, rows in _by_group(table.collectives).items():
             if name in ranks:
                 groups[name, ranks[name]][position] = rows
-    for _, shown in sorted(groups.items()):
+    for (name, _), shown in sorted(groups.items()):
         if len(shown) > 1:
-            yield from _of_group(shown)
+            yield from _of_group(name, shown)
 
 
 def _counts(table: RankTables) -> bool:
@@ -53,7 +55,7 @@ def _by_group(rows: Sequence[CollectiveRow]) -> dict[str, ByTurn]:
     return found
 
 
-def _of_group(shown: dict[int, ByTurn]) -> Iterator[Waited]:
+def _of_group(name: str, shown: dict[int, ByTurn]) -> Iterator[Waited]:
     turns = set.intersection(*(set(rows) for rows in shown.values()))
     for turn in sorted(turns):
         rows = [mine[turn] for mine in shown.values()]
@@ -62,7 +64,7 @@ def _of_group(shown: dict[int, ByTurn]) -> Iterator[Waited]:
         if rows[0].op.startswith(ENDING_TOGETHER) and _is_waited(rows):
             sizes = {row.nbytes for row in rows}
             nbytes = rows[0].nbytes if len(sizes) == 1 else None
-            yield Waited(rows[0].op, nbytes, tuple(shown), tuple(row.seq for row in rows))
+            yield Waited(name, turn, rows[0].op, nbytes, tuple(shown), tuple(row.seq for row in rows))
 
 
 def _differ(rows: Sequence[CollectiveRow]) -> bool:

@@ -61,14 +61,13 @@ def costs_of(trails: Sequence[Trail], crossings: Crossings, steps: Ints) -> Cost
 
 
 def cost_of_slower_transfers(
-    trails: Sequence[Trail], crossings: Crossings, steps: Ints, ratios: NDArray[np.float64]
-) -> Ints:
-    """What each step was shorter by, had each transfer taken `ratios` of its time; shape (steps,)."""
-    played = [
-        play(trails, crossings, steps, 0, {}, transfer)[:, 0]
-        for transfer in (crossings.transfer_ns, np.rint(crossings.transfer_ns * ratios).astype(np.int64))
-    ]
-    return _mean(played[0] - played[1], len(trails))
+    trails: Sequence[Trail], crossings: Crossings, steps: Ints, faster: Sequence[Ints]
+) -> list[Ints]:
+    """What each step was shorter by, had the transfers taken these times; each of shape (steps,)."""
+    as_it_was, *played = (
+        play(trails, crossings, steps, 0, {}, transfer)[:, 0] for transfer in (crossings.transfer_ns, *faster)
+    )
+    return [_mean(as_it_was - one, len(trails)) for one in played]
 
 
 def disorder_ratio(trails: Sequence[Trail], crossings: Crossings) -> float:

@@ -54,8 +54,16 @@ class History:
         return code in self._usual
 
     def next(self, tail: Numbers) -> list[int]:
+        """Twice `LOOK` calls that come next if all goes on as before, as far as it tells: of two guesses the shorter
+        one would seem to be the worse. `tail`: calls after those agreed on."""
+        found: list[int] = []
+        while len(found) < 2 * LOOK and (more := self._next([*tail, *found])):
+            found += more
+        return found[: 2 * LOOK]
+
+    def _next(self, tail: Numbers) -> list[int]:
         """What followed when the same calls had been made, the longest such stretch and then the latest; nothing where
-        the last of them is new. `tail`: calls after those agreed on."""
+        the last of them is new."""
         so_far = [*self._agreed[-LOOK:].tolist(), *tail][-LOOK:]
         for length in range(min(len(so_far), len(self._agreed) - 1), 0, -1):
             seen = sliding_window_view(self._agreed[:-1], length)

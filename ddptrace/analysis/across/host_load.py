@@ -47,12 +47,14 @@ def held_in(table: RankTables, steps: Ints) -> Held:
 
 
 def _in_steps(events: Sequence[tuple[int, int]], walls: Ints, steps: Ints) -> float:
-    """Sum of the values, each with its instant, of those whose instant lies in one of the steps."""
+    """Sum of the values, each with its instant, of those whose instant lies in one of the steps. None is longer than
+    its step."""
     at, values = np.array(events, np.int64).reshape(-1, 2).T
     if not len(walls) or not len(at):
         return 0.0
     step = np.searchsorted(walls[:, 0], at, side="right") - 1
     inside = (step >= 0) & (at < walls[step, 1])
+    values = np.minimum(values, walls[step, 1] - walls[step, 0])
     return float(values[inside & (positions(walls[step, 2], steps) >= 0)].sum())
 
 

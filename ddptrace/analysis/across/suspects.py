@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ddptrace.analysis.across.blocks import Average, average
 from ddptrace.analysis.across.causes import PROVED, SPREAD, Cause, Lateness, cause_of
@@ -37,6 +38,9 @@ LEAST_OF_FIRST: Final = 1 / 3
 
 PERSISTENT_MIN_RATIO: Final = 0.8
 
+USUAL_SHARE: Final = 0.9
+"""Of the steps: one stall of seconds would else be the cause of all."""
+
 WHOLE: Final = QUESTIONS.index(ALL)
 
 
@@ -51,9 +55,10 @@ class Verdict:
     persistent: bool
 
 
-def verdicts(costs: Costs, own_ns: Ints, held: Sequence[Held]) -> list[Verdict]:
-    """Of the ranks that are named, dearest first. `own_ns`: by phase and rank, mean per step."""
-    found = [verdict for at in range(len(costs.ranks)) if (verdict := _verdict(costs, at, own_ns, held)) is not None]
+def verdicts(costs: Costs, own_ns: Ints, held_in: Callable[[Ints], Sequence[Held]]) -> list[Verdict]:
+    """Of the ranks that are named, dearest first. `own_ns`: by phase and rank, mean per step; `held_in`: of each rank,
+    in steps."""
+    found = [verdict for at in range(len(costs.ranks)) if (verdict := _verdict(costs, at, own_ns, held_in)) is not None]
     found.sort(key=lambda verdict: (-verdict.average.mean, verdict.rank))
     return [one for one in found if one.average.mean >= LEAST_OF_FIRST * found[0].average.mean]
 
@@ -88,18 +93,27 @@ def is_persistent(values: Ints) -> bool:
     return bool((values > values.mean() / 2).mean() >= PERSISTENT_MIN_RATIO)
 
 
-def _verdict(costs: Costs, at: int, own_ns: Ints, held: Sequence[Held]) -> Verdict | None:
+def _verdict(costs: Costs, at: int, own_ns: Ints, held_in: Callable[[Ints], Sequence[Held]]) -> Verdict | None:
     averages = [average(row) for row in costs.cost_ns[at]]
     dear = [is_dear(one, costs) for one in averages]
     if not any(dear) and not any(_is_much(one, costs) and one.z >= PROVED_SURE for one in averages):
         return None
     means = np.array([one.mean for one in averages])
     candidates = means[:WHOLE] if not any(dear[:WHOLE]) else np.where(dear[:WHOLE], means[:WHOLE], -np.inf)
-    phase, excess = int(candidates.argmax()), costs.excess_ns[at].mean(axis=1)
+    phase, usual = int(candidates.argmax()), _usual(costs.excess_ns[at, WHOLE])
+    excess = costs.excess_ns[at][:, usual].mean(axis=1)
     late = Lateness(costs.ranks[at], LOCAL_PHASES[phase], float(excess[phase]), float(excess[WHOLE]), own_ns)
-    cause = cause_of(late, held)
+    cause = cause_of(late, held_in(costs.steps[usual]))
     if not any(dear) and cause.name not in PROVED:
         return None
-    is_spread = cause.name in SPREAD or not dear[phase] or means[phase] < means[WHOLE] / 2
+    mostly = costs.cost_ns[at][:, usual].mean(axis=1)
+    is_spread = cause.name in SPREAD or not dear[phase] or mostly[phase] < mostly[WHOLE] / 2
     told = WHOLE if is_spread and means[WHOLE] > 0 else phase
     return Verdict(late.rank, late.phase, cause, averages[told], is_persistent(costs.excess_ns[at, told]))
+
+
+def _usual(excess_ns: Ints) -> NDArray[np.bool_]:
+    """The steps that tell why a rank is late: without its worst ones, in which something else may have come on top;
+    all, where it is late in those alone."""
+    usual: NDArray[np.bool_] = excess_ns <= np.quantile(excess_ns, USUAL_SHARE)
+    return usual if excess_ns[usual].mean() >= excess_ns.mean() / 4 else np.ones(len(excess_ns), np.bool_)

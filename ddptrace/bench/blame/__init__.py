@@ -1,0 +1,1 @@
+"""`ddptrace bench blame`; begin with experiment.py."""

@@ -1,0 +1,1 @@
+"""`ddptrace bench ranks`; begin with experiment.py."""
