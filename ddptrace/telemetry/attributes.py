@@ -9,6 +9,9 @@
 Where the begin of communication is not known, a bucket or collective begins with its launch; where the end is not, it
 ends when the host learned of it, else with the launch: then it has no `ddptrace.comm.evidence`. All durations are
 integer nanoseconds, sizes bytes, ratios 0..1. What was not measured has no attribute.
+
+A collective that failed has the status ERROR, with the words of its error, and `error.type`. It is linked to the spans
+of the same collective on the next ranks of its group; each link has `ddptrace.rank`.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from typing import Final, Generic, TypeVar
 
 from ddptrace.analysis.tables import BucketRow, CollectiveRow, PhaseRow, StepRow
 from ddptrace.schema import Evidence
+from ddptrace.telemetry.rows import Meeting
 
 Value = str | int | float | bool
 Row = TypeVar("Row", contravariant=True)
@@ -41,6 +45,16 @@ class Attribute(Generic[Row]):
 
 def _text(evidence: Evidence | None) -> str | None:
     return None if evidence is None else evidence.value
+
+
+def _error_type(row: CollectiveRow) -> str | None:
+    """A few classes, as the standard wants of it; the words themselves are the span's status."""
+    if row.error is None:
+        return None
+    said = row.error.lower()
+    if "timed out" in said or "timeout" in said:
+        return "timeout"
+    return "connection" if "connection" in said else "_OTHER"
 
 
 def _ratio(row: BucketRow | CollectiveRow) -> float | None:
@@ -116,10 +130,24 @@ COLLECTIVE_ATTRIBUTES: Final[tuple[Attribute[CollectiveRow], ...]] = (
     Attribute("ddptrace.collective.origin", str, "who wanted it, a word of `schema.Origin`", lambda row: row.origin),
     Attribute("ddptrace.collective.site", str, "the program's line that it comes from", lambda row: row.site),
     Attribute("ddptrace.collective.module", str, "nn.Module that it belongs to", lambda row: row.module),
+    Attribute("ddptrace.collective.turn", int, "same on all ranks of its group", lambda row: row.turn),
+    Attribute("ddptrace.collective.peer", int, "rank at the other end, or its root", lambda row: row.peer),
+    Attribute("ddptrace.collective.group_size", int, "ranks in its group", lambda row: row.group_size),
+    Attribute("error.type", str, "timeout, connection or _OTHER, where it failed", lambda row: _error_type(row)),
+    Attribute("ddptrace.profiler.range", str, "its name in the profiler's file", lambda row: row.profiler_range),
+    Attribute("ddptrace.comm.lane", str, "stream or thread that it ran on", lambda row: row.lane),
+    Attribute("ddptrace.comm.busbw_bytes_per_s", float, "bus bandwidth", lambda row: row.busbw_bytes_per_s),
     Attribute("ddptrace.bucket.reducer", int, "of the bucket it carried", lambda row: row.bucket and row.bucket[0]),
     Attribute("ddptrace.bucket.layout", int, "of the bucket it carried", lambda row: row.bucket and row.bucket[1]),
     Attribute("ddptrace.bucket.index", int, "of the bucket it carried", lambda row: row.bucket and row.bucket[2]),
     *_COMM,
+)
+
+MEETING_ATTRIBUTES: Final[tuple[Attribute[Meeting], ...]] = (
+    Attribute("ddptrace.comm.wait_for_peers_ns", int, "until the last rank came", lambda row: row.wait_for_peers_ns),
+    Attribute("ddptrace.comm.transfer_ns", int, "the rest of its execution", lambda row: row.transfer_ns),
+    Attribute("ddptrace.collective.last_rank", int, "the last one to arrive", lambda row: row.last_rank),
+    Attribute("ddptrace.collective.skew_ns", int, "first arrival to last", lambda row: row.skew_ns),
 )
 
 

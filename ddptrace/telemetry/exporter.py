@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -14,12 +14,15 @@ from opentelemetry.trace import TracerProvider
 
 import ddptrace
 from ddptrace.errors import TraceStateError
-from ddptrace.telemetry.follow import Batch, Follower, Identity, read_identity
+from ddptrace.live.batch import Identity, Losses, RankBatch
+from ddptrace.live.identity import read_identity
+from ddptrace.live.rank_follower import RankFollower
+from ddptrace.telemetry.rows import of_batch
 from ddptrace.telemetry.spans import Emitter
 from ddptrace.telemetry.trees import Tree, trees
 
 PERIOD_S: Final = 2.0
-STOP_S: Final = 5.0
+STOP_S: Final = 2.0
 """How long `stop` takes at most, however slow the provider's exporter is."""
 
 
@@ -28,8 +31,9 @@ class Exporter:
 
     `folder` is asked at every look, since a rank's folder gets its name once its rank is known. What follows a step is
     waited for before the step's spans are made, and before the first one a few steps more, until it is clear what
-    ends a step. Profiler windows are not used: their files come late, and `ddptrace analyze` has them. At most
-    `follow.MAX_RECORDS` records are held. A failure is told by one warning and ends the export, never the training.
+    ends a step. Profiler windows are not used: their files come late, and `ddptrace analyze` has them. Where the
+    provider is slow, records wait on the disk. A failure is told by one warning and ends the export, never the
+    training.
     """
 
     def __init__(self, folder: Callable[[], Path], provider: TracerProvider) -> None:
@@ -44,7 +48,7 @@ class Exporter:
         self._stopping = threading.Event()
         self._deadline = float("inf")
         self._thread = threading.Thread(target=self._run, name="ddptrace-telemetry", daemon=True)
-        self._follower: Follower | None = None
+        self._follower: RankFollower | None = None
         self._identity: Identity | None = None
         self._exported = 0
         self._error: Exception | None = None
@@ -62,19 +66,30 @@ class Exporter:
             _warn(message)
 
     def _complaint(self) -> str | None:
-        where = "the run directory has everything"
         if self._thread.is_alive():
             return (
                 f"ddptrace: the telemetry exporter was still busy {STOP_S:g} s after the end of training; the spans of "
-                f"{self._exported} steps were exported, later ones were not; {where}"
+                f"{self._exported} steps were exported, later ones were not; the run directory has everything"
             )
+        told = [*self._missing_steps(), *self._missing_records()]
+        return f"ddptrace: {'; '.join(told)}" if told else None
+
+    def _missing_steps(self) -> Iterator[str]:
         found = 0 if self._follower is None else self._follower.found()
         reason = "" if self._error is None else f" ({type(self._error).__name__}: {self._error})"
-        if found > self._exported or reason:
-            return (
-                f"ddptrace: the spans of {found - self._exported} of {found} steps were not exported{reason}; {where}"
-            )
-        return None
+        if found <= self._exported and not reason:
+            return
+        unread = 0 if self._follower is None else self._follower.losses().unread_steps
+        where = "the run directory has everything"
+        if unread:
+            where = f"{unread} of them were let go before they were read, the run directory has the others"
+        yield f"the spans of {found - self._exported} of {found} steps were not exported{reason}; {where}"
+
+    def _missing_records(self) -> Iterator[str]:
+        losses = Losses() if self._follower is None else self._follower.losses()
+        if losses.records or losses.damaged:
+            files = f" and {len(losses.damaged)} files are damaged" if losses.damaged else ""
+            yield f"{losses.records} records were lost{files}, so spans lack what they told; ddptrace analyze tells why"
 
     # In its own thread -----------------------------------------------------------------------------------------------
 
@@ -94,13 +109,25 @@ class Exporter:
         if self._identity is None:
             return
         if self._follower is None:
-            self._follower = Follower(self._folder())
-        self._follower.read(live=not final)
-        while not self._is_late() and (batch := self._follower.next_batch(self._identity, final=final)) is not None:
-            self._export(batch)
+            self._follower = RankFollower(self._folder())
+        try:
+            self._catch_up(self._follower, self._identity, final=final)
+            if final and self._is_late():
+                self._follower.count_the_rest()
+        except OSError:  # of its files; they are there again at the next look
+            if final:
+                raise
 
-    def _export(self, batch: Batch) -> None:
-        for tree in trees(batch.result, batch.steps, strays=batch.is_last):
+    def _catch_up(self, follower: RankFollower, identity: Identity, *, final: bool) -> None:
+        """Until nothing waits on the disk, or there is no time left."""
+        waits = True
+        while waits and not self._is_late():
+            waits = follower.read(live=not final)
+            while not self._is_late() and (batch := follower.next_batch(identity, final=final and not waits)):
+                self._export(batch)
+
+    def _export(self, batch: RankBatch) -> None:
+        for tree in trees(of_batch(batch), batch.steps, strays=batch.is_last):
             self._emit(tree)
 
     def _emit(self, tree: Tree) -> None:

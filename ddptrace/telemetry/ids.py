@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from hashlib import blake2b
 
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 
-from ddptrace.telemetry.trees import Key
+from ddptrace.telemetry.links import Key
 
 
+@lru_cache(maxsize=64)  # asked for again by every link of a step
 def trace_id(run_id: str, step: int | None) -> int:
     """128 bits, evenly spread as samplers expect: all ranks of a step share it, as does all outside of steps (None)."""
     return _hash(16, run_id, step)

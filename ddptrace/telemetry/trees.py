@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Container, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from ddptrace.analysis.tables import BucketRow, CollectiveRow, PhaseRow, Result, StepRow
+from ddptrace.analysis.tables import BucketRow, CollectiveRow, PhaseRow, StepRow
 from ddptrace.telemetry.attributes import (
     BUCKET_ATTRIBUTES,
     COLLECTIVE_ATTRIBUTES,
+    MEETING_ATTRIBUTES,
     PHASE,
     PHASE_ATTRIBUTES,
     RANK,
@@ -27,13 +28,15 @@ from ddptrace.telemetry.attributes import (
     Value,
     read_attributes,
 )
-
-Key = tuple[str | int, ...]
+from ddptrace.telemetry.calls import StepsAt, whole_calls
+from ddptrace.telemetry.links import Key, LinkTo, collective_key, links_of, rings
+from ddptrace.telemetry.parents import Parent
+from ddptrace.telemetry.rows import RankRows
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One span to be. `key` names it among the spans of its rank and step."""
+    """One span to be. `key` names it among the spans of its rank and step. `error`: what it failed with."""
 
     name: str
     key: Key
@@ -41,47 +44,47 @@ class Node:
     end_at_ns: int
     attributes: dict[str, Value]
     children: list[Node] = field(default_factory=list)
+    links: tuple[LinkTo, ...] = ()
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """The spans of one step of one rank: one root. With `step` None, all that the rank did outside of its steps."""
+    """The spans of one step of one rank: one root. With `step` None, all that the rank did outside of its steps.
+    `parents` as in `RankRows`."""
 
     run_id: str
     zero_unix_ns: int
     rank: int
     step: int | None
     roots: tuple[Node, ...]
+    parents: Mapping[int, Parent | None] = field(default_factory=dict)
 
 
-def trees(result: Result, steps: Container[int] | None = None, *, strays: bool = True) -> Iterator[Tree]:
-    """By rank, then step. `steps` chooses ordinals, None takes all; `strays` adds what is outside of all steps."""
-    for rank in result.ranks:
-        rows = _RankRows(result, rank.rank)
-        yield from (rows.tree(step) for step in rows.steps if steps is None or step.step in steps)
-        if strays and (roots := rows.strays()):
-            yield Tree(result.run_id, result.zero_unix_ns, rank.rank, None, tuple(roots))
+def trees(rows: RankRows, steps: Container[int] | None = None, *, strays: bool = True) -> Iterator[Tree]:
+    """By step. `steps` chooses ordinals, None takes all; `strays` adds what is outside of all steps."""
+    rank = _Rank(rows)
+    yield from (rank.tree(row) for row in rows.steps if steps is None or row.step in steps)
+    if strays and (roots := rank.strays()):
+        yield Tree(rows.run_id, rows.zero_unix_ns, rows.rank, None, tuple(roots), rows.parents)
 
 
-class _RankRows:
+class _Rank:
     """One rank's rows by step. A collective belongs to the step that launched it, as a bucket does."""
 
-    def __init__(self, result: Result, rank: int) -> None:
-        self._result = result
-        self._rank = rank
-        self.steps = [row for row in result.steps if row.rank == rank]
-        self._begins = [row.begin_at_ns for row in self.steps]
+    def __init__(self, rows: RankRows) -> None:
+        self._rows = rows
+        self._rings = rings(rows.rank, rows.groups)
+        step_at = StepsAt(rows.steps)
         self._phases: dict[int, list[PhaseRow]] = defaultdict(list)
         self._buckets: dict[int | None, list[BucketRow]] = defaultdict(list)
         self._collectives: dict[int | None, list[CollectiveRow]] = defaultdict(list)
-        for phase in result.phases:
-            if phase.rank == rank:
-                self._phases[phase.step].append(phase)
-        for bucket in result.buckets:
-            if bucket.rank == rank:
-                self._buckets[bucket.step].append(bucket)
-        for collective in _whole(row for row in result.collectives if row.rank == rank):
-            self._collectives[self._step_at(collective.launch_at_ns)].append(collective)
+        for phase in rows.phases:
+            self._phases[phase.step].append(phase)
+        for bucket in rows.buckets:
+            self._buckets[bucket.step].append(bucket)
+        for collective in whole_calls(rows.collectives):
+            self._collectives[step_at(collective.launch_at_ns)].append(collective)
 
     def tree(self, row: StepRow) -> Tree:
         step = row.step
@@ -90,19 +93,16 @@ class _RankRows:
         phases = [self._phase_node(step, k, phase) for k, phase in enumerate(self._phases[step])]
         root.children.extend(phases)
         self._hang(step, root.children, phases)
-        return Tree(self._result.run_id, self._result.zero_unix_ns, self._rank, step, (root,))
+        rows = self._rows
+        return Tree(rows.run_id, rows.zero_unix_ns, rows.rank, step, (root,), rows.parents)
 
     def strays(self) -> list[Node]:
         roots: list[Node] = []
         self._hang(None, roots, [])
         return roots
 
-    def _step_at(self, at_ns: int) -> int | None:
-        position = bisect_right(self._begins, at_ns) - 1
-        return self.steps[position].step if position >= 0 and at_ns < self.steps[position].end_at_ns else None
-
     def _common(self, step: int | None) -> dict[str, Value]:
-        always: dict[str, Value] = {RUN_ID: self._result.run_id, RANK: self._rank}
+        always: dict[str, Value] = {RUN_ID: self._rows.run_id, RANK: self._rows.rank}
         return always if step is None else always | {STEP: step}
 
     def _phase_node(self, step: int, position: int, row: PhaseRow) -> Node:
@@ -118,9 +118,20 @@ class _RankRows:
             carriers |= dict.fromkeys(bucket.seqs, node)
             _hang_one(node, _phase_at(bucket.launch_at_ns, begins, phases), None, loose)
         for collective in self._collectives[step]:
-            node = _collective_node(collective, self._common(step))
+            node = self._collective_node(collective, self._common(step))
             phase = _phase_at(collective.launch_at_ns, begins, phases)
             _hang_one(node, phase, carriers.get(collective.seq), loose)
+
+    def _collective_node(self, row: CollectiveRow, common: dict[str, Value]) -> Node:
+        begin = row.launch_at_ns if row.exec_start_at_ns is None else row.exec_start_at_ns
+        attributes = common | read_attributes(COLLECTIVE_ATTRIBUTES, row)
+        meeting = self._rows.meetings.get(row.seq)
+        if meeting is not None:
+            attributes |= read_attributes(MEETING_ATTRIBUTES, meeting)
+        return Node(
+            row.op, collective_key(row), begin, max(begin, _end(row)), attributes,
+            links=links_of(row, self._rings), error=row.error,
+        )  # fmt: skip
 
 
 def _phase_at(at_ns: int, begins: list[int], phases: Sequence[Node]) -> Node | None:
@@ -144,35 +155,8 @@ def _bucket_node(row: BucketRow, common: dict[str, Value]) -> Node:
     return Node("bucket", key, begin, max(begin, end), common | read_attributes(BUCKET_ATTRIBUTES, row))
 
 
-def _collective_node(row: CollectiveRow, common: dict[str, Value]) -> Node:
-    begin = row.launch_at_ns if row.exec_start_at_ns is None else row.exec_start_at_ns
-    key = ("collective", row.group, row.ordinal)
-    return Node(row.op, key, begin, max(begin, _end(row)), common | read_attributes(COLLECTIVE_ATTRIBUTES, row))
-
-
 def _end(row: BucketRow | CollectiveRow) -> int:
     """Execution's end; where it is not known when the host learned of it, else the launch."""
     if row.exec_end_at_ns is not None:
         return row.exec_end_at_ns
     return row.launch_at_ns if row.done_at_ns is None else row.done_at_ns
-
-
-def _whole(rows: Iterator[CollectiveRow]) -> Iterator[CollectiveRow]:
-    """One row per call: one that ran past the end of its step is told in parts, a row for each step it ran in."""
-    parts: dict[int, list[CollectiveRow]] = defaultdict(list)
-    for row in rows:
-        parts[row.seq].append(row)
-    for first, *others in parts.values():
-        yield _joined(first, others) if others else first
-
-
-def _joined(first: CollectiveRow, others: list[CollectiveRow]) -> CollectiveRow:
-    every = (first, *others)
-    return replace(
-        first,
-        exec_end_at_ns=others[-1].exec_end_at_ns,
-        comm_ns=sum(row.comm_ns or 0 for row in every),
-        hidden_ns=sum(row.hidden_ns or 0 for row in every),
-        exposed_ns=sum(row.exposed_ns or 0 for row in every),
-        exposed_charged_ns=sum(row.exposed_charged_ns or 0 for row in every),
-    )

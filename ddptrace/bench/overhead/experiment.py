@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 from ddptrace.bench.asked import known, only_one
 from ddptrace.bench.cells import interval_head, ratio_interval, spread_line
 from ddptrace.bench.overhead.costs import Costs, costs
+from ddptrace.bench.overhead.exporting import Rate, from_a_companion, provider_for, sustained
+from ddptrace.bench.overhead.receiver import receiver
 from ddptrace.bench.setup import merged, setup_of
 from ddptrace.bench.statistics import Spread
 from ddptrace.bench.timing import Repeats, interleaved, ratio, spread
@@ -40,11 +42,18 @@ MODES: Final = {
     COUNTER: "torch's counter of collectives, a dispatch mode",
     "comm hook": "DDP with a Python communication hook that only all-reduces",
 }
+THREAD: Final = "exporting thread"
+COMPANION: Final = "companion"
+EXPORTING: Final = {
+    THREAD: "`ddptrace.trace` with a provider of the program's own: a thread of the training makes and sends spans",
+    COMPANION: "`ddptrace.trace` and `OTEL_*`: a process beside the training makes and sends spans and metrics",
+}
+"""Modes that are felt only where steps go on for some seconds, so to be asked for: `--steps 30`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`modes`: some of MODES; "off" is always measured."""
+    """`modes`: some of MODES and EXPORTING; "off" is always measured."""
 
     ranks: tuple[int, ...] = (2,)
     backend: str | None = None
@@ -55,15 +64,21 @@ class Options:
     def __post_init__(self) -> None:
         only_one(self.ranks)
         workload(self.workload)
-        known("mode", self.modes, MODES)
+        known("mode", self.modes, MODES | EXPORTING)
 
 
 def measure(job: Job, options: Options) -> dict[str, Any]:
     """Times by mode and round, and what single hooks cost. Collective."""
 
+    single = costs(job)
     modes = tuple(dict.fromkeys((OFF, *options.modes)))
-    times = interleaved(job, _steps(job, options.workload, modes), options.repeats, _around(job, options.repeats))
-    return {"setup": setup_of(job), "times_ns": times, "costs": asdict(costs(job))}
+    with receiver() if EXPORTING.keys() & set(modes) else nullcontext("") as address:
+        around = _around(job, options.repeats, address)
+        times = interleaved(job, _steps(job, options.workload, modes), options.repeats, around)
+        exported = sustained(job.folder / "runs" / f"{COMPANION}-0", address) if COMPANION in modes else None
+    return {
+        "setup": setup_of(job), "times_ns": times, "costs": asdict(single), "exported": exported and asdict(exported),
+    }  # fmt: skip
 
 
 def _steps(job: Job, name: str, modes: tuple[str, ...]) -> dict[str, Callable[[], None]]:
@@ -92,11 +107,12 @@ def _counted(step: Callable[[], None]) -> None:
         step()
 
 
-def _around(job: Job, repeats: Repeats) -> Callable[[str, int], AbstractContextManager[object]]:
+def _around(job: Job, repeats: Repeats, address: str) -> Callable[[str, int], AbstractContextManager[object]]:
     import torch
 
     from ddptrace.bench.traced import recording
 
+    provider = provider_for(address) if address else None
     window = torch.profiler.schedule(wait=0, warmup=1, active=repeats.warmup + repeats.steps, repeat=1)
 
     def around(mode: str, round_: int) -> AbstractContextManager[object]:
@@ -105,6 +121,10 @@ def _around(job: Job, repeats: Repeats) -> Callable[[str, int], AbstractContextM
             return recording(run)
         if mode == "profiled":
             return recording(run, window)
+        if mode == THREAD:
+            return recording(run, tracer_provider=provider)
+        if mode == COMPANION:
+            return from_a_companion(run, address)
         if mode == "torch.profiler":
             return torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
         return nullcontext()
@@ -125,7 +145,8 @@ def sheet(options: Options, measured: list[dict[str, Any]]) -> Sheet:
         costs.grid(),
     )
     title = f"What tracing costs: {options.workload}, stock DDP, {CAP_MB} MiB buckets"
-    return Sheet("overhead", title, setup, (*_words(ratios), costs.words()), grids, (_chart(ratios),))
+    words = [*_words(ratios), costs.words(), *([Rate(**one["exported"]).words()] if one["exported"] else [])]
+    return Sheet("overhead", title, setup, tuple(words), grids, (_chart(ratios),))
 
 
 NOTE: Final = "The ratio of the medians within a round, and its median over the rounds."
@@ -133,7 +154,7 @@ NOTE: Final = "The ratio of the medians within a round, and its median over the 
 
 def _row(mode: str, found: Spread) -> tuple[str, ...]:
     single = f"{found.q05:.4f} .. {found.q95:.4f}"
-    return mode, f"{found.median:.4f}", ratio_interval(found, 4), single, MODES[mode]
+    return mode, f"{found.median:.4f}", ratio_interval(found, 4), single, (MODES | EXPORTING)[mode]
 
 
 def _words(ratios: dict[str, Spread]) -> list[str]:

@@ -1,0 +1,186 @@
+"""`ddptrace export RUN`: a run's spans and metrics to a collector, to Prometheus or into a file, live or afterwards."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from ddptrace.cli.endings import ending_in_order
+from ddptrace.cli.within_reach import does, is_done
+
+if TYPE_CHECKING:
+    from ddptrace.telemetry.delivery.delivery import Delivery
+    from ddptrace.telemetry.delivery.followed import Following
+    from ddptrace.telemetry.delivery.targets import Targets
+
+PATIENCE_S: Final = 30.0
+"""So long a destination is asked again that takes nothing."""
+SCRAPED_S: Final = 60.0
+"""So long after the end of a run that was followed, its last numbers can still be fetched: a Prometheus server that
+nobody has set up otherwise comes once a minute."""
+NOT_DELIVERED: Final = 5
+PORT_MAX: Final = 65535
+
+
+def _address(ctx: click.Context, parameter: click.Parameter, said: str | None) -> tuple[str, int] | None:
+    if said is None:
+        return None
+    host, _, port = said.rpartition(":")
+    if not port.isdecimal() or int(port) > PORT_MAX:
+        raise click.BadParameter(f"{said!r} is neither a port nor HOST:PORT, as in 9464 or 0.0.0.0:9464")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+@click.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--follow", is_flag=True, help="Export while the run grows, until it is over; it need not be there yet.")
+@click.option("--otlp", metavar="URL", help="To the collector at this address, as in http://localhost:4318.")
+@click.option("--protocol", type=click.Choice(["grpc", "http/protobuf"]), help="Of OTLP. Port 4317 means grpc.")
+@click.option(
+    "--prometheus", metavar="[HOST:]PORT", callback=_address,
+    help="Metrics, to be scraped here: from this machine alone, or at the address HOST (0.0.0.0: at all it has).",
+)  # fmt: skip
+@click.option(
+    "--otlp-json", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
+    help="Spans and metrics to a file, in place of what it held: OTLP in JSON, one request a line.",
+)  # fmt: skip
+@click.option("--host", help="Only the ranks that ran on this host.")
+def export(
+    run: Path, follow: bool, otlp: str | None, protocol: str | None, prometheus: tuple[str, int] | None,
+    otlp_json: Path | None, host: str | None,
+) -> None:  # fmt: skip
+    """Send the spans and the metrics of RUN to where they are watched. Sending twice gives the same spans again.
+
+    Where it is not said to what, the standard OTEL_* variables say it; headers, certificates, timeouts, compression
+    and the sampler are theirs in any case.
+
+    \b
+    Exit code:  0  everything was delivered
+                1  RUN or a destination cannot be used
+                5  something was not delivered, or is missing in RUN itself
+    """
+    from ddptrace.errors import DdptraceError
+    from ddptrace.telemetry.extra import extra
+
+    with extra():
+        from ddptrace.telemetry.delivery.targets import environments_targets, nothing_said, said_targets
+    targets = said_targets(otlp, protocol, prometheus, otlp_json) or environments_targets(os.environ, protocol)
+    if not targets:
+        raise DdptraceError(nothing_said(os.environ))
+    stop = threading.Event()
+    with ending_in_order(stop):
+        export_it = _follow if follow else _export
+        exported = export_it(run, targets, host, stop)
+    _end(exported, run)
+
+
+@dataclass(frozen=True, slots=True)
+class _Exported:
+    """`is_counted`: all that was not delivered. `lacking`: what the run lacks itself."""
+
+    deliveries: Sequence[Delivery]
+    is_counted: bool
+    lacking: str | None
+
+
+def _follow(run: Path, targets: Targets, host: str | None, stop: threading.Event) -> _Exported:
+    from ddptrace.telemetry.delivery import not_whole
+    from ddptrace.telemetry.delivery.followed import Following, RunEnded, scraped
+    from ddptrace.telemetry.delivery.patience import Patience
+    from ddptrace.telemetry.environment import METRICS_EVERY_S, metrics_every_s
+
+    patience = Patience(PATIENCE_S, ended=RunEnded(run, host), stop=stop, renews=True)
+    every_s = metrics_every_s(os.environ) if targets.metrics else METRICS_EVERY_S
+    following = Following(run, targets, patience, _say, host=host, metrics_every_s=every_s)
+    with scraped(following.totals, targets.prometheus) as url:
+        _tell_begin(run, targets, url)
+        following.start(lambda follower: follower.is_over, stop)
+        is_counted = is_done(lambda for_s: _is_over(following, for_s, stop), stop)
+        if not is_counted:
+            following.give_up()
+        if following.error is not None:
+            raise following.error
+        if not stop.is_set():
+            _say(f"{run} is over")
+            stop.wait(SCRAPED_S if url else 0)
+    return _Exported(following.deliveries, is_counted, not_whole.of_lines(following.lines, run))
+
+
+def _is_over(following: Following, for_s: float, stop: threading.Event) -> bool:
+    is_over = following.wait(for_s)
+    if following.error is not None:
+        stop.set()
+    return is_over
+
+
+def _tell_begin(run: Path, targets: Targets, url: str | None) -> None:
+    places = [one.name for one in dict.fromkeys((*targets.spans, *targets.metrics))]
+    if url is not None:
+        places.append(url)
+    awaited = "" if run.exists() else ", which is not there yet,"
+    _say(f"exporting {run}{awaited} to {' and '.join(dict.fromkeys(places))}; Ctrl-C ends it")
+
+
+def _export(run: Path, targets: Targets, host: str | None, stop: threading.Event) -> _Exported:
+    from ddptrace.analyzer import analyze
+    from ddptrace.telemetry.delivery import not_whole
+    from ddptrace.telemetry.delivery.finished import export_metrics, export_spans, identities, of_host
+    from ddptrace.telemetry.delivery.followed import scraped
+    from ddptrace.telemetry.finished_run import totals_of
+
+    result = analyze(run)
+    result = result if host is None else of_host(result, host)
+    spans, numbers = _deliveries(targets, stop)
+    totals = totals_of(result, run)
+
+    def bring() -> None:
+        export_spans(result, identities(result, run), spans)
+        export_metrics(totals, numbers)
+
+    with scraped(totals, targets.prometheus) as url:
+        is_counted = does(bring, stop)
+        if is_counted and url is not None:
+            _say(f"serving the metrics of {run} at {url}; Ctrl-C ends it")
+            stop.wait()
+    return _Exported([*spans, *numbers], is_counted, not_whole.of_result(result, run))
+
+
+def _deliveries(targets: Targets, stop: threading.Event) -> tuple[list[Delivery], list[Delivery]]:
+    """Of spans and of metrics. One patience for all that goes to one place: who does not answer is not asked twice as
+    long."""
+    from ddptrace.telemetry.delivery.delivery import Delivery
+    from ddptrace.telemetry.delivery.patience import Patience
+
+    patience = Patience(PATIENCE_S, ended=lambda: True, stop=stop, renews=True)
+    of = {one.name: patience.anew() for one in (*targets.spans, *targets.metrics)}
+    hint = f"trying for {PATIENCE_S:g} s more; Ctrl-C ends it"
+    spans = [Delivery(one, "spans", of[one.name], _say, hint=hint) for one in targets.spans]
+    return spans, [Delivery(one, "metric points", of[one.name], _say, hint=hint) for one in targets.metrics]
+
+
+def _end(exported: _Exported, run: Path) -> None:
+    from ddptrace.telemetry.delivery.reports import complaint, success
+
+    for delivery in exported.deliveries:
+        delivery.close()
+    for sentence in success(exported.deliveries):
+        _say(sentence)
+    undelivered = complaint(exported.deliveries, run, is_counted=exported.is_counted)
+    trouble = "; ".join(filter(None, (undelivered, exported.lacking)))
+    if trouble:
+        _say(f"Error: {trouble}")
+        sys.exit(NOT_DELIVERED)
+
+
+def _say(sentence: str) -> None:
+    """Beside what a console exporter or a file on /dev/stdout writes."""
+    from ddptrace.errors import printable
+
+    click.echo(printable(sentence), err=True)

@@ -1,0 +1,122 @@
+"""Some steps out of one rank's tables, such that those of neighbouring stretches can be joined again.
+
+A collective goes with the step in which it began to run, and all its parts with it: one that runs on into the next step
+is whole, and in one stretch only.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Container, Sequence
+from dataclasses import fields, replace
+from typing import Final, Protocol, TypeVar
+
+import numpy as np
+
+from ddptrace.analysis.across.tables import LOCAL_PHASES, STEP_END, Trail
+from ddptrace.analysis.facts import RankFacts
+from ddptrace.analysis.rank_tables import RankTables
+from ddptrace.analysis.rpcs import RankCalls
+from ddptrace.analysis.tables import Activity, CollectiveRow
+from ddptrace.load.tables import HostLoad
+
+TRAIL_COLUMNS: Final = ("kind", "at_ns", "seq", "step", "local_ns")
+NOTHING: Final = np.empty((0, 2), np.int64)
+
+
+class _OfStep(Protocol):
+    @property
+    def step(self) -> int | None: ...
+
+
+Row = TypeVar("Row")
+OfStep = TypeVar("OfStep", bound=_OfStep)
+
+
+def cut(tables: RankTables, steps: range) -> RankTables:
+    """Without what belongs to other steps or to none, and without intervals that only pictures need. Of the facts,
+    counts are those of these steps."""
+    chosen = [at for at, row in enumerate(tables.steps) if row.step in steps]
+    own = tuple(tables.steps[at] for at in chosen)
+    partial = _of(tables.partial_steps, steps)
+    begins, ends = ([getattr(row, name) for row in (*own, *partial)] for name in ("begin_at_ns", "end_at_ns"))
+    span = (min(begins), max(ends)) if begins else (0, 0)
+    collectives = whole_calls(tables.collectives, steps)
+    return replace(
+        tables,
+        row=replace(tables.row, steps=len(own), collectives=sum(row.part == 0 for row in collectives)),
+        facts=_facts(tables.facts, collectives, steps),
+        steps=own, partial_steps=partial, collectives=collectives,
+        phases=_of(tables.phases, steps), buckets=_of(tables.buckets, steps), streams=_of(tables.streams, steps),
+        launches=_of(tables.launches, steps), scopes=(), activity=Activity(tables.row.rank, NOTHING, ()),
+        rpc=_calls(tables.rpc, steps, span), traffic=_of(tables.traffic, steps),
+        gradient_traffic=_of(tables.gradient_traffic, steps), load=_load(tables.load, span),
+        trail=_trail(tables.trail, steps), contention=(),
+        waited_ns=tuple(tables.waited_ns[at] for at in chosen) if tables.waited_ns else (),
+    )  # fmt: skip
+
+
+def whole_calls(rows: Sequence[CollectiveRow], steps: Container[int | None]) -> tuple[CollectiveRow, ...]:
+    """All parts of those that began in these steps."""
+    begun = {row.seq for row in rows if row.part == 0 and row.step in steps}
+    return tuple(row for row in rows if row.seq in begun)
+
+
+def counted_facts(facts: RankFacts, rows: Sequence[CollectiveRow]) -> RankFacts:
+    """With the counts of these collectives."""
+    firsts = [row for row in rows if row.part == 0]
+    unknown = [row for row in firsts if row.evidence is None]
+    return replace(
+        facts,
+        by_evidence=dict(Counter(row.evidence for row in firsts)),
+        unknown_ops=dict(Counter(row.op for row in unknown)),
+        unknown_sites=dict(Counter(row.site for row in unknown if row.site)),
+    )
+
+
+def _facts(facts: RankFacts, rows: Sequence[CollectiveRow], steps: range) -> RankFacts:
+    waited = tuple(one for one in facts.waited if one.step in steps)
+    return replace(counted_facts(facts, rows), waited=waited)
+
+
+def _of(rows: Sequence[OfStep], steps: range) -> tuple[OfStep, ...]:
+    return tuple(row for row in rows if row.step in steps)
+
+
+def _calls(calls: RankCalls, steps: range, span: tuple[int, int]) -> RankCalls:
+    rpc = calls.rpc
+    mine = [at for at, step in enumerate(calls.steps) if step in steps]
+    own = replace(
+        rpc,
+        calls=tuple(rpc.calls[at] for at in mine), runs=_within(rpc.runs, span), waits=_within(rpc.waits, span),
+    )  # fmt: skip
+    return RankCalls(calls.rank, own, tuple(calls.steps[at] for at in mine))
+
+
+def _load(load: HostLoad, span: tuple[int, int]) -> HostLoad:
+    return HostLoad(*(_within(getattr(load, field.name), span) for field in fields(load)))
+
+
+def _within(rows: Sequence[Row], span: tuple[int, int]) -> tuple[Row, ...]:
+    """What began or was looked at then."""
+    begin, end = span
+    return tuple(row for row in rows if begin <= getattr(row, "begin_at_ns", getattr(row, "at_ns", begin)) < end)
+
+
+def _trail(trail: Trail, steps: range) -> Trail:
+    """From behind the end of the step before these to the end of the last one."""
+    ends = np.flatnonzero(trail.kind == STEP_END)
+    ordinals = trail.step[ends]
+    before, mine = ends[ordinals < steps.start], ends[(ordinals >= steps.start) & (ordinals < steps.stop)]
+    first, stop = (int(before[-1]) + 1 if len(before) else 0), (int(mine[-1]) + 1 if len(mine) else 0)
+    return part_of(trail, slice(first, max(first, stop)))
+
+
+def part_of(trail: Trail, events: slice) -> Trail:
+    columns = {name: getattr(trail, name)[events] for name in TRAIL_COLUMNS}
+    return replace(trail, **columns)
+
+
+def no_trail(rank: int) -> Trail:
+    nothing = np.zeros(0, np.int64)
+    return Trail(rank, nothing, nothing, nothing, nothing, np.zeros((0, len(LOCAL_PHASES)), np.int64))

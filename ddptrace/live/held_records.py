@@ -1,0 +1,84 @@
+"""The records of a rank that are waited for, or are the context of those: what was given out is forgotten."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddptrace.load.clock import Clock
+from ddptrace.load.kept import UNPAIRED
+from ddptrace.load.tables import Call, RankRun
+from ddptrace.record import Records
+from ddptrace.schema import EVENT_DTYPE, READY_DTYPE, Kind, StepEnd
+
+LASTING_KINDS: Final = [Kind.REDUCER, Kind.LAYOUT, Kind.GROUP, Kind.THREAD]
+LATE_KINDS: Final = [Kind.DONE, Kind.WAIT]
+BY_BEGIN_KINDS: Final = [Kind.CALL, Kind.STEP]
+
+
+class HeldRecords:
+    """Events and ready times in the order they were written. `LET_GO` records stay, and where they were: calls are
+    counted by them."""
+
+    def __init__(self) -> None:
+        self.lasting = np.empty(0, EVENT_DTYPE)  # LASTING_KINDS, and the clock pair on which all times rest
+        self.events = np.empty(0, EVENT_DTYPE)
+        self.ready = np.empty(0, READY_DTYPE)
+        self._strings: dict[int, str] = {}
+        self._forgotten: Counter[tuple[int, int]] = Counter()  # calls, by the string ids of their group and op
+
+    def __len__(self) -> int:
+        return len(self.events)
+
+    def add(self, fresh: Records) -> None:
+        self._strings |= fresh.strings
+        events = fresh.events
+        is_tied = Clock.of(self.lasting, None).tie_ns is not None
+        clocks = events[events["kind"] == Kind.CLOCK][: 0 if is_tied else None]
+        lasting = np.isin(events["kind"], LASTING_KINDS)
+        self.lasting = np.concatenate((self.lasting, clocks, events[lasting]))
+        self.events = np.concatenate((self.events, events[~lasting & (events["kind"] != Kind.CLOCK)]))
+        self.ready = np.concatenate((self.ready, fresh.ready))
+
+    def steps(self) -> NDArray[np.void]:
+        found: NDArray[np.void] = self.events[self.events["kind"] == Kind.STEP]
+        return found
+
+    def before(self, horizon: int | None, ended_by: StepEnd | None) -> Records:
+        """Those of what began before, all for None. Of steps only those that end by this."""
+        events = self.events
+        if horizon is not None:
+            lasts = np.isin(events["kind"], [*LATE_KINDS, Kind.LET_GO])
+            events = events[(events["begin"] < horizon) | lasts]
+        events = events[(events["kind"] != Kind.STEP) | (events["flags"] == (ended_by or 0))]
+        return Records(np.concatenate((self.lasting, events)), self.ready, self._strings, closed=True)
+
+    def cut_at(self, cut: int) -> None:
+        """Forget what was over before. Calls go by their launch alone, so that those left are the last of their
+        group."""
+        kinds, begins, ends = (self.events[name] for name in ("kind", "begin", "end"))
+        since = np.where(np.isin(kinds, BY_BEGIN_KINDS), begins, np.maximum(begins, ends))
+        keep = (since >= cut) | (kinds == Kind.LET_GO)
+        calls = self.events[(kinds == Kind.CALL) & ~keep]
+        self._forgotten.update(zip(calls["d"].tolist(), calls["name"].tolist(), strict=True))
+        self.events = self.events[keep]
+        self.ready = self.ready[self.ready["base"] >= cut]
+
+    def numbered(self, run: RankRun) -> RankRun:
+        """With its calls counted from the first of the run, not from the first that is held."""
+        calls: Counter[str] = Counter()
+        turns: Counter[str] = Counter()
+        for (group, op), count in self._forgotten.items():
+            name = self._strings.get(group, "")
+            calls[name] += count
+            turns[name] += 0 if self._strings.get(op, "").startswith(UNPAIRED) else count
+        return replace(run, calls=tuple(_numbered(call, calls, turns) for call in run.calls)) if calls else run
+
+
+def _numbered(call: Call, calls: Counter[str], turns: Counter[str]) -> Call:
+    turn = None if call.turn is None else call.turn + turns[call.group]
+    return replace(call, ordinal=call.ordinal + calls[call.group], turn=turn)

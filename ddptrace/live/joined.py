@@ -1,0 +1,84 @@
+"""Stretches of one rank's steps, cut out of different tables, as tables of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from itertools import chain
+from typing import Any, Final
+
+import numpy as np
+
+from ddptrace.analysis.across.tables import LOCAL_PHASES, WAIT, Trail
+from ddptrace.analysis.facts import RankFacts
+from ddptrace.analysis.rank_tables import RankTables
+from ddptrace.analysis.rpcs import RankCalls
+from ddptrace.live.cut import TRAIL_COLUMNS, counted_facts, no_trail
+from ddptrace.load.tables import HostLoad
+
+ROWS: Final = (
+    "steps", "partial_steps", "phases", "buckets", "collectives", "streams", "launches", "traffic", "gradient_traffic",
+    "waited_ns",
+)  # fmt: skip
+
+
+def joined(parts: Sequence[RankTables]) -> RankTables:
+    """Of one rank, each stretch following the one before. What is told of the whole rank is the last one's."""
+    last = parts[-1]
+    rows: dict[str, Any] = {name: tuple(chain.from_iterable(getattr(one, name) for one in parts)) for name in ROWS}
+    calls = sum(one.row.collectives for one in parts)
+    return replace(
+        last, **rows,
+        row=replace(last.row, steps=len(rows["steps"]), collectives=calls),
+        facts=_facts(parts, rows),
+        rpc=_calls([one.rpc for one in parts]),
+        load=HostLoad(*(_added([one.load for one in parts], field.name) for field in fields(last.load))),
+        trail=_trail([one.trail for one in parts], rows["steps"][0].begin_at_ns if rows["steps"] else None),
+    )  # fmt: skip
+
+
+def _facts(parts: Sequence[RankTables], rows: dict[str, Any]) -> RankFacts:
+    """The rank has not ended as far as this tells, and what it did before these steps is let go."""
+    every = [one.facts for one in parts]
+    facts = counted_facts(every[-1], rows["collectives"])
+    return replace(
+        facts, clean=False,
+        ended_by=tuple(sorted(set(chain.from_iterable(one.ended_by for one in every)))),
+        hooks=tuple(sorted(set(chain.from_iterable(one.hooks for one in every)))),
+        failures=tuple(dict.fromkeys(chain.from_iterable(one.failures for one in every))),
+        remote_calls=sum(one.remote_calls for one in every), unmatched=max(one.unmatched for one in every),
+        waited=tuple(chain.from_iterable(one.waited for one in every)),
+        kept=replace(facts.kept, let_go=max(1, facts.kept.let_go), sampled=any(one.kept.sampled for one in every)),
+    )  # fmt: skip
+
+
+def _calls(parts: Sequence[RankCalls]) -> RankCalls:
+    rpcs = [one.rpc for one in parts]
+    rpc = replace(rpcs[-1], **{name: _added(rpcs, name) for name in ("calls", "runs", "waits")})
+    return RankCalls(parts[-1].rank, rpc, _added(parts, "steps"))
+
+
+def _added(parts: Sequence[object], name: str) -> tuple[Any, ...]:
+    return tuple(chain.from_iterable(getattr(one, name) for one in parts))
+
+
+def _trail(parts: Sequence[Trail], begin_at_ns: int | None) -> Trail:
+    """`begin_at_ns`: of the first step, where a trail begins."""
+    told = [one for one in parts if len(one.at_ns)]
+    if not told or begin_at_ns is None:
+        return no_trail(parts[-1].rank)
+    if not _begins(told[0]):
+        told = [_start(told[0], begin_at_ns), *told]
+    columns: dict[str, Any] = {name: np.concatenate([getattr(one, name) for one in told]) for name in TRAIL_COLUMNS}
+    return replace(told[-1], **columns)
+
+
+def _begins(trail: Trail) -> bool:
+    return bool(trail.kind[0] == WAIT and trail.seq[0] < 0)
+
+
+def _start(trail: Trail, at_ns: int) -> Trail:
+    one, nobody = np.array([at_ns], np.int64), np.array([-1], np.int64)
+    return Trail(
+        trail.rank, np.array([WAIT], np.int64), one, nobody, nobody, np.zeros((1, len(LOCAL_PHASES)), np.int64)
+    )

@@ -1,0 +1,32 @@
+"""What is missing of one rank's records, added up over the reads of its files."""
+
+from __future__ import annotations
+
+from ddptrace.live.batch import Losses
+from ddptrace.record import Records
+
+
+class LossTally:
+    """Files tell what their writer dropped from its start on, so the largest number counts; what a reader finds torn it
+    finds once. `closed`: the writer said that it ended. `unread_records`: see `Losses`."""
+
+    def __init__(self) -> None:
+        self.closed = False
+        self.unread_records = 0
+        self._dropped = self._without_room = self._in_bursts = self._torn = 0
+        self._damaged: tuple[str, ...] = ()
+
+    def add(self, fresh: Records) -> None:
+        self.closed |= fresh.closed
+        self._dropped = max(self._dropped, fresh.dropped)
+        self._without_room = max(self._without_room, fresh.dropped_without_room)
+        self._in_bursts = max(self._in_bursts, fresh.dropped_in_bursts)
+        self._torn += fresh.torn
+        self._damaged = tuple(dict.fromkeys((*self._damaged, *fresh.damaged)))  # one that grows is told at each look
+
+    def losses(self, *, unread_steps: int) -> Losses:
+        unwritable = max(0, self._dropped - self._without_room - self._in_bursts)
+        torn = max(0, self._torn - unwritable)  # a value out of range leaves half a record behind
+        return Losses(
+            self._without_room, self._in_bursts, unwritable, torn, unread_steps, self.unread_records, self._damaged
+        )

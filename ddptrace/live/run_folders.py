@@ -1,0 +1,63 @@
+"""The folders of a run that grows: attempts are added, ranks appear, and those that learn their rank are renamed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from stat import S_ISDIR
+
+from ddptrace.load.run_folder import check_version
+from ddptrace.record.directory import PENDING, read_json
+from ddptrace.schema import MANIFEST, META
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A rank's folder. `inode`: a folder that is renamed keeps it, one that is made anew has another."""
+
+    attempt: int
+    folder: Path
+    inode: tuple[int, int]  # device, number
+
+    @property
+    def rank(self) -> int | None:
+        number = self.folder.name.removeprefix("rank-")
+        return int(number) if number.isdecimal() else None
+
+
+def rank_folders(path: Path) -> Iterator[Found]:
+    """By attempt, then name. Raises RunDirectoryError where a manifest or a rank is of another major schema."""
+    for attempt, root in sorted(_attempts(path).items()):
+        for folder in sorted(root.glob("rank-*")):
+            try:
+                told = folder.stat()
+            except OSError:  # renamed this very moment: at the next look
+                continue
+            found = Found(attempt, folder, (told.st_dev, told.st_ino))
+            if S_ISDIR(told.st_mode) and (found.rank is not None or folder.name.startswith(PENDING)):
+                _check(folder / META)
+                yield found
+
+
+def world_size(path: Path) -> int | None:
+    """Of the newest attempt that says; None where rank 0 has not said yet."""
+    for _, root in sorted(_attempts(path).items(), reverse=True):
+        said = (read_json(root / MANIFEST) or {}).get("world_size")
+        if isinstance(said, int) and said > 0:
+            return said
+    return None
+
+
+def _attempts(path: Path) -> dict[int, Path]:
+    below = {p.name.removeprefix("attempt-"): p for p in path.glob("attempt-*") if p.is_dir()}
+    found = {0: path} | {int(number): p for number, p in below.items() if number.isdecimal()}
+    for root in found.values():
+        _check(root / MANIFEST)
+    return found
+
+
+def _check(file: Path) -> None:
+    content = read_json(file)
+    if content is not None and "schema" in content:
+        check_version(content["schema"], file)

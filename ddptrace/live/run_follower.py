@@ -1,0 +1,106 @@
+"""A run directory while it grows, all ranks of it that lie there: for who stands beside the job, not in it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from ddptrace.live.batch import Identity, Losses, RankBatch, RankNow
+from ddptrace.live.endings import LEFT_NS
+from ddptrace.live.followed_rank import FollowedRank
+from ddptrace.live.run_folders import Found, rank_folders, world_size
+from ddptrace.record.directory import read_json
+from ddptrace.schema import META
+
+
+class RunFollower:
+    """Looks at the directory again and again; it need not be there yet.
+
+    Each rank's batches come in the order of its steps, the ranks in turn, those of all attempts of a restarted job side
+    by side. A rank whose process is gone without a word gives all that it wrote. `host`: only the ranks that record
+    there. `is_behind`: more waits than the last look gave. `is_over`: nothing more will come; a job of which a rank
+    died may be started anew, and ranks may be late to begin, so then only after `endings.LEFT_NS` without a record.
+    `newest`: of each rank only so many of the newest steps are wanted; what is read late is given up, as unread steps.
+    """
+
+    def __init__(self, path: Path, *, host: str | None = None, newest: int | None = None) -> None:
+        self.newest = newest
+        self.is_behind = False
+        self.is_over = False
+        self.world_size: int | None = None  # as rank 0 of the newest attempt has said
+        self._path = path
+        self._host = host
+        self._at: dict[tuple[int, int], FollowedRank] = {}  # by inode
+        self._ranks: list[FollowedRank] = []
+
+    @property
+    def ranks(self) -> tuple[Identity, ...]:
+        """Those that are known by name, in the order in which their folders were found."""
+        return tuple(rank.identity for rank in self._ranks if rank.identity is not None)
+
+    @property
+    def run_ids(self) -> frozenset[str]:
+        return frozenset(identity.run_id for identity in self.ranks)
+
+    def now(self) -> tuple[RankNow, ...]:
+        """Of `ranks`, in their order."""
+        return tuple(now for rank in self._ranks if (now := rank.now()) is not None)
+
+    def losses(self) -> dict[tuple[str, int], Losses]:
+        """Of each rank, by run id and rank, so far."""
+        return {(rank.identity.run_id, rank.identity.rank): rank.losses() for rank in self._ranks if rank.identity}
+
+    def look(self) -> Iterator[RankBatch]:
+        """One batch of every rank that has one, so that none keeps the others waiting. Raises RunDirectoryError where
+        the run is of another major schema version. A rank that cannot be read is told in its losses."""
+        self.is_behind = False
+        unnamed = self._discover()
+        silent_ns = {rank.attempt: self._silent_ns(rank.attempt) for rank in self._ranks}
+        taken = self._take_in(silent_ns, unnamed)
+        for rank in taken if self.newest is None else list(taken):  # the newest steps are those of one time
+            batch = rank.give_out()
+            self.is_behind |= rank.is_behind
+            if batch is not None:
+                yield batch
+        self.is_over = self._has_ended()
+
+    def _take_in(self, silent_ns: Mapping[int, int], unnamed: int) -> Iterator[FollowedRank]:
+        """Those ranks that may have a batch."""
+        for place, rank in enumerate(list(self._ranks)):
+            if rank.take_in(silent_ns[rank.attempt], unnamed + place, self.newest):
+                yield rank
+            else:
+                self.is_behind |= rank.is_behind
+
+    def _discover(self) -> int:
+        """The first number that no rank has: for those that end without having learned theirs."""
+        found = {one.inode: one for one in rank_folders(self._path) if self._is_wanted(one)}
+        self.world_size = world_size(self._path)
+        for inode, one in found.items():
+            if inode not in self._at or not self._at[inode].is_at(one.folder):
+                self._begin(one)
+        for inode, rank in self._at.items():
+            if inode not in found:
+                rank.is_at(None)
+        return max((one.rank for one in found.values() if one.rank is not None), default=-1) + 1
+
+    def _begin(self, found: Found) -> None:
+        if (before := self._at.get(found.inode)) is not None:
+            before.remove()
+        self._at[found.inode] = FollowedRank(found.attempt, found.folder)
+        self._ranks.append(self._at[found.inode])
+
+    def _is_wanted(self, found: Found) -> bool:
+        return self._host is None or (read_json(found.folder / META) or {}).get("host") == self._host
+
+    def _silent_ns(self, attempt: int) -> int:
+        return time.time_ns() - max(rank.beat_unix_ns() for rank in self._ranks if rank.attempt == attempt)
+
+    def _has_ended(self) -> bool:
+        if not self._ranks or not all(rank.is_over for rank in self._ranks):
+            return False
+        newest = max(rank.attempt for rank in self._ranks)
+        present = sum(rank.attempt == newest for rank in self._ranks)
+        is_whole = self._host is not None or present >= (self.world_size or 1)
+        return (is_whole and all(rank.closed for rank in self._ranks)) or self._silent_ns(newest) > LEFT_NS

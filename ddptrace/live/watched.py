@@ -1,0 +1,112 @@
+"""A run that grows, for who watches it: its newest attempt, and what analysis says of the last steps of its ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from ddptrace.analysis.analyze import RunHead, combine
+from ddptrace.analysis.tables import Result, Table
+from ddptrace.errors import RunDirectoryError
+from ddptrace.live.batch import RankNow
+from ddptrace.live.recent import LAST_STEPS, Recent
+from ddptrace.live.run_follower import RunFollower
+from ddptrace.load.tables import Finding
+from ddptrace.record.directory import read_json
+from ddptrace.schema import MANIFEST, SCHEMA_VERSION
+
+OF_THE_WHOLE: Final = frozenset(("process-died", "rank-behind", "records-let-go", "steps-not-recorded"))
+"""Findings that are true of any run of which a part is looked at while it goes on."""
+DESYNC: Final = "desync"
+OF_THE_PROFILER: Final = frozenset(("coarse-compute", "approximate-overlap", "unknown-exec"))
+"""These ask for profiler windows, which are not read while a run goes on."""
+
+
+class Watched:
+    """`ranks`: of the newest attempt, by number; `missing`: sentences about what was recorded of them and is not there;
+    both as of the last look, as are `is_behind`, more waits than it took in, and `is_over`, nothing more will come.
+
+    Raises RunDirectoryError where the path is no directory, as looking does where the run is of another major schema
+    version."""
+
+    def __init__(self, path: Path) -> None:
+        if path.exists() and not path.is_dir():
+            raise RunDirectoryError(f"{path} is a file; give the directory that ddptrace.trace writes to")
+        self.ranks: tuple[RankNow, ...] = ()
+        self.missing: tuple[str, ...] = ()
+        self._path = path
+        self._follower = RunFollower(path, newest=LAST_STEPS)
+        self._recent: Recent | None = None
+        self._result: Result | None = None
+
+    @property
+    def is_behind(self) -> bool:
+        return self._follower.is_behind
+
+    @property
+    def is_over(self) -> bool:
+        return self._follower.is_over
+
+    @property
+    def is_there(self) -> bool:
+        return self._path.is_dir()
+
+    @property
+    def world_size(self) -> int | None:
+        return self._follower.world_size
+
+    @property
+    def most_steps(self) -> int:
+        """So many of each rank are looked at."""
+        return LAST_STEPS if self._recent is None else self._recent.most_steps
+
+    def look(self) -> None:
+        """Take in what is new: a batch of each rank at most."""
+        batches = list(self._follower.look())
+        newest = max(enumerate(self._follower.ranks), key=lambda one: (one[1].attempt, one[0]), default=None)
+        if newest is None:
+            return
+        self._turn_to(newest[1].run_id)
+        for batch in batches:
+            if batch.identity.run_id == newest[1].run_id and batch.steps and self._recent is not None:
+                self._recent.add(batch)
+                self._result = None
+        self._follower.newest = self.most_steps
+        mine = (now for now in self._follower.now() if now.identity.run_id == newest[1].run_id)
+        self.ranks = tuple(sorted(mine, key=lambda now: now.identity.rank))
+        self.missing = tuple(self._lost())
+
+    def result(self) -> Result | None:
+        """The tables of the last steps; None before the first. The same object while nothing is new."""
+        if self._result is None and self._recent is not None and self._recent.zero_unix_ns is not None:
+            self._result = self._combined(self._recent, self._recent.zero_unix_ns)
+        return self._result
+
+    def _turn_to(self, run_id: str) -> None:
+        if self._recent is None or self._recent.run_id != run_id:
+            self._recent, self._result = Recent(run_id), None
+
+    def _lost(self) -> Iterator[str]:
+        losses = self._follower.losses()
+        for identity in (now.identity for now in self.ranks):
+            lost = losses[identity.run_id, identity.rank]
+            if lost.records:
+                yield f"{lost.records} records of rank {identity.rank} are missing; ddptrace analyze tells why"
+            yield from lost.damaged
+
+    def _combined(self, recent: Recent, zero_unix_ns: int) -> Result:
+        root = self._path / f"attempt-{self.ranks[0].identity.attempt}"
+        manifest = read_json((root if root.is_dir() else self._path) / MANIFEST) or {}
+        schema = str(manifest.get("schema", SCHEMA_VERSION))
+        head = RunHead(schema, recent.run_id, zero_unix_ns, self.world_size, (), manifest)
+        result = combine(head, recent.tables())
+        said = [one for one in result.findings if _is_told(one, profiled=head.profile_asked)]
+        return replace(result, findings=Table(Finding, said))
+
+
+def _is_told(finding: Finding, *, profiled: bool) -> bool:
+    """A rank that has called less than others is only on its way, or was read a moment earlier."""
+    is_behind = finding.code == DESYNC and finding.severity == "warning"
+    return not is_behind and finding.code not in OF_THE_WHOLE | (OF_THE_PROFILER if profiled else frozenset())

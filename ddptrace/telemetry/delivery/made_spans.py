@@ -1,0 +1,64 @@
+"""From trees of spans to the SDK's spans, kept in the hand: no processor with a queue that drops what is too much."""
+
+from __future__ import annotations
+
+import os
+
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+
+import ddptrace
+from ddptrace.errors import DdptraceError
+from ddptrace.live.batch import Identity
+from ddptrace.telemetry.environment import is_disabled
+from ddptrace.telemetry.resources import resource_of
+from ddptrace.telemetry.spans import Emitter
+from ddptrace.telemetry.trees import Tree
+
+
+class SpanMaker:
+    """Makes the spans of any number of ranks, each with the resource of its own. What the environment says of samplers
+    and limits (`OTEL_TRACES_SAMPLER` and the like) holds. Raises DdptraceError where `OTEL_SDK_DISABLED` is true."""
+
+    def __init__(self) -> None:
+        if is_disabled(os.environ):
+            raise DdptraceError("OTEL_SDK_DISABLED is true, so that no span can be made; unset it to export")
+        self._ranks: dict[tuple[str, int], _OfRank] = {}
+
+    def make(self, identity: Identity, tree: Tree) -> list[ReadableSpan]:
+        """All spans of the tree that are sampled."""
+        key = identity.run_id, identity.rank
+        if key not in self._ranks:
+            self._ranks[key] = _OfRank(identity)
+        return self._ranks[key].make(tree)
+
+
+class _OfRank:
+    def __init__(self, identity: Identity) -> None:
+        self._collected = _Collected()
+        provider = TracerProvider(resource=resource_of(identity), shutdown_on_exit=False)
+        provider.add_span_processor(self._collected)
+        self._emitter = _Unpaced(provider, ddptrace.__version__)
+
+    def make(self, tree: Tree) -> list[ReadableSpan]:
+        self._emitter.emit(tree)
+        return self._collected.taken()
+
+
+class _Unpaced(Emitter):
+    """There is no queue that could run over, and no training in this process that is to be let in."""
+
+    def _pace(self) -> None:
+        pass
+
+
+class _Collected(SpanProcessor):
+    def __init__(self) -> None:
+        self._ended: list[ReadableSpan] = []
+
+    def on_end(self, span: ReadableSpan) -> None:
+        if span.context is not None and span.context.trace_flags.sampled:  # a sampler may record what nobody is to get
+            self._ended.append(span)
+
+    def taken(self) -> list[ReadableSpan]:
+        taken, self._ended = self._ended, []
+        return taken

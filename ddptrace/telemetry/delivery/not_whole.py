@@ -1,0 +1,47 @@
+"""What a run lacks itself, so that no delivery can bring it, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from ddptrace.analysis.tables import Result
+from ddptrace.live.batch import Losses
+from ddptrace.telemetry.delivery.lines import Line
+
+CODES: Final = frozenset({"records-damaged", "records-torn", "records-dropped"})
+"""Findings of an analysis that say that records are missing which a rank made."""
+MOST_TOLD: Final = 3
+
+
+def of_result(result: Result, run: Path) -> str | None:
+    """None where it lacks nothing."""
+    ranks = {f"rank {row.rank}" for row in result.ranks}
+    found = [one for one in result.findings if one.code in CODES and one.where in ranks]
+    return _told([f"{one.where}: {one.message}" for one in found], run)
+
+
+def of_lines(lines: Sequence[Line], run: Path) -> str | None:
+    """The same of a run that was followed."""
+    known = {who: losses for line in lines for who, losses in line.follower.losses().items()}
+    return _told(
+        [f"rank {rank}: {', '.join(words)}" for (_, rank), one in known.items() if (words := [*_of(one)])], run
+    )
+
+
+def _of(losses: Losses) -> Iterator[str]:
+    if losses.records:
+        yield f"{losses.records:,} records were lost"
+    yield from losses.damaged
+
+
+def _told(found: Sequence[str], run: Path) -> str | None:
+    if not found:
+        return None
+    more = f"; and {len(found) - MOST_TOLD} more" if len(found) > MOST_TOLD else ""
+    return f"the run itself is not whole ({_joined(found)}{more}), and `ddptrace analyze {run}` says what that means"
+
+
+def _joined(found: Iterable[str]) -> str:
+    return "; ".join(list(found)[:MOST_TOLD])

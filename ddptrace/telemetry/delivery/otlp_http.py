@@ -1,0 +1,155 @@
+"""OTLP over HTTP: what the collector really answered.
+
+OpenTelemetry's exporter takes every answer from 200 to 399 for success and never reads it, and tries again by itself
+for as long as its timeout lasts. It is given a session that reads the answer, and lets it try once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from http.client import BadStatusLine, RemoteDisconnected
+from typing import Any, Final
+
+import requests
+from google.protobuf import json_format
+from google.protobuf.message import DecodeError, Message
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+from ddptrace.telemetry.delivery.channel import ATTEMPT_S, Channel, Heard, Listener
+from ddptrace.telemetry.delivery.destination import Outcome
+from ddptrace.telemetry.delivery.otlp_http_session import BoundedSession
+from ddptrace.telemetry.delivery.quoted import WORDS, quoted
+from ddptrace.telemetry.delivery.signals import SPANS, Signal
+
+ANSWER_NBYTES: Final = 1 << 20
+"""An answer to a request is a few bytes; of a longer one no more is read."""
+NEVER: Final = frozenset({400, 413, 422})
+"""The other side understood, and will not take this very request however often it is sent."""
+PASSING: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
+"""A word of the moment; other errors last, until somebody sets something right."""
+
+
+FIRST_OF_HTTP2: Final = "\x04\0\0\0\0\0"
+"""Its server speaks first: settings, after three bytes of their length."""
+GRPC_HERE: Final = "this port speaks gRPC and no HTTP: --protocol grpc or OTEL_EXPORTER_OTLP_PROTOCOL=grpc says so"
+
+
+class HttpChannel(Channel):
+    def connect(self) -> tuple[Any, Listener]:
+        listener = Listening(self._signal)
+        endpoint = None if self._endpoint is None else f"{self._endpoint.rstrip('/')}/{self._signal.path}"
+        make: Callable[..., Any] = OTLPSpanExporter if self._signal is SPANS else OTLPMetricExporter
+        return make(endpoint=endpoint, session=listener), listener
+
+
+class Listening(BoundedSession, Listener):
+    """The session of an exporter, which sends through it."""
+
+    def __init__(self, signal: Signal) -> None:
+        super().__init__()
+        self._signal = signal
+
+    def request(self, method: Any, url: Any, *args: Any, timeout: Any = None, **options: Any) -> requests.Response:
+        """Raises Heard unless all was accepted."""
+        allowed_s = min(float(timeout or ATTEMPT_S), ATTEMPT_S)
+        try:
+            with self.within(allowed_s):
+                answer = super().request(method, url, *args, **options | {"timeout": allowed_s, "stream": True})
+                body = _read(answer)
+        except (requests.RequestException, OSError) as error:
+            self.outcome = _of_error(error, allowed_s)
+            raise Heard from None
+        self.outcome = self._judged(answer, body)
+        if not self.outcome.settled or self.outcome.refused:
+            raise Heard
+        return answer
+
+    def _judged(self, answer: requests.Response, body: bytes) -> Outcome:
+        status = answer.status_code
+        if 200 <= status < 300:
+            return self._accepted(answer, body)
+        if 300 <= status < 400:
+            where = quoted(answer.headers.get("location", "nowhere"))
+            return Outcome(False, why=f"it answered {status} and wants to be asked at {where}", lasting=True)
+        why = f"it answered {status} {quoted(answer.reason or '')}{_quoted(answer, body)}"
+        if status in NEVER:
+            return Outcome(True, self.count, why)
+        again_s = _seconds(answer.headers.get("retry-after"))
+        return Outcome(False, why=why, again_s=again_s, lasting=status not in PASSING)
+
+    def _accepted(self, answer: requests.Response, body: bytes) -> Outcome:
+        kind = _content_type(answer)
+        try:
+            return self._signal.read(_parsed(self._signal.response(), kind, body), self.count)
+        except (DecodeError, json_format.ParseError, ValueError):
+            what = f"{kind or 'something'} that is no OTLP"
+            why = f"it answered {answer.status_code} with {what}; is this a collector's address?"
+            return Outcome(False, why=why, lasting=True)
+
+
+def _parsed(empty: Message, kind: str, body: bytes) -> Message:
+    """Raises ValueError, DecodeError or ParseError where it is none. An answer without a body is one without words."""
+    if kind == "application/json":
+        return _parsed_json(empty, body)
+    if body and kind.startswith("text/"):
+        raise ValueError(kind)
+    empty.ParseFromString(body)
+    return empty
+
+
+def _parsed_json(empty: Message, body: bytes) -> Message:
+    """A later version may answer more, but not something else instead."""
+    content = json.loads(body or b"{}")
+    known = {name for field in empty.DESCRIPTOR.fields for name in (field.name, field.json_name)}
+    if not isinstance(content, dict) or (content and not known & content.keys()):
+        raise ValueError(type(content))
+    return json_format.ParseDict(content, empty, ignore_unknown_fields=True)
+
+
+def _read(answer: requests.Response) -> bytes:
+    body = b""
+    with answer:
+        for piece in answer.iter_content(1 << 16):
+            body += piece
+            if len(body) > ANSWER_NBYTES:
+                break
+    return body
+
+
+def _content_type(answer: requests.Response) -> str:
+    return quoted(answer.headers.get("content-type", "").partition(";")[0].strip().lower())
+
+
+def _quoted(answer: requests.Response, body: bytes) -> str:
+    if not _content_type(answer).startswith(("text/plain", "application/json")) or not body.strip():
+        return ""
+    return f": {quoted(body[: 4 * WORDS].decode(errors='replace').strip())}"
+
+
+def _seconds(retry_after: str | None) -> float | None:
+    """A date, which the header may be too, is not worth waiting for exactly."""
+    return float(retry_after) if retry_after is not None and retry_after.strip().isdecimal() else None
+
+
+def _of_error(error: Exception, allowed_s: float) -> Outcome:
+    if isinstance(error, requests.Timeout):
+        return Outcome(False, why=f"no answer within {allowed_s:.1f} s")
+    for cause in _causes(error):
+        if isinstance(cause, RemoteDisconnected):
+            return Outcome(False, why="it closed the connection without an answer")
+        if isinstance(cause, BadStatusLine) and str(cause.args[0]).startswith(FIRST_OF_HTTP2, 3):
+            return Outcome(False, why=GRPC_HERE, lasting=True)
+        if isinstance(cause, OSError) and cause.strerror:
+            return Outcome(False, why=quoted(cause.strerror.lower() if cause.errno else cause.strerror))
+    is_lasting = isinstance(error, ValueError)  # an address or a header that is none
+    return Outcome(False, why=f"{type(error).__name__}: {quoted(error)}", lasting=is_lasting)
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """requests and urllib3 wrap what the system said, each in its own way."""
+    while error is not None:
+        yield error
+        inner = [one for one in error.args if isinstance(one, BaseException)]
+        error = getattr(error, "reason", None) or next(iter(inner), None) or error.__cause__ or error.__context__

@@ -1,0 +1,82 @@
+"""Totals as the OpenTelemetry SDK's own data, for its exporters: one `ResourceMetrics` per rank, cumulative sums."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from opentelemetry.sdk.metrics.export import (
+    AggregationTemporality,
+    Gauge,
+    Histogram,
+    HistogramDataPoint,
+    Metric,
+    MetricsData,
+    NumberDataPoint,
+    ResourceMetrics,
+    ScopeMetrics,
+    Sum,
+)
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+
+import ddptrace
+from ddptrace.telemetry.attributes import RANK, RUN_ID, Value
+from ddptrace.telemetry.instruments import Instrument, Kind
+from ddptrace.telemetry.points import Point, Spread
+from ddptrace.telemetry.totals import RankPoints, Totals
+
+CUMULATIVE = AggregationTemporality.CUMULATIVE
+
+
+def metrics_data(totals: Totals, now_unix_ns: int) -> MetricsData:
+    """Of all ranks, as of now. Sums count from the rank's first record, or the run's zero."""
+    scope = InstrumentationScope("ddptrace", ddptrace.__version__)
+    return MetricsData([
+        ResourceMetrics(one.resource, [ScopeMetrics(scope, _metrics(one, now_unix_ns), "")], "")
+        for one in totals.snapshot()
+    ])  # fmt: skip
+
+
+def _metrics(rank: RankPoints, now_unix_ns: int) -> list[Metric]:
+    make = _Maker(rank, now_unix_ns)
+    return [make.metric(instrument, points) for instrument, points in rank.points]
+
+
+class _Maker:
+    """Makes the metrics of one rank at one moment."""
+
+    def __init__(self, rank: RankPoints, now_unix_ns: int) -> None:
+        self._common: dict[str, Value] = {RUN_ID: rank.identity.run_id, RANK: rank.identity.rank}
+        self._times = rank.start_unix_ns, now_unix_ns
+
+    def metric(self, instrument: Instrument, points: Iterable[Point]) -> Metric:
+        data: Sum | Gauge | Histogram
+        if instrument.kind is Kind.HISTOGRAM:
+            data = Histogram([self._spread(instrument, point) for point in points], CUMULATIVE)
+        else:
+            numbers = [self._number(instrument, point) for point in points]
+            is_sum = instrument.kind is Kind.COUNTER
+            data = Sum(numbers, CUMULATIVE, is_monotonic=True) if is_sum else Gauge(numbers)
+        return Metric(instrument.name, instrument.meaning, instrument.unit, data)
+
+    def _attributes(self, instrument: Instrument, point: Point) -> dict[str, Value]:
+        own = zip(instrument.attributes, point.labels, strict=True)
+        return self._common | {name: value for name, value in own if value != ""}
+
+    def _number(self, instrument: Instrument, point: Point) -> NumberDataPoint:
+        assert not isinstance(point.value, Spread)
+        value = in_unit(instrument, point.value)
+        return NumberDataPoint(self._attributes(instrument, point), *self._times, value)
+
+    def _spread(self, instrument: Instrument, point: Point) -> HistogramDataPoint:
+        spread = point.value
+        assert isinstance(spread, Spread)
+        total, least, most = (in_unit(instrument, value) for value in (spread.total, spread.least, spread.most))
+        return HistogramDataPoint(
+            self._attributes(instrument, point), *self._times,
+            spread.count, total, spread.counts, instrument.bounds, least, most,
+        )  # fmt: skip
+
+
+def in_unit(instrument: Instrument, value: int | float) -> int | float:
+    """From the integers that values are added up as."""
+    return value if instrument.per_unit == 1 else value / instrument.per_unit
