@@ -1,0 +1,150 @@
+"""`ddptrace watch RUN`: a run that goes on, on the screen."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+if TYPE_CHECKING:
+    from ddptrace.analysis.tables import Result
+    from ddptrace.live.batch import RankNow
+    from ddptrace.live.watched import Watched
+    from ddptrace.render.watch_screen import Pages, Screen
+    from ddptrace.render.watch_view import LastSteps, RankView, State, View
+
+TICK_S: Final = 1.0
+PLAIN_EVERY_S: Final = 5.0
+"""Where the output is no terminal."""
+MOST_OF_A_CORE: Final = 0.2
+CATCH_UP_S: Final = 1.0
+"""So long at a time is read of what was recorded before, until something is shown."""
+SILENT_NS: Final = 10 * 10**9
+SILENT_STEPS: Final = 3
+"""A rank is silent that recorded nothing of its training for so long, and for as long as so many steps take."""
+
+
+@click.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--once", is_flag=True, help="Print what there is now, and end.")
+def watch(run: Path, once: bool) -> None:
+    """Show the job that writes RUN while it goes on: its step time and where that goes, buckets, ranks and findings.
+
+    RUN need not be there yet. What is shown is of the last steps of each rank, in the words of `ddptrace analyze`; it
+    ends by itself when the run is over. Where the output is no terminal, it prints a snapshot every few seconds.
+    """
+    from ddptrace.errors import RunDirectoryError
+    from ddptrace.live.watched import Watched
+    from ddptrace.render.watch_screen import Pages, Screen, is_terminal
+
+    watcher = Watcher(Watched(run), str(run))
+    if once:
+        if not run.exists():
+            raise RunDirectoryError(f"{run} is not there; give the directory that ddptrace.trace writes to")
+        watcher.look(whole=True)
+        Pages().draw(watcher.view(every_s=None))
+        return
+    with Screen() if is_terminal() else Pages() as screen:
+        _follow(watcher, screen, TICK_S if isinstance(screen, Screen) else PLAIN_EVERY_S)
+
+
+def _follow(watcher: Watcher, screen: Screen | Pages, tick_s: float) -> None:
+    """Until the run is over, or the user has seen enough."""
+    try:
+        while True:
+            watcher.look_when_due(tick_s)
+            screen.draw(watcher.view(every_s=watcher.every_s, keys=screen.keys))
+            if watcher.is_over or screen.wait(tick_s):
+                return
+    except KeyboardInterrupt:
+        return
+
+
+class Watcher:
+    """Looks so seldom that all of this process takes no more than `MOST_OF_A_CORE`."""
+
+    def __init__(self, watched: Watched, path: str) -> None:
+        self.every_s = TICK_S
+        self._watched = watched
+        self._path = path
+        self._last: LastSteps | None = None
+        self._due_s = float("-inf")
+        self._looked_s, self._spent_s = time.monotonic(), time.process_time()
+
+    @property
+    def is_over(self) -> bool:
+        return self._watched.is_over
+
+    def look_when_due(self, tick_s: float) -> None:
+        """The time since the last look is to be as long as what it cost allows."""
+        if time.monotonic() < self._due_s:
+            return
+        began_s, spent_s = time.monotonic(), time.process_time()
+        self.look()
+        cost_s = time.process_time() - spent_s
+        self.every_s = max(tick_s, cost_s / MOST_OF_A_CORE)
+        self._due_s = began_s + self.every_s - TICK_S / 10  # a tick that comes a little early counts
+
+    def look(self, *, whole: bool = False) -> None:
+        """Take in what is new, once of each rank so that all are as of one time, and compare the ranks. As long as no
+        step is there, and for the `whole`, go on until nothing waits."""
+        from ddptrace.analyzer import uncollected
+
+        until_s = float("inf") if whole else time.monotonic() + CATCH_UP_S
+        with uncollected():
+            self._watched.look()
+            while self._watched.is_behind and time.monotonic() < until_s and (whole or self._last is None):
+                self._watched.look()
+            self._see(self._watched.result())
+
+    def _see(self, result: Result | None) -> None:
+        from ddptrace.render.watch_view import last_steps
+
+        if result is None:
+            self._last = None
+        elif self._last is None or self._last.result is not result:
+            self._last = last_steps(result)
+
+    def view(self, *, every_s: float | None, keys: bool = False) -> View:
+        """As of this moment. `every_s`: the looks; None where this was the only one."""
+        from ddptrace.render.watch_view import View
+
+        watched, now_ns = self._watched, time.time_ns()
+        ranks = watched.ranks
+        identity = ranks[0].identity if ranks else None
+        return View(
+            self._path, is_there=watched.is_there,
+            run_id="" if identity is None else identity.run_id, attempt=0 if identity is None else identity.attempt,
+            world_size=watched.world_size, ranks=tuple(self._rank(now, now_ns) for now in ranks), last=self._last,
+            is_behind=self._is_catching_up, is_over=watched.is_over, left_s=_left_s(ranks, now_ns),
+            notes=watched.missing, every_s=every_s, keys=keys,
+        )  # fmt: skip
+
+    def _rank(self, now: RankNow, now_ns: int) -> RankView:
+        from ddptrace.render.watch_view import RankView
+
+        silent_ns = max(0, now_ns - now.worked_unix_ns)
+        return RankView(now.identity.rank, self._state(now, silent_ns), now.found, silent_ns)
+
+    def _state(self, now: RankNow, silent_ns: int) -> State:
+        step_ns = 0 if self._last is None else self._last.summary.wall_ns or 0
+        if now.gone or now.closed:
+            return "gone" if now.gone else "ended"
+        most_ns = max(SILENT_NS, SILENT_STEPS * step_ns) + round(self.every_s * 1e9)  # as of the last look
+        return "silent" if silent_ns > most_ns and not self._is_catching_up else "running"
+
+    @property
+    def _is_catching_up(self) -> bool:
+        return self._watched.is_behind and self._last is None
+
+
+def _left_s(ranks: Sequence[RankNow], now_ns: int) -> float | None:
+    """For so long a job all of whose ranks are gone is waited for."""
+    from ddptrace.live.endings import LEFT_NS
+
+    if not ranks or not all(now.gone or now.closed for now in ranks):
+        return None
+    return max(0, LEFT_NS - (now_ns - max(now.beat_unix_ns for now in ranks))) / 1e9
