@@ -1,0 +1,108 @@
+"""Two sides of runs held against each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddptrace.analysis.diff.cautions import cautions
+from ddptrace.analysis.diff.changes import Units, changes
+from ddptrace.analysis.diff.figures import Floats, RunFigures
+from ddptrace.analysis.diff.settings import COMPUTE, differing
+from ddptrace.analysis.diff.tables import Change, ComparedRun, Diff, Quantity, Setting
+from ddptrace.analysis.tables import Table
+from ddptrace.load.tables import Finding
+
+FEWEST_RUNS: Final = 4
+"""Of both sides together. With three, one of them alone would tell how runs vary."""
+
+PAIRS_MIN: Final = 6
+"""With fewer pairs of runs, what is lost by counting each pair once is more than what pairs have in common."""
+
+MEASURED: Final = ("part", "total", "bucket", "rank")
+"""Kinds that cannot be compared between runs that took compute from different places."""
+
+
+def compare(names: tuple[str, str], before: Sequence[RunFigures], after: Sequence[RunFigures]) -> Diff:
+    """`names`: what the sides are called. Each has one run at least."""
+    settings = differing([run.settings for run in before], [run.settings for run in after])
+    quantities = _common((*before, *after), measured_alike=not _is_measured_apart(before, after))
+    units = _units(before, after, quantities)
+    means = [np.mean([_picked(run, quantities) for run in side], axis=0) for side in (before, after)]
+    runs = _runs(before, after)
+    return Diff(
+        *names, units.basis, units.counts, _run_ratio(before, after), Table(ComparedRun, runs),
+        Table(Change, list(changes(quantities, means[0], means[1], units))), Table(Setting, settings),
+        Table(Finding, list(cautions(before, after, units.basis, runs))),
+    )  # fmt: skip
+
+
+def _is_measured_apart(before: Sequence[RunFigures], after: Sequence[RunFigures]) -> bool:
+    first, second = ({(run.settings.get(COMPUTE), run.evidence) for run in side} for side in (before, after))
+    return not first & second
+
+
+def _common(runs: Sequence[RunFigures], *, measured_alike: bool) -> list[Quantity]:
+    """What all runs know, as the last one names it."""
+    known = set.intersection(*({one.key for one in run.quantities} for run in runs))
+    return [
+        one for one in runs[-1].quantities if one.key in known and (measured_alike or one.kind not in MEASURED)
+    ]  # fmt: skip
+
+
+def _places(run: RunFigures, quantities: Sequence[Quantity]) -> list[int]:
+    place = {one.key: at for at, one in enumerate(run.quantities)}
+    return [place[one.key] for one in quantities]
+
+
+def _picked(run: RunFigures, quantities: Sequence[Quantity]) -> Floats:
+    return run.values[_places(run, quantities)]
+
+
+def _units(before: Sequence[RunFigures], after: Sequence[RunFigures], quantities: Sequence[Quantity]) -> Units:
+    runs = (*before, *after)
+    is_after = np.arange(len(runs)) >= len(before)
+    if len(runs) >= FEWEST_RUNS:
+        values = np.array([_picked(run, quantities) for run in runs])
+        pair = _pairs(runs, is_after)
+        return Units("runs" if pair is None else "pairs", values, is_after, pair)
+    blocks = [run.blocks[:, _places(run, quantities)] for run in runs]
+    if min(map(len, blocks)) < 2:
+        return Units("none", np.empty((0, len(quantities))), np.empty(0, np.bool_))
+    return Units("blocks", np.concatenate(blocks), np.repeat(is_after, [len(one) for one in blocks]))
+
+
+def _pairs(runs: Sequence[RunFigures], is_after: NDArray[np.bool_]) -> NDArray[np.int64] | None:
+    """Of each run, where they took turns: the first and second that ran, the third and fourth, and so on are of both
+    sides."""
+    order = np.argsort([run.began_unix_ns for run in runs], kind="stable")
+    if len(runs) % 2 or len(runs) < 2 * PAIRS_MIN or (is_after[order][::2] == is_after[order][1::2]).any():
+        return None
+    pair = np.empty(len(runs), np.int64)
+    pair[order] = np.arange(len(runs)) // 2
+    return pair
+
+
+def _runs(before: Sequence[RunFigures], after: Sequence[RunFigures]) -> list[ComparedRun]:
+    """In the order in which they began."""
+    sided = [("before", run) for run in before] + [("after", run) for run in after]
+    sided.sort(key=lambda one: one[1].began_unix_ns)
+    return [
+        ComparedRun(
+            "after" if side == "after" else "before", run.path, run.run_id, order, run.steps, round(run.step_ns),
+            run.population,
+        )
+        for order, (side, run) in enumerate(sided)
+    ]  # fmt: skip
+
+
+def _run_ratio(before: Sequence[RunFigures], after: Sequence[RunFigures]) -> float | None:
+    sides = [np.array([run.step_ns for run in side]) for side in (before, after)]
+    freedom = sum(len(side) - 1 for side in sides)
+    if not freedom:
+        return None
+    squares = sum(float(((side - side.mean()) ** 2).sum()) for side in sides)
+    return float((squares / freedom) ** 0.5 / np.mean([side.mean() for side in sides]))

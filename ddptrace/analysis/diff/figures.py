@@ -1,0 +1,147 @@
+"""What is compared of one run: the times of its typical step, and the same of blocks of its steps."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddptrace.analysis.diff.settings import settings_of
+from ddptrace.analysis.diff.tables import BucketId, Quantity
+from ddptrace.analysis.summary import PARTS, PHASES, steady_steps, typical_steps
+from ddptrace.analysis.tables import BucketRow, Result, StepRow
+
+BLOCK_STEPS: Final = 8
+"""Of a block, at least: its middle half is then a few steps, and blocks vary by chance and not by what neighbouring
+steps have in common."""
+
+MOST_BLOCKS: Final = 20
+RANK_PARTS: Final = ("compute", "exposed_comm", "idle")
+
+Floats = NDArray[np.float64]
+Pair = tuple[int, int]  # rank, step
+
+
+@dataclass(frozen=True, slots=True)
+class RunFigures:
+    """One run. `values`: ns, by quantity; `blocks`: the same of each block of its steps, whose own typical steps are
+    taken, shape (blocks, quantities)."""
+
+    path: str
+    run_id: str
+    began_unix_ns: int
+    steps: int
+    population: str
+    evidence: str
+    quantities: tuple[Quantity, ...]
+    values: Floats
+    blocks: Floats
+    settings: Mapping[str, str]
+    findings: frozenset[str]  # codes
+
+    @property
+    def step_ns(self) -> float:
+        return float(self.values[0])
+
+
+def figures_of(result: Result, path: str, said: Mapping[str, str]) -> RunFigures | None:
+    """`said`: how it was set up, as far as its tables do not tell. None where it has no step with a window."""
+    rows, population = typical_steps(result.steps)
+    if not any(row.window_ns for row in rows):
+        return None
+    buckets = _by_bucket(result, {(row.rank, row.step) for row in result.steps})
+    quantities = tuple(_quantities(result, rows, buckets))
+    blocks = [typical_steps(block)[0] for block in _blocks(steady_steps(result.steps))]
+    return RunFigures(
+        path, result.run_id, result.zero_unix_ns, len(rows), population, ",".join(_evidences(rows)), quantities,
+        _values(rows, quantities, buckets),
+        np.array([_values(block, quantities, buckets) for block in blocks]).reshape(len(blocks), len(quantities)),
+        settings_of(result) | dict(said), frozenset(finding.code for finding in result.findings),
+    )  # fmt: skip
+
+
+def _evidences(rows: Sequence[StepRow]) -> list[str]:
+    return sorted({row.evidence.value for row in rows if row.evidence is not None})
+
+
+def _quantities(result: Result, rows: Sequence[StepRow], buckets: Mapping[BucketId, _Times]) -> Iterator[Quantity]:
+    """The step comes first."""
+    yield Quantity("step", "step")
+    yield from (Quantity("part", name) for name in PARTS)
+    yield Quantity("total", "comm")
+    if any(row.wall_ns != row.window_ns for row in rows):
+        yield Quantity("total", "wall")
+    yield from (Quantity("phase", name) for name in PHASES)
+    typical = {(row.rank, row.step) for row in rows}
+    for bucket, times in buckets.items():
+        if typical & times.comm_ns.keys():
+            yield Quantity("bucket", "exposed", bucket)
+            yield Quantity("bucket", "comm", bucket)
+    ranks = sorted({row.rank for row in rows})
+    if len(ranks) > 1:
+        yield from (Quantity("rank", name, rank=rank) for rank in ranks for name in RANK_PARTS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Times:
+    """One bucket's, by rank and step, where they are known."""
+
+    comm_ns: dict[Pair, int]
+    exposed_ns: dict[Pair, int]
+
+
+def _by_bucket(result: Result, steps: set[Pair]) -> dict[BucketId, _Times]:
+    """What is sent several times in a step counts with its sum; the same parameters in two layouts are one bucket."""
+    rows: dict[tuple[object, ...], list[BucketRow]] = defaultdict(list)
+    for row in result.buckets:
+        if row.step is not None and (row.rank, row.step) in steps:
+            rows[_id(row).key].append(row)
+    ordered = sorted(rows.values(), key=lambda mine: (mine[-1].reducer, mine[-1].layout, mine[-1].index))
+    return {_id(mine[-1]): _Times(_sums(mine, "comm_ns"), _sums(mine, "exposed_charged_ns")) for mine in ordered}
+
+
+def _id(row: BucketRow) -> BucketId:
+    return BucketId(row.reducer, row.parameters, row.layout, row.index, row.nbytes)
+
+
+def _sums(rows: Sequence[BucketRow], name: str) -> dict[Pair, int]:
+    found: dict[Pair, int] = defaultdict(int)
+    for row in rows:
+        value = getattr(row, name)
+        if value is not None and row.step is not None:
+            found[row.rank, row.step] += value
+    return dict(found)
+
+
+def _blocks(rows: Sequence[StepRow]) -> Iterator[list[StepRow]]:
+    """Steps that follow each other, of all ranks."""
+    steps = np.unique([row.step for row in rows])
+    count = min(MOST_BLOCKS, len(steps) // BLOCK_STEPS)
+    for block in np.array_split(steps, count) if count else ():
+        wanted = set(block.tolist())
+        yield [row for row in rows if row.step in wanted]
+
+
+def _values(rows: Sequence[StepRow], quantities: Sequence[Quantity], buckets: Mapping[BucketId, _Times]) -> Floats:
+    """Means over these rank-steps."""
+    of_rank: dict[int | None, list[StepRow]] = defaultdict(list)
+    for row in rows:
+        of_rank[None].append(row)
+        of_rank[row.rank].append(row)
+    return np.array([_mean(of_rank[one.rank], one, buckets) for one in quantities])
+
+
+def _mean(rows: Sequence[StepRow], what: Quantity, buckets: Mapping[BucketId, _Times]) -> float:
+    """A rank that has none of these steps counts as nothing."""
+    if not rows:
+        return 0.0
+    if what.bucket is not None:
+        times = buckets[what.bucket]
+        known = times.exposed_ns if what.name == "exposed" else times.comm_ns
+        return sum(known.get((row.rank, row.step), 0) for row in rows) / len(rows)
+    name = "window_ns" if what.kind == "step" else f"{what.name}_ns"
+    return float(sum(getattr(row, name) for row in rows)) / len(rows)

@@ -1,0 +1,1 @@
+"""`ddptrace bench diff`; begin with experiment.py."""

@@ -1,0 +1,101 @@
+"""`ddptrace diff BEFORE AFTER`: what changed between two runs, or surely, between several a side."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+if TYPE_CHECKING:
+    from ddptrace.analysis.diff.limits import Limit
+    from ddptrace.analysis.diff.tables import Diff
+
+LIMIT_MET: Final = 3
+
+
+@click.command()
+@click.argument("before", type=click.Path(path_type=Path))
+@click.argument("after", type=click.Path(path_type=Path))
+@click.option("--fail-on", "limits", multiple=True, metavar="LIMIT", help="Exit with 3 where it is surely exceeded: "
+              "step>5% (of the step before), exposed>2ms, bucket>1ms, compute, comm, idle, backward, …")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print the tables as JSON, and nothing else.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder for diff.html, diff.md and diff.json.")
+@click.option("--jobs", type=click.IntRange(min=1), help="Processes.  [default: one per processor]")
+@click.option("--repeat", type=click.IntRange(min=1), metavar="N", help="Make N runs a side first, in turns.")
+@click.option("--run-before", metavar="COMMAND", help="With --repeat: makes a run in {run} or $DDPTRACE_OUT.")
+@click.option("--run-after", metavar="COMMAND", help="The same of the other side.")
+def diff(
+    before: Path,
+    after: Path,
+    limits: tuple[str, ...],
+    as_json: bool,
+    output: Path | None,
+    jobs: int | None,
+    repeat: int | None,
+    run_before: str | None,
+    run_after: str | None,
+) -> None:
+    """Say what changed from BEFORE to AFTER: the step, its parts, buckets and ranks, and how they were set up.
+
+    Each is a run directory, a folder of several, or a glob in quotes. One run a side tells how these two differ; with
+    several, best 6, also whether that is more than what runs differ by of themselves. Let both sides take turns:
+
+    \b
+      ddptrace diff before/ after/ --repeat 6 \\
+        --run-before 'torchrun --nproc-per-node 2 -m ddptrace.run train.py' \\
+        --run-after  'torchrun --nproc-per-node 2 -m ddptrace.run train.py --bucket-cap-mb 50'
+
+    \b
+    Exit code:  0  compared; no limit of --fail-on is surely exceeded
+                1  a run cannot be read or made, or is too little for what --fail-on asks
+                3  a limit of --fail-on is surely exceeded
+    """
+    from ddptrace.analysis.diff.limits import parse_limit
+    from ddptrace.cli.analyze import progress
+    from ddptrace.differ import diff as diff_runs
+
+    asked = [parse_limit(text) for text in limits]
+    if len({value is None for value in (repeat, run_before, run_after)}) > 1:
+        raise click.UsageError("--repeat, --run-before and --run-after go together")
+    if repeat is not None and run_before is not None and run_after is not None:
+        from ddptrace.cli.in_turns import make_runs
+
+        make_runs(repeat, {before: run_before, after: run_after}, lambda told: click.echo(told, err=True))
+    with progress("Reading runs") as tell:
+        found = diff_runs(before, after, jobs=jobs, progress=tell)
+    _show(found, output, as_json=as_json)
+    if _is_exceeded(found, asked):
+        sys.exit(LIMIT_MET)
+
+
+def _show(found: Diff, output: Path | None, *, as_json: bool) -> None:
+    if output is not None:
+        from ddptrace.render.diff_sheet import diff_sheet
+        from ddptrace.render.sheet_page import write_sheet
+
+        output.mkdir(parents=True, exist_ok=True)
+        write_sheet(diff_sheet(found), found.to_json_dict(), output)
+    if as_json:
+        import msgspec
+
+        click.echo(msgspec.json.encode(found.to_json_dict()))
+        return
+    from ddptrace.render.diff import diff_text
+
+    click.echo(diff_text(found), nl=False)
+    if output is not None:
+        click.echo(f"\npage {output / 'diff.html'}")
+
+
+def _is_exceeded(found: Diff, limits: Sequence[Limit]) -> bool:
+    """Whether one of them surely is; each that is is told."""
+    from ddptrace.analysis.diff.limits import exceeding
+    from ddptrace.render.diff_words import exceeded_words
+
+    exceeded = [(limit, rows) for limit in limits if (rows := exceeding(found, limit))]
+    for limit, rows in exceeded:
+        click.echo(exceeded_words(limit.text, rows), err=True)
+    return bool(exceeded)

@@ -1,0 +1,84 @@
+"""`ddptrace.diff`: from two sides of runs to what changed. Where load, analysis and the engine meet once more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from ddptrace.analyzer import AnyPath, Progress, analyze
+from ddptrace.errors import DdptraceError, RunDirectoryError
+from ddptrace.load.run import open_run
+from ddptrace.load.settings import settings_of_run
+from ddptrace.load.sides import Inputs, runs_of
+from ddptrace.schema import run_path
+
+if TYPE_CHECKING:
+    from ddptrace.analysis.diff.figures import RunFigures
+    from ddptrace.analysis.diff.tables import Diff
+
+Paths = AnyPath | Sequence[AnyPath]
+
+
+def diff(before: Paths, after: Paths, *, jobs: int | None = None, progress: Progress | None = None) -> Diff:
+    """What changed from the runs of one side to those of the other, and how surely.
+
+    Args:
+        before: a run, a folder that holds several run directories, a glob, or a list of these.
+        after: the same of the other side.
+        jobs: processes that read a run; None: as many as there are processors, one where there is little to read.
+        progress: called after each run.
+
+    Needs no torch. One run a side tells only how these two differ; with several, runs are what varies by chance, best
+    when both sides took turns. Raises RunDirectoryError where a run cannot be read or has no step, and DdptraceError
+    where one is given twice.
+    """
+    from ddptrace.analysis.diff.compare import compare
+
+    sides = [_listed(before), _listed(after)]
+    runs = [runs_of([run_path(path) for path in side]) for side in sides]
+    read = read_figures([*runs[0], *runs[1]], jobs, progress)
+    figures = [[next(read) for _ in side] for side in runs]
+    _refuse_same([*figures[0], *figures[1]])
+    return compare((_name(sides[0]), _name(sides[1])), *figures)
+
+
+def _listed(paths: Paths) -> list[AnyPath]:
+    found = list(paths) if isinstance(paths, list | tuple) else [paths]
+    if not found:
+        raise RunDirectoryError("nothing to compare: give a run directory, or a folder of several, for each side")
+    return found  # type: ignore[return-value] # a tuple of paths is a sequence of them
+
+
+def _name(paths: Sequence[AnyPath]) -> str:
+    return ", ".join(map(str, paths))
+
+
+def read_figures(
+    runs: Sequence[Inputs], jobs: int | None = None, progress: Progress | None = None
+) -> Iterator[RunFigures]:
+    """One after the other, and of each only what is compared: no more than one is whole in memory."""
+    for done, run in enumerate(runs, start=1):
+        yield _figures(run, jobs)
+        if progress is not None:
+            progress(done, len(runs))
+
+
+def _figures(run: Inputs, jobs: int | None) -> RunFigures:
+    from ddptrace.analysis.diff.figures import figures_of
+
+    name = _name(run)
+    found = figures_of(analyze(run, jobs=jobs), name, settings_of_run(open_run(run)))
+    if found is None:
+        raise RunDirectoryError(f"{name} holds no step to compare: `ddptrace analyze` tells what was recorded there")
+    return found
+
+
+def _refuse_same(runs: Sequence[RunFigures]) -> None:
+    """A run that is there twice would count as two that agree."""
+    seen: dict[str, str] = {}
+    for run in runs:
+        if run.run_id and run.run_id in seen:
+            raise DdptraceError(
+                f"{run.path} is the same run as {seen[run.run_id]} (id {run.run_id[:8]}): give each run once"
+            )
+        seen[run.run_id] = run.path

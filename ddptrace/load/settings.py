@@ -1,0 +1,56 @@
+"""How a run was set up, as far as only its manifest and its ranks' own words tell: versions, threads, backends."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+from ddptrace.errors import RunDirectoryError
+from ddptrace.load.run import Plan
+from ddptrace.load.run_folder import RecordedRank, records_of
+from ddptrace.record.directory import read_json
+from ddptrace.schema import META, Kind
+
+OF_RANKS: Final = {"cpus": "processors a rank may use", "torch_threads": "threads of a rank"}
+
+
+def settings_of_run(plan: Plan) -> dict[str, str]:
+    """By name, in words. Empty for profiler files that others recorded."""
+    manifest = plan.manifest
+    versions = {name: value for name, value in _dict(manifest.get("versions")).items() if isinstance(value, str)}
+    ranks = [source.what for source in plan.sources if isinstance(source.what, RecordedRank)]
+    metas = [read_json(rank.folder / META) or {} for rank in ranks]
+    found = {name: _listed(meta.get(key) for meta in metas) for key, name in OF_RANKS.items()}
+    if ranks:
+        found["backend"] = _listed(_backends(ranks[0].folder))
+    if "watching" in manifest:
+        found["collectives are seen by"] = str(_dict(manifest["watching"]).get("collectives", ""))
+    return versions | {name: value for name, value in found.items() if value}
+
+
+def _dict(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _listed(values: Iterable[object]) -> str:
+    return ", ".join(sorted({str(value) for value in values if value not in (None, "")}))
+
+
+def _backends(folder: Path) -> set[str]:
+    """Of the rank's process groups."""
+    try:
+        records = records_of(folder)
+    except RunDirectoryError:  # reading the run has told
+        return set()
+    events = records.events
+    texts = [records.strings[int(name)] for name in events["name"][events["kind"] == Kind.GROUP]]
+    return {str(_group(text).get("backend", "")) for text in texts}
+
+
+def _group(text: str) -> dict[str, Any]:
+    try:
+        return _dict(json.loads(text))
+    except ValueError:
+        return {}
