@@ -1,0 +1,30 @@
+"""Whether a trace still tells what was recorded."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from ddptrace.schema import ANALYSIS
+
+
+def is_current(trace: Path, run: Path) -> bool:
+    """Whether `trace` is there and no older than any file of the run, what was derived from it left aside."""
+    made_at_ns = _changed_at_ns(trace)
+    return made_at_ns is not None and all(at_ns <= made_at_ns for at_ns in _changes(run))
+
+
+def _changes(run: Path) -> Iterator[int]:
+    for root, folders, files in os.walk(run):
+        folders[:] = [name for name in folders if name != ANALYSIS and not name.startswith(".")]
+        times = (_changed_at_ns(Path(root, name)) for name in files)
+        yield from (at_ns for at_ns in times if at_ns is not None)
+
+
+def _changed_at_ns(path: Path) -> int | None:
+    """None where there is nothing: a run that goes on renames and drops files."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return None

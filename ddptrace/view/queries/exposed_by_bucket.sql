@@ -1,0 +1,16 @@
+-- Which bucket's communication is not hidden, the worst first. exposed_ms is the bucket's share of its steps' exposed
+-- time, per execution: what hiding it would win. Buckets are numbered in launch order. NULL: not known.
+select
+  extract_arg(arg_set_id, 'args.reducer') as reducer,
+  extract_arg(arg_set_id, 'args.layout') as layout,
+  extract_arg(arg_set_id, 'args.index') as bucket,
+  max(extract_arg(arg_set_id, 'args.nbytes')) as nbytes,
+  count(*) as executions,
+  avg(dur) / 1e6 as execution_ms,
+  avg(extract_arg(arg_set_id, 'args.exposed_charged_ns')) / 1e6 as exposed_ms,
+  1.0 * sum(extract_arg(arg_set_id, 'args.hidden_ns')) / sum(extract_arg(arg_set_id, 'args.comm_ns')) as hidden_ratio,
+  max(extract_arg(arg_set_id, 'args.parameters')) as parameters
+from slice
+where category = 'bucket.exec'
+group by reducer, layout, bucket
+order by exposed_ms desc;

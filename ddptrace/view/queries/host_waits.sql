@@ -1,0 +1,15 @@
+-- For what the training thread was blocked, and how long in all: the longest first.
+select
+  process.name as rank,
+  slice.name as what,
+  count(*) as waits,
+  sum(slice.dur) / 1e6 as total_ms,
+  max(slice.dur) / 1e6 as longest_ms
+from slice
+join thread_track on slice.track_id = thread_track.id
+join thread using (utid)
+join process using (upid)
+where slice.category = 'wait'
+group by rank, what
+order by total_ms desc
+limit 100;

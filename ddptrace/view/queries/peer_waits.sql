@@ -1,0 +1,15 @@
+-- Who waited for whom inside collectives: from the begin of its execution until the last rank had come.
+select
+  process.name as rank,
+  slice.name as what,
+  count(*) as waits,
+  sum(slice.dur) / 1e6 as total_ms,
+  max(slice.dur) / 1e6 as longest_ms
+from slice
+join thread_track on slice.track_id = thread_track.id
+join thread using (utid)
+join process using (upid)
+where slice.category = 'peer.wait'
+group by rank, what
+order by total_ms desc
+limit 100;

@@ -1,0 +1,18 @@
+-- The slowest steps and where their time went, in ms. compute + exposed + memory + idle = the step's window, which on a
+-- CPU is the step itself. Much exposed: exposed_by_bucket.sql. Much idle: largest_gaps.sql.
+select
+  process.name as rank,
+  extract_arg(slice.arg_set_id, 'args.step') as step,
+  slice.dur / 1e6 as wall_ms,
+  extract_arg(slice.arg_set_id, 'args.compute_ns') / 1e6 as compute_ms,
+  extract_arg(slice.arg_set_id, 'args.exposed_comm_ns') / 1e6 as exposed_ms,
+  extract_arg(slice.arg_set_id, 'args.exposed_memory_ns') / 1e6 as memory_ms,
+  extract_arg(slice.arg_set_id, 'args.idle_ns') / 1e6 as idle_ms,
+  extract_arg(slice.arg_set_id, 'args.overlap_ratio') as overlap_ratio
+from slice
+join thread_track on slice.track_id = thread_track.id
+join thread using (utid)
+join process using (upid)
+where slice.category = 'step'
+order by wall_ms desc, step, rank
+limit 50;
