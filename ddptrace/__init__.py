@@ -16,7 +16,9 @@ from ddptrace.errors import DdptraceError, RunDirectoryError, TraceStateError
 
 if TYPE_CHECKING:
     from ddptrace.analysis import Result
+    from ddptrace.analysis.diff.tables import Diff
     from ddptrace.analyzer import analyze
+    from ddptrace.differ import diff
     from ddptrace.keep import Keep
     from ddptrace.reducer import BucketedDataParallel
     from ddptrace.tracing import trace
@@ -25,20 +27,24 @@ __version__ = "0.1.0"
 __all__ = [
     "BucketedDataParallel",
     "DdptraceError",
+    "Diff",
     "Keep",
     "Result",
     "RunDirectoryError",
     "TraceStateError",
     "__version__",
     "analyze",
+    "diff",
     "trace",
 ]
 
 _HOMES = {
     "BucketedDataParallel": "ddptrace.reducer",
+    "Diff": "ddptrace.analysis.diff.tables",
     "Keep": "ddptrace.keep",
     "Result": "ddptrace.analysis",
     "analyze": "ddptrace.analyzer",
+    "diff": "ddptrace.differ",
     "trace": "ddptrace.tracing",
 }
 

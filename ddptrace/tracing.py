@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from ddptrace.capture.session import Schedule, Session
     from ddptrace.telemetry import Exporter
+    from ddptrace.telemetry.companion import Companion
 
 before_entering: Callable[[Path], None] | None = None
 """A recording around the whole program (`ddptrace.run`) ends here, where the program begins one by itself."""
@@ -28,9 +30,11 @@ class trace:
 
     Every rank enters it with the same `path`. `profile` opens windows of torch.profiler on the program's steps: a
     schedule as `torch.profiler.schedule(wait=5, warmup=1, active=3, repeat=1)` makes it. `tracer_provider` receives one
-    OpenTelemetry span per step, phase, bucket and collective, made off the training thread. `overwrite` replaces a run
-    that `path` already holds. `keep` bounds what each rank leaves on the disk, so that a trace can be left on for good:
-    by default 64 MiB, of which the oldest goes first.
+    OpenTelemetry span per step, phase, bucket and collective, made off the training thread; they hang under the span
+    that is active where the trace is entered. What else the standard `OTEL_*` variables ask for, metrics, and without a
+    provider spans too, is exported by a process beside the training. `overwrite` replaces a run that `path` already
+    holds. `keep` bounds what each rank leaves on the disk, so that a trace can be left on for good: by default 64 MiB,
+    of which the oldest goes first.
 
     Raises RunDirectoryError where the directory holds another run or cannot be written, TraceStateError inside another
     trace or without torch; on leaving, never.
@@ -61,6 +65,7 @@ class trace:
         self._overwrite = overwrite
         self._session: Session | None = None
         self._exporter: Exporter | None = None
+        self._companion: Companion | None = None
 
     def __enter__(self) -> trace:
         enter = _capture()
@@ -68,13 +73,17 @@ class trace:
         if before_entering is not None:
             before_entering(self._path)
         try:
-            self._session = enter(self._path, profile=self._profile, overwrite=self._overwrite, keep=self._keep)
+            self._session = enter(
+                self._path, profile=self._profile, overwrite=self._overwrite, keep=self._keep,
+                traceparent=active_span(),
+            )  # fmt: skip
         except OSError as error:  # a full disk: the training matters more than its record
             warnings.warn(f"ddptrace records nothing into {self._path}: {error}", RuntimeWarning, stacklevel=2)
             return self
         if exporter is not None:
             exporter.start()
             self._exporter = exporter
+        self._companion = companion_of(self._session, spans=exporter is None)
         return self
 
     def _make_exporter(self) -> Exporter | None:
@@ -97,14 +106,44 @@ class trace:
         from ddptrace.capture.session import leave
 
         leave(self._session, error)
+        if self._companion is not None:
+            self._companion.left()
         if self._exporter is not None:
             self._exporter.stop()
-        self._exporter = self._session = None
+        if self._companion is not None:
+            self._companion.leave()
+        self._exporter = self._companion = self._session = None
 
     def step(self) -> None:
         """Say that a step is over, where ddptrace cannot find it by itself. Once said, only said ones count."""
         if self._session is not None:
             self._session.say_step()
+
+
+def active_span() -> str | None:
+    """The span of OpenTelemetry that is active here, as W3C's `traceparent`; None where there is none.
+
+    Asked only where the program itself has imported OpenTelemetry: else there is none."""
+    api = sys.modules.get("opentelemetry.trace")
+    if api is None:
+        return None
+    try:
+        span = api.get_current_span().get_span_context()
+        known = f"00-{span.trace_id:032x}-{span.span_id:016x}-{int(span.trace_flags):02x}"
+        return known if span.is_valid else None
+    except Exception:  # somebody's own kind of span: the training matters more than its place
+        return None
+
+
+def companion_of(session: Session, *, spans: bool = True) -> Companion | None:
+    """The process that exports what this host's ranks record, where the environment asks for it. Raises nothing. Not
+    `spans`: they go elsewhere."""
+    if not any(name.startswith("OTEL_") for name in os.environ):
+        return None
+    from ddptrace.telemetry.companion import companion_for
+
+    environ = dict(os.environ) if spans else {**os.environ, "OTEL_TRACES_EXPORTER": "none"}
+    return companion_for(session.claim.root, session.folder, session.claim.rank, environ)
 
 
 def _capture() -> Callable[..., Session]:

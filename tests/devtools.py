@@ -11,6 +11,7 @@ import select
 import subprocess
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -50,10 +51,11 @@ def start(command: list[str], reads: int, writes: int, env: dict[str, str]) -> s
 
 
 class Browser:
-    """`with Browser(chromium) as browser: browser.open(path)`. Messages end in a zero byte: in on fd 3, out on fd 4."""
+    """`with Browser(chromium) as browser: browser.open(path)`. Messages end in a zero byte: in on fd 3, out on fd 4.
+    `flags`: Chromium's own, beside the usual ones."""
 
-    def __init__(self, chromium: str, width: int = 1280, height: int = 900) -> None:
-        self._chromium, self._size = chromium, (width, height)
+    def __init__(self, chromium: str, width: int = 1280, height: int = 900, flags: Sequence[str] = ()) -> None:
+        self._chromium, self._size, self._flags = chromium, (width, height), flags
         self._ids = itertools.count(1)
         self._buffer = b""
         self._session: str | None = None
@@ -64,7 +66,7 @@ class Browser:
         to_read, self._to = os.pipe()
         self._from, to_write = os.pipe()
         window = "--window-size={},{}".format(*self._size)
-        command = [self._chromium, *FLAGS, f"--user-data-dir={self._profile.name}", window, "about:blank"]
+        command = [self._chromium, *FLAGS, *self._flags, f"--user-data-dir={self._profile.name}", window, "about:blank"]
         self._process = start(command, to_read, to_write, os.environ | {"TMPDIR": self._profile.name})
         self._attach()
         return self

@@ -29,17 +29,18 @@ def ours(*rooms: str) -> tuple[str, ...]:
 
 
 ALLOWED = {
-    "__init__": Row(inside=ours("analysis", "analyzer", "tracing", "reducer")),
+    "__init__": Row(inside=ours("analysis", "analyzer", "differ", "tracing", "reducer")),
     "__main__": Row(ours("cli")),
     "errors": Row(),
     "keep": Row(),
     "schema": Row(packages=("numpy",)),
     # where load and analysis meet, and where ranks are shared out to processes
     "analyzer": Row(ours("load", "analysis", "engine")),
+    "differ": Row(ours("analyzer", "load"), inside=ours("analysis")),  # the same, of several runs
     "engine": Row(inside=("joblib", "distributed")),
     "tracing": Row(inside=(*ours("capture", "telemetry"), "opentelemetry")),
     # nothing before the program imports torch by itself: what it sets in the environment first would come too late
-    "run": Row(inside=(*ours("capture", "record", "tracing"), "torch")),
+    "run": Row(inside=(*ours("capture", "record", "telemetry", "tracing"), "torch")),
     "dynamo": Row(inside=("torch",)),  # both that run inside a compiled program need it, and neither may know the other
     "reducer": Row(ours("dynamo"), ("torch",)),
     "capture": Row(ours("record", "reducer", "dynamo"), ("torch",)),
@@ -48,19 +49,42 @@ ALLOWED = {
         ours("record"), ("numpy", "msgspec", "isal")
     ),  # record: its reader, where the layout of a segment is known
     "analysis": Row(ours("load.tables"), ("numpy",), inside=("pandas", "hta")),
+    # both telemetry and a screen that watches a job read a run that grows, and the screen wants no OpenTelemetry
+    "live": Row(ours("record", "load", "analysis"), ("numpy",)),
     # load and analysis: the tables, which telemetry's spans are made from, are built in one place only
-    "telemetry": Row(ours("__init__", "record", "load", "analysis"), ("numpy", "opentelemetry")),
-    "render": Row(ours("analysis", "load.tables"), ("numpy",), inside=("plotly",)),
+    # what its extra brings is imported by those of its modules only that need it: test_telemetry_environment.py
+    "telemetry": Row(
+        ours("__init__", "record", "load", "analysis", "live"),
+        ("numpy", "opentelemetry", "grpc", "google", "requests", "urllib3", "prometheus_client"),
+    ),
+    "render": Row(ours("analysis", "load.tables"), ("numpy",), inside=("plotly", "rich")),
     # the package itself and record: benchmarks measure under `trace` as users call it, and one append. engine: how many
-    # cores there are. analyzer, isal and hta: what reading costs beside HTA is measured on files made for it, no torch
+    # cores there are. analyzer, isal and hta: what reading costs beside HTA is measured on files made for it, no torch.
+    # numpy: runs of many ranks are made of records, whose layout schema tells in its terms
     "bench": Row(
         ours("__init__", "reducer", "capture", "record", "load", "analysis", "render", "engine"),
-        ("torch",),
-        inside=(*ours("analyzer"), "msgspec", "hta", "isal"),
+        ("torch", "numpy"),
+        inside=(*ours("analyzer", "differ", "telemetry"), "msgspec", "hta", "isal", "opentelemetry"),
     ),
+    "view": Row(),  # serves files; the UI's wheel is looked for and not imported
     "cli": Row(
         packages=("click",),
-        inside=(*ours("analyzer", "load", "analysis", "render", "telemetry", "bench", "tracing", "run"), "msgspec"),
+        inside=(
+            *ours(
+                "analyzer",
+                "differ",
+                "load",
+                "analysis",
+                "live",
+                "render",
+                "telemetry",
+                "bench",
+                "tracing",
+                "run",
+                "view",
+            ),
+            "msgspec",
+        ),
     ),
 }
 

@@ -68,6 +68,9 @@ from ddptrace.analysis.traffic_findings import traffic_findings
 from ddptrace.analysis.view import View, view_of
 from ddptrace.load.tables import Finding, RankRun, Run
 
+UNFIT = ("clock-not-fitted", "replay-off")
+"""Findings after which no rank's times are held against another's."""
+
 
 @dataclass(frozen=True, slots=True)
 class RunHead:
@@ -159,10 +162,15 @@ def combine(head: RunHead, ranks: Iterable[RankTables], *, align: bool = True) -
         jitter=Table(JitterRow, [row for table in tables for row in jitter_rows(table)]),
     )  # fmt: skip
     facts = [table.facts for table in tables]
-    said = [*head.findings, *findings(facts, result, matching.findings, profile_asked=head.profile_asked)]
+    across = [*clock_findings(clocks), *blame.findings]
+    fit = not any(finding.code in UNFIT for finding in across)
+    said = [
+        *head.findings,
+        *findings(facts, result, matching.findings, profile_asked=head.profile_asked, clocks_fit=fit),
+    ]
     said += traffic_findings(result.gradient_traffic)
     said += list(message_findings(result, said))
-    said += [*clock_findings(clocks), *blame.findings]
+    said += across
     return replace(result, findings=Table(Finding, said))
 
 

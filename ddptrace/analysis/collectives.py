@@ -14,7 +14,7 @@ from ddptrace.analysis.shares import Shares
 from ddptrace.analysis.tables import CollectiveRow
 from ddptrace.analysis.view import View
 from ddptrace.load.tables import Identity
-from ddptrace.schema import Origin
+from ddptrace.schema import RANGE_PREFIX, Origin
 
 HOOK_OP = "comm_hook"
 """A hook that communicated by other means than a collective that was seen."""
@@ -106,7 +106,10 @@ def _source(comm: Communication, known: _Known) -> dict[str, Any]:
     call, origin = comm.call, origin_of(comm, known.buckets)
     if call is None:
         return {"origin": origin}
-    return {"origin": origin, "site": call.site, "module": call.module, "turn": call.turn, "peer": call.peer}
+    return {
+        "origin": origin, "site": call.site, "module": call.module, "turn": call.turn, "peer": call.peer,
+        "error": call.error, "profiler_range": f"{RANGE_PREFIX}{call.seq}" if call.is_profiled else None,
+    }  # fmt: skip
 
 
 def _lane(comm: Communication) -> str | None:

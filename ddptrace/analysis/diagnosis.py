@@ -7,14 +7,14 @@ from dataclasses import replace
 from typing import Final
 
 from ddptrace.analysis.diagnosis_tables import Diagnosis, RankPlace, Verdict
-from ddptrace.analysis.hangs import hang_verdicts, idle_verdict
+from ddptrace.analysis.hangs import hang_verdicts, idle_verdict, patience_ns
 from ddptrace.analysis.losses import loss_verdicts
-from ddptrace.analysis.places import place_of
+from ddptrace.analysis.places import place_of, seconds
 from ddptrace.analysis.wording import named
 from ddptrace.load.tables import JobState
 
 ORDER: Final = (
-    "mismatch", "failed", "died", "stuck", "message", "held", "failed-after", "killed", "left", "slow", "ended", "well",
+    "mismatch", "failed", "died", "stuck", "message", "held", "failed-after", "killed", "left", "ended", "well", "slow",
 )  # fmt: skip
 LOST: Final = ("failed", "died", "failed-after", "killed", "left")
 HANGING: Final = ("mismatch", "stuck", "message", "held")
@@ -24,10 +24,12 @@ EXPLAINS: Final = ("failed", "died", "held")
 
 def diagnose(job: JobState) -> Diagnosis:
     places = tuple(place_of(one, job.now_at_ns) for one in job.ranks)
-    found = _one_story(list(loss_verdicts(job)), hang_verdicts(job))
+    hangs = hang_verdicts(job)
+    awaited = {rank for one in hangs if one.kind != "mismatch" for rank in one.absent}
+    found = _one_story(job, list(loss_verdicts(job, awaited)), hangs)
     if not any(one.kind in (*LOST, *HANGING) for one in found):
         idle = idle_verdict(job)
-        found += [idle] if idle is not None else [] if found else [_well(places)]
+        found.append(idle or _well(job, places, anyone_waits=bool(found)))
     verdicts = tuple(sorted(found, key=lambda one: (ORDER.index(one.kind), _is_a_link(one, found))))
     return Diagnosis(verdicts, places, _exit_code({one.kind for one in verdicts}))
 
@@ -36,7 +38,7 @@ def _exit_code(kinds: set[str]) -> int:
     return 4 if kinds & set(LOST) else 3 if kinds & set(HANGING) else 0
 
 
-def _one_story(losses: list[Verdict], hangs: Sequence[Verdict]) -> list[Verdict]:
+def _one_story(job: JobState, losses: list[Verdict], hangs: Sequence[Verdict]) -> list[Verdict]:
     """Who waits for a rank that is lost is told with it."""
     rest = []
     for hang in hangs:
@@ -47,22 +49,30 @@ def _one_story(losses: list[Verdict], hangs: Sequence[Verdict]) -> list[Verdict]
                 and set(hang.absent) <= set(loss.absent)
                 and hang.kind != "mismatch"
             ):
-                losses[k] = _joined(loss, hang)
+                losses[k] = _joined(job, loss, hang)
                 break
         else:
             rest.append(hang)
     return losses + rest
 
 
-def _joined(loss: Verdict, hang: Verdict) -> Verdict:
+def _joined(job: JobState, loss: Verdict, hang: Verdict) -> Verdict:
     if loss.turn is not None:  # of another group
         return loss
-    verb = "waits" if len(hang.waiting) == 1 else "wait"
+    verb = _waits(job, hang.waiting)
+    likely = hang.likely if loss.kind == "held" else ""  # of one that is gone nothing does not return
     said = f"{loss.sentence}; {named('rank', hang.waiting)} {verb} in {hang.op} #{hang.turn} of group {hang.group}"
     return replace(
-        loss, sentence=said, likely=loss.likely or hang.likely, group=hang.group, turn=hang.turn, op=hang.op,
-        nbytes=hang.nbytes, waiting=hang.waiting, age_ns=hang.age_ns,
+        loss, sentence=said, likely=likely, group=hang.group, turn=hang.turn, op=hang.op, nbytes=hang.nbytes,
+        waiting=hang.waiting, age_ns=hang.age_ns,
     )  # fmt: skip
+
+
+def _waits(job: JobState, ranks: Sequence[int]) -> str:
+    """Of those that are lost themselves it is over."""
+    if all(one.closed or one.alive is False for one in job.ranks if one.rank in ranks):
+        return "waited"
+    return "waits" if len(ranks) == 1 else "wait"
 
 
 def _is_a_link(one: Verdict, found: Sequence[Verdict]) -> bool:
@@ -70,10 +80,21 @@ def _is_a_link(one: Verdict, found: Sequence[Verdict]) -> bool:
     return any(other is not one and set(one.absent) & set(other.waiting) for other in found)
 
 
-def _well(places: Sequence[RankPlace]) -> Verdict:
-    ranks = tuple(place.rank for place in places)
-    if all(place.status == "ended" for place in places):
+def _well(job: JobState, places: Sequence[RankPlace], *, anyone_waits: bool) -> Verdict:
+    going = [place for place in places if place.status != "ended"]
+    if not going:
+        ranks = tuple(place.rank for place in places)
         return Verdict("ended", f"{named('rank', ranks)} ended as they should" if ranks else "no rank is here")
-    steps = sorted({place.step for place in places if place.step is not None})
-    at = "" if not steps else f", in step {steps[0]}" if len(steps) == 1 else f", in steps {steps[0]} to {steps[-1]}"
-    return Verdict("well", f"{named('rank', ranks)} go on{at}")
+    waits = f"; none has waited for longer than {seconds(patience_ns(job))} yet" if anyone_waits else ""
+    return Verdict("well", f"{_named_verb(going, 'go on', 'goes on')}{_steps(job, going)}{waits}")
+
+
+def _steps(job: JobState, going: Sequence[RankPlace]) -> str:
+    if all(one.step_ns is None for one in job.ranks):
+        return ", and none has ended a step yet: as a rule the job is starting"
+    steps = sorted({place.step for place in going if place.step is not None})
+    return "" if not steps else f", in step {steps[0]}" if len(steps) == 1 else f", in steps {steps[0]} to {steps[-1]}"
+
+
+def _named_verb(places: Sequence[RankPlace], several: str, one: str) -> str:
+    return f"{named('rank', [place.rank for place in places])} {several if len(places) > 1 else one}"

@@ -12,7 +12,7 @@ class Verdict:
     `kind`, gravest first: "mismatch": ranks called different things at one turn of a group; "failed": an exception
     ended ranks; "died"; "stuck": ranks wait for others; "message": one waits for another's send or receive; "held":
     a process is stopped; "failed-after": for want of a peer; "killed": the whole job at once; "left": nobody writes any
-    more; "slow": some wait, not for long yet; "ended"; "well"."""
+    more; "ended"; "well": it goes on, or starts; "slow": some wait, not for long yet."""
 
     kind: str
     sentence: str
@@ -41,6 +41,7 @@ class RankPlace:
     site: str | None  # "train.py:42 in step"
     since_ns: int  # it recorded nothing of its training
     failure: str | None
+    innermost: str | None = None  # the line of a library that `site` has led to, where it is in no collective
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,6 +88,7 @@ class RankFacts:
     kept: KeptFacts = KeptFacts()
     waited: tuple[Waited, ...] = ()  # for remote calls while nothing else ran, by what for
     in_turn: tuple[str, ...] = ()  # optimizers that end its steps in turn
+    backends: tuple[str, ...] = ()  # of its process groups, each once
 
     @property
     def comms(self) -> int:
@@ -113,6 +114,7 @@ def facts_of(view: View) -> RankFacts:
         windows=len(rank.windows), outside_windows=_outside_windows(view),
         kept=_kept_facts(rank), waited=waited_for(view),
         in_turn=optimizers_in_turn((*rank.steps, *rank.partial_steps)),
+        backends=tuple(sorted({group.backend for group in rank.groups if group.backend})),
     )  # fmt: skip
 
 

@@ -20,10 +20,17 @@ from ddptrace.load.tables import Finding
 
 
 def findings(
-    ranks: Sequence[RankFacts], result: Result, refused: Sequence[Finding], *, profile_asked: bool = False
+    ranks: Sequence[RankFacts],
+    result: Result,
+    refused: Sequence[Finding],
+    *,
+    profile_asked: bool = False,
+    clocks_fit: bool = True,
 ) -> list[Finding]:
-    """What analysis has to say, from what spoils the numbers to what they say. `refused`: of matching."""
+    """What analysis has to say, from what spoils the numbers to what they say. `refused`: of matching; `clocks_fit`:
+    times of one rank may be held against those of another."""
     how = OURS if all(rank.recorded for rank in ranks) else FOREIGN
+    comparable = clocks_fit and (result.recorded or len(result.matches) > 0)
     return [
         *_deaths(ranks),
         *failure_findings(ranks),
@@ -39,7 +46,7 @@ def findings(
         *device_findings(ranks, result),
         *peer_findings(result),
         *rpc_findings(ranks, result),
-        *bucket_findings(summarize(result), result, ranks, comparable=result.recorded or len(result.matches) > 0),
+        *bucket_findings(summarize(result), result, ranks, comparable=comparable),
     ]
 
 

@@ -92,9 +92,14 @@ def _verdict(job: JobState, name: str, waiting: dict[int, LastCall], absent: tup
     have = "has" if len(absent) == 1 else "have"
     said = f"{named('rank', absent)} {have} not arrived: {call_words(call, name)}, for {seconds(age_ns)}"
     return Verdict(
-        kind, said, likely_words(job, absent), name, call.turn, op_words(call.op), call.nbytes, tuple(waiting), absent,
-        where_words(job, absent), age_ns,
+        kind, *_said(kind, said, likely_words(job, absent)), name, call.turn, op_words(call.op), call.nbytes,
+        tuple(waiting), absent, where_words(job, absent), age_ns,
     )  # fmt: skip
+
+
+def _said(kind: str, sentence: str, likely: str) -> tuple[str, str]:
+    """What may end any moment needs no reason."""
+    return (f"just now {sentence}", "") if kind == "slow" else (sentence, likely)
 
 
 def _messages(job: JobState, name: str, shown: Sequence[Shown]) -> Iterator[Verdict]:
@@ -113,11 +118,11 @@ def _messages(job: JobState, name: str, shown: Sequence[Shown]) -> Iterator[Verd
 def _message_verdict(job: JobState, name: str, rank: RankState, call: LastCall, peer: int) -> Verdict:
     age_ns = job.now_at_ns - call.launch_at_ns
     other = "received it" if call.op.startswith("send") else "sent it"
+    kind = "message" if age_ns > patience_ns(job) else "slow"
+    said = f"rank {peer} has not {other}: rank {rank.rank} is in {call_words(call, name)}, for {seconds(age_ns)}"
     return Verdict(
-        "message" if age_ns > patience_ns(job) else "slow",
-        f"rank {peer} has not {other}: rank {rank.rank} is in {call_words(call, name)}, for {seconds(age_ns)}",
-        likely_words(job, (peer,)), name, call.turn, op_words(call.op), call.nbytes, (rank.rank,), (peer,),
-        where_words(job, (peer,)), age_ns,
+        kind, *_said(kind, said, likely_words(job, (peer,))), name, call.turn, op_words(call.op), call.nbytes,
+        (rank.rank,), (peer,), where_words(job, (peer,)), age_ns,
     )  # fmt: skip
 
 

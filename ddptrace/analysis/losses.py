@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from typing import Final
 
 from ddptrace.analysis.diagnosis_tables import Verdict
@@ -19,10 +19,11 @@ OF_A_PEER: Final = re.compile(
 TOGETHER_NS: Final = BEATS * BEAT_NS
 
 
-def loss_verdicts(job: JobState) -> Iterator[Verdict]:
-    """ "failed", "died", "failed-after", "killed", "left" and "held", each of all ranks that it is true of."""
+def loss_verdicts(job: JobState, awaited: Set[int] = frozenset()) -> Iterator[Verdict]:
+    """ "failed", "died", "failed-after", "killed", "left" and "held", each of all ranks that it is true of. `awaited`:
+    those that others wait for."""
     status = {one.rank: status_of(one, job.now_at_ns) for one in job.ranks}
-    dead = [one for one in job.ranks if status[one.rank] == "died"]
+    dead = [one for one in job.ranks if status[one.rank] == "died" and one.failure is None]
     failed = sorted(
         (one for one in job.ranks if one.failure is not None), key=lambda one: (one.failed_at_ns or 0, one.rank)
     )
@@ -30,6 +31,7 @@ def loss_verdicts(job: JobState) -> Iterator[Verdict]:
     after = [one for one in failed if one not in first]
     runs = any(word in ("runs", "stopped", "held") for word in status.values())
     alone = [one for one in dead if runs or (after and not first) or _long_before(one, job)]
+    alone = [one for one in alone if one.rank in awaited] or alone
     if first:
         yield _failed(job, "failed", first)
     if alone:
@@ -37,13 +39,21 @@ def loss_verdicts(job: JobState) -> Iterator[Verdict]:
     if after:
         yield _failed(job, "failed-after", after)
     if len(alone) < len(dead):
-        yield _killed(job, [one for one in dead if one not in alone])
+        yield _killed(job, [one for one in dead if one not in alone], after=bool(alone or failed))
     held = [one for one in job.ranks if status[one.rank] in ("stopped", "held")]
     if held:
         yield _held(job, held)
     left = [one for one in job.ranks if status[one.rank] == "unknown"]
     if left and not runs:
         yield _left(job, left)
+
+
+def _looked_at_ns(job: JobState) -> int:
+    """Also once the job is over, where its last word was said on this machine: of a process elsewhere nothing tells
+    that it is gone, and clocks differ."""
+    last = max(job.ranks, key=lambda one: one.beat_at_ns)
+    over = not any(one.alive for one in job.ranks) and last.alive is False
+    return job.now_at_ns + (job.silent_ns if over else 0)
 
 
 def _long_before(one: RankState, job: JobState) -> bool:
@@ -59,16 +69,19 @@ def _failed(job: JobState, kind: str, failed: Sequence[RankState]) -> Verdict:
 
 
 def _died(job: JobState, dead: Sequence[RankState]) -> Verdict:
-    ago_ns = job.now_at_ns - min(one.beat_at_ns for one in dead)
-    ranks, step = named("rank", _ranks(dead)), _in_step(dead[0])
-    said = f"{ranks} died{step} without a word: killed, crashed, or its machine is gone, {seconds(ago_ns)} ago"
+    ago_ns = _looked_at_ns(job) - min(one.beat_at_ns for one in dead)
+    ranks, step, its = named("rank", _ranks(dead)), _in_step(dead[0]), "its" if len(dead) == 1 else "their"
+    said = f"{ranks} died{step} without a word: killed, crashed, or {its} machine is gone, {seconds(ago_ns)} ago"
     return Verdict("died", said, absent=_ranks(dead), where=_where(job, dead), age_ns=ago_ns)
 
 
-def _killed(job: JobState, dead: Sequence[RankState]) -> Verdict:
-    said = f"{named('rank', _ranks(dead))} ended at once and without a word: killed from outside, or crashed"
-    last = max(one.beat_at_ns for one in dead)
-    return Verdict("killed", said, absent=_ranks(dead), where=_where(job, dead), age_ns=job.now_at_ns - last)
+def _killed(job: JobState, dead: Sequence[RankState], *, after: bool) -> Verdict:
+    """`after`: others were lost before."""
+    how = "too, and without a word" if after else "at once and without a word"
+    why = "as a rule the launcher ends the rest" if after else "killed from outside, or crashed"
+    ago_ns = _looked_at_ns(job) - max(one.beat_at_ns for one in dead)
+    said = f"{named('rank', _ranks(dead))} ended {how}: {why}, {seconds(ago_ns)} ago"
+    return Verdict("killed", said, absent=_ranks(dead), where=_where(job, dead), age_ns=ago_ns)
 
 
 def _held(job: JobState, held: Sequence[RankState]) -> Verdict:
@@ -99,4 +112,4 @@ def _where(job: JobState, states: Sequence[RankState]) -> tuple[str, ...]:
 
 
 def _age(job: JobState, at_ns: int | None) -> int | None:
-    return None if at_ns is None else job.now_at_ns - at_ns
+    return None if at_ns is None else _looked_at_ns(job) - at_ns

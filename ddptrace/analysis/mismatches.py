@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ddptrace.analysis.across.desync import parting
@@ -32,10 +32,11 @@ def mismatch_verdict(job: JobState, name: str, shown: Sequence[Shown]) -> Verdic
     if not rows:
         return None
     absent = tuple(row.rank for row in rows)
+    waiting = tuple(rank for rank in there if rank not in absent)
     return Verdict(
-        "mismatch", _sentence(rows), _meant(rows[0]), name, found.turn, op_words(rows[0].expected_op),
-        rows[0].expected_nbytes, tuple(rank for rank in there if rank not in absent), absent,
-        where_words(job, absent), job.now_at_ns - min(call.launch_at_ns for call in there.values()),
+        "mismatch", _sentence(rows, waiting, there), _meant(rows, waiting), name, found.turn,
+        op_words(rows[0].expected_op), rows[0].expected_nbytes, waiting, absent, where_words(job, absent),
+        job.now_at_ns - min(call.launch_at_ns for call in there.values()),
     )  # fmt: skip
 
 
@@ -43,10 +44,9 @@ def _mark(call: LastCall) -> Mark:
     return Mark(call.turn, call.op, call.nbytes, call.dtype, call.peer, call.origin, call.site)
 
 
-def _sentence(rows: Sequence[DesyncRow]) -> str:
-    """As in "call #7 of group 0 is broadcast of 32 B on rank 1 at a.py:9, and barrier on rank 0 at a.py:8"."""
+def _sentence(rows: Sequence[DesyncRow], waiting: Sequence[int], there: Mapping[int, LastCall]) -> str:
+    """As in "call #7 of group 0 is broadcast of 32 B on rank 1 at a.py:9, and barrier on ranks 0 and 2 at a.py:8"."""
     row = rows[0]
-    ranks = named("rank", [one.rank for one in rows])
     own, theirs = (
         f"{op_words(op)}{f' of {amount(nbytes)}' if nbytes else ''}{_detail(row, dtype, root)}"
         for op, nbytes, dtype, root in (
@@ -55,9 +55,22 @@ def _sentence(rows: Sequence[DesyncRow]) -> str:
         )
     )
     return (
-        f"call #{row.turn} of {group_words(row.group)} is {own} on {ranks}{at_words(row.site)}, and {theirs} on rank"
-        f" {row.expected_rank}{at_words(row.expected_site)}"
+        f"call #{row.turn} of {group_words(row.group)} is {own} on {named('rank', _alike(rows))}"
+        f"{_where(there[row.rank])}, and {theirs} on {named('rank', waiting)}{_where(there[row.expected_rank])}"
     )
+
+
+def _alike(rows: Sequence[DesyncRow]) -> list[int]:
+    """Those that made the same call as the first. What others made instead, their own lines tell."""
+    calls = [(one.op, one.nbytes, one.dtype, one.root) for one in rows]
+    return [row.rank for row, call in zip(rows, calls, strict=True) if call == calls[0]]
+
+
+def _where(call: LastCall) -> str:
+    """No line of the program issues what a backward does."""
+    if call.site is not None or call.bucket_of is None:
+        return at_words(call.site)
+    return f" in its backward (bucket of {call.bucket_of})"
 
 
 def _detail(row: DesyncRow, dtype: str, root: int | None) -> str:
@@ -66,10 +79,11 @@ def _detail(row: DesyncRow, dtype: str, root: int | None) -> str:
     return f" with root {root}" if row.kind == "root" else ""
 
 
-def _meant(row: DesyncRow) -> str:
+def _meant(rows: Sequence[DesyncRow], waiting: Sequence[int]) -> str:
+    row, ranks = rows[0], named("rank", _alike(rows))
     return {
-        "missing": f"rank {row.rank} left the call of rank {row.expected_rank} out",
-        "extra": f"only rank {row.rank} makes such a call there",
+        "missing": f"{ranks} left the call of {named('rank', waiting)} out",
+        "extra": f"{ranks} made a call there that the others do not make",
         "reordered": "both make the same calls, in different order",
         "size": "every rank must give as many bytes",
         "dtype": "every rank must give the same dtype",

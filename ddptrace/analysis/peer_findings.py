@@ -71,9 +71,9 @@ def peer_findings(result: Result) -> Iterator[Finding]:
         yield Finding("waiting-for-ranks", "warning", "run", (
             f"{percent(time.waiting_ratio)} of the communication is waiting for ranks that come late:"
             f" {time.collectives} collectives{_where(time)}, matched across ranks, run for {_each(time, time.ran_ns)}"
-            f" on a rank (mean), of which {_each(time, time.transfer_ns)} are transfer (the shortest execution over"
-            " the ranks). Evener ranks would help, and a faster network would not; busbw of single ranks tells of the"
-            " waiting too."
+            " on a rank (mean; each by itself, also where they overlap), of which"
+            f" {_each(time, time.transfer_ns)} are transfer (the shortest execution over the ranks). Evener ranks would"
+            " help, and a faster network would not; busbw of single ranks tells of the waiting too."
         ))  # fmt: skip
 
 

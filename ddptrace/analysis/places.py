@@ -26,6 +26,12 @@ AFTER: Final = {
     "end of a step": "after the end of a step",
 }
 """By `RankState.did_last`, where a rank in no call is that left no other trace."""
+OF_A_WORKER: Final = ("selectors.py:", "multiprocessing/")
+"""Lines that a loader's wait for its worker processes ends in."""
+WORKER_LIKELY: Final = "it waits for a worker process of its data loader, whose own line is not known"
+OWN_LIKELY: Final = (
+    "the program itself does not return there: it waits for no data, and is in no forward, backward or update"
+)
 HELD_LIKELY: Final = "C code holds its interpreter and lets no other thread run, or its machine hangs"
 STOPPED_LIKELY: Final = "a signal or a debugger stopped it: kill -CONT lets it go on"
 NO_FOLDER: Final = "it left no records here: it never came to ddptrace.trace, or writes to another disk"
@@ -36,11 +42,12 @@ ENDED_LIKELY: Final = (
 
 def place_of(state: RankState, now_at_ns: int) -> RankPlace:
     pulse = state.pulse
-    site = pulse.site if pulse is not None and pulse.site else state.pending.site if state.pending is not None else None
+    site = _line(pulse.site) if pulse is not None else None
+    site = site or (state.pending.site if state.pending is not None else None)
     phase = state.phase.name.lower() if state.phase is not None else None
     return RankPlace(
         state.rank, state.host, state.pid, status_of(state, now_at_ns), state.step, phase, _doing(state), site,
-        max(0, now_at_ns - state.last_at_ns), state.failure,
+        max(0, now_at_ns - state.last_at_ns), state.failure, _innermost(state),
     )  # fmt: skip
 
 
@@ -57,10 +64,13 @@ def status_of(state: RankState, now_at_ns: int) -> str:
 
 
 def place_words(place: RankPlace) -> str:
-    """As in `step 5, backward, in all_reduce #7 (16 B) of group 0, at train.py:17 in main`."""
+    """As in `step 5, backward, in all_reduce #7 (16 B) of group 0, at train.py:17 in main`, or of a rank that is in no
+    collective `step 5, data: data.py:12 in __getitem__, there in ssl.py:3 in read`."""
     step = None if place.step is None else f"step {place.step}"
-    at = None if place.site is None else f"at {place.site}"
-    return ", ".join(filter(None, (step, place.phase, place.doing, at)))
+    said = ", ".join(filter(None, (step, place.phase, place.doing)))
+    joint = ", at " if place.doing else ": "
+    at = "" if place.site is None else f"{joint}{place.site}" if said else f"at {place.site}"
+    return said + at + ("" if place.innermost is None else f", there in {place.innermost}")
 
 
 def likely(state: RankState, now_at_ns: int) -> str:
@@ -70,7 +80,18 @@ def likely(state: RankState, now_at_ns: int) -> str:
         return STOPPED_LIKELY if status == "stopped" else HELD_LIKELY
     if status == "ended":
         return ENDED_LIKELY
-    return LIKELY[state.phase] if state.phase is not None and state.pending is None else ""
+    if state.pending is not None or (state.phase is None and state.pulse is None):
+        return ""
+    if _waits_for_a_worker(state):
+        return WORKER_LIKELY
+    return OWN_LIKELY if state.phase is None else LIKELY[state.phase]
+
+
+def _waits_for_a_worker(state: RankState) -> bool:
+    """A dataset that reads in the rank itself may wait for any process."""
+    site = state.pulse.site if state.pulse is not None else ""
+    innermost = _innermost(state) or ""
+    return state.phase is Phase.DATA and innermost.startswith(OF_A_WORKER) and not site.endswith("__getitem__")
 
 
 def where_words(job: JobState, ranks: Iterable[int]) -> tuple[str, ...]:
@@ -108,8 +129,22 @@ def at_words(site: str | None) -> str:
 
 
 def seconds(ns: int) -> str:
-    """As in `0.4 s`, `31 s`, `12 min`."""
+    """As in `0.4 s`, `31 s`, `12 min`, `5 h`, `3 days`."""
+    if ns >= 2 * 3600e9:
+        return f"{ns / 3600e9:.0f} h" if ns < 2 * 86400e9 else f"{ns / 86400e9:.0f} days"
     return f"{ns / 60e9:.0f} min" if ns >= 600e9 else f"{ns / 1e9:.0f} s" if ns >= 9.95e9 else f"{ns / 1e9:.1f} s"
+
+
+def _innermost(state: RankState) -> str | None:
+    pulse = state.pulse
+    if pulse is None or state.pending is not None or pulse.frame == pulse.site:
+        return None
+    return _line(pulse.frame)
+
+
+def _line(site: str) -> str | None:
+    """None of what has no line, as `<string>:0 in <module>`: code that Python has not begun yet."""
+    return None if not site or site.partition(" in ")[0].endswith(":0") else site
 
 
 def _doing(state: RankState) -> str:

@@ -315,6 +315,8 @@ class CollectiveRow:
     module: str | None = None  # nn.Module whose forward or backward it belongs to, named from the outermost one
     turn: int | None = None  # as `ordinal`, but sends and receives are left out, so that it is the same on all ranks
     peer: int | None = None  # global rank that it sends to or receives from, or that is its root; None where unknown
+    error: str | None = None  # what it failed with, in one sentence, where that was seen
+    profiler_range: str | None = None  # name of its range in the profiler's file, where one was on; no warm-up is there
 
 
 @dataclass(frozen=True, slots=True)

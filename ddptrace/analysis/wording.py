@@ -11,13 +11,26 @@ NAMED: Final = 5
 
 
 def named(what: str, numbers: Iterable[int]) -> str:
-    """As in "step 3", "steps 3, 4 and 5", "ranks 0, 1, 2, 3, 4 and 12 more"."""
-    names = [str(number) for number in numbers]
+    """As in "step 3", "steps 3, 4 and 5", "ranks 0, 2, 4, 6, 8 and 12 more", "ranks 8 to 15 and 24"."""
+    runs = _runs(numbers)
+    count = sum(map(len, runs))
+    names = [str(run[0]) if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs]
     if len(names) == 1:
-        return f"{what} {names[0]}"
+        return f"{what}{'s' * (count > 1)} {names[0]}"
     shown = names[:NAMED] if len(names) > NAMED + 1 else names[:-1]
-    rest = f"{len(names) - NAMED} more" if len(names) > NAMED + 1 else names[-1]
+    rest = f"{sum(map(len, runs[NAMED:]))} more" if len(names) > NAMED + 1 else names[-1]
     return f"{what}s {', '.join(shown)} and {rest}"
+
+
+def _runs(numbers: Iterable[int]) -> list[list[int]]:
+    """Those that follow each other together, where they are so many that their ends say it better."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return [part for run in runs for part in ([run] if len(run) >= NAMED else [[number] for number in run])]
 
 
 def ms(ns: float) -> str:

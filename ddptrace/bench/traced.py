@@ -18,6 +18,8 @@ from ddptrace.bench.job import Job
 from ddptrace.errors import DdptraceError
 
 if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
+
     from ddptrace.capture.session import Schedule
 
 LEAD_STEPS: Final = 2
@@ -39,13 +41,17 @@ class Truth:
 
 
 @contextmanager
-def recording(run: Path, profile: Schedule | None = None) -> Iterator[ddptrace.trace]:
+def recording(
+    run: Path, profile: Schedule | None = None, tracer_provider: TracerProvider | None = None
+) -> Iterator[ddptrace.trace]:
     """`ddptrace.trace`, but that it raises DdptraceError where nothing can be recorded, as on a full disk."""
     with ExitStack() as entered:
         with warnings.catch_warnings():
             warnings.filterwarnings("error", "ddptrace records nothing", RuntimeWarning)
             try:
-                trace = entered.enter_context(ddptrace.trace(run, profile=profile, overwrite=True))
+                trace = entered.enter_context(
+                    ddptrace.trace(run, profile=profile, tracer_provider=tracer_provider, overwrite=True)
+                )
             except RuntimeWarning as warning:
                 raise DdptraceError(str(warning)) from None
         yield trace

@@ -13,7 +13,7 @@ from typing import Final
 
 import click
 
-COMMANDS: Final = ("analyze", "bench", "diagnose", "hta", "traffic")
+COMMANDS: Final = ("analyze", "bench", "diagnose", "diff", "export", "hta", "traffic", "view", "watch")
 
 
 class Commands(click.Group):

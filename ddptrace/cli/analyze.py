@@ -81,12 +81,12 @@ def _beside(path: Path) -> Path:
 
 
 @contextlib.contextmanager
-def progress() -> Iterator[Callable[[int, int], None]]:
+def progress(label: str = "Reading ranks") -> Iterator[Callable[[int, int], None]]:
     """A bar on a terminal's stderr, nothing elsewhere."""
     if not sys.stderr.isatty():
         yield lambda done, count: None
         return
-    with click.progressbar(length=1, label="Reading ranks", file=sys.stderr, show_pos=True) as bar:
+    with click.progressbar(length=1, label=label, file=sys.stderr, show_pos=True) as bar:
 
         def tell(done: int, count: int) -> None:
             bar.length = count

@@ -11,7 +11,10 @@ from ddptrace.cli.bench_options import common, names, show
 
 @click.command()
 @click.option("--workload", default="gpt", show_default=True, help="Model to train.")
-@click.option("--modes", callback=names, help="Some of those in the table.  [default: all]", default="all")
+@click.option(
+    "--modes", callback=names, default="all",
+    help="Some of those in the table, and: exporting thread, companion (with --steps 30).  [default: all in the table]",
+)  # fmt: skip
 @common("overhead", rounds=20)
 def overhead(
     workload: str, modes: tuple[str, ...], ranks: tuple[int, ...], backend: str | None, rounds: int, steps: int,

@@ -12,6 +12,8 @@ from ddptrace.schema import Kind
 
 FAR_NS = 10**18
 """No run is thirty years from its zero: a manifest or record that says so is damaged."""
+UNIX_MAX_NS = 2**62
+"""Of a pair that can be: beyond it differences of instants overflow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +28,7 @@ class Clock:
     @classmethod
     def of(cls, events: NDArray[np.void], zero_unix_ns: int | None) -> Clock:
         """Without a zero (no manifest), the first record's time is it. Without any pair, Unix time is not known."""
-        pairs = events[events["kind"] == Kind.CLOCK]
+        pairs = events[(events["kind"] == Kind.CLOCK) & (events["a"] > 0) & (events["a"] < UNIX_MAX_NS)]
         if not len(pairs):
             return cls(np.zeros(1, np.int64), np.zeros(1, np.int64), 0)
         first = int(pairs["a"][0])

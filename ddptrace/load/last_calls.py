@@ -36,7 +36,7 @@ class Told:
 
 def group_states(told: Told) -> tuple[GroupState, ...]:
     """By name of the group: those that the rank described, and those that it called in."""
-    calls = told.events[told.events["kind"] == Kind.CALL]
+    calls = np.concatenate([told.events[told.events["kind"] == Kind.CALL], _begun(told.events)])
     calls = calls[np.argsort(calls["begin"], kind="stable")]
     unpaired = [number for number in np.unique(calls["name"]).tolist() if told.text(number).startswith(UNPAIRED)]
     is_message = np.isin(calls["name"], unpaired)
@@ -52,6 +52,26 @@ def group_states(told: Told) -> tuple[GroupState, ...]:
         messages = () if gone > gone_turns else tuple(_messages(told, calls[parts[name] & is_message], ends))
         states.append(GroupState(name, ranks.get(name, ()), turns, ends.last(rows, turns), messages))
     return tuple(states)
+
+
+def _begun(events: Rows) -> Rows:
+    """CALL records of those calls that their threads are still issuing, or that ended the process: of such only the
+    ORIGIN was written."""
+    calls, origins = events[events["kind"] == Kind.CALL], events[events["kind"] == Kind.ORIGIN]
+    begun: Rows = origins[~np.isin(origins["a"], calls["a"]) & (origins["f"] != 0)]
+    last = _last_return(events) if len(begun) else {}
+    begun = begun[[last.get(row["thread"], 0) <= row["begin"] for row in begun]]
+    begun["name"], begun["d"], begun["kind"], begun["flags"] = begun["f"], begun["g"], Kind.CALL, CallFlag.SYNC
+    for unknown in ("e", "f", "g"):
+        begun[unknown] = 0
+    return begun
+
+
+def _last_return(events: Rows) -> dict[int, int]:
+    """By thread, the end of the last that it did outside of a call that it waits for."""
+    returned = events[np.isin(events["kind"], RETURNED)]
+    threads = np.unique(returned["thread"]).tolist()
+    return {thread: int(returned["end"][returned["thread"] == thread].max()) for thread in threads}
 
 
 def _let_go(told: Told, group: int) -> tuple[int, int]:
@@ -85,9 +105,7 @@ class _Ends:
         self._sources = Sources(origins.tolist(), told.text, {group.name: group.ranks for group in told.groups})
         self._done = {row[A]: row for row in reversed(done.tolist())}
         self._waited = set(waits["a"].tolist())
-        returned = events[np.isin(events["kind"], RETURNED)]
-        threads = np.unique(returned["thread"]).tolist()
-        self._last = {thread: int(returned["end"][returned["thread"] == thread].max()) for thread in threads}
+        self._last = _last_return(events)
 
     def peers(self, calls: Rows) -> list[int | None]:
         return [self._source(row).peer for row in calls.tolist()]
@@ -112,7 +130,7 @@ class _Ends:
             return True
         if not row[FLAGS] & CallFlag.SYNC:
             return None
-        return bool(self._last[row[THREAD]] > row[END])
+        return bool(self._last.get(row[THREAD], 0) > row[END])
 
     def _error(self, done: Row | None) -> str | None:
         return None if done is None or not done[FLAGS] else self._told.text(done[NAME]) or "an error"

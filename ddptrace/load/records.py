@@ -15,6 +15,7 @@ from ddptrace.load import described
 from ddptrace.load.clock import FAR_NS, Clock
 from ddptrace.load.completion import with_proven_ends
 from ddptrace.load.dropped import dropped_words
+from ddptrace.load.host_load import clock_name, host_load
 from ddptrace.load.kept import IN_STEPS, UNPAIRED, Kept, Number, call_numbers, kept
 from ddptrace.load.origins import Sources
 from ddptrace.load.rows import BEGIN, END, FLAGS, NAME, THREAD, A, B, C, D, E, F, G, Row
@@ -134,6 +135,8 @@ class _Builder:
             partial_steps=self._step_marks(self.kept.partial),
             let_go=self.kept.let_go,
             sampled=any(row[B] for row in self.kept.partial),
+            load=host_load(self.rows, self.text, self.kept),
+            clock=clock_name(self.meta),
             tie_ns=self.clock.tie_ns,
         )
         done_threads = {seq: self.threads.get(row[THREAD], 0) for seq, row in done.items()}
@@ -196,6 +199,7 @@ class _Builder:
             thread=self.threads.get(row[THREAD], 0),
             is_sync=bool(row[FLAGS] & CallFlag.SYNC),
             is_native=bool(row[FLAGS] & CallFlag.NATIVE),
+            is_profiled=bool(row[FLAGS] & CallFlag.PROFILED),
             reducer=row[F] - 1 if row[F] else None,
             hook=row[E] or None,
             done_at_ns=None if done is None else done[BEGIN],

@@ -92,7 +92,7 @@ def open_run(paths: Sequence[Path], reading: Reading = Reading()) -> Plan:
 
     Raises RunDirectoryError as `read_run` does, and where run directories lie among profiler files or several do.
     """
-    found = _expanded(paths)
+    found = expanded(paths)
     if len(found) == 1 and ((_is_folder(found[0]) and is_run(found[0])) or names_first_attempt(found[0])):
         return _open_directory(found[0], reading)
     return _open_traces(paths, found, reading)
@@ -150,7 +150,7 @@ def _open_directory(path: Path, reading: Reading) -> Plan:
 
 def _open_traces(paths: Sequence[Path], found: Sequence[Path], reading: Reading) -> Plan:
     """`found`: what the paths stand for."""
-    _refuse_runs(paths, [run for path in found for run in _runs_in(path)])
+    _refuse_runs(paths, [run for path in found for run in runs_in(path)])
     traces = find_traces(found)
     zero = traces.first_unix_ns
     sources = tuple(RankSource(TracedRank(file, zero), reading, _nbytes(file.paths)) for file in traces.files)
@@ -168,7 +168,7 @@ def _refuse_runs(paths: Sequence[Path], runs: Sequence[Path]) -> None:
         raise RunDirectoryError(f"{where} {what} ({shown}): analyze {how}")
 
 
-def _runs_in(folder: Path) -> Iterator[Path]:
+def runs_in(folder: Path) -> Iterator[Path]:
     """Run directories: the folder itself, else those below it."""
     for root, folders, _ in os.walk(folder):
         if any(name.startswith(RUN_PARTS) for name in folders) and is_run(Path(root)):
@@ -177,7 +177,7 @@ def _runs_in(folder: Path) -> Iterator[Path]:
         folders[:] = sorted(name for name in folders if is_searched(name))
 
 
-def _expanded(paths: Sequence[Path]) -> list[Path]:
+def expanded(paths: Sequence[Path]) -> list[Path]:
     """Globs that no shell has expanded; a path that exists is taken as it is."""
     found: list[Path] = []
     for path in paths:

@@ -11,7 +11,7 @@ from ddptrace.errors import RunDirectoryError
 from ddptrace.load.clock import Clock
 from ddptrace.load.records import Recorded, rank_run
 from ddptrace.load.tables import Finding
-from ddptrace.record import RecordReader
+from ddptrace.record import RecordReader, Records
 from ddptrace.record.directory import PENDING, read_json
 from ddptrace.schema import MANIFEST, META, SCHEMA_VERSION, Kind
 
@@ -160,15 +160,25 @@ def read_rank(source: RecordedRank, findings: list[Finding]) -> Recorded:
             "this rank's records carry another run's id: it entered its trace apart from rank 0, or is left from before"
         )
         findings.append(Finding("other-run", "warning", f"rank {rank}", message))
-    try:
-        records = RecordReader(folder).read()
-    except OSError as error:
-        raise RunDirectoryError(f"{folder} cannot be read: {error.strerror}; check its permissions") from error
+    said = meta.get("rank")
+    if isinstance(said, int) and said != rank:
+        message = f"{folder.name} holds what rank {said} recorded: put the ranks' folders back as they were"
+        findings.append(Finding("other-rank", "error", f"rank {rank}", message))
+    records = records_of(folder)
     recorded = rank_run(records, meta, rank=rank, zero_unix_ns=source.zero_unix_ns)
     findings.extend(recorded.findings)
     if not len(records.events):
         findings.append(Finding("rank-empty", "error", f"rank {rank}", f"{folder.name} holds no records"))
     return recorded
+
+
+def records_of(folder: Path) -> Records:
+    """A rank's. Raises RunDirectoryError where they cannot be read."""
+    try:
+        next(folder.iterdir(), None)  # a pattern finds nothing in a folder that may not be listed
+        return RecordReader(folder).read()
+    except OSError as error:
+        raise RunDirectoryError(f"{folder} cannot be read: {error.strerror}; check its permissions") from error
 
 
 def _said_world_size(manifest: dict[str, Any]) -> int | None:

@@ -40,7 +40,8 @@ def join_windows(
         findings.extend(joined.findings)
         execs |= joined.execs
         windows.append(_window(mark, events, joined, recorded.clock))
-    calls = tuple(dataclasses.replace(call, exec=execs.get(call.seq)) for call in recorded.run.calls)
+    ran = ((call, execs.get(call.seq)) for call in recorded.run.calls)
+    calls = tuple(call if found is None else dataclasses.replace(call, exec=found) for call, found in ran)
     return dataclasses.replace(recorded.run, calls=calls, windows=tuple(windows)), findings
 
 

@@ -72,7 +72,8 @@ class Sender:
     def __init__(self, groups: Sequence[dist.ProcessGroup], peers: Peers, voice: Voice) -> None:
         self._groups, self._peers, self._voice = tuple(groups), peers, voice
         self._add_up = dist.AllreduceOptions()  # whose operation is the sum
-        self._add_up.asyncOp = True
+        if hasattr(self._add_up, "asyncOp"):  # where it has none, every operation is asynchronous
+            self._add_up.asyncOp = True
         self.agreement, self._silence = HookAgreement(peers), SilentHooks(peers)
         self._hook: CommHook | None = None
         self._state: object = None

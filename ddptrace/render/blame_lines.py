@@ -54,6 +54,8 @@ def agreement_words(found: Meetings) -> list[str]:
     words = [counted(found.count, "collective") + (" of typical steps" if found.steps else "")]
     if found.timed:
         words.append(f"both estimates of transfer agree in {found.agree:,} of {found.timed:,}")
+    if found.only_waited:
+        words.append(f"of {found.only_waited:,} more only the host's wait is known")
     return words
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import Final
 
 from ddptrace.analysis.diagnosis_tables import Diagnosis, RankPlace, Verdict
@@ -12,7 +12,7 @@ from ddptrace.errors import printable
 
 NAMES_WIDTH: Final = 8
 STATUS: Final = {
-    "runs": "runs",
+    "runs": "alive",
     "stopped": "stopped by a signal",
     "held": "its process is there, its interpreter does nothing",
     "died": "died",
@@ -20,15 +20,18 @@ STATUS: Final = {
     "ended": "ended",
     "unknown": "not known whether it runs",
 }
-BLAMED: Final = {"mismatch": "differs", "stuck": "absent", "message": "absent", "slow": "absent"}
+OVER: Final = ("ended", "failed", "died")
+BLAMED: Final = {"mismatch": "differs", "stuck": "absent", "message": "absent", "slow": "awaited"}
 """What the ranks are called that a verdict of this kind is about; elsewhere `lost`."""
 
 
 def diagnosis_text(diagnosis: Diagnosis) -> str:
     """The verdicts, what explains the most first, and the last of the ranks that none of them is about."""
     places = {place.rank: place for place in diagnosis.ranks}
-    parts = [_lines(_verdict_lines(one, places)) for one in diagnosis.verdicts]
-    told = {rank for one in diagnosis.verdicts for rank in (*one.waiting, *one.absent)}
+    parts, told = [], set[int]()
+    for one in diagnosis.verdicts:
+        parts.append(_lines(_verdict_lines(one, places, told)))
+        told |= {*one.waiting, *one.absent}
     rest = [place for place in diagnosis.ranks if place.rank not in told]
     parts += [_lines(_rank_lines(rest, "The other ranks" if told else "The last of every rank"))] if rest else []
     return "\n\n".join(parts) + "\n"
@@ -38,11 +41,14 @@ def _lines(lines: Iterable[str]) -> str:
     return "\n".join(map(printable, lines))
 
 
-def _verdict_lines(verdict: Verdict, places: dict[int, RankPlace]) -> Iterator[str]:
+def _verdict_lines(verdict: Verdict, places: dict[int, RankPlace], told: Set[int]) -> Iterator[str]:
+    """`told`: ranks whose place is told above. Who waits for whom is told of them again, and not that they are lost."""
     blamed, known = BLAMED.get(verdict.kind, "lost"), [rank for rank in verdict.absent if rank in places]
+    waiting = [places[rank] for rank in verdict.waiting if rank in places]
     yield verdict.sentence
-    yield from _named_lines("waits", [places[rank] for rank in verdict.waiting if rank in places])
-    yield from _named_lines(blamed, [places[rank] for rank in known])
+    yield from _named_lines("waits", [place for place in waiting if place.status not in OVER])
+    yield from _named_lines("waited", [place for place in waiting if place.status in OVER])
+    yield from _named_lines(blamed, [places[rank] for rank in known if blamed != "lost" or rank not in told])
     missing = [rank for rank in verdict.absent if rank not in places]
     if missing:
         words = dict(zip(verdict.absent, verdict.where, strict=True))[missing[0]]
@@ -63,18 +69,17 @@ def _named_lines(name: str, places: Sequence[RankPlace]) -> Iterator[str]:
 
 
 def _alike(places: Sequence[RankPlace]) -> dict[str, list[int]]:
-    """Ranks by what is said of them."""
-    alike: dict[str, list[int]] = {}
+    """Ranks by what is said of them; for how long, by the last of them to come there."""
+    alike: dict[tuple[str, str], list[RankPlace]] = {}
     for place in places:
-        alike.setdefault(_place(place), []).append(place.rank)
-    return alike
+        alike.setdefault((place_words(place), place.status), []).append(place)
+    return {_words(min(one, key=lambda place: place.since_ns)): [place.rank for place in one] for one in alike.values()}
 
 
-def _place(place: RankPlace) -> str:
+def _words(place: RankPlace) -> str:
     """Where it is, for how long, and what became of it. What it failed with is told in a verdict of its own."""
-    over = place.status in ("ended", "failed", "died")
-    parts = (place_words(place), "" if over else f"for {seconds(place.since_ns)}")
-    return f"{', '.join(filter(None, parts))} ({STATUS[place.status]})"
+    state = STATUS[place.status] if place.status in OVER else f"for {seconds(place.since_ns)}; {STATUS[place.status]}"
+    return f"{place_words(place)} ({state})".lstrip()
 
 
 def _line(name: str, words: str) -> str:

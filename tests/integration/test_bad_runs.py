@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,8 @@ from torch import nn
 import ddptrace
 from ddptrace.errors import RunDirectoryError
 from ddptrace.load import read_run
-from ddptrace.schema import RECORD_NBYTES, SCHEMA_VERSION
+from ddptrace.load.states import read_job
+from ddptrace.schema import EVENT_DTYPE, RECORD_NBYTES, SCHEMA_VERSION, Kind
 from tests.launch import command, environment, torchrun
 
 STEPS = 6
@@ -176,6 +178,28 @@ def test_a_rank_whose_folder_is_missing_is_named(run: Path) -> None:
     assert "1 of 2 ranks have no folder here (1)" in codes(run)["rank-missing"]
 
 
+def test_folders_of_ranks_that_were_swapped_are_told(run: Path) -> None:
+    first, second, aside = (run / name for name in ("rank-00000", "rank-00001", "aside"))
+    first.rename(aside)
+    second.rename(first)
+    aside.rename(second)
+    found = [finding for finding in ddptrace.analyze(run).findings if finding.code == "other-rank"]
+    assert [(one.where, one.severity) for one in found] == [("rank 0", "error"), ("rank 1", "error")]
+    assert found[0].message.startswith("rank-00000 holds what rank 1 recorded")
+
+
+@pytest.mark.parametrize("unix_ns", [-(2**63), 0, 2**63 - 1])
+def test_a_pair_of_clocks_that_cannot_be_is_passed_over(run: Path, unix_ns: int) -> None:
+    right = ddptrace.analyze(run).steps
+    for segment in (run / "rank-00001").glob("records-*.bin"):
+        records = np.fromfile(segment, EVENT_DTYPE)
+        records["a"][np.flatnonzero(records["kind"] == Kind.CLOCK)[1:]] = unix_ns
+        records.tofile(segment)
+    found = ddptrace.analyze(run)
+    assert "clock-stepped" not in {finding.code for finding in found.findings}
+    assert list(found.steps) == list(right)
+
+
 def test_a_rank_without_records_is_named(run: Path) -> None:
     (run / "rank-00001" / "records-00000.bin").unlink()
     assert "rank-00001 holds no records" in codes(run)["rank-empty"]
@@ -289,3 +313,20 @@ def test_overwriting_a_restarted_job_leaves_none_of_its_attempts(
         train(steps=4)
     assert not (tmp_path / "run" / "attempt-1").exists()
     assert len(ddptrace.analyze(tmp_path / "run").steps) == 4
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root may be another user for a while, nobody else may")
+@pytest.mark.parametrize("ask", [read_run, read_job])
+def test_a_rank_whose_folder_may_not_be_listed_is_no_rank_without_records(
+    run: Path, ask: Callable[[Path], object]
+) -> None:
+    ask(run)  # what is imported for that is there now
+    (run / "rank-00001").chmod(0o700)
+    for folder in (run, *run.parents[:-2]):
+        folder.chmod(0o755)
+    os.seteuid(65534)
+    try:
+        with pytest.raises(RunDirectoryError, match="rank-00001 cannot be read: Permission denied; check its perm"):
+            ask(run)
+    finally:
+        os.seteuid(0)

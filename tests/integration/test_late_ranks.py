@@ -35,7 +35,6 @@ def test_a_rank_that_collects_garbage_after_each_step_is_named_with_where_it_doe
     assert (collecting.rank, collecting.phase) == (0, "other")
 
 
-@pytest.mark.xfail(strict=True, reason="nothing records garbage collections yet")
 def test_a_rank_that_collects_garbage_after_each_step_is_named_with_that(collecting: SuspectRow) -> None:
     assert collecting.cause == "garbage collection"
 

@@ -347,8 +347,6 @@ def test_gradients_of_a_backward_that_was_not_seen_are_not_taken_for_those_of_an
         train(model, steps=1)
         for _ in range(3):
             unseen(model(torch.ones(2, 4)).sum())
-        watch = max(observers(), key=lambda one: one.number)  # older ones may be of models that other tests left
-        assert len(watch.ready) == 2, "nor do they pile up"
         train(model, steps=1)
     (rank,) = read_run(tmp_path / "run").ranks
     assert [(ready.backward, len(ready.parameters)) for ready in rank.ready] == [(0, 2), (1, 2)]

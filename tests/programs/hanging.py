@@ -26,6 +26,7 @@ from tests.ranks import IMPORTED
 HANGING_STEP = 5
 FOREVER_S = 120
 WIDTH = 64
+FEW = 100_000  # elements; where Gloo expects less it ends the process
 SMALL, LARGE = 1 << 20, 1 << 22  # elements; Gloo sends both in parts of one size, and so the rank of the larger waits
 
 
@@ -83,6 +84,13 @@ def size(is_culprit: bool) -> None:
     share_loss(LARGE if is_culprit else SMALL)
 
 
+def crash(is_culprit: bool) -> None:
+    """What the culprit sends is there before the other rank asks for less."""
+    if not is_culprit:
+        time.sleep(0.5)
+    share_loss(FEW if is_culprit else 4)
+
+
 def kill(is_culprit: bool) -> None:
     if is_culprit:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -109,7 +117,9 @@ def p2p(is_culprit: bool) -> None:
         dist.recv(torch.ones(4), 1)
 
 
-WAYS = {"skip": skip, "order": order, "size": size, "kill": kill, "stop": stop, "fail": fail, "p2p": p2p}
+WAYS = {
+    "skip": skip, "order": order, "size": size, "crash": crash, "kill": kill, "stop": stop, "fail": fail, "p2p": p2p,
+}  # fmt: skip
 """Instead of sharing the loss. Beside them: "data", "forward" (the culprit sleeps in there), "slow" and "well"."""
 
 

@@ -1,10 +1,12 @@
-"""Stock DDP, accumulation and hand-written collectives, exported as spans while it runs. `spanned.py RUN SPANS`.
+"""Stock DDP, accumulation and hand-written collectives, exported as spans while it runs: `spanned.py RUN SPANS`.
 
-Each rank writes its finished spans to SPANS/<rank>.json. The exporter looks often, so that it works step by step.
+Each rank writes its finished spans to SPANS/<rank>.json; with `inside` behind them it trains inside a span of its own.
+The exporter looks often, so that it works step by step.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import time
@@ -26,15 +28,15 @@ from tests.programs.leaving import leave
 STEPS = 24
 
 
-def main(run: str, spans: str) -> None:
+def main(run: str, spans: str, where: str = "") -> None:
     exporter.PERIOD_S = 0.2  # type: ignore[misc]
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     memory = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(memory))
-    tracer = provider.get_tracer("user")
-    with tracer.start_as_current_span("the user's own"), ddptrace.trace(run, tracer_provider=provider):
+    own = provider.get_tracer("user").start_as_current_span("the user's own")
+    with own if where == "inside" else contextlib.nullcontext(), ddptrace.trace(run, tracer_provider=provider):
         train()
         dist.all_reduce(torch.ones(1))  # after the last step
         early = await_spans(memory)
@@ -79,6 +81,7 @@ def describe(span: ReadableSpan) -> dict[str, Any]:
         "begin": span.start_time,
         "end": span.end_time,
         "attributes": dict(span.attributes or {}),
+        "links": [[link.context.trace_id, link.context.span_id, dict(link.attributes or {})] for link in span.links],
     }
 
 

@@ -35,6 +35,7 @@ class Plan:
     late: Callable[[int, int], Late] = field(default=lambda rank, step: {})
     groups: tuple[tuple[int, ...], ...] = ()
     is_sync: bool = False  # the waits of its collectives were not seen, and each is waited for at once
+    loss: int = 0  # a step begins with a collective of this length, of which only the waits were seen; 0 none
 
 
 class Player:
@@ -57,6 +58,8 @@ class Player:
 
     def _step(self, group: tuple[int, ...], ordinal: int) -> None:
         began = {one: self.now[one] for one in group}
+        if self.plan.loss:
+            self._average(group)
         for phase in (Phase.DATA, Phase.FORWARD):
             for one in group:
                 self._phase(one, phase, ordinal)
@@ -65,6 +68,17 @@ class Player:
             self._phase(one, Phase.OPTIMIZER, ordinal)
             self.now[one] += self._takes(one, ordinal, "other", self.plan.other)
             self.steps[one].append(step(ordinal, began[one], self.now[one]))
+
+    def _average(self, group: tuple[int, ...]) -> None:
+        launches = {one: self.now[one] for one in group}
+        over = max(launches.values()) + self.plan.loss
+        for one in group:
+            seq = len(self.calls[one]) + 1
+            self.calls[one].append(call(
+                seq, launches[one], ordinal=seq - 1, group=str(self.groups.index(group)), turn=seq - 1, is_sync=True,
+                waits=((launches[one], over),),
+            ))  # fmt: skip
+            self.now[one] = over
 
     def _takes(self, one: int, ordinal: int, part: str, ns: int) -> int:
         return ns + self.plan.late(one, ordinal).get(part, 0)

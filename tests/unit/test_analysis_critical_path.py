@@ -53,6 +53,16 @@ def test_communication_that_ends_before_anybody_waits_for_it_is_not_on_the_path(
     ]  # fmt: skip
 
 
+def test_the_path_goes_through_a_collective_that_ranks_were_only_seen_to_wait_for() -> None:
+    # its first collective takes 2 ms; rank 1 is late for that of the second step, by its update
+    rows = path(Plan(2, 2, loss=2 * MS, late=only(1, "optimizer", 8 * MS, lambda at: at == 0)))
+    assert [row for row in told(rows) if row[2] in ("optimizer", "transfer")] == [
+        (0, 0, "transfer", 0, 2), (1, 0, "transfer", 16, 19), (1, 0, "optimizer", 19, 29),
+        (0, 1, "transfer", 29, 31), (0, 1, "transfer", 45, 48), (0, 1, "optimizer", 48, 50),
+    ]  # fmt: skip
+    assert [row.match for row in rows if row.what == "transfer"] == [None, 1, None, 3]
+
+
 def test_over_several_steps_a_rank_that_is_late_in_some_is_on_the_path_in_these() -> None:
     rows = path(Plan(3, 12, late=lambda one, at: {"forward": 8 * MS} if one == at % 3 else {}))
     forward = Counter((row.step, row.rank) for row in rows if row.what == "forward")

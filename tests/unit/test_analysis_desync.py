@@ -129,6 +129,15 @@ def test_of_two_ranks_the_one_that_did_as_always_is_right() -> None:
     assert (row.rank, row.kind, row.expected_rank) == (1, "missing", 0)
 
 
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("shown", [1, 2, 3])
+def test_a_usual_call_left_out_is_told_so_however_many_usual_calls_its_rank_made_since(ranks: int, shown: int) -> None:
+    step = [BUCKET_0, BUCKET_1, replace(BUCKET_0, nbytes=100), LOSS]
+    before = [*step * 9, *step[:3]]
+    row = the_row(among(ranks, before + step[:shown], [*before, LOSS]))
+    assert (row.rank, row.kind, row.expected_nbytes) == (ranks - 1, "missing", 4)
+
+
 def test_a_rank_that_called_less_is_told_with_what_it_did_not_call() -> None:
     found = parting("0", [calls(0, *STEP * 2), calls(1, *STEP), calls(2, *STEP, BUCKET_0), calls(3, *STEP * 2)])
     assert found.turn is None

@@ -12,7 +12,7 @@ import pytest
 from ddptrace.analysis import RankTables
 from ddptrace.analysis.across.blame import Blame, blame_of
 from ddptrace.analysis.across.blocks import average, students
-from ddptrace.analysis.across.links import slow_host
+from ddptrace.analysis.across.links import fast_of_its_kind, slow_host
 from ddptrace.load.tables import GcPause, HostLoad, HostMark, LinkSample, Throttle
 from tests.unit.made_training import MS, Late, Plan, Player, only, played
 
@@ -66,6 +66,16 @@ def test_the_rank_that_is_late_is_named_with_its_phase_and_what_it_costs(part: s
     assert one.cost_ns == pytest.approx(longer, rel=0.1)
     assert one.persistent
     assert one.steps == 78
+
+
+@pytest.mark.parametrize("part", ["optimizer", "other"])
+def test_a_rank_that_is_waited_for_in_a_collective_nobody_saw_running_is_named(part: str) -> None:
+    # the averaging of a loss: ranks wait for each other there, and no longer in backward
+    plan = Plan(2, 80, loss=MS // 10, late=noisy(only(1, part, 5 * MS)))
+    (one,) = blame(plan).suspects
+    assert (one.rank, one.phase, one.cause) == (1, part, part)
+    longer = Player(plan).step_ns() - Player(replace(plan, late=noisy(nobody))).step_ns()
+    assert one.cost_ns == pytest.approx(longer, rel=0.1)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -157,6 +167,42 @@ def test_contention_is_named_where_the_rank_waits_for_a_processor_longer_than_th
     assert one.cause == "processor contention"
 
 
+def test_one_long_stall_is_not_the_cause_of_what_a_rank_does_in_every_step() -> None:
+    def late(one: int, at: int) -> Late:
+        return {"data": 6 * MS, "optimizer": 600 * MS if at == 40 else 0} if one == 1 else {}
+
+    plan = Plan(2, 80, late=late)
+    queued = [600 * MS if at == 40 else 0 for at in range(80)]
+    marks = tuple(HostMark(b, e, 8 * MS, ns, 0) for (b, e), ns in zip(step_spans(plan, 1), queued, strict=True))
+    (one,) = blame(plan, {0: watched(plan, 0, 8 * MS), 1: HostLoad(marks=marks)}).suspects
+    assert (one.rank, one.phase, one.cause) == (1, "data", "data")
+    assert one.cost_ns == pytest.approx(6 * MS, rel=0.05), "of that phase alone"
+    assert "6.0 ms of a step longer" in one.evidence
+
+
+def test_a_collection_counts_for_no_more_than_the_step_it_began_in() -> None:
+    plan = Plan(2, 80, late=only(1, "forward", 6 * MS))
+    spans = step_spans(plan, 1)
+    absurd = HostLoad(collections=(GcPause(spans[40][0], spans[40][0] + 10**17, 2),))
+    (one,) = blame(plan, {1: absurd}).suspects
+    assert one.cause == "forward"
+
+
+def test_a_few_stalls_are_not_what_all_ranks_wait_for_in_a_step() -> None:
+    def stalls(one: int, at: int) -> Late:
+        return {"other": 300 * MS} if at % 20 == 7 else {}
+
+    plan = Plan(2, 80, late=stalls)
+    queued = [300 * MS if at % 20 == 7 else 0 for at in range(80)]
+    loads = {
+        who: HostLoad(
+            marks=tuple(HostMark(b, e, MS, ns, 0) for (b, e), ns in zip(step_spans(plan, who), queued, strict=True))
+        )
+        for who in (0, 1)
+    }
+    assert blame(plan, loads).findings == ()
+
+
 def test_a_device_is_slow_where_all_that_computes_takes_longer_alike() -> None:
     def late(one: int, at: int) -> Late:
         slower = {"forward": 5 * MS, "backward 0": 4 * MS, "backward 1": 4 * MS, "optimizer": 2 * MS}
@@ -222,6 +268,59 @@ def test_a_link_is_not_slow_that_is_seldom_busy_or_stays_on_its_host_or_is_nearl
     assert found(fast, sent("2", "1", 300, 4900)) is None, "61 MB/s beside 100"
     assert found(fast, sent("2", "2", 100, 4000)) is None, "its own address"
     assert found(fast, HostLoad()) is None
+
+
+def linked(*loads: HostLoad) -> list[RankTables]:
+    """A host each, of ranks that communicate for 40 of 50 ms in 80 steps."""
+    tables, _ = played(Plan(len(loads), 80, transfer=20 * MS))
+    return [_with(table, dict(enumerate(loads)), tuple("abcd")) for table in tables]
+
+
+def test_the_slow_host_is_the_one_that_slow_connections_have_in_common() -> None:
+    # the host sends to `a` and acknowledges what `c` sends to it: that comes slower than its own
+    ring = (sent("1", "2", 300, 3000), sent("2", "3", 300, 3100), sent("3", "4", 100, 4500), sent("4", "1", 100, 4000))
+    found = slow_host(linked(*ring))
+    assert found is not None
+    assert (found.host, found.bytes_per_s) == ("d", 100e9 / 4500)
+    assert found.others_bytes_per_s == (300e9 / 3000 + 300e9 / 3100) / 2, "of those that do not touch it"
+
+
+def test_a_connection_that_carries_little_tells_of_its_delay_and_nothing_of_its_rate() -> None:
+    both = sent("1", "2", 300, 3000).links + sent("1", "3", 3, 3000).links
+    hosts = HostLoad(links=both), sent("2", "1", 100, 3900), sent("3", "2", 300, 3000)
+    found = slow_host(linked(*hosts))
+    assert found is not None
+    assert found.host == "b", "and not a, which takes 3 s for 3 MB"
+
+
+@pytest.mark.parametrize(
+    ("later_ms", "unsure_ms", "named"), [(12, 0, "b"), (3, 0, None), (12, 9, None), (-12, 0, None)]
+)
+def test_of_two_hosts_the_slow_one_is_told_by_the_other_that_ends_later(
+    later_ms: int, unsure_ms: int, named: str | None
+) -> None:
+    # GIVEN transfers of 20 and 36 ms, and links of which one is a little slower
+    loads = sent("1", "2", 110, 4000), sent("2", "1", 100, 4000)
+    tables, matches = played(Plan(2, 80, transfer=20 * MS))
+    # WHEN rank 0 ends each of them later
+    rows = [
+        replace(row, exec_end_at_ns=row.exec_end_at_ns + later_ms * MS) if row.exec_end_at_ns else row
+        for row in tables[0].collectives
+    ]
+    tables = [replace(tables[0], collectives=rows), tables[1]]
+    tables = [_with(table, dict(enumerate(loads)), ("a", "b")) for table in tables]
+    unsure = [replace(row, uncertainty_ns=unsure_ms * MS, last_arrival_at_ns=row.last_start_at_ns) for row in matches]
+    found = slow_host(tables, unsure)
+    assert (found.host if found else None) == named
+
+
+def test_a_link_that_is_slow_now_and_then_costs_what_slow_transfers_take_beyond_the_fast_ones() -> None:
+    # GIVEN transfers of 20 ms and of 30 in turn, by bucket, and 60 ms more in every second block of 10
+    _, matches = played(Plan(2, 40))
+    kinds = [replace(row, bucket=(0, 0, at % 2)) for at, row in enumerate(matches)]
+    plain = np.array([(20 + 10 * (at % 2)) * MS for at in range(80)])
+    slow = plain + np.array([60 * MS * (at // 10 % 2) for at in range(80)])
+    assert fast_of_its_kind(kinds, slow).tolist() == plain.tolist()
 
 
 def test_a_late_rank_on_another_host_goes_before_a_slow_link() -> None:

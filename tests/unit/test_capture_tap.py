@@ -15,6 +15,8 @@ import ddptrace
 from ddptrace.capture import functional_waits, tap
 from ddptrace.capture.functional_waits import FunctionalWaits
 from ddptrace.capture.tap import Op
+from ddptrace.record import RecordReader
+from ddptrace.schema import Kind
 
 IN_PLACE = Op("all_reduce", None, 1, None, (0,), ())
 GATHERED = Op("all_gather_into_tensor_coalesced", None, 2, None, (1,), (0,))
@@ -81,6 +83,28 @@ def test_the_work_of_a_functional_collective_is_not_kept(tmp_path: Path) -> None
             work.wait()
     finally:
         dist.destroy_process_group()
+
+
+def test_where_a_call_comes_from_is_there_before_the_backend_has_it(tmp_path: Path) -> None:
+    """Gloo refuses the root, and would not come back at all from worse."""
+    dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
+    options = dist.BroadcastOptions()
+    options.rootRank = 5
+    try:
+        with ddptrace.trace(tmp_path / "run"):
+            dist.all_reduce(torch.ones(3))
+            with pytest.raises(RuntimeError, match="invalid root"):
+                dist.distributed_c10d._get_default_group().broadcast([torch.ones(4)], options)
+    finally:
+        dist.destroy_process_group()
+    records = RecordReader(tmp_path / "run" / "rank-00000").read()
+    rows = {kind: records.events[records.events["kind"] == kind] for kind in (Kind.CALL, Kind.ORIGIN)}
+    assert [rows[kind]["a"].tolist() for kind in (Kind.CALL, Kind.ORIGIN)] == [[1], [1, 2]]
+    done, begun = rows[Kind.ORIGIN]
+    assert [records.strings[int(row["f"])] for row in (done, begun)] == ["all_reduce", "broadcast"]
+    assert [int(row["b"]) for row in (done, begun)] == [12, 16]
+    assert int(begun["g"]) == int(rows[Kind.CALL][0]["d"])
+    assert "test_capture_tap.py:" in records.strings[int(begun["name"])]
 
 
 def test_a_program_that_never_waits_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,55 +8,10 @@ from typing import Any
 import pytest
 
 from ddptrace.analysis.diagnosis import diagnose
-from ddptrace.analysis.diagnosis_tables import Verdict
-from ddptrace.load.tables import GroupState, JobState, LastCall, Messages, Pulse, RankState
+from ddptrace.load.tables import Pulse
 from ddptrace.render.diagnosis import diagnosis_text
 from ddptrace.schema import Phase
-
-S = 10**9
-NOW = 100 * S
-STEP_NS = S // 10
-
-
-def call(turn: int, op: str = "all_reduce", *, at: float = 60, **fields: Any) -> LastCall:
-    known: dict[str, Any] = {
-        "seq": turn + 1, "nbytes": 16, "dtype": "float32", "peer": None, "origin": "program", "site": "t.py:7 in f",
-        "module": None, "bucket_of": None, "is_sync": True, "done": False, "error": None,
-    }  # fmt: skip
-    return LastCall(turn=turn, op=op, launch_at_ns=round(at * S), **(known | fields))
-
-
-def group(
-    *calls: LastCall, name: str = "0", ranks: tuple[int, ...] = (0, 1), turns: int | None = None, **fields: Any
-) -> GroupState:
-    end = calls[-1].turn + 1 if calls else 0
-    return GroupState(name, ranks, end if turns is None else turns, calls, **fields)
-
-
-def done(count: int) -> list[LastCall]:
-    return [call(turn, done=True, at=50) for turn in range(count)]
-
-
-def rank(number: int, *groups: GroupState, **fields: Any) -> RankState:
-    """One that runs and recorded its training last at second 60. It is in its newest call, if that is not done."""
-    newest = [(one.name, last) for one in groups for last in one.calls[-1:] if last.done is False]
-    name, pending = max(newest, key=lambda one: one[1].launch_at_ns, default=("", None))
-    known: dict[str, Any] = {
-        "host": "node0", "pid": 100 + number, "alive": True, "stopped": False, "closed": False, "counted": True,
-        "step": 5, "step_ns": STEP_NS, "phase": None, "did_last": "", "pending": pending, "pending_group": name,
-        "pulse": None, "last_at_ns": 60 * S, "beat_at_ns": NOW - S, "failure": None, "failed_at_ns": None,
-    }  # fmt: skip
-    return RankState(rank=number, groups=groups, **(known | fields))
-
-
-def job(*ranks: RankState, now: int = NOW, size: int | None = None) -> JobState:
-    return JobState(ranks, len(ranks) if size is None else size, now, 0)
-
-
-def verdicts(*ranks: RankState, **fields: Any) -> tuple[list[Verdict], int]:
-    found = diagnose(job(*ranks, **fields))
-    return list(found.verdicts), found.exit_code
-
+from tests.unit.last_states import NOW, S, call, done, group, job, messages, rank, said, verdicts
 
 # Ranks that have not come ---------------------------------------------------------------------------------------------
 
@@ -70,21 +25,70 @@ def test_the_rank_that_has_not_called_what_the_others_wait_in_is_named_with_its_
 @pytest.mark.parametrize(("step_s", "kind"), [(0.1, "stuck"), (3.9, "stuck"), (4.1, "slow")])
 def test_a_rank_is_only_slow_until_ten_steps_have_gone_by(step_s: float, kind: str) -> None:
     ahead, behind = rank(0, group(*done(7), call(7))), rank(1, group(*done(7)))
-    (one,), code = verdicts(ahead, replace(behind, step_ns=round(step_s * S)))
-    assert (one.kind, code) == (kind, 3 if kind == "stuck" else 0)
+    found, code = verdicts(ahead, replace(behind, step_ns=round(step_s * S)))
+    assert (found[-1].kind, code) == (kind, 3 if kind == "stuck" else 0)
 
 
 def test_a_rank_is_only_slow_for_the_first_five_seconds() -> None:
     young = rank(0, group(*done(7), call(7, at=95.1)))
-    assert [one.kind for one in verdicts(young, rank(1, group(*done(7))))[0]] == ["slow"]
+    assert [one.kind for one in verdicts(young, rank(1, group(*done(7))))[0]] == ["well", "slow"]
 
 
 def test_a_pulse_tells_in_which_phase_and_line_the_absent_rank_is() -> None:
     pulse = Pulse(NOW - S, Phase.DATA, "data.py:12 in __getitem__", "ssl.py:3 in read", 7, 0)
     asleep = rank(1, group(*done(7)), pulse=pulse, phase=Phase.DATA)
     (one,), _ = verdicts(rank(0, group(*done(7), call(7))), asleep)
-    assert one.where == ("step 5, data, at data.py:12 in __getitem__",)
+    assert one.where == ("step 5, data: data.py:12 in __getitem__, there in ssl.py:3 in read",)
     assert one.likely == "its data loader does not return"
+
+
+def test_a_pulse_outside_of_any_phase_tells_the_line_of_the_program() -> None:
+    pulse = Pulse(NOW - S, None, "train.py:30 in main", "train.py:30 in main", 7, 0)
+    busy = rank(1, group(*done(7)), pulse=pulse)
+    (one,), _ = verdicts(rank(0, group(*done(7), call(7))), busy)
+    assert one.where == ("step 5: train.py:30 in main",) and "the program itself" in one.likely
+    said = diagnosis_text(diagnose(job(rank(0, group(*done(7), call(7))), busy))).splitlines()
+    assert said[2] == "  absent   rank 1: step 5: train.py:30 in main (for 40 s; alive)"
+
+
+def test_a_job_whose_ranks_wait_as_ever_is_said_to_go_on_before_who_waits_for_whom() -> None:
+    pulse = Pulse(NOW - S, Phase.DATA, "data.py:12 in __getitem__", "data.py:12 in __getitem__", 7, 0)
+    asleep = rank(1, group(*done(7)), pulse=pulse, phase=Phase.DATA)
+    lines = said(rank(0, group(*done(7), call(7, at=99.9))), asleep)
+    assert lines[0] == "ranks 0 and 1 go on, in step 5; none has waited for longer than 5.0 s yet"
+    assert lines[2] == "just now rank 1 has not arrived: all_reduce #7 (16 B) of group 0, for 0.1 s"
+    assert lines[4].startswith("  awaited  rank 1: step 5, data: data.py:12") and len(lines) == 5
+
+
+def test_ranks_before_their_first_step_are_said_to_start() -> None:
+    young: dict[str, Any] = {"step": 0, "step_ns": None, "last_at_ns": NOW - S}
+    imports = Pulse(NOW - S, None, "<string>:0 in <module>", "<string>:0 in <module>", 7, 0)
+    lines = said(rank(0, group(call(0, at=99)), **young), rank(1, group(), pulse=imports, **young))
+    assert lines[0].startswith("ranks 0 and 1 go on, and none has ended a step yet: as a rule the job is starting")
+    assert lines[4] == "  awaited  rank 1: step 0 (for 1.0 s; alive)"
+
+
+@pytest.mark.parametrize(
+    ("site", "innermost", "told"),
+    [
+        ("train.py:44 in train", "selectors.py:415 in _PollLikeSelector.select", "a worker process of its data loader"),
+        ("data.py:9 in Set.__getitem__", "selectors.py:415 in _PollLikeSelector.select", "does not return"),
+        ("train.py:44 in train", "ssl.py:3 in read", "does not return"),
+    ],
+)
+def test_a_loader_that_waits_for_its_worker_is_told_from_one_that_reads_itself(
+    site: str, innermost: str, told: str
+) -> None:
+    asleep = rank(1, group(*done(7)), pulse=Pulse(NOW - S, Phase.DATA, site, innermost, 7, 0), phase=Phase.DATA)
+    (one,), _ = verdicts(rank(0, group(*done(7), call(7))), asleep)
+    assert told in one.likely
+
+
+def test_what_a_rank_in_a_collective_is_blocked_in_is_not_told_beside_it() -> None:
+    pulse = Pulse(NOW - S, None, "t.py:7 in f", "torch/distributed/c10d.py:9 in wait", 7, 0)
+    waits = rank(0, group(*done(7), call(7)), pulse=pulse)
+    said = diagnosis_text(diagnose(job(waits, rank(1, group(*done(7)))))).splitlines()
+    assert said[1] == "  waits    rank 0: step 5, in all_reduce #7 (16 B) of group 0, at t.py:7 in f (for 40 s; alive)"
 
 
 def test_a_root_that_is_done_with_its_broadcast_waits_for_nobody() -> None:
@@ -173,11 +177,25 @@ def test_a_mismatch_comes_before_the_failures_that_it_led_to() -> None:
     assert [one.kind for one in found] == ["mismatch", "failed-after"] and code == 4
 
 
+def test_a_call_that_one_rank_leaves_out_of_every_step_is_told_of_it_and_of_all_that_wait_there() -> None:
+    """Each bucket and the loss are usual. What always came next tells which of them is right."""
+    sizes = [42, 41, 21, 4]
+    before = [call(turn, nbytes=sizes[turn % 4], done=True, at=50) for turn in range(24 + 3)]
+    bucket: dict[str, Any] = {"origin": "gradients", "site": None, "bucket_of": "DistributedDataParallel", "done": None}
+    everybody = (0, 1, 2)
+    skips = group(*before, *(call(27 + k, nbytes=sizes[k], **bucket) for k in range(3)), ranks=everybody)
+    waits = [rank(k, group(*before, call(27, nbytes=4), ranks=everybody)) for k in (0, 2)]
+    (one,), _ = verdicts(waits[0], rank(1, skips), waits[1])
+    assert (one.kind, one.waiting, one.absent, one.likely) == (
+        "mismatch", (0, 2), (1,), "rank 1 left the call of ranks 0 and 2 out"
+    )  # fmt: skip
+    assert one.sentence == (
+        "call #27 of group 0 is all_reduce of 42 B on rank 1 in its backward (bucket of DistributedDataParallel), and"
+        " all_reduce of 4 B on ranks 0 and 2 at t.py:7 in f"
+    )
+
+
 # Messages -------------------------------------------------------------------------------------------------------------
-
-
-def messages(peer: int, *calls: LastCall) -> Messages:
-    return Messages(peer, calls[0].op == "send", calls[-1].turn + 1, calls)
 
 
 @pytest.mark.parametrize(("op", "word"), [("send", "received"), ("recv_", "sent")])
@@ -201,61 +219,6 @@ def test_a_send_that_nobody_waits_in_is_no_fault() -> None:
     assert [one.kind for one in verdicts(rank(0, sent, last_at_ns=NOW), rank(1, group()))[0]] == ["well"]
 
 
-# Ranks that are no more -----------------------------------------------------------------------------------------------
-
-
-def test_a_death_and_what_waits_for_it_are_one_story() -> None:
-    dead = rank(1, group(*done(7)), alive=False, beat_at_ns=60 * S)
-    (one,), code = verdicts(rank(0, group(*done(7), call(7))), dead)
-    assert (one.kind, one.absent, one.waiting, one.op, code) == ("died", (1,), (0,), "all_reduce", 4)
-    assert one.sentence.endswith("40 s ago; rank 0 waits in all_reduce #7 of group 0")
-
-
-def test_a_death_among_ranks_that_go_on_is_no_end_of_the_whole_job() -> None:
-    found, _ = verdicts(rank(0, last_at_ns=NOW), rank(1, alive=False, beat_at_ns=NOW - S))
-    assert [(one.kind, one.absent) for one in found] == [("died", (1,))]
-
-
-def test_a_rank_that_died_long_before_the_whole_job_was_killed_is_told_apart() -> None:
-    first = rank(1, group(*done(7)), alive=False, beat_at_ns=60 * S)
-    rest = [rank(k, group(*done(7), call(7), ranks=(0, 1, 2)), alive=False) for k in (0, 2)]
-    first = replace(first, groups=(group(*done(7), ranks=(0, 1, 2)),))
-    found, code = verdicts(rest[0], first, rest[1])
-    assert [(one.kind, one.absent) for one in found] == [("died", (1,)), ("killed", (0, 2))] and code == 4
-
-
-def test_what_hung_when_all_were_killed_is_not_explained_by_their_end() -> None:
-    ahead = rank(0, group(*done(7), call(7)), alive=False)
-    found, code = verdicts(ahead, rank(1, group(*done(7)), alive=False))
-    assert [(one.kind, one.absent) for one in found] == [("stuck", (1,)), ("killed", (0, 1))] and code == 4
-
-
-def test_the_first_exception_that_is_its_own_comes_before_a_peers_and_before_who_was_ended_for_it() -> None:
-    own = rank(2, closed=True, failure="ValueError: bad", failed_at_ns=70 * S)
-    peer = rank(0, closed=True, failure="RuntimeError: Connection reset by peer", failed_at_ns=69 * S)
-    found, code = verdicts(peer, rank(1, alive=False), own)
-    assert [(one.kind, one.absent) for one in found] == [("failed", (2,)), ("failed-after", (0,)), ("killed", (1,))]
-    assert found[0].sentence == "rank 2 failed in step 5: ValueError: bad" and code == 4
-
-
-def test_a_run_that_nobody_writes_any_more_and_whose_processes_are_not_in_sight_is_no_healthy_one() -> None:
-    ranks = [rank(k, group(*done(7)), alive=None, last_at_ns=NOW, beat_at_ns=NOW) for k in (0, 1)]
-    found = diagnose(JobState(tuple(ranks), 2, NOW, 3600 * S))
-    assert [one.kind for one in found.verdicts] == ["left"] and found.exit_code == 4
-
-
-def test_a_process_that_is_there_and_records_not_even_the_time_is_held() -> None:
-    silent = rank(1, group(*done(7)), beat_at_ns=NOW - 20 * S)
-    (one,), code = verdicts(rank(0, group(*done(7), call(7))), silent)
-    assert (one.kind, one.absent, one.waiting, code) == ("held", (1,), (0,), 3) and "interpreter" in one.likely
-
-
-def test_ranks_that_ended_are_well_whatever_one_of_them_launched_last() -> None:
-    ranks = (rank(0, group(*done(7), call(7, done=None)), closed=True), rank(1, group(*done(7)), closed=True))
-    (one,), code = verdicts(*ranks)
-    assert (one.kind, code) == ("ended", 0)
-
-
 # In words -------------------------------------------------------------------------------------------------------------
 
 
@@ -264,7 +227,7 @@ def test_many_ranks_in_one_place_take_one_line() -> None:
     ranks = [rank(k, group(*done(7), *([call(7)] if k != 3 else []), ranks=everybody)) for k in everybody]
     lines = diagnosis_text(diagnose(job(*ranks))).splitlines()
     assert lines[0] == "rank 3 has not arrived: all_reduce #7 (16 B) of group 0, for 40 s"
-    assert lines[1].startswith("  waits    ranks 0, 1, 2, 4, 5 and 58 more: step 5, in all_reduce #7")
+    assert lines[1].startswith("  waits    ranks 0, 1, 2 and 4 to 63: step 5, in all_reduce #7")
     assert len(lines) == 3
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -53,6 +57,28 @@ def test_the_largest_world_says_which_rank_this_is(
         monkeypatch.setattr(dist, "get_world_size", lambda: group[1])
     monkeypatch.setattr(identity, "_rpc_agent", lambda: None if agent is None else Agent(*agent))
     assert (identity.current_rank(), identity.current_world_size()) == (rank, world)
+
+
+def test_a_process_tells_what_it_is_known_by_later() -> None:
+    """Beside what `ps` and the kernel say of it."""
+    said = identity.describe_process(0)
+    pid = str(os.getpid())
+    age_s = int(subprocess.run(["ps", "-o", "etimes=", "-p", pid], capture_output=True, text=True, check=True).stdout)
+    born_s = said["started_ticks"] / os.sysconf("SC_CLK_TCK")
+    assert time.clock_gettime(time.CLOCK_BOOTTIME) - born_s == pytest.approx(age_s, abs=2)
+    assert said["boot_id"] == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    assert Path("/proc/self/ns/time").stat().st_ino == int(said["time_namespace"].strip("time:[]"))
+    assert said["main_thread"] == os.getpid()  # as Linux numbers threads
+
+
+def test_what_the_system_does_not_say_of_a_process_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(path: Path, *_: object, **__: object) -> str:
+        raise FileNotFoundError(2, "No such file or directory", str(path))
+
+    monkeypatch.setattr(Path, "read_text", missing)
+    monkeypatch.setattr(Path, "readlink", missing)
+    said = identity.describe_process(0)
+    assert said["pid"] == os.getpid() and not {"boot_id", "time_namespace", "started_ticks"} & set(said)
 
 
 def with_stores(monkeypatch: pytest.MonkeyPatch, **stores: Any) -> None:

@@ -18,7 +18,8 @@ from ddptrace.load.rank_state import rank_state
 from ddptrace.load.states import newest_attempt, read_job
 from ddptrace.load.tables import RankState
 from ddptrace.record import RecordReader
-from ddptrace.schema import RECORD_NBYTES, CallFlag, Kind, Origin, Phase, StepEnd
+from ddptrace.record.directory import write_meta
+from ddptrace.schema import RECORD_NBYTES, SCHEMA_VERSION, CallFlag, Kind, Origin, Phase, StepEnd
 from tests.unit.kept_records import PER_STEP, describe, recorder_in, settled, train
 from tests.unit.telemetry_records import CALLS, MS, STEP_NS, Rank, write_manifest
 
@@ -62,6 +63,36 @@ def test_a_call_that_failed_is_what_the_rank_was_in(tmp_path: Path) -> None:
     one.recorder.close()
     assert state.failure == "barrier failed: Connection closed by peer"
     assert state.pending is not None and (state.pending.op, state.pending.done) == ("barrier", False)
+
+
+def begin_call(one: Rank, at: int, seq: int) -> None:
+    """What is written before a collective is issued, and is all there is where the backend ends the process in it."""
+    intern = one.recorder.intern
+    one.recorder.event(
+        Kind.ORIGIN, Origin.PROGRAM, intern("train.py:42 in main"), at, at, seq, 64, 128, 0, 0,
+        intern("all_gather"), intern("0"),
+    )  # fmt: skip
+
+
+def test_a_call_that_a_rank_did_not_come_back_from_is_what_it_is_in(tmp_path: Path) -> None:
+    one = open_rank(tmp_path)
+    begin_call(one, one.begin + 3 * STEP_NS, 99)
+    state = only(tmp_path)
+    one.recorder.close()
+    assert state.pending is not None and state.pending_group == "0"
+    call = state.pending
+    assert (call.op, call.site, call.nbytes, call.done) == ("all_gather", "train.py:42 in main", 128, False)
+    assert (call.turn, call.dtype, state.groups[0].turns) == (3 * CALLS, "", 3 * CALLS + 1)
+
+
+def test_a_call_that_could_not_be_issued_and_that_the_program_got_over_is_none(tmp_path: Path) -> None:
+    one = open_rank(tmp_path)
+    at = one.begin + 3 * STEP_NS
+    begin_call(one, at, 99)
+    one.recorder.event(Kind.PHASE, Phase.FORWARD, 0, at + MS, at + 2 * MS)
+    state = only(tmp_path)
+    one.recorder.close()
+    assert (state.pending, state.groups[0].turns) == (None, 3 * CALLS)
 
 
 def test_a_bucket_that_is_not_done_is_of_a_backward(tmp_path: Path) -> None:
@@ -190,6 +221,30 @@ def test_a_process_that_ended_and_was_not_waited_for_is_gone() -> None:
     assert Path(f"/proc/{ended.pid}").exists()
     ended.wait()
     assert process_of(meta(pid=ended.pid), time.time_ns()).runs is False
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_a_process_that_was_killed_a_moment_ago_is_told_from_one_in_a_container(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, goes_on: bool
+) -> None:
+    """Neither has its number here. The clock of one that goes on is recorded again."""
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    one = open_rank(tmp_path)
+    write_meta(one.folder, {"schema": SCHEMA_VERSION, "rank": 0} | meta(pid=ended.pid))
+
+    def beat(seconds: float) -> None:
+        sleep(seconds)
+        if goes_on:
+            now = time.perf_counter_ns()
+            one.recorder.event(Kind.CLOCK, 0, 0, now, now, time.time_ns())
+
+    sleep = time.sleep
+    monkeypatch.setattr(states.time, "sleep", beat)
+    monkeypatch.setattr(states, "NEXT_BEAT_NS", 10**9 // 2)
+    state = only(tmp_path)
+    one.recorder.close()
+    assert state.alive is goes_on
 
 
 def test_ranks_elsewhere_live_while_their_clocks_are_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from ddptrace.record import Recorder, RecordReader
 from ddptrace.record.segment import SEGMENT_NBYTES
-from ddptrace.schema import RECORD_NBYTES, TEXT_PER_RECORD, Kind
+from ddptrace.schema import EVENT, GUARD, RECORD_NBYTES, TEXT_PER_RECORD, Kind
 
 PER_SEGMENT = SEGMENT_NBYTES // RECORD_NBYTES - 1
 
@@ -94,6 +94,65 @@ def test_a_reader_that_follows_gets_each_record_once_also_past_a_hole_and_a_new_
     recorder.close()
     seen += numbers(reader)
     assert seen == [number for number in range(PER_SEGMENT + 500) if number != 100]
+
+
+def test_so_many_finished_files_are_read_at_a_time_and_that_there_are_more_is_said(tmp_path: Path) -> None:
+    recorder = recorder_in(tmp_path)
+    for number in range(5 * PER_SEGMENT // 2):
+        recorder.event(Kind.DONE, 0, 0, 1, 1, number)
+        if number % PER_SEGMENT == PER_SEGMENT - 1:
+            wait_for_spare(recorder)
+    recorder.close()
+    reader, reads = RecordReader(tmp_path), []
+    while not reads or reads[-1].behind:
+        reads.append(reader.read(live=True, segments=1))
+    per_read = [int((read.events["kind"] == Kind.DONE).sum()) for read in reads]
+    assert len(per_read) == 3
+    assert max(per_read) <= PER_SEGMENT
+    assert sum(per_read) == 5 * PER_SEGMENT // 2
+
+
+def test_many_holes_hold_a_reader_up_for_one_look_only(tmp_path: Path) -> None:
+    recorder, reader = recorder_in(tmp_path), RecordReader(tmp_path)
+    for number in range(100):
+        recorder.event(Kind.DONE, 0, 0, 1, 1, 2**70 if number % 2 else number)
+    first, second = numbers(reader, live=True), numbers(reader, live=True)
+    assert first == [0]
+    assert second == list(range(2, 100, 2))
+    recorder.close()
+    assert numbers(reader) == []
+
+
+def test_a_slot_that_was_passed_over_is_read_once_it_is_written(tmp_path: Path) -> None:
+    recorder, reader = recorder_in(tmp_path), RecordReader(tmp_path)
+    segment = recorder.segment
+    assert segment is not None
+    offset = next(segment.offsets)
+    recorder.event(Kind.DONE, 0, 0, 1, 1, 1)
+    seen = [numbers(reader, live=True) for _ in range(3)]
+    assert seen == [[], [1], []]
+    EVENT.pack_into(segment.view, offset, Kind.DONE, 0, 1, 0, 1, 1, 77, 0, 0, 0, 0, 0, 0, GUARD)
+    assert [numbers(reader, live=True) for _ in range(2)] == [[77], []]
+    recorder.close()
+    assert numbers(reader) == []
+
+
+def test_what_lies_in_the_next_file_is_not_read_before_what_was_written_earlier(tmp_path: Path) -> None:
+    recorder, reader = recorder_in(tmp_path), RecordReader(tmp_path)
+    # GIVEN a slot of the first file that is not written yet when the second one is begun
+    segment = recorder.segment
+    assert segment is not None
+    while (offset := next(segment.offsets)) < segment.room - 2 * RECORD_NBYTES:
+        EVENT.pack_into(segment.view, offset, Kind.DONE, 0, 1, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, GUARD)
+    wait_for_spare(recorder)
+    recorder._seal_retired = lambda: None  # type: ignore[method-assign]  # the moment before it is sealed, made to last
+    recorder.event(Kind.DONE, 0, 0, 1, 1, 2)
+    recorder.event(Kind.DONE, 0, 0, 1, 1, 3)
+    assert {path.name for path in tmp_path.glob("records-*.bin")} >= {"records-00000.bin", "records-00001.bin"}
+    assert 3 not in numbers(reader, live=True)
+    EVENT.pack_into(segment.view, offset, Kind.DONE, 0, 1, 0, 1, 1, 77, 0, 0, 0, 0, 0, 0, GUARD)
+    assert numbers(reader, live=True) == [77, 2, 3]
+    recorder.close()
 
 
 def test_what_was_recorded_before_a_kill_is_there_afterwards(tmp_path: Path) -> None:

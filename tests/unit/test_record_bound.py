@@ -65,8 +65,15 @@ def errors(recorder: Recorder, number: int) -> None:
     recorder.event(Kind.DONE, 1, recorder.intern(f"Connection {number} closed {'by a peer ' * 50}"), BEGIN, BEGIN, 1)
 
 
+def links(recorder: Recorder, number: int) -> None:
+    """To another address each; of every one the last count stays."""
+    for k in range(10):
+        recorder.event(Kind.LINK, 0, recorder.intern(f"10.0.0.1>10.{number}.0.{k}"), BEGIN, BEGIN, number)
+
+
 MADE = [
     long_names, short_names, names_of_every_length, groups, groups_too_large_to_describe, threads, reducers, errors,
+    links,
 ]  # fmt: skip
 
 

@@ -111,6 +111,32 @@ def test_the_first_clock_stays_since_all_times_rest_on_it(tmp_path: Path) -> Non
     assert clocks_of(RecordReader(tmp_path).read())[0].tobytes() == first
 
 
+def test_of_what_counts_from_the_start_the_last_of_each_stays(tmp_path: Path) -> None:
+    """The rest of what the host did to the rank goes with the steps, and is counted."""
+    recorder = recorder_in(tmp_path)
+    pairs = [recorder.intern(f"10.0.0.1>10.0.0.{k}") for k in (2, 3)]
+    for count in range(1, 6):
+        for pair in pairs:
+            recorder.event(Kind.LINK, 0, pair, count, count, count)
+        recorder.event(Kind.CGROUP, 0, 0, count, count, 10 * count, 0, 10**9)
+        for kind in (Kind.HOST, Kind.GC, Kind.PULSE):
+            recorder.event(kind, 0, 0, count, count, 1)
+    train(recorder, 0, 5_000)
+    recorder.event(Kind.LINK, 0, pairs[1], 6, 6, 6)
+    train(recorder, 5_000, 20_000)
+    settled(recorder)
+    recorder.close()
+    records = RecordReader(tmp_path).read()
+    events = records.events
+    left = events[np.isin(events["kind"], (Kind.LINK, Kind.CGROUP))]
+    assert sorted(zip(left["kind"].tolist(), left["name"].tolist(), left["a"].tolist(), strict=True)) == [
+        (Kind.CGROUP, 0, 50), (Kind.LINK, pairs[0], 5), (Kind.LINK, pairs[1], 6)
+    ]  # fmt: skip
+    assert not np.isin(events["kind"], (Kind.HOST, Kind.GC, Kind.PULSE)).any()
+    assert sum(count for group, count, _ in marks(records) if not group) > 15
+    assert folder_nbytes(tmp_path) <= LEAST_NBYTES
+
+
 def test_the_last_steps_are_kept_and_not_much_more(tmp_path: Path) -> None:
     recorder = recorder_in(tmp_path, Keep(nbytes=LEAST_NBYTES, steps=700))
     train(recorder, 0, 4_000)

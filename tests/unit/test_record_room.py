@@ -45,7 +45,7 @@ def test_without_room_the_keeper_rests_and_only_the_records_of_training_count_as
     def count() -> None:
         rounds[0] += 1
 
-    recorder = Recorder(lambda: folder, chores=count, keep=SMALL)
+    recorder = Recorder(lambda: folder, chores=[count], keep=SMALL)
     shutil.rmtree(folder)
     fill(recorder)
     settled(recorder)
@@ -71,7 +71,7 @@ def test_whatever_fails_in_a_chore_the_keeper_goes_on_and_says_so_once(tmp_path:
         rounds[0] += 1
         raise LookupError("planted")
 
-    recorder = Recorder(lambda: tmp_path, chores=chore, keep=SMALL)
+    recorder = Recorder(lambda: tmp_path, chores=[chore], keep=SMALL)
     for wanted in (1, 2, 3):
         recorder.nudge()
         deadline = time.monotonic() + 20

@@ -54,6 +54,13 @@ def test_the_terminal_says_who_came_last_and_what_the_steps_waited_for() -> None
     assert all(len(line) <= WIDTH for line in lines)
 
 
+def test_collectives_that_nobody_saw_running_are_counted_beside_those_that_are_matched() -> None:
+    result = played_result(Plan(3, 12, late=only(1, "forward", 8 * MS), loss=MS // 10), ["a", "a", "b"])
+    words = " ".join(" ".join(across_lines(result)).split())
+    assert "matched 14 collectives of typical steps;" in words
+    assert "of 7 more only the host's wait is known" in words  # one a step, on whichever rank
+
+
 def test_a_run_of_one_rank_says_nothing_of_others() -> None:
     assert list(across_lines(make_result(1))) == list(across_lines(empty_result())) == []
 

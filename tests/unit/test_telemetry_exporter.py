@@ -15,7 +15,9 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcess
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from ddptrace.errors import TraceStateError
+from ddptrace.schema import Kind
 from ddptrace.telemetry import Exporter, exporter
+from tests.unit.kept_records import give_way
 from tests.unit.telemetry_records import BUCKETS, CALLS, Rank, write_manifest
 
 STEPS = 10
@@ -81,6 +83,56 @@ def test_spans_come_while_the_training_still_runs(rank: Rank, quick: None) -> No
     rank.recorder.close()
     one.stop()
     assert names(memory.get_finished_spans())["step"] == 6
+
+
+def test_steps_that_lie_on_the_disk_alone_are_counted_where_there_is_no_time(rank: Rank) -> None:
+    # GIVEN an exporter that has given out some steps, and whose time is up when the trace ends
+    one = Exporter(lambda: rank.folder, TracerProvider())
+    rank.steps(0, 10)
+    one._look(final=False)
+    for k in range(10, 6010, 100):  # more than one file of records
+        rank.steps(k, k + 100)
+        give_way(rank.recorder)
+    rank.recorder.close()
+    one._deadline = time.monotonic()
+    one._look(final=True)
+    # THEN it says how many there are all the same
+    assert one._complaint() == (
+        "ddptrace: the spans of 6001 of 6010 steps were not exported; the run directory has everything"
+    )
+
+
+def test_files_that_cannot_be_read_for_a_moment_cost_nothing(
+    rank: Rank, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, refusals = Path.read_bytes, iter([True, True, True])
+
+    def refused(path: Path) -> bytes:
+        if next(refusals, False):
+            raise OSError(5, "Input/output error")
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", refused)
+    memory = InMemorySpanExporter()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        train(rank, provider_of(memory)).stop()
+    assert next(refusals, None) is None
+    assert names(memory.get_finished_spans())["step"] == STEPS
+
+
+def test_records_that_were_lost_are_told_in_the_same_warning(rank: Rank, quick: None) -> None:
+    memory = InMemorySpanExporter()
+    one = Exporter(lambda: rank.folder, provider_of(memory))
+    one.start()
+    rank.steps(0, 5)
+    for _ in range(3):
+        rank.recorder.event(Kind.DONE, 0, 0, 1, 1, 2**70)
+    rank.recorder.close()
+    with pytest.warns(RuntimeWarning, match=r"^ddptrace: 3 records were lost, so spans lack what they told") as said:
+        one.stop()
+    assert len(said) == 1
+    assert names(memory.get_finished_spans())["step"] == 5
 
 
 class Raising(SpanExporter):

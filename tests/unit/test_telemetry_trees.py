@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from collections.abc import Container, Iterator
 from typing import Any
 
 from ddptrace.analysis import Result, Table
 from ddptrace.analysis.tables import BucketRow, CollectiveRow
-from ddptrace.telemetry import attributes
-from ddptrace.telemetry.trees import Node, Tree, trees
+from ddptrace.telemetry import attributes, trees
+from ddptrace.telemetry.rows import Meeting, of_result
+from ddptrace.telemetry.trees import Node, Tree
 from tests.made import empty_result, make_result
 
 TABLES: dict[str, tuple[attributes.Attribute[Any], ...]] = {
     "step": attributes.STEP_ATTRIBUTES,
     "phase": attributes.PHASE_ATTRIBUTES,
     "bucket": attributes.BUCKET_ATTRIBUTES,
-    "collective": attributes.COLLECTIVE_ATTRIBUTES,
-}
+    "collective": (
+        *attributes.COLLECTIVE_ATTRIBUTES, *attributes.MEETING_ATTRIBUTES,
+    ),
+}  # fmt: skip
 COMMON = {attributes.RUN_ID: str, attributes.RANK: int, attributes.STEP: int, attributes.PHASE: str}
+
+
+def trees_of(result: Result, steps: Container[int] | None = None, *, strays: bool = True) -> Iterator[Tree]:
+    """Of all ranks, in turn."""
+    for rows in of_result(result):
+        yield from trees.trees(rows, steps, strays=strays)
 
 
 def nodes(tree: Tree) -> list[Node]:
@@ -34,7 +44,7 @@ def with_collectives(result: Result, rows: list[CollectiveRow]) -> Result:
 
 def test_every_row_has_one_span_under_the_right_parent() -> None:
     result = make_result(ranks=2, steps=3, buckets=4)
-    made = list(trees(result))
+    made = list(trees_of(result))
     assert [(tree.rank, tree.step) for tree in made] == [(rank, step) for rank in range(2) for step in range(3)]
     for tree in made:
         (step,) = tree.roots
@@ -51,14 +61,14 @@ def test_every_row_has_one_span_under_the_right_parent() -> None:
 
 
 def test_keys_are_unique_in_a_step() -> None:
-    for tree in trees(make_result()):
+    for tree in trees_of(make_result()):
         keys = [node.key for node in nodes(tree)]
         assert len(set(keys)) == len(keys)
 
 
 def test_a_bucket_lasts_from_its_first_gradient_to_the_end_of_its_communication() -> None:
     result = make_result(ranks=1, steps=1, buckets=3)
-    (tree,) = trees(result)
+    (tree,) = trees_of(result)
     spans = [(n.begin_at_ns, n.end_at_ns) for n in nodes(tree) if n.key[0] == "bucket"]
     assert spans == [(row.first_ready_at_ns, row.exec_end_at_ns) for row in result.buckets]
 
@@ -71,7 +81,7 @@ def test_what_is_not_known_of_a_communication_is_taken_from_launch_and_completio
         evidence=None,
     )  # fmt: skip
     silent = dataclasses.replace(bucket, index=1, done_at_ns=None, seqs=())
-    (tree,) = trees(dataclasses.replace(result, buckets=Table(BucketRow, [bucket, silent])))
+    (tree,) = trees_of(dataclasses.replace(result, buckets=Table(BucketRow, [bucket, silent])))
     first, second = [n for n in nodes(tree) if n.key[0] == "bucket"]
     assert (first.begin_at_ns, first.end_at_ns) == (bucket.launch_at_ns, bucket.done_at_ns)
     assert (second.begin_at_ns, second.end_at_ns) == (bucket.launch_at_ns, bucket.launch_at_ns)
@@ -84,10 +94,17 @@ def test_what_is_not_known_of_a_communication_is_taken_from_launch_and_completio
 def test_every_attribute_is_in_the_table_with_its_type_and_none_is_none() -> None:
     result = make_result()
     hooked = dataclasses.replace(result.buckets[0], hook="fp16_compress_hook", hook_ns=5)
-    told = dataclasses.replace(result.collectives[0], origin="fsdp", site="train.py:42 in main", module="blocks.0")
+    told = dataclasses.replace(
+        result.collectives[0], origin="fsdp", site="train.py:42 in main", module="blocks.0", turn=3, peer=1,
+        group_size=2, lane="stream 7", busbw_bytes_per_s=1e9, profiler_range="ddptrace#7",
+        error="Timed out waiting 1000ms for recv",
+    )  # fmt: skip
     result = with_collectives(result, [told, *result.collectives[1:]])
+    result = dataclasses.replace(result, buckets=Table(BucketRow, [hooked, *result.buckets[1:]]))
+    rows = next(of_result(result))
+    rows = dataclasses.replace(rows, meetings={told.seq: Meeting(1, 2, 1, 3)})
     seen: dict[str, set[str]] = {kind: set() for kind in TABLES}
-    for tree in trees(dataclasses.replace(result, buckets=Table(BucketRow, [hooked, *result.buckets[1:]]))):
+    for tree in trees.trees(rows):
         for node in nodes(tree):
             kind = str(node.key[0])
             types = COMMON | {attribute.name: attribute.type for attribute in TABLES[kind]}
@@ -111,7 +128,7 @@ def test_values_are_those_of_the_row() -> None:
     assert row.hidden_ns is not None
     assert row.first_ready_at_ns is not None
     assert row.ready_at_ns is not None
-    (tree,) = trees(result)
+    (tree,) = trees_of(result)
     node = [n for n in nodes(tree) if n.key[0] == "bucket"][1]
     assert node.attributes == {
         "ddptrace.run.id": result.run_id, "ddptrace.rank": 0, "ddptrace.step": 0, "ddptrace.phase": "backward",
@@ -136,7 +153,7 @@ def test_a_collective_told_in_parts_is_one_span_in_the_step_that_launched_it() -
         dataclasses.replace(whole, part=1, step=1, exec_start_at_ns=border, exec_end_at_ns=border + 3, wait_ns=None,
                             queue_ns=None, comm_ns=3, hidden_ns=1, exposed_ns=2, exposed_charged_ns=2),
     ]  # fmt: skip
-    made = list(trees(with_collectives(result, [*parts, *result.collectives[1:]])))
+    made = list(trees_of(with_collectives(result, [*parts, *result.collectives[1:]])))
     found = [
         (tree.step, node)
         for tree in made
@@ -154,15 +171,27 @@ def test_a_collective_told_in_parts_is_one_span_in_the_step_that_launched_it() -
     assert node.attributes["ddptrace.comm.wait_ns"] == whole.wait_ns
 
 
+def test_a_failed_collective_has_its_error_and_the_class_of_it() -> None:
+    rows = next(of_result(make_result(ranks=1, steps=1, buckets=3)))
+    words = ["Timed out waiting 5ms", "Connection closed by peer [::1]", "no such device"]
+    failed = [dataclasses.replace(row, error=said) for row, said in zip(rows.collectives, words, strict=False)]
+    (tree,) = trees.trees(dataclasses.replace(rows, collectives=(*failed, *rows.collectives[len(failed) :])))
+    found = [(n.error, n.attributes.get("error.type")) for n in nodes(tree) if n.key[0] == "collective"]
+    assert sorted(found, key=str) == sorted(
+        [*zip(words, ["timeout", "connection", "_OTHER"], strict=True), (None, None)], key=str
+    )
+    assert {n.error for n in nodes(tree) if n.key[0] != "collective"} == {None}
+
+
 def test_what_is_outside_of_all_steps_comes_last_and_only_when_asked_for() -> None:
     result = make_result(ranks=1, steps=2, buckets=1)
     after = dataclasses.replace(result.collectives[-1], step=None, seq=99, launch_at_ns=result.steps[-1].end_at_ns + 5)
     stray = with_collectives(result, [*result.collectives, after])
-    *_, last = trees(stray)
+    *_, last = trees_of(stray)
     assert (last.step, [node.attributes["ddptrace.collective.seq"] for node in last.roots]) == (None, [99])
     assert "ddptrace.step" not in last.roots[0].attributes
-    assert [tree.step for tree in trees(stray, range(1, 2), strays=False)] == [1]
+    assert [tree.step for tree in trees_of(stray, range(1, 2), strays=False)] == [1]
 
 
 def test_a_run_in_which_nothing_was_seen_has_no_spans() -> None:
-    assert list(trees(empty_result())) == []
+    assert list(trees_of(empty_result())) == []

@@ -1,0 +1,100 @@
+"""Trainings exported to an endpoint that is missing, slow, refusing, dying half-way, or no collector at all."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import ddptrace
+from tests.exported_runs import Trained, asking, companions, expected, export, train, wait_until
+from tests.launch import environment
+from tests.otlp_receiver import Behaviour, Receiver
+
+EXIT_S = 8.0  # 2 s, and what a machine that does much else takes beside
+
+BAD = {
+    "missing": (None, "onnection refused"),
+    "slow": (Behaviour(slow_s=20.0), "no answer within 1.0 s"),
+    "refusing": (Behaviour(status=503), "it answered 503 Service Unavailable"),
+    "dying": (Behaviour(die_after=1), ""),
+    "nonsense": (Behaviour(nonsense=b"<html>Log in"), "it answered 200 with text/html that is no OTLP"),
+}
+
+
+@dataclass(frozen=True)
+class Bad:
+    trained: Trained
+    receiver: Receiver
+    url: str
+    arrived: int  # spans that were answered for, before the companion gave up
+    spans: int  # in the tables
+
+
+@pytest.fixture(scope="module")
+def bad(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Bad]]:
+    """All of them one after the other, and then their companions are waited for together."""
+    train(tmp_path_factory.mktemp("plain"), {n: v for n, v in environment().items() if not n.startswith("OTEL_")})
+    with contextlib.ExitStack() as exits:
+        receivers = {how: exits.enter_context(Receiver()) for how in BAD}
+        trained = {how: _trained(how, receivers[how], tmp_path_factory.mktemp(how)) for how in BAD}
+        for one, _ in trained.values():
+            wait_until(lambda one=one: not companions(one.run))  # type: ignore[misc]
+        answered = {how: len(receivers[how].spans()) if how == "dying" else 0 for how in BAD}  # the slow one never did
+        yield {
+            how: Bad(one, receivers[how], url, answered[how], len(expected(ddptrace.analyze(one.run))))
+            for how, (one, url) in trained.items()
+        }
+
+
+def _trained(how: str, receiver: Receiver, folder: Path) -> tuple[Trained, str]:
+    behaviour, _ = BAD[how]
+    receiver.behaviour = behaviour or Behaviour()
+    url = _nobodys() if behaviour is None else receiver.http_url
+    return train(folder, asking(url, "http/protobuf", EXPORTER_OTLP_TIMEOUT="1")), url
+
+
+def _nobodys() -> str:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{one.getsockname()[1]}"
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("how", BAD)
+def test_a_bad_endpoint_costs_the_training_two_seconds_at_most_and_it_is_told(how: str, bad: dict[str, Bad]) -> None:
+    trained = bad[how].trained
+    assert trained.left_s < EXIT_S
+    (warned,) = trained.told[0]["warnings"]
+    assert trained.told[1]["warnings"] == []
+    is_lasting = how == "nonsense"  # one that time does not mend is not waited for
+    still = "not all telemetry was delivered 2 s after the end of training"
+    assert (f"{bad[how].spans} of {bad[how].spans} spans and " if is_lasting else still) in warned
+    assert BAD[how][1] in warned
+    assert f"`ddptrace export {trained.run}` delivers it" in warned
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("how", BAD)
+def test_what_a_bad_endpoint_did_not_take_is_counted_and_said_once(how: str, bad: dict[str, Bad]) -> None:
+    one = bad[how]
+    assert not one.arrived or how == "dying"  # the one request that it answers may be one of metrics
+    spans = re.escape(f"{one.spans - one.arrived:,} of {one.spans:,} spans")
+    to = re.escape(f"were not delivered to {one.url} (")
+    assert re.search(rf" {spans}( and \d+ of \d+ metric points)? {to}", one.trained.log)
+    assert len(one.trained.log.splitlines()) < 10  # it was tried a dozen times
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("how", BAD)
+def test_later_everything_is_delivered_from_the_directory(how: str, bad: dict[str, Bad]) -> None:
+    one = bad[how]
+    one.receiver.behaviour = Behaviour()
+    done = export(one.trained.run, "--otlp", one.receiver.http_url)
+    assert done.returncode == 0, done.stderr
+    assert len({span.item.span_id for span in one.receiver.spans()}) == one.spans

@@ -1,0 +1,160 @@
+"""`ddptrace diff` on real runs of two Gloo ranks, of which some wait 40 ms longer for one bucket."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ddptrace
+from ddptrace.errors import DdptraceError
+from tests.launch import torchrun
+
+RUNS, BUCKET, EXTRA_MS = 4, 1, 40
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`before/01` … and `after/01` …, made in turns."""
+    folder = tmp_path_factory.mktemp("runs")
+    for turn in range(1, RUNS + 1):
+        for side, extra_ms in (("before", 0), ("after", EXTRA_MS)):
+            (folder / side).mkdir(exist_ok=True)
+            torchrun("compared.py", folder / side / f"{turn:02d}", BUCKET, extra_ms)
+    return folder
+
+
+def command(*args: object) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-m", "ddptrace", "diff", *map(str, args)]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.fixture(scope="module")
+def told(runs: Path) -> dict[str, Any]:
+    done = command(runs / "before", runs / "after", "--json", "-o", runs / "page")
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_the_step_is_surely_longer_by_about_what_was_planted(told: dict[str, Any]) -> None:
+    (step,) = (row for row in told["changes"] if row["kind"] == "step")
+    assert step["is_sure"]
+    assert 20e6 < step["low_ns"] + (step["high_ns"] - step["low_ns"]) / 2 < 60e6
+    assert (told["basis"], told["units"]) == ("runs", [RUNS, RUNS])
+
+
+def test_the_bucket_that_caused_it_is_named(told: dict[str, Any]) -> None:
+    assert told["bucket"]["index"] == BUCKET
+    assert told["bucket"]["is_sure"] and told["bucket"]["change_ns"] > 30e6
+
+
+def test_parts_and_phases_add_up_to_the_change_of_the_step(told: dict[str, Any]) -> None:
+    changes = {kind: sum(row["change_ns"] for row in told["changes"] if row["kind"] == kind)
+               for kind in ("step", "part", "phase")}  # fmt: skip
+    assert changes["part"] == pytest.approx(changes["step"], abs=8)
+    assert changes["phase"] == pytest.approx(changes["step"], abs=8)
+
+
+def test_runs_of_one_program_were_set_up_alike(told: dict[str, Any]) -> None:
+    assert told["settings"] == []
+
+
+def test_the_terminal_says_so_first_and_a_page_is_written(runs: Path, told: dict[str, Any]) -> None:
+    said = command(runs / "before", runs / "after").stdout.split("\n\n")
+    assert "(4 runs) →" in said[0].replace("\n", " ")
+    assert re.match(r"The step takes [\d.]+ ms longer \(\+\d+ %, 95 % \+", said[1])
+    assert f"Bucket {BUCKET} of reducer 0 communicates" in said[1].replace("\n", " ")
+    assert {path.name for path in (runs / "page").iterdir()} == {"diff.html", "diff.md", "diff.json"}
+    assert json.loads((runs / "page" / "diff.json").read_text())["changes"] == told["changes"]
+
+
+@pytest.mark.parametrize(
+    ("limits", "code"),
+    [
+        (["step>10%"], 3), (["step>10%", "data>1ms"], 3), (["exposed>10ms"], 3), (["bucket>10ms"], 3),
+        (["step>10s"], 0), (["bucket>1000%"], 0),
+    ],
+)  # fmt: skip
+def test_the_exit_code_tells_whether_a_limit_is_exceeded(runs: Path, limits: list[str], code: int) -> None:
+    options = [part for limit in limits for part in ("--fail-on", limit)]
+    done = command(runs / "before", runs / "after", *options)
+    assert done.returncode == code, done.stderr
+    assert (f"{limits[0]}: exceeded by" in done.stderr) == (code == 3)
+
+
+def test_what_got_faster_exceeds_no_limit(runs: Path) -> None:
+    assert command(runs / "after", runs / "before", "--fail-on", "step>0%").returncode == 0
+
+
+def test_one_run_a_side_is_compared_without_a_verdict_and_decides_nothing(runs: Path) -> None:
+    done = command(runs / "before" / "01", runs / "after" / "01")
+    assert done.returncode == 0
+    assert "Between these runs the step differs by +" in done.stdout
+    assert "one run a side, so nothing tells what runs differ by" in done.stdout
+    assert "sure" not in done.stdout
+    asked = command(runs / "before" / "01", runs / "after" / "01", "--fail-on", "step>5%")
+    assert asked.returncode == 1
+    assert "'step>5%' cannot be checked with 2 runs" in asked.stderr
+
+
+def test_the_library_says_the_same_of_globs_and_lists(runs: Path, told: dict[str, Any]) -> None:
+    found = ddptrace.diff(runs / "before" / "*[0-9]", sorted((runs / "after").iterdir()))
+    assert [row.change_ns for row in found.changes] == [row["change_ns"] for row in told["changes"]]
+    assert len(found.changes.to_dicts()) == len(told["changes"])
+
+
+def test_a_run_that_is_given_twice_is_refused(runs: Path) -> None:
+    with pytest.raises(DdptraceError, match=r"is the same run as .*give each run once"):
+        ddptrace.diff(runs / "before", [runs / "after", runs / "before" / "01"])
+
+
+def test_runs_are_made_in_turns_into_the_place_that_the_command_is_told(runs: Path, tmp_path: Path) -> None:
+    # GIVEN commands that leave a run, one in {run}, one in $DDPTRACE_OUT, and say on what turn they were
+    sides = [tmp_path / "a", tmp_path / "b"]
+    note = f"; echo $DDPTRACE_OUT >> {shlex.quote(str(tmp_path / 'order'))}"
+    commands = [
+        f"cp -r {runs / 'before'}/$(basename $DDPTRACE_OUT) {{run}}{note}",
+        f"cp -r {runs / 'after'}/$(basename {{run}}) $DDPTRACE_OUT{note}",
+    ]
+    # WHEN two turns are asked for
+    done = command(*sides, "--repeat", 2, "--run-before", commands[0], "--run-after", commands[1])
+    # THEN the sides take turns at being first, and are compared
+    assert done.returncode == 0, done.stderr
+    made = [Path(line).relative_to(tmp_path) for line in (tmp_path / "order").read_text().split()]
+    assert list(map(str, made)) == ["a/01", "b/01", "b/02", "a/02"]
+    assert "(2 runs) →" in done.stdout.replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        (["--run-before", "exit 3", "--run-after", "true"], "`exit 3` ended with 3; what it said is in"),
+        (["--run-before", "true", "--run-after", "true"], "`true` left no run in"),
+    ],
+)
+def test_a_command_that_fails_or_leaves_no_run_is_told(tmp_path: Path, given: list[str], reason: str) -> None:
+    done = command(tmp_path / "a", tmp_path / "b", "--repeat", 1, *given)
+    assert (done.returncode, reason in done.stderr) == (1, True), done.stderr
+    again = command(tmp_path / "a", tmp_path / "b", "--repeat", 1, *given)
+    assert "is not empty" in again.stderr
+
+
+def test_options_that_go_together_and_unknown_runs_are_told(tmp_path: Path) -> None:
+    assert "go together" in command(tmp_path, tmp_path, "--repeat", 2).stderr
+    assert command(tmp_path / "none", tmp_path / "none").returncode == 1
+    done = command(tmp_path, tmp_path, "--fail-on", "speed<3")
+    assert (done.returncode, "is no limit: write QUANTITY>AMOUNT" in done.stderr) == (1, True)
+
+
+def test_comparing_needs_no_torch(runs: Path) -> None:
+    program = "import sys, ddptrace; ddptrace.diff(*sys.argv[1:]); sys.exit('torch' in sys.modules)"
+    argv = [sys.executable, "-c", program, str(runs / "before"), str(runs / "after")]
+    assert subprocess.run(argv, env=os.environ, check=False).returncode == 0

@@ -1,0 +1,36 @@
+"""`ddptrace watch` of a training that is killed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.watching import Terminal, Training, fits, once, terminal_in, training_in, watching
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Iterator[Terminal]:
+    with terminal_in(tmp_path) as one:
+        yield one
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Training]:
+    with training_in(tmp_path) as one:
+        yield one
+
+
+def test_ranks_that_are_killed_are_seen_to_be_gone_and_the_user_may_leave(terminal: Terminal, job: Training) -> None:
+    watching(terminal)
+    terminal.wait("2 ranks running", "Typical step")
+    job.kill()
+    text = terminal.wait(r"ranks 0 and 1 are gone without a word", "not started anew yet; waiting", "2 ranks gone")
+    assert fits(text, 80, 24), text
+    assert re.search(r"^  0 +gone +", text, re.M) and "Typical step" in text
+    terminal.press("q")
+    left = terminal.wait("left with 0")
+    assert "2 ranks gone" in left
+    assert "2 ranks gone" in once(job.run)

@@ -1,0 +1,42 @@
+"""`ddptrace watch` where the output is no terminal, and of what is no run."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from tests.launch import ROOT, environment
+from tests.watching import WATCH, training_in
+
+
+def test_on_a_pipe_it_prints_plain_pages_until_it_is_ended(tmp_path: Path) -> None:
+    lines = []
+    with (
+        training_in(tmp_path) as job,
+        subprocess.Popen(
+            [*WATCH, str(job.run)], env=environment() | {"COLUMNS": "70"}, cwd=ROOT, stdout=subprocess.PIPE, text=True
+        ) as watch,
+    ):
+        for line in watch.stdout or ():
+            lines.append(line.rstrip("\n"))
+            if "Typical step" in line:
+                job.end()
+    assert watch.returncode == 0
+    assert "ended in order" in "\n".join(lines)
+    assert sum(line.startswith("ddptrace watch") for line in lines) >= 2
+    assert max(map(len, lines)) <= 70 and "\x1b" not in "".join(lines)
+
+
+def test_what_is_no_run_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = subprocess.run([*WATCH, str(tmp_path / "file")], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"Error: {tmp_path / 'file'} is a file; give the directory that ddptrace.trace writes to\n"
+
+
+def test_what_is_not_there_cannot_be_shown_once(tmp_path: Path) -> None:
+    argv = [*WATCH, str(tmp_path / "nosuch"), "--once"]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    nosuch = tmp_path / "nosuch"
+    assert done.stderr == f"Error: {nosuch} is not there; give the directory that ddptrace.trace writes to\n"

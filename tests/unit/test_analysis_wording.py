@@ -1,0 +1,22 @@
+"""How findings name many ranks or steps."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddptrace.analysis.wording import named
+
+
+@pytest.mark.parametrize(
+    ("numbers", "words"),
+    [
+        ([3], "rank 3"),
+        ([3, 4, 5], "ranks 3, 4 and 5"),
+        (range(8), "ranks 0 to 7"),
+        ([*range(8, 16), 24], "ranks 8 to 15 and 24"),
+        ([0, 2, 4, 6, 8, 10, 12], "ranks 0, 2, 4, 6, 8 and 2 more"),
+        ([1, *range(8, 16), 24, 30, 40, 44, *range(50, 60)], "ranks 1, 8 to 15, 24, 30, 40 and 11 more"),
+    ],
+)
+def test_many_are_told_by_the_ends_of_their_runs_or_counted(numbers: list[int], words: str) -> None:
+    assert named("rank", numbers) == words

@@ -1,0 +1,27 @@
+"""What `ddptrace export` understands of its options before it reads anything."""
+
+from __future__ import annotations
+
+import click
+import pytest
+
+from ddptrace.cli.export import export
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        ("9464", ("127.0.0.1", 9464)),
+        ("0.0.0.0:9464", ("0.0.0.0", 9464)),
+        ("node-7:0", ("node-7", 0)),
+        ("[::1]:9464", ("::1", 9464)),
+    ],
+)
+def test_metrics_are_served_to_this_machine_alone_unless_an_address_is_given(said: str, meant: tuple[str, int]) -> None:
+    assert export.make_context("export", ["run", "--prometheus", said]).params["prometheus"] == meant
+
+
+@pytest.mark.parametrize("said", ["", "nine", "0.0.0.0", "1:65536", "-1", "localhost:"])
+def test_what_is_no_port_is_told(said: str) -> None:
+    with pytest.raises(click.BadParameter, match=r"is neither a port nor HOST:PORT, as in 9464 or 0\.0\.0\.0:9464"):
+        export.make_context("export", ["run", "--prometheus", said])
