@@ -60,7 +60,7 @@ class Terminal:
 
 @contextmanager
 def terminal_in(folder: Path) -> Iterator[Terminal]:
-    """Of 80 columns and 24 lines; its shell is in `folder`."""
+    """Of 80 columns and 24 lines; its shell is in `folder`, and exports a size that was never true."""
     need(shutil.which("tmux"), "tmux")
     with tempfile.TemporaryDirectory() as short:  # the name of a socket has little room
         one = Terminal(f"{short}/tmux")
@@ -74,7 +74,8 @@ def _start(one: Terminal, folder: Path) -> None:
     subprocess.run(
         ["tmux", "-S", one.socket, "-f", "/dev/null", "new-session", "-d", "-s", "watch", "-x", "80", "-y", "24",
          "sh"],
-        env=setting | {"PS1": "$ ", "TERM": "screen-256color", "LC_ALL": "C.UTF-8"}, cwd=folder, check=True,
+        env=setting | {"PS1": "$ ", "TERM": "screen-256color", "LC_ALL": "C.UTF-8", "COLUMNS": "72", "LINES": "20"},
+        cwd=folder, check=True,
     )  # fmt: skip
 
 

@@ -80,7 +80,7 @@ class Screen:
 
     def draw(self, view: View) -> None:
         self._view = view
-        width, height = self._console.size
+        width, height = self._size()
         self._live.update(screen(view, width, height), refresh=True)
 
     def wait(self, seconds: float) -> bool:
@@ -116,8 +116,17 @@ class Screen:
 
     def _print_last(self) -> None:
         if self._view is not None:
-            width, height = self._console.size
+            width, height = self._size()
             self._console.print(snapshot(self._view, width, height - PROMPT))
+
+    def _size(self) -> tuple[int, int]:
+        """What the terminal says of itself. COLUMNS and LINES, where exported, are of the time before it was resized."""
+        from rich.console import ConsoleDimensions
+
+        now = os.get_terminal_size(sys.stdout.fileno())
+        if now.columns and now.lines:
+            self._console.size = ConsoleDimensions(*now)
+        return self._console.size
 
 
 def _console() -> Console:
