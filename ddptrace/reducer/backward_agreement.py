@@ -99,8 +99,11 @@ class BackwardAgreement:
 
         One key for all is enough: whoever read it and raises tells those that are in the same forward.
         """
-        backward, _, said = text_at(store, SAID).partition(" ")
+        text = text_at(store, SAID)
+        backward, _, said = text.partition(" ")
         sentence = self._unlike(Kind.read(said)) if backward == str(self._backward) else ""
-        if sentence or self._is_asked:
+        if sentence:
             store.set(SAID, self._said)
+        elif self._is_asked:
+            store.compare_set(SAID, text, self._said)  # not over what another rank said since, and then raised
         return sentence
