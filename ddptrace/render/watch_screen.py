@@ -120,7 +120,7 @@ class Screen:
             self._console.print(snapshot(self._view, width, height - PROMPT))
 
     def _size(self) -> tuple[int, int]:
-        """What the terminal says of itself. COLUMNS and LINES, where exported, are of the time before it was resized."""
+        """What the terminal says of itself: COLUMNS and LINES, where exported, are of before it was resized."""
         from rich.console import ConsoleDimensions
 
         now = os.get_terminal_size(sys.stdout.fileno())
