@@ -14,7 +14,6 @@ from dashboards.compare import compare
 from dashboards.overview import overview
 from dashboards.perfetto_commands import macros, startup
 from dashboards.ranks import ranks
-from ddptrace.view.startup import queries
 
 HERE: Final = Path(__file__).resolve().parent
 GRAFANA: Final = {"overview": overview, "buckets": buckets, "ranks": ranks, "compare": compare}
@@ -24,8 +23,6 @@ def made() -> Iterator[tuple[Path, str]]:
     """Each file and the text that belongs in it."""
     for name, dashboard in GRAFANA.items():
         yield HERE / "grafana" / f"{name}.json", _grafana(dashboard().build())
-    for name, query in queries().items():
-        yield HERE / "perfetto" / f"{name}.sql", f"{query};\n"
     yield HERE / "perfetto" / "startup.json", _text(startup())
     yield HERE / "perfetto" / "macros.json", _text(macros())
 

@@ -12,6 +12,7 @@ import pytest
 import ddptrace
 from ddptrace.analysis import Result
 from ddptrace.render.chrome import write_trace
+from ddptrace.view.startup import queries
 from tests.grafana import path
 from tests.launch import torchrun
 from tests.perfetto import ask
@@ -33,11 +34,10 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Asked:
     torchrun("late.py", folder / "run", "data", "--steps", 30)
     result = ddptrace.analyze(folder / "run")
     trace = write_trace(result, folder / "trace.json.gz")
-    files = {file.stem: file.read_text(encoding="utf-8") for file in path("perfetto").glob("*.sql")}
     commands = [*loaded("startup.json"), *(one for macro in loaded("macros.json") for one in macro["run"])]
     drawn = [one["args"][0] for one in commands if "Query" in one["id"] or "Debug" in one["id"]]
     told = {f"command {at}": query for at, query in enumerate(drawn)}
-    return Asked(result, ask(trace, **files, **told))
+    return Asked(result, ask(trace, **queries(), **told))
 
 
 def loaded(name: str) -> list[dict[str, Any]]:

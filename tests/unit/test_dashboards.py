@@ -19,6 +19,7 @@ from ddptrace.cli.export import SCRAPED_S
 from ddptrace.telemetry.attributes import RANK, RUN_ID
 from ddptrace.telemetry.instruments import INSTRUMENTS, Kind
 from ddptrace.telemetry.prometheus import label_of, name_of
+from ddptrace.view import startup
 from tests.conftest import need
 from tests.grafana import DASHBOARDS, NAMES, loaded, panels, path, queries, rules
 
@@ -149,7 +150,7 @@ def test_perfetto_is_told_only_what_it_promises_to_understand() -> None:
 
 
 def test_every_query_for_perfetto_is_a_command_too() -> None:
-    assert {file.stem for file in path("perfetto").glob("*.sql")} == set(TITLES)
+    assert set(startup.queries()) == set(TITLES)
 
 
 # Collector, Prometheus, Tempo and Grafana -----------------------------------------------------------------------------
