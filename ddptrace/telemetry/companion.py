@@ -16,7 +16,6 @@ import socket
 import subprocess
 import sys
 import time
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -24,6 +23,7 @@ from typing import Final
 from ddptrace.errors import DdptraceError
 from ddptrace.telemetry.environment import wanted
 from ddptrace.telemetry.extra import check_extra
+from ddptrace.telemetry.warned import warn
 
 LOG: Final = "export.log"
 LEAVE_S: Final = 2.0
@@ -59,9 +59,9 @@ def companion_for(root: Path, folder: Path, rank: int | None, environ: Mapping[s
         check_extra(asked)
         return Companion(root, folder, environ, is_first=bool(local) or rank == 0) if asked else None
     except DdptraceError as error:
-        warn(f"ddptrace exports no telemetry: {error}")
+        warn(f"ddptrace exports no telemetry: {error}", stacklevel=4)
     except Exception as error:  # no process can be started: the training goes on
-        warn(f"ddptrace exports no telemetry: {type(error).__name__}: {error}")
+        warn(f"ddptrace exports no telemetry: {type(error).__name__}: {error}", stacklevel=4)
     return None
 
 
@@ -112,16 +112,19 @@ class Companion:
         is_done = self._is_done_by((self._left_at_s or 0.0) + LEAVE_S)
         self._socket.close()
         if is_done is None:
-            warn(f"ddptrace: the process that exports telemetry has ended before its time; {self._where()}")
+            warn(
+                f"ddptrace: the process that exports telemetry has ended before its time; {self._where()}", stacklevel=4
+            )
         elif not is_done:
             doing = "sending" if self._is_at_work else "starting"
             why = self._trouble or f"the process that exports it is still {doing}"
             warn(
                 f"ddptrace: not all telemetry was delivered {LEAVE_S:g} s after the end of training ({why}); this goes "
-                f"on for {GRACE_S:g} s more, {self._where()}"
+                f"on for {GRACE_S:g} s more, {self._where()}",
+                stacklevel=4,
             )
         elif self._trouble:
-            warn(f"ddptrace: {self._trouble}; {self._where()}")
+            warn(f"ddptrace: {self._trouble}; {self._where()}", stacklevel=4)
 
     def _where(self) -> str:
         """Where more is to be learned; what it has said already is not said again."""
@@ -162,10 +165,3 @@ class Companion:
         if os.getpid() == self._pid:
             self._send(word)
         self._socket.close()
-
-
-def warn(message: str) -> None:
-    try:
-        warnings.warn(message, RuntimeWarning, stacklevel=5)
-    except RuntimeWarning:  # the program turns warnings into errors; a trace raises nothing of this
-        sys.stderr.write(f"{message}\n")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
@@ -20,6 +18,7 @@ from ddptrace.live.rank_follower import RankFollower
 from ddptrace.telemetry.rows import of_batch
 from ddptrace.telemetry.spans import Emitter
 from ddptrace.telemetry.trees import Tree, trees
+from ddptrace.telemetry.warned import warn
 
 PERIOD_S: Final = 2.0
 STOP_S: Final = 2.0
@@ -63,7 +62,7 @@ class Exporter:
         self._thread.join(STOP_S)
         message = self._complaint()
         if message is not None:
-            _warn(message)
+            warn(message, stacklevel=3)
 
     def _complaint(self) -> str | None:
         if self._thread.is_alive():
@@ -88,7 +87,8 @@ class Exporter:
     def _missing_records(self) -> Iterator[str]:
         losses = Losses() if self._follower is None else self._follower.losses()
         if losses.records or losses.damaged:
-            files = f" and {len(losses.damaged)} files are damaged" if losses.damaged else ""
+            damaged = len(losses.damaged)
+            files = f" and {damaged} file{'s are' if damaged > 1 else ' is'} damaged" if damaged else ""
             yield f"{losses.records} records were lost{files}, so spans lack what they told; ddptrace analyze tells why"
 
     # In its own thread -----------------------------------------------------------------------------------------------
@@ -101,7 +101,10 @@ class Exporter:
         except Exception as error:  # training must not see it
             self._error = error
             if not self._stopping.is_set():
-                _warn(f"ddptrace stopped exporting spans: {type(error).__name__}: {error} (training is not affected)")
+                warn(
+                    f"ddptrace stopped exporting spans: {type(error).__name__}: {error} (training is not affected)",
+                    stacklevel=3,
+                )
 
     def _look(self, *, final: bool) -> None:
         if self._identity is None:
@@ -143,10 +146,3 @@ class Exporter:
 
     def _is_late(self) -> bool:
         return time.monotonic() >= self._deadline
-
-
-def _warn(message: str) -> None:
-    try:
-        warnings.warn(message, RuntimeWarning, stacklevel=4)
-    except RuntimeWarning:  # the program turns warnings into errors; leaving a trace raises nothing
-        sys.stderr.write(f"{message}\n")

@@ -7,9 +7,6 @@ be the first that is named, for the right cause, with the cost that was measured
 
 from __future__ import annotations
 
-import gc
-import importlib
-import os
 import random
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -29,20 +26,11 @@ from ddptrace.bench.blame.truth import as_json, share_on, truth_of
 from ddptrace.bench.blame.verdict import Planted
 from ddptrace.bench.folder import held
 from ddptrace.bench.launch import refuse_too_many
+from ddptrace.bench.prepared import limit_s, prepare
 from ddptrace.errors import DdptraceError
 from ddptrace.render.sheet import Sheet
 
 LEAST_STEPS: Final = 4 * BLOCK_STEPS
-SECONDS_A_STEP: Final = 2.0
-START_S: Final = 60.0
-"""A run that takes longer than this and that hangs."""
-
-IMPORTED: Final = (
-    "ddptrace.analyzer", "ddptrace.bench.blame.program", "ddptrace.capture.session", "torch.distributed.fsdp",
-    "torch.fx.experimental.symbolic_shapes", "torch.onnx", "sympy",
-)  # fmt: skip
-"""What ranks and the analysis use, and what stock DDP and its optimizers import at their first step."""
-
 Progress = Callable[[str], None]
 
 
@@ -94,7 +82,7 @@ def bench_blame(options: Options, folder: Path, progress: Progress) -> Sheet:
     with held(folder), ended_in_order():
         left_out = refusals(options)
         trials = list(trials_of(options, left_out))
-        _prepare(folder)
+        prepare(folder, "ddptrace.analyzer", "ddptrace.bench.blame.program")
         runs = [_run(trial, options, folder, progress, f"{at} of {len(trials)}") for at, trial in zip(count(1), trials)]
         made = sheet(_setup(options), left_out, runs)
         data = {"options": asdict(options), "left_out": dict(left_out), "runs": runs}
@@ -127,26 +115,13 @@ def _planted(name: str, turn: int, ranks: tuple[int, ...]) -> Trial:
     return Trial(name, of, random.Random(f"{name} {turn}").randrange(of), turn)
 
 
-def _prepare(folder: Path) -> None:
-    """Have what ranks need before they are forked of this process, and start no threads."""
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    for module in IMPORTED:
-        importlib.import_module(module)
-
-    shutil.rmtree(folder / "runs", ignore_errors=True)
-    (folder / "runs").mkdir()
-    (folder / "ranks.log").unlink(missing_ok=True)
-    gc.collect()
-    gc.freeze()
-
-
 def _run(trial: Trial, options: Options, folder: Path, progress: Progress, which: str) -> dict[str, Any]:
     """What was planted, what it really cost, and what the analysis says of it."""
     from ddptrace.bench.blame.forks import in_forks
 
     path, log = folder / "runs" / trial.name, folder / "ranks.log"
     times = _train(trial, options.steps, path, log)
-    (found,) = in_forks([partial(judge, path)], log, START_S + SECONDS_A_STEP * options.steps)
+    (found,) = in_forks([partial(judge, path)], log, limit_s(options.steps))
     run: dict[str, Any] = {"truth": as_json(truth_of(times)), "steps_ns": times} | _asked(trial) | found
     progress(f"{which}: {told(run)}")
     if not options.keeps_runs and is_right(run):
@@ -171,7 +146,7 @@ def _train(trial: Trial, steps: int, path: Path, log: Path) -> list[list[int]]:
         group = made.enter_context(quota.group()) if needs == "quota" else None
         order = Order(path, trial.ranks, steps, trial.plant, trial.late, network, group)
         ranks = [partial(be_rank, rank, order) for rank in range(trial.ranks)]
-        return in_forks(ranks, log, START_S + SECONDS_A_STEP * steps)
+        return in_forks(ranks, log, limit_s(steps))
 
 
 def judge(path: Path) -> dict[str, Any]:

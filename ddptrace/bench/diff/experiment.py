@@ -7,8 +7,6 @@ differ. What is planted takes three times as long as plain runs differed by so f
 
 from __future__ import annotations
 
-import gc
-import importlib
 import math
 import os
 import random
@@ -25,20 +23,11 @@ from ddptrace.bench.blame import hosts
 from ddptrace.bench.diff.program import LAYERS, LINK_BYTES_PER_S, RANKS, Order, be_rank
 from ddptrace.bench.diff.sheet import sheet
 from ddptrace.bench.folder import held
+from ddptrace.bench.prepared import limit_s, prepare
 from ddptrace.errors import DdptraceError
 from ddptrace.render.sheet import Sheet
 
 LEAST_STEPS: Final = 20
-SECONDS_A_STEP: Final = 2.0
-START_S: Final = 60.0
-"""A run that takes longer than this and that hangs."""
-
-IMPORTED: Final = (
-    "ddptrace.bench.diff.program", "ddptrace.capture.session", "torch.distributed.fsdp",
-    "torch.fx.experimental.symbolic_shapes", "torch.onnx", "sympy",
-)  # fmt: skip
-"""What ranks use, and what stock DDP and its optimizers import at their first step."""
-
 KINDS: Final = ("plain", "equal", "planted")
 
 Progress = Callable[[str], None]
@@ -84,7 +73,7 @@ def bench_diff(options: Options, folder: Path, progress: Progress) -> Sheet:
         raise DdptraceError(f"ranks on hosts of their own are needed, and {why_not}")
     folder.mkdir(parents=True, exist_ok=True)
     with held(folder), ended_in_order():
-        _prepare(folder)
+        prepare(folder, "ddptrace.bench.diff.program")
         with hosts.network(RANKS, 0) as network:
             tries = list(_tries(options, folder, network.namespaces, progress))
         progress("all runs are made, and now compared")
@@ -126,7 +115,7 @@ def _run(order: Order, folder: Path) -> float:
     store = Path(f"{order.run}.store")
     try:
         times = in_forks([partial(be_rank, rank, order) for rank in range(RANKS)], folder / "ranks.log",
-                         START_S + SECONDS_A_STEP * order.steps)  # fmt: skip
+                         limit_s(order.steps))  # fmt: skip
     finally:
         store.unlink(missing_ok=True)
     steps = sorted(map(fmean, zip(*times, strict=True)))
@@ -136,18 +125,6 @@ def _run(order: Order, folder: Path) -> float:
 def _deviation(sides: Sequence[Sequence[float]]) -> float:
     """Standard deviation within the sides."""
     return math.sqrt(fmean(map(variance, sides)))
-
-
-def _prepare(folder: Path) -> None:
-    """Have what ranks need before they are forked of this process, and start no threads."""
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    for module in IMPORTED:
-        importlib.import_module(module)
-    shutil.rmtree(folder / "runs", ignore_errors=True)
-    (folder / "runs").mkdir()
-    (folder / "ranks.log").unlink(missing_ok=True)
-    gc.collect()
-    gc.freeze()
 
 
 def _setup(options: Options) -> Mapping[str, Any]:
