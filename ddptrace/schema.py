@@ -56,7 +56,6 @@ def segment_index(name: str) -> int:
 
 RECORD_NBYTES: Final = 64
 GUARD: Final = 0x7DD97DD9
-NO_PARAMETER: Final = 0xFFFF
 READY_PER_RECORD: Final = 7
 TEXT_PER_RECORD: Final = 52
 DELTA_MAX_NS: Final = 2**32 - 1

@@ -55,14 +55,6 @@ def shared_traces() -> Path:
 
 
 @pytest.fixture(scope="session")
-def perfetto_check() -> Path:
-    """The script that loads a trace into the real Perfetto trace processor: `check_trace.py TRACE SLICES FLOWS`."""
-    script = SHARED / "tools" / "perfetto" / "check_trace.py"
-    need(script.is_file(), f"Perfetto's trace processor, {script}")
-    return script
-
-
-@pytest.fixture(scope="session")
 def hosts_tool() -> Path:
     """The command that makes hosts with a network of their own and a set link rate: `hosts up N RATE`."""
     command = SHARED / "tools" / "hosts" / "hosts"

@@ -39,10 +39,6 @@ class RunFollower:
         """Those that are known by name, in the order in which their folders were found."""
         return tuple(rank.identity for rank in self._ranks if rank.identity is not None)
 
-    @property
-    def run_ids(self) -> frozenset[str]:
-        return frozenset(identity.run_id for identity in self.ranks)
-
     def now(self) -> tuple[RankNow, ...]:
         """Of `ranks`, in their order."""
         return tuple(now for rank in self._ranks if (now := rank.now()) is not None)

@@ -80,7 +80,8 @@ def test_a_directory_that_is_not_there_yet_is_waited_for_and_all_ranks_of_it_are
     batches += look(follower)
     assert steps_of(batches) == {(0, number): list(range(7)) for number in range(3)}
     assert [batch.is_last for batch in batches[-3:]] == [True] * 3
-    assert (follower.is_over, follower.world_size, follower.run_ids) == (True, 3, {RUN_ID})
+    assert (follower.is_over, follower.world_size) == (True, 3)
+    assert {identity.run_id for identity in follower.ranks} == {RUN_ID}
 
 
 def test_ranks_that_are_not_there_yet_keep_it_from_being_over(tmp_path: Path) -> None:
@@ -184,7 +185,7 @@ def test_another_attempt_is_followed_beside_the_one_before_which_is_read_to_its_
     second.recorder.close()
     batches += look(follower)
     assert steps_of(batches) == {(0, 0): list(range(7)), (1, 0): list(range(8))}
-    assert follower.run_ids == {RUN_ID, "second"}
+    assert {identity.run_id for identity in follower.ranks} == {RUN_ID, "second"}
     assert follower.is_over
 
 

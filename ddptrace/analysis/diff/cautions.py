@@ -12,9 +12,6 @@ from ddptrace.analysis.diff.settings import COMPUTE
 from ddptrace.analysis.diff.tables import Basis, ComparedRun
 from ddptrace.load.tables import Finding
 
-ENOUGH_RUNS: Final = 6
-"""A side: a change of three times what runs differ by is then found in 99 of 100 comparisons."""
-
 FEW: Final = (
     "{few}, so nothing tells what runs differ by of themselves: this is how these very runs differ, and the next ones"
     " may not. Give several runs a side, that took turns (--repeat 6 makes them)"
