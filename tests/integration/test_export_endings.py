@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from telemetry_records import recording, write_manifest
 
 from ddptrace.cli import main
 from tests.conftest import need
-from tests.exported_runs import export
+from tests.exported_runs import export, wait_until
 from tests.launch import environment
 from tests.otlp_receiver import Behaviour, Receiver
 from tests.unit.test_telemetry_bad_answers import HEAD, dripping
@@ -61,6 +63,20 @@ def test_a_run_whose_files_are_damaged_is_not_told_to_be_whole(run: Path, tmp_pa
     assert error.startswith("Error: the run itself is not whole (rank 1: ")
     assert f"{file.name} was changed after it was written" in error
     assert "let go" not in error
+
+
+def test_a_run_that_is_removed_while_it_is_followed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ddptrace.live.run_follower.LEFT_NS", 3 * 10**9)
+    root, out = tmp_path / "run", tmp_path / "out.jsonl"
+    with recording(root, 0) as rank:
+        rank.steps(0, 6)
+        removal = threading.Thread(target=lambda: (wait_until(out.exists), shutil.rmtree(root)))
+        removal.start()
+        argv = ["export", str(root), "--follow", "--host", "h", "--otlp-json", str(out)]
+        done = CliRunner().invoke(main, argv)
+        removal.join()
+    assert done.exit_code == NOT_DELIVERED
+    assert "Error: the run itself is not whole (rank 0: its folder was moved, replaced or removed" in done.stderr
 
 
 def test_a_file_on_a_full_device_is_no_crash(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

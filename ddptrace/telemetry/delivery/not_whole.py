@@ -13,6 +13,7 @@ from ddptrace.telemetry.delivery.lines import Line
 CODES: Final = frozenset({"records-damaged", "records-torn", "records-dropped"})
 """Findings of an analysis that say that records are missing which a rank made."""
 MOST_TOLD: Final = 3
+REMOVED: Final = "its folder was moved, replaced or removed before all of it was read"
 
 
 def of_result(result: Result, run: Path) -> str | None:
@@ -24,10 +25,11 @@ def of_result(result: Result, run: Path) -> str | None:
 
 def of_lines(lines: Sequence[Line], run: Path) -> str | None:
     """The same of a run that was followed."""
-    known = {who: losses for line in lines for who, losses in line.follower.losses().items()}
-    return _told(
-        [f"rank {rank}: {', '.join(words)}" for (_, rank), one in known.items() if (words := [*_of(one)])], run
-    )
+    followers = [line.follower for line in lines]
+    known = {who: losses for follower in followers for who, losses in follower.losses().items()}
+    removed = {now.identity.rank for follower in followers for now in follower.now() if now.removed}
+    lost = [f"rank {rank}: {', '.join(words)}" for (_, rank), one in known.items() if (words := [*_of(one)])]
+    return _told([*(f"rank {rank}: {REMOVED}" for rank in sorted(removed)), *lost], run)
 
 
 def _of(losses: Losses) -> Iterator[str]:
