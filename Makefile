@@ -30,12 +30,13 @@ demo: .venv/.ready-to-run
 	@echo
 	@echo "Open $(RUN)/analysis/report.html in a browser, and $(RUN)/analysis/trace.json.gz in https://ui.perfetto.dev"
 
-# Files side by side, in the order of their names: integration tests, which take long, begin before unit tests. Then the
-# tests that compare times, one by one. What fails is run again, and told as such: real processes meet on a machine that
-# may stand still for a moment, though hardly each time.
+# Files side by side, one more than there are processors, since half of the time they wait for timeouts and processes to
+# start; in the order of their names: integration tests, which take long, begin before unit tests. Then the tests that
+# compare times, one by one. What fails is run again, and told as such: real processes meet on a machine that may stand
+# still for a moment, though hardly each time.
+test: SIDE_BY_SIDE = $(shell $(BIN)/python -c "import os; print(min(4, 1 + (os.cpu_count() or 1)))")
 test: lint
-	$(BIN)/python -m pytest --numprocesses logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder -m "not alone" \
-		--reruns 1
+	$(BIN)/python -m pytest --numprocesses $(SIDE_BY_SIDE) --dist loadfile --no-loadscope-reorder -m "not alone" --reruns 1
 	$(BIN)/python -m pytest -m alone --reruns 2
 
 lint: .venv/.ready-to-test

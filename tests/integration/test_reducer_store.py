@@ -87,7 +87,8 @@ def test_what_the_first_rank_gave_up_for_is_read_before_the_store_ends_with_it()
 
 def test_a_store_that_is_gone_is_called_gone_at_once() -> None:
     _, last = map(told, start("first_rank_ends_before_the_second_model"))
-    assert "came to the construction of the model, and the process that holds the store is gone" in last["said"]
+    assert "the construction of the model" in last["said"]  # which part of it depends on when the process is gone
+    assert "and the process that holds the store is gone" in last["said"]
     assert last["seconds"] < TIMEOUT_S
 
 
