@@ -63,7 +63,7 @@ class _Thread(threading.local):
 
 class RpcWatch:
     """Records RPC and RPC_DONE, has `RpcWaits` record who is blocked and `Callee` the other side. `settle` is called
-    when the workers part: the last time that they can tell each other anything."""
+    when the workers part, before and after they meet: the last time that they can tell each other anything."""
 
     def __init__(self, recorder: Recorder, surface: Surface, settle: Callable[[], None]) -> None:
         self._recorder = recorder
@@ -93,7 +93,9 @@ class RpcWatch:
     def _parting(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def _wait_all_workers(*args: Any, **kwargs: Any) -> Any:
             self._surface.call(self._settle)
-            return original(*args, **kwargs)
+            out = original(*args, **kwargs)
+            self._surface.call(self._settle)  # rank 0 has spoken before it came here
+            return out
 
         return _wait_all_workers
 
