@@ -23,11 +23,13 @@ FLAGS = (
     "--disable-component-update", "--disable-sync", "--hide-scrollbars", "--remote-debugging-pipe",
 )  # fmt: skip
 PATIENCE_S = 90.0
+DRAWN = "[...document.querySelectorAll('figure > div')].every(div => div.querySelector('.main-svg'))"
 
 
 @dataclass(slots=True)
 class Seen:
-    """Everything a page did that a self-contained page must not do. `requests` leaves out the page's own file."""
+    """Everything a page did that a self-contained page must not do. `requests` leaves out the page's own file, and what
+    it holds itself (data:)."""
 
     requests: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
@@ -125,6 +127,15 @@ class Browser:
         self.settle(settle_s)
         return self.seen(url)
 
+    def open_drawn(self, page: Path, scheme: str = "light") -> Seen:
+        """The same of a page with figures, once the last of them is drawn."""
+        self.open(page, scheme, settle_s=0.1)
+        deadline = time.monotonic() + PATIENCE_S
+        while not self.value(DRAWN):
+            assert time.monotonic() < deadline, "not all figures were drawn"
+            self.settle(0.1)
+        return self.seen(page.resolve().as_uri())
+
     def settle(self, seconds: float) -> None:
         """Let timers, frames and requests that the page has under way come out."""
         wait = f"new Promise(done => setTimeout(() => requestAnimationFrame(() => done(0)), {1000 * seconds:.0f}))"
@@ -140,8 +151,9 @@ class Browser:
         seen = Seen()
         for event in self.events:
             method, params = event.get("method"), event.get("params", {})
-            if method == "Network.requestWillBeSent" and params["request"]["url"] != own_url:
-                seen.requests.append(params["request"]["url"])
+            if method == "Network.requestWillBeSent":
+                url = params["request"]["url"]
+                seen.requests += [url] if url != own_url and not url.startswith("data:") else []
             elif method == "Network.webSocketCreated":
                 seen.requests.append(params["url"])
             elif method == "Runtime.exceptionThrown":

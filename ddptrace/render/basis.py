@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from html import escape
 from typing import Final
 
 from ddptrace.analysis.summary import Summary
@@ -12,6 +11,7 @@ from ddptrace.analysis.tables import Result
 from ddptrace.load.tables import Identity
 from ddptrace.render.clock_lines import comparable
 from ddptrace.render.islands import apart_words, islands
+from ddptrace.render.markup import text
 from ddptrace.render.tracks import by_rank
 from ddptrace.render.words import EVIDENCE, IDENTIFIED, IDENTITY, by_order, counted, percent, some_of
 from ddptrace.schema import Evidence
@@ -31,7 +31,7 @@ def measured_html(result: Result, summary: Summary) -> str:
         ("an exposed instant", "is charged to one running collective, the one that started first"),
         ("schema", result.schema if not result.recorded else f"{result.schema}, run {result.run_id}"),
     ]
-    return "<dl>" + "".join(f"<dt>{escape(term)}</dt><dd>{escape(words)}</dd>" for term, words in facts) + "</dl>"
+    return "<dl>" + "".join(f"<dt>{text(term)}</dt><dd>{text(words)}</dd>" for term, words in facts) + "</dl>"
 
 
 def compute_words(result: Result) -> str:
@@ -77,7 +77,7 @@ def failed_words(result: Result) -> Iterator[str]:
 
 
 def listed(lines: Sequence[str]) -> str:
-    return f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in lines)}</ul>" if lines else ""
+    return f"<ul>{''.join(f'<li>{text(line)}</li>' for line in lines)}</ul>" if lines else ""
 
 
 def unmeasured(result: Result) -> Iterator[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from html import escape
 from typing import Final
 
 from ddptrace.analysis.across.arrival_digest import Lag, MeetingDigest, Meetings, RankDigest, meetings
@@ -12,7 +11,7 @@ from ddptrace.analysis.tables import Result
 from ddptrace.render.blame_lines import several
 from ddptrace.render.clock_lines import clock_sub, clock_table
 from ddptrace.render.jitter_sections import contention_section, jitter_section
-from ddptrace.render.markup import section, table
+from ddptrace.render.markup import folded, label, section, table, text
 from ddptrace.render.words import (
     NOT_MEASURED,
     counted,
@@ -27,6 +26,7 @@ from ddptrace.render.words import (
 from ddptrace.schema import Evidence
 
 ROWS_MAX: Final = 40
+ROWS_OPEN: Final = 8
 NAMED: Final = (
     "The run was played again with each rank's time in each phase spread as that of the others: what every rank would"
     " win by it, per step."
@@ -65,22 +65,22 @@ def across_body(result: Result, picture: Mapping[str, str]) -> list[str]:
         section("The same collective on all ranks", met_sub(result, found), picture["matches"], both),
         section("Critical path", PATH, picture["path"]),
         contention_section(result),
-        jitter_section(result),
+        jitter_section(result, picture["jitter"]),
         section("Clocks", clock_sub(result), clock_table(result)),
     ]
 
 
 def suspect_table(result: Result) -> str:
     shown = result.suspects[:ROWS_MAX]
-    notes = [escape(row.evidence) for row in shown]
+    notes = [text(row.evidence) for row in shown]
     return table(SUSPECT_HEADS, map(suspect_cells, shown), notes) if shown else ""
 
 
 def suspect_cells(row: SuspectRow) -> list[str]:
     often = "nearly every step" if row.persistent else "some steps more, others less"
     return [
-        str(row.rank), escape(row.host), escape(row.phase), escape(row.cause), millis(row.cost_ns),
-        escape(percent(row.cost_ratio)), f"{millis(row.low_ns)} – {millis(row.high_ns)}", often,
+        str(row.rank), label(row.host), label(row.phase), label(row.cause), millis(row.cost_ns),
+        label(percent(row.cost_ratio)), f"{millis(row.low_ns)} – {millis(row.high_ns)}", often,
     ]  # fmt: skip
 
 
@@ -98,16 +98,16 @@ def met_table(result: Result, found: Meetings) -> str:
     layouts = {one.bucket[:2] for one in found.kinds if one.bucket is not None}
     apart = several(result), len({reducer for reducer, _ in layouts}) < len(layouts)
     rows = [met_cells(one, kind_name(one, *apart)) for one in found.kinds[:ROWS_MAX]]
-    return table(MET_HEADS, rows) if rows else ""
+    return folded(MET_HEADS, rows, ROWS_OPEN, "kinds") if rows else ""
 
 
 def met_cells(one: MeetingDigest, name: str) -> list[str]:
     return [
-        escape(name), str(one.ranks), f"{one.count:,}", skew_words(one),
+        label(name), str(one.ranks), f"{one.count:,}", skew_words(one),
         duration(one.skew_p95_ns), duration(one.free_wait_ns if one.wait_ns is None else one.wait_ns),
         duration(one.transfer_ns), duration(one.free_transfer_ns),
         f"{one.agree:,} of {one.timed:,}" if one.timed else NOT_MEASURED, rate(one.busbw_bytes_per_s),
-        escape(last_words(one.latest)),
+        label(last_words(one.latest)),
     ]  # fmt: skip
 
 
@@ -132,13 +132,13 @@ def last_words(lag: Lag | None) -> str:
 def rank_table(found: Meetings) -> str:
     """Of many ranks those that came last most often."""
     shown = sorted(found.ranks, key=lambda one: (-one.lag.last_ratio, one.lag.rank))[:ROWS_MAX]
-    rows = [rank_cells(one) for one in sorted(shown, key=lambda one: one.lag.rank)]
-    return table(RANK_HEADS, rows) if rows else ""
+    rows = [rank_cells(one) for one in (shown if len(shown) > ROWS_OPEN else found.ranks)]
+    return folded(RANK_HEADS, rows, ROWS_OPEN, "ranks") if rows else ""
 
 
 def rank_cells(one: RankDigest) -> list[str]:
     lag = one.lag
     return [
-        str(lag.rank), f"{one.met:,}", f"{lag.last:,} · {escape(percent(lag.last_ratio))}", duration(lag.blame_ns),
-        millis(one.waits_ns), escape(percent(one.wait_ratio)),
+        str(lag.rank), f"{one.met:,}", f"{lag.last:,} · {label(percent(lag.last_ratio))}", duration(lag.blame_ns),
+        millis(one.waits_ns), label(percent(one.wait_ratio)),
     ]  # fmt: skip

@@ -11,10 +11,11 @@ from typing import Final
 from ddptrace.analysis.across.tables import ClockRow
 from ddptrace.analysis.tables import Result
 from ddptrace.analysis.wording import named
-from ddptrace.render.markup import table
+from ddptrace.render.markup import folded
 from ddptrace.render.words import NOT_MEASURED, duration
 
 ROWS_MAX: Final = 40
+ROWS_OPEN: Final = 8
 MOST_CLOCKS: Final = 4
 SAME: Final = "same clock"
 WHY: Final = {
@@ -100,7 +101,7 @@ def clock_table(result: Result) -> str:
     if all(clock.is_own for clock in found):
         return ""
     cells = [piece_cells(clock, row) for clock in found for row in clock.pieces]
-    return table(HEADS, cells[:ROWS_MAX])
+    return folded(HEADS, cells[:ROWS_MAX], ROWS_OPEN, "pieces")
 
 
 def clock_sub(result: Result) -> str:

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ddptrace.analysis.device_digest import ScopeDigest, StreamDigest, device_parts, scopes, streams
-from ddptrace.analysis.tables import MatchRow, Population, RankRow, Result
+from ddptrace.analysis.tables import Population, RankRow, Result
 from ddptrace.render.figures import Figure, axis, bars, layout, ms, plain
-from ddptrace.render.words import PARTS, duration, op_name, percent, shortened, size
+from ddptrace.render.words import PARTS, duration, percent, shortened
 
-RANKS_MAX: Final = 32
-STREAMS_MAX: Final = 48
+RANKS_MAX: Final = 24
+STREAMS_MAX: Final = 24
 SCOPES_MAX: Final = 15
-MATCHES_MAX: Final = 100
 NAME_MAX: Final = 60
 ENGINE: Final = "autograd::engine::evaluate_function: "
 KINDS: Final = {"compute": "compute", "comm": "communication", "memory": "copies and fills"}
@@ -117,36 +116,3 @@ def scope_pieces(scope: ScopeDigest) -> Iterator[Piece]:
     for kind, name in KINDS.items():
         ns = getattr(scope, f"{kind}_ns")
         yield Piece(label, kind, name, ms([ns])[0], f"{plain(label)}: {name} {duration(ns)}<br>{whole}")
-
-
-def matches_figure(result: Result) -> Figure | None:
-    """How far apart the ranks began and ended each collective, in time order."""
-    rows = sorted(result.matches, key=start_spread, reverse=True)
-    shown = sorted(rows[:MATCHES_MAX], key=lambda row: row.first_start_at_ns)
-    if not shown:
-        return None
-    words = [match_words(row) for row in shown]
-    common = {"x": list(range(len(shown))), "hovertext": words}
-    data = [
-        bars("ranks began apart by", "queue", y=ms(start_spread(row) for row in shown), **common),
-        bars("shortest execution", "comm", y=ms(row.transfer_ns for row in shown), **common),
-        bars("ranks ended apart by", "exposed_comm", y=ms(map(end_spread, shown)), **common),
-    ]
-    some = f" The {len(shown)} of {len(rows):,} with the widest starts." if len(shown) < len(rows) else ""
-    caption = f"One group of bars per collective, in time order, as the ranks' clocks tell.{some}"
-    axes = {"xaxis": axis("matched collective"), "yaxis": axis("ms, logarithmic", type="log", dtick=1)}
-    return Figure("matches", 320, data, layout(**axes, barmode="group", bargap=0.2), caption)
-
-
-def start_spread(row: MatchRow) -> int:
-    return row.last_start_at_ns - row.first_start_at_ns
-
-
-def end_spread(row: MatchRow) -> int:
-    return row.last_end_at_ns - row.first_end_at_ns
-
-
-def match_words(row: MatchRow) -> str:
-    what = f"{plain(op_name(row.op))} {size(row.nbytes)}, number {row.ordinal} of group {plain(row.group or '-')}"
-    spread = f"began apart by {duration(start_spread(row))}, ended by {duration(end_spread(row))}"
-    return f"{what}<br>{len(row.ranks)} ranks: {spread}<br>shortest execution {duration(row.transfer_ns)}"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from html import escape
 from typing import Final
 
 from ddptrace.analysis.device_digest import LaunchDigest, launches
 from ddptrace.analysis.digest import CollectiveDigest, collectives
 from ddptrace.analysis.tables import Result
-from ddptrace.render.markup import table
+from ddptrace.render.markup import folded, label, text
 from ddptrace.render.words import (
     IDENTIFIED,
     calls_words,
@@ -22,6 +21,7 @@ from ddptrace.render.words import (
 )
 
 ROWS_MAX: Final = 40
+ROWS_OPEN: Final = 10
 COLLECTIVES: Final = (
     "Calls and exposed time per {per}. Bandwidth as nccl-tests define it: bytes over time, and times the op's factor."
 )
@@ -44,7 +44,8 @@ LAUNCH_HEADS: Final = tuple((title, "") for title in (
 def collective_table(result: Result) -> str:
     found = collectives(result)
     kinds = found.kinds[:ROWS_MAX]
-    return table(COLLECTIVE_HEADS, map(collective_cells, kinds), map(origin_note, kinds)) if kinds else ""
+    rows, notes = list(map(collective_cells, kinds)), list(map(origin_note, kinds))
+    return folded(COLLECTIVE_HEADS, rows, ROWS_OPEN, "kinds", notes) if kinds else ""
 
 
 def collective_sub(result: Result) -> str:
@@ -56,30 +57,30 @@ def collective_sub(result: Result) -> str:
 
 def collective_cells(kind: CollectiveDigest) -> list[str]:
     return [
-        escape(op_name(kind.op)), escape(kind.group or "-"), str(kind.group_size or "-"),
+        label(op_name(kind.op)), label(kind.group or "-"), str(kind.group_size or "-"),
         size_range(kind.nbytes_min, kind.nbytes_max), calls_words(kind.calls), millis(kind.mean_ns),
-        millis(kind.exposed_ns), escape(percent(kind.hidden_ratio)), rate(kind.algbw_bytes_per_s),
-        rate(kind.busbw_bytes_per_s), escape(f"{kind.evidence or 'not measured'}, {IDENTIFIED[kind.identity]}"),
+        millis(kind.exposed_ns), label(percent(kind.hidden_ratio)), rate(kind.algbw_bytes_per_s),
+        rate(kind.busbw_bytes_per_s), label(f"{kind.evidence or 'not measured'}, {IDENTIFIED[kind.identity]}"),
     ]  # fmt: skip
 
 
 def origin_note(kind: CollectiveDigest) -> str:
     """Nothing where nobody recorded where it comes from."""
     known = kind.origin or kind.sites or kind.modules
-    return escape(origin_words(kind.origin, kind.sites, kind.modules)) if known else ""
+    return text(origin_words(kind.origin, kind.sites, kind.modules)) if known else ""
 
 
 def launch_table(result: Result) -> str:
     """Of many ranks those whose device waited longest."""
-    known = sorted(launches(result), key=lambda one: -one.host_idle_ns)[:ROWS_MAX]
-    rows = map(launch_cells, sorted(known, key=lambda one: one.rank))
-    return table(LAUNCH_HEADS, rows) if known else ""
+    known = sorted(launches(result), key=lambda one: (-one.host_idle_ns, one.rank))[:ROWS_MAX]
+    shown = known if len(known) > ROWS_OPEN else sorted(known, key=lambda one: one.rank)
+    return folded(LAUNCH_HEADS, list(map(launch_cells, shown)), ROWS_OPEN, "ranks") if known else ""
 
 
 def launch_cells(one: LaunchDigest) -> list[str]:
     return [
         str(one.rank), calls_words(one.launched), duration(one.delay_p50_ns), duration(one.delay_p90_ns),
-        duration(one.delay_max_ns), escape(percent(one.late_ratio)), millis(one.idle_ns), millis(one.host_idle_ns),
-        escape(percent(one.host_idle_ns / one.window_ns if one.window_ns else None)),
+        duration(one.delay_max_ns), label(percent(one.late_ratio)), millis(one.idle_ns), millis(one.host_idle_ns),
+        label(percent(one.host_idle_ns / one.window_ns if one.window_ns else None)),
         f"{one.bound_steps:,} of {one.steps:,}",
     ]  # fmt: skip

@@ -12,24 +12,25 @@ from typing import Any, Final
 
 from ddptrace.analysis.summary import PHASES, BucketSummary, Summary
 from ddptrace.analysis.tables import StepRow
+from ddptrace.errors import printable
 from ddptrace.render.rpc_words import SPLIT, split_ns
-from ddptrace.render.tall_bars import Bar, cut_words, labels, top_of
 from ddptrace.render.words import PARTS as PART_WORDS
-from ddptrace.render.words import counted, duration, named_bucket, percent, size, some_of
+from ddptrace.render.words import both_ends, duration, named_bucket, percent, size, some_of
 
 COLOURS: Final = {
     "compute": "#3f8f8b", "exposed_comm": "#e4683a", "exposed_memory": "#9a6fb8", "idle": "rgba(134,142,153,0.32)",
     "hidden": "#86b6d9", "comm": "#86b6d9", "memory": "#9a6fb8", "queue": "#d9b44a",
     "gradients": "rgba(134,142,153,0.45)",
     "data": "#d9b44a", "forward": "#7fb2c9", "backward": "#41729f", "optimizer": "#7a9e59",
-    "other": "rgba(134,142,153,0.32)", "rpc_wait": "#e0a458",
+    "other": "rgba(134,142,153,0.32)", "rpc_wait": "#e0a458", "band": "#b5485d",
 }  # fmt: skip
 SELDOM: Final = ("exposed_memory", "rpc_wait")
 """Parts that are not named where there are none."""
 MARKS_MAX: Final = 2000
-RANKS_APART_MAX: Final = 4
-RANKS_SHOWN_MAX: Final = 64
-BUCKETS_SHOWN_MAX: Final = 30
+RANKS_SHOWN_MAX: Final = 24
+BUCKETS_SHOWN_MAX: Final = 24
+NAME_MAX: Final = 300
+FEW_DECADES: Final = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +44,14 @@ class Figure:
     caption: str
 
 
+def clipped(name: str, most: int) -> str:
+    """A name from outside, shown as it is: of a long one both ends, signs that turn or break a line by their number."""
+    return printable(both_ends(name, most))
+
+
 def plain(name: str) -> str:
     """A name as plotly must be given it: its texts are markup."""
-    return html.escape(name, quote=False)
+    return html.escape(clipped(name, NAME_MAX), quote=False)
 
 
 def ms(values: Iterable[float]) -> list[float]:
@@ -61,97 +67,15 @@ def axis(title: str = "", **more: Any) -> dict[str, Any]:
     return {"title": {"text": title, "standoff": 8}, "automargin": True, "zeroline": False} | more
 
 
+def decades(title: str, values: Sequence[float], **more: Any) -> dict[str, Any]:
+    """A logarithmic axis; where its values span little, with ticks at 2 and 5 too."""
+    few = max(values) < FEW_DECADES * min(values)
+    return axis(title, type="log", dtick="D2" if few else 1, tickformat=",.3~r") | more
+
+
 def layout(**more: Any) -> dict[str, Any]:
     legend = {"orientation": "h", "y": 1, "yanchor": "bottom", "x": 0, "traceorder": "normal"}
     return {"barmode": "stack", "bargap": 0.12, "legend": legend, "margin": {"l": 8, "r": 12, "t": 44, "b": 8}} | more
-
-
-def steps_figure(rows: Sequence[StepRow]) -> Figure | None:
-    """The breakdown of every step: each rank apart where they are few, else the mean of the ranks, steps in bins."""
-    if not rows:
-        return None
-    ranks = sorted({row.rank for row in rows})
-    apart = len(ranks) <= RANKS_APART_MAX and len(rows) * len(SPLIT) <= MARKS_MAX
-    panels = [("", list(rows))]
-    if apart:
-        panels = [(f"rank {rank}", [row for row in rows if row.rank == rank]) for rank in ranks]
-    bins = [binned(panel) for _, panel in panels]
-    data = [trace for number, panel in enumerate(bins, start=1) for trace in step_traces(panel, number)]
-    lengths = [[bar_of(one) for one in panel] for panel in bins]
-    top_ns = top_of(lengths)
-    names = [name for name, _ in panels]
-    axes = steps_axes(names, {} if top_ns is None else {"range": [0, *ms([top_ns])]})
-    whole = "Every step of every rank." if apart else f"Mean over {counted(len(ranks), 'rank')}"
-    width = bins[0][0].steps if bins[0] else 1
-    said = whole if apart and width == 1 else f"{whole.rstrip('.')}, {counted(width, 'step')} per bar."
-    height_px = 120 + 190 * len(panels) if len(panels) > 1 else 330
-    return Figure("steps", height_px, data, layout(**axes, bargap=0.06, annotations=labels(lengths, top_ns)), (
-        f"{said} The parts add up to each step's window exactly.{cut_words(lengths, top_ns)}"
-    ))  # fmt: skip
-
-
-def steps_axes(names: Sequence[str], end: dict[str, Any]) -> dict[str, Any]:
-    """One below the other, a panel for each name. `end`: the common range of their lengths, where one is set."""
-    domains, gap = len(names), 0.1 / len(names)
-    axes: dict[str, Any] = {"xaxis": axis("step", anchor=f"y{domains}" if domains > 1 else "y")}
-    for number, name in enumerate(names, start=1):
-        top = 1 - (number - 1) / domains
-        domain = [max(0.0, top - 1 / domains + (gap if number < domains else 0)), top]
-        key, more = ("yaxis", {}) if number == 1 else (f"yaxis{number}", {"matches": "y"})
-        axes[key] = axis(f"{name} · ms" if name else "ms", domain=domain) | more | end
-    return axes
-
-
-@dataclass(frozen=True, slots=True)
-class Bin:
-    """Neighbouring steps drawn as one bar: mean of each part over their rows."""
-
-    first: int
-    steps: int
-    rows: int
-    means: tuple[float, ...]
-
-
-def binned(rows: Sequence[StepRow]) -> list[Bin]:
-    numbers = sorted({row.step for row in rows})
-    bars_max = MARKS_MAX // len(SPLIT) // RANKS_APART_MAX
-    width = -(-len(numbers) // bars_max)
-    place = {step: index // width for index, step in enumerate(numbers)}
-    inside: list[list[StepRow]] = [[] for _ in range(-(-len(numbers) // width))]
-    for row in rows:
-        inside[place[row.step]].append(row)
-    return [bin_of(rows) for rows in inside]
-
-
-def bin_of(rows: Sequence[StepRow]) -> Bin:
-    means = tuple(mean_ns(rows, part) for part in SPLIT)
-    return Bin(min(row.step for row in rows), len({row.step for row in rows}), len(rows), means)
-
-
-def step_traces(bins: Sequence[Bin], panel: int) -> Iterable[dict[str, Any]]:
-    for place, part in enumerate(SPLIT):
-        if part in SELDOM and not any(one.means[place] for one in bins):
-            continue
-        yield bars(
-            PART_WORDS[part], part, yaxis="y" if panel == 1 else f"y{panel}", showlegend=panel == 1,
-            x=[one.first + (one.steps - 1) / 2 for one in bins], y=ms(one.means[place] for one in bins),
-            width=[one.steps * 0.94 for one in bins],
-            hovertext=[bin_words(one, part, one.means[place]) for one in bins],
-        )  # fmt: skip
-
-
-def bar_of(one: Bin) -> Bar:
-    return Bar(one.first - 0.5, one.first + one.steps - 0.5, sum(one.means), steps_name(one))
-
-
-def steps_name(one: Bin) -> str:
-    return f"step {one.first}" if one.steps == 1 else f"steps {one.first} to {one.first + one.steps - 1}"
-
-
-def bin_words(one: Bin, part: str, ns: float) -> str:
-    whole = sum(one.means)
-    share = plain(percent(ns / whole if whole else None))
-    return f"{steps_name(one)}: {PART_WORDS[part]} {duration(ns)}, {share} of {duration(whole)}"
 
 
 def ranks_figure(steps: Sequence[StepRow], names: Sequence[str], key: str, whole: str) -> Figure | None:
@@ -173,10 +97,18 @@ def ranks_figure(steps: Sequence[StepRow], names: Sequence[str], key: str, whole
         texts = [f"{label}: {words} {duration(value)}, {share}" for label, value, share in told]
         if any(values):
             data.append(bars(words, name, orientation="h", y=labels, x=ms(values), hovertext=texts))
-    omitted = f" The {len(shown)} slowest of {len(means)} ranks are shown." if len(shown) < len(means) else ""
+    omitted = others_words([sum(means[rank]) for rank in means if rank not in shown], len(means))
     axes = {"yaxis": axis(autorange="reversed", type="category", showgrid=False), "xaxis": axis("ms")}
     caption = f"Mean over the typical steps of each rank; the parts add up to {whole}.{omitted}"
-    return Figure(key, 110 + 30 * len(shown), data, layout(**axes, bargap=0.25), caption)
+    return Figure(key, 110 + 26 * len(shown), data, layout(**axes, bargap=0.25), caption)
+
+
+def others_words(lengths: Sequence[float], ranks: int) -> str:
+    """Of the ranks that are not shown."""
+    if not lengths:
+        return ""
+    ends = f"{duration(min(lengths))} to {duration(max(lengths))}"
+    return f" The {ranks - len(lengths)} slowest of {ranks} ranks; steps of the others take {ends}."
 
 
 def mean_ns(rows: Sequence[StepRow], name: str) -> float:

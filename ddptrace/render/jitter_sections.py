@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from html import escape
 from statistics import median
 from typing import Final
 
 from ddptrace.analysis.across.tables import ContentionRow, JitterRow
 from ddptrace.analysis.tables import Result
 from ddptrace.render.kernels import kernel_name
-from ddptrace.render.markup import section, table
+from ddptrace.render.markup import folded, label, section, table
 from ddptrace.render.words import duration, millis, percent
 
 ROWS_MAX: Final = 20
+ROWS_OPEN: Final = 8
 RANKS_MAX: Final = 40
 TAX: Final = (
     "The same operators or kernels alone and while communication ran, each compared with that of other steps which has"
@@ -51,22 +51,26 @@ def tax_of(rows: list[ContentionRow]) -> int:
 def tax_cells(rows: list[ContentionRow]) -> list[str]:
     """One name, on all ranks."""
     return [
-        f"<code>{escape(kernel_name(rows[0].name))}</code>", str(len(rows)),
+        f"<code>{label(kernel_name(rows[0].name))}</code>", str(len(rows)),
         f"{sum(row.beside for row in rows):,}", f"{sum(row.alone for row in rows):,}",
         duration(median(row.alone_ns for row in rows)), duration(median(row.beside_ns for row in rows)),
         millis(tax_of(rows)),
     ]  # fmt: skip
 
 
-def jitter_section(result: Result) -> str:
-    """Of many ranks those whose steps vary most."""
+def jitter_section(result: Result, picture: str) -> str:
+    """In the table, of many ranks those whose steps vary most."""
     ranks: defaultdict[int, dict[str, JitterRow]] = defaultdict(dict)
     for row in result.jitter:
         ranks[row.rank][row.part] = row
     whole = [rank for rank, parts in ranks.items() if "step" in parts]
     shown = sorted(whole, key=lambda rank: (-ranks[rank]["step"].spread_ns, rank))[:RANKS_MAX]
-    cells = [jitter_cells(rank, ranks[rank]) for rank in sorted(shown)]
-    return section("What varies from step to step", JITTER, table(JITTER_HEADS, cells)) if cells else ""
+    cells = [jitter_cells(rank, ranks[rank]) for rank in (shown if len(shown) > ROWS_OPEN else sorted(shown))]
+    return (
+        section("What varies from step to step", JITTER, picture, folded(JITTER_HEADS, cells, ROWS_OPEN, "ranks"))
+        if cells
+        else ""
+    )
 
 
 def jitter_cells(rank: int, parts: dict[str, JitterRow]) -> list[str]:
@@ -74,5 +78,5 @@ def jitter_cells(rank: int, parts: dict[str, JitterRow]) -> list[str]:
     shares = [parts[part].share_ratio if part in parts else None for part in PARTS]
     return [
         str(rank), f"{step.steps:,}", millis(step.median_ns), millis(step.p95_ns), millis(step.spread_ns),
-        *(escape(percent(share)) for share in shares),
+        *(label(percent(share)) for share in shares),
     ]  # fmt: skip

@@ -14,11 +14,19 @@ from ddptrace.analysis.device_digest import device_total
 from ddptrace.analysis.rpc_functions import own_calls
 from ddptrace.analysis.summary import Summary, summarize, typical_steps
 from ddptrace.analysis.tables import Result
+from ddptrace.analysis.whatif.advise import Advice
 from ddptrace.render import basis, device_figures, device_sections, sections
+from ddptrace.render.advice_section import advice_section
 from ddptrace.render.blame_sections import across_body
-from ddptrace.render.figures import Figure, buckets_figure, parts_figure, phases_figure, steps_figure
-from ddptrace.render.markup import figure_html, section
+from ddptrace.render.figures import Figure, buckets_figure, parts_figure, phases_figure
+from ddptrace.render.markup import contents, figure_html, section
 from ddptrace.render.path_figures import path_figure
+from ddptrace.render.report_bandwidth import bandwidth_figure, bandwidth_section
+from ddptrace.render.report_buckets import TYPICAL, bucket_table
+from ddptrace.render.report_findings import findings_section, next_section
+from ddptrace.render.report_heat import bucket_heat, jitter_heat
+from ddptrace.render.report_meetings import matches_figure
+from ddptrace.render.report_steps import steps_figure
 from ddptrace.render.rpc_sections import rpc_section
 from ddptrace.render.timeline import timeline_figure
 from ddptrace.render.traffic_section import traffic_section
@@ -30,7 +38,7 @@ POLICY = (
     " base-uri 'none'; form-action 'none'"
 )
 """What the page may do: nothing but run what is in it. A request would be refused by the browser."""
-TYPICAL = "What each rank computed, and where its communication was meanwhile. Drag to look closer."
+TYPICAL_SUB = "What each rank computed, and where its communication was meanwhile. Drag to look closer."
 EXPOSED = "Which gradients the step waits for, and what they hold."
 BY_ORDER = (
     "Which gradients the step waits for. Nothing names the buckets here: they are numbered as they were launched."
@@ -41,30 +49,34 @@ BASIS = "Every number above rests on this."
 ELSEWHERE = "The same on a timeline of all ranks: open trace.json.gz in Perfetto. The tables: analysis.json."
 
 
-def write_report(result: Result, path: str | os.PathLike[str]) -> Path:
-    """Write `path` (report.html) whole or not at all; about 5 MB, most of it plotly.js."""
+def write_report(result: Result, path: str | os.PathLike[str], advice: Advice | None = None) -> Path:
+    """Write `path` (report.html) whole or not at all; about 5 MB, most of it plotly.js. `advice`: what
+    `ddptrace.advise` gives, where the run allows any."""
     with whole_file(path) as file:
-        file.write(page(result).encode("utf-8", "backslashreplace"))
+        file.write(page(result, advice).encode("utf-8", "backslashreplace"))
     return Path(path)
 
 
 HEAD = """<!doctype html><html lang="en"><head><meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy" content="{policy}">
 <meta name="viewport" content="width=device-width, initial-scale=1"><title>ddptrace report</title>
-<style>{style}</style></head><body><main>
+<style>{style}</style></head><body>{before}<main id="main" tabindex="-1">
 """
-TAIL = """</main><script>{plotly}</script>
-<script type="application/json" id="figures">{figures}</script>
+TAIL = """</main><script type="application/json" id="figures">{figures}</script>
+<script>{plotly}</script>
 <script>{script}</script></body></html>
 """
+SKIP = '<a class="skip" href="#main">Skip to the answer</a>'
 
 
-def page(result: Result) -> str:
+def page(result: Result, advice: Advice | None = None) -> str:
     summary = summarize(result)
     figures = drawn(result, summary)
+    pictures = defaultdict(str, {figure.key: figure_html(figure) for figure in figures})
+    found = chapters(result, summary, pictures, advice)
     return (
-        HEAD.format(policy=POLICY, style=asset("report.css"))
-        + body(result, summary, {figure.key: figure_html(figure) for figure in figures})
+        HEAD.format(policy=POLICY, style=asset("report.css"), before=SKIP + contents(found))
+        + "\n".join((top(result, summary), *(html for _, html in found), f"<footer>{ELSEWHERE}</footer>"))
         + TAIL.format(plotly=plotly_js(), figures=script_json([asdict(f) for f in figures]), script=asset("report.js"))
     )
 
@@ -74,44 +86,83 @@ def drawn(result: Result, summary: Summary) -> list[Figure]:
     figures = (
         timeline_figure(result),
         buckets_figure(summary),
+        bucket_heat(result),
         steps_figure(result.steps),
         parts_figure(steps),
         phases_figure(steps),
+        matches_figure(result),
+        path_figure(result),
+        jitter_heat(result),
+        bandwidth_figure(result),
         device_figures.device_figure(result),
         device_figures.streams_figure(result),
-        device_figures.matches_figure(result),
-        path_figure(result),
         *device_figures.scope_figures(result),
     )
     return [figure for figure in figures if figure is not None]
 
 
-def body(result: Result, summary: Summary, pictures: dict[str, str]) -> str:
-    """The page in the order in which it is read: the answer, what to do, then what it rests on."""
-    picture, device = defaultdict(str, pictures), device_total(result)
-    exposed = BY_ORDER if by_order(result) else EXPOSED
+def top(result: Result, summary: Summary) -> str:
+    """The answer: one number, what it rests on, and where the time goes."""
+    device = device_total(result)
     return "\n".join((
         sections.run_line(result),
         sections.headline(summary, device, len(own_calls(result.rpcs))),
         sections.lead(summary),
         sections.strip(summary, device),
-        section("Findings", "What stands out, gravest first.", sections.findings_html(result.findings)),
-        section("A typical step", TYPICAL, picture["timeline"]),
-        section("Exposed time per bucket", exposed, picture["buckets"], sections.bucket_table(summary)),
-        section("Every step", "Whether the typical step is typical.", picture["steps"]),
-        section("Ranks", "The typical step of each rank.", picture["ranks"]),
-        section("Phases", "The same steps by what the training loop was doing.", picture["phases"]),
-        *across_body(result, picture),
-        *device_body(result, picture),
-        rpc_section(result),
-        traffic_section(result),
-        section("What was measured, and how", BASIS, basis.measured_html(result, summary)),
-        section("What was not", "Keep this in mind when you read the numbers.", basis.unmeasured_html(result)),
-        f"<footer>{ELSEWHERE}</footer>",
+        sections.evidence_line(summary),
     ))  # fmt: skip
 
 
-def device_body(result: Result, picture: Mapping[str, str]) -> list[str]:
+Pictures = Mapping[str, str]
+
+
+def chapters(result: Result, summary: Summary, picture: Pictures, advice: Advice | None) -> list[tuple[str, str]]:
+    """The page in the order in which it is read: what to do, then what it rests on."""
+    below = [
+        ("The step", "\n".join(step_body(result, summary, picture))),
+        ("Ranks", "\n".join(rank_body(result, picture))),
+        ("The wire", "\n".join(wire_body(result, picture))),
+        ("Devices", "\n".join(device_body(result, picture))),
+        ("How sure", "\n".join(basis_body(result, summary))),
+    ]
+    return [("What to do", "\n".join(advice_body(result, advice, "".join(html for _, html in below)))), *below]
+
+
+def advice_body(result: Result, advice: Advice | None, there: str) -> list[str]:
+    """`there`: what can be linked."""
+    findings = result.findings
+    return [next_section(findings, there), advice_section(advice), findings_section(findings, there)]
+
+
+def step_body(result: Result, summary: Summary, picture: Pictures) -> list[str]:
+    exposed = BY_ORDER if by_order(result) else EXPOSED
+    buckets = picture["buckets"], bucket_table(summary), picture["buckets-by-rank"]
+    return [
+        section(TYPICAL, TYPICAL_SUB, picture["timeline"]),
+        section("Exposed time per bucket", exposed, *buckets),
+        section("Every step", "Whether the typical step is typical.", picture["steps"]),
+    ]
+
+
+def rank_body(result: Result, picture: Pictures) -> list[str]:
+    return [
+        section("Ranks", "The typical step of each rank.", picture["ranks"]),
+        section("Phases", "The same steps by what the training loop was doing.", picture["phases"]),
+        *across_body(result, picture),
+    ]
+
+
+def wire_body(result: Result, picture: Pictures) -> list[str]:
+    tables = device_sections
+    return [
+        section("Collectives", tables.collective_sub(result), tables.collective_table(result)),
+        bandwidth_section(result, picture["bandwidth"]),
+        traffic_section(result),
+        rpc_section(result),
+    ]
+
+
+def device_body(result: Result, picture: Pictures) -> list[str]:
     """From the devices as a whole to what each of them worked on."""
     scopes = [html for key, html in picture.items() if key.startswith("scopes-")]
     tables = device_sections
@@ -119,8 +170,14 @@ def device_body(result: Result, picture: Mapping[str, str]) -> list[str]:
         section("Device time", DEVICE, picture["device"]),
         section("Streams", "What ran beside what: each stream of the devices.", picture["streams"]),
         section("Does the host keep up?", tables.LAUNCHES, tables.launch_table(result)),
-        section("Collectives", tables.collective_sub(result), tables.collective_table(result)),
         section("What the device worked for", SCOPES, *scopes),
+    ]
+
+
+def basis_body(result: Result, summary: Summary) -> list[str]:
+    return [
+        section("What was measured, and how", BASIS, basis.measured_html(result, summary)),
+        section("What was not", "Keep this in mind when you read the numbers.", basis.unmeasured_html(result)),
     ]
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from html import escape
 from typing import Final
 
 from ddptrace.analysis.rpc_functions import RpcFunction, function_word, rpc_functions
 from ddptrace.analysis.tables import Result, RpcPairRow
-from ddptrace.render.markup import section, table
+from ddptrace.render.markup import label, section, table, text
 from ddptrace.render.rpc_lines import failed_calls, pairs_by_bytes
 from ddptrace.render.rpc_words import pair_name
 from ddptrace.render.words import NOT_MEASURED, millis, size
@@ -41,7 +40,7 @@ def rpc_section(result: Result) -> str:
     parts = [table(PAIR_HEADS, map(pair_cells, pairs[:ROWS_MAX]))]
     parts += [FUNCTIONS, table(FUNCTION_HEADS, map(function_cells, functions[:ROWS_MAX]))]
     if failures:
-        cells = ([escape(told), escape(error), f"{count:,}"] for (told, error), count in failures[:ROWS_MAX])
+        cells = ([label(told), text(error), f"{count:,}"] for (told, error), count in failures[:ROWS_MAX])
         parts += [FAILURES, table(FAILURE_HEADS, cells)]
     return section("Remote calls", SUB + most, *parts)
 
@@ -49,7 +48,7 @@ def rpc_section(result: Result) -> str:
 def pair_cells(pair: RpcPairRow) -> list[str]:
     """Of a caller that was not traced neither the kind of its calls nor their ends are known."""
     return [
-        escape(pair_name(pair)), escape(pair.op or NOT_MEASURED), f"{pair.calls:,}",
+        label(pair_name(pair)), label(pair.op or NOT_MEASURED), f"{pair.calls:,}",
         f"{pair.failed:,}", size(pair.nbytes_out), size(pair.nbytes_back if pair.op else None),
         size(pair.gradient_nbytes_out), size(pair.gradient_nbytes_back),
         millis(pair.call_median_ns), f"{pair.runs:,}", millis(pair.run_median_ns),
@@ -58,7 +57,7 @@ def pair_cells(pair: RpcPairRow) -> list[str]:
 
 def function_cells(one: RpcFunction) -> list[str]:
     return [
-        f"<code>{escape(function_word(one.function))}</code>", escape(one.callee or "?"), f"{one.calls:,}",
+        f"<code>{label(function_word(one.function))}</code>", label(one.callee or "?"), f"{one.calls:,}",
         millis(one.call_ns), millis(one.call_max_ns), f"{one.runs:,}",
         millis(one.run_ns), millis(one.rest_ns),
     ]  # fmt: skip

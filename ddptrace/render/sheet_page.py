@@ -57,8 +57,9 @@ def page(sheet: Sheet) -> str:
     words = "".join(f"<p>{escape(sentence)}</p>" for sentence in sheet.words)
     body = (f"<header><h1>{escape(sheet.title)}</h1><p class='sub'>{escape(setup)}</p></header>", words)
     drawn = script_json(_finite([asdict(one) for one in figures]))
+    head = HEAD.format(policy=POLICY, style=asset("report.css"), before="")
     return (
-        HEAD.format(policy=POLICY, style=asset("report.css")).replace("ddptrace report", escape(sheet.title), 1)
+        head.replace("ddptrace report", escape(sheet.title), 1)
         + "\n".join([*body, *charts, *map(_grid, notes_once(sheet.grids))])
         + TAIL.format(plotly=plotly_js(), figures=drawn, script=asset("report.js"))
     )

@@ -11,36 +11,32 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import mean, median
-from typing import Any, Final
+from typing import Final
 
 from ddptrace.analysis.intervals import EMPTY, clip, pairs, subtract, union
 from ddptrace.analysis.summary import typical_steps
 from ddptrace.analysis.tables import BucketRow, PhaseRow, Result, StepRow
 from ddptrace.load.tables import Intervals
 from ddptrace.render.density import Shade, shade, simplified
-from ddptrace.render.figures import COLOURS, MARKS_MAX, Figure, axis, layout, ms, plain
+from ddptrace.render.figures import MARKS_MAX, Figure, plain
 from ddptrace.render.lanes import assign
 from ddptrace.render.slices import collective_name
+from ddptrace.render.timeline_canvas import KINDS, Canvas, sheet, traces
 from ddptrace.render.words import bucket_name, counted, duration, some_of
 
-RANKS_MAX: Final = 8
+RANKS_MAX: Final = 4
 ITEMS_MAX: Final = 300
 COMPUTE_MARKS_MAX: Final = 100
 EXPOSED_MARKS_MAX: Final = 60
 PX_PER_ROW: Final = 34
-ROW_GAP: Final = 0.12
 PHASE_ROW, LIFE_ROW, WORK_ROW = 0.62, 0.2, 0.85
 """How thick the rows are."""
-KINDS: Final = {
-    "data": "data", "forward": "forward", "backward": "backward", "optimizer": "optimizer", "other": "other",
-    "gradients": "bucket: gradients arriving", "queue": "launched, queued", "compute": "compute",
-    "hidden": "communication, hidden", "exposed_comm": "communication, exposed", "label": "",
-}  # fmt: skip
-"""What is drawn, in the order in which later covers earlier."""
-UNLISTED: Final = ("data", "forward", "backward", "optimizer", "label")
-"""What says its own name needs no place in the legend."""
+LANES_DEPTH = 3.4
+"""Of all rows of a rank's communication together: of many each is the thinner."""
+LIVES_DEPTH = 1.0
+"""Likewise of its gradients."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +49,11 @@ class Item:
     words: str
     row: BucketRow | None
 
+    @property
+    def key(self) -> str:
+        """What links to it, as `report_buckets.drawn_as`."""
+        return "" if self.row is None else f"{self.row.reducer} {self.row.layout} {self.row.index}"
+
 
 @dataclass(frozen=True, slots=True)
 class Lot:
@@ -64,44 +65,17 @@ class Lot:
     compute: Shade
 
 
-Bar = tuple[int, int, float, float, str, str]
-"""Begin and end in ns from the left edge, place, thickness, what to say when pointed at, what to write inside."""
-
-
-@dataclass(slots=True)
-class Canvas:
-    """The bars of each kind, and the rows' names from top to bottom."""
-
-    bars: dict[str, list[Bar]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
-    names: list[tuple[float, str]] = field(default_factory=list)
-    depth: float = 0.0
-    zero: int = 0  # the instant at the left edge, for what is added from now on
-
-    def row(self, name: str, thickness: float) -> float:
-        """Begin a row below the others and give its middle."""
-        place = self.depth + thickness / 2
-        if name:
-            self.names.append((place, name))
-        self.depth += thickness + ROW_GAP
-        return place
-
-    def add(
-        self, kind: str, span: tuple[int, int], place: float, thickness: float, hover: str, inside: str = ""
-    ) -> None:
-        if span[1] > span[0]:
-            self.bars[kind].append((span[0] - self.zero, span[1] - self.zero, place, thickness, hover, inside))
-
-
 def timeline_figure(result: Result) -> Figure | None:
-    """A step of typical length, the first ranks of it."""
+    """A step of typical length, on a few ranks."""
     steps, _ = typical_steps(result.steps)
     if not steps:
         return None
     chosen = typical_ordinal(steps)
     present = sorted((row for row in steps if row.step == chosen), key=lambda row: row.rank)
-    shared_zero = begin_together(present[:RANKS_MAX])
-    lots = lots_of(result, present[:RANKS_MAX])
-    lots = lots[: max(1, MARKS_MAX // max(map(marks_of, lots)))]
+    shown = apart(present)
+    shared_zero = begin_together(shown)
+    lots = lots_of(result, shown)
+    lots = sorted(lots[: max(1, MARKS_MAX // max(map(marks_of, lots)))], key=lambda lot: lot.step.rank)
     canvas = Canvas()
     for lot in lots:
         draw(canvas, lot, shared_zero if shared_zero is not None else lot.step.begin_at_ns)
@@ -110,6 +84,14 @@ def timeline_figure(result: Result) -> Figure | None:
         "" if shared_zero is not None else " Each rank from its own begin of the step."
     )
     return Figure("timeline", height, traces(canvas), sheet(canvas), said)
+
+
+def apart(present: Sequence[StepRow]) -> list[StepRow]:
+    """Most exposed communication first; of many ranks those that differ most: with most, with least, and the middle."""
+    by_exposed = sorted(present, key=lambda row: (-row.exposed_comm_ns, row.rank))
+    if len(present) <= RANKS_MAX:
+        return by_exposed
+    return [by_exposed[0], by_exposed[-1], by_exposed[len(by_exposed) // 2]]
 
 
 def begin_together(rows: Sequence[StepRow]) -> int | None:
@@ -202,10 +184,11 @@ def draw_gradients(canvas: Canvas, lot: Lot) -> None:
     lives = [(first_seen(item.row), item.row, item) for item in lot.items if item.row is not None]
     lives.sort(key=lambda life: life[0])
     lanes = assign([(begin, item.begin) for begin, _, item in lives])
-    places = [canvas.row("gradients" if lane == 0 else "", LIFE_ROW) for lane in range(max(lanes, default=-1) + 1)]
+    places, thick = canvas.rows("gradients", max(lanes, default=-1) + 1, LIFE_ROW, LIVES_DEPTH)
     for (begin, row, item), lane in zip(lives, lanes, strict=True):
-        canvas.add("gradients", (begin, min(row.launch_at_ns, item.begin)), places[lane], LIFE_ROW, item.words)
-        canvas.add("queue", (row.launch_at_ns, item.begin), places[lane], LIFE_ROW, item.words)
+        arriving = begin, min(row.launch_at_ns, item.begin)
+        canvas.add("gradients", arriving, places[lane], thick, item.words, key=item.key)
+        canvas.add("queue", (row.launch_at_ns, item.begin), places[lane], thick, item.words)
 
 
 def first_seen(row: BucketRow) -> int:
@@ -214,48 +197,28 @@ def first_seen(row: BucketRow) -> int:
 
 def draw_communication(canvas: Canvas, lot: Lot) -> None:
     lanes = assign([(item.begin, item.end) for item in lot.items])
-    places = [canvas.row("communication" if lane == 0 else "", WORK_ROW) for lane in range(max(lanes, default=-1) + 1)]
+    places, thick = canvas.rows("communication", max(lanes, default=-1) + 1, WORK_ROW, LANES_DEPTH)
     for item, lane in zip(lot.items, lanes, strict=True):
         for kind, inside in (("hidden", ""), ("label", item.short)):
-            canvas.add(kind, (item.begin, item.end), places[lane], WORK_ROW, item.words, inside)
+            canvas.add(kind, (item.begin, item.end), places[lane], thick, item.words, inside, item.key)
     for number, place in enumerate(places):
         spans = pairs((item.begin, item.end) for item, lane in zip(lot.items, lanes, strict=True) if lane == number)
         exposed = simplified(subtract(union(spans), lot.compute.covered), EXPOSED_MARKS_MAX // len(places) or 1, 0)
         for begin, end in exposed.tolist():
-            canvas.add("exposed_comm", (begin, end), place, WORK_ROW, "")
+            canvas.add("exposed_comm", (begin, end), place, thick, "")
 
 
-def traces(canvas: Canvas) -> list[dict[str, Any]]:
-    return [trace(kind, bars) for kind, bars in canvas.bars.items() if bars]
-
-
-def trace(kind: str, bars: list[Bar]) -> dict[str, Any]:
-    begins, ends, places, widths, hover, inside = zip(*bars, strict=True)
-    return {
-        "type": "bar", "orientation": "h", "name": KINDS[kind], "showlegend": kind not in UNLISTED,
-        "marker": {"color": COLOURS.get(kind, "rgba(0,0,0,0)"), "line": {"width": 0}},
-        "base": ms(begins),
-        "x": ms(end - begin for begin, end in zip(begins, ends, strict=True)),
-        "y": list(places), "width": list(widths), "hovertext": list(hover),
-        "hoverinfo": "skip" if kind in ("hidden", "exposed_comm") else "text",
-        "text": list(inside), "textposition": "inside", "insidetextanchor": "middle", "textangle": 0,
-        "insidetextfont": {"color": "#10222e" if kind == "label" else "#ffffff", "size": 11}, "constraintext": "inside",
-    }  # fmt: skip
-
-
-def sheet(canvas: Canvas) -> dict[str, Any]:
-    places, names = zip(*canvas.names, strict=True)
-    rows = axis(range=[canvas.depth - 0.3, -0.2], tickvals=list(places), ticktext=list(names), showgrid=False)
-    return layout(
-        barmode="overlay", yaxis=rows, xaxis=axis("ms since the step began", rangemode="tozero"), hovermode="closest",
-        uniformtext={"mode": "hide", "minsize": 9}, dragmode="zoom",
-    )  # fmt: skip
+def chosen_words(lots: Sequence[Lot], present: Sequence[StepRow]) -> str:
+    """Which ranks are drawn, where not all are: see `apart`."""
+    if len(present) <= RANKS_MAX or len(lots) == 1:
+        return "the most"
+    return "the most, the least" + (" and the middle" if len(lots) > 2 else "")
 
 
 def caption(chosen: int, lots: Sequence[Lot], present: Sequence[StepRow]) -> str:
     said = f"Step {chosen}, of the typical steps the one of median length."
     if len(lots) < len(present):
-        said += f" The first {counted(len(lots), 'rank')} of {len(present)}."
+        said += f" {counted(len(lots), 'rank')} of {len(present)}, by exposed time: {chosen_words(lots, present)}."
     if any(len(lot.items) == ITEMS_MAX for lot in lots):
         said += f" Of each rank's communication the {ITEMS_MAX} longest."
     if any(ratio < 1 for lot in lots for *_, ratio in lot.compute.bars):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from html import escape
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from ddptrace.analysis.gradient_digest import GradientDigest
@@ -10,7 +10,7 @@ from ddptrace.analysis.peer_digest import RootDigest
 from ddptrace.analysis.rpc_digest import RpcDigest
 from ddptrace.analysis.tables import Result
 from ddptrace.analysis.traffic_digest import KindDigest, TrafficReport, traffic_report
-from ddptrace.render.markup import section, table
+from ddptrace.render.markup import Heads, folded, label, section, text
 from ddptrace.render.traffic_gradients import gradient_figures, why_words
 from ddptrace.render.traffic_peers import message_figures, root_figures
 from ddptrace.render.traffic_words import (
@@ -24,6 +24,7 @@ from ddptrace.render.traffic_words import (
 from ddptrace.render.words import NOT_MEASURED, calls_words, op_name, size, size_range
 
 ROWS_MAX: Final = 40
+ROWS_OPEN: Final = 10
 
 KIND_HEADS: Final = (
     ("op", ""), ("group", "words"), ("ranks", ""), ("origin", "words"), ("dtype", "words"), ("calls", ""), ("in", ""),
@@ -47,12 +48,18 @@ def traffic_section(result: Result) -> str:
     return section(
         "Traffic",
         sub_words(report) if report.kinds else "Bytes per step of the caller, by pair of workers.",
-        table(KIND_HEADS, map(kind_cells, report.kinds[:ROWS_MAX])) if report.kinds else "",
-        table(GRADIENT_HEADS, map(gradient_cells, report.gradients[:ROWS_MAX])) if report.gradients else "",
-        table(MESSAGE_HEADS, map(message_figures, report.messages[:ROWS_MAX])) if report.messages else "",
-        table(ROOT_HEADS, map(root_cells, report.roots[:ROWS_MAX])) if report.roots else "",
-        table(RPC_HEADS, map(rpc_cells, report.rpcs[:ROWS_MAX])) if report.rpcs else "",
+        shown(KIND_HEADS, map(kind_cells, report.kinds[:ROWS_MAX]), "kinds"),
+        shown(GRADIENT_HEADS, map(gradient_cells, report.gradients[:ROWS_MAX]), "reducers"),
+        shown(MESSAGE_HEADS, map(message_figures, report.messages[:ROWS_MAX]), "pairs"),
+        shown(ROOT_HEADS, map(root_cells, report.roots[:ROWS_MAX]), "roots"),
+        shown(RPC_HEADS, map(rpc_cells, report.rpcs[:ROWS_MAX]), "pairs"),
     )
+
+
+def shown(heads: Heads, rows: Iterable[Sequence[str]], rest: str) -> str:
+    """Nothing where it has no rows."""
+    cells = list(rows)
+    return folded(heads, cells, ROWS_OPEN, rest) if cells else ""
 
 
 def sub_words(report: TrafficReport) -> str:
@@ -62,24 +69,24 @@ def sub_words(report: TrafficReport) -> str:
 
 
 def kind_cells(kind: KindDigest) -> list[str]:
-    names = escape(op_name(kind.op)), escape(kind.group or "-"), str(kind.group_size or "-")
+    names = label(op_name(kind.op)), label(kind.group or "-"), str(kind.group_size or "-")
     return [
-        *names, escape(kind.origin or "-"), escape(kind.dtype or "-"), calls_words(kind.calls),
+        *names, label(kind.origin or "-"), label(kind.dtype or "-"), calls_words(kind.calls),
         size(kind.nbytes_in), size(kind.nbytes_out or None), size(kind.sent_nbytes),
         size_range(kind.nbytes_min, kind.nbytes_max),
     ]  # fmt: skip
 
 
 def gradient_cells(one: GradientDigest) -> list[str]:
-    return [escape(f"{one.reducer} {one.name}"), *map(escape, gradient_figures(one)), escape(why_words(one))]
+    return [label(f"{one.reducer} {one.name}"), *map(label, gradient_figures(one)), text(why_words(one))]
 
 
 def root_cells(one: RootDigest) -> list[str]:
-    return [*map(escape, root_figures(one))]
+    return [*map(label, root_figures(one))]
 
 
 def rpc_cells(pair: RpcDigest) -> list[str]:
     sizes = (pair.nbytes_out, pair.nbytes_back, pair.gradient_nbytes_out, pair.gradient_nbytes_back)
-    names = (escape(name or "?") for name in (pair.caller, pair.callee, pair.op))
+    names = (label(name or "?") for name in (pair.caller, pair.callee, pair.op))
     apart = size_range(pair.nbytes_min, pair.nbytes_max) if pair.steps else NOT_MEASURED
     return [*names, steps_words(pair), calls_words(pair.calls), *map(size, sizes), apart]

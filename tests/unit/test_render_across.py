@@ -12,6 +12,7 @@ import pytest
 from ddptrace.analysis import Result, Table, summarize
 from ddptrace.analysis.across.tables import ArrivalRow, ClockRow, ContentionRow, JitterRow, PathRow, SuspectRow
 from ddptrace.analysis.tables import MatchRow
+from ddptrace.errors import printable
 from ddptrace.render.basis import unmeasured
 from ddptrace.render.blame_lines import across_lines
 from ddptrace.render.clock_lines import ROWS_MAX, apart, clock_table
@@ -21,7 +22,7 @@ from ddptrace.render.words import WIDTH
 from tests.made import MS, empty_result, make_result
 from tests.unit.made_meetings import met_result, played_result, with_all, with_clocks
 from tests.unit.made_training import Plan, only
-from tests.unit.test_render_report import EVIL, Elements
+from tests.unit.test_render_report import EVIL, obeyed
 
 ACROSS = (
     "Ranks that the others wait for", "The same collective on all ranks", "Critical path",
@@ -127,7 +128,7 @@ def test_the_clocks_of_many_ranks_of_one_host_are_one_row() -> None:
 def test_a_clock_of_many_pieces_has_a_bounded_table() -> None:
     result = met_result(2)
     rows = [dataclasses.replace(with_clocks(result).clocks[1], begin_at_ns=at) for at in range(500)]
-    assert clock_table(dataclasses.replace(result, clocks=Table(ClockRow, rows))).count("<tr>") == ROWS_MAX + 1
+    assert clock_table(dataclasses.replace(result, clocks=Table(ClockRow, rows))).count("<tr>") == ROWS_MAX + 2
 
 
 @pytest.mark.parametrize(
@@ -166,9 +167,8 @@ def evil_meetings() -> Result:
 
 def test_no_name_from_the_ranks_becomes_markup() -> None:
     text = page(evil_meetings())
-    assert {tag for tag, _ in Elements(text).found} & {"img", "a", "iframe", "object", "link", "base"} == set()
-    assert sum(tag == "script" for tag, _ in Elements(text).found) == 3
-    assert escape(EVIL[3]) in text
+    assert obeyed(text) == []
+    assert escape(printable(EVIL[3])) in text
     for figure in drawn(evil_meetings(), summarize(evil_meetings())):
         assert not re.search(r"<(?!/?b>|br>)", json.dumps(figure.data) + json.dumps(figure.layout)), figure.key
 

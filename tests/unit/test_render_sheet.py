@@ -102,7 +102,7 @@ def test_a_sheet_is_written_as_three_files_that_say_the_same(tmp_path: Path) -> 
 def test_the_page_opens_offline_and_draws_every_chart(chromium: str, tmp_path: Path, scheme: str) -> None:
     write_sheet(SHEET, {}, tmp_path)
     with Browser(chromium) as browser:
-        seen = browser.open(tmp_path / "evil.html", scheme)
+        seen = browser.open_drawn(tmp_path / "evil.html", scheme)
         assert (seen.requests, seen.errors) == ([], [])
         assert browser.value(DRAWN) == [True] * 3
         assert browser.value("document.querySelectorAll('main b, svg b, svg a').length") == 0

@@ -11,11 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from ddptrace.analysis.transfers import SIZES_MIN, SPAN_MIN, line
 from ddptrace.bench.statistics import quantile
 
-SIZES_MIN: Final = 3
-SPAN_MIN: Final = 16
-"""The largest size is at least so many times the smallest, or start and rate cannot be told apart."""
 ROUNDS_MIN: Final = 3
 DRAWS: Final = 500
 Line = tuple[float, float]
@@ -80,20 +78,6 @@ def _halves(found: Line, drawn: Sequence[Line]) -> Triple:
 def _interval(values: Sequence[float]) -> tuple[float, float]:
     ordered = sorted(values)
     return quantile(ordered, 0.025), quantile(ordered, 0.975)
-
-
-def line(sizes: Sequence[int], times: Sequence[float]) -> Line:
-    """Start and slope that minimise the sum of ((start + slope * size) / time - 1)², neither below zero."""
-    ones = [1 / time for time in times]
-    ratios = [size / time for size, time in zip(sizes, times, strict=True)]
-    oo, rr = sum(one * one for one in ones), sum(ratio * ratio for ratio in ratios)
-    both = sum(one * ratio for one, ratio in zip(ones, ratios, strict=True))
-    o, r = sum(ones), sum(ratios)
-    whole = oo * rr - both * both
-    start, slope = (o * rr - r * both) / whole, (r * oo - o * both) / whole
-    if start < 0:
-        return 0.0, r / rr
-    return (o / oo, 0.0) if slope < 0 else (start, slope)
 
 
 def _drawn(rounds: Sequence[Sequence[float]], sizes: Sequence[int]) -> list[Line]:
