@@ -5,10 +5,9 @@ Times are integer nanoseconds, instants (`_at_ns`) since the run's zero, ratios 
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import Any
 
 from ddptrace.analysis.across.tables import (
     ArrivalRow,
@@ -20,61 +19,10 @@ from ddptrace.analysis.across.tables import (
     PathRow,
     SuspectRow,
 )
-from ddptrace.errors import DdptraceError
+from ddptrace.analysis.table import Table as Table  # also to be imported from here
+from ddptrace.errors import printable
 from ddptrace.load.tables import DeviceWork, Finding, Identity, Intervals
 from ddptrace.schema import Evidence
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-Row = TypeVar("Row")
-
-
-class Table(Sequence[Row], Generic[Row]):
-    """An immutable sequence of rows of one dataclass. `to_dicts()` and `to_pandas()` are the ways out."""
-
-    def __init__(self, row_type: type[Row], rows: Sequence[Row] = ()) -> None:
-        self.row_type = row_type
-        self._rows = tuple(rows)
-
-    @overload
-    def __getitem__(self, index: int) -> Row: ...
-    @overload
-    def __getitem__(self, index: slice) -> Table[Row]: ...
-    def __getitem__(self, index: int | slice) -> Row | Table[Row]:
-        return Table(self.row_type, self._rows[index]) if isinstance(index, slice) else self._rows[index]
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __iter__(self) -> Iterator[Row]:
-        return iter(self._rows)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Table) and self._rows == other._rows
-
-    def __hash__(self) -> int:
-        return hash(self._rows)
-
-    def __repr__(self) -> str:
-        return f"Table of {len(self)} {self.row_type.__name__}"
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return tuple(f.name for f in dataclasses.fields(self.row_type))  # type: ignore[arg-type]
-
-    def to_dicts(self) -> list[dict[str, Any]]:
-        """One dict per row, in the documented order of keys; a row within a row is a dict too."""
-        names = self.columns
-        return [{name: _plain(getattr(row, name)) for name in names} for row in self]
-
-    def to_pandas(self) -> pd.DataFrame:
-        """A DataFrame with these columns. Raises DdptraceError without pandas, which ddptrace does not install."""
-        try:
-            import pandas as pd
-        except ModuleNotFoundError:
-            raise DdptraceError("to_pandas() needs pandas, which is not installed: pip install pandas") from None
-        return pd.DataFrame(self.to_dicts(), columns=list(self.columns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +38,6 @@ class Population:
     hidden_ns: int
     exposed_ns: int
     overlap_ratio: float | None  # hidden / comm; None without communication
-
-
-def _plain(value: Any) -> Any:
-    return dataclasses.asdict(value) if isinstance(value, Population) else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -434,7 +378,7 @@ class Activity:
     device: tuple[DeviceWork, ...] = ()  # by window
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Result:
     """Everything `ddptrace analyze` knows of a run."""
 
@@ -469,6 +413,16 @@ class Result:
     critical_path: Table[PathRow] = field(default_factory=lambda: Table(PathRow))
     contention: Table[ContentionRow] = field(default_factory=lambda: Table(ContentionRow))
     jitter: Table[JitterRow] = field(default_factory=lambda: Table(JitterRow))
+
+    def __repr__(self) -> str:
+        rows = ", ".join(f"{name} {len(getattr(self, name))}" for name in ("ranks", "steps", "buckets", "findings"))
+        return f"Result of run {printable(self.run_id[:8]) or 'without id'} (rows: {rows})"
+
+    def _repr_html_(self) -> str:
+        """For a notebook."""
+        from ddptrace.analysis.shown import result_html
+
+        return result_html(self)
 
     def to_json_dict(self) -> dict[str, Any]:
         """The documented keys of `ddptrace analyze --json`."""

@@ -7,6 +7,7 @@ from statistics import median_low
 from typing import Any, Literal
 
 from ddptrace.analysis.tables import Table
+from ddptrace.errors import printable
 from ddptrace.load.tables import Finding
 
 Kind = Literal["step", "part", "total", "phase", "bucket", "rank"]
@@ -104,7 +105,7 @@ class Setting:
     after: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Diff:
     """What changed from one side to the other. `units`: how many pairs, runs or blocks (before, after) tell of chance;
     `run_ratio`: the deviation of a run's step from its side's mean, as a share of the step; None with fewer than two
@@ -119,6 +120,16 @@ class Diff:
     changes: Table[Change]
     settings: Table[Setting]
     findings: Table[Finding]
+
+    def __repr__(self) -> str:
+        sides = " to ".join(map(printable, (self.before, self.after)))
+        return f"Diff of {sides}: {sum(row.is_sure for row in self.changes)} of {len(self.changes)} changes are sure"
+
+    def _repr_html_(self) -> str:
+        """For a notebook."""
+        from ddptrace.analysis.shown import diff_html
+
+        return diff_html(self)
 
     @property
     def step(self) -> Change:

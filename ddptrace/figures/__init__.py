@@ -1,0 +1,184 @@
+"""The report's pictures, one function each: from a result to a `plotly.graph_objects.Figure`, to show, change and save.
+
+    result = ddptrace.analyze("run/")
+    ddptrace.figures.timeline(result)
+
+Each raises DdptraceError where the run has nothing of the kind. `dark`: for a dark page.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from ddptrace.analysis.summary import summarize, typical_steps
+from ddptrace.errors import DdptraceError
+from ddptrace.figures.drawing import drawn
+from ddptrace.figures.images import write_images
+from ddptrace.render import device_figures
+from ddptrace.render import figures as step_figures
+from ddptrace.render.diff_sheet import diff_sheet
+from ddptrace.render.diff_words import headline
+from ddptrace.render.path_figures import path_figure
+from ddptrace.render.report_bandwidth import bandwidth_figure
+from ddptrace.render.report_heat import bucket_heat, jitter_heat
+from ddptrace.render.report_meetings import matches_figure
+from ddptrace.render.report_steps import steps_figure
+from ddptrace.render.sheet_page import figure as chart_figure
+from ddptrace.render.timeline import timeline_figure
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure  # type: ignore[import-untyped]
+
+    from ddptrace.analysis.diff.tables import Diff
+    from ddptrace.analysis.tables import Result
+
+__all__ = [
+    "bandwidth",
+    "buckets",
+    "buckets_by_rank",
+    "by_annotation",
+    "by_module",
+    "by_operator",
+    "device",
+    "diff",
+    "diff_buckets",
+    "diff_runs",
+    "every",
+    "jitter",
+    "matches",
+    "path",
+    "phases",
+    "ranks",
+    "steps",
+    "streams",
+    "timeline",
+    "write_images",
+]
+
+
+def timeline(result: Result, *, dark: bool = False) -> Figure:
+    """What each rank computed in a typical step, and where its buckets were meanwhile."""
+    return drawn("A typical step", timeline_figure(result), "no step was found", dark)
+
+
+def buckets(result: Result, *, dark: bool = False) -> Figure:
+    """Communication of each bucket in the typical step: what of it is hidden, and what is exposed."""
+    figure = step_figures.buckets_figure(summarize(result))
+    return drawn("Exposed time per bucket", figure, "of no bucket it is known when it communicated", dark)
+
+
+def buckets_by_rank(result: Result, *, dark: bool = False) -> Figure:
+    """Exposed time of each bucket on each rank: a row for a rank, a column for a bucket."""
+    why = "it takes two ranks and two buckets of typical steps"
+    return drawn("Exposed time per bucket and rank", bucket_heat(result), why, dark)
+
+
+def steps(result: Result, *, dark: bool = False) -> Figure:
+    """Every step, broken down; of many ranks their mean."""
+    return drawn("Every step", steps_figure(result.steps), "no step was found", dark)
+
+
+def ranks(result: Result, *, dark: bool = False) -> Figure:
+    """The typical step of each rank, broken down."""
+    figure = step_figures.parts_figure(typical_steps(result.steps)[0])
+    return drawn("The typical step of each rank", figure, "no step was found", dark)
+
+
+def phases(result: Result, *, dark: bool = False) -> Figure:
+    """The typical step of each rank by what the training loop was doing."""
+    figure = step_figures.phases_figure(typical_steps(result.steps)[0])
+    return drawn("Phases of the typical step", figure, "no step was found", dark)
+
+
+def path(result: Result, *, dark: bool = False) -> Figure:
+    """The critical path: which rank or transfer everything waited for."""
+    why = "the run has no critical path, for which all ranks of a step are needed"
+    return drawn("What the run waited for", path_figure(result), why, dark)
+
+
+def matches(result: Result, *, dark: bool = False) -> Figure:
+    """How far apart the ranks began and ended each collective."""
+    why = "no collective was found on several ranks"
+    return drawn("The same collective on all ranks", matches_figure(result), why, dark)
+
+
+def jitter(result: Result, *, dark: bool = False) -> Figure:
+    """How much each phase of each rank varies from step to step."""
+    return drawn("Jitter", jitter_heat(result), "too few steps tell how much they vary", dark)
+
+
+def bandwidth(result: Result, *, dark: bool = False) -> Figure:
+    """How long collectives take over the size of their messages."""
+    why = "of no collective it is known how long it took and how large it was"
+    return drawn("Bandwidth over message size", bandwidth_figure(result), why, dark)
+
+
+def device(result: Result, *, dark: bool = False) -> Figure:
+    """Where the time of each rank's device went."""
+    return drawn("Device time", device_figures.device_figure(result), "the run shows no work of a device", dark)
+
+
+def streams(result: Result, *, dark: bool = False) -> Figure:
+    """How busy each stream of the devices was."""
+    return drawn("Streams", device_figures.streams_figure(result), "the run shows no work of a device", dark)
+
+
+def by_module(result: Result, *, dark: bool = False) -> Figure:
+    """Device time by the module that launched the work."""
+    return _scopes(result, "module", dark)
+
+
+def by_annotation(result: Result, *, dark: bool = False) -> Figure:
+    """Device time by the annotation around the launch."""
+    return _scopes(result, "annotation", dark)
+
+
+def by_operator(result: Result, *, dark: bool = False) -> Figure:
+    """Device time by the operator that launched the work."""
+    return _scopes(result, "operator", dark)
+
+
+def _scopes(result: Result, kind: str, dark: bool) -> Figure:
+    found = {figure.key: figure for figure in device_figures.scope_figures(result)}
+    return drawn(f"Device time by {kind}", found.get(f"scopes-{kind}"), f"the run tells no {kind} of its work", dark)
+
+
+FIGURES: Final[tuple[Callable[..., Figure], ...]] = (
+    timeline, buckets, buckets_by_rank, steps, ranks, phases, matches, path, jitter, bandwidth, device, streams,
+    by_module, by_annotation, by_operator,
+)  # fmt: skip
+"""In the order of the report."""
+
+
+def every(result: Result, *, dark: bool = False) -> dict[str, Figure]:
+    """All of these that the run has something for, by the name of their function."""
+    found = {}
+    for draw in FIGURES:
+        with contextlib.suppress(DdptraceError):
+            found[draw.__name__] = draw(result, dark=dark)
+    return found
+
+
+def diff(found: Diff, *, dark: bool = False) -> Figure:
+    """Where the change is: the step, its parts and phases, each with its 95 % interval."""
+    return _diff(found, "Where the change is", dark)
+
+
+def diff_buckets(found: Diff, *, dark: bool = False) -> Figure:
+    """What each bucket communicates longer, and what of that is charged to it."""
+    return _diff(found, "Buckets", dark)
+
+
+def diff_runs(found: Diff, *, dark: bool = False) -> Figure:
+    """The typical step of each run, in the order in which they began."""
+    return _diff(found, "Each run", dark)
+
+
+def _diff(found: Diff, title: str, dark: bool) -> Figure:
+    """Under the sentence on the step."""
+    told = (replace(one, caption=f"{headline(found)} {one.caption}".strip()) for one in diff_sheet(found).charts)
+    drawings = {chart.title: chart_figure("diff", chart) for chart in told}
+    return drawn(title, drawings.get(title), "the sides have no bucket in common", dark)
