@@ -23,7 +23,8 @@ from ddptrace.capture.reducer_records import ReducerRecords
 from ddptrace.capture.sampling import Sampling
 
 REBUILD_POLLS = 12
-"""DDP rebuilds its buckets once, at its second synchronised forward; asking costs 0.1 ms, so it is asked no longer."""
+"""After so many backwards in which a module took part: DDP rebuilds its buckets once, at its second synchronised
+forward; asking costs 0.1 ms, so it is asked no longer."""
 
 
 @dataclass(slots=True)
@@ -79,9 +80,10 @@ class DdpWatch:
     def backward_begins(self) -> None:
         self._collectives.reducer = 0
         for watched in self._by_number.values():
+            took_part = any(watched.ready.times)
             watched.ready.clear()
             watched.sent.clear()
-            if watched.polls < REBUILD_POLLS or watched.changed_at is not None:
+            if (took_part and watched.polls < REBUILD_POLLS) or watched.changed_at is not None:
                 self._poll(watched)
 
     def backward_ends(self, backward: int) -> None:

@@ -15,6 +15,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.nn.parallel import DistributedDataParallel
 
 import ddptrace
 from ddptrace.capture import call_sites, frames, module_names
@@ -341,3 +343,19 @@ def test_where_two_threads_have_run_modules_both_must_say_the_same(other: str, t
     with ThreadPoolExecutor(1) as pool:  # numbers of nodes begin at 0 in each
         pool.submit(first).result()
     assert found == told
+
+
+def test_many_models_in_turn_have_their_rebuilt_buckets_told(group: None, tmp_path: Path) -> None:
+    """Of models that a Python hook sends for, no collective of C++ tells that they were rebuilt."""
+
+    def train() -> None:
+        layers = (nn.Sequential(*(nn.Linear(64, 64) for _ in range(4))) for _ in range(16))
+        models = [DistributedDataParallel(model, bucket_cap_mb=0.02) for model in layers]
+        for model in models:
+            model.register_comm_hook(None, allreduce_hook)
+        for _ in range(4):
+            for model in models:
+                model(torch.ones(2, 64)).sum().backward()
+
+    found = traced(tmp_path / "run", train).reducers
+    assert [len(reducer.layouts) for reducer in found] == [2] * 16
