@@ -15,11 +15,14 @@ from typing import TYPE_CHECKING
 from ddptrace.errors import DdptraceError, RunDirectoryError, TraceStateError
 
 if TYPE_CHECKING:
+    from ddptrace import figures
     from ddptrace.analysis import Result
     from ddptrace.analysis.diff.tables import Diff
+    from ddptrace.analysis.whatif.tables import Setting
     from ddptrace.analyzer import analyze
     from ddptrace.differ import diff
     from ddptrace.keep import Keep
+    from ddptrace.predictor import advise, whatif
     from ddptrace.reducer import BucketedDataParallel
     from ddptrace.tracing import trace
 
@@ -31,11 +34,15 @@ __all__ = [
     "Keep",
     "Result",
     "RunDirectoryError",
+    "Setting",
     "TraceStateError",
     "__version__",
+    "advise",
     "analyze",
     "diff",
+    "figures",
     "trace",
+    "whatif",
 ]
 
 _HOMES = {
@@ -43,15 +50,20 @@ _HOMES = {
     "Diff": "ddptrace.analysis.diff.tables",
     "Keep": "ddptrace.keep",
     "Result": "ddptrace.analysis",
+    "Setting": "ddptrace.analysis.whatif.tables",
+    "advise": "ddptrace.predictor",
     "analyze": "ddptrace.analyzer",
     "diff": "ddptrace.differ",
     "trace": "ddptrace.tracing",
+    "whatif": "ddptrace.predictor",
 }
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'ddptrace' has no attribute {name!r}")
     import importlib
 
+    if name == "figures":  # the module itself
+        return importlib.import_module("ddptrace.figures")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'ddptrace' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

@@ -29,7 +29,7 @@ def ours(*rooms: str) -> tuple[str, ...]:
 
 
 ALLOWED = {
-    "__init__": Row(inside=ours("analysis", "analyzer", "differ", "tracing", "reducer")),
+    "__init__": Row(inside=ours("analysis", "analyzer", "differ", "figures", "predictor", "tracing", "reducer")),
     "__main__": Row(ours("cli")),
     "errors": Row(),
     "keep": Row(),
@@ -37,6 +37,7 @@ ALLOWED = {
     # where load and analysis meet, and where ranks are shared out to processes
     "analyzer": Row(ours("load", "analysis", "engine")),
     "differ": Row(ours("analyzer", "load"), inside=ours("analysis")),  # the same, of several runs
+    "predictor": Row(ours("analyzer", "engine", "load"), inside=ours("analysis")),  # the same, of what was not recorded
     "engine": Row(inside=("joblib", "distributed")),
     "tracing": Row(inside=(*ours("capture", "telemetry"), "opentelemetry")),
     # nothing before the program imports torch by itself: what it sets in the environment first would come too late
@@ -48,7 +49,7 @@ ALLOWED = {
     "load": Row(
         ours("record"), ("numpy", "msgspec", "isal")
     ),  # record: its reader, where the layout of a segment is known
-    "analysis": Row(ours("load.tables"), ("numpy",), inside=("pandas", "hta")),
+    "analysis": Row(ours("load.tables"), ("numpy",), inside=("pandas", "polars", "hta")),
     # both telemetry and a screen that watches a job read a run that grows, and the screen wants no OpenTelemetry
     "live": Row(ours("record", "load", "analysis"), ("numpy",)),
     # load and analysis: the tables, which telemetry's spans are made from, are built in one place only
@@ -66,6 +67,7 @@ ALLOWED = {
         ("torch", "numpy"),
         inside=(*ours("analyzer", "differ", "telemetry"), "msgspec", "hta", "isal", "opentelemetry"),
     ),
+    "figures": Row(ours("analysis", "render"), inside=("plotly", "kaleido")),
     "view": Row(),  # serves files; the UI's wheel is looked for and not imported
     "cli": Row(
         packages=("click",),
@@ -82,6 +84,8 @@ ALLOWED = {
                 "tracing",
                 "run",
                 "view",
+                "figures",
+                "predictor",
             ),
             "msgspec",
         ),

@@ -13,7 +13,9 @@ from typing import Final
 
 import click
 
-COMMANDS: Final = ("analyze", "bench", "diagnose", "diff", "export", "hta", "traffic", "view", "watch")
+COMMANDS: Final = (
+    "advise", "analyze", "bench", "diagnose", "diff", "export", "figures", "hta", "traffic", "view", "watch", "whatif",
+)  # fmt: skip
 
 
 class Commands(click.Group):

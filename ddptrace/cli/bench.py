@@ -18,6 +18,7 @@ from ddptrace.cli.bench_ranks import ranks
 from ddptrace.cli.bench_round_robin import round_robin
 from ddptrace.cli.bench_scale import scale
 from ddptrace.cli.bench_unused import unused
+from ddptrace.cli.bench_whatif import whatif
 
 
 @click.group()
@@ -40,5 +41,6 @@ for command in (
     round_robin,
     scale,
     unused,
+    whatif,
 ):
     bench.add_command(command)

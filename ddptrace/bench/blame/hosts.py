@@ -57,9 +57,9 @@ def refusal() -> str:
 
 
 @contextmanager
-def network(hosts: int, slowed: int) -> Iterator[Network]:
-    """So many hosts, of which `slowed` may be slowed. All is removed at the end. Raises DdptraceError where the system
-    refuses one."""
+def network(hosts: int, slowed: int, rate: str = FULL) -> Iterator[Network]:
+    """So many hosts, each sending at `rate`, of which `slowed` may be slowed. All is removed at the end. Raises
+    DdptraceError where the system refuses one."""
     prefix = f"ddpblame{os.getpid()}"
     bridge, names = f"{prefix}-bridge", tuple(f"{prefix}-{host}" for host in range(hosts))
     _sweep()
@@ -70,7 +70,7 @@ def network(hosts: int, slowed: int) -> Iterator[Network]:
         _do("ip", "-n", bridge, "link", "add", "br0", "type", "bridge")
         _do("ip", "-n", bridge, "link", "set", "br0", "up")
         for host, name in enumerate(names):
-            _join(bridge, host, name)
+            _join(bridge, host, name, rate)
         yield Network(names, made.enter_context(_shaper(names[slowed])))
 
 
@@ -83,13 +83,13 @@ def enter(namespace: str) -> None:
     socket.sethostname(namespace)
 
 
-def _join(bridge: str, host: int, name: str) -> None:
+def _join(bridge: str, host: int, name: str, rate: str) -> None:
     _do("ip", "link", "add", DEVICE, "netns", name, "type", "veth", "peer", "name", f"port{host}", "netns", bridge)
     _do("ip", "-n", name, "addr", "add", f"10.77.0.{host + 1}/24", "dev", DEVICE)
     _do("ip", "-n", name, "link", "set", "lo", "up")
     _do("ip", "-n", name, "link", "set", DEVICE, "up")
     _do("ip", "-n", bridge, "link", "set", f"port{host}", "master", "br0", "up")
-    _do("ip", "netns", "exec", name, "tc", *_rate(FULL).split())
+    _do("ip", "netns", "exec", name, "tc", *_rate(rate).split())
 
 
 @contextmanager

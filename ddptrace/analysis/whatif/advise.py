@@ -1,0 +1,155 @@
+"""The best plan among many, what limits the step now, and what would not help."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from ddptrace.analysis.whatif.plan import MIB
+from ddptrace.analysis.whatif.predict import Predictor, buckets_of
+from ddptrace.analysis.whatif.tables import Prediction, Setting
+
+CAPS_MB: Final = (0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0, 12.0, 18.0, 25.0, 50.0, 100.0, 200.0, 400.0)
+LIST_MIN_GAIN: Final = 0.01
+"""A list of caps is worth its words where it wins so much of the step over one cap."""
+WORTH_RATIO: Final = 0.02
+"""What wins less of the step is no help."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What the step would win without it, by the model. `name`: "transfer", "bandwidth", "latency", "buckets",
+    "straggler" or "contention"; "transfer" is all of the communication that shows."""
+
+    name: str
+    gain_ns: int
+    gain_ratio: float
+    rank: int | None = None  # of a straggler
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """`best`: the recorded setting where no other is surely better. `caps_mb` as DDP's `bucket_cap_mb_list` wants them,
+    one where `bucket_cap_mb` is enough, none where nothing is to be changed."""
+
+    recorded_ns: int
+    recorded: Prediction
+    best: Prediction
+    caps_mb: tuple[float, ...]
+    recorded_caps_mb: tuple[float, ...]
+    is_sure: bool  # the whole interval of the gain is above nothing
+    limits: tuple[Limit, ...]  # largest first; empty: nothing limits it
+    useless: tuple[Prediction, ...]
+    tried: tuple[Prediction, ...]
+
+    def to_json_dict(self) -> dict[str, Any]:
+        """The documented keys of `ddptrace advise --json`."""
+        return asdict(self)
+
+
+def advise(predictor: Predictor) -> Advice:
+    """Of one recorded run."""
+    recorded = predictor.predict("as recorded", Setting())
+    tried = [predictor.predict(_named(caps), Setting(caps_mb=caps)) for caps in candidates(predictor)]
+    best = _best(recorded, tried)
+    limits = tuple(sorted(_limits(predictor, recorded), key=lambda limit: -limit.gain_ns))
+    useless = tuple(one for one in _remedies(predictor) if _is_useless(one))
+    gain = best.gain_low_ratio or 0.0
+    return Advice(
+        round(predictor.recorded_ns), recorded, best, best.setting.caps_mb or (),
+        tuple(cap / MIB for cap in predictor.model.caps_nbytes), gain > 0,
+        tuple(limit for limit in limits if limit.gain_ratio >= WORTH_RATIO), useless, tuple(tried),
+    )  # fmt: skip
+
+
+def candidates(predictor: Predictor) -> Iterator[tuple[float, ...]]:
+    """Caps that give different buckets, one cap alone first: of a small first bucket, which starts early, and a small
+    last one, which is what the step waits for."""
+    seen = set()
+    total = predictor.model.nbytes / MIB
+    one = [cap for cap in CAPS_MB if cap < 2 * total]
+    for caps in (*((cap,) for cap in one), *_lists(one, total)):
+        buckets = buckets_of(Setting(caps_mb=caps), predictor.model)
+        if buckets not in seen:
+            seen.add(buckets)
+            yield caps
+
+
+def _lists(caps: Sequence[float], total: float) -> Iterator[tuple[float, ...]]:
+    for cap in (cap for cap in caps if cap >= 1 and total / cap <= 50):
+        for small in (small for small in (0.25, 1.0) if small < cap):
+            yield small, cap
+            yield *(cap for _ in range(int(total / cap))), small
+            yield small, *(cap for _ in range(int(total / cap))), small
+
+
+def _best(recorded: Prediction, tried: Sequence[Prediction]) -> Prediction:
+    """One cap where a list is not worth it; what was recorded where nothing is."""
+    alone = min((one for one in tried if len(one.setting.caps_mb or ()) == 1), key=_cautious)
+    best = min(tried, key=_cautious)
+    if _cautious(best) > _cautious(alone) * (1 - LIST_MIN_GAIN):
+        best = alone
+    return best if _step(best) < _step(recorded) * (1 - LIST_MIN_GAIN) else recorded
+
+
+def _cautious(one: Prediction) -> int:
+    """Many small buckets are best where latency is nothing, which a run of a few large ones does not tell."""
+    return (one.step_ns or 0) + (one.high_ns or 0)
+
+
+def _step(one: Prediction) -> int:
+    return one.step_ns or 0
+
+
+def _named(caps: Sequence[float]) -> str:
+    told = ", ".join(f"{cap:g}" for cap in caps)
+    return f"bucket_cap_mb={told}" if len(caps) == 1 else f"bucket_cap_mb_list=[{told}]"
+
+
+def _limits(predictor: Predictor, recorded: Prediction) -> Iterator[Limit]:
+    asked = {
+        "transfer": Setting(free_network=True),
+        "buckets": Setting(perfect_overlap=True),
+        "bandwidth": Setting(bandwidth=2.0),
+        "latency": Setting(latency=0.0),
+    }
+    for name, setting in asked.items():
+        yield _limit(name, predictor.predict(name, setting), recorded)
+    rank = slowest(predictor)
+    if rank is not None:
+        yield _limit("straggler", predictor.predict("straggler", Setting(evened=rank)), recorded, rank)
+    eased = predictor.without_contention()
+    if predictor.contention.is_known:
+        gain = _step(recorded) - eased
+        yield Limit("contention", round(gain), gain / max(_step(recorded), 1))
+
+
+def _limit(name: str, without: Prediction, recorded: Prediction, rank: int | None = None) -> Limit:
+    gain = _step(recorded) - _step(without)
+    return Limit(name, gain, gain / max(_step(recorded), 1), rank)
+
+
+def slowest(predictor: Predictor) -> int | None:
+    """The rank with most compute of its own; None with one rank."""
+    model = predictor.model
+    if len(model.ranks) < 2:
+        return None
+    own = np.median([one.ahead_ns * model.backwards + one.compute_ns + one.after_ns for one in model.samples], axis=0)
+    return model.ranks[int(np.argmax(own))]
+
+
+def _remedies(predictor: Predictor) -> Iterator[Prediction]:
+    yield predictor.predict("a network of twice the bandwidth", Setting(bandwidth=2.0))
+    yield predictor.predict("a network of half the latency", Setting(latency=0.5))
+    yield predictor.predict("the fp16 hook", Setting(hook="fp16"))
+    yield predictor.predict("process groups that take turns", Setting(groups=2))
+    rank = slowest(predictor)
+    if rank is not None:
+        yield predictor.predict(f"a faster rank {rank}", Setting(evened=rank))
+
+
+def _is_useless(one: Prediction) -> bool:
+    return one.refusal is None and (one.gain_ratio or 0.0) < WORTH_RATIO

@@ -1,0 +1,47 @@
+"""All answers of one run together, with what they rest on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from ddptrace.analysis.tables import Table
+from ddptrace.analysis.whatif.predict import RECORDED, Predictor
+from ddptrace.analysis.whatif.tables import Cost, Prediction, Setting, WhatIf
+
+
+def answer(predictor: Predictor, settings: Mapping[str, Setting]) -> WhatIf:
+    """Of each setting by its name."""
+    model = predictor.model
+    predictions = [predictor.predict(name, setting) for name, setting in settings.items()]
+    return WhatIf(
+        model.world_size, len(model.samples), round(predictor.recorded_ns),
+        round(float(np.median([sample.exposed_ns for sample in model.samples]))), model.backwards,
+        predictor.predict("as recorded", RECORDED), predictor.replay_error, cost_of(predictor), predictor.contention,
+        Table(Prediction, predictions),
+    )  # fmt: skip
+
+
+def cost_of(predictor: Predictor) -> Cost:
+    fit = predictor.model.fit
+    least, most = (round(wire.latency_ns) for wire in fit.others)
+    return Cost(
+        round(fit.wire.latency_ns), least, most, 1e9 / fit.wire.ns_per_byte, fit.least_nbytes, fit.most_nbytes,
+        fit.sends, fit.error_ratio,
+    )  # fmt: skip
+
+
+def usual(predictor: Predictor) -> dict[str, Setting]:
+    """What is asked where the reader asked nothing."""
+    caps = (0.5, 1.0, 2.0, 5.0, 10.0, 25.0, 100.0)
+    asked = {f"bucket_cap_mb={cap:g}": Setting(caps_mb=(cap,)) for cap in caps}
+    return asked | {
+        "fp16 hook": Setting(hook="fp16"),
+        "an update every 4 backwards": Setting(accumulate=4),
+        "twice the bandwidth": Setting(bandwidth=2.0),
+        "half the latency": Setting(latency=0.5),
+        "twice the ranks": Setting(ranks=2 * predictor.model.world_size),
+        "perfect overlap": Setting(perfect_overlap=True),
+        "free network": Setting(free_network=True),
+    }

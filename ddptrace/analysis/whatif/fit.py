@@ -1,0 +1,138 @@
+"""What the recorded collectives say of the wire: latency and bytes per second, so that buckets played over it end when
+they did. Clocks of the ranks are not compared: all ranks end a collective together, and the one that waited least for
+its end came last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from ddptrace.analysis.intervals import Ints
+from ddptrace.analysis.whatif.observed import DONE, LAUNCH, NBYTES
+from ddptrace.analysis.whatif.play import Floats, play
+from ddptrace.analysis.whatif.wire import Wire
+
+LATENCIES_NS: Final = (0.0, 3e4, 1e5, 2e5, 4e5, 8e5, 1.6e6, 3.2e6, 6.4e6, 1.3e7)
+AS_GOOD_RATIO: Final = 1.2
+AS_GOOD: Final = 0.001
+"""A fit is as good as the best whose error is at most so many times as large, or by so much of the time sent larger."""
+LIKELY_NS: Final = 2e6
+"""More latency is believed only where the smallest message is mostly that: large ones of few sizes tell nothing of
+it."""
+MOST_STEPS: Final = 12
+MOST_SENDS: Final = 400
+GOLDEN: Final = (5**0.5 - 1) / 2
+
+
+@dataclass(frozen=True, slots=True)
+class Sends:
+    """One backward's buckets in launch order: when the last rank came, when they were over, bytes. One rank's clock."""
+
+    arrived_ns: Floats
+    done_ns: Floats
+    nbytes: Ints
+
+    @property
+    def busy(self) -> Floats:
+        """Union of what was sent, shape (n, 2)."""
+        spans: list[list[float]] = []
+        for begin, end in sorted(zip(self.arrived_ns.tolist(), self.done_ns.tolist(), strict=True)):
+            if spans and begin <= spans[-1][1]:
+                spans[-1][1] = max(spans[-1][1], end)
+            else:
+                spans.append([begin, end])
+        return np.array(spans)
+
+
+@dataclass(frozen=True, slots=True)
+class WireFit:
+    """`wire`: in the middle of those that fit. `others`: the ones with least and most latency, each with its own rate.
+    `error_ratio` of the time that was sent: how far the played ends lie from the recorded ones, mean."""
+
+    wire: Wire
+    others: tuple[Wire, ...]
+    error_ratio: float
+    sends: int
+    least_nbytes: int
+    most_nbytes: int
+
+
+def sends_of(sent: Sequence[Ints]) -> Sends:
+    """`sent`: of each rank, as in `ObservedStep`; on the clock of the first."""
+    taken = np.min([one[:, DONE] - one[:, LAUNCH] for one in sent], axis=0)
+    done = sent[0][:, DONE].astype(float)
+    return Sends(np.maximum.accumulate(done - taken), done, sent[0][:, NBYTES])
+
+
+def fit_wire(sends: Sequence[Sends], workers: int) -> WireFit:
+    """Of several backwards, of at least one bucket each."""
+    chosen = _chosen(sends)
+    sizes = np.concatenate([one.nbytes for one in chosen])
+    found = [_at_latency(chosen, latency, workers) for latency in LATENCIES_NS]
+    fastest = min(float((one.done_ns - one.arrived_ns).min()) for one in chosen)
+    told = [(error, wire) for error, wire in found if _is_told(wire, int(sizes.min()), fastest)]
+    best = min(error for error, _ in told)
+    as_good = [wire for error, wire in told if error <= max(AS_GOOD_RATIO * best, best + AS_GOOD)]
+    ends = as_good[0], as_good[-1]
+    return WireFit(as_good[len(as_good) // 2], ends, best, len(sizes), int(sizes.min()), int(sizes.max()))
+
+
+def _is_told(wire: Wire, least_nbytes: int, fastest_ns: float) -> bool:
+    """`fastest_ns`: of any message, which had the latency too."""
+    return wire.latency_ns <= LIKELY_NS or least_nbytes * wire.ns_per_byte < wire.latency_ns <= fastest_ns
+
+
+def _chosen(sends: Sequence[Sends]) -> list[Sends]:
+    """Evenly over the run, and of every size that there is: the first step's buckets are others."""
+    ends = {one.nbytes.tobytes(): one for one in reversed(sends)}
+    most = max(min(MOST_STEPS, MOST_SENDS // max(len(one.nbytes) for one in sends)), 1)
+    return [*ends.values(), *sends[:: -(-len(sends) // most)]]
+
+
+def _at_latency(sends: Sequence[Sends], latency_ns: float, workers: int) -> tuple[float, Wire]:
+    """The best rate for this latency, and its error."""
+    nbytes = sum(int(one.nbytes.sum()) for one in sends)
+    guess = sum(_length(one.busy) for one in sends) / nbytes
+    wires: dict[float, Wire] = {}
+
+    def error(ratio: float) -> float:
+        wires[ratio] = Wire(latency_ns, guess * ratio, workers)
+        return _error(sends, wires[ratio])
+
+    ratio = _least(error, 0.2, 1.2)
+    return error(ratio), wires[ratio]
+
+
+def _least(function: Callable[[float], float], low: float, high: float) -> float:
+    """Where a function with one valley is least, within half a per cent of the range, by golden section."""
+    inner = [high - GOLDEN * (high - low), low + GOLDEN * (high - low)]
+    values = [function(at) for at in inner]
+    while high - low > 0.005:
+        if values[0] <= values[1]:
+            high, inner[1], values[1] = inner[1], inner[0], values[0]
+            inner[0] = high - GOLDEN * (high - low)
+            values[0] = function(inner[0])
+        else:
+            low, inner[0], values[0] = inner[0], inner[1], values[1]
+            inner[1] = low + GOLDEN * (high - low)
+            values[1] = function(inner[1])
+    return (low + high) / 2
+
+
+def _error(sends: Sequence[Sends], wire: Wire) -> float:
+    """Distance of the played ends from the recorded ones, to the time that anything was sent. The last end, which the
+    step waits for, counts as much as all others together."""
+    off = took = 0.0
+    for one in sends:
+        missed = np.abs(play(one.arrived_ns, one.nbytes.tolist(), wire).done_ns - one.done_ns)
+        off += float(missed.mean() + missed[-1]) / 2
+        took += _length(one.busy)
+    return off / took if took else 0.0
+
+
+def _length(spans: Floats) -> float:
+    return float((spans[:, 1] - spans[:, 0]).sum())

@@ -1,0 +1,197 @@
+"""A recorded run as something that can be played again with other settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from ddptrace.analysis.across.tables import LOCAL_PHASES
+from ddptrace.analysis.intervals import Ints
+from ddptrace.analysis.whatif.fit import Sends, WireFit, fit_wire, sends_of
+from ddptrace.analysis.whatif.observed import ISSUED, LAUNCH, NEVER, ObservedRank, ObservedStep
+from ddptrace.analysis.whatif.plan import MIB, Buckets, plan_buckets
+from ddptrace.analysis.whatif.play import Floats
+from ddptrace.analysis.whatif.wire import DEFAULT_WORKERS
+from ddptrace.errors import DdptraceError
+from ddptrace.load.tables import Parameter
+
+MOST_SAMPLES: Final = 40
+FEWEST_SAMPLES: Final = 3
+DATA, FORWARD, BACKWARD, OPTIMIZER, OTHER = range(len(LOCAL_PHASES))
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One recorded step of all ranks; columns are by rank. Times of compute are as they were, beside communication."""
+
+    step: int
+    wall_ns: Floats
+    ahead_ns: Floats  # data and forward of one backward
+    unsynced_ns: Floats | None  # a backward that only accumulates; None where none was seen
+    ready_ns: Floats  # shape (ranks, parameters), from the begin of backward
+    ready_beside_ns: Floats  # of that, time in which anything was sent
+    compute_ns: Floats  # of the synchronised backward
+    compute_beside_ns: Floats
+    after_ns: Floats  # the rest of the step
+    elsewhere_ns: float  # other collectives of the step, the last rank's wait
+    exposed_ns: float
+    queued_ns: Floats | None  # no processor was free for the host
+    sends: Sends
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """`order`: parameters as they become ready. `launch_ns`: host time that sending a bucket takes."""
+
+    parameters: tuple[Parameter, ...]
+    caps_nbytes: tuple[int, ...]
+    order: tuple[int, ...]
+    buckets: Buckets  # as they were
+    ranks: tuple[int, ...]
+    world_size: int
+    backwards: int
+    hook: str | None
+    launch_ns: float
+    samples: tuple[Sample, ...]
+    fit: WireFit
+
+    @property
+    def nbytes(self) -> int:
+        return sum(one.nbytes for one in self.parameters)
+
+    @property
+    def wire_ratio(self) -> float:
+        """Bytes on the wire for each byte of gradients: a half with fp16."""
+        sent = float(np.median([one.sends.nbytes.sum() for one in self.samples]))
+        return sent / sum(self.parameters[number].nbytes for bucket in self.buckets for number in bucket)
+
+
+def model_of(ranks: Sequence[ObservedRank], world_size: int | None = None) -> Model:
+    """All ranks of a run, in their order. Raises DdptraceError where their steps cannot be played again."""
+    _refuse(ranks, world_size)
+    first = ranks[0]
+    steps = _common(ranks)
+    samples = tuple(_sample(rows) for rows in steps)[-MOST_SAMPLES:]
+    last = steps[-1][0]
+    sends = [sends_of([row.sent for row in rows]) for rows in _alike(ranks)]
+    order = _order([rows[0] for rows in steps])
+    return Model(
+        first.parameters, _caps(first, order, last.buckets), order, last.buckets,
+        tuple(one.rank for one in ranks), len(ranks), last.backwards, last.hook,
+        float(np.median([np.median(row.sent[:, ISSUED] - row.sent[:, LAUNCH]) for rows in steps for row in rows])),
+        samples, fit_wire(sends, first.threads or DEFAULT_WORKERS),
+    )  # fmt: skip
+
+
+def _refuse(ranks: Sequence[ObservedRank], world_size: int | None) -> None:
+    if world_size is not None and len(ranks) < world_size:
+        raise DdptraceError(
+            f"only {len(ranks)} of {world_size} ranks left records here: bring all rank folders together"
+        )
+    if not any(one.steps for one in ranks):
+        raise DdptraceError(
+            "no step can be played again: that needs a run of ddptrace.trace in which DistributedDataParallel or "
+            "BucketedDataParallel reduced gradients once a step"
+        )
+    if any(one.on_device for one in ranks):
+        raise DdptraceError(
+            "this run trained on a GPU, where the host only launches what makes gradients ready and nothing recorded "
+            "when they were: what if can be told of training on processors only"
+        )
+    if any(one.group_size not in (0, len(ranks)) for one in ranks):
+        raise DdptraceError(
+            f"gradients are reduced in a group of {ranks[0].group_size} of the run's {len(ranks)} ranks; what if can "
+            "be told where all ranks reduce them together"
+        )
+    if any(one.reducers > 1 for one in ranks):
+        raise DdptraceError(
+            f"{max(one.reducers for one in ranks)} data-parallel modules send gradients in this run; what if one of "
+            "them were set up otherwise can be told of runs with a single one only"
+        )
+
+
+def _alike(ranks: Sequence[ObservedRank]) -> Iterator[tuple[ObservedStep, ...]]:
+    """Steps that all ranks have, and in which they sent the same; in time order."""
+    by_step = [{row.step: row for row in one.steps} for one in ranks]
+    for step in sorted(set.intersection(*(set(rows) for rows in by_step))):
+        rows = tuple(one[step] for one in by_step)
+        if len({row.buckets for row in rows}) == 1:
+            yield rows
+
+
+def _common(ranks: Sequence[ObservedRank]) -> list[tuple[ObservedStep, ...]]:
+    """Steady ones with the last layout. Raises DdptraceError where they are too few."""
+    rows = list(_alike(ranks))
+    last = rows[-1][0] if rows else None
+    found = [
+        one
+        for one in rows
+        if last is not None
+        and all(row.is_steady and row.buckets == last.buckets and row.backwards == last.backwards for row in one)
+    ]
+    if len(found) < FEWEST_SAMPLES:
+        raise DdptraceError(
+            f"{len(found)} steps of this run can be played again and {FEWEST_SAMPLES} are needed: the first one and "
+            "those in which the profiler starts or stops do not count; record more steps"
+        )
+    return found
+
+
+def _order(rows: Sequence[ObservedStep]) -> tuple[int, ...]:
+    """Parameters in the typical order of readiness; those that never were come last."""
+    ready = np.array([row.ready_ns for row in rows], float)
+    ready[ready == NEVER] = np.inf
+    return tuple(np.argsort(np.median(ready, axis=0), kind="stable").tolist())
+
+
+def _caps(rank: ObservedRank, order: Sequence[int], buckets: Buckets) -> tuple[int, ...]:
+    """Those that give the recorded buckets. Where DDP was told no cap, the first bucket's is 1 MiB."""
+    cap = rank.cap_nbytes or max(sum(rank.parameters[one].nbytes for one in bucket) for bucket in buckets)
+    sent = {one for bucket in buckets for one in bucket}
+    with_first = plan_buckets([one for one in order if one in sent], rank.parameters, (MIB, cap))
+    return (MIB, cap) if len(with_first) == len(buckets) and set(with_first[0]) == set(buckets[0]) else (cap,)
+
+
+def _sample(rows: Sequence[ObservedStep]) -> Sample:
+    sends = sends_of([row.sent for row in rows])
+    ready = np.array([row.ready_ns for row in rows], float)
+    ready = np.where(ready == NEVER, 0.0, ready)
+    compute = np.array([row.backward_ns for row in rows], float)
+    own = np.array([row.own_ns for row in rows], float)
+    backwards = rows[0].backwards
+    earlier = own[:, BACKWARD] - compute - np.array([row.finish_ns for row in rows])
+    waited = min(row.waited_ns for row in rows)
+    return Sample(
+        rows[0].step, np.array([row.wall_ns for row in rows], float),
+        (own[:, DATA] + own[:, FORWARD]) / backwards,
+        earlier / (backwards - 1) if backwards > 1 else None,
+        *_alone(ready, rows, sends), *_alone(compute, rows, sends),
+        own[:, OPTIMIZER] + own[:, OTHER] + np.array([row.finish_ns for row in rows], float),
+        float(waited), float(np.mean([row.exposed_ns for row in rows])), _queued(rows), sends,
+    )  # fmt: skip
+
+
+def _queued(rows: Sequence[ObservedStep]) -> Floats | None:
+    known = [row.queued_ns for row in rows if row.queued_ns is not None]
+    return np.array(known, float) if len(known) == len(rows) else None
+
+
+def _alone(at_ns: Floats, rows: Sequence[ObservedStep], sends: Sends) -> tuple[Floats, Floats]:
+    """Instants less the launches until then, and of that the time in which anything was sent; `at_ns` by rank."""
+    shifts = np.array([np.median(row.sent[:, 2] - rows[0].sent[:, 2]) for row in rows])
+    beside = [_covered(at, sends.busy + shift) for at, shift in zip(at_ns, shifts, strict=True)]
+    launched = [_launching(at, row.sent) for at, row in zip(at_ns, rows, strict=True)]
+    return at_ns - np.array(launched), np.array(beside)
+
+
+def _covered(at_ns: Floats, spans: Floats) -> Floats:
+    """Length of the spans until each instant."""
+    inside = np.minimum(np.asarray(at_ns)[..., None], spans[:, 1]) - spans[:, 0]
+    return np.asarray(np.maximum(inside, 0.0).sum(axis=-1))
+
+
+def _launching(at_ns: Floats, sent: Ints) -> Floats:
+    return np.asarray(((sent[:, ISSUED] - sent[:, LAUNCH]) * (sent[:, ISSUED] <= np.asarray(at_ns)[..., None])).sum(-1))

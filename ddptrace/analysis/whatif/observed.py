@@ -1,0 +1,156 @@
+"""What one rank's records tell of its steps, as far as a step can be played again from it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from operator import attrgetter
+
+import numpy as np
+
+from ddptrace.analysis.across.jitter import waited_in_phases
+from ddptrace.analysis.across.tables import LOCAL_PHASES
+from ddptrace.analysis.breakdown import step_rows
+from ddptrace.analysis.intervals import Ints
+from ddptrace.analysis.occurrences import Occurrence
+from ddptrace.analysis.phases import main_marks
+from ddptrace.analysis.shares import shares_of
+from ddptrace.analysis.summary import steady_steps
+from ddptrace.analysis.tables import StepRow
+from ddptrace.analysis.view import View, view_of
+from ddptrace.load.tables import Parameter, PhaseMark, RankRun, Reducer
+from ddptrace.schema import Phase
+
+NEVER = -1
+"""Instead of an instant, of a gradient that this backward did not bring."""
+
+LAUNCH, ISSUED, DONE, NBYTES = range(4)
+"""Columns of `ObservedStep.sent`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedStep:
+    """One step with one synchronised backward, which may follow others that only accumulate. Instants in ns from the
+    begin of that backward; own times are without waits."""
+
+    step: int
+    wall_ns: int
+    is_steady: bool  # neither the first nor held up by ddptrace itself
+    backwards: int
+    own_ns: tuple[int, ...]  # by `LOCAL_PHASES`
+    waited_ns: int  # of the step, on collectives, but not for the buckets
+    backward_ns: int  # the synchronised one, until the host only waits
+    finish_ns: int  # from the last bucket's end to the end of backward: gradients are put back
+    ready_ns: Ints  # by parameter, NEVER for none
+    sent: Ints  # by bucket in launch order: launch, issued, done, bytes on the wire
+    buckets: tuple[tuple[int, ...], ...]  # parameters
+    hook: str | None
+    exposed_ns: int  # as the breakdown has it, all collectives
+    queued_ns: int | None = None  # the training thread could have run and no processor was free
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedRank:
+    """One rank of a reducer. `threads`: how many of its group's collectives run at once; None where nothing tells."""
+
+    rank: int
+    on_device: bool
+    group_size: int  # 0 where nothing tells
+    threads: int | None
+    parameters: tuple[Parameter, ...]
+    cap_nbytes: int | None
+    reducers: int
+    steps: tuple[ObservedStep, ...]
+
+
+def observe(rank: RankRun, number: int | None = None) -> ObservedRank:
+    """Steps in time order; none where nothing was reduced, or nobody recorded when gradients were ready. `number`: of
+    the reducer whose steps are told; without, the one that sends most."""
+    view = view_of(rank)
+    reducer = _main_reducer(view) if number is None else next(r for r in rank.reducers if r.reducer == number)
+    groups = {group.name: group for group in rank.groups}
+    group = groups.get(reducer.group) if reducer else None
+    return ObservedRank(
+        rank.rank, rank.device.startswith("cuda") or any(window.on_device for window in rank.windows),
+        len(group.ranks) if group else 0, group.threads if group else None,
+        reducer.parameters if reducer else (), reducer.bucket_cap_nbytes if reducer else None,
+        len({one.reducer for one in view.found}), tuple(_steps(view, reducer)) if reducer else (),
+    )  # fmt: skip
+
+
+def _main_reducer(view: View) -> Reducer | None:
+    """The one that sends most; the others' times count as they are."""
+    sent: dict[int, int] = defaultdict(int)
+    for one in view.found:
+        sent[one.reducer] += one.nbytes
+    return max(view.rank.reducers, key=lambda one: sent[one.reducer], default=None) if sent else None
+
+
+def _steps(view: View, reducer: Reducer) -> Iterator[ObservedStep]:
+    rows = list(step_rows(view, shares_of(view.comms, view.windows, view.compute)))
+    steady = {row.step for row in steady_steps(rows)}
+    ready = {one.backward: one for one in view.rank.ready if one.reducer == reducer.reducer}
+    backwards, found, queued = _backwards(view), _found(view, reducer), _queued(view)
+    for position, (row, waits) in enumerate(zip(rows, waited_in_phases(view), strict=True)):
+        marks = backwards[position]
+        synced = [mark for mark in marks if mark.backward in found and mark.backward in ready]
+        if len(synced) != 1 or synced[0] is not marks[-1]:
+            continue
+        mark = synced[0]
+        sent = found[mark.backward or 0]
+        if all(one.parameters and one.comms[-1].end_at_ns is not None for one in sent):
+            at = np.full(len(reducer.parameters), NEVER, np.int64)
+            at[ready[mark.backward or 0].parameters] = ready[mark.backward or 0].at_ns - mark.begin_at_ns
+            own = tuple(getattr(row, f"{name}_ns") - wait for name, wait in zip(LOCAL_PHASES, waits, strict=True))
+            found_step = _step(row, row.step in steady, len(marks), own, sum(waits), mark, at, sent, reducer)
+            yield replace(found_step, queued_ns=queued.get(position))
+
+
+def _step(
+    row: StepRow, is_steady: bool, backwards: int, own_ns: tuple[int, ...], waited_ns: int, mark: PhaseMark,
+    ready_ns: Ints, found: Sequence[Occurrence], reducer: Reducer,
+) -> ObservedStep:  # fmt: skip
+    sent = np.array([_sent(one) for one in found], np.int64)
+    sent[:, :NBYTES] -= mark.begin_at_ns
+    length = mark.end_at_ns - mark.begin_at_ns
+    computed = min(max(int(ready_ns.max(initial=0)), int(sent[:, ISSUED].max())), length)
+    over = min(max(computed, int(sent[:, DONE].max())), length)
+    numbers = {one.name: number for number, one in enumerate(reducer.parameters)}
+    return ObservedStep(
+        row.step, row.wall_ns, is_steady, backwards, own_ns, max(waited_ns - (over - computed), 0), computed,
+        length - over, ready_ns, sent, tuple(tuple(numbers[name] for name in one.parameters) for one in found),
+        found[0].hook.name if found[0].hook else None, row.exposed_comm_ns,
+    )  # fmt: skip
+
+
+def _sent(one: Occurrence) -> tuple[int, int, int, int]:
+    first, last = one.comms[0], one.comms[-1]
+    nbytes = sum(max(comm.call.nbytes_in, comm.call.nbytes_out) for comm in one.comms if comm.call is not None)
+    return first.launch_at_ns, first.issued_at_ns, last.end_at_ns or 0, nbytes or one.nbytes
+
+
+def _queued(view: View) -> dict[int, int]:
+    """By step's position, where the host tells."""
+    marks = view.rank.load.marks
+    at = view.steps.at(np.array([(mark.begin_at_ns + mark.end_at_ns) // 2 for mark in marks], np.int64)).tolist()
+    return {position: mark.queued_ns for position, mark in zip(at, marks, strict=True)}
+
+
+def _backwards(view: View) -> dict[int, list[PhaseMark]]:
+    """By step's position, in time order."""
+    marks = [mark for mark in main_marks(view.rank) if mark.phase is Phase.BACKWARD and mark.backward is not None]
+    found: dict[int, list[PhaseMark]] = defaultdict(list)
+    at = view.steps.at(np.array([mark.begin_at_ns for mark in marks], np.int64)).tolist()
+    for position, mark in zip(at, marks, strict=True):
+        found[position].append(mark)
+    return found
+
+
+def _found(view: View, reducer: Reducer) -> dict[int, list[Occurrence]]:
+    """By backward, in launch order."""
+    found: dict[int, list[Occurrence]] = defaultdict(list)
+    for one in sorted(view.found, key=attrgetter("launch_at_ns")):
+        if one.reducer == reducer.reducer:
+            found[one.backward].append(one)
+    return found

@@ -1,0 +1,141 @@
+"""One backward played: gradients become ready, buckets are sent, compute goes on beside them and is the slower for it.
+
+rank 0    ├─ 0 ──┼─ 1 ──┼─ 2 ──┤               a bucket is ready on a rank
+rank 1    ├── 0 ──┼── 1 ──┼── 2 ──┤            the collective begins with the last of them
+wire              [==== 0 ====)[==== 1 ====)
+
+Communication runs on all ranks at once, so it slows all of them alike. Instants are first told in work, the time that
+compute would take alone: there it is known from the start when each bucket is ready, whatever is sent when.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddptrace.analysis.whatif.wire import Wire
+
+Floats = NDArray[np.float64]
+NOTHING_NS = 1e-6
+"""Less is rounding."""
+PIECES_NBYTES = 3e6
+"""Gloo sends pieces of a quarter of a message, at most 1 MiB, one behind the other: what is larger than this has as
+many bytes on the way as any, and what is smaller beside it gets the less of the link (measured on two hosts)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """`done_ns`: by bucket. `marks`, shape (n, 3): instants, the work done by then, and the communication so far."""
+
+    done_ns: Floats
+    marks: Floats
+
+    def at(self, work_ns: Floats) -> Floats:
+        """When compute comes to this much work."""
+        return self._after(work_ns, 1, 0)
+
+    def worked(self, at_ns: Floats) -> Floats:
+        return self._after(at_ns, 0, 1)
+
+    def communicated(self, at_ns: Floats) -> Floats:
+        """Time in which anything was sent, until then."""
+        return np.interp(at_ns, self.marks[:, 0], self.marks[:, 2])
+
+    def _after(self, known: Floats, of: int, wanted: int) -> Floats:
+        """Before the first and after the last mark, compute runs alone."""
+        marks = self.marks
+        inside = np.interp(known, marks[:, of], marks[:, wanted])
+        early = np.minimum(known - marks[0, of], 0.0)
+        late = np.maximum(known - marks[-1, of], 0.0)
+        return np.asarray(inside + early + late)
+
+
+def play(ready_ns: Floats, nbytes: Sequence[float], wire: Wire, slowdown: float = 0.0) -> Played:
+    """`ready_ns`, shape (buckets,): work at which the last rank has each bucket ready; they are launched in order.
+    `slowdown`: compute takes so many times longer, beyond once, while anything is sent."""
+    return _Player(ready_ns.tolist(), list(nbytes), wire, slowdown).run()
+
+
+@dataclass(slots=True)
+class _Sending:
+    bucket: int
+    latency_ns: float
+    left_ns: float  # of the wire to itself
+    weight: float  # its share of the wire, to those of the others
+
+
+@dataclass(slots=True)
+class _Player:
+    """From one event to the next: a launch, the end of a latency, the end of a transfer."""
+
+    launches: list[float]
+    nbytes: list[float]
+    wire: Wire
+    slowdown: float
+    now: float = 0.0
+    work: float = 0.0
+    sent: float = 0.0
+    launched: int = 0
+    active: list[_Sending] = field(default_factory=list)
+    queues: list[deque[_Sending]] = field(default_factory=list)
+
+    def run(self) -> Played:
+        self.queues = [deque() for _ in range(self.wire.lanes)]
+        self.now = self.work = self.launches[0]
+        done = np.zeros(len(self.launches))
+        marks = [(self.now, self.work, self.sent)]
+        while self.launched < len(self.launches) or self.active or any(self.queues):
+            self._admit()
+            self._pass(self._until())
+            marks.append((self.now, self.work, self.sent))
+            for one in [one for one in self.active if one.left_ns <= NOTHING_NS and one.latency_ns <= NOTHING_NS]:
+                self.active.remove(one)
+                done[one.bucket] = self.now
+        return Played(done, np.array(marks))
+
+    def _admit(self) -> None:
+        """What is launched by now, as far as its group has a worker for it."""
+        while self.launched < len(self.launches) and self.launches[self.launched] - self.work <= NOTHING_NS:
+            nbytes = self.nbytes[self.launched]
+            sending = _Sending(
+                self.launched,
+                self.wire.latency_ns,
+                nbytes * self.wire.ns_per_byte,
+                max(min(nbytes, PIECES_NBYTES), 1.0),
+            )
+            self.queues[self.launched % self.wire.lanes].append(sending)
+            self.launched += 1
+        for lane, queue in enumerate(self.queues):
+            busy = sum(one.bucket % self.wire.lanes == lane for one in self.active)
+            while queue and busy < self.wire.workers:
+                self.active.append(queue.popleft())
+                busy += 1
+
+    def _until(self) -> float:
+        """Time to the next event."""
+        weights = self._weights()
+        ends = [
+            one.latency_ns if one.latency_ns > NOTHING_NS else one.left_ns * weights / one.weight for one in self.active
+        ]
+        if self.launched < len(self.launches):
+            ends.append((self.launches[self.launched] - self.work) * (1 + self.slowdown * bool(self.active)))
+        return max(min(ends), 0.0)
+
+    def _pass(self, ns: float) -> None:
+        weights = self._weights()
+        for one in self.active:
+            if one.latency_ns > NOTHING_NS:
+                one.latency_ns -= ns
+            else:
+                one.left_ns -= ns * one.weight / weights
+        self.now += ns
+        self.work += ns / (1 + self.slowdown * bool(self.active))
+        self.sent += ns * bool(self.active)
+
+    def _weights(self) -> float:
+        """Of all that is past its latency."""
+        return sum(one.weight for one in self.active if one.latency_ns <= NOTHING_NS)

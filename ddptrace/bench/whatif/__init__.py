@@ -1,0 +1,1 @@
+"""One recorded run tells what others take: predicted, and measured."""

@@ -1,0 +1,84 @@
+"""`ddptrace whatif RUN`: what other settings would make of the step, from one recorded run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+def _caps(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[tuple[float, ...], ...]:
+    """Each value a cap, or caps of the first bucket, the second, and so on."""
+    try:
+        found = tuple(tuple(float(cap) for cap in value.split(",")) for value in values)
+    except ValueError:
+        raise click.BadParameter("caps are MiB: 25, or 1,25 for a first bucket of 1 and then 25") from None
+    if any(not 0 < cap < float("inf") for caps in found for cap in caps):
+        raise click.BadParameter("caps are MiB above zero")
+    return found
+
+
+@click.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option(
+    "--caps",
+    multiple=True,
+    callback=_caps,
+    metavar="MIB[,MIB…]",
+    help="bucket_cap_mb, or a list of caps; may be given again.",
+)
+@click.option("--order", type=click.Choice(["ready", "definition"]), default="ready", help="Of parameters in buckets.")
+@click.option("--ranks", type=click.IntRange(min=1), help="So many ranks, in a ring of the same links.")
+@click.option("--bandwidth", type=click.FloatRange(min=0, min_open=True), default=1.0, metavar="TIMES", help="As fast.")
+@click.option("--latency", type=click.FloatRange(min=0), default=1.0, metavar="TIMES", help="As long.")
+@click.option("--fp16", is_flag=True, help="Send gradients in half precision.")
+@click.option(
+    "--accumulate", type=click.IntRange(min=1), metavar="N", help="Update every N backwards, the others in no_sync()."
+)
+@click.option("--groups", type=click.IntRange(min=1), default=1, metavar="N", help="Process groups that take turns.")
+@click.option("--even", "evened", type=int, metavar="RANK", help="This rank as fast as the median of the others.")
+@click.option("--perfect-overlap", is_flag=True, help="All can be sent when backward begins.")
+@click.option("--free-network", is_flag=True, help="Sending takes no time.")
+@click.option("--scale", is_flag=True, help="Simulate 8 to 4,096 ranks too, by ring, tree and hierarchical all-reduce.")
+@click.option(
+    "--per-host", type=click.IntRange(min=1), default=8, show_default=True, help="Ranks that share a link, for --scale."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the same as JSON, and nothing else.")
+def whatif(
+    run: Path, caps: tuple[tuple[float, ...], ...], order: str, ranks: int | None, bandwidth: float, latency: float,
+    fp16: bool, accumulate: int | None, groups: int, evened: int | None, perfect_overlap: bool, free_network: bool,
+    scale: bool, per_host: int, as_json: bool,
+) -> None:  # fmt: skip
+    """Say what other settings would make of the step that RUN recorded, each with an interval.
+
+    All options together are one setting; several --caps are one each. Without any, the usual questions are answered.
+    """
+    from ddptrace.analysis.whatif.answer import answer, usual
+    from ddptrace.analysis.whatif.scale import scaling
+    from ddptrace.analysis.whatif.tables import Setting
+    from ddptrace.cli.analyze import progress
+    from ddptrace.predictor import predictor
+    from ddptrace.render.whatif import whatif_text
+    from ddptrace.render.whatif_scale import scale_lines
+    from ddptrace.render.whatif_words import setting_words
+
+    more = {
+        "order": order, "ranks": ranks, "bandwidth": bandwidth, "latency": latency, "hook": "fp16" if fp16 else None,
+        "accumulate": accumulate, "groups": groups, "evened": evened, "perfect_overlap": perfect_overlap,
+        "free_network": free_network,
+    }  # fmt: skip
+    asked = [Setting(caps_mb=one, **more) for one in caps or (None,)]  # type: ignore[arg-type]
+    with progress() as tell:
+        found = predictor(run, progress=tell)
+    settings = {setting_words(one): one for one in asked} if asked != [Setting()] else usual(found)
+    answers = answer(found, settings)
+    rows = scaling(found, asked[0], per_host=per_host) if scale else None
+    if as_json:
+        import msgspec
+
+        more_keys = {} if rows is None else {"scale": rows.to_dicts()}
+        click.echo(msgspec.json.encode(answers.to_json_dict() | more_keys))
+        return
+    click.echo(whatif_text(answers), nl=False)
+    if rows is not None:
+        click.echo("\n" + "\n".join(scale_lines(rows, per_host)))

@@ -1,0 +1,98 @@
+"""Advice, in at most `WIDTH` columns of plain text."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+
+from ddptrace.analysis.whatif.advise import Advice, Limit
+from ddptrace.analysis.whatif.tables import Prediction
+from ddptrace.analysis.whatif.verify import Verdict
+from ddptrace.render.whatif_words import caps_words, gain_range, interval_words
+from ddptrace.render.words import WIDTH, counted, duration, indented, millis, percent
+
+MOST_TRIED = 6
+
+
+def advice_text(advice: Advice) -> str:
+    """The whole advice, its lines ending in a newline."""
+    sections = [
+        textwrap.wrap(f"ddptrace advise · {headline(advice)}", WIDTH),
+        list(_paste(advice)),
+        list(_limits(advice)),
+        list(_useless(advice)),
+        list(_tried(advice)),
+        [line for basis in advice.best.basis for line in indented(basis)],
+    ]
+    return "\n\n".join("\n".join(lines) for lines in sections if lines) + "\n"
+
+
+def headline(advice: Advice) -> str:
+    """What to do, in one sentence."""
+    if not advice.caps_mb:
+        return f"Keep the buckets as they are: no others would make the step of {duration(advice.recorded_ns)} shorter."
+    sure = "" if advice.is_sure else " It may also win nothing: measure it, as with --verify."
+    return (
+        f"Take {caps_words(advice.caps_mb)}: a step of {duration(advice.best.step_ns)} is expected"
+        f" ({interval_words(advice.best)} ms) instead of {duration(advice.recorded_ns)},"
+        f" {gain_range(advice.best)}.{sure}"
+    )
+
+
+def _paste(advice: Advice) -> Iterator[str]:
+    if advice.caps_mb:
+        yield f"  DistributedDataParallel(model, {caps_words(advice.caps_mb)})"
+
+
+def limit_words(limit: Limit) -> str:
+    """What the step would win without it."""
+    named = {
+        "transfer": "communication that shows: with a network that takes no time",
+        "buckets": "when buckets are sent: if all could leave as backward begins",
+        "bandwidth": "the link's bytes per second: with twice as many",
+        "latency": "what a collective takes whatever its size: without it",
+        "straggler": f"rank {limit.rank}: if it were as fast as the others",
+        "contention": "communication slows compute: if it did not",
+    }
+    return named[limit.name]
+
+
+def _limits(advice: Advice) -> Iterator[str]:
+    yield "What limits the step now"
+    if not advice.limits:
+        yield "  Nothing of what ddptrace can change: the step is compute."
+    for limit in advice.limits:
+        yield f"  {millis(limit.gain_ns):>9} ms {percent(limit.gain_ratio):>6}  {limit_words(limit)}"
+
+
+def _useless(advice: Advice) -> Iterator[str]:
+    if advice.useless:
+        yield "What would not help"
+        for one in advice.useless:
+            yield f"  {one.name}: {duration(one.step_ns)}"
+
+
+def _tried(advice: Advice) -> Iterator[str]:
+    shown = sorted(advice.tried, key=lambda one: one.step_ns or 0)[:MOST_TRIED]
+    yield f"The best {len(shown)} of {counted(len(advice.tried), 'plan')}"
+    for one in (advice.recorded, *shown):
+        yield f"  {millis(one.step_ns):>9} ms  {interval_words(one):>18}  {_named(one)}"
+
+
+def _named(one: Prediction) -> str:
+    return textwrap.shorten(f"{one.name} ({counted(one.buckets or 0, 'bucket')})", WIDTH - 36)
+
+
+def verdict_text(verdict: Verdict) -> str:
+    """What came of it, its lines ending in a newline."""
+    held = "within" if verdict.is_within else "outside of"
+    told = (
+        f"Verified: {duration(verdict.predicted_ns)} was predicted, and {counted(verdict.steps, 'step')} took"
+        f" {duration(verdict.measured_ns)} in the median ({100 * verdict.error_ratio:+.1f} %), {held} the interval."
+    )
+    if not verdict.is_as_planned:
+        told = (
+            f"Not verified: the command sent {counted(verdict.sent_buckets, 'bucket')} a step and the advice is"
+            f" {verdict.planned_buckets}: it did not give its DistributedDataParallel the caps in {{caps}}."
+        )
+    return "\n".join(textwrap.wrap(told, WIDTH)) + "\n"

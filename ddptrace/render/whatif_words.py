@@ -1,0 +1,94 @@
+"""Settings, intervals and what they rest on, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ddptrace.analysis.whatif.tables import Contention, Cost, Prediction, Setting, WhatIf
+from ddptrace.render.words import NOT_MEASURED, counted, duration, percent, rate, size
+
+
+def setting_words(setting: Setting) -> str:
+    """What is otherwise: `bucket_cap_mb=5, fp16 hook`."""
+    return ", ".join(_parts(setting)) or "as recorded"
+
+
+def _parts(setting: Setting) -> Iterator[str]:
+    if setting.caps_mb is not None:
+        yield caps_words(setting.caps_mb)
+    if setting.order != "ready":
+        yield "buckets in order of definition"
+    if setting.ranks is not None:
+        yield counted(setting.ranks, "rank")
+    if setting.bandwidth != 1:
+        yield f"{setting.bandwidth:g} × the bandwidth"
+    if setting.latency != 1:
+        yield f"{setting.latency:g} × the latency"
+    if setting.hook is not None:
+        yield f"{setting.hook} hook"
+    if setting.accumulate is not None:
+        yield f"an update every {counted(setting.accumulate, 'backward')}"
+    if setting.groups != 1:
+        yield f"{setting.groups} groups in turn"
+    if setting.evened is not None:
+        yield f"rank {setting.evened} as fast as the others"
+    if setting.perfect_overlap:
+        yield "perfect overlap"
+    if setting.free_network:
+        yield "free network"
+
+
+def caps_words(caps_mb: Sequence[float]) -> str:
+    """As DDP takes them, to be pasted."""
+    if len(caps_mb) == 1:
+        return f"bucket_cap_mb={caps_mb[0]:g}"
+    return f"bucket_cap_mb_list=[{', '.join(f'{cap:g}' for cap in caps_mb)}]"
+
+
+def interval_words(one: Prediction) -> str:
+    """`201 .. 215 ms`."""
+    if one.low_ns is None or one.high_ns is None:
+        return NOT_MEASURED
+    return f"{one.low_ns / 1e6:,.1f} .. {one.high_ns / 1e6:,.1f}"
+
+
+def gain_words(one: Prediction) -> str:
+    """`-12 %`: what the step would change by, per backward."""
+    if one.gain_ratio is None:
+        return NOT_MEASURED
+    change = round(-100 * one.gain_ratio)
+    return f"{change:+d} %" if change else "0 %"
+
+
+def gain_range(one: Prediction) -> str:
+    """`12 % less (8 to 15 %)`."""
+    if one.gain_ratio is None or one.gain_low_ratio is None or one.gain_high_ratio is None:
+        return NOT_MEASURED
+    return f"{percent(one.gain_ratio)} less ({100 * one.gain_low_ratio:.0f} to {100 * one.gain_high_ratio:.0f} %)"
+
+
+def replay_words(found: WhatIf) -> str:
+    """How well the model tells what it was made of."""
+    return (
+        f"Played again as it was, from ready times and costs alone, the step takes {duration(found.replayed.step_ns)};"
+        f" recorded were {duration(found.recorded_ns)} ({100 * found.replay_error_ratio:+.1f} %)."
+    )
+
+
+def cost_words(cost: Cost) -> str:
+    """What a collective costs, and what that is fitted to."""
+    sizes = size(cost.least_nbytes)
+    if cost.most_nbytes != cost.least_nbytes:
+        sizes += f" to {size(cost.most_nbytes)}"
+    return (
+        f"An all-reduce takes {duration(cost.latency_ns)} ({duration(cost.latency_low_ns)} to"
+        f" {duration(cost.latency_high_ns)} fit as well) and its bytes at {rate(cost.bytes_per_s)}: fitted to"
+        f" {counted(cost.sends, 'bucket')} of {sizes}, whose ends it misses by {percent(cost.error_ratio)} of the"
+        " time in which anything is sent."
+    )
+
+
+def contention_words(found: Contention) -> str:
+    """What communication does to compute, and how far that is known."""
+    between = f"between {percent(found.low_ratio)} and {percent(found.high_ratio)}"
+    return f"Compute takes {percent(found.ratio)} longer beside communication ({between}): {found.why}."

@@ -1,0 +1,202 @@
+"""Runs made by hand, whose truth under any setting is known, are played again and asked what would be otherwise."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ddptrace.analysis.whatif.advise import advise
+from ddptrace.analysis.whatif.model import model_of
+from ddptrace.analysis.whatif.observed import observe
+from ddptrace.analysis.whatif.predict import Predictor
+from ddptrace.analysis.whatif.tables import Prediction, Setting
+from ddptrace.errors import DdptraceError
+from tests.unit.made_whatif import MS, Made, in_buckets, made_ranks, step_ns
+
+MB = 1e6 / 2**20
+"""In MiB, as DDP's caps are: each parameter of `Made` has 1 MB."""
+
+
+def recorded(made: Made, size: int) -> Predictor:
+    return Predictor(model_of([observe(one) for one in made_ranks(made, in_buckets(made, size))], len(made.late)))
+
+
+def asked(made: Made, size: int, **setting: object) -> Prediction:
+    return recorded(made, size).predict("asked", Setting(**setting))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("size", [1, 2, 4, 8])
+@pytest.mark.parametrize(
+    "made", [Made(), Made(byte_ns=20.0), Made(late=(0, 15 * MS)), Made(backwards=3), Made(finish=9 * MS)]
+)
+def test_the_recorded_setting_is_replayed(made: Made, size: int) -> None:
+    found = recorded(made, size)
+    assert found.recorded_ns == pytest.approx(step_ns(made, in_buckets(made, size)))
+    assert abs(found.replay_error) < 0.005
+
+
+@pytest.mark.parametrize("made", [Made(), Made(byte_ns=20.0), Made(late=(0, 15 * MS))])
+@pytest.mark.parametrize("before", [1, 8])
+@pytest.mark.parametrize("after", [1, 4, 8])
+def test_other_buckets_take_what_they_take(made: Made, before: int, after: int) -> None:
+    truth = step_ns(made, in_buckets(made, after))
+    found = asked(made, before, caps_mb=(after * MB,))
+    assert found.buckets == 8 // after
+    assert found.low_ns is not None
+    assert found.high_ns is not None
+    assert found.step_ns == pytest.approx(truth, rel=0.03)
+    assert found.low_ns <= truth <= found.high_ns
+
+
+def test_latency_that_buckets_of_one_size_cannot_tell_is_in_the_interval() -> None:
+    made = Made(latency=1_500_000)
+    found = asked(made, 8, caps_mb=(MB,))
+    assert found.low_ns is not None
+    assert found.high_ns is not None
+    assert found.low_ns <= step_ns(made, in_buckets(made, 1)) <= found.high_ns
+    assert any("extrapolated" in line for line in found.basis)
+
+
+def test_a_small_first_bucket_starts_early() -> None:
+    made = Made(byte_ns=20.0)
+    caps = (MB, 3 * MB, 4 * MB)
+    truth = step_ns(made, ((7,), (6, 5, 4), (3, 2, 1, 0)))
+    assert asked(made, 2, caps_mb=caps).step_ns == pytest.approx(truth, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("setting", "otherwise"),
+    [
+        ({"bandwidth": 2.0}, {"byte_ns": 4.0}),
+        ({"latency": 10.0}, {"latency": 2 * MS}),
+        ({"free_network": True}, {"byte_ns": 0.0, "latency": 0}),
+        ({"accumulate": 4}, {"backwards": 4}),
+        ({"evened": 1}, {"late": (0, 0)}),
+    ],
+)
+def test_a_question_is_answered_as_a_run_made_so_would(
+    setting: dict[str, object], otherwise: dict[str, object]
+) -> None:
+    made = Made(late=(0, 12 * MS)) if "evened" in setting else Made()
+    truth = step_ns(replace(made, **otherwise), in_buckets(made, 2))  # type: ignore[arg-type]
+    near = 0.02 if "latency" in setting else 0.01  # one size of buckets hardly tells it
+    assert asked(made, 2, **setting).step_ns == pytest.approx(truth, rel=near)
+
+
+def test_launching_a_bucket_takes_the_host_its_time() -> None:
+    found = recorded(Made(), 1)
+    slow = Predictor(replace(found.model, launch_ns=float(MS)))
+    many, one = (
+        slow.predict("", Setting(caps_mb=(cap,), free_network=True)).step_ns or 0 for cap in (MB, 100.0)
+    )  # fmt: skip
+    assert many - one == pytest.approx(7 * MS)
+
+
+def test_an_answer_for_accumulation_compares_backwards_and_not_updates() -> None:
+    found = asked(Made(), 2, accumulate=4)
+    assert found.per_backward_ns == round((found.step_ns or 0) / 4)
+    assert found.gain_ratio is not None
+    assert 0 < found.gain_ratio < 0.5
+
+
+def test_what_slows_compute_is_learnt_from_backwards_that_only_accumulate() -> None:
+    made = Made(slowdown=0.3, backwards=2)
+    found = recorded(made, 1)
+    assert found.contention.is_known
+    assert found.contention.ratio == pytest.approx(0.3, abs=0.03)
+    truth = step_ns(made, in_buckets(made, 8))
+    assert found.predict("one bucket", Setting(caps_mb=(100.0,))).step_ns == pytest.approx(truth, rel=0.02)
+
+
+def test_what_slows_compute_is_learnt_from_the_waits_for_a_processor() -> None:
+    made = Made(slowdown=0.3)
+    found = recorded(made, 1)
+    assert found.contention.is_known
+    assert found.contention.ratio == pytest.approx(0.3, abs=0.03)
+    truth = step_ns(made, in_buckets(made, 8))
+    assert found.predict("one bucket", Setting(caps_mb=(100.0,))).step_ns == pytest.approx(truth, rel=0.02)
+
+
+def test_waits_for_a_processor_that_others_take_tell_nothing_of_communication() -> None:
+    found = recorded(Made(slowdown=0.3, crowded=(0, 20 * MS, 25 * MS, 15 * MS)), 1)
+    assert not found.contention.is_known
+    assert found.contention.high_ratio > 0.3
+    told = found.predict("one bucket", Setting(caps_mb=(100.0,)))
+    assert any("other programs took the processors too" in line for line in told.basis)
+
+
+def test_where_nothing_tells_what_slows_compute_the_interval_is_wide_and_says_so() -> None:
+    found = recorded(Made(slowdown=0.3), 8)
+    assert not found.contention.is_known
+    told = found.predict("small buckets", Setting(caps_mb=(MB,)))
+    assert told.low_ns is not None
+    assert told.high_ns is not None
+    assert told.low_ns <= step_ns(Made(slowdown=0.3), in_buckets(Made(), 1)) <= told.high_ns
+    assert any("little was computed beside communication" in line for line in told.basis)
+
+
+def test_the_advised_cap_is_the_best_there_is() -> None:
+    made = Made(byte_ns=10.0, latency=1 * MS)
+    advice = advise(recorded(made, 8))
+    truths = {size: step_ns(made, in_buckets(made, size)) for size in (1, 2, 4, 8)}
+    assert advice.best.buckets is not None
+    assert truths[8 // advice.best.buckets] <= 1.03 * min(truths.values())
+    assert advice.limits[0].name == "transfer"
+    assert advice.is_sure
+
+
+def test_where_compute_hides_all_of_it_nothing_is_advised() -> None:
+    advice = advise(recorded(Made(byte_ns=0.1), 1))
+    assert advice.caps_mb == ()
+    assert advice.limits == ()
+    assert not advice.is_sure
+
+
+def test_a_slow_rank_is_what_limits_the_step() -> None:
+    advice = advise(recorded(Made(byte_ns=0.5, late=(0, 60 * MS)), 1))
+    assert [(limit.name, limit.rank) for limit in advice.limits[:1]] == [("straggler", 1)]
+
+
+def test_what_the_run_cannot_tell_is_refused_with_a_reason() -> None:
+    told = asked(Made(), 2, evened=7)
+    assert told.step_ns is None
+    assert told.refusal is not None
+    assert "rank 7" in told.refusal
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"caps_mb": ()}, {"caps_mb": (0.0,)}, {"bandwidth": 0.0}, {"latency": -1.0}, {"accumulate": 0}, {"ranks": 0},
+     {"groups": 0}],
+)  # fmt: skip
+def test_a_setting_that_cannot_be_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(DdptraceError, match="is no setting"):
+        Setting(**wrong)  # type: ignore[arg-type]
+
+
+def test_a_run_with_a_rank_missing_is_no_model() -> None:
+    ranks = [observe(one) for one in made_ranks(Made(), in_buckets(Made(), 2))]
+    with pytest.raises(DdptraceError, match="only 1 of 2 ranks"):
+        model_of(ranks[:1], 2)
+
+
+@pytest.mark.parametrize(
+    ("odd", "reason"),
+    [
+        ({"on_device": True}, "trained on a GPU"),
+        ({"group_size": 1}, "a group of 1 of the run's 2 ranks"),
+        ({"reducers": 2}, "2 data-parallel modules"),
+        ({"steps": ()}, "no step can be played again"),
+    ],
+)
+def test_what_would_be_guessed_is_no_model(odd: dict[str, object], reason: str) -> None:
+    ranks = [replace(observe(one), **odd) for one in made_ranks(Made(), in_buckets(Made(), 2))]  # type: ignore[arg-type]
+    with pytest.raises(DdptraceError, match=reason):
+        model_of(ranks, 2)
+
+
+def test_a_run_of_one_step_is_no_model() -> None:
+    ranks = [observe(one) for one in made_ranks(Made(steps=2), in_buckets(Made(), 2))]
+    with pytest.raises(DdptraceError, match="1 steps of this run"):
+        model_of(ranks, 2)
