@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 
 from ddptrace.analysis.across.suspects import MIN_STEPS
 from ddptrace.analysis.exposed_collectives import exposed_collective
-from ddptrace.analysis.facts import RankFacts, ReducerFacts
+from ddptrace.analysis.facts import RankFacts
 from ddptrace.analysis.late_rank import late_rank
 from ddptrace.analysis.next_look import next_look
 from ddptrace.analysis.summary import BucketSummary, Summary
 from ddptrace.analysis.tables import Result
-from ddptrace.analysis.wording import mb, ms, percent
+from ddptrace.analysis.wording import ms, percent
 from ddptrace.load.tables import Finding
 
 WELL_HIDDEN_RATIO = 0.02
@@ -21,9 +21,7 @@ WELL_HIDDEN_RATIO = 0.02
 def bucket_findings(
     summary: Summary, result: Result, ranks: Sequence[RankFacts], comparable: bool
 ) -> Iterator[Finding]:
-    """About bucket sizes, then about the typical step. `comparable`: the ranks are known to have done the same steps
-    together."""
-    yield from _over_cap([reducer for rank in ranks for reducer in rank.reducers])
+    """About the typical step. `comparable`: the ranks are known to have done the same steps together."""
     exposed = next((part for part in summary.parts if part.name == "exposed_comm"), None)
     if exposed is None or not summary.comm_ns:
         return
@@ -43,18 +41,6 @@ def bucket_findings(
         yield _exposed(summary.worst, summary, next_look(summary.worst, summary, result, ranks))
     else:
         yield exposed_collective(exposed, result)
-
-
-def _over_cap(reducers: Sequence[ReducerFacts]) -> Iterator[Finding]:
-    """Parameters that alone are larger than a bucket may be; every rank has the same."""
-    for reducer in {reducer.reducer: reducer for reducer in reducers if reducer.over_cap}.values():
-        cap, count = reducer.bucket_cap_nbytes or 0, len(reducer.over_cap)
-        name, nbytes = max(reducer.over_cap, key=lambda parameter: parameter[1])
-        more = f" ({count - 1} more parameters do too)" if count > 1 else ""
-        yield Finding("bucket-over-cap", "info", f"reducer {reducer.reducer}", (
-            f"Parameter {name} alone has {mb(nbytes)}, more than a bucket may have (bucket_cap_mb={cap / 2**20:g},"
-            f" {mb(cap)}){more}: no smaller cap makes its bucket smaller, only splitting the parameter."
-        ))  # fmt: skip
 
 
 def _exposed(worst: BucketSummary, summary: Summary, look: str) -> Finding:

@@ -33,6 +33,7 @@ from ddptrace.analysis.facts import facts_of
 from ddptrace.analysis.findings import findings
 from ddptrace.analysis.gradient_traffic import gradient_traffic_rows
 from ddptrace.analysis.groups import group_rows
+from ddptrace.analysis.jitter_findings import jitter_findings
 from ddptrace.analysis.launches import launch_rows
 from ddptrace.analysis.matching import match_ranks, with_matches
 from ddptrace.analysis.message_findings import message_findings
@@ -171,6 +172,7 @@ def combine(head: RunHead, ranks: Iterable[RankTables], *, align: bool = True) -
     said += traffic_findings(result.gradient_traffic)
     said += list(message_findings(result, said))
     said += across
+    said += list(jitter_findings(facts, result, said))
     return replace(result, findings=Table(Finding, said))
 
 

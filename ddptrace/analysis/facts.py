@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter
 from statistics import median
 
 import numpy as np
@@ -13,24 +12,11 @@ import numpy as np
 from ddptrace.analysis.collectives import HOOK_OP
 from ddptrace.analysis.in_turn import optimizers_in_turn
 from ddptrace.analysis.intervals import subtract, total, union
-from ddptrace.analysis.layouts import in_buckets
+from ddptrace.analysis.reducer_facts import ReducerFacts, reducer_facts
 from ddptrace.analysis.remote_waits import Waited, waited_for
 from ddptrace.analysis.view import View
-from ddptrace.load.tables import RankRun, Reducer, StepMark
+from ddptrace.load.tables import RankRun, StepMark
 from ddptrace.schema import Evidence
-
-
-@dataclass(frozen=True, slots=True)
-class ReducerFacts:
-    """One reducer in short."""
-
-    reducer: int
-    kind: str
-    module: str
-    bucket_cap_nbytes: int | None
-    over_cap: tuple[tuple[str, int], ...]  # parameters that alone are larger than a bucket may be, and their bytes
-    layouts: tuple[tuple[int, int], ...]  # number of buckets, first backward; in time order
-    bulky: tuple[tuple[str, int], ...] = ()  # parameters that alone are most of a bucket, and their bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +75,8 @@ class RankFacts:
     waited: tuple[Waited, ...] = ()  # for remote calls while nothing else ran, by what for
     in_turn: tuple[str, ...] = ()  # optimizers that end its steps in turn
     backends: tuple[str, ...] = ()  # of its process groups, each once
+    queues: Mapping[str, int] = field(default_factory=dict)  # worker threads of its groups, where a backend has some
+    searched_ns: tuple[int, ...] = ()  # in its profiler windows, as in `Window`
 
     @property
     def comms(self) -> int:
@@ -106,7 +94,7 @@ def facts_of(view: View) -> RankFacts:
         unknown_ops=dict(Counter(call.op if call else HOOK_OP for call in unknown)),
         unknown_sites=dict(Counter(call.site for call in unknown if call and call.site)), unmatched=len(view.unmatched),
         hooks=tuple(sorted({hook.name for hook in rank.hooks})),
-        reducers=tuple(_reducer_facts(reducer) for reducer in rank.reducers),
+        reducers=tuple(reducer_facts(reducer, rank) for reducer in rank.reducers),
         groups=tuple((group.name, group.ranks) for group in rank.groups), outside_ns=_outside_ns(view),
         failures=tuple(_failures(view)),
         remote_calls=sum(not call.is_internal for call in rank.rpc.calls), only_remote=view.only_remote,
@@ -115,6 +103,8 @@ def facts_of(view: View) -> RankFacts:
         kept=_kept_facts(rank), waited=waited_for(view),
         in_turn=optimizers_in_turn((*rank.steps, *rank.partial_steps)),
         backends=tuple(sorted({group.backend for group in rank.groups if group.backend})),
+        queues={group.name: group.threads for group in rank.groups if group.threads},
+        searched_ns=tuple(ns for window in rank.windows for ns in window.searched_ns),
     )  # fmt: skip
 
 
@@ -148,22 +138,6 @@ def _outside_windows(view: View) -> int:
     spans = [(window.begin_at_ns, window.end_at_ns) for window in view.rank.windows]
     launches = (c.launch_at_ns for c in view.comms if c.evidence not in (Evidence.DEVICE, Evidence.BACKEND))
     return sum(not any(begin <= at < end for begin, end in spans) for at in launches)
-
-
-def _reducer_facts(reducer: Reducer) -> ReducerFacts:
-    cap = reducer.bucket_cap_nbytes
-    sent = in_buckets(reducer, reducer.layouts)
-    over = ((one.name, one.nbytes) for one in sent if cap is not None and one.nbytes > cap)
-    layouts = tuple((len(layout.buckets), layout.from_backward) for layout in reducer.layouts)
-    bulky = tuple(_bulky(reducer))
-    return ReducerFacts(reducer.reducer, reducer.kind, reducer.module, cap, tuple(over), layouts, bulky)
-
-
-def _bulky(reducer: Reducer) -> Iterator[tuple[str, int]]:
-    for bucket in {bucket for layout in reducer.layouts for bucket in layout.buckets if bucket}:
-        largest = max((reducer.parameters[index] for index in bucket), key=attrgetter("nbytes"))
-        if 2 * largest.nbytes > sum(reducer.parameters[index].nbytes for index in bucket):
-            yield largest.name, largest.nbytes
 
 
 def _outside_ns(view: View) -> int:

@@ -6,15 +6,21 @@ from collections import Counter
 from collections.abc import Iterator, Sequence, Set
 
 from ddptrace.analysis.advice import bucket_findings
+from ddptrace.analysis.bucket_cap_findings import bucket_cap_findings, layout_words
+from ddptrace.analysis.contention_findings import contention_findings
 from ddptrace.analysis.device_findings import device_findings
 from ddptrace.analysis.evidence_findings import evidence_findings
 from ddptrace.analysis.facts import RankFacts
 from ddptrace.analysis.failure_findings import failure_findings
+from ddptrace.analysis.heavy_layer_findings import heavy_layer_findings
 from ddptrace.analysis.kept_findings import kept_findings
 from ddptrace.analysis.peer_findings import peer_findings
+from ddptrace.analysis.queue_findings import queue_findings
 from ddptrace.analysis.rpc_findings import rpc_findings, serving
-from ddptrace.analysis.summary import PAUSED_MAX_RATIO, summarize
+from ddptrace.analysis.slow_message_findings import slow_message_findings
+from ddptrace.analysis.summary import PAUSED_MAX_RATIO, Summary, summarize
 from ddptrace.analysis.tables import Result
+from ddptrace.analysis.unused_findings import unused_findings
 from ddptrace.analysis.wording import FOREIGN, OURS, HowTo, ms, named
 from ddptrace.load.tables import Finding
 
@@ -31,6 +37,7 @@ def findings(
     times of one rank may be held against those of another."""
     how = OURS if all(rank.recorded for rank in ranks) else FOREIGN
     comparable = clocks_fit and (result.recorded or len(result.matches) > 0)
+    summary = summarize(result)
     return [
         *_deaths(ranks),
         *failure_findings(ranks),
@@ -46,8 +53,20 @@ def findings(
         *device_findings(ranks, result),
         *peer_findings(result),
         *rpc_findings(ranks, result),
-        *bucket_findings(summarize(result), result, ranks, comparable=comparable),
+        *_causes(ranks, result, summary),
+        *bucket_findings(summary, result, ranks, comparable=comparable),
     ]
+
+
+def _causes(ranks: Sequence[RankFacts], result: Result, summary: Summary) -> Iterator[Finding]:
+    """Of lost time, each with what it costs; silent where there is none."""
+    reducers = [reducer for rank in ranks for reducer in rank.reducers]
+    yield from bucket_cap_findings(reducers)
+    yield from unused_findings(ranks, result)
+    yield from contention_findings(result)
+    yield from slow_message_findings(summary, result)
+    yield from queue_findings(ranks, result, summary)
+    yield from heavy_layer_findings(summary, reducers)
 
 
 def _deaths(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
@@ -130,9 +149,8 @@ def _layouts(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
     for reducer in (reducer for rank in ranks for reducer in rank.reducers):
         if len(reducer.layouts) > 1 and reducer.reducer not in told:
             told.add(reducer.reducer)
-            sizes = " then ".join(str(buckets) for buckets, _ in reducer.layouts)
             yield Finding("layout-rebuilt", "info", f"reducer {reducer.reducer}", (
-                f"{reducer.kind} of {reducer.module} rebuilt its buckets in the order in which gradients become ready"
-                f" ({sizes} buckets, the last from backward {reducer.layouts[-1][1]} on): compare buckets of"
-                " one layout only."
+                f"{reducer.kind} of {reducer.module} rebuilt its buckets in the order in which gradients become ready:"
+                f" {layout_words(reducer)} (the last from backward {reducer.layouts[-1][1]} on). Compare buckets of one"
+                " layout only."
             ))  # fmt: skip

@@ -37,6 +37,11 @@ def ms(ns: float) -> str:
     return f"{ns / 1e6:.1f} ms"
 
 
+def brief(ns: float) -> str:
+    """What may be far less than a millisecond."""
+    return ms(ns) if ns >= 1e6 else f"{ns / 1e3:.0f} µs"
+
+
 def mb(nbytes: int) -> str:
     return f"{nbytes / 1e6:.1f} MB"
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -23,6 +24,9 @@ from ddptrace.load.tables import Call, DeviceWork, ExecRange, Finding, Intervals
 from ddptrace.load.window_events import WindowEvents
 from ddptrace.schema import Evidence
 
+SEARCH: Final = "torch.distributed.ddp.reducer::search_unused_parameters"
+"""What DDP calls its walk from the outputs to the leaves, under find_unused_parameters."""
+
 
 @dataclass(frozen=True, slots=True)
 class Joined:
@@ -35,6 +39,7 @@ class Joined:
     device: DeviceWork | None
     operators: OperatorWork | None
     findings: tuple[Finding, ...]
+    searched_ns: tuple[int, ...]  # as in `Window`
 
 
 def join_window(
@@ -63,7 +68,15 @@ def join_window(
     operators = None if threads is None else operator_work(events, threads)
     findings = _findings(where, len(events.name), doubtful, strange_kernels, 0 if doubtful else strange_ranges)
     memory = union(works.spans(Work.MEMORY))
-    return Joined(execs | backend, compute, memory, events.on_device, works.table(), operators, findings)
+    return Joined(
+        execs | backend, compute, memory, events.on_device, works.table(), operators, findings, _searched(events)
+    )
+
+
+def _searched(events: KinetoEvents) -> tuple[int, ...]:
+    named = [i for i, name in enumerate(events.names) if name == SEARCH]
+    found = np.flatnonzero(np.isin(events.name, named))
+    return tuple((events.end_ns[found] - events.begin_ns[found]).tolist())
 
 
 def _device_execs(window: WindowEvents, rules: Sequence[CommRule]) -> tuple[dict[int, ExecRange], int]:

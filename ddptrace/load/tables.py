@@ -219,6 +219,7 @@ class Window:
     on_device: bool  # compute is device time
     device: DeviceWork | None = None  # None where no device worked
     operators: OperatorWork | None = None  # None where compute is the device's
+    searched_ns: tuple[int, ...] = ()  # how long DDP followed the graph for unused parameters, each time that it did
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,5 +76,6 @@ def _window(mark: WindowMark, events: KinetoEvents, joined: Joined, clock: Clock
         spans = clock.from_unix(np.stack((events.begin_ns, events.end_ns)))
         begin, end = (int(spans[0].min()), int(spans[1].max())) if spans.size else (0, 0)
     return Window(
-        mark.file, begin, end, joined.compute, joined.memory, joined.on_device, joined.device, joined.operators
-    )
+        mark.file, begin, end, joined.compute, joined.memory, joined.on_device, joined.device, joined.operators,
+        joined.searched_ns,
+    )  # fmt: skip

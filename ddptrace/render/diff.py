@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from ddptrace.analysis.diff.tables import Change, Diff
+from ddptrace.render.diff_scaling import scaling_words
 from ddptrace.render.diff_words import (
     basis,
     further,
@@ -32,7 +33,7 @@ def diff_text(diff: Diff) -> str:
     """The whole comparison, its lines ending in a newline."""
     sections = [
         textwrap.wrap(f"ddptrace diff · {sides(diff)}", WIDTH),
-        [line for sentence in (headline(diff), *further(diff)) for line in textwrap.wrap(sentence, WIDTH)],
+        [line for sentence in sentences(diff) for line in textwrap.wrap(sentence, WIDTH)],
         list(_rows("Typical step", _of(diff, "step", "part", "total"))),
         list(_rows("Phases", _of(diff, "phase"))),
         list(_most("Buckets", _of(diff, "bucket"))),
@@ -42,6 +43,13 @@ def diff_text(diff: Diff) -> str:
         indented(basis(diff)),
     ]
     return "\n\n".join("\n".join(lines) for lines in sections if lines) + "\n"
+
+
+def sentences(diff: Diff) -> Iterator[str]:
+    """From the step to what made it so."""
+    yield headline(diff)
+    yield scaling_words(diff)
+    yield from further(diff)
 
 
 def _of(diff: Diff, *kinds: str) -> list[Change]:

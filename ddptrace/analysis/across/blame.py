@@ -73,7 +73,8 @@ def blame_of(tables: Sequence[RankTables], matches: Sequence[MatchRow]) -> Blame
     usual = costs.step_ns <= np.quantile(costs.step_ns, USUAL_SHARE)
     queued = [held_in(table, costs.steps[usual]).queued_ns for table in tables]
     crowded = contention_finding(queued, float(costs.step_ns[usual].mean()))
-    return Blame(tuple(_rows(costs, tables)), suspects, (*suspect_findings(suspects), *crowded))
+    hosts = len({table.row.host for table in tables})
+    return Blame(tuple(_rows(costs, tables)), suspects, (*suspect_findings(suspects, hosts), *crowded))
 
 
 def _judged(tables: Sequence[RankTables]) -> Ints:

@@ -12,6 +12,7 @@ from ddptrace.analysis.wording import ms, percent
 from ddptrace.load.tables import Finding
 
 LATE: Final = "late-rank"
+CROWDED: Final = "processors-crowded"
 
 CROWDED_RATIO: Final = 0.1
 """From this share of the step on that ranks wait for a processor, their machine is too small for them."""
@@ -26,10 +27,10 @@ _ADVICE: Final[Mapping[str, str]] = {
 _LOOK: Final = "look there before you change buckets or the network"
 
 
-def suspect_findings(suspects: Sequence[SuspectRow]) -> Iterator[Finding]:
-    """One each, in their order."""
+def suspect_findings(suspects: Sequence[SuspectRow], hosts: int) -> Iterator[Finding]:
+    """One each, in their order. `hosts`: that took part; of several, theirs is named."""
     for one in suspects:
-        yield _slow_link(one) if one.cause == SLOW_LINK else _late(one)
+        yield _slow_link(one) if one.cause == SLOW_LINK else _late(one, f" on host {one.host}" if hosts > 1 else "")
 
 
 def replay_off(off_ratio: float) -> Finding:
@@ -43,17 +44,17 @@ def contention_finding(queued_ns: Sequence[float | None], step_ns: float) -> Ite
     """`queued_ns`: by rank, how long it waited for a processor in a step."""
     known = [ns for ns in queued_ns if ns is not None]
     if known and median(known) >= CROWDED_RATIO * step_ns > 0:
-        yield Finding("processors-crowded", "warning", "run", (
+        yield Finding(CROWDED, "warning", "run", (
             f"All ranks wait for a processor: {ms(median(known))} of a step ({percent(median(known) / step_ns)}, median"
             " of the ranks); steps take longer than the program needs: start fewer threads or processes on a machine."
         ))  # fmt: skip
 
 
-def _late(one: SuspectRow) -> Finding:
+def _late(one: SuspectRow, place: str) -> Finding:
     doing = f"its {one.phase} phase" if one.phase != "other" else "what it does outside of forward, backward and update"
     what = doing if one.cause == one.phase else f"{one.cause}, mostly in {doing},"
     return Finding(LATE, "warning", f"rank {one.rank}", (
-        f"Rank {one.rank} makes the others wait: {what} costs every rank {_cost(one)}; {one.evidence}:"
+        f"Rank {one.rank}{place} makes the others wait: {what} costs every rank {_cost(one)}; {one.evidence}:"
         f" {_ADVICE.get(one.cause, _LOOK)}."
     ))  # fmt: skip
 

@@ -1,0 +1,26 @@
+"""Why is compute slower while NCCL runs? On real traces of GPUs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.answers.conftest import answered
+
+
+def test_how_much_longer_kernels_take_beside_communication_is_told_with_what_takes_most(shared_traces: Path) -> None:
+    said = answered(shared_traces / "old-format" / "control.json.gz").said("contention")
+    assert re.search(
+        r"342 kernels that would take 5\.6 ms alone took 41\.6 % longer beside it, 2\.3 ms in 6 prof", said
+    )
+    assert "most in at::native::vectorized_elementwise_kernel" in said
+    assert "NCCL_MAX_CTAS" in said
+
+
+@pytest.mark.parametrize("trace", ["ddp-a100", "dlrm-8ranks"])
+def test_where_no_kernel_ran_both_alone_and_beside_communication_nothing_is_said(
+    trace: str, shared_traces: Path
+) -> None:
+    assert answered(shared_traces / trace).said("contention") == ""

@@ -1,0 +1,208 @@
+"""Causes of lost time, each said where it costs something and with what that is, and not said where it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from analysis_records import call, layout, mark, rank, ready, reducer
+
+from ddptrace.analysis import CollectiveRow, ContentionRow, JitterRow, MatchRow, Result, StepRow, Table, summarize
+from ddptrace.analysis.across.tables import ArrivalRow
+from ddptrace.analysis.bucket_cap_findings import MIB, bucket_cap_findings, layout_words
+from ddptrace.analysis.contention_findings import contention_findings
+from ddptrace.analysis.facts import facts_of
+from ddptrace.analysis.heavy_layer_findings import heavy_layer_findings
+from ddptrace.analysis.jitter_findings import jitter_findings
+from ddptrace.analysis.queue_findings import queue_findings
+from ddptrace.analysis.reducer_facts import Heaviest, ReducerFacts, module_of, reducer_facts
+from ddptrace.analysis.slow_message_findings import slow_message_findings
+from ddptrace.analysis.unused_findings import unused_findings
+from ddptrace.analysis.view import view_of
+from ddptrace.load.tables import Finding, RankRun
+from ddptrace.schema import Evidence, Origin, Phase
+from tests.made import MS, make_result
+from tests.unit.made_meetings import met_result
+
+
+def planned(cap: int | None, numels: Sequence[int], *buckets: tuple[int, ...]) -> ReducerFacts:
+    return reducer_facts(reducer(numels, layout(0, 0, *buckets), cap=cap), rank())
+
+
+def test_a_bucket_is_as_large_as_was_asked_for_up_to_a_quarter_more() -> None:
+    assert list(bucket_cap_findings([planned(80, (20, 5), (0, 1))])) == []  # 100 bytes
+    (finding,) = bucket_cap_findings([planned(80, (20, 6), (1, 0))])
+    assert "Bucket 0 has 104 B, 1.3 times what was asked for" in finding.message
+    assert "here p0 with 80 B after 24 B." in finding.message
+
+
+def test_a_cap_that_is_not_known_is_not_exceeded() -> None:
+    assert list(bucket_cap_findings([planned(None, (20, 60), (0, 1))])) == []
+
+
+def test_the_cap_that_keeps_all_buckets_within_what_was_asked_for_is_less_by_the_largest_parameter() -> None:
+    """4 MiB less 3 MiB."""
+    quarter = MIB // 4  # float32 numbers in a MiB
+    (finding,) = bucket_cap_findings([planned(4 * MIB, (3 * quarter, 3 * quarter, quarter), (0, 1), (2,))])
+    assert "bucket_cap_mb=1, less by the largest parameter" in finding.message
+
+
+@pytest.mark.parametrize(("cap", "is_told"), [(25 * MIB, True), (24 * MIB, False)])
+def test_that_the_first_bucket_is_smaller_is_told_where_no_cap_was_given(cap: int, is_told: bool) -> None:
+    facts = planned(cap, (MIB // 4, 5 * MIB), (0,), (1,))
+    assert layout_words(facts).startswith("2 buckets of 1.0 MB to 21.0 MB")
+    assert ("the first is closed at 1.0 MB" in layout_words(facts)) is is_told
+
+
+def test_of_many_layouts_the_first_ones_and_the_last_are_told() -> None:
+    layouts = [layout(k, k, tuple(range(k, 9))) for k in range(8)]
+    facts = reducer_facts(reducer([1] * 9, *layouts), rank())
+    assert layout_words(facts) == "1 bucket of 36 B, then 1 of 32 B, then …, then 1 of 8 B"
+
+
+def looking(number: int, *without: int) -> RankRun:
+    """Three backwards that look for unused parameters; the last two give these of four no gradient."""
+    bitmap = {"origin": Origin.UNUSED_PARAMETERS.word, "reducer": 1, "op": "all_reduce"}
+    every = [(parameter, 10) for parameter in range(4)]
+    some = [one for one in every if one[0] not in without]
+    return rank(
+        number, calls=[call(1, 5, ran=(5, 6), **bitmap)], reducers=[reducer([1, 2, 3, 4], layout(0, 0, (3, 2, 1, 0)))],
+        phases=[mark(Phase.BACKWARD, 10 * k, 10 * k + 9, k) for k in range(3)],
+        ready=[ready(0, *(every if number == 0 else some)), ready(1, *some), ready(2, *some)],
+    )  # fmt: skip
+
+
+def unused(*ranks: RankRun) -> list[str]:
+    facts = [facts_of(view_of(one)) for one in ranks]
+    return [finding.message for finding in unused_findings(facts, make_result(1, 2, 1))]
+
+
+def test_parameters_that_are_used_now_and_then_make_looking_for_them_necessary() -> None:
+    (said,) = unused(looking(0, 1, 2))
+    assert said.startswith("2 of 4 parameters of DistributedDataParallel of Net were without a gradient in some of 3")
+    assert "find_unused_parameters=True is needed" in said
+
+
+def test_a_parameter_that_one_rank_uses_is_not_called_unused() -> None:
+    (said,) = unused(looking(0), looking(1, 3))
+    assert "1 of 4 parameters" in said and "is needed" in said
+
+
+def test_a_backward_that_was_cut_off_tells_nothing_of_its_parameters() -> None:
+    cut_off = replace(looking(0), phases=(mark(Phase.BACKWARD, 0, 9, 0),))
+    (said,) = unused(replace(cut_off, ready=(*cut_off.ready[:1], ready(1, (0, 15)))))
+    assert "in 1 backwards all 4 parameters" in said
+
+
+def varying(
+    share: float, part: str = "data", steps: int = 40, p95: int = 70, in_turn: tuple[str, ...] = (), said: str = ""
+) -> list[Finding]:
+    """Of rank 1, whose median step has 50 ms."""
+    rows = [
+        JitterRow(1, part, steps, 1 * MS, 21 * MS, MS, share),
+        JitterRow(1, "step", steps, 50 * MS, p95 * MS, 2 * MS, None),
+    ]
+    facts = replace(facts_of(view_of(rank(1))), in_turn=in_turn)
+    result = replace(make_result(2, 2, 1), jitter=Table(JitterRow, rows))
+    return list(jitter_findings([facts], result, [Finding(said, "warning", "run", "")]))
+
+
+def test_the_phase_that_most_of_the_variance_goes_with_is_named() -> None:
+    (finding,) = varying(0.5)
+    assert finding.where == "rank 1"
+    assert "takes 70.0 ms or more, 1.4 times the median of 50.0 ms (40 steps). 50.0 % of that" in finding.message
+
+
+def test_where_processors_are_crowded_data_is_still_told_of() -> None:
+    assert len(varying(0.5, said="processors-crowded")) == len(varying(0.5, part="backward")) == 1
+
+
+@pytest.mark.parametrize(
+    "spoiled",
+    [
+        {"share": 0.49}, {"part": "waiting"}, {"steps": 39}, {"p95": 64}, {"in_turn": ("Adam", "SGD")},
+        {"said": "processors-crowded", "part": "backward"},
+    ],
+)  # fmt: skip
+def test_what_may_be_chance_or_only_waits_is_not_named(spoiled: dict[str, object]) -> None:
+    assert varying(**({"share": 0.5} | spoiled)) == []  # type: ignore[arg-type]
+
+
+def queued(queue_ms: int, exposed_ms: int, threads: int | None = 2) -> list[Finding]:
+    """Every collective of group 0 runs for 5 ms."""
+    result = make_result(1, 4, 2)
+    rows = [
+        replace(row, group="0", queue_ns=queue_ms * MS, comm_ns=5 * MS, exposed_charged_ns=exposed_ms * MS)
+        for row in result.collectives
+    ]
+    facts = facts_of(view_of(rank(threads=threads)))
+    return list(queue_findings([facts], replace(result, collectives=Table(CollectiveRow, rows)), summarize(result)))
+
+
+def test_a_queue_is_told_of_where_collectives_stand_longer_than_they_run_and_the_step_waits() -> None:
+    (finding,) = queued(6, 50)
+    assert "6.0 ms against 5.0 ms (means of 3 in a step)" in finding.message
+    assert queued(5, 50) == [] and queued(6, 0) == []
+
+
+def test_where_no_thread_of_a_backend_is_known_there_is_no_queue() -> None:
+    assert queued(6, 50, threads=None) == []
+
+
+def heavy(nbytes: int, modules: int = 3) -> list[Finding]:
+    """A module in the bucket that exposes most, of a reducer whose gradients have 1000 bytes."""
+    summary = summarize(make_result(2, 4, 2))
+    worst = summary.buckets[0]
+    name = worst.parameters[0]
+    of = ReducerFacts(
+        worst.reducer, "DistributedDataParallel", "Net", None, (), (), nbytes=1000, modules=modules,
+        heaviest=Heaviest(module_of(name), 1, name, nbytes),
+    )  # fmt: skip
+    return list(heavy_layer_findings(summary, [of, of]))
+
+
+def test_a_layer_that_has_half_of_all_gradients_is_named_once_for_all_ranks() -> None:
+    (finding,) = heavy(500)
+    assert "has 500 B of the 1.0 kB of gradients, 50.0 %" in finding.message
+    assert heavy(499) == [] and heavy(500, modules=2) == []
+
+
+def taxed(alone_ns: int, tax_ns: int) -> list[Finding]:
+    """Of two profiled steps of 100 ms."""
+    result = make_result(1, 2, 1)
+    steps = [replace(row, profiled=True, window_ns=100 * MS) for row in result.steps]
+    rows = [ContentionRow(0, "void gemm<8>(float*)", 9, 10, alone_ns // 10, (alone_ns + tax_ns) // 10, tax_ns)]
+    told = replace(result, steps=Table(StepRow, steps), contention=Table(ContentionRow, rows))
+    return list(contention_findings(told))
+
+
+def test_slower_computing_is_told_from_a_tenth_on_where_it_is_something_of_the_steps() -> None:
+    (finding,) = taxed(10 * MS, 1 * MS)
+    assert "10 operators that would take 10.0 ms alone took 10.0 % longer beside it, 1.0 ms in 2" in finding.message
+    assert "(0.5 % of them); most in gemm, 1.0 ms" in finding.message
+    assert taxed(10 * MS, MS - 1) == [] and taxed(11 * MS, MS) == [] and taxed(10 * MS, -MS) == []
+
+
+def small(nbytes: int, wait_ms: int, transfer_ms: int = 2) -> list[Finding]:
+    """All collectives of a result have so many bytes."""
+    made: Result = met_result(2, 6, 1)
+    calls = [replace(row, bucket=None, nbytes=nbytes, evidence=Evidence.BACKEND, match=0) for row in made.collectives]
+    result = replace(
+        made, collectives=Table(CollectiveRow, calls),
+        matches=Table(MatchRow, [
+            replace(row, bucket=None, nbytes=nbytes, aligned_transfer_ns=transfer_ms * MS) for row in made.matches
+        ]),
+        arrivals=Table(ArrivalRow, [replace(row, wait_ns=wait_ms * MS) for row in made.arrivals]),
+    )  # fmt: skip
+    return list(slow_message_findings(summarize(result), result))
+
+
+def test_few_bytes_that_mostly_wait_are_told_with_both_parts() -> None:
+    (finding,) = small(228, 20)
+    assert "of 228 B takes 22.0 ms a time, though its bytes are few: 20.0 ms are waiting" in finding.message
+    assert "2.0 ms transfer (means of all ranks, by aligned clocks" in finding.message
+
+
+def test_many_bytes_and_those_that_mostly_move_are_not_called_slow() -> None:
+    assert small(1 << 17, 20) == [] and small(228, 20, transfer_ms=21) == [] and small(228, 2, transfer_ms=1) == []
