@@ -83,11 +83,11 @@ def export(
 
 @dataclass(frozen=True, slots=True)
 class _Exported:
-    """`is_counted`: all that was not delivered. `lacking`: what the run lacks itself."""
+    """`is_counted`: all that was not delivered. `lacking`: what the run lacks itself, in sentences."""
 
     deliveries: Sequence[Delivery]
     is_counted: bool
-    lacking: str | None
+    lacking: Sequence[str | None]
 
 
 def _follow(run: Path, targets: Targets, host: str | None, stop: threading.Event) -> _Exported:
@@ -110,7 +110,8 @@ def _follow(run: Path, targets: Targets, host: str | None, stop: threading.Event
         if not stop.is_set():
             _say(f"{run} is over")
             stop.wait(SCRAPED_S if url else 0)
-    return _Exported(following.deliveries, is_counted, not_whole.of_lines(following.lines, run))
+    lacking = not_whole.of_lines(following.lines, run), not_whole.of_unplaced(run) if host else None
+    return _Exported(following.deliveries, is_counted, lacking)
 
 
 def _is_over(following: Following, for_s: float, stop: threading.Event) -> bool:
@@ -149,7 +150,8 @@ def _export(run: Path, targets: Targets, host: str | None, stop: threading.Event
         if is_counted and url is not None:
             _say(f"serving the metrics of {run} at {url}; Ctrl-C ends it")
             stop.wait()
-    return _Exported([*spans, *numbers], is_counted, not_whole.of_result(result, run))
+    lacking = not_whole.of_result(result, run), not_whole.of_unplaced(run) if host else None
+    return _Exported([*spans, *numbers], is_counted, lacking)
 
 
 def _deliveries(targets: Targets, stop: threading.Event) -> tuple[list[Delivery], list[Delivery]]:
@@ -173,7 +175,7 @@ def _end(exported: _Exported, run: Path) -> None:
     for sentence in success(exported.deliveries):
         _say(sentence)
     undelivered = complaint(exported.deliveries, run, is_counted=exported.is_counted)
-    trouble = "; ".join(filter(None, (undelivered, exported.lacking)))
+    trouble = "; ".join(filter(None, (undelivered, *exported.lacking)))
     if trouble:
         _say(f"Error: {trouble}")
         sys.exit(NOT_DELIVERED)

@@ -56,10 +56,15 @@ def cut(tables: RankTables, steps: range) -> RankTables:
     )  # fmt: skip
 
 
-def whole_calls(rows: Sequence[CollectiveRow], steps: Container[int | None]) -> tuple[CollectiveRow, ...]:
+def whole_calls(rows: Sequence[CollectiveRow], steps: Container[int]) -> tuple[CollectiveRow, ...]:
     """All parts of those that began in these steps."""
-    begun = {row.seq for row in rows if row.part == 0 and row.step in steps}
+    begun = {row.seq for row in rows if row.part == 0 and _is_in(row.step, steps)}
     return tuple(row for row in rows if row.seq in begun)
+
+
+def _is_in(step: int | None, steps: Container[int]) -> bool:
+    """A range that is asked for None is walked through, and damaged records make one that has no end."""
+    return step is not None and step in steps
 
 
 def counted_facts(facts: RankFacts, rows: Sequence[CollectiveRow]) -> RankFacts:
@@ -75,17 +80,17 @@ def counted_facts(facts: RankFacts, rows: Sequence[CollectiveRow]) -> RankFacts:
 
 
 def _facts(facts: RankFacts, rows: Sequence[CollectiveRow], steps: range) -> RankFacts:
-    waited = tuple(one for one in facts.waited if one.step in steps)
+    waited = tuple(one for one in facts.waited if _is_in(one.step, steps))
     return replace(counted_facts(facts, rows), waited=waited)
 
 
 def _of(rows: Sequence[OfStep], steps: range) -> tuple[OfStep, ...]:
-    return tuple(row for row in rows if row.step in steps)
+    return tuple(row for row in rows if _is_in(row.step, steps))
 
 
 def _calls(calls: RankCalls, steps: range, span: tuple[int, int]) -> RankCalls:
     rpc = calls.rpc
-    mine = [at for at, step in enumerate(calls.steps) if step in steps]
+    mine = [at for at, step in enumerate(calls.steps) if _is_in(step, steps)]
     own = replace(
         rpc,
         calls=tuple(rpc.calls[at] for at in mine), runs=_within(rpc.runs, span), waits=_within(rpc.waits, span),

@@ -7,8 +7,9 @@ import select
 import signal
 import sys
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from ddptrace.render.watch import screen, snapshot
 from ddptrace.render.watch_view import View
@@ -25,7 +26,11 @@ PLAIN_WIDTH: Final = 96
 
 def is_terminal() -> bool:
     """Whether stdout can be drawn on anew."""
-    return sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
+    return _on_terminal() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
+
+
+def _on_terminal() -> bool:
+    return sys.stdout is not None and sys.stdout.isatty()
 
 
 class Pages:
@@ -67,6 +72,8 @@ class Screen:
         self._view: View | None = None
         self._exit = ExitStack()
         self._woken, self._wake = os.pipe()
+        self._is_to_stop = False
+        self._modes: list[Any] = []
         self.keys = sys.stdin is not None and sys.stdin.isatty()
 
     def __enter__(self) -> Self:
@@ -84,12 +91,13 @@ class Screen:
         self._live.update(screen(view, width, height), refresh=True)
 
     def wait(self, seconds: float) -> bool:
-        """For so long, drawing anew where the window changed; whether the user wants to end."""
+        """For so long, drawing anew where the window changed or was away; whether the user wants to end."""
         until = time.monotonic() + seconds
         files = [self._woken, *([sys.stdin.fileno()] if self.keys else [])]
         while (left := until - time.monotonic()) > 0:
             ready, _, _ = select.select(files, [], [], left)
             if self._woken in ready and os.read(self._woken, 4096) and self._view is not None:
+                self._stop_if_asked()
                 self.draw(self._view)
             if len(files) > 1 and files[1] in ready and self._ends(os.read(files[1], 64)):
                 return True
@@ -100,19 +108,51 @@ class Screen:
         return not typed or any(key in typed for key in ENDS)
 
     def _listen(self) -> None:
-        """For keys, one by one and unseen, and for changes of the window."""
+        """For keys, for changes of the window and for Ctrl-Z."""
         os.set_blocking(self._wake, False)
         before = signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
-        handler = signal.signal(signal.SIGWINCH, lambda *_: None)
         self._exit.callback(signal.set_wakeup_fd, before)
-        self._exit.callback(signal.signal, signal.SIGWINCH, handler)
+        self._hear(signal.SIGWINCH, lambda *_: None)
+        if signal.getsignal(signal.SIGTSTP) == signal.SIG_DFL:
+            self._hear(signal.SIGTSTP, self._ask_to_stop)
         if self.keys:
             import termios
-            import tty
 
-            modes = termios.tcgetattr(sys.stdin)
-            self._exit.callback(termios.tcsetattr, sys.stdin, termios.TCSADRAIN, modes)
-            tty.setcbreak(sys.stdin)
+            self._modes = termios.tcgetattr(sys.stdin)
+            self._exit.callback(self._leave_keys)
+            self._hear_keys()
+
+    def _hear(self, number: signal.Signals, handler: Callable[[int, object], None]) -> None:
+        self._exit.callback(signal.signal, number, signal.signal(number, handler))
+
+    def _hear_keys(self) -> None:
+        """One by one and unseen."""
+        import tty
+
+        tty.setcbreak(sys.stdin)
+
+    def _leave_keys(self) -> None:
+        import termios
+
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, self._modes)
+
+    def _ask_to_stop(self, signum: int, frame: object) -> None:
+        self._is_to_stop = True
+
+    def _stop_if_asked(self) -> None:
+        """By Ctrl-Z: the terminal is the shell's until `fg`, which may have set it otherwise."""
+        if not self._is_to_stop:
+            return
+        self._live.stop()
+        if self.keys:
+            self._leave_keys()
+        handler = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+        signal.raise_signal(signal.SIGTSTP)
+        signal.signal(signal.SIGTSTP, handler)
+        self._is_to_stop = False
+        if self.keys:
+            self._hear_keys()
+        self._live.start()
 
     def _print_last(self) -> None:
         if self._view is not None:
@@ -133,5 +173,6 @@ def _console() -> Console:
     """As wide as the terminal; elsewhere as `COLUMNS` says, else as other text of ours."""
     from rich.console import Console
 
-    width = None if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal() else PLAIN_WIDTH
+    said = os.environ.get("COLUMNS", "")
+    width = int(said) if said.isdecimal() and int(said) else None if _on_terminal() else PLAIN_WIDTH
     return Console(highlight=False, markup=False, emoji=False, width=width)

@@ -55,7 +55,8 @@ def bucket_lines(last: LastSteps, width: int, room: int) -> list[Line]:
         ("of step", 8, [(percent(one.step_ratio), "") for one in shown]),
     ]
     lines = table(columns, width, which + how)
-    return [lines[0], *(_with_bar(line, one, sent, width) for line, one in zip(lines[1:], shown, strict=True))]
+    drawn = (_with_bar(line, one, sent, width) for line, one in zip(lines[1:], shown, strict=False))
+    return [*lines[:1], *drawn]
 
 
 def _with_bar(line: Line, bucket: BucketSummary, every: Sequence[BucketSummary], width: int) -> Line:
@@ -141,6 +142,8 @@ def table(columns: Sequence[Column], width: int, remark: str = "") -> list[Line]
         if used > width:
             break
         fitting.append(column)
+    if not fitting:
+        return []
     first, *others = fitting
     heads: Line = ((f"{first[0]:<{first[1] + 2}}", "head"), *((f"{head:>{room}}", "faint") for head, room, _ in others))
     rows = zip(*(cells for _, _, cells in fitting), strict=True)

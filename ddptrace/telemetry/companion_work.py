@@ -16,6 +16,7 @@ from ddptrace.live.run_folders import rank_folders
 from ddptrace.live.run_follower import RunFollower
 from ddptrace.telemetry.companion import GRACE_S
 from ddptrace.telemetry.companion_process import Training
+from ddptrace.telemetry.delivery import not_whole
 from ddptrace.telemetry.delivery.delivery import Say
 from ddptrace.telemetry.delivery.followed import Following, scraped
 from ddptrace.telemetry.delivery.patience import Patience
@@ -122,7 +123,7 @@ class Work:
             self._say(sentence)
         displaced = self._displaced() if following.has_removed(run_id) else None
         told = complaint(following.deliveries, self._root, is_counted=is_done and not self._is_cut)
-        trouble = "; ".join(filter(None, (displaced, told))) or None
+        trouble = "; ".join(filter(None, (displaced, told, not_whole.of_unplaced(self._root)))) or None
         if trouble is not None:
             self._say(trouble)
         return trouble

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from opentelemetry.sdk.metrics.export import (
     AggregationTemporality,
@@ -25,6 +26,7 @@ from ddptrace.telemetry.points import Point, Spread
 from ddptrace.telemetry.totals import RankPoints, Totals
 
 CUMULATIVE = AggregationTemporality.CUMULATIVE
+INT_MAX: Final = 2**63 - 1
 
 
 def metrics_data(totals: Totals, now_unix_ns: int) -> MetricsData:
@@ -78,5 +80,5 @@ class _Maker:
 
 
 def in_unit(instrument: Instrument, value: int | float) -> int | float:
-    """From the integers that values are added up as."""
-    return value if instrument.per_unit == 1 else value / instrument.per_unit
+    """From the integers that values are added up as. One past what OTLP has, of damaged records, is a float."""
+    return value if instrument.per_unit == 1 and abs(value) <= INT_MAX else value / instrument.per_unit

@@ -3,6 +3,7 @@ translation gives them, so that dashboards and alerts need not know which way th
 
 from __future__ import annotations
 
+import errno
 import socket
 import threading
 import time
@@ -107,9 +108,9 @@ def _listening(port: int, address: str, registry: CollectorRegistry) -> _HttpSer
         return kind((address, port), MetricsHandler.factory(registry))
     except (OSError, OverflowError) as error:
         why = getattr(error, "strerror", None) or error
-        raise DdptraceError(
-            f"metrics cannot be served at {address} port {port}: {why}; give another port, or 0 for a free one"
-        ) from None
+        is_elsewhere = isinstance(error, socket.gaierror) or getattr(error, "errno", None) == errno.EADDRNOTAVAIL
+        what = "an address of this machine" if is_elsewhere else "another port, or 0 for a free one"
+        raise DdptraceError(f"metrics cannot be served at {address} port {port}: {why}; give {what}") from None
 
 
 class _Totals(Collector):

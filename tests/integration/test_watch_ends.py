@@ -34,3 +34,15 @@ def test_ranks_that_are_killed_are_seen_to_be_gone_and_the_user_may_leave(termin
     left = terminal.wait("left with 0")
     assert "2 ranks gone" in left
     assert "2 ranks gone" in once(job.run)
+
+
+def test_ctrl_z_gives_the_terminal_back_and_keys_are_heard_afterwards(terminal: Terminal) -> None:
+    terminal.type("exec bash --norc")  # a shell that sets the terminal as it wants it
+    watching(terminal)
+    terminal.wait("run is not there yet", "looks every")
+    terminal.press("C-z")
+    assert "looks every" not in terminal.wait("Stopped")
+    terminal.type("fg")
+    terminal.wait("run is not there yet", "looks every")
+    terminal.press("q")
+    terminal.wait_until(lambda text: "looks every" not in text, "the end")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+from ddptrace.schema import Kind, StepEnd
 from tests.launch import ROOT, environment
+from tests.unit.telemetry_records import STEP_NS, Rank, write_manifest
 from tests.watching import WATCH, training_in
 
 
@@ -40,3 +42,27 @@ def test_what_is_not_there_cannot_be_shown_once(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (1, "")
     nosuch = tmp_path / "nosuch"
     assert done.stderr == f"Error: {nosuch} is not there; give the directory that ddptrace.trace writes to\n"
+
+
+def test_a_paper_without_width_or_none_at_all_is_no_trouble(tmp_path: Path) -> None:
+    argv = [*WATCH, str(tmp_path), "--once"]
+    done = subprocess.run(
+        argv, cwd=ROOT, env=environment() | {"COLUMNS": "0"}, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "but no rank has recorded anything yet" in " ".join(done.stdout.split())
+    closed = ["sh", "-c", 'exec "$@" >&-', "sh", *argv]
+    done = subprocess.run(closed, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_damaged_step_number_does_not_keep_it_busy_for_ever(tmp_path: Path) -> None:
+    rank = Rank(tmp_path)
+    write_manifest(tmp_path)
+    rank.steps(0, 3)
+    rank.recorder.event(Kind.STEP, StepEnd.OPTIMIZER, 0, rank.begin + 4 * STEP_NS, rank.begin + 5 * STEP_NS, 1 << 44)
+    rank.step(6)  # whose collectives are in no step
+    rank.recorder.close()
+    argv = [*WATCH, str(tmp_path), "--once"]
+    done = subprocess.run(argv, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stderr) == (0, "") and "Typical step" in done.stdout

@@ -106,6 +106,12 @@ def test_json_that_is_no_otlp_is_no_delivery(receiver: Receiver, body: bytes) ->
     assert sent(receiver, "http/protobuf") == Outcome(False, why=why, lasting=True)
 
 
+def test_an_answer_that_is_no_http_is_told_without_quoting_it() -> None:
+    with dripping(b"\x15\x03\x01\x1b[31m\n", b"x") as url:
+        told = Outcome(False, why="it answers no HTTP; is this a collector's address?", lasting=True)
+        assert sent_to(url) == told
+
+
 def test_fewer_than_none_were_not_refused(receiver: Receiver) -> None:
     behaviour = Behaviour(nonsense=b'{"partialSuccess": {"rejectedSpans": "-3"}}', content_type="application/json")
     receiver.behaviour = behaviour

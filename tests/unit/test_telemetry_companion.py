@@ -218,3 +218,20 @@ def test_beside_a_provider_metrics_are_exported_and_spans_are_not(
         assert warned(one.leave) == []
         assert receiver.traces == []
         assert {point.resource["ddptrace.run.id"] for point in receiver.points()} == {RUN_ID}
+
+
+def test_ranks_that_could_not_say_on_which_host_they_run_are_not_passed_over_silently(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(companion, "LEAVE_S", 20.0)
+    rank, other = living(tmp_path), Rank(tmp_path, 1)
+    (other.folder / META).unlink()  # as on a full disk
+    rank.steps(0, 3)
+    with Receiver() as receiver:
+        one = companion_for(tmp_path, rank.folder, 0, BARE | {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.http_url})
+        assert one is not None
+        for recorder in (rank.recorder, other.recorder):
+            recorder.close()
+        (said,) = warned(one.leave)
+    told = f"not exported was what does not say on which host it ran: rank-00001; `ddptrace export {tmp_path}` delivers"
+    assert told in said

@@ -186,3 +186,9 @@ def test_a_disabled_sdk_is_told_and_not_taken_for_success(monkeypatch: pytest.Mo
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
     with pytest.raises(DdptraceError, match="OTEL_SDK_DISABLED is true"):
         batch()
+
+
+def test_a_limit_of_the_environment_that_is_no_number_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", "long")
+    with pytest.raises(DdptraceError, match=r"^OpenTelemetry cannot be used: OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT must"):
+        batch()

@@ -98,6 +98,15 @@ def test_values_are_those_of_the_totals() -> None:
     assert found == told_by(made)
 
 
+def test_a_sum_that_otlp_has_no_integer_for_does_not_cost_the_others() -> None:
+    made = Totals()
+    made.of_rank(Identity("run", 0, 0, {}))
+    made.lost("run", 0, Losses(torn=1 << 63, unwritable=7))  # as damaged records add up to
+    (dropped,) = [metric for _, metric in metrics(read_back(made)) if metric.name == "ddptrace.records.dropped"]
+    told = {attributes(point)["ddptrace.reason"]: point for point in points(dropped)}
+    assert (told["torn"].as_double, told["unwritable"].as_int) == (2.0**63, 7)
+
+
 def test_sums_are_cumulative_from_the_begin_of_the_run() -> None:
     result = met_result()
     for resource, metric in metrics(read_back(totals())):
@@ -268,3 +277,8 @@ def test_a_port_that_is_taken_is_told_in_one_sentence() -> None:
             serve(Totals(), port)
     with pytest.raises(DdptraceError, match=r"port 70000: .*give another port"):
         serve(Totals(), 70_000)
+
+
+def test_an_address_that_is_not_of_this_machine_is_told() -> None:
+    with pytest.raises(DdptraceError, match=r"^metrics cannot be served at 192.0.2.1 port 0: .*; give an address of"):
+        serve(Totals(), 0, address="192.0.2.1")

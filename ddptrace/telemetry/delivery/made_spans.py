@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 
-from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, SpanProcessor, TracerProvider
 
 import ddptrace
 from ddptrace.errors import DdptraceError
 from ddptrace.live.batch import Identity
 from ddptrace.telemetry.environment import is_disabled
+from ddptrace.telemetry.extra import extra
 from ddptrace.telemetry.resources import resource_of
 from ddptrace.telemetry.spans import Emitter
 from ddptrace.telemetry.trees import Tree
@@ -17,25 +18,28 @@ from ddptrace.telemetry.trees import Tree
 
 class SpanMaker:
     """Makes the spans of any number of ranks, each with the resource of its own. What the environment says of samplers
-    and limits (`OTEL_TRACES_SAMPLER` and the like) holds. Raises DdptraceError where `OTEL_SDK_DISABLED` is true."""
+    and limits (`OTEL_TRACES_SAMPLER` and the like) holds. Raises DdptraceError where `OTEL_SDK_DISABLED` is true, or a
+    limit is no number."""
 
     def __init__(self) -> None:
         if is_disabled(os.environ):
             raise DdptraceError("OTEL_SDK_DISABLED is true, so that no span can be made; unset it to export")
+        with extra():
+            self._limits = SpanLimits()
         self._ranks: dict[tuple[str, int], _OfRank] = {}
 
     def make(self, identity: Identity, tree: Tree) -> list[ReadableSpan]:
         """All spans of the tree that are sampled."""
         key = identity.run_id, identity.rank
         if key not in self._ranks:
-            self._ranks[key] = _OfRank(identity)
+            self._ranks[key] = _OfRank(identity, self._limits)
         return self._ranks[key].make(tree)
 
 
 class _OfRank:
-    def __init__(self, identity: Identity) -> None:
+    def __init__(self, identity: Identity, limits: SpanLimits) -> None:
         self._collected = _Collected()
-        provider = TracerProvider(resource=resource_of(identity), shutdown_on_exit=False)
+        provider = TracerProvider(resource=resource_of(identity), shutdown_on_exit=False, span_limits=limits)
         provider.add_span_processor(self._collected)
         self._emitter = _Unpaced(provider, ddptrace.__version__)
 

@@ -8,6 +8,9 @@ from typing import Final
 
 from ddptrace.analysis.tables import Result
 from ddptrace.live.batch import Losses
+from ddptrace.live.run_folders import rank_folders
+from ddptrace.record.directory import read_json
+from ddptrace.schema import META
 from ddptrace.telemetry.delivery.lines import Line
 
 CODES: Final = frozenset({"records-damaged", "records-torn", "records-dropped"})
@@ -30,6 +33,16 @@ def of_lines(lines: Sequence[Line], run: Path) -> str | None:
     removed = {now.identity.rank for follower in followers for now in follower.now() if now.removed}
     lost = [f"rank {rank}: {', '.join(words)}" for (_, rank), one in known.items() if (words := [*_of(one)])]
     return _told([*(f"rank {rank}: {REMOVED}" for rank in sorted(removed)), *lost], run)
+
+
+def of_unplaced(run: Path) -> str | None:
+    """Of ranks that could not write on which host they run, so that who exports one host passes them over."""
+    found = [one.folder.name for one in rank_folders(run) if "host" not in (read_json(one.folder / META) or {})]
+    if not found:
+        return None
+    more = f" and {len(found) - MOST_TOLD} more" if len(found) > MOST_TOLD else ""
+    told = f"{', '.join(found[:MOST_TOLD])}{more}"
+    return f"not exported was what does not say on which host it ran: {told}; `ddptrace export {run}` delivers it"
 
 
 def _of(losses: Losses) -> Iterator[str]:

@@ -34,6 +34,7 @@ PASSING: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 FIRST_OF_HTTP2: Final = "\x04\0\0\0\0\0"
 """Its server speaks first: settings, after three bytes of their length."""
 GRPC_HERE: Final = "this port speaks gRPC and no HTTP: --protocol grpc or OTEL_EXPORTER_OTLP_PROTOCOL=grpc says so"
+NO_HTTP: Final = "it answers no HTTP; is this a collector's address?"
 
 
 class HttpChannel(Channel):
@@ -139,8 +140,9 @@ def _of_error(error: Exception, allowed_s: float) -> Outcome:
     for cause in _causes(error):
         if isinstance(cause, RemoteDisconnected):
             return Outcome(False, why="it closed the connection without an answer")
-        if isinstance(cause, BadStatusLine) and str(cause.args[0]).startswith(FIRST_OF_HTTP2, 3):
-            return Outcome(False, why=GRPC_HERE, lasting=True)
+        if isinstance(cause, BadStatusLine):
+            is_grpc = str(cause.args[0]).startswith(FIRST_OF_HTTP2, 3)
+            return Outcome(False, why=GRPC_HERE if is_grpc else NO_HTTP, lasting=True)
         if isinstance(cause, OSError) and cause.strerror:
             return Outcome(False, why=quoted(cause.strerror.lower() if cause.errno else cause.strerror))
     is_lasting = isinstance(error, ValueError)  # an address or a header that is none
