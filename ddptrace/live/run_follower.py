@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from ddptrace.errors import RunDirectoryError
 from ddptrace.live.batch import Identity, Losses, RankBatch, RankNow
 from ddptrace.live.endings import LEFT_NS
 from ddptrace.live.followed_rank import FollowedRank
@@ -25,6 +26,9 @@ class RunFollower:
     """
 
     def __init__(self, path: Path, *, host: str | None = None, newest: int | None = None) -> None:
+        """Raises RunDirectoryError where the path is no directory."""
+        if path.exists() and not path.is_dir():
+            raise RunDirectoryError(f"{path} is a file; give the directory that ddptrace.trace writes to")
         self.newest = newest
         self.is_behind = False
         self.is_over = False

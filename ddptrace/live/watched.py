@@ -9,7 +9,6 @@ from typing import Final
 
 from ddptrace.analysis.analyze import RunHead, combine
 from ddptrace.analysis.tables import Result, Table
-from ddptrace.errors import RunDirectoryError
 from ddptrace.live.batch import RankNow
 from ddptrace.live.recent import LAST_STEPS, Recent
 from ddptrace.live.run_follower import RunFollower
@@ -32,8 +31,6 @@ class Watched:
     version."""
 
     def __init__(self, path: Path) -> None:
-        if path.exists() and not path.is_dir():
-            raise RunDirectoryError(f"{path} is a file; give the directory that ddptrace.trace writes to")
         self.ranks: tuple[RankNow, ...] = ()
         self.missing: tuple[str, ...] = ()
         self._path = path

@@ -29,16 +29,17 @@ IDS: Final = frozenset({"traceId", "spanId", "parentSpanId"})
 
 
 class OtlpJson:
-    """A file that held something is begun anew. Raises DdptraceError where it cannot be written. Spans and metrics may
+    """A file that held something is begun anew with the first request. Raises DdptraceError where it cannot be written. Spans and metrics may
     come from two threads."""
 
     def __init__(self, path: Path) -> None:
         self.name = str(path)
         try:
-            self._file = path.open("wb", buffering=0)
+            self._file = path.open("ab", buffering=0)
         except OSError as error:
             raise DdptraceError(f"cannot write {path}: {error.strerror}; give --otlp-json another file") from error
         self._lock = threading.Lock()
+        self._is_begun = False
 
     def spans(self, batch: Sequence[ReadableSpan]) -> Outcome:
         return self._write(encode_spans(batch))
@@ -53,6 +54,8 @@ class OtlpJson:
         """A line is there whole, or not at all."""
         line = json.dumps(as_json(request), separators=(",", ":")).encode() + b"\n"
         with self._lock:
+            if not self._is_begun:
+                self._begin()
             begin = self._file.tell() if self._file.seekable() else None
             try:
                 _write_all(self._file, line)
@@ -61,6 +64,11 @@ class OtlpJson:
                     self._cut(begin)
                 return Outcome(False, why=error.strerror or str(error))
         return ACCEPTED
+
+    def _begin(self) -> None:
+        with contextlib.suppress(OSError):  # a device holds nothing
+            self._cut(0 if self._file.seekable() else None)
+        self._is_begun = True
 
     def _cut(self, at: int | None) -> None:
         if at is not None:

@@ -79,6 +79,17 @@ def test_a_run_that_is_removed_while_it_is_followed_is_told(tmp_path: Path, monk
     assert "Error: the run itself is not whole (rank 0: its folder was moved, replaced or removed" in done.stderr
 
 
+@pytest.mark.parametrize("how", [(), ("--follow",)], ids=["afterwards", "followed"])
+def test_what_cannot_be_exported_takes_the_place_of_nothing(tmp_path: Path, how: tuple[str, ...]) -> None:
+    file, out = tmp_path / "run", tmp_path / "out.jsonl"
+    file.write_text("no run")
+    out.write_text("of last week")
+    done = export(file, "--otlp-json", out, *how)
+    assert done.returncode == 1
+    assert re.fullmatch(rf"(exporting .*\n)?Error: {file} .*\n", done.stderr), done.stderr
+    assert out.read_text() == "of last week"
+
+
 def test_a_file_on_a_full_device_is_no_crash(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     need(Path("/dev/full").exists(), "/dev/full")
     monkeypatch.setattr("ddptrace.cli.export.PATIENCE_S", 0.6)
