@@ -29,8 +29,8 @@ IDS: Final = frozenset({"traceId", "spanId", "parentSpanId"})
 
 
 class OtlpJson:
-    """A file that held something is begun anew with the first request. Raises DdptraceError where it cannot be written. Spans and metrics may
-    come from two threads."""
+    """A file that held something is begun anew with the first request. Raises DdptraceError where it cannot be
+    written. Spans and metrics may come from two threads."""
 
     def __init__(self, path: Path) -> None:
         self.name = str(path)
