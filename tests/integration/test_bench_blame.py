@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from ddptrace.bench.blame import hosts, quota
+from ddptrace.bench import hosts
+from ddptrace.bench.blame import quota
 from ddptrace.bench.blame.plants import PLANTS
 from tests.launch import environment
 
@@ -80,7 +81,7 @@ def _is_right(run: dict[str, Any]) -> bool:
 
 def made_by(pid: int) -> list[Path]:
     """Namespaces and groups."""
-    named = list(Path("/run/netns").glob(f"ddpblame{pid}-*"))
+    named = list(Path("/run/netns").glob(f"ddptrace{pid}-*"))
     return named + list(Path("/sys/fs/cgroup").rglob(f"ddptrace-blame-{pid}"))
 
 

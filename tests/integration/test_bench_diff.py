@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ddptrace.bench.blame import hosts
+from ddptrace.bench import hosts
 from tests.conftest import need
 from tests.launch import environment
 

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from ddptrace.bench.blame import hosts, quota
+from ddptrace.bench import hosts
+from ddptrace.bench.blame import quota
 from ddptrace.bench.blame.experiment import HEALTHY, Options, trials_of
 from ddptrace.bench.blame.plants import PLANTS, is_on
 from ddptrace.bench.blame.sheet import sheet
@@ -156,7 +157,7 @@ def test_what_cannot_be_measured_is_refused(asked: dict[str, Any], reason: str) 
 
 def forked(body: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """Forks need a process without threads, which a test's own may not be."""
-    program = f"import os, time\nfrom pathlib import Path\nfrom ddptrace.bench.blame.forks import in_forks\n{body}"
+    program = f"import os, time\nfrom pathlib import Path\nfrom ddptrace.bench.forks import in_forks\n{body}"
     return subprocess.run(
         [sys.executable, "-c", program, str(folder)], capture_output=True, text=True, timeout=60, check=False
     )
@@ -192,7 +193,7 @@ def test_one_fork_that_fails_ends_the_others_and_is_told(work: str, reason: str,
 
 def test_forks_are_killed_with_the_process_that_made_them(tmp_path: Path) -> None:
     body = "def stay(): log.with_name('pid').write_text(str(os.getpid())); time.sleep(60)\nin_forks([stay], log, 60)"
-    program = f"import os, time\nfrom pathlib import Path\nfrom ddptrace.bench.blame.forks import in_forks\n{ASK}{body}"
+    program = f"import os, time\nfrom pathlib import Path\nfrom ddptrace.bench.forks import in_forks\n{ASK}{body}"
     with subprocess.Popen([sys.executable, "-c", program, str(tmp_path)]) as starter:
         told = tmp_path / "pid"
         wait_for(lambda: told.exists() and told.read_text())
@@ -248,7 +249,7 @@ def rate_of(name: str) -> str:
 @needs_hosts
 def test_what_a_killed_process_left_is_removed_by_the_next_one() -> None:
     ended = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
-    left = f"ddpblame{int(ended.stdout)}-0"
+    left = f"ddptrace{int(ended.stdout)}-0"
     subprocess.run(["ip", "netns", "add", left], check=True)
     with hosts.network(2, 0):
         assert not Path("/run/netns", left).exists()

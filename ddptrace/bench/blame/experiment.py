@@ -18,8 +18,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
+from ddptrace.bench import hosts
 from ddptrace.bench.asked import known
-from ddptrace.bench.blame import hosts, quota
+from ddptrace.bench.blame import quota
 from ddptrace.bench.blame.plants import BLOCK_STEPS, PLANTS
 from ddptrace.bench.blame.sheet import HEALTHY, sheet
 from ddptrace.bench.blame.truth import as_json, share_on, truth_of
@@ -75,7 +76,7 @@ class Trial:
 def bench_blame(options: Options, folder: Path, progress: Progress) -> Sheet:
     """Make and judge all runs, and write `folder`/blame.json, .md and .html. Raises DdptraceError where a rank fails,
     and where another benchmark writes into the folder."""
-    from ddptrace.bench.blame.forks import ended_in_order
+    from ddptrace.bench.forks import ended_in_order
     from ddptrace.render.sheet_page import write_sheet
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -117,7 +118,7 @@ def _planted(name: str, turn: int, ranks: tuple[int, ...]) -> Trial:
 
 def _run(trial: Trial, options: Options, folder: Path, progress: Progress, which: str) -> dict[str, Any]:
     """What was planted, what it really cost, and what the analysis says of it."""
-    from ddptrace.bench.blame.forks import in_forks
+    from ddptrace.bench.forks import in_forks
 
     path, log = folder / "runs" / trial.name, folder / "ranks.log"
     times = _train(trial, options.steps, path, log)
@@ -135,8 +136,8 @@ def _asked(trial: Trial) -> dict[str, Any]:
 
 def _train(trial: Trial, steps: int, path: Path, log: Path) -> list[list[int]]:
     """Ns of each step, by rank."""
-    from ddptrace.bench.blame.forks import in_forks
     from ddptrace.bench.blame.program import Order, be_rank
+    from ddptrace.bench.forks import in_forks
 
     needs = PLANTS[trial.plant].needs if trial.plant != HEALTHY else ""
     store = Path(f"{path}.store")

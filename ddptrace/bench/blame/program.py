@@ -23,9 +23,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
-from ddptrace.bench.blame.hosts import DEVICE, Network, enter
 from ddptrace.bench.blame.plants import is_on
 from ddptrace.bench.blame.quota import Group
+from ddptrace.bench.hosts import DEVICE, Network, enter
 from ddptrace.bench.traced import recording
 
 LAYERS: Final = 4

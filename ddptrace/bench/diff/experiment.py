@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import fmean, variance
 from typing import Any, Final
 
-from ddptrace.bench.blame import hosts
+from ddptrace.bench import hosts
 from ddptrace.bench.diff.program import LAYERS, LINK_BYTES_PER_S, RANKS, Order, be_rank
 from ddptrace.bench.diff.sheet import sheet
 from ddptrace.bench.folder import held
@@ -64,8 +64,8 @@ class Try:
 def bench_diff(options: Options, folder: Path, progress: Progress) -> Sheet:
     """Make all runs, compare them, and write `folder`/diff.json, .md and .html. Raises DdptraceError where a rank
     fails, where this machine cannot make hosts, and where another benchmark writes into the folder."""
-    from ddptrace.bench.blame.forks import ended_in_order
     from ddptrace.bench.diff.verdict import judged
+    from ddptrace.bench.forks import ended_in_order
     from ddptrace.render.sheet_page import write_sheet
 
     why_not = hosts.refusal()
@@ -109,7 +109,7 @@ def _tries(options: Options, folder: Path, namespaces: tuple[str, ...], progress
 
 def _run(order: Order, folder: Path) -> float:
     """Ns of its typical step by a stopwatch: the mean of the middle half."""
-    from ddptrace.bench.blame.forks import in_forks
+    from ddptrace.bench.forks import in_forks
 
     order.run.parent.mkdir(parents=True, exist_ok=True)
     store = Path(f"{order.run}.store")

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ddptrace.bench.blame.hosts import DEVICE, enter
+from ddptrace.bench.hosts import DEVICE, enter
 from ddptrace.bench.traced import recording
 
 LAYERS: Final = 4

@@ -11,7 +11,7 @@ from itertools import count, product
 from pathlib import Path
 from typing import Any, Final
 
-from ddptrace.bench.blame import hosts
+from ddptrace.bench import hosts
 from ddptrace.bench.folder import held
 from ddptrace.bench.prepared import limit_s, prepare
 from ddptrace.bench.whatif.settings import Tried, tried_of
@@ -51,7 +51,7 @@ class Options:
 def bench_whatif(options: Options, folder: Path, progress: Progress) -> Sheet:
     """Make and judge all runs, and write `folder`/whatif.json, .md and .html. Raises DdptraceError where a rank fails,
     and where another benchmark writes into the folder."""
-    from ddptrace.bench.blame.forks import ended_in_order
+    from ddptrace.bench.forks import ended_in_order
     from ddptrace.render.sheet_page import write_sheet
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -81,7 +81,7 @@ def _runs(options: Options, folder: Path, progress: Progress, left_out: str) -> 
 
 def _run(options: Options, folder: Path, rate: str, model: str) -> dict[str, Any]:
     """Made by two ranks, and judged in a process of its own."""
-    from ddptrace.bench.blame.forks import in_forks
+    from ddptrace.bench.forks import in_forks
     from ddptrace.bench.whatif.held_out import judged
     from ddptrace.bench.whatif.program import Order, be_rank
 

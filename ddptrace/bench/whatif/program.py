@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from ddptrace.bench.blame.hosts import DEVICE, Network, enter
+from ddptrace.bench.hosts import DEVICE, Network, enter
 from ddptrace.bench.traced import recording
 from ddptrace.bench.whatif.settings import Tried
 from ddptrace.bench.workloads import workload

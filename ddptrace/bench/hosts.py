@@ -22,7 +22,7 @@ from typing import IO, Final
 from ddptrace.errors import DdptraceError
 
 DEVICE: Final = "eth0"
-NAME: Final = re.compile(r"^ddpblame(\d+)-(\d+|bridge)$")
+NAME: Final = re.compile(r"^ddptrace(\d+)-(\d+|bridge)$")
 FULL, SLOW = "1gbit", "200mbit"
 
 CLONE_NEWUTS, CLONE_NEWNET = 0x04000000, 0x40000000
@@ -60,7 +60,7 @@ def refusal() -> str:
 def network(hosts: int, slowed: int, rate: str = FULL) -> Iterator[Network]:
     """So many hosts, each sending at `rate`, of which `slowed` may be slowed. All is removed at the end. Raises
     DdptraceError where the system refuses one."""
-    prefix = f"ddpblame{os.getpid()}"
+    prefix = f"ddptrace{os.getpid()}"
     bridge, names = f"{prefix}-bridge", tuple(f"{prefix}-{host}" for host in range(hosts))
     _sweep()
     with ExitStack() as made:
