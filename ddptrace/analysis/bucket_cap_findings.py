@@ -58,8 +58,16 @@ def _parameter(reducer: ReducerFacts) -> str:
     more = f" ({count - 1} more parameters do too)" if count > 1 else ""
     return (
         f"Parameter {name} alone has {mb(nbytes)}, more than a bucket may have ({_cap(reducer)}){more}: no smaller cap"
-        " makes its bucket smaller, only splitting the parameter."
+        f" makes its bucket smaller, only splitting the parameter.{_nearly_all(reducer)}"
     )
+
+
+def _nearly_all(reducer: ReducerFacts) -> str:
+    """Where the cap is the mistake, and not the parameter."""
+    buckets = len(reducer.sizes[-1]) if reducer.sizes else 0
+    if not 2 * len(reducer.over_cap) > buckets > 2:
+        return ""
+    return f" Most of the {buckets} buckets are such ones: raise bucket_cap_mb (`ddptrace advise` says to what)."
 
 
 def _filled(reducer: ReducerFacts) -> str:

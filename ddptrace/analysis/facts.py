@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
+from typing import Final
 
 import numpy as np
 
@@ -15,8 +16,10 @@ from ddptrace.analysis.intervals import subtract, total, union
 from ddptrace.analysis.reducer_facts import ReducerFacts, reducer_facts
 from ddptrace.analysis.remote_waits import Waited, waited_for
 from ddptrace.analysis.view import View
-from ddptrace.load.tables import RankRun, StepMark
-from ddptrace.schema import Evidence
+from ddptrace.load.tables import Call, RankRun, StepMark
+from ddptrace.schema import Evidence, Origin
+
+PREPARATION: Final = (Origin.CONSTRUCTION.word, Origin.REBUILD.word)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,9 @@ class RankFacts:
     last_step: int | None  # None without steps
     ended_by: tuple[str, ...]  # what ended its steps, each kind once
     by_evidence: Mapping[Evidence | None, int]
-    unknown_ops: Mapping[str, int]  # ops of those of which nothing tells when they ran, first seen first
+    unknown_ops: Mapping[
+        str, int
+    ]  # ops of those of which nothing tells when they ran, first seen first: see `_is_preparation`
     unmatched: int  # (reducer, backward) pairs that fit no known bucket layout
     hooks: tuple[str, ...]
     reducers: tuple[ReducerFacts, ...]
@@ -85,7 +90,7 @@ class RankFacts:
 
 def facts_of(view: View) -> RankFacts:
     rank = view.rank
-    unknown = [comm.call for comm in view.comms if comm.evidence is None]
+    unknown = [comm.call for comm in view.comms if comm.evidence is None and not _is_preparation(comm.call)]
     return RankFacts(
         rank.rank, rank.host, rank.pid, rank.clean, rank.recorded, rank.dropped,
         last_step=max((mark.ordinal for mark in (*rank.steps, *rank.partial_steps)), default=None),
@@ -106,6 +111,11 @@ def facts_of(view: View) -> RankFacts:
         queues={group.name: group.threads for group in rank.groups if group.threads},
         searched_ns=tuple(ns for window in rank.windows for ns in window.searched_ns),
     )  # fmt: skip
+
+
+def _is_preparation(call: Call | None) -> bool:
+    """What DDP sends once, before and between its buckets: nobody could do anything about it."""
+    return call is not None and call.origin in PREPARATION
 
 
 def _kept_facts(rank: RankRun) -> KeptFacts:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 PANDAS: Final = {int: ("int64", "Int64"), float: ("float64", "Float64"), bool: ("bool", "boolean")}
 """Without and with None. Everything else is an object."""
 POLARS: Final = {int: "Int64", float: "Float64", bool: "Boolean"}
+LARGEST: Final = 2**63
+"""From here on, and below what it is the negative of, int64 holds no number."""
 
 
 def pandas_frame(table: Table[Any]) -> pd.DataFrame:
@@ -61,12 +63,21 @@ def _kinds(row_type: type) -> Iterator[tuple[str, Any, bool]]:
 
 
 def _values(table: Table[Any], name: str) -> list[Any]:
-    return [_bare(getattr(row, name)) for row in table]
+    """Raises DdptraceError where a file says a number that int64 does not hold."""
+    values = [_bare(getattr(row, name)) for row in table]
+    for value in values:
+        if isinstance(value, int) and not -LARGEST <= value < LARGEST:
+            raise DdptraceError(f"{value} in column {name!r} is no 64-bit number: to_dicts() has it as it was read")
+    return values
 
 
 def _bare(value: Any) -> Any:
-    """Words for enums, and dicts for rows within rows."""
-    return value.value if isinstance(value, enum.Enum) else plain(value)
+    """Words for enums, dicts for rows within rows, and text that every encoding can hold."""
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, tuple):
+        return tuple(map(_bare, value))
+    return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else plain(value)
 
 
 def _polars_type(polars: Any, kind: Any) -> Any:

@@ -33,7 +33,9 @@ def heavy_layer_findings(summary: Summary, reducers: Sequence[ReducerFacts]) -> 
             ran = sum(one.comm_ns or 0 for one in carriers), sum(one.comm_ns or 0 for one in mine)
             where = named("bucket", sorted({one.index for one in carriers}))
             cost = f"{ms(exposed)} of that are exposed, {percent(exposed / summary.window_ns)} of the step"
-            yield _heavy(reducer, heavy, f"{where}, {ms(ran[0])} of the {ms(ran[1])} of all in a step; {cost}")
+            yield _heavy(
+                reducer, heavy, f"{where}, {ms(ran[0])} of the {ms(ran[1])} that all buckets take in a step; {cost}"
+            )
 
 
 def _heavy(reducer: ReducerFacts, heavy: Heaviest, told: str) -> Finding:

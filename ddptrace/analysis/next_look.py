@@ -13,6 +13,8 @@ from ddptrace.analysis.tables import Result
 from ddptrace.analysis.wording import amount, ms
 from ddptrace.schema import Evidence
 
+MIB: Final = 1 << 20
+
 FEW_NBYTES: Final = 1 << 16
 """So little takes half a millisecond at 1 Gbit/s: what takes longer is latency, or waits."""
 
@@ -22,6 +24,11 @@ BYTES_MIN_RATIO: Final = 0.5
 
 def next_look(worst: BucketSummary, summary: Summary, result: Result, ranks: Sequence[RankFacts]) -> str:
     """The end of a sentence."""
+    if _is_only(worst, ranks):
+        return (
+            "all gradients go in this one bucket, which leaves when backward is over: a bucket_cap_mb below"
+            f" {(worst.nbytes or 0) / MIB:.2g} makes several, and the first of them can hide."
+        )
     matched = matched_time(result)
     if matched is not None and matched.waiting_ratio >= WAITING_MIN_RATIO:
         return "most of the communication is waiting for ranks that come late, which no bucket size shortens."
@@ -37,6 +44,14 @@ def next_look(worst: BucketSummary, summary: Summary, result: Result, ranks: Seq
             " and at a slow rank."
         )
     return _last(worst, result, ranks) if worst.is_last else _earlier(worst, result)
+
+
+def _is_only(worst: BucketSummary, ranks: Sequence[RankFacts]) -> bool:
+    """Whether it holds the gradients of a whole reducer, and could be divided."""
+    reducers = (one for rank in ranks for one in rank.reducers if one.reducer == worst.reducer)
+    return any(len(one.sizes[worst.layout]) == 1 for one in reducers if worst.layout < len(one.sizes)) and (
+        _largest(worst, ranks) is None
+    )
 
 
 def _less_time(worst: BucketSummary, result: Result, ranks: Sequence[RankFacts]) -> str:

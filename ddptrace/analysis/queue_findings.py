@@ -38,7 +38,7 @@ def queue_findings(ranks: Sequence[RankFacts], result: Result, summary: Summary)
     for group, rows in by_group.items():
         queue = _queue(rows, len(steps))
         if queue.queued_ns > queue.ran_ns and queue.exposed_ns >= COSTLY_MIN_RATIO * (summary.window_ns or 0):
-            yield _behind(group, threads[group], queue, summary)
+            yield _behind(group, threads[group], queue, summary, are_buckets=all(row.bucket for row in rows))
 
 
 def _queue(rows: Sequence[CollectiveRow], steps: int) -> _Queue:
@@ -48,12 +48,13 @@ def _queue(rows: Sequence[CollectiveRow], steps: int) -> _Queue:
     )  # fmt: skip
 
 
-def _behind(group: str, threads: int, queue: _Queue, summary: Summary) -> Finding:
+def _behind(group: str, threads: int, queue: _Queue, summary: Summary, *, are_buckets: bool) -> Finding:
     share = queue.exposed_ns / (summary.window_ns or 1)
+    fewer = "raise bucket_cap_mb (`ddptrace advise` says to what)" if are_buckets else "one flat tensor"
     return Finding("queued", "warning", f"group {group}", (
         f"Collectives of group {group} stand in its queue for longer than they run: {ms(queue.queued_ns)} against"
         f" {ms(queue.ran_ns)} (means of {queue.calls:.0f} in a step), since the backend's {threads} worker threads run"
         f" {threads} at a time; {ms(queue.exposed_ns)} of them are exposed, {percent(share)} of the step. Launch fewer"
-        " and larger ones (one flat tensor), or spread them over groups, which have threads of their own, as long as"
+        f" and larger ones ({fewer}), or spread them over groups, which have threads of their own, as long as"
         " processors are free for these."
     ))  # fmt: skip

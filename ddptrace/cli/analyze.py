@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -98,26 +99,32 @@ def progress(label: str = "Reading ranks") -> Iterator[Callable[[int, int], None
 def encoded(result: Result) -> Iterator[bytes]:
     """The documented keys: enums as their words, tuples as lists, what was not measured as null. In pieces, since the
     whole may be larger than the tables."""
-    import msgspec
-
     from ddptrace.analysis import Table
 
-    encode, before = msgspec.json.encode, b"{"
+    before = b"{"
     for key, value in result.json_items():
-        yield before + encode(key) + b":"
-        yield from _rows_encoded(value) if isinstance(value, Table) else (encode(value),)
+        yield before + as_json_bytes(key) + b":"
+        yield from _rows_encoded(value) if isinstance(value, Table) else (as_json_bytes(value),)
         before = b","
     yield b"}"
 
 
 def _rows_encoded(table: Table[Any]) -> Iterator[bytes]:
-    import msgspec
-
     before = b"["
     for start in range(0, len(table), ROWS_PER_PIECE):
-        yield before + msgspec.json.encode(list(table[start : start + ROWS_PER_PIECE]))[1:-1]
+        yield before + as_json_bytes(list(table[start : start + ROWS_PER_PIECE]))[1:-1]
         before = b","
     yield b"]" if len(table) else b"[]"
+
+
+def as_json_bytes(value: Any) -> bytes:
+    """What no encoding can hold, as of the name of a folder, becomes the JSON escape of itself."""
+    import msgspec
+
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return json.dumps(msgspec.to_builtins(value), separators=(",", ":")).encode()
 
 
 def write_all(result: Result, folder: Path) -> dict[str, Path]:

@@ -79,9 +79,9 @@ def _show(found: Diff, output: Path | None, *, as_json: bool) -> None:
         output.mkdir(parents=True, exist_ok=True)
         write_sheet(diff_sheet(found), found.to_json_dict(), output)
     if as_json:
-        import msgspec
+        from ddptrace.cli.analyze import as_json_bytes
 
-        click.echo(msgspec.json.encode(found.to_json_dict()))
+        click.echo(as_json_bytes(found.to_json_dict()))
         return
     from ddptrace.render.diff import diff_text
 

@@ -32,7 +32,7 @@ def make_runs(repeat: int, commands: Mapping[Path, str], tell: Callable[[str], N
     Raises DdptraceError where a folder already holds something or is in the other, and where a command fails or leaves
     no run.
     """
-    _refuse_one_place([folder.resolve() for folder in commands])
+    _refuse_one_place([Path(os.path.realpath(folder)) for folder in commands])
     for folder in commands:
         folder.mkdir(parents=True, exist_ok=True)
         if next(folder.iterdir(), None) is not None:

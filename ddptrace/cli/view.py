@@ -61,13 +61,12 @@ def trace_of(run: Path) -> tuple[Path, str]:
     if run.is_file():
         run.open("rb").close()  # what refuses to be read is told here, and not by the browser
         return run, run.name
-    name = f"{run.resolve().name}.json.gz"
-    if all((run / file).is_file() for file in FILES.values()):  # as `ddptrace analyze --output` leaves it
-        return run / FILES["trace"], name
-    folder = folder_for([str(run)])
-    if not is_current(folder / FILES["trace"], run):
-        _analyze(run, folder)
-    return folder / FILES["trace"], name
+    folder = run
+    if not all((run / file).is_file() for file in FILES.values()):  # as `ddptrace analyze --output` leaves it
+        folder = folder_for([str(run)])
+        if not (run.is_dir() and is_current(folder / FILES["trace"], run)):  # beside what is not there lie others' too
+            _analyze(run, folder)
+    return folder / FILES["trace"], f"{run.resolve().name}.json.gz"
 
 
 def _analyze(run: Path, folder: Path) -> None:

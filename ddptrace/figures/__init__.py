@@ -107,7 +107,7 @@ def matches(result: Result, *, dark: bool = False) -> Figure:
 
 def jitter(result: Result, *, dark: bool = False) -> Figure:
     """How much each phase of each rank varies from step to step."""
-    return drawn("Jitter", jitter_heat(result), "too few steps tell how much they vary", dark)
+    return drawn("What varies from step to step", jitter_heat(result), "too few steps tell how much they vary", dark)
 
 
 def bandwidth(result: Result, *, dark: bool = False) -> Figure:

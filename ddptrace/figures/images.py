@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ddptrace.errors import DdptraceError
+from ddptrace.render.whole_file import whole_file
 from ddptrace.schema import run_path
 
 if TYPE_CHECKING:
@@ -29,9 +31,14 @@ def write_images(figures: Mapping[str, Figure], folder: str | os.PathLike[str], 
     kaleido, folder = _kaleido(), run_path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{name}.{format}" for name in figures]
-    wanted = [_wanted(figure, path, format) for figure, path in zip(figures.values(), paths, strict=True)]
-    if wanted:
-        _draw(kaleido, wanted)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as drawing:
+        drawn = [Path(drawing, path.name) for path in paths]
+        wanted = [_wanted(figure, path, format) for figure, path in zip(figures.values(), drawn, strict=True)]
+        if wanted:
+            _draw(kaleido, wanted)
+        for one, path in zip(drawn, paths, strict=True):  # whole or not at all, where kaleido empties a file first
+            with whole_file(path) as file:
+                file.write(one.read_bytes())
     return paths
 
 

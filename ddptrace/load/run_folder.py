@@ -128,7 +128,8 @@ def _read_manifest(root: Path, findings: list[Finding]) -> dict[str, Any]:
 
 
 def _rank_folders(root: Path, findings: list[Finding]) -> dict[int, Path]:
-    folders = {int(p.name[5:]): p for p in root.glob("rank-*") if p.is_dir() and p.name[5:].isdecimal()}
+    named = (p for p in root.glob("rank-*") if p.name[5:].isdecimal() and int(p.name[5:]) < MOST_RANKS and p.is_dir())
+    folders = {int(p.name[5:]): p for p in named}
     pending = sorted(p for p in root.glob(f"{PENDING}*") if p.is_dir())
     for number, folder in enumerate(pending, start=max(folders, default=-1) + 1):
         message = f"{folder.name} never learned its rank (the process ended first); it is shown as rank {number}"

@@ -32,8 +32,9 @@ NAMED: Final = (
     " win by it, per step."
 )
 MET: Final = (
-    "A collective ends on no rank before the last one has come. Wait: until then, mean over ranks. Transfer: the rest,"
-    " by aligned clocks, and clock-free as the shortest execution. Last by: after the last but one, median."
+    "A collective ends on no rank before the last one has come. Skew: from the first rank to the last, median and p95."
+    " Wait: until the last has come, mean over ranks. Transfer: the rest, by aligned clocks, and clock-free as the"
+    " shortest execution. Last by: after the last but one, median."
 )
 PATH: Final = (
     "Followed backwards from the end of each step: through a rank's own time to the collective it waited for, and on"

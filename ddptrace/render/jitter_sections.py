@@ -20,8 +20,8 @@ TAX: Final = (
     " its place in the step. Tax: what those beside communication took longer, in all profiled steps of all ranks."
 )
 JITTER: Final = (
-    "Length of a rank's steps, but for the first and those that ddptrace held up, and which part of their variance goes"
-    " with the length of each phase without its waits, and with waiting: the shares of a rank add up to 100 %."
+    "How long a rank's steps take, without the first and those that ddptrace held up, and how far they lie from each"
+    " other. The last columns share out their variance, 100 % in all: to each phase without its waits, and to waiting."
 )
 TAX_HEADS: Final = (
     ("name", "names"), ("ranks", ""), ("beside", ""), ("alone", ""), ("alone, median", ""), ("beside, median", ""),

@@ -106,7 +106,7 @@ def top(result: Result, summary: Summary) -> str:
     device = device_total(result)
     return "\n".join((
         sections.run_line(result),
-        sections.headline(summary, device, len(own_calls(result.rpcs))),
+        sections.headline(summary, device, len(own_calls(result.rpcs)), result.suspects),
         sections.lead(summary),
         sections.strip(summary, device),
         sections.evidence_line(summary),

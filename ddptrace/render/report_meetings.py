@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, Final
@@ -51,13 +51,22 @@ def matches_figure(result: Result) -> Figure | None:
     some = f" The {KINDS_MAX} kinds with the widest of {len(kinds)}." if len(shown) < len(kinds) else ""
     caption = (
         "Median, and what nine in ten lie between, as the ranks' clocks tell. Where ranks come further apart than it"
-        f" takes, the step waits for a rank, and not for the network.{some}"
+        f" takes, the step waits for a rank, and not for the network.{_queued_words(kinds)}{some}"
     )
     axes = {
         "yaxis": axis(range=[len(shown) - 0.4, -0.6], showgrid=False, tickvals=list(range(len(shown))), ticktext=shown),
         "xaxis": decades("ms, logarithmic", [x for trace in data for x in trace["x"]]),
     }
     return Figure("matches", 130 + PX_PER_KIND * len(shown), data, layout(**axes, hovermode="closest"), caption)
+
+
+def _queued_words(kinds: Mapping[str, Sequence[MatchRow]]) -> str:
+    """Of those that no rank had begun to run when the last one came: nobody waited for it."""
+    rows = [row for rows in kinds.values() for row in rows]
+    queued = sum(row.last_arrival_at_ns is not None and row.last_arrival_at_ns < row.first_start_at_ns for row in rows)
+    if not queued:
+        return ""
+    return f" Not so for {queued:,} of {counted(len(rows), 'collective')}: still queued when the last rank came."
 
 
 def _kinds(result: Result) -> dict[str, list[MatchRow]]:

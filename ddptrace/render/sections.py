@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 from typing import Final
 
+from ddptrace.analysis.across.tables import SuspectRow
 from ddptrace.analysis.device_digest import device_parts
 from ddptrace.analysis.launches import LAUNCH_BOUND_RATIO
 from ddptrace.analysis.summary import BucketSummary, Share, Summary
@@ -29,9 +31,15 @@ NO_COMM: Final = "No communication was measured in it."
 CALM_CALLS: Final = "Next to nothing of it waits for its remote calls."
 
 
-def headline(summary: Summary, device: Population | None, remote_calls: int = 0) -> str:
-    """`device`: of all ranks together, for a run without steps; `remote_calls`: so many were made."""
-    if summary.parts or device is None:
+def headline(
+    summary: Summary, device: Population | None, remote_calls: int = 0, suspects: Sequence[SuspectRow] = ()
+) -> str:
+    """`device`: of all ranks together, for a run without steps; `remote_calls`: so many were made; `suspects`: dearest
+    first."""
+    exposed = exposed_part(summary)
+    if exposed is not None and suspects and suspects[0].cost_ratio > max(exposed.ratio, EXPOSED_MIN_RATIO):
+        number, words, calm = late_words(suspects[0])
+    elif summary.parts or device is None:
         number, words, calm = headline_words(summary, remote_calls)
     else:
         number, words, calm = device_words(device)
@@ -57,6 +65,12 @@ def headline_words(summary: Summary, remote_calls: int = 0) -> tuple[str, str, b
     if not summary.comm_ns:
         return duration(summary.wall_ns), f"is the typical step. {CALM_CALLS if summary.rpc_calls else NO_COMM}", True
     return won_words(exposed, summary.window_ns or 0, "the typical step")
+
+
+def late_words(late: SuspectRow) -> tuple[str, str, bool]:
+    """A rank that costs more than all exposed communication: no hiding wins that back."""
+    told = f"of a step could be won if rank {late.rank} were as fast as the others ({late.cause})"
+    return percent(late.cost_ratio), f"{told}: {duration(late.cost_ns)}.", False
 
 
 def device_words(device: Population) -> tuple[str, str, bool]:

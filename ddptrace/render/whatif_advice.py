@@ -33,9 +33,9 @@ def headline(advice: Advice) -> str:
         return f"Keep the buckets as they are: no others would make the step of {duration(advice.recorded_ns)} shorter."
     sure = "" if advice.is_sure else " It may also win nothing: measure it, as with --verify."
     return (
-        f"Take {caps_words(advice.caps_mb)}: a step of {duration(advice.best.step_ns)} is expected"
-        f" ({interval_words(advice.best)} ms) instead of {duration(advice.recorded_ns)},"
-        f" {gain_range(advice.best)}.{sure}"
+        f"Take {caps_words(advice.caps_mb)}: {gain_range(advice.best)}. The same forecast gives"
+        f" {duration(advice.best.step_ns)} ({interval_words(advice.best)} ms) for it and"
+        f" {duration(advice.recorded.step_ns)} for the run as it was, which took {duration(advice.recorded_ns)}.{sure}"
     )
 
 

@@ -17,7 +17,7 @@ def test_the_rank_is_named_with_its_phase_what_that_costs_and_where_to_look(ask:
     said = ask("late data").said("late-rank")
     found = re.search(COST.format("data"), said)
     assert found and 0.5 * LATE_S < float(found[1]) / 1e3 < 2.5 * LATE_S
-    assert said.endswith("look at what its data loader reads, and from where.")
+    assert said.endswith("Look at what its data loader reads, and from where.")
 
 
 def test_of_several_nodes_the_slow_one_is_named(ask: Ask, tmp_path: Path) -> None:

@@ -57,7 +57,10 @@ def test_one_bucket_hides_nothing_and_small_ones_hide_most(swept: Path) -> None:
     assert true["cap-all"]["overlap_ratio"] < 0.05, "it leaves when backward is over"
     assert true["cap-4"]["overlap_ratio"] > 0.2
     for one in true.values():
-        assert one["hidden_ns"] + one["exposed_ns"] == one["comm_ns"] and one["evidence"] == "backend"
+        assert one["hidden_ns"] + one["exposed_ns"] == one["comm_ns"]
+        assert one["evidence"] in ("backend", "callback"), (
+            "the weakest of its collectives: a busy machine loses a range"
+        )
 
 
 def test_the_page_asks_for_nothing_and_shows_the_table(swept: Path) -> None:

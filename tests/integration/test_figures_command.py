@@ -16,6 +16,7 @@ import pytest
 from ddptrace import figures
 from ddptrace.analysis import CollectiveRow, Table
 from ddptrace.errors import DdptraceError
+from tests import small_disk
 from tests.conftest import need
 from tests.launch import environment, torchrun
 from tests.unit.test_render_report import EVIL, evil_result
@@ -81,6 +82,16 @@ def test_a_browser_that_is_not_there_or_does_not_start_is_told(
     with pytest.raises(DdptraceError, match=told):
         figures.write_images({"steps": figures.steps(evil_result())}, tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_told_and_leaves_the_picture_that_was_there(run: Path, tmp_path: Path) -> None:
+    with small_disk.mounted(tmp_path, size_mb=1) as disk:
+        (disk / "steps.svg").write_text("from before")
+        small_disk.fill(disk)
+        done = command(run, "-o", disk)
+        assert (done.returncode, done.stderr) == (1, "Error: No space left on device\n")
+        assert {path.name for path in disk.iterdir()} == {"steps.svg", "filler"}
+        assert (disk / "steps.svg").read_text() == "from before"
 
 
 def test_a_run_with_nothing_to_draw_is_told(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def main(run: str, told: str, how: str = "") -> None:
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         with ddptrace.trace(run):
-            train(0.25 if how == "slowly" else 0.02)
+            train(0.25 if how == "slowly" else 0.1)
             dist.all_reduce(torch.ones(1))  # after the last step
             if how == "killed":
                 time.sleep(1.5)

@@ -17,6 +17,7 @@ from ddptrace.load.tables import Finding, RankRun, Run
 from ddptrace.schema import Phase
 
 MS = 1_000_000
+MIB = 1 << 20
 Spans = Sequence[tuple[int, int]]
 
 
@@ -58,6 +59,12 @@ def advice(one: Run, **changes: Any) -> Finding:
 def test_a_last_bucket_of_many_parameters_is_to_be_made_smaller() -> None:
     finding = advice(run(trained(numels=(5, 5, 5, 9), buckets=((3,), (0, 1, 2)))))
     assert "a smaller bucket_cap_mb makes the last bucket smaller" in finding.message
+
+
+def test_one_bucket_of_all_gradients_is_to_be_divided() -> None:
+    finding = advice(run(trained(numels=(MIB, MIB, MIB), buckets=((0, 1, 2),), rans=(((45, 90),),))))
+    assert "all gradients go in this one bucket" in finding.message
+    assert "a bucket_cap_mb below 12 makes several" in finding.message
 
 
 def test_a_last_bucket_that_is_one_parameter_is_not_to_be_made_smaller_by_the_cap() -> None:

@@ -25,6 +25,8 @@ from ddptrace.schema import Evidence, Origin, Phase
 from tests.made import MS, make_result
 from tests.unit.made_meetings import met_result
 
+Bucket = tuple[int, int, int] | None
+
 
 def planned(cap: int | None, numels: Sequence[int], *buckets: tuple[int, ...]) -> ReducerFacts:
     return reducer_facts(reducer(numels, layout(0, 0, *buckets), cap=cap), rank())
@@ -35,6 +37,13 @@ def test_a_bucket_is_as_large_as_was_asked_for_up_to_a_quarter_more() -> None:
     (finding,) = bucket_cap_findings([planned(80, (20, 6), (1, 0))])
     assert "Bucket 0 has 104 B, 1.3 times what was asked for" in finding.message
     assert "here p0 with 80 B after 24 B." in finding.message
+
+
+def test_a_cap_that_most_parameters_exceed_is_to_be_raised() -> None:
+    (most,) = bucket_cap_findings([planned(80, (30, 30, 5), (0,), (1,), (2,))])
+    assert "Most of the 3 buckets are such ones: raise bucket_cap_mb" in most.message
+    (some,) = bucket_cap_findings([planned(80, (30, 5, 5), (0,), (1,), (2,))])
+    assert some.message.endswith("only splitting the parameter.")
 
 
 def test_a_cap_that_is_not_known_is_not_exceeded() -> None:
@@ -129,13 +138,11 @@ def test_what_may_be_chance_or_only_waits_is_not_named(spoiled: dict[str, object
     assert varying(**({"share": 0.5} | spoiled)) == []  # type: ignore[arg-type]
 
 
-def queued(queue_ms: int, exposed_ms: int, threads: int | None = 2) -> list[Finding]:
+def queued(queue_ms: int, exposed_ms: int, threads: int | None = 2, bucket: Bucket = None) -> list[Finding]:
     """Every collective of group 0 runs for 5 ms."""
     result = make_result(1, 4, 2)
-    rows = [
-        replace(row, group="0", queue_ns=queue_ms * MS, comm_ns=5 * MS, exposed_charged_ns=exposed_ms * MS)
-        for row in result.collectives
-    ]
+    changed = {"group": "0", "queue_ns": queue_ms * MS, "comm_ns": 5 * MS, "exposed_charged_ns": exposed_ms * MS}
+    rows = [replace(row, bucket=bucket, **changed) for row in result.collectives]
     facts = facts_of(view_of(rank(threads=threads)))
     return list(queue_findings([facts], replace(result, collectives=Table(CollectiveRow, rows)), summarize(result)))
 
@@ -143,7 +150,13 @@ def queued(queue_ms: int, exposed_ms: int, threads: int | None = 2) -> list[Find
 def test_a_queue_is_told_of_where_collectives_stand_longer_than_they_run_and_the_step_waits() -> None:
     (finding,) = queued(6, 50)
     assert "6.0 ms against 5.0 ms (means of 3 in a step)" in finding.message
+    assert "(one flat tensor)" in finding.message
     assert queued(5, 50) == [] and queued(6, 0) == []
+
+
+def test_buckets_that_stand_in_a_queue_are_to_be_made_larger_by_the_cap() -> None:
+    (finding,) = queued(6, 50, bucket=(0, 0, 1))
+    assert "raise bucket_cap_mb (`ddptrace advise` says to what)" in finding.message
 
 
 def test_where_no_thread_of_a_backend_is_known_there_is_no_queue() -> None:

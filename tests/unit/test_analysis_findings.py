@@ -135,6 +135,12 @@ def test_a_few_unknown_executions_among_many_are_no_warning() -> None:
     assert "broadcast" in finding.message
 
 
+@pytest.mark.parametrize(("origin", "is_told"), [("construction", False), ("rebuild", False), ("buffers", True)])
+def test_what_ddp_sends_to_prepare_itself_is_not_missed(origin: str, is_told: bool) -> None:
+    calls = [call(1, 0, op="broadcast", origin=origin), call(2, 2, ran=(3, 4))]
+    assert ("unknown-exec" in found(run(rank(calls=calls)))) is is_told
+
+
 def test_steps_that_ddptrace_held_up_are_named_with_the_time() -> None:
     finding = found(run(trained(pauses=[pause(201 * MS, 213 * MS)])))["paused-steps"]
     assert finding.where == "step 2"

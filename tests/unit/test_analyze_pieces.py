@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,15 +11,22 @@ import msgspec
 import pytest
 from made_device import make_device_result
 
-from ddptrace.analysis import Result
+from ddptrace.analysis import Result, Table
 from ddptrace.analyzer import uncollected
 from ddptrace.cli.analyze import ROWS_PER_PIECE, encoded, write_all
+from ddptrace.load.tables import Finding
 from tests.made import empty_result, make_result
 
 
 @pytest.mark.parametrize("result", [make_result(2, 6, 5), make_device_result(2, 3), empty_result()])
 def test_the_pieces_together_are_the_documented_json(result: Result) -> None:
     assert b"".join(encoded(result)) == msgspec.json.encode(result.to_json_dict())
+
+
+def test_the_name_of_a_folder_that_is_no_text_is_the_json_escape_of_itself() -> None:
+    found = Table(Finding, [Finding("restarted", "info", "runs/\udcff", "é")])
+    told = json.loads(b"".join(encoded(replace(empty_result(), findings=found))))
+    assert told["findings"] == found.to_dicts()
 
 
 def test_no_piece_has_more_rows_than_it_may_whatever_the_size_of_the_run() -> None:

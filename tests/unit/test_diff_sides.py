@@ -77,6 +77,46 @@ def test_one_folder_for_both_sides_is_refused(tmp_path: Path) -> None:
         make_runs(1, {tmp_path: "true"}, print)
 
 
+def test_one_folder_is_refused_however_it_is_spelled_and_one_within_the_other(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "side")
+    for other in (tmp_path / "link", tmp_path / "x" / ".." / "side", tmp_path / "side" / "inner"):
+        with pytest.raises(DdptraceError, match="neither within the other"):
+            make_runs(1, {tmp_path / "side": "true", other: "true"}, print)
+    assert not (tmp_path / "side").exists()
+
+
+def test_what_a_command_leaves_behind_is_ended_before_the_next_run(tmp_path: Path) -> None:
+    run, other, pid = made(tmp_path / "made"), tmp_path / "b", tmp_path / "pid"
+    make_runs(1, {
+        tmp_path / "a": f"cp -r {run} {{run}}; sleep 300 & echo $! > {pid}",
+        other: f"cp -r {run} {{run}}; ps -o stat= -p $(cat {pid}) | grep -v Z > {other}/alive; true",
+    }, print)  # fmt: skip
+    assert (other / "alive").read_text() == ""
+
+
+def test_who_will_not_wait_for_what_does_not_end_has_it_killed(tmp_path: Path) -> None:
+    # GIVEN a command that does not hear that it is to end
+    pid = tmp_path / "pid"
+    deaf = f"trap '' TERM; echo $$ > {pid}; while :; do sleep 0.1; done"
+    argv = [sys.executable, "-m", "ddptrace", "diff", str(tmp_path / "a"), str(tmp_path / "b"), "--repeat", "1",
+            "--run-before", deaf, "--run-after", "true"]  # fmt: skip
+    with subprocess.Popen(argv, stderr=subprocess.DEVNULL) as command:
+        until = time.monotonic() + 30
+        while not (pid.exists() and pid.read_text()):
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        # WHEN it is asked twice
+        command.send_signal(signal.SIGTERM)
+        time.sleep(0.5)
+        command.send_signal(signal.SIGTERM)
+        try:
+            assert command.wait(20) == 128 + signal.SIGTERM
+        finally:
+            command.kill()
+    # THEN nothing of it is left
+    assert not is_alive(int(pid.read_text()))
+
+
 def test_what_a_command_started_ends_when_the_comparison_is_ended(tmp_path: Path) -> None:
     # GIVEN a command whose own child sleeps
     pid = tmp_path / "pid"

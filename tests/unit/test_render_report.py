@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ddptrace.analysis import BucketRow, CollectiveRow, LaunchRow, PhaseRow, RankRow, Result, StepRow, Table, summarize
+from ddptrace.analysis.across.tables import SuspectRow
 from ddptrace.analysis.whatif.advise import advise
 from ddptrace.analysis.whatif.model import model_of
 from ddptrace.analysis.whatif.observed import observe
@@ -259,6 +260,17 @@ def test_the_headline_is_the_host_where_the_device_waits_more_for_it_than_for_co
     }
     assert told[0.9] == ("90 %", "of the typical step the device waits for the host to launch work.")
     assert "by hiding communication" in told[0.001][1]
+
+
+def test_the_headline_is_the_rank_that_costs_more_than_all_exposed_communication() -> None:
+    result = make_result()
+    exposed = next(part for part in summarize(result).parts if part.name == "exposed_comm")
+    told = "of a step could be won if rank 1 were as fast as the others (data): 50.3 ms."
+    for more, expected in ((0.1, True), (-0.01, False)):
+        ratio = exposed.ratio + more
+        late = SuspectRow(1, "node1", "data", "data", 50_300_000, ratio, 45_000_000, 55_000_000, True, 38, "it sleeps")
+        text = page(dataclasses.replace(result, suspects=Table(SuspectRow, [late])))
+        assert (f'<span class="number">{100 * ratio:.0f} %</span> <span class="words">{told}' in text) == expected
 
 
 def launches(step: StepRow, ratio: float) -> LaunchRow:

@@ -82,6 +82,17 @@ def test_ranks_that_come_apart_are_one_row_for_each_bucket_and_not_one_for_each_
     assert moved_in["x"] == pytest.approx([row.transfer_ns / 1e6 for row in result.matches[:3]])
 
 
+def test_collectives_that_were_queued_when_the_last_rank_came_waited_for_none() -> None:
+    met = met_result(4, 40, 3)
+    typical = {row.step for row in typical_steps(met.steps)[0]}
+    at = next(row.match for row in met.matches if row.step in typical)
+    late = [replace(row, first_start_at_ns=(row.last_arrival_at_ns or 0) + (row.match == at)) for row in met.matches]
+    told = f" Not so for 1 of {3 * len(typical)} collectives: still queued when the last rank came."
+    for rows, expected in ((list(met.matches), ""), (late, told)):
+        figure = matches_figure(replace(met, matches=Table(MatchRow, rows)))
+        assert figure is not None and figure.caption.endswith(f"and not for the network.{expected}")
+
+
 def test_the_fitted_line_is_drawn_through_its_points_and_told_in_words() -> None:
     result = moved({nbytes: [50_000 + nbytes // 2] for nbytes in (1_000, 100_000, 10_000_000)})
     figure = bandwidth_figure(result)

@@ -97,6 +97,21 @@ def test_polars_takes_every_table_and_an_empty_one_has_the_same_types() -> None:
         assert frame.schema == table[:0].to_polars().schema
 
 
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_a_number_that_no_column_holds_is_told_with_its_column(library: str) -> None:
+    need(find_spec(library), library)
+    table = Table(Measured, [replace(MADE[0], wait_ns=2**63)])
+    with pytest.raises(DdptraceError, match="9223372036854775808 in column 'wait_ns' is no 64-bit number"):
+        getattr(table, f"to_{library}")()
+    assert getattr(Table(Measured, [replace(MADE[0], wait_ns=-(2**63))]), f"to_{library}")()["wait_ns"][0] == -(2**63)
+
+
+def test_a_name_that_no_encoding_holds_is_spelled_out_in_a_frame() -> None:
+    need(find_spec("polars"), "polars")
+    table = Table(Finding, [Finding("restarted", "info", "runs/\udcff", "é")])
+    assert table.to_polars().row(0) == ("restarted", "info", r"runs/\udcff", "é")
+
+
 def test_a_row_within_a_row_is_a_dict_and_a_struct() -> None:
     need(find_spec("pandas") and find_spec("polars"), "pandas and polars")
     ranks = make_device_result().ranks

@@ -134,6 +134,13 @@ def test_a_run_that_was_never_analyzed_is_shown(run: Path) -> None:
     assert any(name.startswith("step 2 ") for name in names)
 
 
+def test_what_is_not_there_is_told_though_a_trace_of_the_run_around_it_is(run: Path) -> None:
+    write_all(analyze(run), run / "analysis")
+    (run / "loop").symlink_to("loop")
+    for name in ("mistyped", "loop"):
+        assert f"{run / name} does not exist" in refused(run / name)
+
+
 def test_a_trace_is_made_anew_only_when_the_run_has_gone_on(run: Path) -> None:
     trace = run / "analysis" / "trace.json.gz"
     trace.parent.mkdir()

@@ -46,7 +46,8 @@ def contention_finding(queued_ns: Sequence[float | None], step_ns: float) -> Ite
     if known and median(known) >= CROWDED_RATIO * step_ns > 0:
         yield Finding(CROWDED, "warning", "run", (
             f"All ranks wait for a processor: {ms(median(known))} of a step ({percent(median(known) / step_ns)}, median"
-            " of the ranks); steps take longer than the program needs: start fewer threads or processes on a machine."
+            " of the ranks); steps take longer than the program needs: start fewer threads or processes, and let"
+            " nothing else run there."
         ))  # fmt: skip
 
 
@@ -54,16 +55,20 @@ def _late(one: SuspectRow, place: str) -> Finding:
     doing = f"its {one.phase} phase" if one.phase != "other" else "what it does outside of forward, backward and update"
     what = doing if one.cause == one.phase else f"{one.cause}, mostly in {doing},"
     return Finding(LATE, "warning", f"rank {one.rank}", (
-        f"Rank {one.rank}{place} makes the others wait: {what} costs every rank {_cost(one)}; {one.evidence}:"
-        f" {_ADVICE.get(one.cause, _LOOK)}."
+        f"Rank {one.rank}{place} makes the others wait: {what} costs every rank {_cost(one)}; {one.evidence}."
+        f" {_sentence(_ADVICE.get(one.cause, _LOOK))}"
     ))  # fmt: skip
 
 
 def _slow_link(one: SuspectRow) -> Finding:
     return Finding(SLOW_LINK.replace(" ", "-"), "warning", f"host {one.host}", (
-        f"Host {one.host} (rank {one.rank}) has a slow link, which costs every rank {_cost(one)}; {one.evidence}: look"
+        f"Host {one.host} (rank {one.rank}) has a slow link, which costs every rank {_cost(one)}; {one.evidence}. Look"
         " at its network adapter, cable and switch port, and at who else sends over them."
     ))  # fmt: skip
+
+
+def _sentence(words: str) -> str:
+    return f"{words[0].upper()}{words[1:]}."
 
 
 def _cost(one: SuspectRow) -> str:

@@ -1,4 +1,4 @@
--- Which bucket's communication is not hidden, the worst first. exposed_ms is the bucket's share of its steps' exposed
+-- Which bucket's communication is not hidden, the dearest of the run first. exposed_ms is the bucket's share of its steps' exposed
 -- time, per execution: what hiding it would win. Buckets are numbered in launch order. NULL: not known.
 select
   extract_arg(arg_set_id, 'args.reducer') as reducer,
@@ -13,4 +13,4 @@ select
 from slice
 where category = 'bucket.exec'
 group by reducer, layout, bucket
-order by exposed_ms desc;
+order by sum(extract_arg(arg_set_id, 'args.exposed_charged_ns')) desc;
