@@ -10,7 +10,7 @@ from tests.answers.conftest import Ask, printed
 
 pytestmark = pytest.mark.alone
 
-STEP = r"a step of ([\d.]+) ms is expected \(([\d.]+) \.\. ([\d.]+) ms\) instead of ([\d.]+) ms"
+STEP = r"gives ([\d.]+) ms \(([\d.]+) \.\. ([\d.]+) ms\) for it and ([\d.]+) ms for the run as it was, which took [\d.]+ ms"
 
 
 def test_where_all_gradients_are_in_one_bucket_smaller_ones_are_advised_with_the_step_to_expect(ask: Ask) -> None:
