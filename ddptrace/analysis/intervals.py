@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from ddptrace.load.tables import Intervals
 
 Ints = NDArray[np.int64]
+Time = TypeVar("Time", int, float)
 
 EMPTY: Final[Intervals] = np.empty((0, 2), np.int64)
 
@@ -32,9 +33,9 @@ def union(*parts: Intervals) -> Intervals:
     return np.column_stack((spans[opens, 0], reach[np.append(opens[1:], len(spans)) - 1]))
 
 
-def merged(spans: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+def merged(spans: Iterable[tuple[Time, Time]]) -> tuple[tuple[Time, Time], ...]:
     """Union of a few spans, where arrays would cost more than they save; empty ones that touch nothing stay."""
-    out: list[tuple[int, int]] = []
+    out: list[tuple[Time, Time]] = []
     for begin, end in sorted(spans):
         if out and begin <= out[-1][1]:
             out[-1] = (out[-1][0], max(end, out[-1][1]))

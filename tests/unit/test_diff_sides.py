@@ -101,10 +101,7 @@ def test_who_will_not_wait_for_what_does_not_end_has_it_killed(tmp_path: Path) -
     argv = [sys.executable, "-m", "ddptrace", "diff", str(tmp_path / "a"), str(tmp_path / "b"), "--repeat", "1",
             "--run-before", deaf, "--run-after", "true"]  # fmt: skip
     with subprocess.Popen(argv, stderr=subprocess.DEVNULL) as command:
-        until = time.monotonic() + 30
-        while not (pid.exists() and pid.read_text()):
-            assert time.monotonic() < until
-            time.sleep(0.02)
+        await_pid(pid)
         # WHEN it is asked twice
         command.send_signal(signal.SIGTERM)
         time.sleep(0.5)
@@ -123,16 +120,21 @@ def test_what_a_command_started_ends_when_the_comparison_is_ended(tmp_path: Path
     argv = [sys.executable, "-m", "ddptrace", "diff", str(tmp_path / "a"), str(tmp_path / "b"), "--repeat", "1",
             "--run-before", f"sleep 300 & echo $! > {pid}; wait", "--run-after", "true"]  # fmt: skip
     with subprocess.Popen(argv, stderr=subprocess.DEVNULL) as command:
-        until = time.monotonic() + 30
-        while not (pid.exists() and pid.read_text()):
-            assert time.monotonic() < until
-            time.sleep(0.02)
+        await_pid(pid)
         # WHEN the comparison is told to end
         command.send_signal(signal.SIGTERM)
         command.wait(30)
     # THEN nothing of it is left
     until = time.monotonic() + 20
     while is_alive(int(pid.read_text())):
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def await_pid(file: Path) -> None:
+    """Until a command has written its own."""
+    until = time.monotonic() + 30
+    while not (file.exists() and file.read_text()):
         assert time.monotonic() < until
         time.sleep(0.02)
 

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from ddptrace.analysis.intervals import Ints
+from ddptrace.analysis.intervals import Ints, merged
 from ddptrace.analysis.whatif.observed import DONE, LAUNCH, NBYTES
 from ddptrace.analysis.whatif.play import Floats, play
 from ddptrace.analysis.whatif.wire import Wire
@@ -39,13 +39,7 @@ class Sends:
     @property
     def busy(self) -> Floats:
         """Union of what was sent, shape (n, 2)."""
-        spans: list[list[float]] = []
-        for begin, end in sorted(zip(self.arrived_ns.tolist(), self.done_ns.tolist(), strict=True)):
-            if spans and begin <= spans[-1][1]:
-                spans[-1][1] = max(spans[-1][1], end)
-            else:
-                spans.append([begin, end])
-        return np.array(spans)
+        return np.array(merged(zip(self.arrived_ns.tolist(), self.done_ns.tolist(), strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
