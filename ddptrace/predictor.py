@@ -3,19 +3,27 @@ the engine meet once more."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
 
 from ddptrace.analyzer import AnyPath, Progress, uncollected
 from ddptrace.engine import run_each
-from ddptrace.load.run import RankSource, load_rank, open_run
+from ddptrace.errors import DdptraceError, RunDirectoryError
+from ddptrace.load.run import Plan, RankSource, load_rank, open_run
 from ddptrace.schema import run_path
 
 if TYPE_CHECKING:
     from ddptrace.analysis.whatif.advise import Advice
+    from ddptrace.analysis.whatif.forecast import Forecast
     from ddptrace.analysis.whatif.observed import ObservedRank
     from ddptrace.analysis.whatif.predict import Predictor
     from ddptrace.analysis.whatif.tables import Setting, WhatIf
+
+MOST_RANKS: Final = 16
+MOST_NBYTES: Final = 30_000_000
+MOST_BUCKETS: Final = 200
+"""More, and a report would take much longer for its advice than for all the rest."""
+LARGE: Final = "the run is large, so that only `ddptrace advise` works it out"
 
 
 def whatif(
@@ -44,18 +52,45 @@ def advise(path: AnyPath, *, jobs: int = 1, progress: Progress | None = None) ->
     return advice_of(predictor(path, jobs=jobs, progress=progress))
 
 
+def forecast(path: AnyPath) -> Forecast:
+    """Advice for a report, and many ranks on paper; or why there is none, which is no error. Raises RunDirectoryError
+    where there is no such run."""
+    from ddptrace.analysis.whatif.forecast import Forecast, forecast_of
+
+    plan = open_run([run_path(path)])
+    if len(plan.sources) > MOST_RANKS or sum(source.nbytes for source in plan.sources) > MOST_NBYTES:
+        return Forecast(refusal=LARGE)
+    try:
+        ranks = _ranks(plan, 1, None)
+        if max((len(step.sent) for one in ranks for step in one.steps), default=0) > MOST_BUCKETS:
+            return Forecast(refusal=LARGE)
+        return forecast_of(_predictor(ranks, plan))
+    except RunDirectoryError:
+        raise
+    except DdptraceError as error:
+        return Forecast(refusal=str(error))
+
+
 def predictor(path: AnyPath, *, jobs: int = 1, progress: Progress | None = None) -> Predictor:
     """Answers any number of questions about one run."""
+    plan = open_run([run_path(path)])
+    return _predictor(_ranks(plan, jobs, progress), plan)
+
+
+def _predictor(ranks: Sequence[ObservedRank], plan: Plan) -> Predictor:
     from ddptrace.analysis.whatif.model import model_of
     from ddptrace.analysis.whatif.predict import Predictor
 
-    plan = open_run([run_path(path)])
-    ranks = []
+    return Predictor(model_of(ranks, plan.world_size))
+
+
+def _ranks(plan: Plan, jobs: int, progress: Progress | None) -> list[ObservedRank]:
+    ranks: list[ObservedRank] = []
     for observed in run_each(_observed, plan.sources, jobs=jobs, scheduler=None):
         ranks.append(observed)
         if progress is not None:
             progress(len(ranks), len(plan.sources))
-    return Predictor(model_of(ranks, plan.world_size))
+    return ranks
 
 
 def _observed(source: RankSource) -> ObservedRank:

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import replace
 from typing import Final
 
 from ddptrace.analysis.diagnosis_tables import Diagnosis, RankPlace, Verdict
 from ddptrace.analysis.hangs import hang_verdicts, idle_verdict, patience_ns
 from ddptrace.analysis.losses import loss_verdicts
-from ddptrace.analysis.places import place_of, seconds
+from ddptrace.analysis.places import NO_FOLDER, place_of, seconds
 from ddptrace.analysis.wording import named
 from ddptrace.load.tables import JobState
 
 ORDER: Final = (
-    "mismatch", "failed", "died", "stuck", "message", "held", "failed-after", "killed", "left", "ended", "well", "slow",
+    "mismatch", "failed", "died", "stuck", "message", "held", "failed-after", "killed", "missing", "left", "ended",
+    "well", "slow", "unseen", "doubt", "clock",
 )  # fmt: skip
-LOST: Final = ("failed", "died", "failed-after", "killed", "left")
+LOST: Final = ("failed", "died", "failed-after", "killed", "missing", "left")
 HANGING: Final = ("mismatch", "stuck", "message", "held")
 EXPLAINS: Final = ("failed", "died", "held")
 """Ranks of these do not come, and that is why others wait."""
+FOREIGN: Final = ("other-run", "other-rank")
 
 
 def diagnose(job: JobState) -> Diagnosis:
@@ -27,9 +30,11 @@ def diagnose(job: JobState) -> Diagnosis:
     hangs = hang_verdicts(job)
     awaited = {rank for one in hangs if one.kind != "mismatch" for rank in one.absent}
     found = _one_story(job, list(loss_verdicts(job, awaited)), hangs)
+    missing = _missing(job, {rank for one in found if one.kind != "slow" for rank in one.absent})
     if not any(one.kind in (*LOST, *HANGING) for one in found):
         idle = idle_verdict(job)
         found.append(idle or _well(job, places, anyone_waits=bool(found)))
+    found += [*missing, *_doubts(job), *_clocks(job)]
     verdicts = tuple(sorted(found, key=lambda one: (ORDER.index(one.kind), _is_a_link(one, found))))
     return Diagnosis(verdicts, places, _exit_code({one.kind for one in verdicts}))
 
@@ -84,9 +89,48 @@ def _well(job: JobState, places: Sequence[RankPlace], *, anyone_waits: bool) -> 
     going = [place for place in places if place.status != "ended"]
     if not going:
         ranks = tuple(place.rank for place in places)
-        return Verdict("ended", f"{named('rank', ranks)} ended as they should" if ranks else "no rank is here")
+        return Verdict("ended", f"{named('rank', ranks)} ended{_as_should(job)}" if ranks else "no rank is here")
     waits = f"; none has waited for longer than {seconds(patience_ns(job))} yet" if anyone_waits else ""
     return Verdict("well", f"{_named_verb(going, 'go on', 'goes on')}{_steps(job, going)}{waits}")
+
+
+def _as_should(job: JobState) -> str:
+    """What is not here, or may be another run's, ended nobody knows how."""
+    foreign = any(one.code in FOREIGN for doubts in job.doubts.values() for one in doubts)
+    return "" if foreign or _absent_folders(job) else " as they should"
+
+
+def _missing(job: JobState, told: Set[int]) -> list[Verdict]:
+    """Ranks of which nothing is here, and that nobody is said to wait for. While others go on, they may just be
+    starting, or write elsewhere: then nothing is known to be wrong."""
+    ranks = tuple(rank for rank in _absent_folders(job) if rank not in told)
+    if not ranks:
+        return []
+    kind = "unseen" if any(one.alive and not one.closed for one in job.ranks) else "missing"
+    said = f"nothing is here of {named('rank', ranks)}, of {job.world_size} that took part"
+    return [Verdict(kind, said, absent=ranks, where=(NO_FOLDER,) * len(ranks))]
+
+
+def _absent_folders(job: JobState) -> list[int]:
+    return sorted(set(range(job.world_size or 0)) - {one.rank for one in job.ranks})
+
+
+def _doubts(job: JobState) -> Iterator[Verdict]:
+    """Why what is said of a rank may be none of this run."""
+    alike: dict[str, list[int]] = defaultdict(list)
+    for rank, doubts in job.doubts.items():
+        for one in doubts:
+            alike[one.message].append(rank)
+    yield from (Verdict("doubt", f"{named('rank', ranks)}: {message}") for message, ranks in alike.items())
+
+
+def _clocks(job: JobState) -> Iterator[Verdict]:
+    alike: dict[str, list[int]] = defaultdict(list)
+    for rank, ahead_ns in job.apart_ns.items():
+        alike[f"{seconds(abs(ahead_ns))} {'ahead' if ahead_ns > 0 else 'behind'}"].append(rank)
+    for words, ranks in alike.items():
+        of = f"clock of {named('rank', ranks)} is" if len(ranks) == 1 else f"clocks of {named('rank', ranks)} are"
+        yield Verdict("clock", f"the {of} about {words}, and what is said here is without that")
 
 
 def _steps(job: JobState, going: Sequence[RankPlace]) -> str:

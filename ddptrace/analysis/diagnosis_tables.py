@@ -11,8 +11,10 @@ class Verdict:
 
     `kind`, gravest first: "mismatch": ranks called different things at one turn of a group; "failed": an exception
     ended ranks; "died"; "stuck": ranks wait for others; "message": one waits for another's send or receive; "held":
-    a process is stopped; "failed-after": for want of a peer; "killed": the whole job at once; "left": nobody writes any
-    more; "ended"; "well": it goes on, or starts; "slow": some wait, not for long yet."""
+    a process is stopped; "failed-after": for want of a peer; "killed": the whole job at once; "missing": of ranks of
+    a job that is over nothing is here; "left": nobody writes any more; "ended"; "well": it goes on, or starts; "slow":
+    some wait, not for long yet; "unseen": of ranks nothing is here, while others go on; "doubt": a rank's records may
+    be another run's, or were changed; "clock": that of a rank is apart."""
 
     kind: str
     sentence: str
@@ -46,8 +48,8 @@ class RankPlace:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """`verdicts`: what explains the most first. `exit_code`: 0 nothing is wrong, 3 ranks wait or differ, 4 a rank died
-    or failed."""
+    """`verdicts`: what explains the most first. `exit_code`: 0 nothing is wrong, 3 ranks wait or differ, 4 a rank died,
+    failed, or left nothing here."""
 
     verdicts: tuple[Verdict, ...]
     ranks: tuple[RankPlace, ...]

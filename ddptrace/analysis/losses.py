@@ -8,7 +8,7 @@ from typing import Final
 
 from ddptrace.analysis.diagnosis_tables import Verdict
 from ddptrace.analysis.places import place_of, place_words, seconds, status_of
-from ddptrace.analysis.wording import named
+from ddptrace.analysis.wording import ms, named
 from ddptrace.load.tables import BEAT_NS, BEATS, JobState, RankState
 
 OF_A_PEER: Final = re.compile(
@@ -16,6 +16,8 @@ OF_A_PEER: Final = re.compile(
     r"|SystemExit|SignalException", re.IGNORECASE,
 )  # fmt: skip
 """What ranks fail with since another one is gone, or since somebody ended them."""
+SOONER_NS: Final = 10 * 10**6
+"""Ranks that end at once have their last records closer than this, as a rule."""
 TOGETHER_NS: Final = BEATS * BEAT_NS
 
 
@@ -80,8 +82,20 @@ def _killed(job: JobState, dead: Sequence[RankState], *, after: bool) -> Verdict
     how = "too, and without a word" if after else "at once and without a word"
     why = "as a rule the launcher ends the rest" if after else "killed from outside, or crashed"
     ago_ns = _looked_at_ns(job) - max(one.beat_at_ns for one in dead)
-    said = f"{named('rank', _ranks(dead))} ended {how}: {why}, {seconds(ago_ns)} ago"
+    said = f"{named('rank', _ranks(dead))} ended {how}: {why}, {seconds(ago_ns)} ago{'' if after else _sooner(dead)}"
     return Verdict("killed", said, absent=_ranks(dead), where=_where(job, dead), age_ns=ago_ns)
+
+
+def _sooner(dead: Sequence[RankState]) -> str:
+    """Where one had stopped training while the others went on: of one machine's clock, which proves no more."""
+    first, *others = sorted(dead, key=lambda one: one.last_at_ns)
+    lead_ns = min((one.last_at_ns for one in others), default=first.last_at_ns) - first.last_at_ns
+    if lead_ns < SOONER_NS or len({one.host for one in dead}) > 1:
+        return ""
+    return (
+        f"; rank {first.rank} had recorded nothing of its training for {ms(lead_ns)} when the others still did, so"
+        " it may have been the first"
+    )
 
 
 def _held(job: JobState, held: Sequence[RankState]) -> Verdict:

@@ -34,8 +34,10 @@ def next_look(worst: BucketSummary, summary: Summary, result: Result, ranks: Seq
         return "most of the communication is waiting for ranks that come late, which no bucket size shortens."
     compute = next(part.ns for part in summary.parts if part.name == "compute")
     if summary.comm_ns is not None and summary.comm_ns > compute:
+        absent = _absent(worst, result)
+        so = "so" if absent is None else f"but {absent}. If it is no waiting,"
         return (
-            f"the step communicates longer ({ms(summary.comm_ns)}) than it computes ({ms(compute)}), so no bucket"
+            f"the step communicates longer ({ms(summary.comm_ns)}) than it computes ({ms(compute)}), {so} no bucket"
             f" size can hide it all: {_less_time(worst, result, ranks)}."
         )
     if (worst.queue_ns or 0) > (worst.exposed_charged_ns or 0):
@@ -51,6 +53,21 @@ def _is_only(worst: BucketSummary, ranks: Sequence[RankFacts]) -> bool:
     reducers = (one for rank in ranks for one in rank.reducers if one.reducer == worst.reducer)
     return any(len(one.sizes[worst.layout]) == 1 for one in reducers if worst.layout < len(one.sizes)) and (
         _largest(worst, ranks) is None
+    )
+
+
+def _absent(worst: BucketSummary, result: Result) -> str | None:
+    """How many ranks of the bucket's group are here, as part of a sentence; None where all are, as far as is known."""
+    key = (worst.reducer, worst.layout, worst.index)
+    sizes = {row.group: row.group_size or 0 for row in result.collectives if row.bucket == key}
+    here = {name: {row.rank for row in result.collectives if row.group == name} for name in sizes}
+    most = max(sizes, key=lambda name: (len(here[name]), name), default=None)  # one that is alone may be of another run
+    if most is None or len(here[most]) >= sizes[most]:
+        return None
+    verb = "is" if len(here[most]) == 1 else "are"
+    return (
+        f"only {len(here[most])} of {sizes[most]} ranks {verb} compared here, and waiting for the others"
+        " counts as that: look there first"
     )
 
 

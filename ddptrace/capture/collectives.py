@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch._C._profiler import _RecordFunctionFast
 
 from ddptrace.capture.call_sites import CallSites
-from ddptrace.capture.completions import Completions
+from ddptrace.capture.completions import MANY, Completions
 from ddptrace.capture.failures import failure_words
 from ddptrace.capture.functional_waits import ISSUER, FunctionalWaits
 from ddptrace.capture.groups import Groups
@@ -64,6 +64,7 @@ class Collectives:
         self._seq_of: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._waited_since: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._no_future: set[str] = set()
+        self._group_of: dict[int, int] = {}  # by reducer
         self._functional = FunctionalWaits()
         self._engine = _engine_code()
         self._sites = sites
@@ -73,7 +74,8 @@ class Collectives:
         if not self._surface.live:
             return None
         try:
-            self.completions.write()
+            if len(self.completions.noted) >= MANY:
+                self.completions.write()
             nbytes_in = nbytes_out = 0
             for i in op.inputs:
                 nbytes_in += _nbytes(args[i])
@@ -86,7 +88,8 @@ class Collectives:
             held = bool(own or source)
             functional = caller is not None and caller.f_code.co_filename == ISSUER
             reducer = own or self.reducer
-            name, group = self._recorder.intern(op.name), self._groups.name_id(dist.ProcessGroup.unbox(args[op.group]))
+            name = self._recorder.intern(op.name)
+            group = self._group_id(op, args, reducer if caller is None and not own else 0)
             seq, launch = next(self.seqs), _now()
             if source is not None:  # before the call: a backend may end the process in it
                 peer = 0 if op.peer is None else args[op.peer] + 1
@@ -154,6 +157,15 @@ class Collectives:
             return out
 
         return wait
+
+    def _group_id(self, op: Op, args: tuple[Any, ...], reducer: int) -> int:
+        """`reducer`: of which C++ sends, always in one group, so that it is not asked again; 0 none."""
+        group = self._group_of.get(reducer)
+        if group is None:
+            group = self._groups.name_id(dist.ProcessGroup.unbox(args[op.group]))
+            if reducer:
+                self._group_of[reducer] = group
+        return group
 
     def _caller(self) -> FrameType | None:
         """The frame that issues the collective; None where C++ does in backward: below the tap lies the engine's own

@@ -1,11 +1,11 @@
 """Stamps when operations complete, on whatever thread of the backend tells it.
 
 That thread holds the interpreter's lock while it does, and where cores are scarce it may lose its core meanwhile:
-training then waits for both. So it notes the instant and no more; the record is written by whoever comes here next, a
-thread of the program at its next collective or at the end of backward, or the keeper:
+training then waits for both. So it notes the instant and no more. Records are written together, at the end of backward
+or by the keeper: one by one, amid computing that leaves nothing of Python in the caches, each would cost tenfold.
 
-    backend     ....all-reduce ends, noted
-    training    backward ................... next collective: written
+    backend     ....all-reduce ends, noted ....all-reduce ends, noted
+    training    backward ..................................... its end: written
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from ddptrace.capture.failures import failure_of
 from ddptrace.record import Recorder
@@ -22,20 +22,24 @@ from ddptrace.schema import Kind
 _now = time.perf_counter_ns
 
 
-class Completions:
-    """`due`: numbers of operations whose completion is still to be recorded."""
+MANY: Final = 256
+"""Noted completions that a program without backwards is to write itself."""
 
-    __slots__ = ("_noted", "_recorder", "due")
+
+class Completions:
+    """`due`: numbers of operations whose completion is still to be recorded; `noted`: of those whose is known."""
+
+    __slots__ = ("_recorder", "due", "noted")
 
     def __init__(self, recorder: Recorder) -> None:
         self.due: set[int] = set()
-        self._noted: deque[tuple[int, int, Any]] = deque()
+        self.noted: deque[tuple[int, int, Any]] = deque()
         self._recorder = recorder
 
     def of(self, seq: int, *, here: bool) -> Callable[[Any], None]:
         """A future's callback: the operation is over. `here`: the record is to tell on which thread."""
         self.due.add(seq)
-        note = self._noted.append
+        note = self.noted.append
 
         def stamp(future: Any) -> None:
             note((seq, _now(), future))
@@ -47,7 +51,7 @@ class Completions:
 
     def write(self) -> None:
         """Record what was noted."""
-        noted = self._noted
+        noted = self.noted
         while noted:
             try:
                 self._record(*noted.popleft())

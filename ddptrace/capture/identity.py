@@ -70,6 +70,7 @@ def describe_process(rank: int | None) -> dict[str, Any]:
         "device": _device(),
         "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "torch_threads": torch.get_num_threads(),
+        "versions": describe_versions(),
     } | _of_system()
 
 

@@ -9,6 +9,7 @@ import click
 
 if TYPE_CHECKING:
     from ddptrace.analysis.whatif.advise import Advice
+    from ddptrace.analysis.whatif.predict import Predictor
     from ddptrace.analysis.whatif.verify import Verdict
 
 
@@ -31,38 +32,39 @@ def advise(run: Path, as_json: bool, verify: str | None, output: Path | None) ->
       ddptrace advise run/ --verify \\
         'torchrun --nproc-per-node 2 -m ddptrace.run train.py --steps 30 --bucket-caps {caps}'
     """
+    import msgspec
+
+    from ddptrace.analysis.whatif.advise import advise as advise_run
     from ddptrace.cli.analyze import progress
-    from ddptrace.predictor import advise as advise_run
-
-    with progress() as tell:
-        advice = advise_run(run, progress=tell)
-    verdict = None if verify is None else _verified(advice, verify, output or run / "advised")
-    if as_json:
-        import msgspec
-
-        click.echo(msgspec.json.encode(advice.to_json_dict() | {"verified": verdict}))
-        return
+    from ddptrace.predictor import predictor
     from ddptrace.render.whatif_advice import advice_text, verdict_text
 
-    click.echo(advice_text(advice), nl=False)
-    if verdict is not None:
+    if verify is not None and CAPS not in verify:
+        raise click.UsageError(f"--verify needs {CAPS} where the command takes its bucket caps")
+    with progress() as tell:
+        found = predictor(run, progress=tell)
+    advice = advise_run(found)
+    if not as_json:
+        click.echo(advice_text(advice), nl=False)
+    verdict = None if verify is None else _verified(found, advice, verify, output or run / "advised")
+    if as_json:
+        click.echo(msgspec.json.encode(advice.to_json_dict() | {"verified": verdict}))
+    elif verdict is not None:
         click.echo(f"\n{verdict_text(verdict)}", nl=False)
 
 
-def _verified(advice: Advice, command: str, run: Path) -> Verdict:
+def _verified(recorded: Predictor, advice: Advice, command: str, run: Path) -> Verdict:
     from ddptrace.analysis.whatif.verify import verdict_of
     from ddptrace.cli.in_turns import make_run
     from ddptrace.errors import DdptraceError
     from ddptrace.predictor import predictor
 
-    if CAPS not in command:
-        raise click.UsageError(f"--verify needs {CAPS} where the command takes its bucket caps")
     if run.exists():
         raise DdptraceError(f"{run} is there already: say with --output where the run of --verify goes")
     caps = advice.best.setting.caps_mb or advice.recorded_caps_mb
     run.parent.mkdir(parents=True, exist_ok=True)
     make_run(run, command.replace(CAPS, ",".join(f"{cap:g}" for cap in caps)))
-    return verdict_of(advice.best, predictor(run))
+    return verdict_of(advice.best, predictor(run), recorded)
 
 
 CAPS = "{caps}"

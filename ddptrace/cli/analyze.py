@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,6 +15,7 @@ import click
 
 if TYPE_CHECKING:
     from ddptrace.analysis import Result, Table
+    from ddptrace.analysis.whatif.forecast import Forecast
 
 FILES: Final = {"report": "report.html", "trace": "trace.json.gz", "tables": "analysis.json"}
 ROWS_PER_PIECE: Final = 5_000
@@ -52,15 +54,20 @@ def analyze(
             run, jobs=jobs, scheduler=scheduler, cache=folder / "cache", comm_kernels=comm_kernels, progress=tell,
             align=not no_align,
         )  # fmt: skip
-    written = write_all(result, folder)
+    forecast = forecast_for(run, result)
+    written = write_all(result, folder, forecast)
     if as_json:
         for piece in encoded(result):
             click.echo(piece, nl=False)
         click.echo()
     else:
         from ddptrace.render.terminal import summary_text
+        from ddptrace.render.whatif_advice import in_short
 
         click.echo(summary_text(result))
+        said = in_short(forecast)
+        if said and not result.suspects:  # who makes the others wait comes before any size of buckets
+            click.echo("\n".join((*said, "")))
         for name, path in written.items():
             click.echo(f"{name:<7} {path}")
     if output is not None and len(written) < len(FILES):
@@ -127,14 +134,29 @@ def as_json_bytes(value: Any) -> bytes:
         return json.dumps(msgspec.to_builtins(value), separators=(",", ":")).encode()
 
 
-def write_all(result: Result, folder: Path) -> dict[str, Path]:
+def forecast_for(run: Sequence[str], result: Result) -> Forecast:
+    """For runs of ddptrace.trace; of other traces nothing is known of when gradients were ready. Whatever is wrong with
+    it, the report is written."""
+    from ddptrace.analysis.whatif.forecast import Forecast
+    from ddptrace.predictor import forecast
+
+    if not result.recorded or len(run) != 1:
+        return Forecast()
+    try:
+        return forecast(run[0])
+    except Exception as error:
+        return Forecast(refusal=f"the forecast failed ({type(error).__name__}: {error})")
+
+
+def write_all(result: Result, folder: Path, forecast: Forecast | None = None) -> dict[str, Path]:
     """Write what is derived from a run. What cannot be written is no error, and said on stderr."""
     from ddptrace.analyzer import uncollected
     from ddptrace.render.chrome import write_trace
     from ddptrace.render.report import write_report
 
     written, why = {}, ""
-    for name, write in (("report", write_report), ("trace", write_trace), ("tables", write_tables)):
+    report = write_report if forecast is None else partial(write_report, forecast=forecast)
+    for name, write in (("report", report), ("trace", write_trace), ("tables", write_tables)):
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with uncollected():

@@ -19,7 +19,7 @@ def diagnose(run: Path, as_json: bool) -> None:
     Exit code:  0  nothing is wrong: it goes on, or has ended as it should
                 1  RUN cannot be read
                 3  ranks wait for others, or differ in what they call
-                4  a rank died or failed
+                4  a rank died or failed, or left nothing here
     """
     from ddptrace.analysis.diagnosis import diagnose as diagnosis_of
     from ddptrace.load.states import read_job

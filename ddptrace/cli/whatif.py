@@ -53,6 +53,8 @@ def whatif(
 
     All options together are one setting; several --caps are one each. Without any, the usual questions are answered.
     """
+    import msgspec
+
     from ddptrace.analysis.whatif.answer import answer, usual
     from ddptrace.analysis.whatif.scale import scaling
     from ddptrace.analysis.whatif.tables import Setting
@@ -72,13 +74,11 @@ def whatif(
         found = predictor(run, progress=tell)
     settings = {setting_words(one): one for one in asked} if asked != [Setting()] else usual(found)
     answers = answer(found, settings)
+    if not as_json:
+        click.echo(whatif_text(answers), nl=False)
     rows = scaling(found, asked[0], per_host=per_host) if scale else None
     if as_json:
-        import msgspec
-
         more_keys = {} if rows is None else {"scale": rows.to_dicts()}
         click.echo(msgspec.json.encode(answers.to_json_dict() | more_keys))
-        return
-    click.echo(whatif_text(answers), nl=False)
-    if rows is not None:
-        click.echo("\n" + "\n".join(scale_lines(rows, per_host)))
+    elif rows is not None:
+        click.echo("\n" + "\n".join(scale_lines(rows, setting_words(asked[0]), per_host)))

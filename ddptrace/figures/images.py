@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
+import json
+import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,12 +17,15 @@ from ddptrace.render.whole_file import whole_file
 from ddptrace.schema import run_path
 
 if TYPE_CHECKING:
-    import os
-
     from plotly.graph_objects import Figure  # type: ignore[import-untyped]
 
 FORMATS: Final = ("svg", "png", "pdf")
 WIDTH_PX: Final = 1000
+BROWSER: Final = Path(__file__).with_name("browser.py")
+WANTED: Final = "wanted.json"
+START_S: Final = 60
+EACH_S: Final = 30
+"""Many times as long as a browser takes to start and to draw a picture, also on a machine that is busy with others."""
 
 
 def write_images(figures: Mapping[str, Figure], folder: str | os.PathLike[str], format: str = "svg") -> list[Path]:
@@ -28,42 +35,52 @@ def write_images(figures: Mapping[str, Figure], folder: str | os.PathLike[str], 
     """
     if format not in FORMATS:
         raise DdptraceError(f"figures cannot be written as {format!r}: choose one of {', '.join(FORMATS)}")
-    kaleido, folder = _kaleido(), run_path(folder)
+    _check_kaleido()
+    folder = run_path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{name}.{format}" for name in figures]
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as drawing:
         drawn = [Path(drawing, path.name) for path in paths]
         wanted = [_wanted(figure, path, format) for figure, path in zip(figures.values(), drawn, strict=True)]
         if wanted:
-            _draw(kaleido, wanted)
+            _draw(wanted, drawing)
         for one, path in zip(drawn, paths, strict=True):  # whole or not at all, where kaleido empties a file first
             with whole_file(path) as file:
                 file.write(one.read_bytes())
     return paths
 
 
-def _kaleido() -> Any:
+def _check_kaleido() -> None:
     try:
-        importlib.import_module("kaleido.errors")  # which older versions do not have
-        return importlib.import_module("kaleido")
+        found = find_spec("kaleido.errors") is not None  # which older versions do not have
     except ModuleNotFoundError:
-        raise DdptraceError("pictures need kaleido, version 1 or newer: pip install 'ddptrace[images]'") from None
+        found = False
+    if not found:
+        raise DdptraceError("pictures need kaleido, version 1 or newer: pip install 'ddptrace[images]'")
 
 
 def _wanted(figure: Figure, path: Path, format: str) -> dict[str, Any]:
     width, scale = figure.layout.width or WIDTH_PX, 2 if format == "png" else 1
     size = {"width": width, "height": figure.layout.height, "scale": scale}
-    return {"fig": figure, "path": path, "opts": {"format": format, **size}}
+    return {"fig": figure.to_json(), "path": str(path), "opts": {"format": format, **size}}
 
 
-def _draw(kaleido: Any, wanted: list[dict[str, Any]]) -> None:
-    """All of them in one browser. Kaleido is asked itself, since plotly has it load MathJax from the network."""
-    try:
-        kaleido.write_fig_from_object_sync(wanted, cancel_on_error=True, kopts={"mathjax": False})
-    except kaleido.errors.ChromeNotFoundError:
-        raise DdptraceError(
-            "pictures are drawn by Chrome or Chromium, and none was found: install one, or say where in BROWSER_PATH"
-        ) from None
-    except (RuntimeError, TimeoutError, kaleido.errors.KaleidoError) as error:
-        why = next(iter(error.args), "it did not answer in time")
-        raise DdptraceError(f"the browser could not draw the pictures: {why}") from error
+def _draw(wanted: list[dict[str, Any]], folder: str) -> None:
+    """All of them in one browser, by a process that can be ended: kaleido may wait for its browser for ever. What the
+    two leave in folders for temporary files goes with `folder`."""
+    Path(folder, WANTED).write_text(json.dumps(wanted))
+    patience_s = START_S + EACH_S * len(wanted)
+    command = [sys.executable, "-P", str(BROWSER), str(Path(folder, WANTED))]  # nothing of the folder that we are in
+    with subprocess.Popen(
+        command, env=os.environ | {"TMPDIR": folder}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as asking:
+        try:
+            told, warned = asking.communicate(timeout=patience_s)
+        except subprocess.TimeoutExpired:
+            message = f"the browser could not draw the pictures: it has not answered in {patience_s} s"
+            raise DdptraceError(message) from None
+        finally:
+            asking.kill()  # whose end is the browser's
+    if asking.returncode:
+        last = (warned.strip() or "what asked it was killed").splitlines()[-1]
+        raise DdptraceError(told.strip() or f"the browser could not draw the pictures: {last}")

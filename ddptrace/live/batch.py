@@ -11,7 +11,7 @@ from ddptrace.analysis.rank_tables import RankTables
 @dataclass(frozen=True, slots=True)
 class Identity:
     """Whose records these are. `attempt`: of a restarted job, from 0; each has a run id of its own. `meta`: what the
-    rank says of itself, `meta.json` as it was when its id was settled, and rank 0's `versions` where they are known."""
+    rank says of itself, `meta.json` as it was when its id was settled, and rank 0's `versions` where it says none."""
 
     run_id: str
     rank: int

@@ -28,7 +28,9 @@ class Clock:
     @classmethod
     def of(cls, events: NDArray[np.void], zero_unix_ns: int | None) -> Clock:
         """Without a zero (no manifest), the first record's time is it. Without any pair, Unix time is not known."""
-        pairs = events[(events["kind"] == Kind.CLOCK) & (events["a"] > 0) & (events["a"] < UNIX_MAX_NS)]
+        can_be = (events["a"] > 0) & (events["a"] < UNIX_MAX_NS)
+        can_be &= (events["begin"] > -UNIX_MAX_NS) & (events["begin"] < UNIX_MAX_NS)
+        pairs = events[(events["kind"] == Kind.CLOCK) & can_be]
         if not len(pairs):
             return cls(np.zeros(1, np.int64), np.zeros(1, np.int64), 0)
         first = int(pairs["a"][0])

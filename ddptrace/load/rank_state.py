@@ -33,20 +33,32 @@ LOST_CODES: Final = ("records-lost", "names-lost")
 ENDED: Final = "ended-by-exception"
 
 
-def rank_state(records: Records, meta: Mapping[str, Any], *, rank: int, zero_unix_ns: int, until_ns: int) -> RankState:
+def rank_state(
+    records: Records, meta: Mapping[str, Any], *, rank: int, zero_unix_ns: int, until_ns: int, apart_ns: int = 0
+) -> RankState:
     """`until_ns`: what was recorded later is left out, so that ranks read one after the other are compared as of one
-    time."""
-    return _State(records, meta, rank, zero_unix_ns, until_ns).build()
+    time. `apart_ns`: the rank's clock is so far ahead, and all its instants are told without that."""
+    return _State(records, meta, rank, zero_unix_ns, until_ns, apart_ns).build()
+
+
+def newest_at_ns(records: Records, zero_unix_ns: int) -> int | None:
+    """When the newest record was begun, by the rank's own clock; None where nothing ties that to the run's zero."""
+    clock = Clock.of(records.events, zero_unix_ns)
+    near = _near(records.events, clock)["begin"]
+    return int(near.max()) + clock.shift_ns if clock.tie_ns is not None and len(near) else None
 
 
 class _State:
-    def __init__(self, records: Records, meta: Mapping[str, Any], rank: int, zero_unix_ns: int, until_ns: int) -> None:
+    def __init__(
+        self, records: Records, meta: Mapping[str, Any], rank: int, zero_unix_ns: int, until_ns: int, apart_ns: int
+    ) -> None:
         clock = Clock.of(records.events, zero_unix_ns)
-        events = records.events[np.abs(records.events["begin"] - clock.monotonic[0]) < FAR_NS]
-        events["begin"] += clock.shift_ns
-        events["end"] += clock.shift_ns
+        shift_ns = clock.shift_ns - apart_ns
+        events = _near(records.events, clock)
+        events["begin"] += shift_ns
+        events["end"] += shift_ns
         self.events = events[np.maximum(events["begin"], events["end"]) <= until_ns]
-        self.ready_at_ns = _last_ready(records.ready) + clock.shift_ns if len(records.ready) else 0
+        self.ready_at_ns = _last_ready(records.ready) + shift_ns if len(records.ready) else 0
         self.born_before_unix_ns = int(clock.unix[0])
         self.records, self.meta, self.rank = records, meta, rank
 
@@ -122,10 +134,10 @@ class _State:
         return phase.name.lower() if phase else "wait" if row[0][KIND] == Kind.WAIT else "end of a step"
 
     def is_counted(self) -> bool:
-        """Whether no call is left out but those that were let go, which are counted."""
+        """Whether no call is left out but those that were let go, which are counted, and none was changed since."""
         partial = (self.of(Kind.STEP)["b"] != 0).any()
         lost = any(note.get("code") in LOST_CODES for _, note in self.json(Kind.NOTE))
-        return not (partial or lost or self.records.dropped)
+        return not (partial or lost or self.records.dropped or self.records.damaged)
 
     def steps(self) -> tuple[int | None, int | None]:
         """The one that the rank is in, and the median length of the last ones."""
@@ -181,6 +193,12 @@ class _State:
     def op_of(self, seq: int, groups: tuple[GroupState, ...]) -> str:
         found = (call.op for one in groups for call in (*one.calls, *_newest(one)) if call.seq == seq)
         return next(found, "a collective").rstrip("_")
+
+
+def _near(events: NDArray[np.void], clock: Clock) -> NDArray[np.void]:
+    """Those that can be of the run."""
+    near: NDArray[np.void] = events[np.abs(events["begin"] - clock.monotonic[0]) < FAR_NS]
+    return near
 
 
 def _newest(group: GroupState) -> list[LastCall]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ddptrace.errors import RunDirectoryError
 from ddptrace.load.clock import Clock
 from ddptrace.load.records import Recorded, rank_run
-from ddptrace.load.tables import Finding
+from ddptrace.load.tables import Finding, RankRun
 from ddptrace.record import RecordReader, Records
 from ddptrace.record.directory import PENDING, read_json
 from ddptrace.schema import MANIFEST, META, SCHEMA_VERSION, Kind
@@ -149,28 +149,69 @@ def _zero(manifest: dict[str, Any], first: Path) -> int:
 
 
 def read_rank(source: RecordedRank, findings: list[Finding]) -> Recorded:
-    """Raises RunDirectoryError where its records are of another major schema version or cannot be read."""
+    """Raises RunDirectoryError where its records are of another major schema version or cannot be read. The groups of a
+    rank that has no part in this run are told apart by name, so that it is compared with no rank of it."""
     folder, rank, manifest = source.folder, source.rank, source.manifest
     meta = read_json(folder / META) or {}
     newer = check_version(meta.get("schema", SCHEMA_VERSION), folder / META)
     if newer is not None and manifest.get("schema") != meta.get("schema"):
         findings.append(Finding("newer-schema", "info", folder.name, newer))
-    same_job = meta.get("job") is not None and meta.get("job") == manifest.get("job")  # ended before it learned the id
-    if "run_id" in meta and "run_id" in manifest and meta["run_id"] != manifest["run_id"] and not same_job:
-        message = (
-            "this rank's records carry another run's id: it entered its trace apart from rank 0, or is left from before"
-        )
-        findings.append(Finding("other-run", "warning", f"rank {rank}", message))
-    said = meta.get("rank")
-    if isinstance(said, int) and said != rank:
-        message = f"{folder.name} holds what rank {said} recorded: put the ranks' folders back as they were"
-        findings.append(Finding("other-rank", "error", f"rank {rank}", message))
+    stranger = _other_run(source, meta, findings) or _other_rank(source, meta, findings)
     records = records_of(folder)
     recorded = rank_run(records, meta, rank=rank, zero_unix_ns=source.zero_unix_ns)
     findings.extend(recorded.findings)
     if not len(records.events):
         findings.append(Finding("rank-empty", "error", f"rank {rank}", f"{folder.name} holds no records"))
-    return recorded
+    return recorded if stranger is None else replace(recorded, run=_set_apart(recorded.run, stranger))
+
+
+def is_of_another_run(meta: Mapping[str, Any], manifest: Mapping[str, Any]) -> bool:
+    """Whether a rank's records carry another run's id."""
+    same_job = meta.get("job") is not None and meta.get("job") == manifest.get("job")  # ended before it learned the id
+    told = "run_id" in meta and "run_id" in manifest
+    return told and meta["run_id"] != manifest["run_id"] and not same_job
+
+
+def other_rank(source: RecordedRank, meta: Mapping[str, Any]) -> int | None:
+    """The rank that recorded what the folder holds, where that is not the one whose name it has."""
+    said = meta.get("rank")
+    return said if isinstance(said, int) and said != source.rank else None
+
+
+def _other_run(source: RecordedRank, meta: dict[str, Any], findings: list[Finding]) -> str | None:
+    """Which one, in words, where a rank's records are not of this run."""
+    if not is_of_another_run(meta, source.manifest):
+        return None
+    message = (
+        "this rank's records carry another run's id: it entered its trace apart from rank 0, or is left from before; it"
+        " is compared with no rank of this run"
+    )
+    findings.append(Finding("other-run", "warning", f"rank {source.rank}", message))
+    return f"run {str(meta['run_id'])[:8]}"
+
+
+def _other_rank(source: RecordedRank, meta: dict[str, Any], findings: list[Finding]) -> str | None:
+    """In words, that a folder is a copy of another's that is here too. Folders that were only swapped are compared."""
+    said, folder = other_rank(source, meta), source.folder
+    if said is None:
+        return None
+    original = read_json(folder.parent / f"rank-{said:05d}" / META) or {}
+    is_copy = original.get("rank") == said and original.get("run_id") == meta.get("run_id")
+    left_out = "; it is compared with no other rank, since that one is here too" if is_copy else ""
+    message = f"{folder.name} holds what rank {said} recorded: put the ranks' folders back as they were{left_out}"
+    findings.append(Finding("other-rank", "error", f"rank {source.rank}", message))
+    return f"a copy, rank {source.rank}" if is_copy else None
+
+
+def _set_apart(run: RankRun, stranger: str) -> RankRun:
+    """Whose groups are not those of this run, though their names are the same."""
+    calls = tuple(replace(call, group=_apart(call.group, stranger)) for call in run.calls)
+    groups = tuple(replace(group, name=_apart(group.name, stranger)) for group in run.groups)
+    return replace(run, calls=calls, groups=groups)
+
+
+def _apart(group: str, stranger: str) -> str:
+    return f"{group} of {stranger}"
 
 
 def records_of(folder: Path) -> Records:

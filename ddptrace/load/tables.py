@@ -6,6 +6,7 @@ Instants are integer nanoseconds since the run's zero. Interval arrays are int64
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -464,12 +465,16 @@ class RankState:
 @dataclass(frozen=True, slots=True)
 class JobState:
     """The last that is known of all ranks of a run. `now_at_ns`: when somebody looked, or where no process is in sight,
-    the last that any of them recorded."""
+    the last that any of them recorded. `apart_ns`: by rank, how far its clock is ahead, where that is much; its
+    instants are told without it. `doubts`: by rank, why what it recorded may be none of this run's, or not what it
+    wrote."""
 
     ranks: tuple[RankState, ...]
     world_size: int | None
     now_at_ns: int
     silent_ns: int  # from the last that any of them recorded to when somebody looked
+    apart_ns: Mapping[int, int] = field(default_factory=dict)
+    doubts: Mapping[int, tuple[Finding, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,8 @@ def across_lines(result: Result) -> Iterator[str]:
         yield from told("matched", *agreement_words(found), between=";")
     if found.wait_ratio is not None:
         yield from told("waiting", f"{percent(found.wait_ratio)} of the communication waits for ranks that come later")
+    elif found.here is not None:
+        yield from told("waiting", absent_words(*found.here))
     latest = sorted((one.lag for one in found.ranks if one.lag.last), key=lambda lag: (-lag.last, lag.rank))
     if latest:
         yield from told("last to arrive", *map(lag_words, latest[:MOST_LAST]), between=" ·")
@@ -57,6 +59,10 @@ def agreement_words(found: Meetings) -> list[str]:
     if found.only_waited:
         words.append(f"of {found.only_waited:,} more only the host's wait is known")
     return words
+
+
+def absent_words(here: int, size: int) -> str:
+    return f"not told: of {here} of {size} ranks, waiting for those that are not here counts as transfer"
 
 
 def lag_words(lag: Lag) -> str:

@@ -8,7 +8,7 @@ from typing import Final
 from ddptrace.analysis.across.arrival_digest import Lag, MeetingDigest, Meetings, RankDigest, meetings
 from ddptrace.analysis.across.tables import SuspectRow
 from ddptrace.analysis.tables import Result
-from ddptrace.render.blame_lines import several
+from ddptrace.render.blame_lines import absent_words, several
 from ddptrace.render.clock_lines import clock_sub, clock_table
 from ddptrace.render.jitter_sections import contention_section, jitter_section
 from ddptrace.render.markup import folded, label, section, table, text
@@ -92,7 +92,9 @@ def met_sub(result: Result, found: Meetings) -> str:
     agree = f" Both estimates of the transfer agree in {found.agree:,} of {counted(found.timed, 'collective')}."
     free = any(one.free for one in found.ranks)
     most = f" The {ROWS_MAX} kinds with most waiting of {len(found.kinds)}." if len(found.kinds) > ROWS_MAX else ""
-    return MET + (INFERRED if inferred else "") + (CLOCK_FREE if free else "") + (agree if found.timed else "") + most
+    absent = f" Waits are {absent_words(*found.here)}." if found.here is not None else ""
+    how = (INFERRED if inferred else "") + (CLOCK_FREE if free else "")
+    return MET + absent + how + (agree if found.timed else "") + most
 
 
 def met_table(result: Result, found: Meetings) -> str:
@@ -106,7 +108,7 @@ def met_cells(one: MeetingDigest, name: str) -> list[str]:
     return [
         label(name), str(one.ranks), f"{one.count:,}", skew_words(one),
         duration(one.skew_p95_ns), duration(one.free_wait_ns if one.wait_ns is None else one.wait_ns),
-        duration(one.transfer_ns), duration(one.free_transfer_ns),
+        duration(one.transfer_ns), NOT_MEASURED if one.partial else duration(one.free_transfer_ns),
         f"{one.agree:,} of {one.timed:,}" if one.timed else NOT_MEASURED, rate(one.busbw_bytes_per_s),
         label(last_words(one.latest)),
     ]  # fmt: skip
@@ -133,13 +135,16 @@ def last_words(lag: Lag | None) -> str:
 def rank_table(found: Meetings) -> str:
     """Of many ranks those that came last most often."""
     shown = sorted(found.ranks, key=lambda one: (-one.lag.last_ratio, one.lag.rank))[:ROWS_MAX]
-    rows = [rank_cells(one) for one in (shown if len(shown) > ROWS_OPEN else found.ranks)]
+    told = any(one.lag.last for one in found.ranks)
+    rows = [rank_cells(one, told=told) for one in (shown if len(shown) > ROWS_OPEN else found.ranks)]
     return folded(RANK_HEADS, rows, ROWS_OPEN, "ranks") if rows else ""
 
 
-def rank_cells(one: RankDigest) -> list[str]:
+def rank_cells(one: RankDigest, *, told: bool) -> list[str]:
+    """`told`: of any collective it is known who came last."""
     lag = one.lag
+    last = f"{lag.last:,} · {label(percent(lag.last_ratio))}" if told else NOT_MEASURED
     return [
-        str(lag.rank), f"{one.met:,}", f"{lag.last:,} · {label(percent(lag.last_ratio))}", duration(lag.blame_ns),
+        str(lag.rank), f"{one.met:,}", last, duration(lag.blame_ns),
         millis(one.waits_ns), label(percent(one.wait_ratio)),
     ]  # fmt: skip

@@ -9,14 +9,15 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
+from typing import Final
 
 from ddptrace.analysis.device_digest import device_total
 from ddptrace.analysis.rpc_functions import own_calls
 from ddptrace.analysis.summary import Summary, summarize, typical_steps
 from ddptrace.analysis.tables import Result
-from ddptrace.analysis.whatif.advise import Advice
+from ddptrace.analysis.whatif.forecast import Forecast
 from ddptrace.render import basis, device_figures, device_sections, sections
-from ddptrace.render.advice_section import advice_section
+from ddptrace.render.advice_section import advice_section, scaling_section
 from ddptrace.render.blame_sections import across_body
 from ddptrace.render.figures import Figure, buckets_figure, parts_figure, phases_figure
 from ddptrace.render.markup import contents, figure_html, section
@@ -30,8 +31,11 @@ from ddptrace.render.report_steps import steps_figure
 from ddptrace.render.rpc_sections import rpc_section
 from ddptrace.render.timeline import timeline_figure
 from ddptrace.render.traffic_section import traffic_section
+from ddptrace.render.whatif_scale import scaling_figure
 from ddptrace.render.whole_file import whole_file
 from ddptrace.render.words import by_order
+
+NOTHING: Final = Forecast()
 
 POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:;"
@@ -49,11 +53,11 @@ BASIS = "Every number above rests on this."
 ELSEWHERE = "The same on a timeline of all ranks: open trace.json.gz in Perfetto. The tables: analysis.json."
 
 
-def write_report(result: Result, path: str | os.PathLike[str], advice: Advice | None = None) -> Path:
-    """Write `path` (report.html) whole or not at all; about 5 MB, most of it plotly.js. `advice`: what
-    `ddptrace.advise` gives, where the run allows any."""
+def write_report(result: Result, path: str | os.PathLike[str], forecast: Forecast = NOTHING) -> Path:
+    """Write `path` (report.html) whole or not at all; about 5 MB, most of it plotly.js. `forecast`: what
+    `ddptrace.predictor.forecast` gives."""
     with whole_file(path) as file:
-        file.write(page(result, advice).encode("utf-8", "backslashreplace"))
+        file.write(page(result, forecast).encode("utf-8", "backslashreplace"))
     return Path(path)
 
 
@@ -69,11 +73,11 @@ TAIL = """</main><script type="application/json" id="figures">{figures}</script>
 SKIP = '<a class="skip" href="#main">Skip to the answer</a>'
 
 
-def page(result: Result, advice: Advice | None = None) -> str:
+def page(result: Result, forecast: Forecast = NOTHING) -> str:
     summary = summarize(result)
-    figures = drawn(result, summary)
+    figures = drawn(result, summary, forecast)
     pictures = defaultdict(str, {figure.key: figure_html(figure) for figure in figures})
-    found = chapters(result, summary, pictures, advice)
+    found = chapters(result, summary, pictures, forecast)
     return (
         HEAD.format(policy=POLICY, style=asset("report.css"), before=SKIP + contents(found))
         + "\n".join((top(result, summary), *(html for _, html in found), f"<footer>{ELSEWHERE}</footer>"))
@@ -81,7 +85,7 @@ def page(result: Result, advice: Advice | None = None) -> str:
     )
 
 
-def drawn(result: Result, summary: Summary) -> list[Figure]:
+def drawn(result: Result, summary: Summary, forecast: Forecast = NOTHING) -> list[Figure]:
     steps, _ = typical_steps(result.steps)
     figures = (
         timeline_figure(result),
@@ -93,6 +97,7 @@ def drawn(result: Result, summary: Summary) -> list[Figure]:
         matches_figure(result),
         path_figure(result),
         jitter_heat(result),
+        scaling_figure(forecast.scale or ()),
         bandwidth_figure(result),
         device_figures.device_figure(result),
         device_figures.streams_figure(result),
@@ -116,22 +121,22 @@ def top(result: Result, summary: Summary) -> str:
 Pictures = Mapping[str, str]
 
 
-def chapters(result: Result, summary: Summary, picture: Pictures, advice: Advice | None) -> list[tuple[str, str]]:
+def chapters(result: Result, summary: Summary, picture: Pictures, forecast: Forecast) -> list[tuple[str, str]]:
     """The page in the order in which it is read: what to do, then what it rests on."""
     below = [
         ("The step", "\n".join(step_body(result, summary, picture))),
-        ("Ranks", "\n".join(rank_body(result, picture))),
+        ("Ranks", "\n".join(rank_body(result, picture, forecast))),
         ("The wire", "\n".join(wire_body(result, picture))),
         ("Devices", "\n".join(device_body(result, picture))),
         ("How sure", "\n".join(basis_body(result, summary))),
     ]
-    return [("What to do", "\n".join(advice_body(result, advice, "".join(html for _, html in below)))), *below]
+    return [("What to do", "\n".join(advice_body(result, forecast, "".join(html for _, html in below)))), *below]
 
 
-def advice_body(result: Result, advice: Advice | None, there: str) -> list[str]:
+def advice_body(result: Result, forecast: Forecast, there: str) -> list[str]:
     """`there`: what can be linked."""
     findings = result.findings
-    return [next_section(findings, there), advice_section(advice), findings_section(findings, there)]
+    return [next_section(findings, there), advice_section(forecast), findings_section(findings, there)]
 
 
 def step_body(result: Result, summary: Summary, picture: Pictures) -> list[str]:
@@ -144,11 +149,12 @@ def step_body(result: Result, summary: Summary, picture: Pictures) -> list[str]:
     ]
 
 
-def rank_body(result: Result, picture: Pictures) -> list[str]:
+def rank_body(result: Result, picture: Pictures, forecast: Forecast) -> list[str]:
     return [
         section("Ranks", "The typical step of each rank.", picture["ranks"]),
         section("Phases", "The same steps by what the training loop was doing.", picture["phases"]),
         *across_body(result, picture),
+        scaling_section(forecast, picture["scaling"]),
     ]
 
 

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import textwrap
+from collections import defaultdict
 from collections.abc import Iterator
 
 from ddptrace.analysis.whatif.tables import Prediction, WhatIf
-from ddptrace.render.whatif_words import contention_words, cost_words, gain_words, interval_words, replay_words
+from ddptrace.render.whatif_words import (
+    contention_words,
+    cost_words,
+    doubt_words,
+    gain_words,
+    interval_words,
+    replay_words,
+)
 from ddptrace.render.words import WIDTH, counted, indented, millis
 
 NAME_WIDTH = 34
@@ -17,6 +25,7 @@ def whatif_text(found: WhatIf) -> str:
     sections = [
         [f"ddptrace what if · {counted(found.ranks, 'rank')} · {counted(found.steps, 'step')}"],
         textwrap.wrap(replay_words(found), WIDTH),
+        textwrap.wrap(doubt_words(found.replay_error_ratio), WIDTH),
         list(_table(found)),
         list(_refused(found)),
         ["What this rests on", *indented(cost_words(found.cost)), *indented(contention_words(found.contention))],
@@ -54,8 +63,13 @@ def _refused(found: WhatIf) -> Iterator[str]:
 
 
 def _basis(found: WhatIf) -> Iterator[str]:
-    told = dict.fromkeys(line for one in found.predictions for line in one.basis)
-    if told:
+    """Each line once, with the answers that it is about where it is not all of them."""
+    answered = [one for one in found.predictions if one.refusal is None]
+    about: dict[str, list[str]] = defaultdict(list)
+    for one in answered:
+        for line in one.basis:
+            about[line].append(one.name)
+    if about:
         yield "Before you rely on this"
-        for line in told:
-            yield from indented(line)
+    for line, names in about.items():
+        yield from indented(line if len(names) == len(answered) else f"{line} ({'; '.join(names)})")

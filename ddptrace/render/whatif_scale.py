@@ -13,14 +13,15 @@ SIMULATED: Final = "Simulated from the recorded ranks, not measured."
 COLOURS: Final = {"ring": "#41729f", "tree": "#7a9e59", "hierarchical": "#e4683a"}
 
 
-def scale_lines(rows: Sequence[ScaleRow], per_host: int) -> Iterator[str]:
-    """A row for each number of ranks."""
-    yield f"On many ranks: step ms, efficiency, jitter ms   ({SIMULATED})"
+def scale_lines(rows: Sequence[ScaleRow], setting: str, per_host: int) -> Iterator[str]:
+    """A row for each number of ranks. `setting`: in words."""
+    yield f"On many ranks, {setting}: step ms, efficiency, jitter ms   ({SIMULATED})"
     names = list(dict.fromkeys(row.algorithm for row in rows))
     yield f"  {'ranks':>6}" + "".join(f"  {name:>26}" for name in names)
     for ranks in dict.fromkeys(row.ranks for row in rows):
         yield f"  {ranks:>6,}" + "".join(f"  {_cell(row):>26}" for row in rows if row.ranks == ranks)
     yield f"  hierarchical: {per_host} ranks share a link; efficiency: recorded compute alone, to the step"
+    yield "  jitter: what it adds that the slowest of so many ranks sets the pace, which --ranks leaves out"
 
 
 def _cell(row: ScaleRow) -> str:

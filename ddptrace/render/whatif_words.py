@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
-from ddptrace.analysis.whatif.tables import Contention, Cost, Prediction, Setting, WhatIf
+from ddptrace.analysis.whatif.tables import Contention, Cost, Prediction, Setting, SmallCost, WhatIf
 from ddptrace.render.words import NOT_MEASURED, counted, duration, percent, rate, size
+
+DOUBT_RATIO: Final = 0.1
+"""Of the recorded step; who plays it so badly is not to be believed of others."""
 
 
 def setting_words(setting: Setting) -> str:
@@ -64,14 +68,27 @@ def gain_range(one: Prediction) -> str:
     """`12 % less (8 to 15 %)`."""
     if one.gain_ratio is None or one.gain_low_ratio is None or one.gain_high_ratio is None:
         return NOT_MEASURED
-    return f"{percent(one.gain_ratio)} less ({100 * one.gain_low_ratio:.0f} to {100 * one.gain_high_ratio:.0f} %)"
+    low, high = round(100 * one.gain_low_ratio), round(100 * one.gain_high_ratio)
+    return f"{percent(one.gain_ratio)} less ({low} to {high} %)"
 
 
 def replay_words(found: WhatIf) -> str:
     """How well the model tells what it was made of."""
     return (
         f"Played again as it was, from ready times and costs alone, the step takes {duration(found.replayed.step_ns)};"
-        f" recorded were {duration(found.recorded_ns)} ({100 * found.replay_error_ratio:+.1f} %)."
+        f" recorded were {duration(found.recorded_ns)} ({100 * found.replay_error_ratio:+.1f} %), of which"
+        f" {duration(found.recorded_exposed_ns)} are exposed communication."
+    )
+
+
+def doubt_words(replay_error_ratio: float) -> str:
+    """Where the model misses more of the recorded step than most plans win; empty elsewhere."""
+    if abs(replay_error_ratio) < DOUBT_RATIO:
+        return ""
+    less = "less" if replay_error_ratio < 0 else "more"
+    return (
+        f"Do not rely on this: played again as it was, the step takes {percent(abs(replay_error_ratio))} {less} than"
+        " recorded, so that the model misses what it is made of."
     )
 
 
@@ -80,12 +97,20 @@ def cost_words(cost: Cost) -> str:
     sizes = size(cost.least_nbytes)
     if cost.most_nbytes != cost.least_nbytes:
         sizes += f" to {size(cost.most_nbytes)}"
+    ends = duration(cost.latency_low_ns), duration(cost.latency_high_ns)
+    others = f" ({ends[0]} to {ends[1]} fit as well)" if ends[0] != ends[1] else ""
     return (
-        f"An all-reduce takes {duration(cost.latency_ns)} ({duration(cost.latency_low_ns)} to"
-        f" {duration(cost.latency_high_ns)} fit as well) and its bytes at {rate(cost.bytes_per_s)}: fitted to"
-        f" {counted(cost.sends, 'bucket')} of {sizes}, whose ends it misses by {percent(cost.error_ratio)} of the"
-        " time in which anything is sent."
+        f"An all-reduce takes {duration(cost.latency_ns)}{others} and its bytes at {rate(cost.bytes_per_s)}"
+        f"{_small_words(cost.small)}: fitted to {counted(cost.sends, 'bucket')} of {sizes}, whose ends it misses by"
+        f" {percent(cost.error_ratio)} of the time in which anything is sent."
     )
+
+
+def _small_words(small: SmallCost | None) -> str:
+    if small is None:
+        return ""
+    pace = "" if small.bytes_per_s is None else f" and its bytes at {rate(small.bytes_per_s)}"
+    return f", one of at most {size(small.most_nbytes)} {duration(small.latency_ns)}{pace}"
 
 
 def contention_words(found: Contention) -> str:

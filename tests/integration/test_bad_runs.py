@@ -232,6 +232,27 @@ def test_a_folder_left_by_another_run_is_told(run: Path) -> None:
     assert "another run's id" in codes(run)["other-run"]
 
 
+def test_a_folder_left_by_another_run_is_compared_with_no_rank_of_this_one(run: Path) -> None:
+    """Not even where it made fewer calls."""
+    shorter = run.parent / "shorter"
+    torchrun("ddp.py", shorter, "--steps", STEPS - 2)
+    shutil.rmtree(run / "rank-00001")
+    shutil.copytree(shorter / "rank-00001", run / "rank-00001")
+    rewrite(run / "rank-00001" / "meta.json", job="another")
+    result = ddptrace.analyze(run)
+    assert (len(result.matches), len(result.desyncs), len(result.critical_path)) == (0, 0, 0)
+    found = {finding.code for finding in result.findings}
+    assert "other-run" in found and not found & {"desync", "rank-behind", "late-rank"}
+
+
+def test_a_folder_that_is_a_copy_of_another_is_compared_with_no_rank(run: Path) -> None:
+    right = ddptrace.analyze(run)
+    shutil.copytree(run / "rank-00001", run / "rank-00002")
+    found = ddptrace.analyze(run)
+    assert list(found.matches) == list(right.matches)
+    assert "it is compared with no other rank" in codes(run)["other-rank"]
+
+
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"schema": null, "world_size": "x", "zero_unix_ns": "y"}'])
 def test_a_garbled_manifest_is_one_sentence_or_tables(run: Path, content: str) -> None:
     (run / "manifest.json").write_text(content)

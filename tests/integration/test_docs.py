@@ -19,8 +19,8 @@ from tests.documents import DOCS, blocks, commands, leads_somewhere, links, page
 from tests.launch import torchrun
 
 FORMAT = DOCS / "record-format.md"
-NOT_RUN = {"sh": 4}
-"""Blocks that cannot be run here: they install, or need a collector, a cluster or files of yours."""
+NOT_RUN = {"sh": 5}
+"""Blocks that cannot be run here: they install, or need a collector, a cluster, files or a script of yours."""
 TYPES = {"u1": "u1", "<u2": "u2", "<u4": "u4", "<i8": "i8"}
 PICTURE_MAX_NBYTES = 60_000
 
@@ -29,8 +29,8 @@ PICTURE_MAX_NBYTES = 60_000
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the pages are read: `run/` with a profiler window in steps 3 and 4, and `after/`, another run."""
     folder = tmp_path_factory.mktemp("docs")
-    torchrun("ddp.py", folder / "run", "--profile")
-    torchrun("ddp.py", folder / "after")
+    torchrun("ddp.py", folder / "run", "--profile", "--steps", 16)
+    torchrun("ddp.py", folder / "after", "--steps", 16)
     return folder
 
 

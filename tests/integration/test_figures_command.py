@@ -6,6 +6,7 @@ import json
 import struct
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -79,9 +80,26 @@ def test_a_browser_that_is_not_there_or_does_not_start_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, browser: str, told: str
 ) -> None:
     monkeypatch.setenv("BROWSER_PATH", browser)
+    monkeypatch.setattr("ddptrace.figures.images.START_S", 20)  # kaleido may not hear that a browser has ended
     with pytest.raises(DdptraceError, match=told):
         figures.write_images({"steps": figures.steps(evil_result())}, tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_browser_that_never_answers_is_ended_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    silent, pid = tmp_path / "chromium", tmp_path / "pid"
+    silent.write_text(f"#!/bin/sh\necho $$ > {pid}\nexec cat <&3 >/dev/null\n")
+    silent.chmod(0o755)
+    monkeypatch.setenv("BROWSER_PATH", str(silent))
+    monkeypatch.setattr("ddptrace.figures.images.START_S", 10)
+    monkeypatch.setattr("ddptrace.figures.images.EACH_S", 0)
+    with pytest.raises(DdptraceError, match="could not draw the pictures: it has not answered in 10 s"):
+        figures.write_images({"steps": figures.steps(evil_result())}, tmp_path / "figures")
+    assert list((tmp_path / "figures").iterdir()) == []
+    until = time.monotonic() + 20
+    while Path("/proc", pid.read_text().strip()).exists():  # it hears, as Chromium does, that nobody asks any more
+        assert time.monotonic() < until
+        time.sleep(0.02)
 
 
 def test_a_full_disk_is_told_and_leaves_the_picture_that_was_there(run: Path, tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ MS = 1_000_000
 @dataclass(frozen=True, slots=True)
 class Made:
     """Times in ns, bytes 4 x numel. `gaps`: backward's work until the last parameter's gradient is ready, the last but
-    one's, and so on. `late`: by rank, what its forward takes longer. `slowdown`: of compute beside communication, which
+    one's, and so on. `small`: bytes up to which a message has no latency, and a third of the time for each byte.
+    `late`: by rank, what its forward takes longer. `slowdown`: of compute beside communication, which
     takes the processor away. `crowded`: by step, what other programs take from forward."""
 
     numels: tuple[int, ...] = (250_000,) * 8
@@ -25,12 +26,17 @@ class Made:
     after: int = 2 * MS
     latency: int = 200_000
     byte_ns: float = 8.0
+    small: int = 0
     late: tuple[int, ...] = (0, 0)
     slowdown: float = 0.0
     crowded: tuple[int, ...] = (0,)
     finish: int = 0  # of backward, after its last collective
     backwards: int = 1
     steps: int = 8
+
+    def cost(self, nbytes: int) -> int:
+        is_small = nbytes <= self.small and self.small
+        return round(nbytes * self.byte_ns / 3) if is_small else self.latency + round(nbytes * self.byte_ns)
 
     @property
     def order(self) -> tuple[int, ...]:
@@ -113,7 +119,7 @@ def _backward(
         launches = [at[bucket[-1]] for at in times]
         begin = max(*launches, sending[-1][1] if sending else 0)
         nbytes = sum(4 * made.numels[parameter] for parameter in bucket)
-        sending.append((begin, begin + made.latency + round(nbytes * made.byte_ns)))
+        sending.append((begin, begin + made.cost(nbytes)))
         for one, launch in zip(ranks, launches, strict=True):
             one.calls += (ddp_call(
                 1 + ordinal * len(buckets) + number, launch, nbytes, issued_at_ns=launch, done_at_ns=sending[-1][1],

@@ -13,7 +13,7 @@ from ddptrace.analysis import BucketRow, GradientTrafficRow, Result, Table, anal
 from ddptrace.analysis.advice import bucket_findings
 from ddptrace.analysis.facts import facts_of
 from ddptrace.analysis.view import view_of
-from ddptrace.load.tables import Finding, RankRun, Run
+from ddptrace.load.tables import Finding, Group, RankRun, Run
 from ddptrace.schema import Phase
 
 MS = 1_000_000
@@ -86,6 +86,15 @@ LONG: Spans = ((45, 46), (60, 190))
 def test_where_bytes_take_the_time_fewer_are_advised() -> None:
     message = advice(run(trained(numels=(10**6, 2, 3), rans=[LONG]))).message
     assert "send fewer bytes (a compressing hook, gradient accumulation) or use a faster link" in message
+
+
+def test_a_faster_link_is_advised_under_reserve_where_ranks_are_not_here() -> None:
+    world = [Group("0", (0, 1, 2), "gloo", 1)]
+    ranks = [trained(k, numels=(10**6, 2, 3), rans=[LONG], groups=world) for k in range(3)]
+    reserve = "only 2 of 3 ranks are compared here, and waiting for the others counts as that: look there first"
+    assert reserve not in advice(run(*ranks)).message
+    message = advice(run(*ranks[:2])).message
+    assert reserve in message and message.index(reserve) < message.index("faster link")
 
 
 def test_of_few_bytes_fewer_are_not_advised() -> None:

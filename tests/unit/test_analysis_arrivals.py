@@ -79,7 +79,9 @@ def test_the_bandwidth_of_the_transfer_leaves_the_waiting_out() -> None:
 def test_a_rank_that_is_not_here_may_have_come_last() -> None:
     (match,), rows = met([ran(100, 500)], [ran(400, 510)], group=3)
     assert match.busbw_bytes_per_s is None
-    assert match.last_rank == 1 and rows[0].wait_ns == 300
+    assert (match.last_rank, match.skew_ns, match.aligned_transfer_ns) == (None, None, None)
+    assert lengths(rows) == [(None,) * 5] * 2
+    assert [row.arrival_at_ns for row in rows] == [100, 400]
 
 
 def test_of_an_execution_whose_begin_nobody_saw_the_launch_is_the_arrival() -> None:

@@ -12,7 +12,12 @@ import pytest
 from ddptrace.analysis import RankTables
 from ddptrace.analysis.across.blame import Blame, blame_of
 from ddptrace.analysis.across.blocks import average, students
+from ddptrace.analysis.across.causes import Lateness, cause_of
+from ddptrace.analysis.across.counterfactual import Costs
+from ddptrace.analysis.across.host_load import Held
 from ddptrace.analysis.across.links import fast_of_its_kind, slow_host
+from ddptrace.analysis.across.suspects import verdicts
+from ddptrace.analysis.across.tables import LOCAL_PHASES
 from ddptrace.load.tables import GcPause, HostLoad, HostMark, LinkSample, Throttle
 from tests.unit.made_training import MS, Late, Plan, Player, only, played
 
@@ -366,3 +371,26 @@ def test_the_interval_of_a_mean_holds_it_in_nineteen_of_twenty_samples() -> None
         one = average(rng.normal(1e6, 4e5, 100).astype(np.int64))
         held += one.low <= 1e6 <= one.high
     assert 0.92 <= held / 400 <= 0.98
+
+
+def test_of_phases_of_which_none_is_sure_one_stall_does_not_name_another_than_all_steps_do() -> None:
+    # rank 1 takes 30 to 130 ms longer outside of its phases; in three steps its backward stands still for a second
+    chance, count, all_of = np.random.default_rng(3), 30, len(LOCAL_PHASES)
+    excess = np.zeros((1, all_of + 1, count), np.int64)
+    excess[0, LOCAL_PHASES.index("other")] = chance.integers(-60 * MS, 160 * MS, count)
+    excess[0, LOCAL_PHASES.index("backward"), [4, 5, 6]] = 1000 * MS
+    excess[0, all_of] = excess[0].sum(axis=0)
+    costs = Costs(np.arange(count), np.full(count, 300 * MS), (1,), excess, excess)
+    held = [Held(400.0 * MS, None, None, None), Held(500.0 * MS, None, None, None)]
+    own = np.full((all_of, 2), 100 * MS)
+    mean = excess.mean(axis=2)[0]
+    assert mean[LOCAL_PHASES.index("backward")] > mean[LOCAL_PHASES.index("other")]
+    assert [one.phase for one in verdicts(costs, own, lambda steps: held)] == ["other"]
+
+
+def test_time_that_nobody_feels_is_not_told_as_none() -> None:
+    late = Lateness(1, "forward", 20.0 * MS, 20.0 * MS, np.full((len(LOCAL_PHASES), 2), 100 * MS))
+    for cpu_ns, said in ((10_000.0, "it computes no longer"), (-3.0 * MS, "it computes no longer"),
+                         (200_000.0, "it runs 0.2 ms longer")):  # fmt: skip
+        held = [Held(0.0, None, None, 0.0), Held(0.0, None, None, cpu_ns)]
+        assert cause_of(late, held).evidence.endswith(f"blocked: {said}")

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from ddptrace.bench.whatif.experiment import LOOPBACK, Options
-from ddptrace.bench.whatif.settings import Tried, tried_of
+from ddptrace.bench.whatif.experiment import Options
+from ddptrace.bench.whatif.settings import LOOPBACK, Tried, tried_of
 from ddptrace.bench.whatif.sheet import sheet
 from ddptrace.errors import DdptraceError
 from ddptrace.render.sheet import markdown
@@ -35,7 +35,18 @@ def run(*rows: dict[str, Any], regret: float = 0.0) -> dict[str, Any]:
 
 def test_errors_are_told_as_median_and_90_percent_and_held_against_the_noise() -> None:
     made = sheet({}, "", [run(row(0.01), row(-0.02), row(0.2), row(0.05, noise=0.04))])
-    assert "off by 5.0% in the median and 20.0% at 90 %; 75 % as near as noise allows" in made.words[0]
+    assert "off by 3.5% in the median and 20.0% at 90 % (at most 3.0% and 8% are asked for: missed)" in made.words[0]
+    assert "75 % as near as noise allows" in made.words[0]
+    assert "are asked for: met)" in sheet({}, "", [run(row(0.01), row(-0.02), row(0.03))]).words[0]
+
+
+def test_ranks_of_one_host_are_told_apart_from_those_that_have_a_link_between_them() -> None:
+    apart = run(row(0.01))
+    together = run(row(0.2)) | {"rate": LOOPBACK}
+    words = sheet({}, "", [apart, together]).words
+    assert [line.split(":")[0] for line in words] == [*["Between hosts"] * 2, *[words[2].split(":")[0]] * 2]
+    assert "off by 1.0% in the median" in words[0]
+    assert words[2].startswith("On one host") and "off by 20.0% in the median" in words[2]
 
 
 def test_exposed_time_is_near_within_a_tenth_of_it_or_little_of_the_step() -> None:

@@ -234,3 +234,26 @@ def test_many_ranks_in_one_place_take_one_line() -> None:
 def test_what_a_terminal_would_obey_is_not_passed_on() -> None:
     evil = call(7, site="\x1b[2Jt.py:7 in f")
     assert "\x1b" not in diagnosis_text(diagnose(job(rank(0, group(evil)), rank(1, group(ranks=(0, 1))))))
+
+
+# Ranks of which nothing is here ---------------------------------------------------------------------------------------
+
+
+def test_of_a_job_that_is_over_the_ranks_without_a_folder_are_named_and_the_rest_did_not_end_as_it_should() -> None:
+    ended = [rank(k, group(*done(7), ranks=(0, 1, 2, 3)), closed=True, alive=False) for k in (0, 2)]
+    found, code = verdicts(*ended, size=4)
+    assert [(one.kind, one.absent) for one in found] == [("missing", (1, 3)), ("ended", ())] and code == 4
+    assert found[0].sentence == "nothing is here of ranks 1 and 3, of 4 that took part"
+    assert found[1].sentence == "ranks 0 and 2 ended"
+    lines = said(*ended, size=4)
+    assert lines[1].startswith("  lost     ranks 1 and 3: it left no records here") and len(lines) == 7
+
+
+def test_a_rank_without_a_folder_is_no_loss_while_the_others_go_on() -> None:
+    found, code = verdicts(rank(0, group(*done(7)), last_at_ns=NOW), size=2)
+    assert [(one.kind, one.absent) for one in found] == [("well", ()), ("unseen", (1,))] and code == 0
+
+
+def test_a_rank_without_a_folder_that_others_wait_for_is_told_once() -> None:
+    (one,), code = verdicts(rank(0, group(call(0), ranks=(0, 1))), size=2)
+    assert (one.kind, one.absent, code) == ("stuck", (1,), 3)

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
 
 from ddptrace.capture import identity
@@ -68,6 +69,7 @@ def test_a_process_tells_what_it_is_known_by_later() -> None:
     assert time.clock_gettime(time.CLOCK_BOOTTIME) - born_s == pytest.approx(age_s, abs=2)
     assert said["boot_id"] == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     assert Path("/proc/self/ns/time").stat().st_ino == int(said["time_namespace"].strip("time:[]"))
+    assert said["versions"]["torch"] == torch.__version__  # rank 0's word on its own may come later, or never
     assert said["main_thread"] == os.getpid()  # as Linux numbers threads
 
 

@@ -7,13 +7,19 @@ import socket
 import subprocess
 import sys
 import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from ddptrace.analysis.diagnosis import diagnose
 from ddptrace.errors import RunDirectoryError
 from ddptrace.load import states
-from ddptrace.load.alive import process_of
+from ddptrace.load.alive import STARTED, process_of
+from ddptrace.load.clock import Clock
 from ddptrace.load.rank_state import rank_state
 from ddptrace.load.states import newest_attempt, read_job
 from ddptrace.load.tables import RankState
@@ -21,7 +27,7 @@ from ddptrace.record import RecordReader
 from ddptrace.record.directory import write_meta
 from ddptrace.schema import RECORD_NBYTES, SCHEMA_VERSION, CallFlag, Kind, Origin, Phase, StepEnd
 from tests.unit.kept_records import PER_STEP, describe, recorder_in, settled, train
-from tests.unit.telemetry_records import CALLS, MS, STEP_NS, Rank, write_manifest
+from tests.unit.telemetry_records import CALLS, MS, RUN_ID, STEP_NS, Rank, write_manifest
 
 
 def only(root: Path) -> RankState:
@@ -259,3 +265,182 @@ def test_ranks_elsewhere_live_while_their_clocks_are_recorded(tmp_path: Path, mo
     assert [one.alive for one in read_job(tmp_path).ranks] == [None, False]
     for one in ranks:
         one.recorder.close()
+
+
+# Clocks that are apart ------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def clock_ahead(monkeypatch: pytest.MonkeyPatch, seconds: float) -> Iterator[None]:
+    now = time.time_ns
+    with monkeypatch.context() as patched:
+        patched.setattr(time, "time_ns", lambda: now() + round(seconds * 1e9))
+        yield
+
+
+def own_ticks() -> int:
+    return int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[STARTED])
+
+
+def two_ranks(
+    root: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, *, ahead: int = 1, **fields: object
+) -> list[Rank]:
+    """The clock of rank `ahead` is so far ahead."""
+    write_manifest(root)
+    ranks = []
+    for number in (0, 1):
+        with clock_ahead(monkeypatch, seconds if number == ahead else 0):
+            ranks.append(Rank(root, number))
+    for number, one in enumerate(ranks):
+        one.steps(0, 3)
+        write_meta(one.folder, {"schema": SCHEMA_VERSION, "run_id": RUN_ID, "rank": number} | meta(**fields))
+    return ranks
+
+
+def beating(monkeypatch: pytest.MonkeyPatch, *ranks: Rank, later_ns: int = 0) -> list[float]:
+    """These record their clocks while somebody waits, who waits no time. Returns for how long he meant to."""
+    waited: list[float] = []
+
+    def beat(seconds: float) -> None:
+        waited.append(seconds)
+        for one in ranks:
+            now = time.perf_counter_ns() + later_ns
+            one.recorder.event(Kind.CLOCK, 0, 0, now, now, time.time_ns())
+
+    monkeypatch.setattr(time, "sleep", beat)
+    return waited
+
+
+@pytest.mark.parametrize("host", [socket.gethostname(), "elsewhere"])
+@pytest.mark.parametrize("seconds", [-3600, -10, 10, 3600])
+def test_a_rank_that_goes_on_is_well_however_far_its_clock_is_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: int, host: str
+) -> None:
+    ranks = two_ranks(tmp_path, monkeypatch, seconds, host=host, started_ticks=own_ticks())
+    waited = beating(monkeypatch, *ranks, later_ns=5 * 10**8)
+    found = read_job(tmp_path)
+    for one in ranks:
+        one.recorder.close()
+    assert len(waited) == 1 and waited[0] < 4
+    assert [(one.alive, one.step) for one in found.ranks] == [(True, 3), (True, 3)]
+    assert found.apart_ns.keys() == {1}
+    assert found.apart_ns[1] / 1e9 == pytest.approx(seconds, abs=2)
+    told = diagnose(found)
+    assert [one.kind for one in told.verdicts] == ["well", "clock"] and told.exit_code == 0
+    assert told.verdicts[1].sentence.startswith("the clock of rank 1 is about ")
+    assert told.verdicts[1].sentence.count("behind") == (seconds < 0)
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+@pytest.mark.parametrize("seconds", [-3600, 3600])
+def test_ranks_that_were_killed_at_once_are_told_so_however_far_their_clocks_are_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: int, ahead: int
+) -> None:
+    """Then the calls that both launched tell how far that is."""
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    ranks = two_ranks(tmp_path, monkeypatch, seconds, ahead=ahead, pid=ended.pid)
+    beating(monkeypatch)
+    told = diagnose(found := read_job(tmp_path))
+    for one in ranks:
+        one.recorder.close()
+    assert [one.alive for one in found.ranks] == [False, False]
+    assert [(one.kind, one.absent) for one in told.verdicts] == [("killed", (0, 1)), ("clock", ())]
+    assert found.apart_ns.keys() == {ahead} and abs(found.apart_ns[ahead] / 1e9 - seconds) < 2
+
+
+def test_a_rank_that_was_killed_is_not_taken_for_one_in_time_where_its_clock_is_ahead_by_as_much_as_that_is_ago(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one waits for it."""
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    ranks = two_ranks(tmp_path, monkeypatch, 20)
+    write_meta(ranks[1].folder, {"schema": SCHEMA_VERSION, "run_id": RUN_ID, "rank": 1} | meta(pid=ended.pid))
+    with clock_ahead(monkeypatch, 20):
+        later = time.perf_counter_ns() + 20 * 10**9
+        ranks[0].recorder.event(Kind.CLOCK, 0, 0, later, later, time.time_ns())
+        found = read_job(tmp_path)
+    for one in ranks:
+        one.recorder.close()
+    assert [one.alive for one in found.ranks] == [True, False]
+    assert found.apart_ns[1] / 1e9 == pytest.approx(20, abs=1)
+    assert "ago" in (died := diagnose(found).verdicts[0]).sentence and (died.age_ns or 0) > 19 * 10**9
+
+
+def test_a_rank_that_is_late_by_a_clock_that_agrees_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It launched what the other one launched at the same time, and its clock is not recorded while that one's is."""
+    ranks = two_ranks(tmp_path, monkeypatch, 0)
+    beating(monkeypatch, ranks[0], later_ns=20 * 10**9)
+    with clock_ahead(monkeypatch, 20):
+        later = time.perf_counter_ns() + 20 * 10**9
+        ranks[0].recorder.event(Kind.CLOCK, 0, 0, later, later, time.time_ns())
+        found = read_job(tmp_path)
+    for one in ranks:
+        one.recorder.close()
+    assert not found.apart_ns
+    assert [(one.kind, one.absent) for one in diagnose(found).verdicts] == [("held", (1,))]
+
+
+def test_a_job_whose_clocks_agree_is_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks = two_ranks(tmp_path, monkeypatch, 0)
+    waited = beating(monkeypatch)
+    read_job(tmp_path)
+    for one in ranks:
+        one.recorder.close()
+    assert waited == []
+
+
+# Records that are another run's, or were changed ----------------------------------------------------------------------
+
+
+def odd_call(one: Rank) -> None:
+    """What the other rank does not call."""
+    event, intern = one.recorder.event, one.recorder.intern
+    event(Kind.CALL, CallFlag.SYNC, intern("broadcast"), one.begin, one.begin + MS, 99, 64, 64, intern("0"))
+
+
+def test_the_calls_of_another_run_are_held_against_nobodys_and_that_is_said(tmp_path: Path) -> None:
+    write_manifest(tmp_path)
+    ranks = [Rank(tmp_path, 0), Rank(tmp_path, 1, run_id="another")]
+    odd_call(ranks[1])
+    for one in ranks:
+        one.steps(0, 3)
+        one.recorder.close()
+    told = diagnose(read_job(tmp_path))
+    assert [one.kind for one in told.verdicts] == ["ended", "doubt"] and "mismatch" not in str(told)
+    assert told.verdicts[0].sentence == "ranks 0 and 1 ended"
+    assert told.verdicts[1].sentence.startswith("rank 1: its records carry another run's id")
+
+
+def test_calls_that_were_changed_after_they_were_written_are_held_against_nobodys_and_that_is_said(
+    tmp_path: Path,
+) -> None:
+    write_manifest(tmp_path)
+    ranks = [Rank(tmp_path, number) for number in (0, 1)]
+    odd_call(ranks[1])
+    for one in ranks:
+        one.steps(0, 3)
+        one.recorder.close()
+    assert diagnose(read_job(tmp_path)).verdicts[0].kind == "mismatch"
+    file = ranks[1].folder / "records-00000.bin"
+    content = bytearray(file.read_bytes())
+    content[5 * RECORD_NBYTES + 40] ^= 1
+    file.write_bytes(content)
+    told = diagnose(read_job(tmp_path))
+    assert [one.kind for one in told.verdicts] == ["ended", "doubt"]
+    assert told.verdicts[1].sentence.startswith("rank 1: records-00000.bin was changed after it was written")
+
+
+def test_a_clock_that_cannot_be_is_passed_over(tmp_path: Path) -> None:
+    one = open_rank(tmp_path)
+    one.recorder.close()
+    events = RecordReader(one.folder).read().events
+    damaged = events[events["kind"] == Kind.CLOCK][:1].copy()
+    damaged["begin"] = np.iinfo(np.int64).min + 5
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        clock = Clock.of(np.concatenate([damaged, events]), None)
+        assert clock.shift_ns == Clock.of(events, None).shift_ns and clock.tie_ns is not None
+        assert clock.stepped_ns < 10**9
+        assert Clock.of(damaged, None).tie_ns is None

@@ -203,6 +203,7 @@ def test_a_kill_at_any_moment_leaves_whole_steps_and_every_call_counted(tmp_path
     assert process.stdout is not None
     process.stdout.readline()
     while not any(segment_index(path.name) > 20 for path in tmp_path.iterdir()):  # it has begun to let go
+        assert process.poll() is None
         time.sleep(0.01)
     time.sleep(random.Random(seed).random() / 3)
     os.kill(process.pid, signal.SIGKILL)

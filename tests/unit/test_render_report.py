@@ -13,6 +13,7 @@ import pytest
 from ddptrace.analysis import BucketRow, CollectiveRow, LaunchRow, PhaseRow, RankRow, Result, StepRow, Table, summarize
 from ddptrace.analysis.across.tables import SuspectRow
 from ddptrace.analysis.whatif.advise import advise
+from ddptrace.analysis.whatif.forecast import Forecast
 from ddptrace.analysis.whatif.model import model_of
 from ddptrace.analysis.whatif.observed import observe
 from ddptrace.analysis.whatif.predict import Predictor
@@ -316,7 +317,7 @@ def test_advice_stands_behind_what_to_look_at_and_before_the_findings() -> None:
     advice = advise(Predictor(model_of([observe(one) for one in made_ranks(made, in_buckets(made, 8))])))
     found = [Finding("exposed-bucket", "warning", "run", "look"), Finding("clock-bent", "warning", "run", "else")]
     result = dataclasses.replace(make_result(), findings=Table(Finding, found))
-    titles = re.findall("<h2>(.*?)</h2>", page(result, advice))
+    titles = re.findall("<h2>(.*?)</h2>", page(result, Forecast(advice)))
     assert titles[:3] == ["Look at next", "What to change", "Findings"]
     assert titles == [*titles[:1], "What to change", *re.findall("<h2>(.*?)</h2>", page(result))[1:]]
 

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from ddptrace.analysis.whatif.again import Own, Plan, own_times, play_all
-from ddptrace.analysis.whatif.fit import Sends, fit_wire, sends_of
+from ddptrace.analysis.whatif.fit import fit_wire
 from ddptrace.analysis.whatif.model import model_of
 from ddptrace.analysis.whatif.observed import observe
 from ddptrace.analysis.whatif.play import play
+from ddptrace.analysis.whatif.sends import Sends, sends_of
 from ddptrace.analysis.whatif.wire import Wire
 from tests.unit.made_whatif import Made, in_buckets, made_ranks
 
@@ -39,6 +40,14 @@ def test_latency_and_rate_are_found_in_buckets_of_many_sizes(wire: Wire) -> None
 def test_the_rate_stands_up_to_noise() -> None:
     found = fit_wire(sends(Wire(2e5, 8.0), 100_000, 4_000_000, 4_000_000, noise=2 * MS), 2)
     assert found.wire.ns_per_byte == pytest.approx(8.0, rel=0.1)
+
+
+def test_the_rate_is_that_by_which_all_is_over_whichever_bucket_ends_last() -> None:
+    # two at once; the small one, launched second, gets less than half of the link
+    arrived, nbytes = np.array([0.0, 10 * MS]), np.array([12_000_000, 5_000_000])
+    over = 17_000_000 * 40.0
+    found = fit_wire([Sends(arrived, np.array([over, 0.8 * over]), nbytes)] * 8, 2)
+    assert found.wire.alone_ns(17_000_000) == pytest.approx(over, rel=0.02)
 
 
 def test_buckets_of_one_size_leave_the_latency_open_within_what_is_likely() -> None:

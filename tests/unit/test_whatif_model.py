@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from ddptrace.analysis.whatif.advise import advise
+from ddptrace.analysis.whatif.advise import advise, best_of
 from ddptrace.analysis.whatif.model import model_of
-from ddptrace.analysis.whatif.observed import observe
+from ddptrace.analysis.whatif.observed import NEVER, observe
 from ddptrace.analysis.whatif.predict import Predictor
 from ddptrace.analysis.whatif.tables import Prediction, Setting
 from ddptrace.errors import DdptraceError
+from ddptrace.load.tables import LinkSample
 from tests.unit.made_whatif import MS, Made, in_buckets, made_ranks, step_ns
 
 MB = 1e6 / 2**20
@@ -118,12 +121,56 @@ def test_what_slows_compute_is_learnt_from_the_waits_for_a_processor() -> None:
     assert found.predict("one bucket", Setting(caps_mb=(100.0,))).step_ns == pytest.approx(truth, rel=0.02)
 
 
+def linked(made: Made, own: str, peer: str) -> Predictor:
+    """Whose ranks send from one address to the other."""
+    load = [LinkSample(0, own, peer, 0, 0, 0, 0)]
+    ranks = (replace(one, load=replace(one.load, links=tuple(load))) for one in made_ranks(made, in_buckets(made, 1)))
+    return Predictor(model_of([observe(one) for one in ranks]))
+
+
+def test_what_comes_in_from_another_host_interrupts_more_than_waits_tell() -> None:
+    made = Made(slowdown=0.3)
+    between, within = linked(made, "10.0.0.1", "10.0.0.2"), linked(made, "10.0.0.1", "10.0.0.1")
+    assert (between.model.crosses_hosts, within.model.crosses_hosts) == (True, False)
+    assert between.contention.ratio > recorded(made, 1).contention.ratio > within.contention.ratio > 0
+    for found in (between, within):
+        assert found.contention.low_ratio < 0.3 < found.contention.high_ratio
+
+
+def test_ranks_of_one_machine_are_told_with_less_certainty_and_why() -> None:
+    made = Made(slowdown=0.3)
+    asked = Setting(caps_mb=(100.0,))
+    between, within = (linked(made, "10.0.0.1", peer).predict("one", asked) for peer in ("10.0.0.2", "10.0.0.1"))
+    assert (within.high_ns or 0) - (within.low_ns or 0) > (between.high_ns or 0) - (between.low_ns or 0)
+    assert any("All ranks ran on one machine" in line for line in within.basis)
+    assert not any("one machine" in line for line in between.basis)
+    assert (within.gain_low_ratio or 0) < (between.gain_low_ratio or 0)
+
+
 def test_waits_for_a_processor_that_others_take_tell_nothing_of_communication() -> None:
     found = recorded(Made(slowdown=0.3, crowded=(0, 20 * MS, 25 * MS, 15 * MS)), 1)
     assert not found.contention.is_known
     assert found.contention.high_ratio > 0.3
     told = found.predict("one bucket", Setting(caps_mb=(100.0,)))
     assert any("other programs took the processors too" in line for line in told.basis)
+
+
+def test_waits_longer_than_communication_tell_nothing_of_it() -> None:
+    ranks = [
+        replace(one, load=replace(one.load, marks=tuple(replace(m, queued_ns=10**9) for m in one.load.marks)))
+        for one in made_ranks(Made(slowdown=0.3), in_buckets(Made(), 1))
+    ]
+    found = Predictor(model_of([observe(one) for one in ranks]))
+    assert (found.contention.is_known, found.contention.ratio) == (False, 0.0)
+    assert found.contention.high_ratio == 1.0
+
+
+def test_a_damaged_record_of_readiness_names_no_gradient_that_there_is_not() -> None:
+    ranks = list(made_ranks(Made(), in_buckets(Made(), 2)))
+    odd = [replace(one, parameters=np.where(one.parameters == 3, 10**6, one.parameters)) for one in ranks[0].ready]
+    ranks[0] = replace(ranks[0], ready=tuple(odd))
+    assert observe(ranks[0]).steps[1].ready_ns[3] == NEVER
+    assert Predictor(model_of([observe(one) for one in ranks])).recorded_ns > 0
 
 
 def test_where_nothing_tells_what_slows_compute_the_interval_is_wide_and_says_so() -> None:
@@ -144,6 +191,26 @@ def test_the_advised_cap_is_the_best_there_is() -> None:
     assert truths[8 // advice.best.buckets] <= 1.03 * min(truths.values())
     assert advice.limits[0].name == "transfer"
     assert advice.is_sure
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        Made(byte_ns=10.0, latency=1 * MS),
+        Made(byte_ns=30.0, latency=0),
+        Made(byte_ns=3.0, latency=4 * MS),
+        Made(numels=(20_000,) * 30 + (2_000_000,) * 3, gaps=(2 * MS,) * 33, byte_ns=9.0),
+    ],
+)
+def test_a_short_look_at_all_plans_leaves_out_none_that_would_be_advised(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = recorded(made, 8)
+    short = advise(found)
+    monkeypatch.setattr("ddptrace.analysis.whatif.advise.PROMISING", 10**6)
+    whole = advise(found)
+    assert len(short.tried) < len(whole.tried) == whole.plans == short.plans
+    assert short.best == whole.best
 
 
 def test_where_compute_hides_all_of_it_nothing_is_advised() -> None:
@@ -168,11 +235,64 @@ def test_what_the_run_cannot_tell_is_refused_with_a_reason() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [{"caps_mb": ()}, {"caps_mb": (0.0,)}, {"bandwidth": 0.0}, {"latency": -1.0}, {"accumulate": 0}, {"ranks": 0},
-     {"groups": 0}],
+     {"groups": 0}, {"bandwidth": math.nan}, {"latency": math.nan}, {"bandwidth": 1e-300}, {"latency": math.inf},
+     {"caps_mb": 12}, {"caps_mb": (math.nan,)}, {"hook": "powersgd"}, {"order": "x"}],
 )  # fmt: skip
 def test_a_setting_that_cannot_be_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(DdptraceError, match="is no setting"):
         Setting(**wrong)  # type: ignore[arg-type]
+
+
+def test_a_setting_that_cannot_be_is_told_by_what_is_wrong_alone() -> None:
+    with pytest.raises(DdptraceError) as told:
+        Setting(caps_mb=(5.0,), hook="powersgd")  # type: ignore[arg-type]
+    assert str(told.value) == "Setting(caps_mb=(5.0,), hook='powersgd') is no setting: hook is fp16 or None"
+
+
+def test_one_rank_alone_sends_nothing() -> None:
+    found = recorded(Made(byte_ns=20.0), 8)
+    alone, free = found.predict("", Setting(ranks=1)), found.predict("", Setting(free_network=True))
+    assert (alone.step_ns, alone.exposed_ns) == (free.step_ns, 0)
+    assert any("communicates with nobody" in line for line in alone.basis)
+
+
+def test_no_step_takes_less_than_nothing() -> None:
+    told = asked(Made(), 8, ranks=10**9)
+    assert told.low_ns is not None
+    assert 0 <= told.low_ns < (told.high_ns or 0)
+
+
+def test_so_many_groups_as_nobody_needs_end_soon() -> None:
+    found = recorded(Made(), 1)
+    told, as_many = (found.predict("", Setting(groups=count)) for count in (10**9, 8))
+    assert told.step_ns == as_many.step_ns
+
+
+def test_of_plans_that_are_as_good_the_one_with_fewest_buckets_is_advised() -> None:
+    found = recorded(Made(byte_ns=60.0, latency=0), 8)
+    rows = [found.predict(f"{cap}", Setting(caps_mb=(cap,))) for cap in (0.1, MB, 2 * MB, 100.0)]
+    even = [replace(row, step_ns=100 * MS, high_ns=101 * MS) for row in rows[:3]]
+    assert best_of(rows[3], even) == even[2]
+
+
+def test_what_limits_a_step_is_not_called_useless_and_what_wins_is_told() -> None:
+    advice = advise(recorded(Made(byte_ns=30.0), 8))
+    assert "the fp16 hook" in [one.name for one in advice.useful]
+    assert not {one.name for one in advice.useful} & {one.name for one in advice.useless}
+    straggler = advise(recorded(Made(byte_ns=0.5, late=(0, 60 * MS)), 1))
+    assert "a faster rank 1" not in [one.name for one in straggler.useless]
+
+
+@pytest.mark.parametrize("made", [Made(numels=(64,) * 8), Made(numels=(1,))])
+def test_the_smallest_model_has_its_advice(made: Made) -> None:
+    made = replace(made, gaps=(10 * MS,) * len(made.numels))
+    assert advise(recorded(made, 8)).best.buckets == 1
+
+
+def test_gradients_without_bytes_are_no_model() -> None:
+    made = Made(numels=(0,) * 8)
+    with pytest.raises(DdptraceError, match="have no bytes"):
+        recorded(made, 2)
 
 
 def test_a_run_with_a_rank_missing_is_no_model() -> None:

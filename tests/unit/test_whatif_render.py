@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
 
 from ddptrace.analysis.whatif.advise import Advice, advise
 from ddptrace.analysis.whatif.answer import answer, usual
+from ddptrace.analysis.whatif.forecast import RANKS, Forecast, forecast_of
 from ddptrace.analysis.whatif.model import model_of
 from ddptrace.analysis.whatif.observed import observe
 from ddptrace.analysis.whatif.predict import Predictor
 from ddptrace.analysis.whatif.tables import Setting, WhatIf
 from ddptrace.analysis.whatif.verify import verdict_of
 from ddptrace.render.advice_section import advice_section
+from ddptrace.render.report import page
 from ddptrace.render.whatif import whatif_text
-from ddptrace.render.whatif_advice import advice_text, verdict_text
+from ddptrace.render.whatif_advice import advice_text, in_short, verdict_text
+from ddptrace.render.whatif_scale import SIMULATED
 from ddptrace.render.whatif_words import setting_words
 from ddptrace.render.words import WIDTH
+from tests.made import make_result
 from tests.unit.made_whatif import Made, in_buckets, made_ranks
 
 EVIL = "<b onclick=x></script>\x1b[31m\u202e"
@@ -85,23 +90,79 @@ def test_advice_can_be_pasted(advice: Advice) -> None:
 
 
 def test_the_section_of_the_report_says_the_same_and_that_it_is_predicted(advice: Advice) -> None:
-    html = advice_section(advice)
+    html = advice_section(Forecast(advice))
     assert f"DistributedDataParallel(model, {advice.best.name})" in html
     assert "nothing of it was measured" in html
     assert html.count("<tr>") >= 2 + len(advice.limits)
-    assert advice_section(None) == ""
+    assert advice_section(Forecast()) == ""
+
+
+def test_a_report_says_why_nothing_is_advised() -> None:
+    html = advice_section(Forecast(refusal=f"2 modules {EVIL}"))
+    assert "2 modules &lt;b onclick=x&gt;" in html
+    assert 'id="what-to-change"' in page(make_result(), Forecast(refusal="2 modules"))
+
+
+def test_a_report_has_many_ranks_on_paper_and_says_that_they_are(found: Predictor) -> None:
+    text = page(make_result(), forecast_of(found))
+    assert '<section id="on-many-ranks"><h2>On many ranks</h2>' in text
+    assert f"{SIMULATED} Efficiency" in text
+    figures = json.loads(text.split('id="figures">')[1].split("</script>")[0])
+    (scaling,) = (figure for figure in figures if figure["key"] == "scaling")
+    assert [line["x"] for line in scaling["data"]] == [list(RANKS)] * 3
+    assert "On many ranks" not in page(make_result())
+
+
+def test_a_summary_ends_with_advice_that_is_sure_to_win_and_with_no_other(advice: Advice) -> None:
+    told = " ".join(in_short(Forecast(advice)))
+    assert advice.is_sure
+    assert told.startswith(f"Take {advice.best.name}: predicted is a step ")
+    assert in_short(Forecast(replace(advice, is_sure=False))) == in_short(Forecast()) == []
 
 
 def test_a_verdict_tells_whether_the_interval_held(found: Predictor, advice: Advice) -> None:
-    held = verdict_of(advice.recorded, found)
+    held = verdict_of(advice.recorded, found, found)
     assert held.is_within
-    assert held.is_as_planned
+    assert held.unlike is None
     assert "within the interval" in " ".join(verdict_text(held).split())
     missed = verdict_text(replace(held, is_within=False, error_ratio=0.31))
     assert "+31.0 %" in missed
     assert "outside of the interval" in " ".join(missed.split())
 
 
+def test_a_forecast_that_failed_is_not_called_verified(found: Predictor, advice: Advice) -> None:
+    missed = replace(verdict_of(advice.recorded, found, found), is_within=False)
+    assert verdict_text(missed).startswith("Not confirmed: ")
+    assert "diff --repeat" in " ".join(verdict_text(missed).split())
+
+
 def test_a_command_that_ignored_the_advice_verifies_nothing(found: Predictor, advice: Advice) -> None:
-    told = verdict_text(verdict_of(advice.best, found))
-    assert told.startswith("Not verified: the command sent 1 bucket a step")
+    told = verdict_text(verdict_of(advice.best, found, found))
+    assert told.startswith("Not verified: of buckets in a step the command sent 1, and the advice is ")
+
+
+@pytest.mark.parametrize(
+    ("made", "why"),
+    [
+        (Made(late=(0, 0, 0)), "the command ran 3 ranks and the recorded run had 2"),
+        (Made(numels=(250_000,) * 7 + (250_001,)), "the command trained another model"),
+    ],
+)
+def test_another_job_verifies_nothing(found: Predictor, advice: Advice, made: Made, why: str) -> None:
+    other = Predictor(model_of([observe(one) for one in made_ranks(made, in_buckets(made, 8))]))
+    assert verdict_text(verdict_of(advice.recorded, other, found)).startswith(f"Not verified: {why}.")
+
+
+def test_what_an_answer_rests_on_is_said_once_with_the_answers_that_it_is_about(answers: WhatIf) -> None:
+    text = " ".join(whatif_text(answers).split())
+    assert text.count("is extrapolated") == 1
+    assert "still shows. (perfect overlap)" in text
+
+
+def test_a_model_that_misses_much_of_the_recorded_step_is_not_to_be_relied_on(answers: WhatIf, advice: Advice) -> None:
+    doubt = "Do not rely on this: played again as it was, the step takes 42 % less than recorded"
+    whole = replace(answers, replay_error_ratio=-0.42), replace(advice, replay_error_ratio=-0.42)
+    for text in (whatif_text(whole[0]), advice_text(whole[1]), advice_section(Forecast(whole[1]))):
+        assert doubt in " ".join(text.split())
+    for text in (whatif_text(answers), advice_text(advice), advice_section(Forecast(advice))):
+        assert "Do not rely" not in text

@@ -12,6 +12,7 @@ from ddptrace.analysis.whatif.model import model_of
 from ddptrace.analysis.whatif.observed import observe
 from ddptrace.analysis.whatif.predict import Predictor
 from ddptrace.analysis.whatif.scale import scaling
+from ddptrace.analysis.whatif.tables import Setting
 from ddptrace.analysis.whatif.wire import Wire
 from ddptrace.errors import DdptraceError
 from ddptrace.render.whatif_scale import SIMULATED, scale_lines, scaling_figure
@@ -55,6 +56,15 @@ def test_a_thousand_ranks_of_a_hundred_buckets_are_simulated_within_a_second(eve
     assert time.perf_counter() - began < 1
 
 
+def test_the_number_of_ranks_that_is_asked_beside_many_counts_for_nothing(even: Predictor) -> None:
+    assert scaling(even, Setting(ranks=64), counts=(8, 16)) == scaling(even, counts=(8, 16))
+
+
+def test_what_a_run_cannot_tell_is_not_simulated(even: Predictor) -> None:
+    with pytest.raises(DdptraceError, match="there is no rank 99"):
+        scaling(even, Setting(evened=99))
+
+
 def test_a_run_of_one_rank_cannot_be_scaled() -> None:
     made = Made(late=(0,))
     found = Predictor(model_of([observe(one) for one in made_ranks(made, in_buckets(made, 2))]))
@@ -64,7 +74,7 @@ def test_a_run_of_one_rank_cannot_be_scaled() -> None:
 
 def test_what_is_simulated_says_so_wherever_it_is_shown(even: Predictor) -> None:
     rows = scaling(even, counts=(8, 64))
-    assert SIMULATED in "\n".join(scale_lines(rows, 8))
+    assert SIMULATED in "\n".join(scale_lines(rows, "as recorded", 8))
     figure = scaling_figure(rows)
     assert figure is not None
     assert SIMULATED in figure.caption

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
+from ddptrace.analysis.across.absent import Partial, partial_matches
 from ddptrace.analysis.across.tables import ArrivalRow
 from ddptrace.analysis.summary import BucketKey, typical_steps
 from ddptrace.analysis.tables import MatchRow, Result
@@ -48,6 +49,7 @@ class MeetingDigest:
     busbw_bytes_per_s: float | None  # of the transfer alone, median
     latest: Lag | None  # that came last most often
     uncertainty_ns: int | None  # of the arrivals, the largest
+    partial: bool = False  # ranks of its group are not here, so that its shortest execution tells of no transfer
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,7 @@ class Meetings:
     kinds: tuple[MeetingDigest, ...]  # where most is waited first
     ranks: tuple[RankDigest, ...]
     only_waited: int = 0  # collectives beside these whose host's wait alone is known, which cannot be split
+    here: tuple[int, int] | None = None  # ranks that are here, and of how many, where some are not
 
 
 def meetings(result: Result) -> Meetings:
@@ -82,18 +85,25 @@ def meetings(result: Result) -> Meetings:
     if not matches:
         steps, matches = set(), list(result.matches)
     arrivals = _by_match(result.arrivals, matches)
+    partial = partial_matches(matches, result.collectives)
     alike: defaultdict[_Alike, list[MatchRow]] = defaultdict(list)
     for row in matches:
         alike[_kind(row)].append(row)
-    kinds = [_kind_digest(key, rows, arrivals) for key, rows in alike.items()]
+    kinds = [_kind_digest(key, rows, arrivals, partial) for key, rows in alike.items()]
     kinds.sort(key=lambda one: (-(one.wait_ns or one.free_wait_ns or 0) * one.count, one.op, one.nbytes or 0))
     timed = [row for row in matches if row.agrees is not None]
     ratio = _wait_ratio([row for rows in arrivals.values() for row in rows])
     ranks = _rank_digests(matches, arrivals, len(steps))
     return Meetings(
         len(steps), len(matches), len(timed), sum(bool(row.agrees) for row in timed), ratio, tuple(kinds), ranks,
-        _only_waited(result, steps),
+        _only_waited(result, steps), _here(partial.values()),
     )  # fmt: skip
+
+
+def _here(partial: Iterable[Partial]) -> tuple[int, int] | None:
+    """Of the group of which most are missing."""
+    counts = {(one.here, one.size) for one in partial}
+    return max(counts, key=lambda one: (one[1] - one[0], one), default=None)
 
 
 def _only_waited(result: Result, steps: Collection[int]) -> int:
@@ -124,7 +134,9 @@ def _kind(row: MatchRow) -> _Alike:
     return None, row.op, row.group, row.nbytes, len(row.ranks)
 
 
-def _kind_digest(key: _Alike, rows: Sequence[MatchRow], arrivals: dict[int, list[ArrivalRow]]) -> MeetingDigest:
+def _kind_digest(
+    key: _Alike, rows: Sequence[MatchRow], arrivals: dict[int, list[ArrivalRow]], partial: Collection[int]
+) -> MeetingDigest:
     skews = [row.skew_ns for row in rows if row.skew_ns is not None]
     own = [arrival for row in rows for arrival in arrivals[row.match]]
     lags = _lags(rows)
@@ -138,6 +150,7 @@ def _kind_digest(key: _Alike, rows: Sequence[MatchRow], arrivals: dict[int, list
         timed=sum(row.agrees is not None for row in rows), agree=sum(bool(row.agrees) for row in rows),
         busbw_bytes_per_s=_rate(rows), latest=max(lags, key=lambda one: (one.last, -one.rank), default=None),
         uncertainty_ns=max((row.uncertainty_ns for row in rows if row.uncertainty_ns is not None), default=None),
+        partial=any(row.match in partial for row in rows),
     )  # fmt: skip
 
 

@@ -47,7 +47,7 @@ def _key(match: MatchRow) -> tuple[int, str, int, tuple[int, ...]]:
 
 def _arrivals(met: SideBySide, numbers: Iterator[int]) -> Iterator[ArrivalRow]:
     """By match, then rank. `numbers`: of the matches."""
-    timed, free = met.compared & met.waits & met.known, met.waits & met.known
+    timed, free = met.compared & met.waits & met.known, met.complete & met.waits & met.known
     shortest = np.broadcast_to(met.shortest_ns[:, None], met.length_ns.shape)
     lengths = zip(
         _or_none(met.waited_ns, met.compared), _or_none(met.wait_ns, timed), _or_none(met.transfer_ns, timed),

@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 
+from ddptrace.analysis.across.absent import absent_findings, groups_in_part
 from ddptrace.analysis.across.blame_findings import contention_finding, replay_off, suspect_findings
 from ddptrace.analysis.across.blocks import average
 from ddptrace.analysis.across.causes import SLOW_LINK, Cause
@@ -25,7 +26,7 @@ from ddptrace.analysis.across.critical_path import TRANSFER
 from ddptrace.analysis.across.crossings import crossings_of
 from ddptrace.analysis.across.host_load import Held, held_in
 from ddptrace.analysis.across.links import SlowHost, fast_of_its_kind, slow_host
-from ddptrace.analysis.across.met import met_in
+from ddptrace.analysis.across.met import meeting
 from ddptrace.analysis.across.suspects import (
     LEAST_OF_FIRST,
     USUAL_SHARE,
@@ -59,9 +60,14 @@ class Blame:
 
 
 def blame_of(tables: Sequence[RankTables], matches: Sequence[MatchRow]) -> Blame:
-    """From the ranks' trails and what they met in. Nobody is blamed where no rank had to wait for another."""
-    tables = [table for table in tables if len(table.trail.at_ns)]
-    trails, matches = [table.trail for table in tables], met_in(tables, matches)
+    """From the ranks' trails and what they met in. Nobody is blamed where no rank had to wait for another,
+    nor where some ranks are not here: whoever was late may not have been the last."""
+    present = tables
+    tables, matches = meeting(present, matches)
+    partial = groups_in_part(present, tables)
+    if partial:
+        return Blame(findings=tuple(absent_findings(partial)))
+    trails = [table.trail for table in tables]
     crossings, steps = crossings_of(tables, matches), _judged(tables)
     if len(tables) < 2 or not len(steps) or not crossings.needed.any():
         return Blame()

@@ -21,6 +21,8 @@ SPREAD: Final = (COLLECTION, QUOTA, CONTENTION, SLOW_DEVICE)
 """These may strike in any phase."""
 
 HALF: Final = 0.5
+FELT_NS: Final = 50_000
+"""Less is told as 0.0 ms."""
 COMPUTING: Final = ("forward", "backward", "optimizer")
 SLOWER_MIN_RATIO: Final = 1.1
 """All phases that compute take so many times as long as on the other ranks, where a device is slow."""
@@ -86,5 +88,6 @@ def _on_processor(late: Lateness, held: Sequence[Held]) -> str:
     if worked is None or late.excess_ns <= 0 or not all(one.is_watched for one in held):
         return longer
     if worked < HALF * late.excess_ns:
-        return f"{longer}, and most of that it sleeps or is blocked: it runs {ms(max(worked, 0.0))} longer"
+        runs = f"it runs {ms(worked)} longer" if worked >= FELT_NS else "it computes no longer"
+        return f"{longer}, and most of that it sleeps or is blocked: {runs}"
     return f"{longer}, and it computes in most of that: it runs {ms(worked)} longer"

@@ -77,7 +77,7 @@ def disorder_ratio(trails: Sequence[Trail], crossings: Crossings) -> float:
     for trail, crosses in zip(trails, crossings.of_events, strict=True):
         waits = (trail.kind == WAIT) & (crosses >= 0)
         early += int(-np.minimum(left_over(trail, crossings, crosses)[waits], 0).sum())
-        whole += int(trail.at_ns[-1] - trail.at_ns[0])
+        whole += int(trail.at_ns[-1]) - int(trail.at_ns[0])
     return early / whole if whole else 0.0
 
 

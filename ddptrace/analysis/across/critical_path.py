@@ -14,8 +14,9 @@ from typing import Final
 
 import numpy as np
 
+from ddptrace.analysis.across.absent import groups_in_part
 from ddptrace.analysis.across.crossings import NONE, Crossings, begins_of, crossings_of
-from ddptrace.analysis.across.met import met_in
+from ddptrace.analysis.across.met import meeting
 from ddptrace.analysis.across.tables import LOCAL_PHASES, WAIT, PathRow, Trail
 from ddptrace.analysis.intervals import Ints, pairs
 from ddptrace.analysis.pieces import Pieces
@@ -39,12 +40,14 @@ class _Piece:
 
 
 def critical_path(tables: Sequence[RankTables], matches: Sequence[MatchRow]) -> tuple[PathRow, ...]:
-    """Pieces that touch, in time order; none where no collective was matched. On a device a rank's own time is that of
-    the phase which launched most of it. A transfer of a collective that is not in `matches` has no match."""
-    tables = [table for table in tables if len(table.trail.at_ns)]
-    crossings = crossings_of(tables, met_in(tables, matches))
-    if not crossings.needed.any():
+    """Pieces that touch, in time order; none where no collective was matched, or where the path may lead through ranks
+    that are not here. On a device a rank's own time is that of the phase which launched most of it. A transfer of a
+    collective that is not in `matches` has no match."""
+    living, met = meeting(tables, matches)
+    crossings = crossings_of(living, met)
+    if not crossings.needed.any() or groups_in_part(tables, living):
         return ()
+    tables = living
     pieces = list(_walk([table.trail for table in tables], crossings))
     rows = [row for at, table in enumerate(tables) for row in _rows(table, [one for one in pieces if one.trail == at])]
     rows = [replace(row, match=None) if row.match is not None and row.match >= len(matches) else row for row in rows]

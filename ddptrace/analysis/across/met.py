@@ -6,10 +6,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ddptrace.analysis.across.clock_waits import Waited, waited_for
+from ddptrace.analysis.across.trail import can_be
 from ddptrace.analysis.rank_tables import RankTables
 from ddptrace.analysis.tables import CollectiveRow, MatchRow
 
 Span = tuple[int, int]
+
+
+def meeting(tables: Sequence[RankTables], matches: Sequence[MatchRow]) -> tuple[list[RankTables], tuple[MatchRow, ...]]:
+    """The ranks with steps that met others, and all that these met in. Nobody waits for one that met nobody."""
+    lived = [table for table in tables if len(table.trail.at_ns) and can_be(table.trail)]
+    met = met_in(lived, matches)
+    ranks = {rank for row in met for rank in row.ranks}
+    return [table for table in lived if table.row.rank in ranks], met
 
 
 def met_in(tables: Sequence[RankTables], matches: Sequence[MatchRow]) -> tuple[MatchRow, ...]:

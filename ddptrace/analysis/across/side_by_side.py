@@ -13,6 +13,7 @@ from typing import Final
 
 import numpy as np
 
+from ddptrace.analysis.across.absent import is_partial
 from ddptrace.analysis.across.executions import Executions, Mask
 from ddptrace.analysis.across.uncertainty import UNKNOWN, Uncertainty
 from ddptrace.analysis.intervals import Ints
@@ -35,7 +36,8 @@ class SideBySide:
     known: Mask  # (m,): all executions
     arrival_at_ns: Ints  # (m, n)
     by_exec: Mask  # (m,): arrivals are begins of executions, else launches
-    compared: Mask  # (m,): arrivals of different ranks can be
+    complete: Mask  # (m,): all ranks of the group are here, as far as is known
+    compared: Mask  # (m,): so are their arrivals; those of different clocks may not be comparable
     waits: Mask  # (m,): no rank can end before all have arrived, so that there is something to wait for
     uncertainty_ns: Ints  # (m,): of arrivals against each other, `UNKNOWN` where not compared
     waited_ns: Ints  # (m, n)
@@ -83,9 +85,10 @@ def side_by_side(matches: Sequence[MatchRow], ranks: Mapping[int, Executions], u
     arrival = np.where(by_exec[:, None], begin, column("launch_at_ns"))
     last_at = arrival.max(axis=1)
     unsure = uncertainty.between(matches[0].ranks, last_at)
-    compared = (unsure != UNKNOWN) & (by_exec | ~on_device)
+    complete = np.array([not is_partial(found[0].rows[k], len(found)) for k in at[:, 0].tolist()], np.bool_)
+    compared = complete & (unsure != UNKNOWN) & (by_exec | ~on_device)
     return SideBySide(
-        tuple(matches), found, at, begin, column("end_at_ns"), known, arrival, by_exec, compared,
+        tuple(matches), found, at, begin, column("end_at_ns"), known, arrival, by_exec, complete, compared,
         waits=np.array([match.op.startswith(ENDING_TOGETHER) for match in matches], np.bool_),
         uncertainty_ns=unsure, waited_ns=last_at[:, None] - arrival,
         wait_ns=np.clip(last_at[:, None] - begin, 0, length), length_ns=length,

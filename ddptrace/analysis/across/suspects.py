@@ -99,7 +99,8 @@ def _verdict(costs: Costs, at: int, own_ns: Ints, held_in: Callable[[Ints], Sequ
     if not any(dear) and not any(_is_much(one, costs) and one.z >= PROVED_SURE for one in averages):
         return None
     means = np.array([one.mean for one in averages])
-    candidates = means[:WHOLE] if not any(dear[:WHOLE]) else np.where(dear[:WHOLE], means[:WHOLE], -np.inf)
+    least = np.array([one.low for one in averages[:WHOLE]])  # of phases of which none is sure, a mean may be one stall
+    candidates = np.where(dear[:WHOLE], means[:WHOLE], -np.inf) if any(dear[:WHOLE]) else least
     phase, usual = int(candidates.argmax()), _usual(costs.excess_ns[at, WHOLE])
     excess = costs.excess_ns[at][:, usual].mean(axis=1)
     late = Lateness(costs.ranks[at], LOCAL_PHASES[phase], float(excess[phase]), float(excess[WHOLE]), own_ns)

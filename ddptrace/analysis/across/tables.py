@@ -69,7 +69,7 @@ class ArrivalRow:
     step: int | None
     arrival_at_ns: int
     arrived_by: str  # "exec": begin of its execution; "launch": its call
-    waited_ns: int | None  # last arrival - its own; None where their clocks are not comparable
+    waited_ns: int | None  # last arrival - its own; None where their clocks are not comparable, or a rank is not here
     wait_ns: int | None
     transfer_ns: int | None
     free_wait_ns: int | None

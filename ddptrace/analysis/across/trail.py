@@ -31,6 +31,16 @@ KINDS: Final = np.array((WAIT, STEP_END, WAIT, LAUNCH, WAIT), np.int64)
 Event = tuple[int, int, int, int, int]  # begin, what, end, seq, position of the step
 
 
+FAR_NS: Final = 10**18
+"""No run is thirty years long: records that say so are damaged, and sums of such instants overflow."""
+
+
+def can_be(trail: Trail) -> bool:
+    """Whether its instants are those of a run."""
+    first, last = int(trail.at_ns.min(initial=0)), int(trail.at_ns.max(initial=0))
+    return first > -FAR_NS and last < FAR_NS
+
+
 def trail_of(view: View) -> Trail:
     """In time order; see `Trail`. Empty without steps."""
     on_device = any(comm.evidence is Evidence.DEVICE for comm in view.comms)

@@ -15,6 +15,10 @@ from ddptrace.analysis.whatif.tables import Prediction, Setting
 CAPS_MB: Final = (0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0, 12.0, 18.0, 25.0, 50.0, 100.0, 200.0, 400.0)
 LIST_MIN_GAIN: Final = 0.01
 """A list of caps is worth its words where it wins so much of the step over one cap."""
+PROMISING: Final = 3
+"""So many plans of each kind are looked at closely."""
+AS_GOOD: Final = 1.005
+"""Plans that take at most so many times as long as the best are as good."""
 WORTH_RATIO: Final = 0.02
 """What wins less of the step is no help."""
 
@@ -36,14 +40,17 @@ class Advice:
     one where `bucket_cap_mb` is enough, none where nothing is to be changed."""
 
     recorded_ns: int
+    replay_error_ratio: float  # of the recorded setting, predicted as any other, to the recorded step
     recorded: Prediction
     best: Prediction
     caps_mb: tuple[float, ...]
     recorded_caps_mb: tuple[float, ...]
     is_sure: bool  # the whole interval of the gain is above nothing
     limits: tuple[Limit, ...]  # largest first; empty: nothing limits it
+    useful: tuple[Prediction, ...]  # what is sure to win something beside buckets
     useless: tuple[Prediction, ...]
-    tried: tuple[Prediction, ...]
+    plans: int  # that were compared
+    tried: tuple[Prediction, ...]  # the most promising of them
 
     def to_json_dict(self) -> dict[str, Any]:
         """The documented keys of `ddptrace advise --json`."""
@@ -53,16 +60,29 @@ class Advice:
 def advise(predictor: Predictor) -> Advice:
     """Of one recorded run."""
     recorded = predictor.predict("as recorded", Setting())
-    tried = [predictor.predict(_named(caps), Setting(caps_mb=caps)) for caps in candidates(predictor)]
-    best = _best(recorded, tried)
+    plans = list(candidates(predictor))
+    tried = [predictor.predict(_named(caps), Setting(caps_mb=caps)) for caps in _promising(predictor, plans)]
+    best = best_of(recorded, tried)
     limits = tuple(sorted(_limits(predictor, recorded), key=lambda limit: -limit.gain_ns))
-    useless = tuple(one for one in _remedies(predictor) if _is_useless(one))
+    remedies = [one for one in _remedies(predictor) if one.refusal is None]
+    useful = tuple(one for one in remedies if (one.gain_low_ratio or 0.0) > WORTH_RATIO)
+    useless = tuple(one for one in remedies if 1 - _step(one) / max(_step(recorded), 1) < WORTH_RATIO)
     gain = best.gain_low_ratio or 0.0
     return Advice(
-        round(predictor.recorded_ns), recorded, best, best.setting.caps_mb or (),
+        round(predictor.recorded_ns), predictor.replay_error, recorded, best, best.setting.caps_mb or (),
         tuple(cap / MIB for cap in predictor.model.caps_nbytes), gain > 0,
-        tuple(limit for limit in limits if limit.gain_ratio >= WORTH_RATIO), useless, tuple(tried),
+        tuple(limit for limit in limits if limit.gain_ratio >= WORTH_RATIO), useful, useless, len(plans), tuple(tried),
     )  # fmt: skip
+
+
+def _promising(predictor: Predictor, plans: Sequence[tuple[float, ...]]) -> list[tuple[float, ...]]:
+    """Those that a short look finds best, over the likeliest wire and over one with more latency; single caps among
+    them."""
+    sketched = np.array([predictor.sketch(Setting(caps_mb=caps)) for caps in plans])
+    orders = [[plans[at] for at in np.argsort(column, kind="stable")] for column in sketched.T]
+    single = ([caps for caps in order if len(caps) == 1] for order in orders)
+    kept = {caps for order in (*orders, *single) for caps in order[:PROMISING]}
+    return [caps for caps in plans if caps in kept]
 
 
 def candidates(predictor: Predictor) -> Iterator[tuple[float, ...]]:
@@ -70,7 +90,7 @@ def candidates(predictor: Predictor) -> Iterator[tuple[float, ...]]:
     last one, which is what the step waits for."""
     seen = set()
     total = predictor.model.nbytes / MIB
-    one = [cap for cap in CAPS_MB if cap < 2 * total]
+    one = [cap for cap in CAPS_MB if cap < 2 * total] or [CAPS_MB[0]]
     for caps in (*((cap,) for cap in one), *_lists(one, total)):
         buckets = buckets_of(Setting(caps_mb=caps), predictor.model)
         if buckets not in seen:
@@ -86,13 +106,19 @@ def _lists(caps: Sequence[float], total: float) -> Iterator[tuple[float, ...]]:
             yield small, *(cap for _ in range(int(total / cap))), small
 
 
-def _best(recorded: Prediction, tried: Sequence[Prediction]) -> Prediction:
+def best_of(recorded: Prediction, tried: Sequence[Prediction]) -> Prediction:
     """One cap where a list is not worth it; what was recorded where nothing is."""
-    alone = min((one for one in tried if len(one.setting.caps_mb or ()) == 1), key=_cautious)
-    best = min(tried, key=_cautious)
+    alone = _fewest([one for one in tried if len(one.setting.caps_mb or ()) == 1])
+    best = _fewest(tried)
     if _cautious(best) > _cautious(alone) * (1 - LIST_MIN_GAIN):
         best = alone
     return best if _step(best) < _step(recorded) * (1 - LIST_MIN_GAIN) else recorded
+
+
+def _fewest(tried: Sequence[Prediction]) -> Prediction:
+    """Of those that are as good as the best, the one with fewest buckets: what is extrapolated least."""
+    least = min(map(_cautious, tried))
+    return min((one for one in tried if _cautious(one) <= least * AS_GOOD), key=lambda one: one.buckets or 0)
 
 
 def _cautious(one: Prediction) -> int:
@@ -149,7 +175,3 @@ def _remedies(predictor: Predictor) -> Iterator[Prediction]:
     rank = slowest(predictor)
     if rank is not None:
         yield predictor.predict(f"a faster rank {rank}", Setting(evened=rank))
-
-
-def _is_useless(one: Prediction) -> bool:
-    return one.refusal is None and (one.gain_ratio or 0.0) < WORTH_RATIO

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -62,10 +62,10 @@ def play_steps(model: Model, plan: Plan) -> Steps:
     return play_all(model, plan, [own_times(model, plan, sample) for sample in model.samples])
 
 
-def play_all(model: Model, plan: Plan, steps: Sequence[Own]) -> Steps:
+def play_all(model: Model, plan: Plan, steps: Iterable[Own]) -> Steps:
     """Ranks that end a step early begin the next one early."""
     nbytes = (sizes(model, plan.buckets) * plan.wire_ratio).tolist()
-    began, rows = np.zeros(len(steps[0].before_ns)), []
+    began, rows = np.zeros(1), []
     for own in steps:
         ended, exposed, comm = _played(own, plan, nbytes, began)
         rows.append((float((ended - began).mean()), exposed, comm))

@@ -8,7 +8,8 @@ import numpy as np
 
 from ddptrace.analysis.tables import Table
 from ddptrace.analysis.whatif.predict import RECORDED, Predictor
-from ddptrace.analysis.whatif.tables import Cost, Prediction, Setting, WhatIf
+from ddptrace.analysis.whatif.tables import Cost, Prediction, Setting, SmallCost, WhatIf
+from ddptrace.analysis.whatif.wire import Wire
 
 
 def answer(predictor: Predictor, settings: Mapping[str, Setting]) -> WhatIf:
@@ -28,8 +29,15 @@ def cost_of(predictor: Predictor) -> Cost:
     least, most = (round(wire.latency_ns) for wire in fit.others)
     return Cost(
         round(fit.wire.latency_ns), least, most, 1e9 / fit.wire.ns_per_byte, fit.least_nbytes, fit.most_nbytes,
-        fit.sends, fit.error_ratio,
+        fit.sends, fit.error_ratio, _small(fit.wire),
     )  # fmt: skip
+
+
+def _small(wire: Wire) -> SmallCost | None:
+    if wire.small is None:
+        return None
+    bytes_per_s = 1e9 / wire.small.ns_per_byte if wire.small.ns_per_byte else None
+    return SmallCost(round(wire.small.most_nbytes), round(wire.small.latency_ns), bytes_per_s)
 
 
 def usual(predictor: Predictor) -> dict[str, Setting]:

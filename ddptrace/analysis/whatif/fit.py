@@ -1,7 +1,5 @@
 """What the recorded collectives say of the wire: latency and bytes per second, so that buckets played over it end when
-they did. Clocks of the ranks are not compared: all ranks end a collective together, and the one that waited least for
-its end came last.
-"""
+they did."""
 
 from __future__ import annotations
 
@@ -11,10 +9,10 @@ from typing import Final
 
 import numpy as np
 
-from ddptrace.analysis.intervals import Ints, merged
-from ddptrace.analysis.whatif.observed import DONE, LAUNCH, NBYTES
 from ddptrace.analysis.whatif.play import Floats, play
-from ddptrace.analysis.whatif.wire import Wire
+from ddptrace.analysis.whatif.regimes import smalls_of
+from ddptrace.analysis.whatif.sends import Sends
+from ddptrace.analysis.whatif.wire import Small, Wire
 
 LATENCIES_NS: Final = (0.0, 3e4, 1e5, 2e5, 4e5, 8e5, 1.6e6, 3.2e6, 6.4e6, 1.3e7)
 AS_GOOD_RATIO: Final = 1.2
@@ -23,23 +21,11 @@ AS_GOOD: Final = 0.001
 LIKELY_NS: Final = 2e6
 """More latency is believed only where the smallest message is mostly that: large ones of few sizes tell nothing of
 it."""
+WORTH_RATIO: Final = 0.8
+"""Two regimes are believed where they miss the ends by at most so many times as much as one."""
 MOST_STEPS: Final = 12
 MOST_SENDS: Final = 400
 GOLDEN: Final = (5**0.5 - 1) / 2
-
-
-@dataclass(frozen=True, slots=True)
-class Sends:
-    """One backward's buckets in launch order: when the last rank came, when they were over, bytes. One rank's clock."""
-
-    arrived_ns: Floats
-    done_ns: Floats
-    nbytes: Ints
-
-    @property
-    def busy(self) -> Floats:
-        """Union of what was sent, shape (n, 2)."""
-        return np.array(merged(zip(self.arrived_ns.tolist(), self.done_ns.tolist(), strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,20 +41,21 @@ class WireFit:
     most_nbytes: int
 
 
-def sends_of(sent: Sequence[Ints]) -> Sends:
-    """`sent`: of each rank, as in `ObservedStep`; on the clock of the first."""
-    taken = np.min([one[:, DONE] - one[:, LAUNCH] for one in sent], axis=0)
-    done = sent[0][:, DONE].astype(float)
-    return Sends(np.maximum.accumulate(done - taken), done, sent[0][:, NBYTES])
-
-
 def fit_wire(sends: Sequence[Sends], workers: int) -> WireFit:
     """Of several backwards, of at least one bucket each."""
     chosen = _chosen(sends)
+    alike = _fitted(chosen, workers, None)
+    apart = [_fitted(chosen, workers, small) for small in smalls_of(sends, alike.wire)]
+    best = min(apart, key=lambda one: one.error_ratio, default=alike)
+    return best if best.error_ratio <= WORTH_RATIO * alike.error_ratio else alike
+
+
+def _fitted(chosen: Sequence[Sends], workers: int, small: Small | None) -> WireFit:
     sizes = np.concatenate([one.nbytes for one in chosen])
-    found = [_at_latency(chosen, latency, workers) for latency in LATENCIES_NS]
-    fastest = min(float((one.done_ns - one.arrived_ns).min()) for one in chosen)
-    told = [(error, wire) for error, wire in found if _is_told(wire, int(sizes.min()), fastest)]
+    found = [_at_latency(chosen, latency, workers, small) for latency in LATENCIES_NS]
+    took = np.concatenate([one.done_ns - one.arrived_ns for one in chosen])
+    large = sizes > (0 if small is None else small.most_nbytes)
+    told = [one for one in found if _is_told(one[1], int(sizes[large].min()), float(took[large].min()))]
     best = min(error for error, _ in told)
     as_good = [wire for error, wire in told if error <= max(AS_GOOD_RATIO * best, best + AS_GOOD)]
     ends = as_good[0], as_good[-1]
@@ -76,7 +63,7 @@ def fit_wire(sends: Sequence[Sends], workers: int) -> WireFit:
 
 
 def _is_told(wire: Wire, least_nbytes: int, fastest_ns: float) -> bool:
-    """`fastest_ns`: of any message, which had the latency too."""
+    """`least_nbytes`, `fastest_ns`: of any large message, which had the latency too."""
     return wire.latency_ns <= LIKELY_NS or least_nbytes * wire.ns_per_byte < wire.latency_ns <= fastest_ns
 
 
@@ -87,14 +74,14 @@ def _chosen(sends: Sequence[Sends]) -> list[Sends]:
     return [*ends.values(), *sends[:: -(-len(sends) // most)]]
 
 
-def _at_latency(sends: Sequence[Sends], latency_ns: float, workers: int) -> tuple[float, Wire]:
+def _at_latency(sends: Sequence[Sends], latency_ns: float, workers: int, small: Small | None) -> tuple[float, Wire]:
     """The best rate for this latency, and its error."""
     nbytes = sum(int(one.nbytes.sum()) for one in sends)
     guess = sum(_length(one.busy) for one in sends) / nbytes
     wires: dict[float, Wire] = {}
 
     def error(ratio: float) -> float:
-        wires[ratio] = Wire(latency_ns, guess * ratio, workers)
+        wires[ratio] = Wire(latency_ns, guess * ratio, workers, small=small)
         return _error(sends, wires[ratio])
 
     ratio = _least(error, 0.2, 1.2)
@@ -118,12 +105,13 @@ def _least(function: Callable[[float], float], low: float, high: float) -> float
 
 
 def _error(sends: Sequence[Sends], wire: Wire) -> float:
-    """Distance of the played ends from the recorded ones, to the time that anything was sent. The last end, which the
-    step waits for, counts as much as all others together."""
+    """Distance of the played ends from the recorded ones, to the time that anything was sent. The end of all, which the
+    step waits for, counts as much as those of the buckets together; a small bucket may be over before a larger one that
+    was launched earlier."""
     off = took = 0.0
     for one in sends:
-        missed = np.abs(play(one.arrived_ns, one.nbytes.tolist(), wire).done_ns - one.done_ns)
-        off += float(missed.mean() + missed[-1]) / 2
+        done = play(one.arrived_ns, one.nbytes.tolist(), wire).done_ns
+        off += float(np.abs(done - one.done_ns).mean() + abs(done.max() - one.done_ns.max())) / 2
         took += _length(one.busy)
     return off / took if took else 0.0
 

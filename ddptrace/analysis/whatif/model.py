@@ -10,10 +10,11 @@ import numpy as np
 
 from ddptrace.analysis.across.tables import LOCAL_PHASES
 from ddptrace.analysis.intervals import Ints
-from ddptrace.analysis.whatif.fit import Sends, WireFit, fit_wire, sends_of
-from ddptrace.analysis.whatif.observed import ISSUED, LAUNCH, NEVER, ObservedRank, ObservedStep
+from ddptrace.analysis.whatif.fit import WireFit, fit_wire
+from ddptrace.analysis.whatif.observed import ISSUED, LAUNCH, NBYTES, NEVER, ObservedRank, ObservedStep
 from ddptrace.analysis.whatif.plan import MIB, Buckets, plan_buckets
 from ddptrace.analysis.whatif.play import Floats
+from ddptrace.analysis.whatif.sends import Sends, sends_of
 from ddptrace.analysis.whatif.wire import DEFAULT_WORKERS
 from ddptrace.errors import DdptraceError
 from ddptrace.load.tables import Parameter
@@ -57,6 +58,7 @@ class Model:
     launch_ns: float
     samples: tuple[Sample, ...]
     fit: WireFit
+    crosses_hosts: bool | None = None  # whether anything is sent to another host; None where nothing tells
 
     @property
     def nbytes(self) -> int:
@@ -82,8 +84,13 @@ def model_of(ranks: Sequence[ObservedRank], world_size: int | None = None) -> Mo
         first.parameters, _caps(first, order, last.buckets), order, last.buckets,
         tuple(one.rank for one in ranks), len(ranks), last.backwards, last.hook,
         float(np.median([np.median(row.sent[:, ISSUED] - row.sent[:, LAUNCH]) for rows in steps for row in rows])),
-        samples, fit_wire(sends, first.threads or DEFAULT_WORKERS),
+        samples, fit_wire(sends, first.threads or DEFAULT_WORKERS), _crosses_hosts(ranks),
     )  # fmt: skip
+
+
+def _crosses_hosts(ranks: Sequence[ObservedRank]) -> bool | None:
+    told = {one.crosses_hosts for one in ranks} - {None}
+    return None if not told else True in told
 
 
 def _refuse(ranks: Sequence[ObservedRank], world_size: int | None) -> None:
@@ -96,6 +103,8 @@ def _refuse(ranks: Sequence[ObservedRank], world_size: int | None) -> None:
             "no step can be played again: that needs a run of ddptrace.trace in which DistributedDataParallel or "
             "BucketedDataParallel reduced gradients once a step"
         )
+    if not any(row.sent[:, NBYTES].any() for one in ranks for row in one.steps):
+        raise DdptraceError("the gradients of this run have no bytes, so that nothing can be told of sending them")
     if any(one.on_device for one in ranks):
         raise DdptraceError(
             "this run trained on a GPU, where the host only launches what makes gradients ready and nothing recorded "

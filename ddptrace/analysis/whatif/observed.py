@@ -19,7 +19,7 @@ from ddptrace.analysis.shares import shares_of
 from ddptrace.analysis.summary import steady_steps
 from ddptrace.analysis.tables import StepRow
 from ddptrace.analysis.view import View, view_of
-from ddptrace.load.tables import Parameter, PhaseMark, RankRun, Reducer
+from ddptrace.load.tables import Parameter, PhaseMark, RankRun, Ready, Reducer
 from ddptrace.schema import Phase
 
 NEVER = -1
@@ -62,6 +62,7 @@ class ObservedRank:
     cap_nbytes: int | None
     reducers: int
     steps: tuple[ObservedStep, ...]
+    crosses_hosts: bool | None = None  # of its connections; None where nobody looked
 
 
 def observe(rank: RankRun, number: int | None = None) -> ObservedRank:
@@ -76,6 +77,7 @@ def observe(rank: RankRun, number: int | None = None) -> ObservedRank:
         len(group.ranks) if group else 0, group.threads if group else None,
         reducer.parameters if reducer else (), reducer.bucket_cap_nbytes if reducer else None,
         len({one.reducer for one in view.found}), tuple(_steps(view, reducer)) if reducer else (),
+        any(link.own != link.peer for link in rank.load.links) if rank.load.links else None,
     )  # fmt: skip
 
 
@@ -100,11 +102,18 @@ def _steps(view: View, reducer: Reducer) -> Iterator[ObservedStep]:
         mark = synced[0]
         sent = found[mark.backward or 0]
         if all(one.parameters and one.comms[-1].end_at_ns is not None for one in sent):
-            at = np.full(len(reducer.parameters), NEVER, np.int64)
-            at[ready[mark.backward or 0].parameters] = ready[mark.backward or 0].at_ns - mark.begin_at_ns
+            at = _ready_at(ready[mark.backward or 0], mark, len(reducer.parameters))
             own = tuple(getattr(row, f"{name}_ns") - wait for name, wait in zip(LOCAL_PHASES, waits, strict=True))
             found_step = _step(row, row.step in steady, len(marks), own, sum(waits), mark, at, sent, reducer)
             yield replace(found_step, queued_ns=queued.get(position))
+
+
+def _ready_at(ready: Ready, mark: PhaseMark, count: int) -> Ints:
+    """By parameter. A damaged record may name some that are none."""
+    at = np.full(count, NEVER, np.int64)
+    is_one = (ready.parameters >= 0) & (ready.parameters < count)
+    at[ready.parameters[is_one]] = ready.at_ns[is_one] - mark.begin_at_ns
+    return at
 
 
 def _step(

@@ -101,12 +101,7 @@ class _Player:
         """What is launched by now, as far as its group has a worker for it."""
         while self.launched < len(self.launches) and self.launches[self.launched] - self.work <= NOTHING_NS:
             nbytes = self.nbytes[self.launched]
-            sending = _Sending(
-                self.launched,
-                self.wire.latency_ns,
-                nbytes * self.wire.ns_per_byte,
-                max(min(nbytes, PIECES_NBYTES), 1.0),
-            )
+            sending = _Sending(self.launched, *self.wire.cost(nbytes), max(min(nbytes, PIECES_NBYTES), 1.0))
             self.queues[self.launched % self.wire.lanes].append(sending)
             self.launched += 1
         for lane, queue in enumerate(self.queues):

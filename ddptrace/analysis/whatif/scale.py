@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ddptrace.analysis.tables import Table
 from ddptrace.analysis.whatif.again import Own, Plan, own_times, play_all
+from ddptrace.analysis.whatif.basis import refusal_of
 from ddptrace.analysis.whatif.play import Floats
 from ddptrace.analysis.whatif.predict import RECORDED, Predictor, plan_of
 from ddptrace.analysis.whatif.tables import Setting
@@ -42,12 +43,16 @@ class ScaleRow:
 def scaling(
     predictor: Predictor, setting: Setting = RECORDED, counts: Sequence[int] = RANKS, per_host: int = PER_HOST
 ) -> Table[ScaleRow]:
-    """`per_host`: ranks that share a link, for the hierarchical algorithm. Raises DdptraceError for a run of one rank,
-    in which nobody communicated."""
+    """`per_host`: ranks that share a link, for the hierarchical algorithm. `counts` stand instead of
+    `setting.ranks`. Raises DdptraceError for a run of one rank, in which nobody communicated, and for a setting of
+    which the run cannot tell."""
     if predictor.model.world_size < 2:
         raise DdptraceError("one rank communicates with nobody, so the run holds no cost of a collective to scale")
     model = predictor.model
-    plan = plan_of(setting, model, model.fit.wire, predictor.contention.ratio)
+    refusal = refusal_of(setting, model)
+    if refusal is not None:
+        raise DdptraceError(refusal)
+    plan = plan_of(replace(setting, ranks=None), model, model.fit.wire, predictor.contention.ratio)
     pool = _pool([own_times(model, plan, sample) for sample in model.samples])
     alone = _alone_ns(pool)
     rows = [
@@ -62,7 +67,7 @@ def _row(
     model = predictor.model
     wire: Wire = plan.wire.scaled(model.world_size, ranks, algorithm, per_host)
     chance = np.random.default_rng(ranks)
-    drawn = [pool.changed(_drawn(chance.integers(len(pool.before_ns), size=ranks))) for _ in range(STEPS)]
+    drawn = (pool.changed(_drawn(chance.integers(len(pool.before_ns), size=ranks))) for _ in range(STEPS))
     scaled = replace(plan, wire=wire)
     steps, even = play_all(model, scaled, drawn), play_all(model, scaled, [_typical(pool)] * 2)
     took = float(np.median(steps.step_ns))

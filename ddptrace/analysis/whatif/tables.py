@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal
+from typing import Any, Final, Literal, get_args
 
 from ddptrace.analysis.tables import Table
 from ddptrace.errors import DdptraceError
 
+MOST_TIMES: Final = 1e6
 Order = Literal["ready", "definition"]
 Hook = Literal["fp16"]
 
@@ -29,12 +31,27 @@ class Setting:
     free_network: bool = False
 
     def __post_init__(self) -> None:
-        caps, counts = self.caps_mb, (self.ranks, self.accumulate, self.groups)
-        is_wrong = caps is not None and (not caps or min(caps) <= 0)
-        if is_wrong or self.bandwidth <= 0 or self.latency < 0 or any(one is not None and one < 1 for one in counts):
-            raise DdptraceError(
-                f"{self} is no setting: give caps and bandwidth above 0, a latency of 0 or more, counts of 1 or more"
-            )
+        counts = {name: getattr(self, name) for name in ("ranks", "accumulate", "groups")}
+        wrong = {
+            "caps_mb is a tuple of MiB above 0": self.caps_mb is None or _are_caps(self.caps_mb),
+            "order is ready or definition": self.order in get_args(Order),
+            "hook is fp16 or None": self.hook is None or self.hook in get_args(Hook),
+            f"bandwidth lies between {1 / MOST_TIMES:g} and {MOST_TIMES:g}": self.bandwidth >= 1 / MOST_TIMES
+            and self.bandwidth <= MOST_TIMES,
+            f"latency lies between 0 and {MOST_TIMES:g}": 0 <= self.latency <= MOST_TIMES,
+        } | {f"{name} is 1 or more": one is None or one >= 1 for name, one in counts.items()}
+        for what, is_right in wrong.items():
+            if not is_right:
+                raise DdptraceError(f"{self._changed()} is no setting: {what}")
+
+    def _changed(self) -> str:
+        """Only what is not as recorded."""
+        told = ((one.name, getattr(self, one.name), one.default) for one in fields(self))
+        return f"Setting({', '.join(f'{name}={value!r}' for name, value, usual in told if value != usual)})"
+
+
+def _are_caps(caps: object) -> bool:
+    return isinstance(caps, tuple) and bool(caps) and all(0 < cap < math.inf for cap in caps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +76,18 @@ class Prediction:
 
 
 @dataclass(frozen=True, slots=True)
+class SmallCost:
+    """The same of messages up to so many bytes; `bytes_per_s` is None where their bytes take no time to be seen."""
+
+    most_nbytes: int
+    latency_ns: int
+    bytes_per_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Cost:
-    """An all-reduce of the recorded group: latency + bytes / rate, with the least and the most that fit as well."""
+    """An all-reduce of the recorded group: latency + bytes / rate, with the least and the most that fit as well.
+    `small`: where the recording shows that small messages are sent in another way."""
 
     latency_ns: int
     latency_low_ns: int
@@ -70,6 +97,7 @@ class Cost:
     most_nbytes: int
     sends: int
     error_ratio: float
+    small: SmallCost | None = None
 
 
 @dataclass(frozen=True, slots=True)

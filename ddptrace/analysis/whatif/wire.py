@@ -18,28 +18,45 @@ DEFAULT_WORKERS: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
+class Small:
+    """What a message of at most so many bytes costs, where small ones are sent in another way."""
+
+    most_nbytes: float
+    latency_ns: float
+    ns_per_byte: float
+
+
+@dataclass(frozen=True, slots=True)
 class Wire:
     """An all-reduce of one process group. `workers`: so many at once; `lanes`: groups that share its bytes per second
-    and take turns."""
+    and take turns; `small`: where the recording shows two message-size regimes, the lower one."""
 
     latency_ns: float
     ns_per_byte: float
     workers: int = DEFAULT_WORKERS
     lanes: int = 1
+    small: Small | None = None
+
+    def cost(self, nbytes: float) -> tuple[float, float]:
+        """Latency, and the time that its bytes take with the wire to themselves; ns."""
+        regime = self.small if self.small is not None and nbytes <= self.small.most_nbytes else self
+        return regime.latency_ns, nbytes * regime.ns_per_byte
 
     def alone_ns(self, nbytes: float) -> float:
-        return self.latency_ns + nbytes * self.ns_per_byte
+        return sum(self.cost(nbytes))
+
+    def costing(self, latency: float, byte: float) -> Wire:
+        """So many times the latency, and the time of each byte."""
+        small = self.small and replace(
+            self.small, latency_ns=self.small.latency_ns * latency, ns_per_byte=self.small.ns_per_byte * byte
+        )
+        return replace(self, latency_ns=self.latency_ns * latency, ns_per_byte=self.ns_per_byte * byte, small=small)
 
     def scaled(self, before: int, after: int, algorithm: Algorithm = "ring", per_host: int = 1) -> Wire:
         """The same links with another number of ranks. The recorded one is taken as a ring of `before` ranks on as many
         links; `per_host`: ranks that share a link, for the hierarchical one."""
-        hop_ns = self.latency_ns / hops(before, "ring")
-        byte_ns = self.ns_per_byte / share(before, "ring")
-        return replace(
-            self,
-            latency_ns=hop_ns * hops(after, algorithm, per_host),
-            ns_per_byte=byte_ns * share(after, algorithm, per_host),
-        )
+        latency = hops(after, algorithm, per_host) / hops(before, "ring")
+        return self.costing(latency, share(after, algorithm, per_host) / share(before, "ring"))
 
 
 def hops(ranks: int, algorithm: Algorithm, per_host: int = 1) -> float:

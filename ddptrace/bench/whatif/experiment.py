@@ -14,14 +14,12 @@ from typing import Any, Final
 from ddptrace.bench import hosts
 from ddptrace.bench.folder import held
 from ddptrace.bench.prepared import limit_s, prepare
-from ddptrace.bench.whatif.settings import Tried, tried_of
+from ddptrace.bench.whatif.settings import LOOPBACK, Tried, tried_of
 from ddptrace.bench.whatif.sheet import sheet
 from ddptrace.bench.workloads import workload
 from ddptrace.errors import DdptraceError
 from ddptrace.render.sheet import Sheet
 
-LOOPBACK: Final = "loopback"
-"""Instead of a rate: ranks of one host, where communication takes processor time."""
 SECONDS_A_BYTE: Final = 1 / 20e6
 Progress = Callable[[str], None]
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from ddptrace.analysis.whatif.advise import best_of
 from ddptrace.analysis.whatif.model import model_of
 from ddptrace.analysis.whatif.observed import ObservedRank, observe
-from ddptrace.analysis.whatif.predict import Predictor
+from ddptrace.analysis.whatif.predict import RECORDED, Predictor
 from ddptrace.bench.whatif.settings import Tried
 from ddptrace.load.run import read_run
 
@@ -109,10 +110,10 @@ def _rows(
 def _regret(
     known: Tried, predictors: Mapping[Tried, Predictor], truths: Mapping[str, Truth], where: tuple[str, str]
 ) -> Regret:
-    """Of the caps that were measured, the one that would be advised."""
+    """Of the caps that were measured, the one that would be advised; that of the recording where none is better."""
     caps = [one for one in predictors if one.is_plain]
-    told = {one: predictors[known].predict(one.name, one.setting) for one in caps}
-    advised = min(caps, key=lambda one: (told[one].step_ns or 0) + (told[one].high_ns or 0))
+    told = [predictors[known].predict(one.name, one.setting) for one in caps]
+    advised = best_of(predictors[known].predict(known.name, RECORDED), told).name
     best = min(truths[one.name].step_ns for one in caps)
-    took = truths[advised.name]
-    return Regret(*where, known.name, advised.name, took.step_ns / best - 1, took.noise_ratio)
+    took = truths[advised]
+    return Regret(*where, known.name, advised, took.step_ns / best - 1, took.noise_ratio)

@@ -8,6 +8,8 @@ from typing import Final
 
 from ddptrace.analysis.whatif.tables import Setting
 
+LOOPBACK: Final = "loopback"
+"""Instead of a rate: ranks of one host, where communication takes processor time."""
 MIDDLE_CAP_MB: Final = 5.0
 """Of what is tried with other things than caps."""
 

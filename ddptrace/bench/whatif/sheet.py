@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from ddptrace.bench.statistics import quantile
+from ddptrace.bench.whatif.settings import LOOPBACK
 from ddptrace.render.sheet import Chart, Grid, Line, Sheet
 from ddptrace.render.words import millis, percent
 
@@ -17,6 +18,11 @@ NOISE_TIMES: Final = 1.5
 FAR_RATIO: Final = 0.08
 EXPOSED_RATIO: Final = 0.10
 EXPOSED_OF_STEP_RATIO: Final = 0.02
+GOOD_RATIO: Final = 0.95
+PLACES: Final[Mapping[str, Callable[[str], bool]]] = {
+    "Between hosts": lambda rate: rate != LOOPBACK,
+    "On one host, where ranks take each other's processors": lambda rate: rate == LOOPBACK,
+}
 HEADS: Final = (
     "model", "link", "settings", "predictions", "error, median", "90 %", "as near as noise", "exposed as near",
     "in interval", "regret, worst", "noise, median",
@@ -42,18 +48,34 @@ def _words(rows: Sequence[Run], runs: Sequence[Run]) -> Iterator[str]:
     if not rows:
         yield "Nothing was measured."
         return
-    settings = sum(len(run["truths"]) for run in runs)
+    for place, is_there in PLACES.items():
+        yield from _place(place, [run for run in runs if is_there(run["rate"])])
+
+
+def _place(place: str, runs: Sequence[Run]) -> Iterator[str]:
+    rows = [row for run in runs for row in run["rows"]]
+    if not rows:
+        return
     errors = sorted(abs(row["error_ratio"]) for row in rows)
+    middle, far = statistics.median(errors), quantile(errors, 0.9)
+    near = max(NEAR_RATIO, NOISE_TIMES * statistics.median(row["noise_ratio"] for row in rows))
+    settings = sum(len(run["truths"]) for run in runs)
     yield (
-        f"{len(rows)} predictions of {settings} settings, each from steps at another one: off by"
-        f" {errors[len(errors) // 2]:.1%} in the median and {quantile(errors, 0.9):.1%} at 90 %;"
-        f" {_share(rows, _is_near)} as near as noise allows, {_share(rows, _is_exposed_near)} in exposed time."
+        f"{place}: {len(rows)} predictions of {settings} settings, each from steps at another one, are off by"
+        f" {middle:.1%} in the median and {far:.1%} at 90 % (at most {near:.1%} and {FAR_RATIO:.0%} are asked for:"
+        f" {_met(middle <= near and far <= FAR_RATIO)}); {_share(rows, _is_near)} as near as noise allows,"
+        f" {_share(rows, _is_exposed_near)} in exposed time, {_share(rows, _is_within)} within their interval."
     )
     regrets = [one for run in runs for one in run["regrets"]]
     good = sum(one["regret_ratio"] <= max(NEAR_RATIO, one["noise_ratio"]) for one in regrets)
     yield (
-        f"The advised cap is within 3 %, or the noise, of the best measured one in {good} of {len(regrets)} recordings."
+        f"{place}: the advised cap is within 3 %, or the noise, of the best measured one in {good} of {len(regrets)}"
+        f" recordings (95 % are asked for: {_met(good >= GOOD_RATIO * len(regrets))})."
     )
+
+
+def _met(is_met: bool) -> str:
+    return "met" if is_met else "missed"
 
 
 def _row(run: Run) -> tuple[str, ...]:
@@ -64,7 +86,7 @@ def _row(run: Run) -> tuple[str, ...]:
     return (
         run["model"], run["rate"], str(len(run["truths"])), str(len(rows)), f"{statistics.median(errors):.1%}",
         f"{quantile(errors, 0.9):.1%}", _share(rows, _is_near), _share(rows, _is_exposed_near),
-        _share(rows, lambda row: bool(row["is_within"])), f"{regret:.1%}", f"{noise:.1%}",
+        _share(rows, _is_within), f"{regret:.1%}", f"{noise:.1%}",
     )  # fmt: skip
 
 
@@ -74,6 +96,10 @@ def _share(rows: Sequence[Run], is_so: Any) -> str:
 
 def _is_near(row: Run) -> bool:
     return bool(abs(row["error_ratio"]) <= max(NEAR_RATIO, NOISE_TIMES * row["noise_ratio"]))
+
+
+def _is_within(row: Run) -> bool:
+    return bool(row["is_within"])
 
 
 def _is_exposed_near(row: Run) -> bool:
