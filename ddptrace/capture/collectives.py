@@ -20,6 +20,7 @@ import torch.autograd.profiler as autograd_profiler
 import torch.distributed as dist
 from torch._C._profiler import _RecordFunctionFast
 
+from ddptrace.capture.bucket_sends import BucketSends, Sent
 from ddptrace.capture.call_sites import CallSites
 from ddptrace.capture.completions import MANY, Completions
 from ddptrace.capture.failures import failure_words
@@ -64,16 +65,18 @@ class Collectives:
         self._seq_of: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._waited_since: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._no_future: set[str] = set()
-        self._group_of: dict[int, int] = {}  # by reducer
         self._functional = FunctionalWaits()
         self._engine = _engine_code()
+        self.buckets = BucketSends(recorder, self.completions, self.seqs, self._engine)
         self._sites = sites
-        self.native: Callable[[int, int], None] = lambda reducer, nbytes: None
 
-    def before(self, op: Op, args: tuple[Any, ...]) -> Token | None:
+    def before(self, op: Op, args: tuple[Any, ...]) -> Token | Sent | None:
         if not self._surface.live:
             return None
         try:
+            sent = self.buckets.begun(self.reducer, op, args) if self.reducer else None
+            if sent is not None:
+                return sent
             if len(self.completions.noted) >= MANY:
                 self.completions.write()
             nbytes_in = nbytes_out = 0
@@ -81,15 +84,15 @@ class Collectives:
                 nbytes_in += _nbytes(args[i])
             for i in op.outputs:
                 nbytes_out += _nbytes(args[i])
-            own, flags, profiling = self._thread.bucket, _sync(op, args), autograd_profiler._is_profiler_enabled
+            own, profiling = self._thread.bucket, autograd_profiler._is_profiler_enabled
             caller = None if own else self._caller()
             source = None if caller is None else self._sites.of(caller)
-            flags |= (0 if source else NATIVE) | (PROFILED if profiling else 0)
+            flags = (SYNC if op.is_sync(args) else 0) | (0 if source else NATIVE) | (PROFILED if profiling else 0)
             held = bool(own or source)
             functional = caller is not None and caller.f_code.co_filename == ISSUER
             reducer = own or self.reducer
             name = self._recorder.intern(op.name)
-            group = self._group_id(op, args, reducer if caller is None and not own else 0)
+            group = self._groups.name_id(dist.ProcessGroup.unbox(args[op.group]))
             seq, launch = next(self.seqs), _now()
             if source is not None:  # before the call: a backend may end the process in it
                 peer = 0 if op.peer is None else args[op.peer] + 1
@@ -102,24 +105,28 @@ class Collectives:
             self._surface.failed(error)
             return None
 
-    def within(self, token: Token) -> AbstractContextManager[Any] | None:
-        return _RecordFunctionFast(f"{RANGE_PREFIX}{token[0]}") if token[5] else None
+    def within(self, token: Token | Sent) -> AbstractContextManager[Any] | None:
+        return None if isinstance(token, Sent) or not token[5] else _RecordFunctionFast(f"{RANGE_PREFIX}{token[0]}")
 
-    def after(self, token: Token, op: Op, args: tuple[Any, ...], work: Any) -> None:
+    def after(self, token: Token | Sent, op: Op, args: tuple[Any, ...], work: Any) -> None:
         issued = _now()
         try:
-            seq, launch, nbytes_in, nbytes_out, flags, _, reducer, _, name, group, functional = token
+            if isinstance(token, Sent):
+                self.buckets.issued(token, issued, work)
+                return
+            seq, launch, nbytes_in, nbytes_out, flags, _, reducer, held, name, group, functional = token
             tensor = _first_tensor(args, op)
+            dtype = self._dtype_id(tensor)
             self._recorder.event(
-                CALL, flags, name, launch, issued, seq, nbytes_in, nbytes_out, group, self._thread.hook, reducer,
-                self._dtype_id(tensor),
-            )  # fmt: skip
-            if flags & NATIVE and reducer:
-                self.native(reducer, nbytes_in)
+                CALL, flags, name, launch, issued, seq, nbytes_in, nbytes_out, group, self._thread.hook, reducer, dtype
+            )
             if functional:
                 self._functional.made(op, args, seq)
-            if work is not None:
-                self._follow(token, op.name, dist.Work.unbox(work), tensor)
+            is_stamped = work is not None and self._follow(token, op.name, dist.Work.unbox(work), tensor)
+            if flags & NATIVE and reducer:
+                self.buckets.tell(reducer, nbytes_in)
+                if flags == NATIVE and not held and tensor is not None:
+                    self.buckets.learn(reducer, op, args, tensor.dtype, (dtype, name, group), is_stamped=is_stamped)
         except Exception as error:  # training must not see it
             self._surface.failed(error)
 
@@ -158,15 +165,6 @@ class Collectives:
 
         return wait
 
-    def _group_id(self, op: Op, args: tuple[Any, ...], reducer: int) -> int:
-        """`reducer`: of which C++ sends, always in one group, so that it is not asked again; 0 none."""
-        group = self._group_of.get(reducer)
-        if group is None:
-            group = self._groups.name_id(dist.ProcessGroup.unbox(args[op.group]))
-            if reducer:
-                self._group_of[reducer] = group
-        return group
-
     def _caller(self) -> FrameType | None:
         """The frame that issues the collective; None where C++ does in backward: below the tap lies the engine's own
         entry, or no Python frame at all."""
@@ -176,18 +174,22 @@ class Collectives:
             return None
         return None if frame.f_code is self._engine else frame
 
-    def _follow(self, token: Token, name: str, work: Any, tensor: Any) -> None:
+    def _follow(self, token: Token, name: str, work: Any, tensor: torch.Tensor | None) -> bool:
+        """Whether its completion will be stamped."""
         seq, _, nbytes_in, nbytes_out, flags, profiling, reducer, held, _, _, functional = token
         if held and not functional:  # nobody would wait for that Work, and so let go of it and of its tensors
             self._thread.last_work = work
             self._seq_of[work] = seq
         wanted = profiling or (not flags & SYNC and (reducer or nbytes_in + nbytes_out >= STAMPED_NBYTES))
         # A CUDA future is complete once the kernel is queued: its stamp would say nothing.
-        if wanted and name not in self._no_future and (tensor is None or tensor.device.type == "cpu"):
-            try:
-                work.get_future().add_done_callback(self.completions.of(seq, here=profiling))
-            except RuntimeError:
-                self._no_future.add(name)  # send and receive have no future on Gloo
+        if not wanted or name in self._no_future or (tensor is not None and tensor.device.type != "cpu"):
+            return False
+        try:
+            (self.completions.follow_here if profiling else self.completions.follow)(seq, work.get_future())
+        except RuntimeError:
+            self._no_future.add(name)  # send and receive have no future on Gloo
+            return False
+        return True
 
     def _waited(self, work: Any, begin: int, raised: BaseException | None) -> None:
         try:
@@ -208,10 +210,6 @@ class Collectives:
 
     def _dtype_id(self, tensor: Any) -> int:
         return 0 if tensor is None else self._recorder.intern(_dtype_name(tensor.dtype))
-
-
-def _sync(op: Op, args: tuple[Any, ...]) -> int:
-    return SYNC if op.is_async is not None and len(args) > op.is_async and not args[op.is_async] else 0
 
 
 def _nbytes(value: Any) -> int:

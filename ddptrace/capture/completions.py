@@ -1,8 +1,9 @@
 """Stamps when operations complete, on whatever thread of the backend tells it.
 
 That thread holds the interpreter's lock while it does, and where cores are scarce it may lose its core meanwhile:
-training then waits for both. So it notes the instant and no more. Records are written together, at the end of backward
-or by the keeper: one by one, amid computing that leaves nothing of Python in the caches, each would cost tenfold.
+training then waits for both. So a stamp notes the instant and no more, without a line of Python, and is made before and
+used again. Records are written together, at the end of backward or by the keeper: one by one, amid computing that
+leaves nothing of Python in the caches, each would cost tenfold.
 
     backend     ....all-reduce ends, noted ....all-reduce ends, noted
     training    backward ..................................... its end: written
@@ -13,6 +14,8 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
+from itertools import repeat
 from typing import Any, Final
 
 from ddptrace.capture.failures import failure_of
@@ -27,38 +30,55 @@ MANY: Final = 256
 
 
 class Completions:
-    """`due`: numbers of operations whose completion is still to be recorded; `noted`: of those whose is known."""
+    """`due`: numbers of operations whose completion is still to be recorded; `noted`: stamps whose instant is known,
+    and that instant."""
 
-    __slots__ = ("_recorder", "due", "noted")
+    __slots__ = ("_free", "_recorder", "due", "noted")
 
     def __init__(self, recorder: Recorder) -> None:
         self.due: set[int] = set()
-        self.noted: deque[tuple[int, int, Any]] = deque()
+        self.noted: deque[tuple[_Stamp, int]] = deque()
+        self._free: list[_Stamp] = []
         self._recorder = recorder
 
-    def of(self, seq: int, *, here: bool) -> Callable[[Any], None]:
-        """A future's callback: the operation is over. `here`: the record is to tell on which thread."""
+    def follow(self, seq: int, future: Any) -> None:
+        """Note when an operation is over, by its future. Raises what the future raises where it takes no callback."""
+        free = self._free
+        stamp = free.pop() if free else _Stamp(self.noted)
+        stamp.seq, stamp.future = seq, future
         self.due.add(seq)
-        note = self.noted.append
+        future.add_done_callback(stamp.note)
 
-        def stamp(future: Any) -> None:
-            note((seq, _now(), future))
-
-        def stamp_here(future: Any) -> None:
-            self._record(seq, _now(), future)
-
-        return stamp_here if here else stamp
+    def follow_here(self, seq: int, future: Any) -> None:
+        """As `follow`, but that the record tells on which thread it was over."""
+        self.due.add(seq)
+        future.add_done_callback(lambda future: self._record(seq, _now(), future))
 
     def write(self) -> None:
         """Record what was noted."""
         noted = self.noted
         while noted:
             try:
-                self._record(*noted.popleft())
+                stamp, at = noted.popleft()
             except IndexError:  # another thread was faster
                 return
+            self._record(stamp.seq, at, stamp.future)
+            stamp.future = None
+            self._free.append(stamp)
 
     def _record(self, seq: int, at: int, future: Any) -> None:
         error = failure_of(future)
         self._recorder.event(Kind.DONE, bool(error), self._recorder.intern(error) if error else 0, at, at, seq)
         self.due.discard(seq)
+
+
+class _Stamp:
+    """`note` is a future's callback: each call appends this stamp and the instant to `noted`, all of it in C."""
+
+    __slots__ = ("future", "note", "seq")
+
+    def __init__(self, noted: deque[tuple[_Stamp, int]]) -> None:
+        self.seq = 0
+        self.future: Any = None
+        instants = iter(_now, None)
+        self.note: Callable[[Any], None] = partial(next, map(noted.append, zip(repeat(self), instants, strict=False)))

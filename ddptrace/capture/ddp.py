@@ -1,15 +1,16 @@
 """Stock DistributedDataParallel, watched without a communication hook of ours.
 
 When a gradient is ready, a hook on its parameter notes the time; it runs before DDP's own, which may then launch the
-bucket. So a collective issued by C++ in backward belongs to the reducer whose gradient was accumulated last. Which
-parameters share a bucket is read from DDP; after a rebuild DDP only tells with the next forward.
+bucket. So a collective issued by C++ in backward belongs to the reducer whose gradient was accumulated last; where
+there is but one reducer, to that. Which parameters share a bucket is read from DDP; after a rebuild DDP only tells with
+the next forward.
 """
 
 from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
@@ -17,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ddptrace.capture.by_identity import IdentitySet
 from ddptrace.capture.collectives import Collectives
 from ddptrace.capture.ddp_internals import describe_reducer, first_plan, rebuilt_plan, reducer_parameters
+from ddptrace.capture.gradient_hooks import GradientHooks
 from ddptrace.capture.module_tree import named_modules
 from ddptrace.capture.ready_times import ReadyTimes, ready_hook
 from ddptrace.capture.reducer_records import ReducerRecords
@@ -33,16 +35,15 @@ class Watched:
 
     number: int
     module: weakref.ReferenceType[DistributedDataParallel]
-    parameters: list[weakref.ReferenceType[torch.nn.Parameter]]  # a model dropped during the trace must be freed
-    nbytes: list[int]
-    ready: ReadyTimes  # of this backward
+    nbytes: list[int]  # by parameter
+    gradients: GradientHooks
     sent: list[int] = field(default_factory=list)  # bytes of C++ collectives of this backward
     plan: list[list[int]] = field(default_factory=list)
+    planned: list[int] = field(default_factory=list)  # bytes of each
     layout: int = 0
     polls: int = 0
     changed_at: int | None = None  # first backward whose buckets are not those of the plan
     last_synced: int = 0
-    handles: list[Any] = field(default_factory=list)
 
 
 class DdpWatch:
@@ -61,7 +62,6 @@ class DdpWatch:
         self._collectives = collectives
         self._roots = roots
         self._by_number: dict[int, Watched] = {}
-        collectives.native = self._sent
 
     def number_of(self, module: torch.nn.Module) -> int:
         """The reducer's number of a DDP module, met now if it was not yet."""
@@ -80,8 +80,12 @@ class DdpWatch:
     def backward_begins(self) -> None:
         self._collectives.reducer = 0
         for watched in self._by_number.values():
-            took_part = any(watched.ready.times)
-            watched.ready.clear()
+            took_part = any(watched.gradients.ready.times)
+            watched.gradients.ready.clear()
+            if self._sampling.live:
+                watched.gradients.begins(watched.module(), is_alone=self._records.count == 1)
+                if not watched.gradients.tell_whose:
+                    self._collectives.reducer = watched.number
             watched.sent.clear()
             if (took_part and watched.polls < REBUILD_POLLS) or watched.changed_at is not None:
                 self._poll(watched)
@@ -89,14 +93,15 @@ class DdpWatch:
     def backward_ends(self, backward: int) -> None:
         self._collectives.reducer = 0
         for watched in self._by_number.values():
-            self._records.ready(watched.number, backward, watched.ready)
+            watched.gradients.ends(watched.module())
+            self._records.ready(watched.number, backward, watched.gradients.ready)
             if watched.sent:
                 self._compare(watched, backward)
 
     def detach(self) -> None:
         """Take the hooks off every parameter; ask once more for a layout that was never told."""
         for watched in self._by_number.values():
-            _unhook(watched)
+            watched.gradients.remove()
             if watched.changed_at is not None:
                 self._poll(watched, closing=True)
 
@@ -107,16 +112,15 @@ class DdpWatch:
 
     def _meet(self, ddp: DistributedDataParallel) -> int:
         self._drop_dead()
-        number = next(self._records.numbers)
+        number = self._records.number()
         parameters, names = reducer_parameters(ddp)
         nbytes = [p.numel() * p.element_size() for p in parameters]
         ready = ReadyTimes(len(parameters))
-        watched = Watched(number, weakref.ref(ddp), [weakref.ref(p) for p in parameters], nbytes, ready)
+        hook = partial(ready_hook, ready, number=number, collectives=self._collectives, sampling=self._sampling)
+        watched = Watched(number, weakref.ref(ddp), nbytes, GradientHooks(parameters, ready, hook))
         self._by_number[number] = watched
+        self._collectives.buckets.sent[number] = watched.sent
         self._records.reducer(number, describe_reducer(ddp, parameters, names))
-        for index, parameter in enumerate(parameters):
-            hook = ready_hook(ready, index, number, self._collectives, self._sampling)
-            watched.handles.append(parameter.register_post_accumulate_grad_hook(hook))
         rebuilt = rebuilt_plan(ddp)
         watched.layout = 0 if rebuilt is None else 1
         watched.polls = 0 if rebuilt is None else REBUILD_POLLS
@@ -127,20 +131,15 @@ class DdpWatch:
         """A program may make and drop models without end; the parameters of a dropped wrapper may live on."""
         for number, watched in tuple(self._by_number.items()):
             if watched.module() is None:
-                _unhook(watched)
+                watched.gradients.remove()
                 del self._by_number[number]
+                self._collectives.buckets.forget(number)
 
     # Backward by backward --------------------------------------------------------------------------------------------
 
-    def _sent(self, number: int, nbytes: int) -> None:
-        watched = self._by_number.get(number)
-        if watched is not None:
-            watched.sent.append(nbytes)
-
     def _compare(self, watched: Watched, backward: int) -> None:
-        planned = [sum(watched.nbytes[i] for i in bucket) for bucket in watched.plan]
         watched.last_synced = backward
-        if watched.sent[: len(planned)] != planned and watched.changed_at is None:
+        if watched.sent[: len(watched.planned)] != watched.planned and watched.changed_at is None:
             watched.changed_at = backward
 
     def _poll(self, watched: Watched, *, closing: bool = False) -> None:
@@ -160,13 +159,5 @@ class DdpWatch:
         watched.changed_at = None if plan is not None else watched.changed_at
 
     def _write_layout(self, watched: Watched, plan: list[list[int]], *, from_backward: int) -> None:
-        watched.plan = plan
+        watched.plan, watched.planned = plan, [sum(watched.nbytes[i] for i in bucket) for bucket in plan]
         self._records.layout(watched.number, watched.layout, plan, from_backward=from_backward)
-
-
-def _unhook(watched: Watched) -> None:
-    for handle in watched.handles:
-        handle.remove()
-    for parameter in (reference() for reference in watched.parameters):
-        if parameter is not None and not parameter._post_accumulate_grad_hooks:
-            parameter._post_accumulate_grad_hooks = None  # type: ignore[assignment] # as it was before

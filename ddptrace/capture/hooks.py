@@ -61,7 +61,7 @@ class HookRecords:
     def follow(self, call: HookCall, future: object) -> None:
         """Stamp when what the hook returned completes."""
         if isinstance(future, Future):
-            future.add_done_callback(self._collectives.completions.of(call.seq, here=False))
+            self._collectives.completions.follow(call.seq, future)
 
 
 class HookWatch:

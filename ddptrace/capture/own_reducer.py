@@ -56,7 +56,7 @@ class OwnReducerWatch:
             watch.ready.clear()
         for wrapper in _in_use():
             if wrapper not in self._watched:
-                watch = self._watched[wrapper] = BucketWatch(next(self._parts.records.numbers), self._parts)
+                watch = self._watched[wrapper] = BucketWatch(self._parts.records.number(), self._parts)
                 wrapper.observe(watch, seat=SEAT)
 
     def backward_ends(self, backward: int) -> None:

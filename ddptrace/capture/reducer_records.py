@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -19,9 +18,14 @@ class ReducerRecords:
     """Numbers the reducers of a process from 1: where a record has room for one, 0 says none."""
 
     def __init__(self, recorder: Recorder, groups: Groups) -> None:
-        self.numbers = itertools.count(1)
+        self.count = 0
         self._recorder = recorder
         self._groups = groups
+
+    def number(self) -> int:
+        """Of one more."""
+        self.count += 1
+        return self.count
 
     def reducer(self, number: int, content: dict[str, Any]) -> None:
         """`content`: kind, module, group, bucket_cap_nbytes and parameters, as `described` gives these."""

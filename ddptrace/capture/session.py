@@ -137,8 +137,8 @@ class Session:
         stock, own = self.surfaces["ddp"], self.surfaces["reducer"]
         self.program.on_root = stock.guarded(self.ddp.meet_all)
         self.program.on_backward_begin += [
+            own.guarded(self.own.backward_begins),  # meets reducers: whether there are others is known then
             stock.guarded(self.ddp.backward_begins),
-            own.guarded(self.own.backward_begins),
         ]
         completed = self.surfaces["collectives"].guarded(lambda _: self._write_completions())
         ends = [stock.guarded(self.ddp.backward_ends), own.guarded(self.own.backward_ends)]

@@ -29,6 +29,10 @@ class Op:
     outputs: tuple[int, ...]
     peer: int | None = None  # whom it sends to or receives from, or its root: a rank in the group
 
+    def is_sync(self, args: tuple[Any, ...]) -> bool:
+        """Whether its caller is to wait for it. torch leaves out what has its default, which is not to."""
+        return self.is_async is not None and len(args) > self.is_async and not args[self.is_async]
+
 
 class Watcher(Protocol):
     """Told of every collective. Neither call may raise."""
@@ -69,6 +73,15 @@ def install() -> None:
     if not _proven:
         _prove()
         _proven = True
+
+
+def remove() -> None:
+    """Take it out, for measurements that are to be without it. Only where no thread is inside a collective: that would
+    end the process."""
+    global _library
+    for library in _library or ():
+        library._destroy()
+    _library = None
 
 
 def _in_place() -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import socket
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import ddptrace
+from ddptrace.telemetry.companion import GRACE_S, LEAVE_S
 from tests.exported_runs import Trained, asking, companions, expected, export, train, wait_until
 from tests.launch import environment
 from tests.otlp_receiver import Behaviour, Receiver
@@ -26,6 +28,9 @@ BAD = {
     "nonsense": (Behaviour(nonsense=b"<html>Log in"), "it answered 200 with text/html that is no OTLP"),
 }
 
+LASTING = "nonsense"
+"""Time does not mend it."""
+
 
 @dataclass(frozen=True)
 class Bad:
@@ -34,6 +39,7 @@ class Bad:
     url: str
     arrived: int  # spans that were answered for, before the companion gave up
     spans: int  # in the tables
+    outlived_s: float  # so long its companion outlived the training
 
 
 @pytest.fixture(scope="module")
@@ -42,14 +48,24 @@ def bad(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Bad]]:
     train(tmp_path_factory.mktemp("plain"), {n: v for n, v in environment().items() if not n.startswith("OTEL_")})
     with contextlib.ExitStack() as exits:
         receivers = {how: exits.enter_context(Receiver()) for how in BAD}
-        trained = {how: _trained(how, receivers[how], tmp_path_factory.mktemp(how)) for how in BAD}
-        for one, _ in trained.values():
-            wait_until(lambda one=one: not companions(one.run))  # type: ignore[misc]
+        trained, outlived_s = {}, {}
+        for how in BAD:
+            trained[how] = one, _ = _trained(how, receivers[how], tmp_path_factory.mktemp(how))
+            if how == LASTING:
+                outlived_s[how] = _outlived_s(one)
+        for how, (one, _) in trained.items():
+            outlived_s.setdefault(how, _outlived_s(one))
         answered = {how: len(receivers[how].spans()) if how == "dying" else 0 for how in BAD}  # the slow one never did
         yield {
-            how: Bad(one, receivers[how], url, answered[how], len(expected(ddptrace.analyze(one.run))))
+            how: Bad(one, receivers[how], url, answered[how], len(expected(ddptrace.analyze(one.run))), outlived_s[how])
             for how, (one, url) in trained.items()
         }
+
+
+def _outlived_s(one: Trained) -> float:
+    began = time.monotonic()
+    wait_until(lambda: not companions(one.run))
+    return time.monotonic() - began
 
 
 def _trained(how: str, receiver: Receiver, folder: Path) -> tuple[Trained, str]:
@@ -72,9 +88,12 @@ def test_a_bad_endpoint_costs_the_training_two_seconds_at_most_and_it_is_told(ho
     assert trained.left_s < EXIT_S
     (warned,) = trained.told[0]["warnings"]
     assert trained.told[1]["warnings"] == []
-    is_lasting = how == "nonsense"  # one that time does not mend is not waited for
-    still = "not all telemetry was delivered 2 s after the end of training"
-    assert (f"{bad[how].spans} of {bad[how].spans} spans and " if is_lasting else still) in warned
+    still = "not all telemetry was delivered 2 s after the end of training" in warned
+    if how == LASTING:  # it is not waited for, though on a busy machine it may not have come so far after 2 s
+        assert still or f"{bad[how].spans} of {bad[how].spans} spans and " in warned
+        assert bad[how].outlived_s < GRACE_S - LEAVE_S
+    else:
+        assert still
     assert BAD[how][1] in warned
     assert f"`ddptrace export {trained.run}` delivers it" in warned
 

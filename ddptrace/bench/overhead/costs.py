@@ -1,21 +1,21 @@
 """What single instruments cost the thread that meets them, from which the share of any step can be added up.
 
 Each is the difference of the same loop before the first trace and in one, best of many: what other programs do can only
-add. Collectives go to a backend of torch's own that does nothing, so that the instrument alone is measured. In training
-it takes longer, where caches are cold and the backend's thread wants the core: that is in the ratios above.
+add. Collectives of the program go to a backend of torch's own that does nothing, buckets to Gloo on one rank. In
+training it takes longer, where caches are cold and the backend's thread wants the core: that is in the ratios above.
 """
 
 from __future__ import annotations
 
 import tempfile
 import time
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from operator import methodcaller
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import torch
 import torch.distributed as dist
@@ -24,6 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddptrace.bench.job import Job
 from ddptrace.bench.traced import recording
+from ddptrace.capture.completions import Completions
 from ddptrace.record import Recorder
 from ddptrace.render.sheet import Grid
 from ddptrace.render.words import duration
@@ -35,14 +36,18 @@ PARAMETERS: Final = 150
 TRIALS: Final = 300
 SMALL_NBYTES, STAMPED_NBYTES = 4 << 10, 128 << 10
 
+SMALL, LARGE, SPLIT, UNSTAMPED, WHOLE, ONE = "small", "large", "split", "unstamped", "whole", "one"
+TRACES: Final = ((SMALL, LARGE), (SPLIT,), (UNSTAMPED,), (WHOLE,), (ONE,))
+"""The loops of each trace: of a stock DDP, one alone."""
+
 Loop = Callable[[], float]
 """Meets an instrument PARAMETERS times. Returns how long that took, in ns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """In ns each. `collective`: one that the program issues; `bucket`: one that C++ issues in backward, as stock DDP
-    does; either without and with the stamp of its completion. `parameter`: noting when a gradient is ready."""
+    """In ns each. `collective`: one that the program issues; `bucket`: one of stock DDP, where it is the only one;
+    either without and with the stamp of its completion. `parameter`: recording when a gradient is ready."""
 
     record_ns: float
     collective_ns: float
@@ -62,7 +67,7 @@ class Costs:
             ("one collective of the program, completion stamped", duration(self.stamped_collective_ns)),
             ("one bucket of stock DDP, completion not stamped", duration(self.bucket_ns)),
             ("one bucket of stock DDP, completion stamped", duration(self.stamped_bucket_ns)),
-            ("one parameter's ready hook", duration(self.parameter_ns)),
+            ("when one gradient is ready", duration(self.parameter_ns)),
         )
         return Grid("What one of each costs", ("instrument", "cost"), rows, __doc__.split("\n\n")[1].replace("\n", " "))
 
@@ -78,15 +83,33 @@ def costs(job: Job) -> Costs:
     """Collective: rank 0 measures, the others keep its trace company. To be called before the first trace of the
     process: what that puts into torch's dispatcher stays there."""
     alone = dist.new_group([0], backend="gloo")
-    loops = _loops(alone) if job.rank == 0 else []
-    plain = [_least(loop) for loop in loops]
+    loops = _loops(alone) if job.rank == 0 else {}
+    plain = {name: _least(loop) for name, loop in loops.items()}
     job.meet()
-    with recording(job.folder / "runs" / "costs"):
-        traced = [_least(loop) for loop in loops]
-        job.meet()
-    single = [ours - without for ours, without in zip(traced, plain, strict=True)] or [0.0] * 6
-    program, stamped, native, stamped_native, many, one = (cost / PARAMETERS for cost in single)
-    return Costs(record_ns(), program, stamped, native, stamped_native, many - one)
+    traced: dict[str, float] = {}
+    for names in TRACES:
+        with recording(job.folder / "runs" / "costs"), _unstamped() if names == (UNSTAMPED,) else nullcontext():
+            traced |= {name: _least(loops[name]) for name in names if name in loops}
+            job.meet()
+    return _single(plain, traced) if loops else Costs(*[0.0] * 6)
+
+
+def _single(plain: dict[str, float], traced: dict[str, float]) -> Costs:
+    cost = {name: traced[name] - plain[name] for name in plain}
+    small, large = (cost[name] / PARAMETERS for name in (SMALL, LARGE))
+    bucket, stamped = ((cost[name] - cost[WHOLE]) / (PARAMETERS - 1) for name in (UNSTAMPED, SPLIT))
+    return Costs(record_ns(), small, large, bucket, stamped, (cost[WHOLE] - cost[ONE]) / (PARAMETERS - 1))
+
+
+@contextmanager
+def _unstamped() -> Iterator[None]:
+    """Completions are not stamped."""
+    follow = Completions.follow
+    Completions.follow = lambda *_: None  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Completions.follow = follow  # type: ignore[method-assign]
 
 
 def record_ns(count: int = 100_000) -> float:
@@ -98,12 +121,15 @@ def record_ns(count: int = 100_000) -> float:
     return cost - min(_per_call_ns(lambda: None, count) for _ in range(7))
 
 
-def _loops(alone: object) -> list[Loop]:
-    """In the order of `Costs`; of stock DDP, with PARAMETERS gradients and with none but one."""
-    small, stamped = (_issue(nbytes) for nbytes in (SMALL_NBYTES, STAMPED_NBYTES))
-    native = (_Sum(PARAMETERS, partial(_without_frame, issue)) for issue in (small, stamped))
-    stock = (DistributedDataParallel(_Sum(count), process_group=alone, bucket_cap_mb=1000) for count in (PARAMETERS, 1))
-    return [_program(small), _program(stamped), *map(_backward, (*native, *stock))]
+def _loops(alone: object) -> dict[str, Loop]:
+    """Of stock DDP: a bucket for each of PARAMETERS gradients, one for all of them, and a single gradient."""
+    split, whole, one = (
+        DistributedDataParallel(_Sum(count), process_group=alone, bucket_cap_mb=cap_mb)
+        for count, cap_mb in ((PARAMETERS, 1e-6), (PARAMETERS, 1000), (1, 1000))
+    )
+    program = {SMALL: _program(_issue(SMALL_NBYTES)), LARGE: _program(_issue(STAMPED_NBYTES))}
+    stock = {SPLIT: split, UNSTAMPED: split, WHOLE: whole, ONE: one}
+    return program | {name: _backward(model) for name, model in stock.items()}
 
 
 def _issue(nbytes: int) -> Callable[[], object]:
@@ -116,12 +142,6 @@ def _issue(nbytes: int) -> Callable[[], object]:
     options = dist.AllreduceOptions()
     options.asyncOp = True
     return partial(methodcaller("allreduce", [torch.zeros(nbytes // 4)], options), group)
-
-
-def _without_frame(issue: Callable[[], object]) -> Callable[[Any], None]:
-    """A hook of a parameter that issues from the engine's own frame, as C++ does: an iterator over what `append`
-    returns, each None, of the Works that `issue` returns."""
-    return partial(next, map(deque[object](maxlen=1).append, iter(issue, None)))
 
 
 def _program(issue: Callable[[], object]) -> Loop:
@@ -150,14 +170,11 @@ def _per_call_ns(call: Callable[[], object], count: int) -> float:
 
 
 class _Sum(nn.Module):
-    """Parameters of one element each, all used once: next to nothing is computed. `hook` makes a hook for each."""
+    """Parameters of one element each, all used once: next to nothing is computed."""
 
-    def __init__(self, count: int, hook: Callable[[], Callable[[Any], None]] | None = None) -> None:
+    def __init__(self, count: int) -> None:
         super().__init__()
         self.ones = nn.ParameterList(nn.Parameter(torch.ones(1)) for _ in range(count))
-        if hook is not None:
-            for one in self.ones:
-                one.register_post_accumulate_grad_hook(hook())
 
     def forward(self) -> torch.Tensor:
         return torch.cat(list(self.ones)).sum()

@@ -111,6 +111,7 @@ def _around(job: Job, repeats: Repeats, address: str) -> Callable[[str, int], Ab
     import torch
 
     from ddptrace.bench.traced import recording
+    from ddptrace.capture import tap
 
     provider = provider_for(address) if address else None
     window = torch.profiler.schedule(wait=0, warmup=1, active=repeats.warmup + repeats.steps, repeat=1)
@@ -125,6 +126,7 @@ def _around(job: Job, repeats: Repeats, address: str) -> Callable[[str, int], Ab
             return recording(run, tracer_provider=provider)
         if mode == COMPANION:
             return from_a_companion(run, address)
+        tap.remove()  # what the last trace left in torch's dispatcher costs something too
         if mode == "torch.profiler":
             return torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
         return nullcontext()

@@ -1,0 +1,98 @@
+"""The short way for what stock DDP's C++ sends in backward, bucket after bucket.
+
+Amid matrix products, which leave nothing of Python in the processor's caches, every line costs tens of times what it
+does elsewhere. So only what changes from bucket to bucket is asked here; the rest is known of the first one of the same
+reducer, which went the long way. It is recorded at once all the same: a backend may end the process in it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import torch.autograd.profiler as autograd_profiler
+import torch.distributed as dist
+
+from ddptrace.capture.completions import Completions
+from ddptrace.capture.tap import Op
+from ddptrace.record import Recorder
+from ddptrace.schema import CallFlag, Kind
+
+_now = time.perf_counter_ns
+CALL, NATIVE = int(Kind.CALL), int(CallFlag.NATIVE)
+
+
+Alike = tuple[Op, int, torch.dtype, int, int, int, bool, Callable[[int], None]]
+"""What the buckets of one reducer have in common: op, how many arguments it is given, dtype and its string id, string
+ids of op and group, whether completions tell something, and where to tell the bytes of each. A plain tuple, as the next
+one nearly is: what has names takes longer."""
+
+
+class Sent(tuple[int, int, int, int, Alike]):
+    """One bucket on its way, outside of any profiler's window: seq, launch, bytes, reducer, and what it is like."""
+
+    __slots__ = ()
+
+
+class BucketSends:
+    """`sent`: by reducer, the bytes of its buckets in this backward."""
+
+    def __init__(self, recorder: Recorder, completions: Completions, seqs: itertools.count[int], engine: Any) -> None:
+        """`engine`: the code of the frame below what C++ does in backward."""
+        self.sent: dict[int, list[int]] = {}
+        self._recorder = recorder
+        self._completions = completions
+        self._seqs = seqs
+        self._engine = engine
+        self._alike: dict[int, Alike] = {}
+
+    def learn(
+        self, reducer: int, op: Op, args: tuple[Any, ...], dtype: torch.dtype, ids: tuple[int, int, int],
+        *, is_stamped: bool,
+    ) -> None:  # fmt: skip
+        """Of one that went the long way. `ids`: string ids of data type, op and group."""
+        if op.is_async is not None and len(args) <= op.is_async:  # as it is left out, it is asynchronous
+            self._alike[reducer] = op, len(args), dtype, *ids, is_stamped, partial(self.tell, reducer)
+
+    def forget(self, reducer: int) -> None:
+        """It is no longer there; no other gets its number."""
+        self.sent.pop(reducer, None)
+        self._alike.pop(reducer, None)
+
+    def tell(self, reducer: int, nbytes: int) -> None:
+        """C++ has sent so much of a reducer's."""
+        sent = self.sent.get(reducer)
+        if sent is not None:
+            sent.append(nbytes)
+
+    def begun(self, reducer: int, op: Op, args: tuple[Any, ...]) -> Sent | None:
+        """None where it is not the like of what is known. To be called by what the tap's kernel calls."""
+        alike = self._alike.get(reducer)
+        if alike is None or alike[0] is not op or alike[1] != len(args) or autograd_profiler._is_profiler_enabled:
+            return None
+        try:
+            if _frame(3).f_code is not self._engine:
+                return None
+        except ValueError:  # no frame at all: the engine's own thread
+            pass
+        tensors = args[0]
+        tensor = tensors[0]
+        if len(tensors) > 1 or tensor.dtype is not alike[2] or tensor.layout is not _STRIDED:
+            return None
+        nbytes = tensor.nbytes
+        return Sent((next(self._seqs), _now(), nbytes, reducer, alike))
+
+    def issued(self, sent: Sent, issued: int, work: Any) -> None:
+        seq, launch, nbytes, reducer, (_, _, _, dtype, name, group, is_stamped, tell) = sent
+        self._recorder.event(CALL, NATIVE, name, launch, issued, seq, nbytes, 0, group, 0, reducer, dtype)
+        tell(nbytes)
+        if is_stamped:
+            self._completions.follow(seq, _unbox(work).get_future())
+
+
+_frame, _unbox, _STRIDED = sys._getframe, dist.Work.unbox, torch.strided
