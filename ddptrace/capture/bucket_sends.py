@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import torch
 import torch.autograd.profiler as autograd_profiler
@@ -25,7 +25,8 @@ from ddptrace.schema import CallFlag, Kind
 
 _now = time.perf_counter_ns
 CALL, NATIVE = int(Kind.CALL), int(CallFlag.NATIVE)
-
+ALL_REDUCE: Final = "all_reduce"
+"""Its first argument is a list of tensors, of one where a bucket is sent."""
 
 Alike = tuple[Op, int, torch.dtype, int, int, int, bool, Callable[[int], None]]
 """What the buckets of one reducer have in common: op, how many arguments it is given, dtype and its string id, string
@@ -56,7 +57,8 @@ class BucketSends:
         *, is_stamped: bool,
     ) -> None:  # fmt: skip
         """Of one that went the long way. `ids`: string ids of data type, op and group."""
-        if op.is_async is not None and len(args) <= op.is_async:  # as it is left out, it is asynchronous
+        is_async = op.is_async is not None and len(args) <= op.is_async  # it is where that is left out
+        if is_async and op.name == ALL_REDUCE:
             self._alike[reducer] = op, len(args), dtype, *ids, is_stamped, partial(self.tell, reducer)
 
     def forget(self, reducer: int) -> None:

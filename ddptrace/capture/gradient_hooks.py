@@ -46,9 +46,10 @@ class GradientHooks:
         bucket is."""
         if ddp is None:
             return
-        self._relies_on_notes &= is_alone and _notes_all(ddp) and len(_notes(ddp)) == len(self._parameters)
+        noted = _notes(ddp)
+        self._relies_on_notes &= is_alone and _notes_all(ddp) and len(noted) == len(self._parameters)
         self._place(self._witnesses if self._relies_on_notes else range(len(self._parameters)))
-        self._before = _notes(ddp) if self._relies_on_notes else None
+        self._before = noted if self._relies_on_notes else None
 
     def ends(self, ddp: DistributedDataParallel | None) -> None:
         """That backward. Where the notes say nothing of it, all hooks are placed for the next ones."""
