@@ -10,8 +10,6 @@ from __future__ import annotations
 import itertools
 import sys
 import time
-from collections.abc import Callable
-from functools import partial
 from typing import Any, Final
 
 import torch
@@ -28,10 +26,10 @@ CALL, NATIVE = int(Kind.CALL), int(CallFlag.NATIVE)
 ALL_REDUCE: Final = "all_reduce"
 """Its first argument is a list of tensors, of one where a bucket is sent."""
 
-Alike = tuple[Op, int, torch.dtype, int, int, int, bool, Callable[[int], None]]
+Alike = tuple[Op, int, torch.dtype, int, int, int, bool]
 """What the buckets of one reducer have in common: op, how many arguments it is given, dtype and its string id, string
-ids of op and group, whether completions tell something, and where to tell the bytes of each. A plain tuple, as the next
-one nearly is: what has names takes longer."""
+ids of op and group, whether completions tell something. A plain tuple, as the next one nearly is: what has names takes
+longer."""
 
 
 class Sent(tuple[int, int, int, int, Alike]):
@@ -59,7 +57,7 @@ class BucketSends:
         """Of one that went the long way. `ids`: string ids of data type, op and group."""
         is_async = op.is_async is not None and len(args) <= op.is_async  # it is where that is left out
         if is_async and op.name == ALL_REDUCE:
-            self._alike[reducer] = op, len(args), dtype, *ids, is_stamped, partial(self.tell, reducer)
+            self._alike[reducer] = op, len(args), dtype, *ids, is_stamped
 
     def forget(self, reducer: int) -> None:
         """It is no longer there; no other gets its number."""
@@ -90,9 +88,9 @@ class BucketSends:
         return Sent((next(self._seqs), _now(), nbytes, reducer, alike))
 
     def issued(self, sent: Sent, issued: int, work: Any) -> None:
-        seq, launch, nbytes, reducer, (_, _, _, dtype, name, group, is_stamped, tell) = sent
+        seq, launch, nbytes, reducer, (_, _, _, dtype, name, group, is_stamped) = sent
         self._recorder.event(CALL, NATIVE, name, launch, issued, seq, nbytes, 0, group, 0, reducer, dtype)
-        tell(nbytes)
+        self.tell(reducer, nbytes)
         if is_stamped:
             self._completions.follow(seq, _unbox(work).get_future())
 

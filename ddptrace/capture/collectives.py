@@ -57,7 +57,7 @@ class Collectives:
     ) -> None:
         self.seqs = itertools.count(1)
         self.completions = Completions(recorder)
-        self.reducer = 0  # number of the reducer whose gradient was accumulated last, 0 outside backward
+        self.reducer = 0  # the only one's number, or of whose gradient was accumulated last; 0 outside backward
         self._recorder = recorder
         self._surface = surface
         self._groups = groups

@@ -84,7 +84,7 @@ class DdpWatch:
             watched.gradients.ready.clear()
             if self._sampling.live:
                 watched.gradients.begins(watched.module(), is_alone=self._records.count == 1)
-                if not watched.gradients.tell_whose:
+                if watched.gradients.relies_on_notes:
                     self._collectives.reducer = watched.number
             watched.sent.clear()
             if (took_part and watched.polls < REBUILD_POLLS) or watched.changed_at is not None:

@@ -24,7 +24,8 @@ AGREED_NS: Final = 50_000_000
 
 
 class GradientHooks:
-    """`ready`: times of this backward. It holds nothing of the model: one dropped during the trace must be freed."""
+    """`ready`: times of this backward; `relies_on_notes`: not every parameter has a hook. It holds nothing of the
+    model: one dropped during the trace must be freed."""
 
     def __init__(self, parameters: Sequence[torch.nn.Parameter], ready: ReadyTimes, hook: Callable[[int], Any]) -> None:
         """`hook(parameter)` makes the hook of one, which notes into `ready`. None is placed before a backward."""
@@ -34,12 +35,7 @@ class GradientHooks:
         self._hook = hook
         self._handles: dict[int, Any] = {}  # by parameter
         self._before: list[int] | None = None  # the notes as this backward began
-        self._relies_on_notes = True
-
-    @property
-    def tell_whose(self) -> bool:
-        """Whether a hook will say of each bucket that it is this module's."""
-        return not self._relies_on_notes
+        self.relies_on_notes = True
 
     def begins(self, ddp: DistributedDataParallel | None, *, is_alone: bool) -> None:
         """A backward that is recorded. `is_alone`: no other reducer sends anything, so that no hook has to tell whose a
@@ -47,9 +43,9 @@ class GradientHooks:
         if ddp is None:
             return
         noted = _notes(ddp)
-        self._relies_on_notes &= is_alone and _notes_all(ddp) and len(noted) == len(self._parameters)
-        self._place(self._witnesses if self._relies_on_notes else range(len(self._parameters)))
-        self._before = noted if self._relies_on_notes else None
+        self.relies_on_notes &= is_alone and _notes_all(ddp) and len(noted) == len(self._parameters)
+        self._place(self._witnesses if self.relies_on_notes else range(len(self._parameters)))
+        self._before = noted if self.relies_on_notes else None
 
     def ends(self, ddp: DistributedDataParallel | None) -> None:
         """That backward. Where the notes say nothing of it, all hooks are placed for the next ones."""
@@ -59,7 +55,7 @@ class GradientHooks:
         noted = _notes(ddp)
         if any(self.ready.times) or noted != before:
             times = by_notes([(index, self.ready.times[index]) for index in self._witnesses], before, noted)
-            self._relies_on_notes = times is not None
+            self.relies_on_notes = times is not None
             self.ready.times[:] = times or self.ready.times
 
     def remove(self) -> None:

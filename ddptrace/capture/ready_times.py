@@ -1,6 +1,6 @@
 """When each gradient of a reducer was there, in one backward.
 
-A hook on each parameter notes it, hundreds of times a step: it stores one number, in a place that is there already.
+A hook on a parameter notes it, up to hundreds of times a step: it stores one number, in a place that is there already.
 
 by parameter    0: 1712    1: 1709    2: none    3: 1714
 in order        1, 0, 3

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from ddptrace.load.alive import STARTED, process_of
 from ddptrace.load.clock import Clock
 from ddptrace.load.rank_state import rank_state
 from ddptrace.load.states import newest_attempt, read_job
-from ddptrace.load.tables import RankState
+from ddptrace.load.tables import JobState, RankState
 from ddptrace.record import RecordReader
 from ddptrace.record.directory import write_meta
 from ddptrace.schema import RECORD_NBYTES, SCHEMA_VERSION, CallFlag, Kind, Origin, Phase, StepEnd
@@ -297,6 +297,17 @@ def two_ranks(
     return ranks
 
 
+def read_later(root: Path, monkeypatch: pytest.MonkeyPatch, ranks: Sequence[Rank], seconds: int) -> JobState:
+    """The job as it is then, when of all its ranks the first alone goes on; they end afterwards."""
+    with clock_ahead(monkeypatch, seconds):
+        later = time.perf_counter_ns() + seconds * 10**9
+        ranks[0].recorder.event(Kind.CLOCK, 0, 0, later, later, time.time_ns())
+        found = read_job(root)
+    for one in ranks:
+        one.recorder.close()
+    return found
+
+
 def beating(monkeypatch: pytest.MonkeyPatch, *ranks: Rank, later_ns: int = 0) -> list[float]:
     """These record their clocks while somebody waits, who waits no time. Returns for how long he meant to."""
     waited: list[float] = []
@@ -357,12 +368,7 @@ def test_a_rank_that_was_killed_is_not_taken_for_one_in_time_where_its_clock_is_
     ended.wait()
     ranks = two_ranks(tmp_path, monkeypatch, 20)
     write_meta(ranks[1].folder, {"schema": SCHEMA_VERSION, "run_id": RUN_ID, "rank": 1} | meta(pid=ended.pid))
-    with clock_ahead(monkeypatch, 20):
-        later = time.perf_counter_ns() + 20 * 10**9
-        ranks[0].recorder.event(Kind.CLOCK, 0, 0, later, later, time.time_ns())
-        found = read_job(tmp_path)
-    for one in ranks:
-        one.recorder.close()
+    found = read_later(tmp_path, monkeypatch, ranks, 20)
     assert [one.alive for one in found.ranks] == [True, False]
     assert found.apart_ns[1] / 1e9 == pytest.approx(20, abs=1)
     assert "ago" in (died := diagnose(found).verdicts[0]).sentence and (died.age_ns or 0) > 19 * 10**9
@@ -372,12 +378,7 @@ def test_a_rank_that_is_late_by_a_clock_that_agrees_is_held(tmp_path: Path, monk
     """It launched what the other one launched at the same time, and its clock is not recorded while that one's is."""
     ranks = two_ranks(tmp_path, monkeypatch, 0)
     beating(monkeypatch, ranks[0], later_ns=20 * 10**9)
-    with clock_ahead(monkeypatch, 20):
-        later = time.perf_counter_ns() + 20 * 10**9
-        ranks[0].recorder.event(Kind.CLOCK, 0, 0, later, later, time.time_ns())
-        found = read_job(tmp_path)
-    for one in ranks:
-        one.recorder.close()
+    found = read_later(tmp_path, monkeypatch, ranks, 20)
     assert not found.apart_ns
     assert [(one.kind, one.absent) for one in diagnose(found).verdicts] == [("held", (1,))]
 
