@@ -15,6 +15,7 @@ from ddptrace.analysis.across.clocks import clock_rows
 from ddptrace.analysis.across.contention import contention_rows
 from ddptrace.analysis.across.critical_path import critical_path
 from ddptrace.analysis.across.jitter import jitter_rows, waited_in_phases
+from ddptrace.analysis.across.met import Meeting
 from ddptrace.analysis.across.tables import (
     ArrivalRow,
     BlameRow,
@@ -134,7 +135,8 @@ def combine(head: RunHead, ranks: Iterable[RankTables], *, align: bool = True) -
     clocks = clock_rows(tables, matching.rows, align=align)
     tables = aligned_tables(tables, clocks)
     matches, arrivals = arrivals_of(tables, matching.rows, clocks)
-    blame = blame_of(tables, matches)
+    met = Meeting(tables, matches)
+    blame = blame_of(met)
     rpcs = rpc_rows([table.rpc for table in tables])
     collectives = (row for table in tables for row in table.collectives)
     result = Result(
@@ -158,7 +160,7 @@ def combine(head: RunHead, ranks: Iterable[RankTables], *, align: bool = True) -
         desyncs=Table(DesyncRow, matching.desyncs), clocks=Table(ClockRow, clocks),
         arrivals=Table(ArrivalRow, arrivals),
         blame=Table(BlameRow, blame.rows), suspects=Table(SuspectRow, blame.suspects),
-        critical_path=Table(PathRow, critical_path(tables, matches)),
+        critical_path=Table(PathRow, critical_path(met)),
         contention=Table(ContentionRow, [row for table in tables for row in table.contention]),
         jitter=Table(JitterRow, [row for table in tables for row in jitter_rows(table)]),
     )  # fmt: skip

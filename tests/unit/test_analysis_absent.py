@@ -18,6 +18,7 @@ from ddptrace.analysis.across.blame import blame_of
 from ddptrace.analysis.across.counterfactual import disorder_ratio
 from ddptrace.analysis.across.critical_path import critical_path
 from ddptrace.analysis.across.crossings import crossings_of
+from ddptrace.analysis.across.met import Meeting
 from ddptrace.load.run_folder import RecordedRank, read_rank
 from ddptrace.load.tables import Finding, Group, RankRun
 from ddptrace.render.blame_lines import across_lines
@@ -135,8 +136,8 @@ def test_instants_that_cannot_be_are_compared_with_nothing_and_overflow_nothing(
     spoiled = [*tables[:2], replace(tables[2], trail=replace(trail, at_ns=at))]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert blame_of(spoiled, matches).suspects == ()
-        critical_path(spoiled, matches)
+        assert blame_of(Meeting(spoiled, matches)).suspects == ()
+        critical_path(Meeting(spoiled, matches))
         crossings = crossings_of(tables, matches)
         assert np.isfinite(disorder_ratio([table.trail for table in spoiled], crossings))
 

@@ -12,6 +12,7 @@ from ddptrace.analysis import RankTables
 from ddptrace.analysis.across.blame import blame_of
 from ddptrace.analysis.across.counterfactual import QUESTIONS, common_steps, costs_of, disorder_ratio, step_lengths
 from ddptrace.analysis.across.crossings import Crossings, crossings_of
+from ddptrace.analysis.across.met import Meeting
 from ddptrace.analysis.across.parts import parts_of
 from ddptrace.analysis.across.tables import BlameRow
 from ddptrace.analysis.tables import MatchRow
@@ -30,7 +31,7 @@ def mean_cost(plan: Plan, who: int, question: str) -> float:
 
 
 def blame_rows(plan: Plan) -> tuple[BlameRow, ...]:
-    return blame_of(*played(plan)).rows
+    return blame_of(Meeting(*played(plan))).rows
 
 
 def truth(plan: Plan) -> float:
@@ -138,7 +139,7 @@ def test_what_a_rank_costs_is_felt_by_its_own_group_alone() -> None:
 def test_ranks_that_meet_nowhere_are_not_blamed() -> None:
     tables, matches = played(Plan(2))
     assert matches
-    assert blame_of(tables, ()).rows == ()
+    assert blame_of(Meeting(tables, ())).rows == ()
 
 
 def test_a_late_root_holds_up_those_it_sends_to_and_a_late_receiver_only_itself() -> None:

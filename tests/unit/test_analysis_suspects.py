@@ -16,6 +16,7 @@ from ddptrace.analysis.across.causes import Lateness, cause_of
 from ddptrace.analysis.across.counterfactual import Costs
 from ddptrace.analysis.across.host_load import Held
 from ddptrace.analysis.across.links import fast_of_its_kind, slow_host
+from ddptrace.analysis.across.met import Meeting
 from ddptrace.analysis.across.suspects import verdicts
 from ddptrace.analysis.across.tables import LOCAL_PHASES
 from ddptrace.load.tables import GcPause, HostLoad, HostMark, LinkSample, Throttle
@@ -43,7 +44,7 @@ def nobody(one: int, at: int) -> Late:
 
 def blame(plan: Plan, loads: Loads | None = None, hosts: Sequence[str] = ()) -> Blame:
     tables, matches = played(plan)
-    return blame_of([_with(table, loads or {}, hosts) for table in tables], matches)
+    return blame_of(Meeting([_with(table, loads or {}, hosts) for table in tables], matches))
 
 
 def _with(table: RankTables, loads: Loads, hosts: Sequence[str]) -> RankTables:
@@ -341,7 +342,7 @@ def test_clocks_that_contradict_who_waited_for_whom_name_nobody() -> None:
     tables, matches = played(Plan(2, 80, late=only(1, "forward", 8 * MS)))
     trail = tables[1].trail
     apart = replace(tables[1], trail=replace(trail, at_ns=trail.at_ns + 12 * MS))
-    found = blame_of([tables[0], apart], matches)
+    found = blame_of(Meeting([tables[0], apart], matches))
     assert (found.rows, found.suspects) == ((), ())
     assert [finding.code for finding in found.findings] == ["replay-off"]
 

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from ddptrace.analysis.across.absent import absent_findings, groups_in_part
+from ddptrace.analysis.across.absent import absent_findings
 from ddptrace.analysis.across.blame_findings import contention_finding, replay_off, suspect_findings
 from ddptrace.analysis.across.blocks import average
 from ddptrace.analysis.across.causes import SLOW_LINK, Cause
@@ -26,7 +26,7 @@ from ddptrace.analysis.across.critical_path import TRANSFER
 from ddptrace.analysis.across.crossings import crossings_of
 from ddptrace.analysis.across.host_load import Held, held_in
 from ddptrace.analysis.across.links import SlowHost, fast_of_its_kind, slow_host
-from ddptrace.analysis.across.met import meeting
+from ddptrace.analysis.across.met import Meeting
 from ddptrace.analysis.across.suspects import (
     LEAST_OF_FIRST,
     USUAL_SHARE,
@@ -59,23 +59,20 @@ class Blame:
     findings: tuple[Finding, ...] = ()
 
 
-def blame_of(tables: Sequence[RankTables], matches: Sequence[MatchRow]) -> Blame:
+def blame_of(met: Meeting) -> Blame:
     """From the ranks' trails and what they met in. Nobody is blamed where no rank had to wait for another,
     nor where some ranks are not here: whoever was late may not have been the last."""
-    present = tables
-    tables, matches = meeting(present, matches)
-    partial = groups_in_part(present, tables)
-    if partial:
-        return Blame(findings=tuple(absent_findings(partial)))
+    if met.partial:
+        return Blame(findings=tuple(absent_findings(met.partial)))
+    tables, crossings, steps = met.tables, met.crossings, _judged(met.tables)
     trails = [table.trail for table in tables]
-    crossings, steps = crossings_of(tables, matches), _judged(tables)
     if len(tables) < 2 or not len(steps) or not crossings.needed.any():
         return Blame()
     costs = costs_of(trails, crossings, steps)
     off = max(disorder_ratio(trails, crossings), _off_ratio(costs, tables))
     if off > MAX_OFF_RATIO:
         return Blame(findings=(replay_off(off),))
-    suspects = _suspects(tables, matches, costs)
+    suspects = _suspects(tables, met.matches, costs)
     usual = costs.step_ns <= np.quantile(costs.step_ns, USUAL_SHARE)
     queued = [held_in(table, costs.steps[usual]).queued_ns for table in tables]
     crowded = contention_finding(queued, float(costs.step_ns[usual].mean()))

@@ -14,14 +14,12 @@ from typing import Final
 
 import numpy as np
 
-from ddptrace.analysis.across.absent import groups_in_part
-from ddptrace.analysis.across.crossings import NONE, Crossings, begins_of, crossings_of
-from ddptrace.analysis.across.met import meeting
+from ddptrace.analysis.across.crossings import NONE, Crossings, begins_of
+from ddptrace.analysis.across.met import Meeting
 from ddptrace.analysis.across.tables import LOCAL_PHASES, WAIT, PathRow, Trail
 from ddptrace.analysis.intervals import Ints, pairs
 from ddptrace.analysis.pieces import Pieces
 from ddptrace.analysis.rank_tables import RankTables
-from ddptrace.analysis.tables import MatchRow
 
 TRANSFER: Final = "transfer"
 OTHER: Final = "other"
@@ -39,18 +37,17 @@ class _Piece:
     end_at_ns: int
 
 
-def critical_path(tables: Sequence[RankTables], matches: Sequence[MatchRow]) -> tuple[PathRow, ...]:
+def critical_path(met: Meeting) -> tuple[PathRow, ...]:
     """Pieces that touch, in time order; none where no collective was matched, or where the path may lead through ranks
     that are not here. On a device a rank's own time is that of the phase which launched most of it. A transfer of a
-    collective that is not in `matches` has no match."""
-    living, met = meeting(tables, matches)
-    crossings = crossings_of(living, met)
-    if not crossings.needed.any() or groups_in_part(tables, living):
+    collective that was not matched has no match."""
+    if not met.crossings.needed.any() or met.partial:
         return ()
-    tables = living
-    pieces = list(_walk([table.trail for table in tables], crossings))
-    rows = [row for at, table in enumerate(tables) for row in _rows(table, [one for one in pieces if one.trail == at])]
-    rows = [replace(row, match=None) if row.match is not None and row.match >= len(matches) else row for row in rows]
+    pieces = list(_walk([table.trail for table in met.tables], met.crossings))
+    rows = [
+        row for at, table in enumerate(met.tables) for row in _rows(table, [one for one in pieces if one.trail == at])
+    ]
+    rows = [replace(row, match=None) if row.match is not None and row.match >= met.matched else row for row in rows]
     rows.sort(key=attrgetter("begin_at_ns", "end_at_ns"))
     return tuple(_joined(rows))
 

@@ -4,8 +4,11 @@ no times of their own in `matches` but hold ranks up all the same, as the averag
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
+from ddptrace.analysis.across.absent import Partial, groups_in_part
 from ddptrace.analysis.across.clock_waits import Waited, waited_for
+from ddptrace.analysis.across.crossings import Crossings, crossings_of
 from ddptrace.analysis.across.trail import can_be
 from ddptrace.analysis.rank_tables import RankTables
 from ddptrace.analysis.tables import CollectiveRow, MatchRow
@@ -13,12 +16,27 @@ from ddptrace.analysis.tables import CollectiveRow, MatchRow
 Span = tuple[int, int]
 
 
-def meeting(tables: Sequence[RankTables], matches: Sequence[MatchRow]) -> tuple[list[RankTables], tuple[MatchRow, ...]]:
-    """The ranks with steps that met others, and all that these met in. Nobody waits for one that met nobody."""
-    lived = [table for table in tables if len(table.trail.at_ns) and can_be(table.trail)]
-    met = met_in(lived, matches)
-    ranks = {rank for row in met for rank in row.ranks}
-    return [table for table in lived if table.row.rank in ranks], met
+class Meeting:
+    """The ranks with steps that met others, `tables`, and all that these met in, `matches`, the `matched` ones first.
+    Nobody waits for one that met nobody."""
+
+    def __init__(self, ranks: Sequence[RankTables], matches: Sequence[MatchRow]) -> None:
+        """`ranks`: all that are here; `matches`: of them, where they were matched."""
+        lived = [table for table in ranks if len(table.trail.at_ns) and can_be(table.trail)]
+        self.matches, self.matched = met_in(lived, matches), len(matches)
+        numbers = {rank for row in self.matches for rank in row.ranks}
+        self.tables = [table for table in lived if table.row.rank in numbers]
+        self._ranks = ranks
+
+    @cached_property
+    def partial(self) -> list[Partial]:
+        """Groups of which some ranks are not here."""
+        return groups_in_part(self._ranks, self.tables)
+
+    @cached_property
+    def crossings(self) -> Crossings:
+        """Where the trails of `tables` cross."""
+        return crossings_of(self.tables, self.matches)
 
 
 def met_in(tables: Sequence[RankTables], matches: Sequence[MatchRow]) -> tuple[MatchRow, ...]:
