@@ -12,6 +12,7 @@ import click
 if TYPE_CHECKING:
     from ddptrace.analysis.tables import Result
     from ddptrace.live.batch import RankNow
+    from ddptrace.live.silence import Silence
     from ddptrace.live.watched import Watched
     from ddptrace.render.watch_screen import Pages, Screen
     from ddptrace.render.watch_view import LastSteps, RankView, State, View
@@ -71,6 +72,7 @@ class Watcher:
         self._watched = watched
         self._path = path
         self._last: LastSteps | None = None
+        self._silences: dict[tuple[int, int], Silence] = {}  # by attempt and rank
         self._due_s = float("-inf")
         self._looked_s, self._spent_s = time.monotonic(), time.process_time()
 
@@ -118,15 +120,17 @@ class Watcher:
         return View(
             self._path, is_there=watched.is_there,
             run_id="" if identity is None else identity.run_id, attempt=0 if identity is None else identity.attempt,
-            world_size=watched.world_size, ranks=tuple(self._rank(now, now_ns) for now in ranks), last=self._last,
+            world_size=watched.world_size, ranks=tuple(map(self._rank, ranks)), last=self._last,
             is_behind=self._is_catching_up, is_over=watched.is_over, left_s=_left_s(ranks, now_ns),
             notes=watched.missing, every_s=every_s, keys=keys,
         )  # fmt: skip
 
-    def _rank(self, now: RankNow, now_ns: int) -> RankView:
+    def _rank(self, now: RankNow) -> RankView:
+        from ddptrace.live.silence import Silence
         from ddptrace.render.watch_view import RankView
 
-        silent_ns = max(0, now_ns - now.worked_unix_ns)
+        silence = self._silences.setdefault((now.identity.attempt, now.identity.rank), Silence())
+        silent_ns = silence.ns(now.worked_unix_ns, is_behind=now.waits)
         return RankView(now.identity.rank, self._state(now, silent_ns), now.found, silent_ns)
 
     def _state(self, now: RankNow, silent_ns: int) -> State:

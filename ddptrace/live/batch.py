@@ -44,7 +44,8 @@ class Losses:
 class RankNow:
     """How far one rank is, as far as read. `worked_unix_ns`: its newest record of the training itself; one that hangs
     goes on recording its clock, so that `beat_unix_ns` is newer. `closed`: it said that it ended; `gone`: it ended
-    without saying so; `removed`: its folder was removed, moved or replaced before that was read."""
+    without saying so; `removed`: its folder was removed, moved or replaced before that was read. `waits`: more of it
+    lies on the disk."""
 
     identity: Identity
     found: int  # as in `RankBatch`
@@ -53,6 +54,7 @@ class RankNow:
     closed: bool
     gone: bool
     removed: bool = False
+    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True)

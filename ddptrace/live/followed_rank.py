@@ -22,7 +22,7 @@ MISSED_LOOKS: Final = 2
 
 class FollowedRank:
     """Nothing is read before the rank is known by name and run. `is_behind`: more waits than the last look gave;
-    `is_over`: nothing more will come."""
+    `waits`: on the disk, more than was taken in; `is_over`: nothing more will come."""
 
     def __init__(self, attempt: int, folder: Path) -> None:
         self.attempt = attempt
@@ -34,7 +34,7 @@ class FollowedRank:
         self._read_at_s = float("-inf")
         self._missed_looks = 0
         self._unreadable: str | None = None
-        self._waits = False  # more on the disk than was taken in
+        self.waits = False
         self._final = False  # nothing more will come there
 
     @property
@@ -53,7 +53,8 @@ class FollowedRank:
         worked = self._follower.worked_unix_ns() or self.beat_unix_ns()
         gone = self.is_over and not self.closed
         removed = gone and self._missed_looks >= MISSED_LOOKS
-        return RankNow(self.identity, self._follower.found(), self.beat_unix_ns(), worked, self.closed, gone, removed)
+        found, beat = self._follower.found(), self.beat_unix_ns()
+        return RankNow(self.identity, found, beat, worked, self.closed, gone, removed, self.waits)
 
     def beat_unix_ns(self) -> int:
         """Of its newest record, else of the newest file."""
@@ -85,8 +86,8 @@ class FollowedRank:
         self.identity = self.identity or read_identity(self._folder, final=gone, rank=unnamed)
         if self.identity is None:
             return False
-        self._waits = self._read(gone)
-        self._final = not self._waits and (gone or self.closed)
+        self.waits = self._read(gone)
+        self._final = not self.waits and (gone or self.closed)
         is_skipping = newest is not None and self._is_skipping(newest)
         self.is_behind = is_skipping
         return not is_skipping
@@ -97,13 +98,13 @@ class FollowedRank:
             return None
         batch = self._follower.next_batch(self.identity, final=self._final)
         self.is_over = self._final and (batch is None or batch.is_last)
-        self.is_behind = not self.is_over and (self._waits or batch is not None)
+        self.is_behind = not self.is_over and (self.waits or batch is not None)
         return batch
 
     def _is_skipping(self, newest: int) -> bool:
         """Whether what was read is of no interest yet, since more waits, and there is room for it."""
         self._follower.skip_all_but(newest)
-        return self._waits and self._follower.has_room
+        return self.waits and self._follower.has_room
 
     def _has_gone(self, silent_ns: int) -> bool:
         if self._missed_looks >= MISSED_LOOKS:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from ddptrace.live.batch import Identity, Losses, RankBatch, RankNow
 from ddptrace.live.endings import LEFT_NS
 from ddptrace.live.followed_rank import FollowedRank
 from ddptrace.live.run_folders import Found, rank_folders, world_size
+from ddptrace.live.silence import Silence
 from ddptrace.record.directory import read_json
 from ddptrace.schema import META
 
@@ -37,6 +37,7 @@ class RunFollower:
         self._host = host
         self._at: dict[tuple[int, int], FollowedRank] = {}  # by inode
         self._ranks: list[FollowedRank] = []
+        self._silences: dict[int, Silence] = {}  # by attempt
 
     @property
     def ranks(self) -> tuple[Identity, ...]:
@@ -95,7 +96,10 @@ class RunFollower:
         return self._host is None or (read_json(found.folder / META) or {}).get("host") == self._host
 
     def _silent_ns(self, attempt: int) -> int:
-        return time.time_ns() - max(rank.beat_unix_ns() for rank in self._ranks if rank.attempt == attempt)
+        """Since any rank of this attempt recorded something."""
+        ranks = [rank for rank in self._ranks if rank.attempt == attempt]
+        newest_unix_ns, waits = max(rank.beat_unix_ns() for rank in ranks), any(rank.waits for rank in ranks)
+        return self._silences.setdefault(attempt, Silence()).ns(newest_unix_ns, is_behind=waits)
 
     def _has_ended(self) -> bool:
         if not self._ranks or not all(rank.is_over for rank in self._ranks):

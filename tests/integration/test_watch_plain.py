@@ -5,8 +5,12 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from ddptrace.schema import Kind, StepEnd
+from tests.conftest import need
 from tests.launch import ROOT, environment
+from tests.programs.clocked import FAKETIME
 from tests.unit.telemetry_records import STEP_NS, Rank, write_manifest
 from tests.watching import WATCH, training_in
 
@@ -27,6 +31,27 @@ def test_on_a_pipe_it_prints_plain_pages_until_it_is_ended(tmp_path: Path) -> No
     assert "ended in order" in "\n".join(lines)
     assert sum(line.startswith("ddptrace watch") for line in lines) >= 2
     assert max(map(len, lines)) <= 70 and "\x1b" not in "".join(lines)
+
+
+@pytest.mark.parametrize("off_s", [-300, 300])
+def test_who_watches_by_a_wrong_clock_sees_ranks_run_and_fall_silent(off_s: int, tmp_path: Path) -> None:
+    need(FAKETIME.is_file(), f"{FAKETIME} (Debian's package libfaketime)")
+    wrong = {"LD_PRELOAD": str(FAKETIME), "FAKETIME": f"{off_s:+}s"}
+    with (
+        training_in(tmp_path) as job,
+        subprocess.Popen(
+            [*WATCH, str(job.run)], env=environment() | wrong, cwd=ROOT, stdout=subprocess.PIPE, text=True
+        ) as watch,
+    ):
+        running = silent = 0
+        for line in watch.stdout or ():
+            running += "2 ranks running" in line and "step" in line
+            silent += "no rank has got further for" in line
+            if running == 2:  # by the first there is nothing yet to tell its clock from the ranks'
+                job.flag("hold").touch()
+            if running >= 2 and silent:
+                watch.kill()
+    assert running >= 2 and silent
 
 
 def test_what_is_no_run_is_refused_in_a_sentence(tmp_path: Path) -> None:
