@@ -214,13 +214,25 @@ def _apart(group: str, stranger: str) -> str:
     return f"{group} of {stranger}"
 
 
+def is_empty(folder: Path) -> bool:
+    """Raises RunDirectoryError where it may not be listed."""
+    try:
+        return next(folder.iterdir(), None) is None
+    except OSError as error:
+        raise _unreadable(folder, error) from error
+
+
 def records_of(folder: Path) -> Records:
     """A rank's. Raises RunDirectoryError where they cannot be read."""
+    is_empty(folder)  # a pattern finds nothing in a folder that may not be listed
     try:
-        next(folder.iterdir(), None)  # a pattern finds nothing in a folder that may not be listed
         return RecordReader(folder).read()
     except OSError as error:
-        raise RunDirectoryError(f"{folder} cannot be read: {error.strerror}; check its permissions") from error
+        raise _unreadable(folder, error) from error
+
+
+def _unreadable(folder: Path, error: OSError) -> RunDirectoryError:
+    return RunDirectoryError(f"{folder} cannot be read: {error.strerror}; check its permissions")
 
 
 def _said_world_size(manifest: dict[str, Any]) -> int | None:

@@ -10,7 +10,7 @@ neither                            its own records; only in the future none of t
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +20,7 @@ from ddptrace.load.rank_state import newest_at_ns, rank_state
 from ddptrace.load.run_folder import (
     RecordedRank,
     check_version,
+    is_empty,
     is_of_another_run,
     is_run,
     names_first_attempt,
@@ -126,9 +127,21 @@ def _looked_until_clear(path: Path) -> tuple[_Look, dict[int, int], set[int]]:
 def _look(path: Path, apart_ns: Mapping[int, int]) -> _Look:
     folder = open_folder(newest_attempt(path))
     looked_at_ns = time.time_ns() - folder.zero_unix_ns  # reading many ranks takes a while, and all go on meanwhile
-    seen = tuple(_read(source, looked_at_ns + APART_NS, apart_ns.get(source.rank, 0)) for source in folder.ranks)
+    seen = tuple(
+        _read(source, looked_at_ns + APART_NS, apart_ns.get(source.rank, 0)) for source in _begun(path, folder.ranks)
+    )
     said = [one.said_world_size for one in seen if one.said_world_size is not None and not one.doubts]
     return _Look(seen, folder.world_size or max(said, default=None), looked_at_ns)
+
+
+def _begun(path: Path, sources: Sequence[RecordedRank]) -> list[RecordedRank]:
+    """A folder without anything in it tells no more of its rank than none."""
+    begun = [one for one in sources if not is_empty(one.folder)]
+    if not begun:
+        raise RunDirectoryError(
+            f"no rank has recorded anything in {path} yet: its folders are empty; look again while the job trains"
+        )
+    return begun
 
 
 def _in_doubt_ns(look: _Look) -> int:

@@ -187,6 +187,17 @@ def test_of_a_restarted_job_the_newest_attempt_with_a_rank_is_meant(tmp_path: Pa
     assert newest_attempt(tmp_path).name == "attempt-10"
 
 
+def test_a_folder_with_nothing_in_it_is_as_none(tmp_path: Path) -> None:
+    Rank(tmp_path).steps(0, 2)
+    write_manifest(tmp_path)
+    (tmp_path / "rank-00001").mkdir()
+    assert [one.rank for one in read_job(tmp_path).ranks] == [0]
+    for file in (tmp_path / "rank-00000").iterdir():
+        file.unlink()
+    with pytest.raises(RunDirectoryError, match=r"no rank has recorded anything in .* its folders are empty"):
+        read_job(tmp_path)
+
+
 @pytest.mark.parametrize("there", [True, False])
 def test_what_is_no_run_is_refused_in_one_sentence(tmp_path: Path, there: bool) -> None:
     folder = tmp_path / "x"
