@@ -25,11 +25,13 @@ SHOWN_IN: Final[Mapping[str, tuple[str, ...]]] = {
         "heavy-layer",
     ),
     TYPICAL: ("well-hidden",),
-    "Ranks that the others wait for": ("late-rank", "waiting-for-ranks", "processors-crowded", "slow-link"),
+    "Ranks that the others wait for": (
+        "late-rank", "run-too-short", "waiting-for-ranks", "processors-crowded", "slow-link",
+    ),
     "The same collective on all ranks": (
         "waiting-for-ranks", "slow-link", "slow-message", "match-refused", "replay-off", "rank-behind",
     ),
-    "Ranks": ("late-rank", "processors-crowded"),
+    "Ranks": ("late-rank", "run-too-short", "processors-crowded"),
     "Collectives": ("exposed-communication", "queued", "slow-message", "desync", "collective-failed"),
     "Does the host keep up?": ("launch-bound",),
     "Remote calls": ("waiting-for-remote-calls", "only-remote"),

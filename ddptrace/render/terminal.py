@@ -43,8 +43,9 @@ NOTICEABLE_RATIO: Final = 0.02
 CHARGED: Final = "exposed: an instant in which several are under way counts once, for the one that began first"
 MOST_FINDINGS: Final = 6
 ADVICE: Final = (
-    "waiting-for-ranks", "waiting-for-remote-calls", "late-rank", "slow-link", "processors-crowded", "slow-message",
-    "queued", "heavy-layer", "jitter", "exposed-bucket", "exposed-communication", "launch-bound", "well-hidden",
+    "waiting-for-ranks", "waiting-for-remote-calls", "late-rank", "run-too-short", "slow-link", "processors-crowded",
+    "slow-message", "queued", "heavy-layer", "jitter", "exposed-bucket", "exposed-communication",
+    "launch-bound", "well-hidden",
 )  # fmt: skip
 """Findings that say what to do next; they have a place of their own."""
 

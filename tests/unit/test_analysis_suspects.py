@@ -110,10 +110,32 @@ def test_a_short_run_names_a_rank_only_where_it_costs_much() -> None:
         assert len(blame(Plan(2, 14, late=only(1, "data", late_ms * MS))).suspects) == count
 
 
+def test_a_short_run_in_which_a_rank_may_cost_something_says_that_it_is_too_short() -> None:
+    (told,) = blame(Plan(2, 14, late=only(1, "data", MS))).findings
+    assert (told.code, told.severity, told.where) == ("run-too-short", "info", "rank 1")
+    assert (
+        "1.0 ms of a step" in told.message
+        and "12 steps are too few" in told.message
+        and "trace 42 or more" in told.message
+    )
+    assert blame(Plan(2, 14, late=noisy(nobody))).findings == (), "chance is not told"
+    assert blame(Plan(2, 14, late=only(1, "data", 300_000))).findings == (), "no longer run would name it"
+
+
 def test_a_run_of_a_few_steps_names_nobody_and_shows_the_costs() -> None:
     found = blame(Plan(2, 8, late=only(1, "data", 20 * MS)))
     assert found.suspects == ()
+    assert [one.code for one in found.findings] == ["run-too-short"]
     assert {row.cost_ns for row in found.rows if row.rank == 1 and row.phase == "data"} == {20 * MS}
+
+
+def test_a_cost_of_all_phases_is_not_said_to_be_of_one() -> None:
+    everywhere: Late = {"data": 3 * MS, "forward": 3 * MS, "backward 0": 4 * MS, "optimizer": 3 * MS}
+    for late, whole, said in ((everywhere, True, "its own work, mostly its backward phase, costs"),
+                              ({"backward 0": 4 * MS}, False, "its backward phase costs")):  # fmt: skip
+        found = blame(Plan(2, 80, late=noisy(lambda one, at, late=late: late if one else {})))
+        assert [(one.phase, one.all_phases) for one in found.suspects] == [("backward", whole)]
+        assert said in found.findings[0].message
 
 
 def test_the_dearest_comes_first_and_one_that_costs_little_beside_it_is_not_named() -> None:

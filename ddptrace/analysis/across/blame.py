@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from ddptrace.analysis.across.absent import absent_findings
-from ddptrace.analysis.across.blame_findings import contention_finding, replay_off, suspect_findings
+from ddptrace.analysis.across.blame_findings import contention_finding, replay_off, suspect_findings, too_short
 from ddptrace.analysis.across.blocks import average
 from ddptrace.analysis.across.causes import SLOW_LINK, Cause
 from ddptrace.analysis.across.counterfactual import (
@@ -29,11 +29,13 @@ from ddptrace.analysis.across.links import SlowHost, fast_of_its_kind, slow_host
 from ddptrace.analysis.across.met import Meeting
 from ddptrace.analysis.across.suspects import (
     LEAST_OF_FIRST,
+    SHORT_STEPS,
     USUAL_SHARE,
     is_dear,
     is_persistent,
     suspect_row,
     suspect_rows,
+    unsure,
     verdicts,
 )
 from ddptrace.analysis.across.tables import BlameRow, SuspectRow
@@ -77,7 +79,14 @@ def blame_of(met: Meeting) -> Blame:
     queued = [held_in(table, costs.steps[usual]).queued_ns for table in tables]
     crowded = contention_finding(queued, float(costs.step_ns[usual].mean()))
     hosts = len({table.row.host for table in tables})
-    return Blame(tuple(_rows(costs, tables)), suspects, (*suspect_findings(suspects, hosts), *crowded))
+    told = suspect_findings(suspects, hosts) if suspects else _too_short(costs, tables)
+    return Blame(tuple(_rows(costs, tables)), suspects, (*told, *crowded))
+
+
+def _too_short(costs: Costs, tables: Sequence[RankTables]) -> Iterator[Finding]:
+    """Where nobody is named for want of steps."""
+    if (one := unsure(costs)) is not None:
+        yield too_short(tables[one[0]].row.rank, one[1], costs, steps=SHORT_STEPS + WARM_UP)
 
 
 def _judged(tables: Sequence[RankTables]) -> Ints:

@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import Final
 
+from ddptrace.analysis.across.blocks import Average
 from ddptrace.analysis.across.causes import COLLECTION, CONTENTION, QUOTA, SLOW_DEVICE, SLOW_LINK
+from ddptrace.analysis.across.counterfactual import Costs
 from ddptrace.analysis.across.tables import SuspectRow
 from ddptrace.analysis.wording import ms, percent
 from ddptrace.load.tables import Finding
@@ -40,6 +42,15 @@ def replay_off(off_ratio: float) -> Finding:
     ))  # fmt: skip
 
 
+def too_short(rank: int, cost: Average, costs: Costs, *, steps: int) -> Finding:
+    """`steps`: so many are to be traced to tell."""
+    return Finding("run-too-short", "info", f"rank {rank}", (
+        f"Rank {rank} seems to make the others wait, {ms(cost.mean)} of a step"
+        f" ({percent(cost.mean / costs.typical_ns)}), but {len(costs.steps)} steps are too few to tell that from"
+        f" chance: trace {steps} or more."
+    ))  # fmt: skip
+
+
 def contention_finding(queued_ns: Sequence[float | None], step_ns: float) -> Iterator[Finding]:
     """`queued_ns`: by rank, how long it waited for a processor in a step."""
     known = [ns for ns in queued_ns if ns is not None]
@@ -53,7 +64,10 @@ def contention_finding(queued_ns: Sequence[float | None], step_ns: float) -> Ite
 
 def _late(one: SuspectRow, place: str) -> Finding:
     doing = f"its {one.phase} phase" if one.phase != "other" else "what it does outside of forward, backward and update"
-    what = doing if one.cause == one.phase else f"{one.cause}, mostly in {doing},"
+    if one.cause != one.phase:
+        what = f"{one.cause}, mostly in {doing},"
+    else:
+        what = f"its own work, mostly {doing}," if one.all_phases else doing
     return Finding(LATE, "warning", f"rank {one.rank}", (
         f"Rank {one.rank}{place} makes the others wait: {what} costs every rank {_cost(one)}; {one.evidence}."
         f" {_sentence(_ADVICE.get(one.cause, _LOOK))}"

@@ -53,6 +53,7 @@ class Verdict:
     cause: Cause
     average: Average
     persistent: bool
+    all_phases: bool
 
 
 def verdicts(costs: Costs, own_ns: Ints, held_in: Callable[[Ints], Sequence[Held]]) -> list[Verdict]:
@@ -65,7 +66,11 @@ def verdicts(costs: Costs, own_ns: Ints, held_in: Callable[[Ints], Sequence[Held
 
 def is_dear(cost: Average, costs: Costs) -> bool:
     """Enough, and surely enough, to be named for."""
-    return _is_much(cost, costs) and cost.z >= max(SURE, cost.seldom)
+    return _is_much(cost, costs) and _is_sure(cost)
+
+
+def _is_sure(cost: Average) -> bool:
+    return cost.z >= max(SURE, cost.seldom)
 
 
 def _is_much(cost: Average, costs: Costs) -> bool:
@@ -73,18 +78,33 @@ def _is_much(cost: Average, costs: Costs) -> bool:
     return len(costs.steps) >= MIN_STEPS and cost.mean >= least * costs.typical_ns > 0
 
 
+def unsure(costs: Costs) -> tuple[int, Average] | None:
+    """Who would be named in a longer run if it went on so, and what that costs. In a short one chance does as much."""
+    if len(costs.steps) >= SHORT_STEPS:
+        return None
+    averages = [average(row[WHOLE]) for row in costs.cost_ns]
+    at = max(range(len(averages)), key=lambda at: averages[at].mean)
+    one = averages[at]
+    is_seen = one.mean >= COST_MIN_RATIO * costs.typical_ns > 0 and _is_sure(one)
+    return (costs.ranks[at], one) if is_seen else None
+
+
 def suspect_rows(named: Sequence[Verdict], costs: Costs, ranks: Sequence[tuple[int, str]]) -> Iterator[SuspectRow]:
     """`ranks`: rank and host by position."""
     for one in named:
-        yield suspect_row(ranks[one.rank], one.phase, one.cause, one.average, costs, persistent=one.persistent)
+        yield suspect_row(
+            ranks[one.rank], one.phase, one.cause, one.average, costs, persistent=one.persistent,
+            all_phases=one.all_phases,
+        )  # fmt: skip
 
 
 def suspect_row(
-    rank: tuple[int, str], phase: str, cause: Cause, cost: Average, costs: Costs, *, persistent: bool
-) -> SuspectRow:
+    rank: tuple[int, str], phase: str, cause: Cause, cost: Average, costs: Costs, *, persistent: bool,
+    all_phases: bool = False,
+) -> SuspectRow:  # fmt: skip
     return SuspectRow(
         *rank, phase, cause.name, round(cost.mean), cost.mean / costs.typical_ns, round(cost.low), round(cost.high),
-        persistent, len(costs.steps), cause.evidence,
+        persistent, len(costs.steps), cause.evidence, all_phases,
     )  # fmt: skip
 
 
@@ -110,7 +130,9 @@ def _verdict(costs: Costs, at: int, own_ns: Ints, held_in: Callable[[Ints], Sequ
     mostly = costs.cost_ns[at][:, usual].mean(axis=1)
     is_spread = cause.name in SPREAD or not dear[phase] or mostly[phase] < mostly[WHOLE] / 2
     told = WHOLE if is_spread and means[WHOLE] > 0 else phase
-    return Verdict(late.rank, late.phase, cause, averages[told], is_persistent(costs.excess_ns[at, told]))
+    return Verdict(
+        late.rank, late.phase, cause, averages[told], is_persistent(costs.excess_ns[at, told]), told == WHOLE
+    )
 
 
 def _usual(excess_ns: Ints) -> NDArray[np.bool_]:

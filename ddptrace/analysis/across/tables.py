@@ -130,6 +130,7 @@ class SuspectRow:
     persistent: bool  # in at least 80 % of the steps
     steps: int
     evidence: str  # one clause: what the cause rests on
+    all_phases: bool = False  # the cost is of all its phases; `phase` is the one it lies in most
 
 
 @dataclass(frozen=True, slots=True)
