@@ -15,6 +15,10 @@ class TraceStateError(DdptraceError):
     """A trace was asked for where it cannot be: inside another one, or with arguments that do not fit."""
 
 
+class CompileError(DdptraceError):
+    """What can be compiled to make tracing cheaper cannot be, here or for this torch."""
+
+
 def printable(name: object) -> str:
     """A name from outside (of a file, a kernel) without what a terminal would obey or no encoding can hold."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(name))

@@ -6,8 +6,12 @@ instead, so that nothing goes unchecked in silence.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -19,6 +23,7 @@ settings.load_profile("unhurried")
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared"
 REQUIRE_ALL = os.environ.get("DDPTRACE_REQUIRE_ALL", "") not in ("", "0")
+COMPILERS = ("c++", "g++", "clang++")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -29,6 +34,11 @@ def need(present: object, part: str) -> None:
     if REQUIRE_ALL:
         pytest.fail(f"DDPTRACE_REQUIRE_ALL is set and this is missing: {part}", pytrace=False)
     pytest.skip(f"needs {part}")
+
+
+def pytest_configure() -> None:
+    """What `ddptrace compile` made for the user is not what is tested, where a test does not ask for it."""
+    os.environ["XDG_CACHE_HOME"] = os.environ.get("FORCE_CACHE") or tempfile.mkdtemp(prefix="ddptrace-no-cache-")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -52,6 +62,22 @@ def shared_traces() -> Path:
     folder = Path(os.environ.get("DDPTRACE_TRACES", SHARED / "traces"))
     need((folder / "expected.json").is_file(), f"the real traces in {folder} (or where DDPTRACE_TRACES says)")
     return folder
+
+
+@pytest.fixture(scope="session")
+def compiled_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache as `ddptrace compile` leaves it, for XDG_CACHE_HOME; compiled once for all processes of the tests."""
+    need(any(map(shutil.which, COMPILERS)), "a C++ compiler")
+    cache = tmp_path_factory.getbasetemp().parent / "compiled-cache"
+    cache.mkdir(exist_ok=True)
+    with (cache / "lock").open("w") as lock, pytest.MonkeyPatch.context() as patch:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        patch.setenv("XDG_CACHE_HOME", str(cache))
+        from ddptrace.capture.compiled import library_path
+
+        if not library_path().is_file():
+            subprocess.run([sys.executable, "-m", "ddptrace", "compile"], check=True)
+    return cache
 
 
 @pytest.fixture(scope="session")

@@ -74,6 +74,7 @@ ALLOWED = {
         inside=(
             *ours(
                 "analyzer",
+                "capture",  # its compiled part is made by a command, and by nothing else
                 "differ",
                 "load",
                 "analysis",

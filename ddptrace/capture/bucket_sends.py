@@ -16,6 +16,7 @@ import torch
 import torch.autograd.profiler as autograd_profiler
 import torch.distributed as dist
 
+from ddptrace.capture.compiled_sends import CompiledSends
 from ddptrace.capture.completions import Completions
 from ddptrace.capture.tap import Op
 from ddptrace.record import Recorder
@@ -49,15 +50,19 @@ class BucketSends:
         self._seqs = seqs
         self._engine = engine
         self._alike: dict[int, Alike] = {}
+        self.compiled: CompiledSends | None = None
 
     def learn(
-        self, reducer: int, op: Op, args: tuple[Any, ...], dtype: torch.dtype, ids: tuple[int, int, int],
+        self, reducer: int, op: Op, args: tuple[Any, ...], tensor: torch.Tensor, ids: tuple[int, int, int],
         *, is_stamped: bool,
     ) -> None:  # fmt: skip
         """Of one that went the long way. `ids`: string ids of data type, op and group."""
         is_async = op.is_async is not None and len(args) <= op.is_async  # it is where that is left out
         if is_async and op.name == ALL_REDUCE:
-            self._alike[reducer] = op, len(args), dtype, *ids, is_stamped
+            self._alike[reducer] = op, len(args), tensor.dtype, *ids, is_stamped
+            if is_stamped and self.compiled is not None and tensor.layout is _STRIDED:
+                dtype, name, group = ids
+                self.compiled.learn(tensor.nbytes, reducer, name, group, dtype)
 
     def forget(self, reducer: int) -> None:
         """It is no longer there; no other gets its number."""
@@ -93,6 +98,8 @@ class BucketSends:
         self.tell(reducer, nbytes)
         if is_stamped:
             self._completions.follow(seq, _unbox(work).get_future())
+            if self.compiled is not None:
+                self.compiled.learn(nbytes, reducer, name, group, dtype)
 
 
 _frame, _unbox, _STRIDED = sys._getframe, dist.Work.unbox, torch.strided

@@ -74,6 +74,9 @@ class Collectives:
         if not self._surface.live:
             return None
         try:
+            compiled = self.buckets.compiled
+            if compiled is not None and compiled.is_sending:
+                compiled.interrupt()
             sent = self.buckets.begun(self.reducer, op, args) if self.reducer else None
             if sent is not None:
                 return sent
@@ -126,7 +129,7 @@ class Collectives:
             if flags & NATIVE and reducer:
                 self.buckets.tell(reducer, nbytes_in)
                 if flags == NATIVE and not held and tensor is not None:
-                    self.buckets.learn(reducer, op, args, tensor.dtype, (dtype, name, group), is_stamped=is_stamped)
+                    self.buckets.learn(reducer, op, args, tensor, (dtype, name, group), is_stamped=is_stamped)
         except Exception as error:  # training must not see it
             self._surface.failed(error)
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import torch
+import torch.autograd.profiler as autograd_profiler
 from torch.nn.parallel import DistributedDataParallel
 
 from ddptrace.capture.by_identity import IdentitySet
@@ -89,9 +90,13 @@ class DdpWatch:
             watched.sent.clear()
             if (took_part and watched.polls < REBUILD_POLLS) or watched.changed_at is not None:
                 self._poll(watched)
+        compiled = self._collectives.buckets.compiled
+        if compiled is not None and self._records.count == 1 and not autograd_profiler._is_profiler_enabled:
+            compiled.begin(is_recorded=self._sampling.live)
 
     def backward_ends(self, backward: int) -> None:
         self._collectives.reducer = 0
+        self._take_compiled()
         for watched in self._by_number.values():
             watched.gradients.ends(watched.module())
             self._records.ready(watched.number, backward, watched.gradients.ready)
@@ -136,6 +141,13 @@ class DdpWatch:
                 self._collectives.buckets.forget(number)
 
     # Backward by backward --------------------------------------------------------------------------------------------
+
+    def _take_compiled(self) -> None:
+        """What was sent without Python came before anything that was sent with it."""
+        compiled = self._collectives.buckets.compiled
+        sent = [] if compiled is None else compiled.end()
+        for watched in self._by_number.values() if sent else ():
+            watched.sent[:0] = sent
 
     def _compare(self, watched: Watched, backward: int) -> None:
         watched.last_synced = backward

@@ -6,19 +6,20 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from ddptrace.capture import tap
+from ddptrace.capture import compiled, tap
 from ddptrace.capture.blind_spots import BLIND_SPOTS
 from ddptrace.capture.by_identity import IdentitySet
 from ddptrace.capture.call_sites import CallSites
 from ddptrace.capture.claim import Claim
 from ddptrace.capture.collectives import Collectives
+from ddptrace.capture.compiled_sends import CompiledSends
 from ddptrace.capture.completions import Completions
 from ddptrace.capture.ddp import DdpWatch
 from ddptrace.capture.failures import error_words
@@ -83,6 +84,7 @@ class Session:
         self._undo: tuple[tuple[str, Callable[[], None]], ...] = ()  # by surface, of the parts that stand
         self._close: Callable[[], None] = lambda: None
         self._completions: Completions | None = None
+        self._compiled: CompiledSends | None = None
         self._write_collections: Callable[[], Any] = lambda: None
         facts = {"profile": profile is not None, "blind_spots": list(BLIND_SPOTS), "keep": keep.to_dict()}
         self.claim = Claim(Path(path), overwrite=overwrite, facts=facts, traceparent=traceparent)
@@ -107,7 +109,7 @@ class Session:
         self._groups = Groups(recorder)
         self.collectives = Collectives(recorder, self.surfaces["collectives"], self._groups, thread, sites)
         self._completions = self.collectives.completions
-        self._due = [self._completions.due]
+        self._due: list[Sized] = [self._completions.due]
         reducers = ReducerRecords(recorder, self._groups)
         hooks = HookRecords(recorder, self.collectives, self.steps, thread)
         self.ddp = DdpWatch(reducers, self.collectives, roots, sampling)
@@ -166,6 +168,7 @@ class Session:
         watching = "dispatcher tap"
         try:
             tap.install()
+            self._use_compiled()
             tap.watch(self.collectives)
         except Exception as error:  # torch's private names moved: see what can be seen
             watch_process_group(self._patches, self.collectives, self.surfaces["collectives"])
@@ -174,6 +177,20 @@ class Session:
             self.recorder.note("tap-failed", f"the dispatcher tap does not work with this torch ({error}): "
                                "collectives issued by C++ (DDP's buckets) are not seen")  # fmt: skip
         self.claim.facts |= {"watching": {"collectives": watching, "surfaces": list(SURFACES)}}
+
+    def _use_compiled(self) -> None:
+        """What was compiled for this torch, if anything was. Without it all goes on as it stands."""
+        try:
+            library = compiled.load()
+        except Exception as error:
+            self.recorder.note("compiled-failed", f"what `ddptrace compile` made for this torch cannot be loaded"
+                               f" ({error}): run it again; until then Python records all buckets")  # fmt: skip
+            return
+        if library is not None:
+            sends = CompiledSends(library, self.recorder, self.collectives.seqs)
+            self.collectives.buckets.compiled = self._compiled = sends
+            self._due.append(sends)
+            self._undo += (("collectives", sends.stop),)
 
     def _install_rpc(self) -> None:
         if not dist.rpc.is_available():
@@ -238,6 +255,8 @@ class Session:
     def _write_completions(self) -> None:
         if self._completions is not None:
             self._completions.write()
+        if self._compiled is not None:
+            self._compiled.write_failures()
 
     def _settle(self, *, final: bool = False) -> None:
         """Learn the rank and the run's id, where they were not known at the start."""

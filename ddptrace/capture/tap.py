@@ -14,6 +14,8 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
+from ddptrace.capture import compiled
+
 NOT_TAPPED = frozenset({"check_for_nan"})
 
 
@@ -62,6 +64,9 @@ def watch(watcher: Watcher | None) -> None:
     """Set who is told; None makes the tap inert."""
     global _watcher
     _watcher = watcher
+    library = compiled.loaded()
+    if library is not None:
+        library.ddptrace_watch(watcher is not None)
 
 
 def install() -> None:
@@ -201,15 +206,14 @@ def _prove() -> None:
     """One all-reduce through a group of one rank that talks to nobody must be seen, with its Work and its group."""
     from torch._C._distributed_c10d import FakeProcessGroup
 
-    global _watcher
     counter, previous = _Counter(), _watcher
     group = dist.ProcessGroup(0, 1)  # type: ignore[call-arg] # the stub knows no group without a store
     backend = FakeProcessGroup._create_internal(0, 1)
     group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.CUSTOM, backend)
-    _watcher = counter
+    watch(counter)
     try:
         group.allreduce([torch.zeros(1)]).wait()
     finally:
-        _watcher = previous
+        watch(previous)
     if counter.seen != [("all_reduce", True)]:
         raise RuntimeError(f"the self-test saw {counter.seen} instead of one all_reduce")

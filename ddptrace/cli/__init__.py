@@ -14,7 +14,8 @@ from typing import Final
 import click
 
 COMMANDS: Final = (
-    "advise", "analyze", "bench", "diagnose", "diff", "export", "figures", "hta", "traffic", "view", "watch", "whatif",
+    "advise", "analyze", "bench", "compile", "diagnose", "diff", "export", "figures", "hta", "traffic", "view", "watch",
+    "whatif",
 )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ thread allocates segments ahead and lets the oldest go, and where it cannot, rec
 from __future__ import annotations
 
 import contextlib
+import itertools
 import struct
 import threading
 import time
@@ -96,19 +97,34 @@ class Recorder:
         known = self._texts.ids.get(text)
         return known if known is not None else self._texts.add(text)
 
+    def reserve(self, count: int) -> tuple[Segment, int] | None:
+        """So many slots in a row, for somebody else to write into: a segment, which is neither finished nor unmapped
+        until its `is_lent` is cleared, and the offset of the first. None where it has no room for them."""
+        segment = self._segment
+        if segment is None:
+            return None
+        was_lent, segment.is_lent = segment.is_lent, True
+        offsets = list(itertools.islice(segment.offsets, count))  # no thread takes one in between
+        if offsets[-1] < segment.room:
+            return segment, offsets[0]
+        segment.is_lent = was_lent
+        return None
+
     # Seldom ----------------------------------------------------------------------------------------------------------
 
     def describe(self, kind: Kind, text: str, *, flags: int = 0, begin: int | None = None, end: int = 0) -> None:
         """Leave a record of what the run is made of, whose text it alone names, as of now or of `begin`. One for which
         there is no room is written once there is some."""
         began = _now() if begin is None else begin
-        self._descriptions.add(Description(kind, flags, self._own_thread(), self._texts.number(), text, began, end, 0))
+        self._descriptions.add(
+            Description(kind, flags, self.thread_number(), self._texts.number(), text, began, end, 0)
+        )
 
     def window(self, file: str, begin: int, end: int, *, by_user: bool) -> None:
         """A WINDOW record: `file` lies in the rank's folder, and counts as part of what is kept."""
         number = self._texts.number()
         self._store.windows.add(number, file, begin, end)
-        self._descriptions.add(Description(Kind.WINDOW, by_user, self._own_thread(), number, file, begin, end, 0))
+        self._descriptions.add(Description(Kind.WINDOW, by_user, self.thread_number(), number, file, begin, end, 0))
         self.nudge()
 
     def has_room(self, nbytes: int) -> bool:
@@ -212,7 +228,8 @@ class Recorder:
         """Whether a record would be lost."""
         return self._spare is None and self._full is not None and self._full is self._segment
 
-    def _own_thread(self) -> int:
+    def thread_number(self) -> int:
+        """The calling thread's, in the records."""
         return self._thread.number or self._number_thread()
 
     def _number_thread(self) -> int:
@@ -293,13 +310,13 @@ class Recorder:
         self.describe(Kind.NOTE, json.dumps({"code": code, "message": message}))
 
     def _tell_gone(self, window: int, count: int) -> None:
-        self._descriptions.add(Description(Kind.FILE_LET_GO, 0, self._own_thread(), window, None, _now(), 0, count))
+        self._descriptions.add(Description(Kind.FILE_LET_GO, 0, self.thread_number(), window, None, _now(), 0, count))
 
     def _seal_retired(self) -> None:
         """Seal the segments before the current one, once no thread is still writing into them."""
         if self._retired:
             time.sleep(GRACE_S)
-        while self._retired:
+        while self._retired and not self._retired[0].is_lent:
             self._store.seal(self._retired.pop(0), self.dropped)
 
 

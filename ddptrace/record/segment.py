@@ -37,6 +37,7 @@ class Segment:
         finally:
             os.close(descriptor)
         self.offsets = itertools.count(0, RECORD_NBYTES)
+        self.is_lent = False  # somebody else writes into slots of it, however late: see `Recorder.reserve`
 
     def seal(self, used: int, *, dropped: Dropped, final: bool) -> None:
         """Write the trailer behind `used` records, the segment's last slot or, in the final one, where records end."""

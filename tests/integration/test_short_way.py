@@ -1,4 +1,5 @@
-"""What is recorded of DDP's buckets on the short way is what the long way records of the same training."""
+"""What is recorded of DDP's buckets on the short way, or by compiled code, is what the long way records of the same
+training."""
 
 from __future__ import annotations
 
@@ -10,20 +11,26 @@ import pytest
 
 from ddptrace.load import read_run
 from tests.launch import torchrun
-from tests.programs.short_way import CASES
+from tests.programs.short_way import CASES, WAYS
 
 SAME = (
-    "seq", "op", "group", "ordinal", "nbytes_in", "nbytes_out", "dtype", "is_sync", "is_native", "reducer", "origin",
+    "op", "group", "ordinal", "nbytes_in", "nbytes_out", "dtype", "is_sync", "is_native", "reducer", "origin",
     "site", "module", "turn", "error",
 )  # fmt: skip
 SHORT = {"plain": 0.1, "uniform": 0.7, "unused": 0.3, "compressed": 0.0, "beside": 0.1}
 """Of the buckets, at least. One of another data type than the one before goes the long way; what Python sends does."""
 
 
+COMPILED = {"plain": 0.5, "uniform": 0.5, "unused": 0.5, "compressed": 0.0, "beside": 0.1}
+"""The same of compiled code. What one rank's buckets are is learned anew once torch has rebuilt them."""
+
+
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def runs(tmp_path_factory: pytest.TempPathFactory, compiled_cache: Path) -> Path:
     folder = tmp_path_factory.mktemp("short-way")
-    torchrun("short_way.py", folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(compiled_cache))
+        torchrun("short_way.py", folder)
     return folder
 
 
@@ -39,22 +46,26 @@ def told(run: Path) -> list[list[Any]]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_short_way_records_what_the_long_way_does(name: str, runs: Path) -> None:
-    short, long = told(runs / f"{name}-short"), told(runs / f"{name}-long")
-    assert short == long and len(short) == 2 and all(len(rank) > 12 for rank in short)
+@pytest.mark.parametrize("way", ["compiled", "short"])
+def test_every_way_records_what_the_long_way_does(name: str, way: str, runs: Path) -> None:
+    one, long = told(runs / f"{name}-{way}"), told(runs / f"{name}-long")
+    assert one == long and len(one) == 2 and all(len(rank) > 12 for rank in one)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_buckets_do_go_the_short_way(name: str, runs: Path) -> None:
-    after_short, after_long = (json.loads((runs / f"{name}-{way}.json").read_text()) for way in ("short", "long"))
+    after = {way: json.loads((runs / f"{name}-{way}.json").read_text()) for way in WAYS}
     native = sum(call.is_native for call in read_run(runs / f"{name}-short").ranks[0].calls)
-    assert after_long == after_short and SHORT[name] * native <= after_short <= native
-    assert (after_short > 0) == (SHORT[name] > 0)
+    short, compiled = after["short"][0] - after["compiled"][0], after["compiled"][1]
+    assert after["long"] == after["short"] and SHORT[name] * native <= short <= native
+    assert COMPILED[name] * native <= compiled <= native == after["short"][1] + native - compiled
+    assert (short > 0) == (SHORT[name] > 0) and (compiled > 0) == (COMPILED[name] > 0)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_on_either_way_launch_precedes_issued_and_completion(name: str, runs: Path) -> None:
-    for rank in read_run(runs / f"{name}-short").ranks:
+@pytest.mark.parametrize("way", WAYS)
+def test_on_every_way_launch_precedes_issued_and_completion(name: str, way: str, runs: Path) -> None:
+    for rank in read_run(runs / f"{name}-{way}").ranks:
         calls = sorted(rank.calls, key=lambda call: call.seq)
         assert all(one.launch_at_ns <= one.issued_at_ns <= (one.done_at_ns or one.issued_at_ns + 1) for one in calls)
         assert [one.launch_at_ns for one in calls] == sorted(one.launch_at_ns for one in calls)

@@ -1,6 +1,7 @@
-"""The same trainings traced twice: as they are, and with every bucket sent on the long way. `short_way.py RUNS`.
+"""The same trainings traced thrice: all buckets by compiled code, by Python on the short way where that is known, and
+on the long way. `short_way.py RUNS`.
 
-Beside each run, `RUN.json` has how many buckets of rank 0 had gone the short way by then.
+Beside each run, `RUN.json` has how many buckets of rank 0 had gone the short way by then, and how many compiled code.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compr
 from torch.nn.parallel import DistributedDataParallel
 
 import ddptrace
+from ddptrace.capture import compiled
 from ddptrace.capture.bucket_sends import BucketSends
+from ddptrace.capture.compiled_sends import CompiledSends
 from tests.programs.leaving import leave
 
 STEPS = 6
@@ -86,6 +89,7 @@ def _send(_: Tensor) -> None:
     dist.all_reduce(torch.ones(64, 64), async_op=True).wait()
 
 
+WAYS = ("compiled", "short", "long")
 CASES: dict[str, Callable[[], DistributedDataParallel]] = {
     "plain": plain, "uniform": uniform, "unused": unused, "compressed": compressed, "beside": beside,
 }  # fmt: skip
@@ -94,21 +98,28 @@ CASES: dict[str, Callable[[], DistributedDataParallel]] = {
 def main(runs: Path) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    issued, learn, count = BucketSends.issued, BucketSends.learn, 0
+    issued, learn, end = BucketSends.issued, BucketSends.learn, CompiledSends.end
+    library, counts = compiled.load(), [0, 0]
 
     def counted(*args: Any) -> None:
-        nonlocal count
-        count += 1
+        counts[0] += 1
         issued(*args)
 
+    def taken(sends: CompiledSends) -> list[int]:
+        sent = end(sends)
+        counts[1] += len(sent)
+        return sent
+
     BucketSends.issued = counted  # type: ignore[method-assign]
+    CompiledSends.end = taken  # type: ignore[method-assign]
     for name, make in CASES.items():
-        count = 0
-        for way in ("short", "long"):
-            BucketSends.learn = learn if way == "short" else _ignore  # type: ignore[method-assign, assignment]
+        counts[:] = 0, 0
+        for way in WAYS:
+            compiled.load = lambda way=way: library if way == "compiled" else None  # type: ignore[misc]
+            BucketSends.learn = _ignore if way == "long" else learn  # type: ignore[method-assign, assignment]
             train(make(), runs / f"{name}-{way}")
             if dist.get_rank() == 0:
-                (runs / f"{name}-{way}.json").write_text(json.dumps(count))
+                (runs / f"{name}-{way}.json").write_text(json.dumps(counts))
     leave()
 
 

@@ -1,0 +1,118 @@
+"""`compiled.cpp` as a library: compiled once for a torch, found and loaded by whoever traces with that torch.
+
+Calling Python for a bucket costs a hundred times what its two records do, and nothing written in Python can help that.
+So where a compiler is at hand this part of the tap may be compiled; without it all works, and costs more.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from ddptrace.errors import CompileError
+
+SOURCE: Final = Path(__file__).with_suffix(".cpp")
+COMPILERS: Final = ("c++", "g++", "clang++")
+WORDS: Final = 512  # room for those of a failure
+
+_library: ctypes.PyDLL | None = None
+
+
+def library_path() -> Path:
+    """Where it lies once it is compiled: in the user's cache, named by what it was made of and for."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    made_for = (SOURCE.read_text(), torch.__version__, torch.version.git_version, platform.machine(), _abi())
+    name = hashlib.sha256(repr(made_for).encode()).hexdigest()[:16]
+    return cache / "ddptrace" / f"buckets-{torch.__version__}-{name}.so"
+
+
+def compile_library() -> Path:
+    """Where it lies now, proven by a training of a moment. Raises CompileError where that does not work, OSError where
+    the cache cannot be written."""
+    path = library_path()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        made = Path(folder) / path.name
+        _run([*_compiler(), *_options(), "-o", str(made), str(SOURCE), *_libraries()], "does not compile")
+        made.replace(path)  # another process may be compiling the same
+    try:
+        _run([sys.executable, "-m", "ddptrace.capture.compiled_check"], "does not work")
+    except CompileError:
+        path.unlink(missing_ok=True)
+        raise
+    return path
+
+
+def load() -> ctypes.PyDLL | None:
+    """The library, loaded once and for good: it stands in torch's dispatcher from then on. None where it was not
+    compiled for this torch. Raises OSError where it cannot be loaded."""
+    global _library
+    if _library is None and (path := library_path()).is_file():
+        _library = _load(path)
+    return _library
+
+
+def loaded() -> ctypes.PyDLL | None:
+    return _library
+
+
+def _load(path: Path) -> ctypes.PyDLL:
+    library = ctypes.PyDLL(str(path))  # none of its functions waits for anything: the interpreter's lock may be held
+    pointer, number = ctypes.c_void_p, ctypes.c_int64
+    library.ddptrace_watch.argtypes = [ctypes.c_int]
+    library.ddptrace_learn.argtypes = [ctypes.c_char_p, ctypes.c_char_p]
+    library.ddptrace_begin.argtypes = [pointer, number, ctypes.c_int]
+    library.ddptrace_failure.argtypes = [ctypes.POINTER(number), ctypes.POINTER(number), pointer, ctypes.c_size_t]
+    for name in ("watch", "forget", "begin", "let_go"):
+        getattr(library, f"ddptrace_{name}").restype = None
+    for name in ("end", "under_way"):
+        getattr(library, f"ddptrace_{name}").restype = number
+    return library
+
+
+def _abi() -> bool:
+    return bool(torch.compiled_with_cxx11_abi())
+
+
+def _options() -> list[str]:
+    include = Path(torch.__file__).parent / "include"
+    folders = (include, include / "torch" / "csrc" / "api" / "include")
+    given = ["-shared", "-fPIC", "-O2", "-std=c++20", f"-D_GLIBCXX_USE_CXX11_ABI={int(_abi())}"]
+    return [*given, *(word for folder in folders for word in ("-isystem", str(folder)))]
+
+
+def _libraries() -> list[str]:
+    return [f"-L{Path(torch.__file__).parent / 'lib'}", "-ltorch_cpu", "-lc10"]
+
+
+def _compiler() -> list[str]:
+    named = os.environ.get("CXX") or next(filter(None, map(shutil.which, COMPILERS)), None)
+    if named is None:
+        raise CompileError("no C++ compiler is on the PATH: install g++ (Debian: apt-get install g++), or set CXX")
+    return shlex.split(named)
+
+
+def _run(command: list[str], failing: str) -> None:
+    """`failing`: what it means where that fails."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace")
+    except OSError as error:
+        raise CompileError(f"{command[0]} cannot be run ({error.strerror}): install g++, or set CXX") from error
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        said = next((line for line in lines if "error:" in line), lines[-1])
+        raise CompileError(
+            f"what records buckets {failing} with torch {torch.__version__} ({said}); tracing works without it, and"
+            " costs more"
+        )

@@ -1,0 +1,136 @@
+"""What `compiled.cpp` is told before a backward, and asked after it: which buckets come, and where their records go.
+
+Every bucket goes through Python once, in the first backward with these buckets: the tap tells of each, in order, and
+that is the plan. One that is not as planned goes through Python again, and with it the rest of that backward; in the
+next one the plan is made anew.
+
+backward    1 by Python: learned    2 .. compiled    9 buckets rebuilt: by Python    10 learned    11 .. compiled
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+from typing import Any, Final
+
+from ddptrace.capture.compiled import WORDS
+from ddptrace.capture.failures import failure_words
+from ddptrace.record import Recorder
+from ddptrace.record.segment import Segment
+from ddptrace.schema import EVENT, GUARD, CallFlag, Kind
+
+EACH: Final = 2  # records of a bucket: of its call and of its end
+DONE: Final = EVENT.pack(Kind.DONE, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, GUARD)
+
+
+class CompiledSends:
+    """Of the one reducer that stock DDP has in a process. `is_sending`: a backward is on in which compiled code takes
+    the buckets; it records them, but in steps that are not to be recorded. `taken`: buckets recorded by it so far."""
+
+    def __init__(self, library: Any, recorder: Recorder, seqs: itertools.count[int]) -> None:
+        self.is_sending = False
+        self.taken = 0
+        self._library = library
+        self._recorder = recorder
+        self._seqs = seqs
+        self._nbytes: list[int] = []  # of the plan's buckets
+        self._is_known = self._is_learning = self._is_recorded = False
+        self._lent: list[_Lent] = []  # the last one is written into; for those before it callbacks may be due
+        library.ddptrace_let_go()
+
+    def __len__(self) -> int:
+        """Buckets whose end is still to be recorded."""
+        return int(self._library.ddptrace_under_way())
+
+    def learn(self, nbytes: int, reducer: int, name: int, group: int, dtype: int) -> None:
+        """The tap has recorded this bucket, which this thread has just sent. The numbers are those of its record."""
+        if self._is_known:  # it is none of those that were to come
+            self.forget()
+            if self.is_sending and not self._library.ddptrace_end():  # but the first of others
+                self._nbytes, self._is_learning = [], True
+        if not self._is_learning:
+            return
+        self._nbytes.append(nbytes)
+        call = EVENT.pack(Kind.CALL, CallFlag.NATIVE, 0, name, 0, 0, 0, nbytes, 0, group, 0, reducer, dtype, GUARD)
+        if not self._library.ddptrace_learn(call, DONE):
+            self.forget()
+
+    def forget(self) -> None:
+        """The plan, and what of this backward would be learned."""
+        self._is_known = self._is_learning = False
+        self._library.ddptrace_forget()
+
+    def begin(self, *, is_recorded: bool) -> None:
+        """A backward, on this thread. Where there is no plan, or no room for its records in a row, Python takes all."""
+        self._is_recorded = is_recorded
+        slots = self._slots() if self._is_known and is_recorded else None
+        if self._is_known and (slots or not is_recorded):
+            self._library.ddptrace_begin(slots, self._take_seqs(), self._recorder.thread_number())
+            self.is_sending = True
+        else:
+            self.forget()
+            self._nbytes, self._is_learning = [], is_recorded
+
+    def interrupt(self) -> None:
+        """Something else is sent: what follows in this backward is Python's, so that records stay in order."""
+        self._library.ddptrace_end()
+
+    def end(self) -> list[int]:
+        """That backward. Bytes of each bucket that was recorded here."""
+        if self._is_learning:
+            self._is_learning, self._is_known = False, bool(self._nbytes)
+        if not self.is_sending:
+            return []
+        self.is_sending = False
+        sent = self._nbytes[: self._library.ddptrace_end() if self._is_recorded else 0]
+        self.taken += len(sent)
+        return sent
+
+    def write_failures(self) -> None:
+        """Record what has failed since the last time: its words become text here."""
+        seq, at, words = ctypes.c_int64(), ctypes.c_int64(), ctypes.create_string_buffer(WORDS)
+        while self._library.ddptrace_failure(ctypes.byref(seq), ctypes.byref(at), words, WORDS):
+            said = failure_words(RuntimeError(words.value.decode("utf-8", "replace")))
+            self._recorder.event(Kind.DONE, 1, self._recorder.intern(said), at.value, at.value, seq.value)
+
+    def stop(self) -> None:
+        """Nothing is written from now on: the recorder may be closed."""
+        self.is_sending = False
+        self.forget()
+        self._library.ddptrace_let_go()
+        self._give_back(len(self._lent))
+
+    def _take_seqs(self) -> int:
+        """The first of so many in a row, taken in one go whatever other threads do."""
+        last = next(itertools.islice(self._seqs, len(self._nbytes) - 1, None))
+        return last - len(self._nbytes) + 1
+
+    def _slots(self) -> int | None:
+        """The address of the first of those for all records of a backward."""
+        reserved = self._recorder.reserve(EACH * len(self._nbytes))
+        if reserved is None:
+            return None
+        segment, offset = reserved
+        if not self._lent or self._lent[-1].segment is not segment:
+            self._lent.append(_Lent(segment))
+        if len(self._lent) > 1 and not len(self):
+            self._give_back(len(self._lent) - 1)
+        return self._lent[-1].address + offset
+
+    def _give_back(self, count: int) -> None:
+        for lent in self._lent[:count]:
+            lent.give_back()
+        del self._lent[:count]
+
+
+class _Lent:
+    """A mapped file that compiled code writes into: it is not unmapped meanwhile."""
+
+    def __init__(self, segment: Segment) -> None:
+        self.segment = segment
+        self._first = [ctypes.c_char.from_buffer(segment.view)]
+        self.address = ctypes.addressof(self._first[0])
+
+    def give_back(self) -> None:
+        self._first.clear()  # and with it the mapping
+        self.segment.is_lent = False

@@ -1,0 +1,133 @@
+"""Buckets that compiled code records: what holds of the records holds of these, whatever the program does."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ddptrace.capture.compiled import library_path
+from ddptrace.load import read_run
+from ddptrace.load.run_folder import records_of
+from ddptrace.load.tables import Call
+from ddptrace.record import Records
+from tests.launch import PROGRAMS, environment, torchrun
+from tests.programs.compiled_ways import LAYERS, LONG_STEPS, STEPS
+
+FIRST = 1
+"""Buckets of a first backward: torch makes one for each layer after it. Python records those, and once each of the new
+ones."""
+
+
+@pytest.fixture(autouse=True)
+def use_compiled(compiled_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(compiled_cache))
+
+
+def trained(way: str, run: Path) -> int:
+    """How many buckets compiled code took."""
+    said = re.findall(r"taken (\d+)", torchrun("compiled_ways.py", way, run, ranks=1))
+    assert len(said) == 1
+    return int(said[0])
+
+
+def buckets(run: Path) -> list[Call]:
+    """In the order in which they were sent."""
+    (rank,) = read_run(run).ranks
+    calls = sorted((call for call in rank.calls if call.reducer is not None), key=lambda call: call.launch_at_ns)
+    assert [call.seq for call in calls] == sorted(call.seq for call in calls)
+    assert all(call.is_native and call.op == "all_reduce" and call.error is None for call in calls)
+    return calls
+
+
+def records(run: Path) -> Records:
+    found = records_of(run / "rank-00000")
+    assert not found.damaged and not found.torn
+    return found
+
+
+@pytest.mark.parametrize("way", ["plain", "same", "accumulating", "forked", "sampled"])
+def test_all_but_the_learned_are_recorded_by_it_with_their_ends(way: str, tmp_path: Path) -> None:
+    """Also where steps are left out, a child is forked, or gradients are accumulated in between."""
+    taken, calls = trained(way, tmp_path / "run"), buckets(tmp_path / "run")
+    assert len(calls) == FIRST + (STEPS - 1) * LAYERS and taken == (STEPS - 2) * LAYERS
+    assert all(call.launch_at_ns < call.issued_at_ns and call.done_at_ns is not None for call in calls)
+    assert len({call.nbytes_in for call in calls}) == 2 and records(tmp_path / "run").closed
+
+
+def test_a_trace_after_another_learns_anew(tmp_path: Path) -> None:
+    taken, calls = trained("again", tmp_path / "run"), buckets(tmp_path / "run")
+    assert len(calls) == STEPS * LAYERS and taken == 2 * (STEPS - 1) * LAYERS
+
+
+def test_of_two_reducers_python_records_all(tmp_path: Path) -> None:
+    assert trained("two", tmp_path / "run") == 0
+    assert len(buckets(tmp_path / "run")) == 2 * (FIRST + (STEPS - 1) * LAYERS)
+
+
+def test_what_was_sent_before_the_process_was_killed_is_there(tmp_path: Path) -> None:
+    command = [sys.executable, str(PROGRAMS / "compiled_ways.py"), "killed", str(tmp_path / "run")]
+    rank = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    done = subprocess.run(command, env=environment() | rank, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert len(buckets(tmp_path / "run")) == FIRST + (STEPS - 1) * LAYERS - 1
+    assert not records(tmp_path / "run").closed
+
+
+def test_files_that_end_amid_backwards_are_whole(tmp_path: Path) -> None:
+    taken, found = trained("rolling", tmp_path / "run"), records(tmp_path / "run")
+    calls, sent = buckets(tmp_path / "run"), FIRST + (LONG_STEPS - 1) * LAYERS
+    assert sent / 2 < taken < sent and found.closed
+    assert sent - found.dropped <= len(calls) <= sent
+    assert sum(call.done_at_ns is None for call in calls) <= found.dropped
+
+
+def test_a_bucket_that_failed_since_a_peer_died_is_told_with_its_error(tmp_path: Path) -> None:
+    command = [sys.executable, str(PROGRAMS / "peer_death.py"), str(tmp_path), "ddp"]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.split() == ["told", "True", "0", str(-signal.SIGKILL)], done.stdout + done.stderr
+    (failed,) = (call for call in read_run(tmp_path / "run").ranks[0].calls if call.error)
+    assert failed.reducer is not None and "onnection" in failed.error and ".cc:" not in failed.error
+
+
+def test_what_cannot_be_loaded_leaves_a_note_and_all_to_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    library_path().parent.mkdir(parents=True)
+    library_path().write_bytes(b"no library")
+    assert trained("plain", tmp_path / "run") == 0
+    assert len(buckets(tmp_path / "run")) == FIRST + (STEPS - 1) * LAYERS
+    (note,) = (one for one in read_run(tmp_path / "run").findings if one.code == "compiled-failed")
+    assert "`ddptrace compile`" in note.message and "run it again" in note.message
+
+
+EMPTY = """#!/bin/sh
+until [ "$1" = -o ]; do shift; done
+exec g++ -shared -fPIC -x c++ /dev/null -o "$2"
+"""
+
+
+@pytest.mark.parametrize(
+    ("compiler", "said"),
+    [
+        ("/no/such/compiler", "/no/such/compiler cannot be run (No such file"),
+        ("false", "does not compile with torch"),
+        ("empty", "does not work with torch"),
+    ],
+)
+def test_a_compiler_that_cannot_is_told_in_one_sentence(
+    compiler: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`empty` makes a library with nothing in it: what does not work is not left for trainings to find."""
+    empty = tmp_path / "empty"
+    empty.write_text(EMPTY)
+    empty.chmod(0o755)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("CXX", str(empty) if compiler == "empty" else compiler)
+    command = [sys.executable, "-m", "ddptrace", "compile"]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1 and done.stdout == "" and said in done.stderr and len(done.stderr.splitlines()) == 1
+    assert list((tmp_path / "ddptrace").iterdir()) == []
