@@ -70,6 +70,11 @@ class Collectives:
         self.buckets = BucketSends(recorder, self.completions, self.seqs, self._engine)
         self._sites = sites
 
+    @property
+    def is_live(self) -> bool:
+        """Whether what is sent now is to be recorded."""
+        return self._surface.live
+
     def before(self, op: Op, args: tuple[Any, ...]) -> Token | Sent | None:
         if not self._surface.live:
             return None

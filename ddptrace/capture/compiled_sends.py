@@ -9,14 +9,16 @@ backward    1 by Python: learned    2 .. compiled    9 buckets rebuilt: by Pytho
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import itertools
+from collections import deque
 from typing import Any, Final
 
 from ddptrace.capture.compiled import WORDS
 from ddptrace.capture.failures import failure_words
 from ddptrace.record import Recorder
-from ddptrace.record.segment import Segment
+from ddptrace.record.segment import Stretch
 from ddptrace.schema import EVENT, GUARD, CallFlag, Kind
 
 EACH: Final = 2  # records of a bucket: of its call and of its end
@@ -35,7 +37,9 @@ class CompiledSends:
         self._seqs = seqs
         self._nbytes: list[int] = []  # of the plan's buckets
         self._is_known = self._is_learning = self._is_recorded = False
-        self._lent: list[_Lent] = []  # the last one is written into; for those before it callbacks may be due
+        self._lent: _Lent | None = None  # in this backward
+        self._waiting: deque[_Lent] = deque()  # of earlier ones, for callbacks that were due
+        self._unused: Stretch | None = None
         library.ddptrace_let_go()
 
     def __len__(self) -> int:
@@ -84,10 +88,17 @@ class CompiledSends:
         self.is_sending = False
         sent = self._nbytes[: self._library.ddptrace_end() if self._is_recorded else 0]
         self.taken += len(sent)
+        if self._lent is not None:
+            self._unused = None if sent else self._lent.stretch
+            self._waiting.append(self._lent)
+            self._lent = None
+            self._give_back()
         return sent
 
-    def write_failures(self) -> None:
-        """Record what has failed since the last time: its words become text here."""
+    def tidy(self) -> None:
+        """On any thread: give back what no callback is due for, and record what has failed since the last time, whose
+        words become text here."""
+        self._give_back()
         seq, at, words = ctypes.c_int64(), ctypes.c_int64(), ctypes.create_string_buffer(WORDS)
         while self._library.ddptrace_failure(ctypes.byref(seq), ctypes.byref(at), words, WORDS):
             said = failure_words(RuntimeError(words.value.decode("utf-8", "replace")))
@@ -98,7 +109,10 @@ class CompiledSends:
         self.is_sending = False
         self.forget()
         self._library.ddptrace_let_go()
-        self._give_back(len(self._lent))
+        if self._lent is not None:
+            self._waiting.append(self._lent)
+            self._lent = None
+        self._give_back()
 
     def _take_seqs(self) -> int:
         """The first of so many in a row, taken in one go whatever other threads do."""
@@ -106,31 +120,40 @@ class CompiledSends:
         return last - len(self._nbytes) + 1
 
     def _slots(self) -> int | None:
-        """The address of the first of those for all records of a backward."""
-        reserved = self._recorder.reserve(EACH * len(self._nbytes))
-        if reserved is None:
+        """The address of the first of those for all records of a backward. A backward that sends nothing uses none."""
+        lent = _Lent()
+        stretch = self._recorder.lend(EACH * len(self._nbytes), lent, self._unused)
+        if stretch is None:
             return None
-        segment, offset = reserved
-        if not self._lent or self._lent[-1].segment is not segment:
-            self._lent.append(_Lent(segment))
-        if len(self._lent) > 1 and not len(self):
-            self._give_back(len(self._lent) - 1)
-        return self._lent[-1].address + offset
+        self._lent = lent
+        try:
+            return lent.take(stretch)
+        except ValueError:  # the segment was closed under us
+            return None
 
-    def _give_back(self, count: int) -> None:
-        for lent in self._lent[:count]:
+    def _give_back(self) -> None:
+        """What waited before it was seen that no callback is due."""
+        waiting = list(self._waiting)
+        if len(self):
+            return
+        for lent in waiting:
             lent.give_back()
-        del self._lent[:count]
+            with contextlib.suppress(ValueError):  # another thread was faster
+                self._waiting.remove(lent)
 
 
 class _Lent:
-    """A mapped file that compiled code writes into: it is not unmapped meanwhile."""
+    """Slots of a mapped file that compiled code writes into: it is not unmapped meanwhile."""
 
-    def __init__(self, segment: Segment) -> None:
-        self.segment = segment
-        self._first = [ctypes.c_char.from_buffer(segment.view)]
-        self.address = ctypes.addressof(self._first[0])
+    def __init__(self) -> None:
+        self._hold: list[ctypes.c_char] = []
+
+    def take(self, stretch: Stretch) -> int:
+        """The address of the first."""
+        self.stretch = stretch
+        self._hold.append(ctypes.c_char.from_buffer(stretch.segment.view, stretch.offset))
+        return ctypes.addressof(self._hold[0])
 
     def give_back(self) -> None:
-        self._first.clear()  # and with it the mapping
-        self.segment.is_lent = False
+        self._hold.clear()
+        self.stretch.segment.lent_to.discard(self)

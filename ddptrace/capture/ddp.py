@@ -92,7 +92,7 @@ class DdpWatch:
                 self._poll(watched)
         compiled = self._collectives.buckets.compiled
         if compiled is not None and self._records.count == 1 and not autograd_profiler._is_profiler_enabled:
-            compiled.begin(is_recorded=self._sampling.live)
+            compiled.begin(is_recorded=self._collectives.is_live)
 
     def backward_ends(self, backward: int) -> None:
         self._collectives.reducer = 0

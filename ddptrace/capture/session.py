@@ -169,6 +169,7 @@ class Session:
         try:
             tap.install()
             self._use_compiled()
+            watching += ", DDP's buckets by compiled code" if self._compiled is not None else ""
             tap.watch(self.collectives)
         except Exception as error:  # torch's private names moved: see what can be seen
             watch_process_group(self._patches, self.collectives, self.surfaces["collectives"])
@@ -256,7 +257,7 @@ class Session:
         if self._completions is not None:
             self._completions.write()
         if self._compiled is not None:
-            self._compiled.write_failures()
+            self._compiled.tidy()
 
     def _settle(self, *, final: bool = False) -> None:
         """Learn the rank and the run's id, where they were not known at the start."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from ddptrace.keep import Keep
 from ddptrace.record.descriptions import Description, Descriptions
 from ddptrace.record.lost import Dropped
-from ddptrace.record.segment import Segment
+from ddptrace.record.segment import Segment, Stretch
 from ddptrace.record.store import Store
 from ddptrace.record.texts import Texts
 from ddptrace.schema import EVENT, GUARD, READY, READY_PER_RECORD, RECORD_NBYTES, Kind
@@ -97,17 +97,20 @@ class Recorder:
         known = self._texts.ids.get(text)
         return known if known is not None else self._texts.add(text)
 
-    def reserve(self, count: int) -> tuple[Segment, int] | None:
-        """So many slots in a row, for somebody else to write into: a segment, which is neither finished nor unmapped
-        until its `is_lent` is cleared, and the offset of the first. None where it has no room for them."""
+    def lend(self, count: int, to: object, unused: Stretch | None = None) -> Stretch | None:
+        """So many slots, for somebody else to write into: their segment is neither finished nor unmapped while its
+        `lent_to` holds `to`. `unused`: what was lent before, to be lent again where it is as many and that is still the
+        segment. None where it has no room for them."""
         segment = self._segment
         if segment is None:
             return None
-        was_lent, segment.is_lent = segment.is_lent, True
+        segment.lent_to.add(to)  # first: from now on it is not finished
+        if unused is not None and unused.count == count and unused.segment is segment is self._segment:
+            return unused
         offsets = list(itertools.islice(segment.offsets, count))  # no thread takes one in between
         if offsets[-1] < segment.room:
-            return segment, offsets[0]
-        segment.is_lent = was_lent
+            return Stretch(segment, offsets[0], count)
+        segment.lent_to.discard(to)
         return None
 
     # Seldom ----------------------------------------------------------------------------------------------------------
@@ -316,7 +319,7 @@ class Recorder:
         """Seal the segments before the current one, once no thread is still writing into them."""
         if self._retired:
             time.sleep(GRACE_S)
-        while self._retired and not self._retired[0].is_lent:
+        while self._retired and not self._retired[0].lent_to:
             self._store.seal(self._retired.pop(0), self.dropped)
 
 

@@ -6,6 +6,7 @@ import itertools
 import mmap
 import os
 import zlib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -37,7 +38,7 @@ class Segment:
         finally:
             os.close(descriptor)
         self.offsets = itertools.count(0, RECORD_NBYTES)
-        self.is_lent = False  # somebody else writes into slots of it, however late: see `Recorder.reserve`
+        self.lent_to: set[object] = set()  # who may write into slots of it, however late: see `Recorder.lend`
 
     def seal(self, used: int, *, dropped: Dropped, final: bool) -> None:
         """Write the trailer behind `used` records, the segment's last slot or, in the final one, where records end."""
@@ -53,6 +54,15 @@ class Segment:
         except BufferError:
             return False
         return True
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Slots in a row, `offset` that of the first."""
+
+    segment: Segment
+    offset: int
+    count: int
 
 
 def trailer(body: bytes | memoryview, *, dropped: Dropped, final: bool = False) -> bytes:

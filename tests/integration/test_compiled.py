@@ -8,13 +8,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ddptrace.capture.compiled import library_path
+from ddptrace.capture.compiled_sends import EACH
 from ddptrace.load import read_run
 from ddptrace.load.run_folder import records_of
 from ddptrace.load.tables import Call
 from ddptrace.record import Records
+from ddptrace.schema import EVENT_DTYPE
 from tests.launch import PROGRAMS, environment, torchrun
 from tests.programs.compiled_ways import LAYERS, LONG_STEPS, STEPS
 
@@ -57,6 +60,13 @@ def test_all_but_the_learned_are_recorded_by_it_with_their_ends(way: str, tmp_pa
     assert len(calls) == FIRST + (STEPS - 1) * LAYERS and taken == (STEPS - 2) * LAYERS
     assert all(call.launch_at_ns < call.issued_at_ns and call.done_at_ns is not None for call in calls)
     assert len({call.nbytes_in for call in calls}) == 2 and records(tmp_path / "run").closed
+
+
+def test_backwards_that_send_nothing_take_no_room(tmp_path: Path) -> None:
+    trained("accumulating", tmp_path / "run")
+    (file,) = (tmp_path / "run" / "rank-00000").glob("records-*.bin")
+    slots = np.fromfile(file, EVENT_DTYPE)
+    assert (slots["guard"] == 0).sum() <= EACH * (LAYERS + 1)  # of buckets that were learned anew
 
 
 def test_a_trace_after_another_learns_anew(tmp_path: Path) -> None:

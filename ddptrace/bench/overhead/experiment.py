@@ -33,6 +33,8 @@ COUNTER: Final = "CommDebugMode"
 CAP_MB: Final = 4
 TOLD_RATIO: Final = 0.005
 """What the null control may be off by, for the cost of tracing to be told."""
+COMPILED: Final = "compiled code"
+BY_PYTHON: Final = "Python (less by what `ddptrace compile` makes)"
 MODES: Final = {
     OFF: "untraced",
     NULL: "untraced again: what differs here is noise",
@@ -69,6 +71,7 @@ class Options:
 
 def measure(job: Job, options: Options) -> dict[str, Any]:
     """Times by mode and round, and what single hooks cost. Collective."""
+    from ddptrace.capture import compiled
 
     single = costs(job)
     modes = tuple(dict.fromkeys((OFF, *options.modes)))
@@ -78,6 +81,7 @@ def measure(job: Job, options: Options) -> dict[str, Any]:
         exported = sustained(job.folder / "runs" / f"{COMPANION}-0", address) if COMPANION in modes else None
     return {
         "setup": setup_of(job), "times_ns": times, "costs": asdict(single), "exported": exported and asdict(exported),
+        "compiled": compiled.loaded() is not None,
     }  # fmt: skip
 
 
@@ -140,7 +144,8 @@ def sheet(options: Options, measured: list[dict[str, Any]]) -> Sheet:
     ratios = {mode: ratio(times[mode], times[OFF]) for mode in times if mode != OFF}
     untraced = spread(times[OFF])
     rounds = f"{len(times[OFF])} rounds of {options.repeats.steps} steps of {millis(untraced.median)} ms"
-    setup = (*merged(measured), ("measured", rounds))
+    recording = COMPILED if one["compiled"] else BY_PYTHON
+    setup = (*merged(measured), ("buckets are recorded by", recording), ("measured", rounds))
     heads = ("mode", "step ratio to off", interval_head(ratios.values()), "single rounds, 5..95 %", "what it is")
     grids = (
         Grid("Step time against untraced", heads, tuple(_row(mode, found) for mode, found in ratios.items()), NOTE),
