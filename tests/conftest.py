@@ -38,7 +38,7 @@ def need(present: object, part: str) -> None:
 
 def pytest_configure() -> None:
     """What `ddptrace compile` made for the user is not what is tested, where a test does not ask for it."""
-    os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="ddptrace-no-cache-")
+    os.environ["XDG_CACHE_HOME"] = str(Path(tempfile.gettempdir()) / f"ddptrace-tests-cache-{os.getuid()}")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -66,6 +66,8 @@ class CompiledSends:
 
     def begin(self, *, is_recorded: bool) -> None:
         """A backward, on this thread. Where there is no plan, or no room for its records in a row, Python takes all."""
+        if self.is_sending:  # on another thread: Python goes on with that
+            self.end()
         self._is_recorded = is_recorded
         slots = self._slots() if self._is_known and is_recorded else None
         if self._is_known and (slots or not is_recorded):
@@ -88,11 +90,8 @@ class CompiledSends:
         self.is_sending = False
         sent = self._nbytes[: self._library.ddptrace_end() if self._is_recorded else 0]
         self.taken += len(sent)
-        if self._lent is not None:
-            self._unused = None if sent else self._lent.stretch
-            self._waiting.append(self._lent)
-            self._lent = None
-            self._give_back()
+        self._unused = None if sent or self._lent is None else self._lent.stretch
+        self._park()
         return sent
 
     def tidy(self) -> None:
@@ -109,10 +108,7 @@ class CompiledSends:
         self.is_sending = False
         self.forget()
         self._library.ddptrace_let_go()
-        if self._lent is not None:
-            self._waiting.append(self._lent)
-            self._lent = None
-        self._give_back()
+        self._park()
 
     def _take_seqs(self) -> int:
         """The first of so many in a row, taken in one go whatever other threads do."""
@@ -126,10 +122,13 @@ class CompiledSends:
         if stretch is None:
             return None
         self._lent = lent
-        try:
-            return lent.take(stretch)
-        except ValueError:  # the segment was closed under us
-            return None
+        return lent.take(stretch)
+
+    def _park(self) -> None:
+        if self._lent is not None:
+            self._waiting.append(self._lent)
+            self._lent = None
+            self._give_back()
 
     def _give_back(self) -> None:
         """What waited before it was seen that no callback is due."""
@@ -148,11 +147,12 @@ class _Lent:
     def __init__(self) -> None:
         self._hold: list[ctypes.c_char] = []
 
-    def take(self, stretch: Stretch) -> int:
-        """The address of the first."""
+    def take(self, stretch: Stretch) -> int | None:
+        """The address of the first; None where the segment was closed under us."""
         self.stretch = stretch
-        self._hold.append(ctypes.c_char.from_buffer(stretch.segment.view, stretch.offset))
-        return ctypes.addressof(self._hold[0])
+        with contextlib.suppress(ValueError):
+            self._hold.append(ctypes.c_char.from_buffer(stretch.segment.view, stretch.offset))
+        return ctypes.addressof(self._hold[0]) if self._hold else None
 
     def give_back(self) -> None:
         self._hold.clear()
