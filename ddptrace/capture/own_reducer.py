@@ -52,7 +52,7 @@ class OwnReducerWatch:
         self._watched: weakref.WeakKeyDictionary[BucketedDataParallel, BucketWatch] = weakref.WeakKeyDictionary()
 
     def backward_begins(self) -> None:
-        for watch in self._watched.values():
+        for watch in self._watched.values() if self._watched else ():  # most programs have none, and views cost
             watch.ready.clear()
         for wrapper in _in_use():
             if wrapper not in self._watched:
@@ -60,7 +60,7 @@ class OwnReducerWatch:
                 wrapper.observe(watch, seat=SEAT)
 
     def backward_ends(self, backward: int) -> None:
-        for watch in self._watched.values():
+        for watch in self._watched.values() if self._watched else ():
             self._parts.records.ready(watch.number, backward, watch.ready)
         self._parts.thread.bucket = self._parts.thread.hook = 0  # a hook or launch that raised tells of no end
 

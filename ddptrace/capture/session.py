@@ -142,7 +142,7 @@ class Session:
             own.guarded(self.own.backward_begins),  # meets reducers: whether there are others is known then
             stock.guarded(self.ddp.backward_begins),
         ]
-        completed = self.surfaces["collectives"].guarded(lambda _: self._write_completions())
+        completed = self.surfaces["collectives"].guarded(lambda _: self.collectives.completions.write())
         ends = [stock.guarded(self.ddp.backward_ends), own.guarded(self.own.backward_ends)]
         self.program.on_backward_end += [completed, *ends]
         self.steps.on_step = self.surfaces["profiler"].guarded(self.windows.step)
