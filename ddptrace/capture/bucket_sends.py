@@ -18,6 +18,7 @@ import torch.distributed as dist
 
 from ddptrace.capture.compiled_sends import CompiledSends
 from ddptrace.capture.completions import Completions
+from ddptrace.capture.groups import Groups
 from ddptrace.capture.tap import Op
 from ddptrace.record import Recorder
 from ddptrace.schema import CallFlag, Kind
@@ -42,11 +43,14 @@ class Sent(tuple[int, int, int, int, Alike]):
 class BucketSends:
     """`sent`: by reducer, the bytes of its buckets in this backward."""
 
-    def __init__(self, recorder: Recorder, completions: Completions, seqs: itertools.count[int], engine: Any) -> None:
+    def __init__(
+        self, recorder: Recorder, completions: Completions, seqs: itertools.count[int], groups: Groups, engine: Any
+    ) -> None:
         """`engine`: the code of the frame below what C++ does in backward."""
         self.sent: dict[int, list[int]] = {}
         self._recorder = recorder
         self._completions = completions
+        self._groups = groups
         self._seqs = seqs
         self._engine = engine
         self._alike: dict[int, Alike] = {}
@@ -85,6 +89,8 @@ class BucketSends:
                 return None
         except ValueError:  # no frame at all: the engine's own thread
             pass
+        if len(self._alike) > 1 and self._groups.name_id(dist.ProcessGroup.unbox(args[op.group])) != alike[5]:
+            return None  # several threads may be in backwards of theirs
         tensors = args[0]
         tensor = tensors[0]
         if len(tensors) > 1 or tensor.dtype is not alike[2] or tensor.layout is not _STRIDED:

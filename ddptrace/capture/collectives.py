@@ -67,7 +67,7 @@ class Collectives:
         self._no_future: set[str] = set()
         self._functional = FunctionalWaits()
         self._engine = _engine_code()
-        self.buckets = BucketSends(recorder, self.completions, self.seqs, self._engine)
+        self.buckets = BucketSends(recorder, self.completions, self.seqs, groups, self._engine)
         self._sites = sites
 
     @property
@@ -110,7 +110,8 @@ class Collectives:
                 )  # fmt: skip
             return seq, launch, nbytes_in, nbytes_out, flags, profiling, reducer, held, name, group, functional
         except Exception as error:  # training must not see it
-            self._surface.failed(error)
+            if not _is_symbolic(_first_tensor(args, op)):  # nothing is sent of what a compiler traces
+                self._surface.failed(error)
             return None
 
     def within(self, token: Token | Sent) -> AbstractContextManager[Any] | None:
@@ -250,6 +251,10 @@ def _first_tensor(args: tuple[Any, ...], op: Op) -> torch.Tensor | None:
         if isinstance(value, _TENSOR):
             return value
     return None
+
+
+def _is_symbolic(tensor: torch.Tensor | None) -> bool:
+    return tensor is not None and any(isinstance(size, torch.SymInt) for size in tensor.shape)
 
 
 _dtype_names: dict[torch.dtype, str] = {}

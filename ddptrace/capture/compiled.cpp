@@ -65,6 +65,7 @@ struct State {
   size_t sent = 0;
   int64_t generation = 0;    // callbacks of an older one have no slots any more
   int64_t under_way = 0;     // of this generation
+  bool fooled = false;       // by a call that looked like a bucket
   std::deque<Failure> failed;
 };
 
@@ -102,7 +103,8 @@ struct Places {
   }
 };
 
-Ask asked(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+// None where it cannot be a bucket. A tensor that only has a shape, or not even that, may throw.
+Ask asked(const c10::OperatorHandle& op, const torch::jit::Stack& stack) try {
   static const Places places(op.schema());
   const c10::IValue* args = stack.data() + stack.size() - places.count;
   if (!args[places.tensors].isTensorList() || !args[places.is_async].toBool()) return {};
@@ -112,6 +114,8 @@ Ask asked(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
   if (!tensor.defined() || tensor.layout() != at::kStrided || !tensor.device().is_cpu()) return {};
   return {tensor.const_data_ptr(), static_cast<int64_t>(tensor.nbytes()),
           args[places.group].toObjectRef().getSlot(0).toCapsule().get()};
+} catch (...) {
+  return {};
 }
 
 struct Sending {
@@ -121,11 +125,23 @@ struct Sending {
   uint16_t thread;
 };
 
+// A bucket that was sent is asked for again: what was taken for it was a call of the program, on the same memory. It is
+// told as that, and nothing is taken for a bucket any more.
+void unmask(const Ask& ask) {
+  for (size_t at = 0; at < state->sent; ++at) {
+    if (!(state->plan[at].ask == ask)) continue;
+    state->fooled = true;
+    if (state->slots == nullptr) return;
+    state->slots[2 * at].flags = 0;
+  }
+}
+
 // Whether this is the bucket that comes next. What else is sent in a backward ends the short way for the rest of it.
 bool is_next(const Ask& ask, Sending& found) {
   const std::lock_guard<std::mutex> guard(state->lock);
   if (!state->sending || !pthread_equal(state->thread, pthread_self())) return false;
   if (state->sent >= state->plan.size() || !(state->plan[state->sent].ask == ask)) {
+    unmask(ask);
     state->sending = false;
     return false;
   }
@@ -220,15 +236,17 @@ int ddptrace_learn(const Record* call, const Record* done) {
   return 1;
 }
 
-// This thread begins a backward. `slots`: two for each bucket of the plan, or none; `seq`: the first bucket's.
-void ddptrace_begin(Record* slots, int64_t seq, int thread) {
+// This thread begins a backward. `slots`: two for each bucket of the plan, or none; `seq`: the first bucket's. 0 where no
+// bucket is taken any more.
+int ddptrace_begin(Record* slots, int64_t seq, int thread) {
   const std::lock_guard<std::mutex> guard(state->lock);
-  state->sending = !state->plan.empty();
+  state->sending = !state->plan.empty() && !state->fooled;
   state->thread = pthread_self();
   state->slots = slots;
   state->first_seq = seq;
   state->number = static_cast<uint16_t>(thread);
   state->sent = 0;
+  return state->sending;
 }
 
 // So many buckets were sent since it began, the last time that it did; none is the short way from now on.

@@ -6,6 +6,7 @@ So where a compiler is at hand this part of the tap may be compiled; without it 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
 import os
@@ -29,23 +30,26 @@ WORDS: Final = 512  # room for those of a failure
 _library: ctypes.PyDLL | None = None
 
 
-def library_path() -> Path:
-    """Where it lies once it is compiled: in the user's cache, named by what it was made of and for."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    made_for = (SOURCE.read_text(), torch.__version__, torch.version.git_version, platform.machine(), _abi())
-    name = hashlib.sha256(repr(made_for).encode()).hexdigest()[:16]
-    return cache / "ddptrace" / f"buckets-{torch.__version__}-{name}.so"
+def library_path() -> Path | None:
+    """Of the one that was compiled for this torch; None where there is none, or a part of it only: a library that was
+    cut off ends the process that loads it. Its name tells how long it is."""
+    with contextlib.suppress(OSError, CompileError):
+        for path in _folder().glob(f"{_name()}-*.so"):
+            if path.stem.rpartition("-")[2] == str(path.stat().st_size):
+                return path
+    return None
 
 
 def compile_library() -> Path:
     """Where it lies now, proven by a training of a moment. Raises CompileError where that does not work, OSError where
     the cache cannot be written."""
-    path = library_path()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        made = Path(folder) / path.name
-        _run([*_compiler(), *_options(), "-o", str(made), str(SOURCE), *_libraries()], "does not compile")
-        made.replace(path)  # another process may be compiling the same
+    folder = _folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=folder, suffix=".so") as made:
+        _run([*_compiler(), *_options(), "-o", made.name, str(SOURCE), *_libraries()], "does not compile")
+        path = folder / f"{_name()}-{Path(made.name).stat().st_size}.so"
+        shutil.copyfile(made.name, beside := path.with_suffix(".new"))
+        beside.replace(path)  # another process may be compiling the same
     try:
         _run([sys.executable, "-m", "ddptrace.capture.compiled_check"], "does not work")
     except CompileError:
@@ -58,7 +62,7 @@ def load() -> ctypes.PyDLL | None:
     """The library, loaded once and for good: it stands in torch's dispatcher from then on. None where it was not
     compiled for this torch. Raises OSError where it cannot be loaded."""
     global _library
-    if _library is None and (path := library_path()).is_file():
+    if _library is None and (path := library_path()) is not None:
         _library = _load(path)
     return _library
 
@@ -74,11 +78,25 @@ def _load(path: Path) -> ctypes.PyDLL:
     library.ddptrace_learn.argtypes = [ctypes.c_char_p, ctypes.c_char_p]
     library.ddptrace_begin.argtypes = [pointer, number, ctypes.c_int]
     library.ddptrace_failure.argtypes = [ctypes.POINTER(number), ctypes.POINTER(number), pointer, ctypes.c_size_t]
-    for name in ("watch", "forget", "begin", "let_go"):
+    for name in ("watch", "forget", "let_go"):
         getattr(library, f"ddptrace_{name}").restype = None
     for name in ("end", "under_way"):
         getattr(library, f"ddptrace_{name}").restype = number
     return library
+
+
+def _folder() -> Path:
+    """In the user's cache."""
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ddptrace"
+    except RuntimeError as error:
+        raise CompileError("there is no home directory to keep it in: set XDG_CACHE_HOME to a folder") from error
+
+
+def _name() -> str:
+    """By what it is made of and for."""
+    made_for = (SOURCE.read_text(), torch.__version__, torch.version.git_version, platform.machine(), _abi())
+    return f"buckets-{torch.__version__}-{hashlib.sha256(repr(made_for).encode()).hexdigest()[:16]}"
 
 
 def _abi() -> bool:

@@ -16,9 +16,9 @@ from ddptrace.capture.session import enter, leave
 from ddptrace.record.reader import RecordReader
 from ddptrace.schema import Kind
 
-STEPS: Final = 4
-BY_PYTHON: Final = 2
-"""Of them: torch makes its buckets anew after the first one, and any are learned in one."""
+STEPS: Final = 5
+BY_PYTHON: Final = 3
+"""Of them: torch makes its buckets anew after the first, tells of that after the second, and one is to learn them."""
 
 
 def check() -> str:

@@ -4,7 +4,7 @@ Every bucket goes through Python once, in the first backward with these buckets:
 that is the plan. One that is not as planned goes through Python again, and with it the rest of that backward; in the
 next one the plan is made anew.
 
-backward    1 by Python: learned    2 .. compiled    9 buckets rebuilt: by Python    10 learned    11 .. compiled
+backward    1 by Python: learned    2 .. compiled    9 another bucket: by Python    10 learned    11 .. compiled
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ class CompiledSends:
         self._is_recorded = is_recorded
         slots = self._slots() if self._is_known and is_recorded else None
         if self._is_known and (slots or not is_recorded):
-            self._library.ddptrace_begin(slots, self._take_seqs(), self._recorder.thread_number())
-            self.is_sending = True
+            began = self._library.ddptrace_begin(slots, self._take_seqs(), self._recorder.thread_number())
+            self.is_sending = bool(began)
         else:
             self.forget()
             self._nbytes, self._is_learning = [], is_recorded

@@ -18,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddptrace.capture.by_identity import IdentitySet
 from ddptrace.capture.collectives import Collectives
+from ddptrace.capture.compiled_sends import CompiledSends
 from ddptrace.capture.ddp_internals import describe_reducer, first_plan, rebuilt_plan, reducer_parameters
 from ddptrace.capture.gradient_hooks import GradientHooks
 from ddptrace.capture.module_tree import named_modules
@@ -91,8 +92,8 @@ class DdpWatch:
             if (took_part and watched.polls < REBUILD_POLLS) or watched.changed_at is not None:
                 self._poll(watched)
         compiled = self._collectives.buckets.compiled
-        if compiled is not None and self._records.count == 1 and not autograd_profiler._is_profiler_enabled:
-            compiled.begin(is_recorded=self._collectives.is_live)
+        if compiled is not None:
+            self._begin_compiled(compiled)
 
     def backward_ends(self, backward: int) -> None:
         self._collectives.reducer = 0
@@ -141,6 +142,16 @@ class DdpWatch:
                 self._collectives.buckets.forget(number)
 
     # Backward by backward --------------------------------------------------------------------------------------------
+
+    def _begin_compiled(self, compiled: CompiledSends) -> None:
+        """Of one reducer whose buckets stay where they are in memory: elsewhere that is soon another's."""
+        alone = self._records.count == 1 and all(
+            one.module() is not None and one.polls >= REBUILD_POLLS for one in self._by_number.values()
+        )
+        if not alone:
+            compiled.forget()
+        elif not autograd_profiler._is_profiler_enabled:
+            compiled.begin(is_recorded=self._collectives.is_live)
 
     def _take_compiled(self) -> None:
         """What was sent without Python came before anything that was sent with it."""

@@ -29,6 +29,9 @@ MOST_THREADS = 0xFFFF
 GRACE_S = 0.02
 """A thread that was about to write into a segment has done so by then."""
 
+MOST_LENT = 8
+"""So small a part of a segment, at most, is lent at once: where its rest is less, that stays empty."""
+
 _pack_event = EVENT.pack_into
 _now = time.perf_counter_ns
 
@@ -102,7 +105,7 @@ class Recorder:
         `lent_to` holds `to`. `unused`: what was lent before, to be lent again where it is as many and that is still the
         segment. None where it has no room for them."""
         segment = self._segment
-        if segment is None:
+        if segment is None or count * RECORD_NBYTES > segment.room // MOST_LENT:  # what does not fit is lost to others
             return None
         segment.lent_to.add(to)  # first: from now on it is not finished
         if unused is not None and unused.count == count and unused.segment is segment is self._segment:

@@ -6,13 +6,15 @@ import re
 import signal
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from ddptrace.capture.compiled import library_path
+from ddptrace.capture.compiled import compile_library, library_path
 from ddptrace.capture.compiled_sends import EACH
+from ddptrace.errors import CompileError
 from ddptrace.load import read_run
 from ddptrace.load.run_folder import records_of
 from ddptrace.load.tables import Call
@@ -22,8 +24,9 @@ from tests.launch import PROGRAMS, environment, torchrun
 from tests.programs.compiled_ways import LAYERS, LONG_STEPS, STEPS
 
 FIRST = 1
-"""Buckets of a first backward: torch makes one for each layer after it. Python records those, and once each of the new
-ones."""
+"""Buckets of a first backward: torch makes one for each layer after it."""
+BY_PYTHON = 3
+"""Backwards: that one, the next, before torch tells of its new buckets, and that in which these are learned."""
 
 
 @pytest.fixture(autouse=True)
@@ -53,11 +56,13 @@ def records(run: Path) -> Records:
     return found
 
 
-@pytest.mark.parametrize("way", ["plain", "same", "accumulating", "forked", "sampled"])
+@pytest.mark.parametrize("way", ["plain", "same", "accumulating", "forked", "sampled", "symbolic"])
 def test_all_but_the_learned_are_recorded_by_it_with_their_ends(way: str, tmp_path: Path) -> None:
-    """Also where steps are left out, a child is forked, or gradients are accumulated in between."""
+    """Also where steps are left out, a child is forked, gradients are accumulated, or a tensor is sent that has only a
+    shape."""
     taken, calls = trained(way, tmp_path / "run"), buckets(tmp_path / "run")
-    assert len(calls) == FIRST + (STEPS - 1) * LAYERS and taken == (STEPS - 2) * LAYERS
+    by_python = BY_PYTHON - (way == "accumulating")  # torch is asked at each backward, those without buckets as well
+    assert len(calls) == FIRST + (STEPS - 1) * LAYERS and taken == (STEPS - by_python) * LAYERS
     assert all(call.launch_at_ns < call.issued_at_ns and call.done_at_ns is not None for call in calls)
     assert len({call.nbytes_in for call in calls}) == 2 and records(tmp_path / "run").closed
 
@@ -77,6 +82,28 @@ def test_a_trace_after_another_learns_anew(tmp_path: Path) -> None:
 def test_of_two_reducers_python_records_all(tmp_path: Path) -> None:
     assert trained("two", tmp_path / "run") == 0
     assert len(buckets(tmp_path / "run")) == 2 * (FIRST + (STEPS - 1) * LAYERS)
+
+
+def test_what_the_program_sends_of_the_same_memory_is_no_bucket(tmp_path: Path) -> None:
+    """One is taken for a bucket, until that comes; from then on Python tells them apart."""
+    assert trained("fooled", tmp_path / "run") > 0
+    (rank,) = read_run(tmp_path / "run").ranks
+    found = Counter((call.origin, call.is_native) for call in rank.calls if call.op == "all_reduce")
+    assert found == {("gradients", True): 2 * STEPS, ("program", False): STEPS}
+
+
+def test_after_ddp_is_gone_nothing_is_its_bucket(tmp_path: Path) -> None:
+    assert trained("dropped", tmp_path / "run") == (STEPS - BY_PYTHON) * LAYERS
+    (rank,) = read_run(tmp_path / "run").ranks
+    found = Counter((call.origin, call.site is None) for call in rank.calls if call.op == "all_reduce")
+    assert found == {("gradients", True): FIRST + (STEPS - 1) * LAYERS, ("program", False): STEPS * LAYERS}
+
+
+def test_of_two_threads_each_bucket_is_in_its_group(tmp_path: Path) -> None:
+    assert trained("threads", tmp_path / "run") == 0
+    (rank,) = read_run(tmp_path / "run").ranks
+    groups = Counter(call.group for call in rank.calls if call.is_native)
+    assert len(groups) == 2 and set(groups.values()) == {FIRST + (LONG_STEPS - 1) * LAYERS}
 
 
 def test_what_was_sent_before_the_process_was_killed_is_there(tmp_path: Path) -> None:
@@ -105,13 +132,39 @@ def test_a_bucket_that_failed_since_a_peer_died_is_told_with_its_error(tmp_path:
 
 
 def test_what_cannot_be_loaded_leaves_a_note_and_all_to_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = library_path()
+    assert made is not None
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    library_path().parent.mkdir(parents=True)
-    library_path().write_bytes(b"no library")
-    assert trained("plain", tmp_path / "run") == 0
+    size = made.stat().st_size
+    broken = tmp_path / "cache" / "ddptrace" / made.name
+    broken.parent.mkdir(parents=True)
+    broken.write_bytes(b"no library".ljust(size))
+    assert library_path() == broken and trained("plain", tmp_path / "run") == 0
     assert len(buckets(tmp_path / "run")) == FIRST + (STEPS - 1) * LAYERS
     (note,) = (one for one in read_run(tmp_path / "run").findings if one.code == "compiled-failed")
     assert "`ddptrace compile`" in note.message and "run it again" in note.message
+
+
+def test_a_part_of_a_library_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loading it would end the process."""
+    made = library_path()
+    assert made is not None
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (tmp_path / "ddptrace").mkdir()
+    (tmp_path / "ddptrace" / made.name).write_bytes(made.read_bytes()[: made.stat().st_size // 2])
+    assert library_path() is None
+
+
+def test_without_a_home_nothing_was_compiled_and_nothing_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "home", _no_home)
+    assert library_path() is None
+    with pytest.raises(CompileError, match=r"no home directory .*: set XDG_CACHE_HOME"):
+        compile_library()
+
+
+def _no_home() -> Path:
+    raise RuntimeError("Could not determine home directory.")
 
 
 EMPTY = """#!/bin/sh

@@ -13,6 +13,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.nn.parallel import DistributedDataParallel
 
 import ddptrace
@@ -146,8 +148,64 @@ def two(run: Path) -> None:
             train(second, 1)
 
 
+def threads(run: Path) -> None:
+    """Two at once, each with a group of its own."""
+    nets = [model(process_group=dist.new_group([0])) for _ in range(2)]
+    with ddptrace.trace(run):
+        both = [threading.Thread(target=train, args=[net, LONG_STEPS]) for net in nets]
+        for one in both:
+            one.start()
+        for one in both:
+            one.join()
+
+
+def fooled(run: Path) -> None:
+    """From the middle on the program sends, of a bucket of one gradient, the very memory that DDP then sends."""
+    net = DistributedDataParallel(nn.Linear(64, 64, bias=False), gradient_as_bucket_view=True)
+    steps = 0
+
+    def send(parameter: Tensor) -> None:
+        if steps >= STEPS:
+            dist.all_reduce(parameter.grad, async_op=True).wait()
+
+    net.module.weight.register_post_accumulate_grad_hook(send)
+    with ddptrace.trace(run):
+        for steps in range(2 * STEPS):  # noqa: B007 (the hook asks)
+            net(torch.ones(2, 64)).sum().backward()
+            net.zero_grad(set_to_none=False)
+
+
+def dropped(run: Path) -> None:
+    """By hand after DDP is gone: what it sends comes to lie where DDP's buckets lay."""
+    net = model()
+
+    def send(parameter: Tensor) -> None:
+        dist.all_reduce(torch.empty_like(parameter.grad), async_op=True).wait()
+
+    with ddptrace.trace(run):
+        train(net)
+        inner = net.module
+        del net
+        for parameter in inner.parameters():
+            parameter.register_post_accumulate_grad_hook(send)
+        train(inner)
+
+
+def symbolic(run: Path) -> None:
+    """As a compiler sends that traces a program: nothing."""
+    with ddptrace.trace(run):
+        fake = FakeTensorMode(shape_env=ShapeEnv())
+        tensor = fake.from_tensor(torch.ones(8, 3), static_shapes=False)
+        with fake:
+            dist.all_reduce(tensor, async_op=True)
+        train(model())
+
+
 WAYS = {
-    way.__name__: way for way in (plain, killed, rolling, sampled, accumulating, forked, again, same, two)
+    way.__name__: way
+    for way in (
+        plain, killed, rolling, sampled, accumulating, forked, again, same, two, threads, fooled, dropped, symbolic,
+    )
 }  # fmt: skip
 
 

@@ -24,7 +24,7 @@ from ddptrace.capture.bucket_sends import BucketSends
 from ddptrace.capture.compiled_sends import CompiledSends
 from tests.programs.leaving import leave
 
-STEPS = 6
+STEPS = 16
 
 
 class Mixed(nn.Module):

@@ -275,3 +275,24 @@ def test_windows_before_one_that_was_let_go_were_let_go_as_well(tmp_path: Path) 
     recorder.close()
     found = loaded(tmp_path)
     assert (found.files_let_go, [one.file for one in found.windows]) == (2, ["kineto-2.json.gz"])
+
+
+def test_what_is_lent_is_a_small_part_of_a_segment_and_takes_no_slot_otherwise(tmp_path: Path) -> None:
+    """A segment that is lent is not finished before it is given back, however many follow."""
+    recorder = recorder_in(tmp_path)
+    segment = recorder.segment
+    assert segment is not None and recorder.lend(segment.room // RECORD_NBYTES, "too many") is None
+    at = next(segment.offsets)
+    stretch = recorder.lend(10, "mine")
+    assert stretch is not None and (stretch.segment, stretch.offset) == (segment, at + RECORD_NBYTES)
+    assert recorder.lend(10, "mine", stretch) is stretch and recorder.lend(9, "mine", stretch) is not stretch
+    while recorder.segment is segment:
+        recorder.event(Kind.DONE, 0, 0, 1, 1, 0)
+    recorder.nudge()
+    time.sleep(0.2)
+    assert recorder.lend(10, "others", stretch) is not stretch and segment.view[:1]
+    segment.lent_to.clear()
+    recorder.close()
+    assert not RecordReader(tmp_path).read().damaged
+    with pytest.raises(ValueError, match="closed"):
+        segment.view[:1]
