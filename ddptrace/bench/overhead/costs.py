@@ -24,6 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddptrace.bench.job import Job
 from ddptrace.bench.traced import recording
+from ddptrace.capture import compiled
 from ddptrace.capture.completions import Completions
 from ddptrace.record import Recorder
 from ddptrace.render.sheet import Grid
@@ -97,7 +98,8 @@ def costs(job: Job) -> Costs:
 def _single(plain: dict[str, float], traced: dict[str, float]) -> Costs:
     cost = {name: traced[name] - plain[name] for name in plain}
     small, large = (cost[name] / PARAMETERS for name in (SMALL, LARGE))
-    bucket, stamped = ((cost[name] - cost[WHOLE]) / (PARAMETERS - 1) for name in (UNSTAMPED, SPLIT))
+    unstamped = UNSTAMPED if compiled.loaded() is None else SPLIT  # compiled code always stamps
+    bucket, stamped = ((cost[name] - cost[WHOLE]) / (PARAMETERS - 1) for name in (unstamped, SPLIT))
     return Costs(record_ns(), small, large, bucket, stamped, (cost[WHOLE] - cost[ONE]) / (PARAMETERS - 1))
 
 
