@@ -73,6 +73,8 @@ class CompiledSends:
         if self._is_known and (slots or not is_recorded):
             began = self._library.ddptrace_begin(slots, self._take_seqs(), self._recorder.thread_number())
             self.is_sending = bool(began)
+            if not began:
+                self._park()
         else:
             self.forget()
             self._nbytes, self._is_learning = [], is_recorded
@@ -128,7 +130,7 @@ class CompiledSends:
         if self._lent is not None:
             self._waiting.append(self._lent)
             self._lent = None
-            self._give_back()
+        self._give_back()
 
     def _give_back(self) -> None:
         """What waited before it was seen that no callback is due."""
