@@ -23,7 +23,6 @@ settings.load_profile("unhurried")
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared"
 REQUIRE_ALL = os.environ.get("DDPTRACE_REQUIRE_ALL", "") not in ("", "0")
-COMPILERS = ("c++", "g++", "clang++")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -67,14 +66,14 @@ def shared_traces() -> Path:
 @pytest.fixture(scope="session")
 def compiled_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache as `ddptrace compile` leaves it, for XDG_CACHE_HOME; compiled once for all processes of the tests."""
+    from ddptrace.capture.compiled import COMPILERS, library_path
+
     need(any(map(shutil.which, COMPILERS)), "a C++ compiler")
     cache = tmp_path_factory.getbasetemp().parent / "compiled-cache"
     cache.mkdir(exist_ok=True)
     with (cache / "lock").open("w") as lock, pytest.MonkeyPatch.context() as patch:
         fcntl.flock(lock, fcntl.LOCK_EX)
         patch.setenv("XDG_CACHE_HOME", str(cache))
-        from ddptrace.capture.compiled import library_path
-
         if library_path() is None:
             subprocess.run([sys.executable, "-m", "ddptrace", "compile"], check=True)
     return cache
