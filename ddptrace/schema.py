@@ -26,7 +26,7 @@ import numpy as np
 
 from ddptrace.errors import RunDirectoryError
 
-SCHEMA_VERSION: Final = "1.5"
+SCHEMA_VERSION: Final = "1.6"
 
 MANIFEST: Final = "manifest.json"
 META: Final = "meta.json"
@@ -151,6 +151,7 @@ class CallFlag(enum.IntFlag):
     SYNC = 1  # issued with async_op=False: the caller waits at once
     NATIVE = 2  # issued by a reducer for its buckets (DDP's C++, BucketedDataParallel), not by the program
     PROFILED = 4  # since 1.5: a profiler was on, which was told `RANGE_PREFIX` and its seq as the name of its range
+    DEVICE = 8  # since 1.6: its tensors are a device's: a wait for it only orders streams, and tells no end
 
 
 class Origin(enum.IntEnum):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import Any, Final
 
 import numpy as np
 
@@ -15,28 +16,40 @@ from ddptrace.analysis.view import View
 from ddptrace.load.tables import Intervals, RankRun
 from ddptrace.schema import Evidence
 
+UNKNOWN: Final[dict[str, Any]] = dict.fromkeys((
+    "compute_ns", "comm_ns", "hidden_ns", "exposed_comm_ns", "exposed_memory_ns", "idle_ns", "overlap_ratio",
+))  # fmt: skip
+
 
 def step_rows(view: View, shares: Shares) -> list[StepRow]:
-    """One row per step of the rank, in time order."""
+    """One row per step of the rank, in time order. What nothing told of a step is None."""
     columns = *_parts(view), *phase_totals(view.steps, view.phases).T
     numbers = zip(*(column.tolist() for column in columns), strict=True)
     waits, evidence = _waits(view), _evidence(view, shares)
     paused = _within(view, union(pairs((p.begin_at_ns, p.end_at_ns) for p in view.rank.pauses))).tolist()
     rows = []
-    for position, (window, compute, comm, hidden, memory, remote, *phases) in enumerate(numbers):
-        mark = view.rank.steps[position]
-        other, data, forward, backward, optimizer = phases
+    for position, (window, *parts, remote, other, data, forward, backward, optimizer) in enumerate(numbers):
+        mark, is_known = view.rank.steps[position], view.knows_compute(position)
         rows.append(StepRow(
             rank=view.rank.rank, step=mark.ordinal, begin_at_ns=mark.begin_at_ns, end_at_ns=mark.end_at_ns,
-            wall_ns=mark.end_at_ns - mark.begin_at_ns, window_ns=window, compute_ns=compute, comm_ns=comm,
-            hidden_ns=hidden, exposed_comm_ns=comm - hidden, exposed_memory_ns=memory,
-            idle_ns=window - compute - (comm - hidden) - memory, overlap_ratio=hidden / comm if comm else None,
-            evidence=evidence.get(position), data_ns=data, forward_ns=forward, backward_ns=backward,
-            optimizer_ns=optimizer, other_ns=other, wait_ns=waits[position], paused_ns=paused[position],
+            wall_ns=mark.end_at_ns - mark.begin_at_ns, window_ns=window,
+            **(_partition(window, *parts) if is_known else UNKNOWN),
+            evidence=evidence.get(position) if is_known else None,
+            data_ns=data, forward_ns=forward, backward_ns=backward, optimizer_ns=optimizer, other_ns=other,
+            wait_ns=waits[position], paused_ns=paused[position],
             profiled=bool(view.profiled[position]), ended_by=mark.ended_by.name.lower(),
-            rpc_wait_ns=remote if view.rank.recorded else None,
+            rpc_wait_ns=remote if view.rank.recorded and is_known else None,
         ))  # fmt: skip
     return rows
+
+
+def _partition(window: int, compute: int, comm: int, hidden: int, memory: int) -> dict[str, Any]:
+    exposed = comm - hidden
+    return {
+        "compute_ns": compute, "comm_ns": comm, "hidden_ns": hidden, "exposed_comm_ns": exposed,
+        "exposed_memory_ns": memory, "idle_ns": window - compute - exposed - memory,
+        "overlap_ratio": hidden / comm if comm else None,
+    }  # fmt: skip
 
 
 def partial_step_rows(rank: RankRun) -> list[PartialStepRow]:

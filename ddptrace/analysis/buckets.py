@@ -43,6 +43,7 @@ def bucket_rows(view: View, shares: Shares) -> list[BucketRow]:
 
 def _row(view: View, one: Occurrence, step: int, backward: int, ran: _Ran | None) -> BucketRow:
     hook = one.hook
+    measured = ran if ran is not None and view.knows_compute(step, ran.evidence) else None
     return BucketRow(
         rank=view.rank.rank, step=view.ordinal(step), backward=backward, reducer=one.reducer, layout=one.layout,
         index=one.index, nbytes=one.nbytes or None,
@@ -52,9 +53,9 @@ def _row(view: View, one: Occurrence, step: int, backward: int, ran: _Ran | None
         exec_end_at_ns=None if ran is None else ran.end_at_ns,
         wait_ns=_wait(one, view.wait_ns),
         comm_ns=None if ran is None else ran.comm_ns,
-        hidden_ns=None if ran is None else ran.hidden_ns,
-        exposed_ns=None if ran is None else ran.comm_ns - ran.hidden_ns,
-        exposed_charged_ns=None if ran is None else ran.charged_ns,
+        hidden_ns=None if measured is None else measured.hidden_ns,
+        exposed_ns=None if measured is None else measured.comm_ns - measured.hidden_ns,
+        exposed_charged_ns=None if measured is None else measured.charged_ns,
         evidence=None if ran is None else ran.evidence,
         parameters=one.parameters,
         queue_ns=None if ran is None else ran.begin_at_ns - one.launch_at_ns,

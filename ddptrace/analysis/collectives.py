@@ -22,6 +22,7 @@ HOOK_OP = "comm_hook"
 PROGRAM, HOOK = Origin.PROGRAM.word, Origin.HOOK.word
 
 BucketKey = tuple[int, int, int]
+Shared = tuple[int | None, int | None, int | None]  # hidden, exposed, charged
 What = tuple[str, str, int, int | None, str]
 
 
@@ -61,10 +62,12 @@ def _executed(view: View, shares: Shares, known: _Known) -> Iterator[CollectiveR
         part = part + 1 if at == previous else 0
         previous = at
         speed = Bandwidth() if part else known.bandwidth(comm)
+        is_known = view.knows_compute(step, comm.evidence)
+        shared: Shared = (hidden, end - begin - hidden, charged) if is_known else (None, None, None)
+        waited, queued = (None, None) if part else (view.wait_ns.get(comm.seq), begin - comm.launch_at_ns)
         yield CollectiveRow(
             view.rank.rank, view.ordinal(step), comm.seq, part, *_what(comm), comm.launch_at_ns, begin, end,
-            comm.done_at_ns, None if part else view.wait_ns.get(comm.seq), None if part else begin - comm.launch_at_ns,
-            end - begin, hidden, end - begin - hidden, charged, comm.evidence, known.buckets.get(comm.seq),
+            comm.done_at_ns, waited, queued, end - begin, *shared, comm.evidence, known.buckets.get(comm.seq),
             known.size(comm), _lane(comm), speed.algbw, speed.busbw, _identity(comm), **_source(comm, known),
         )  # fmt: skip
 
@@ -109,6 +112,7 @@ def _source(comm: Communication, known: _Known) -> dict[str, Any]:
     return {
         "origin": origin, "site": call.site, "module": call.module, "turn": call.turn, "peer": call.peer,
         "error": call.error, "profiler_range": f"{RANGE_PREFIX}{call.seq}" if call.is_profiled else None,
+        "on_device": call.on_device,
     }  # fmt: skip
 
 

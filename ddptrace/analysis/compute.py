@@ -1,4 +1,5 @@
-"""When a rank computed: from a profiler window where one covers the step, else from the phases without the waits."""
+"""When a rank computed: from a profiler window where one covers the step, else from the phases without the waits. Not
+from these where it computes on a device: there the host's phases only launch, and nothing but a window tells."""
 
 from __future__ import annotations
 
@@ -11,15 +12,28 @@ from ddptrace.analysis.pieces import Pieces
 from ddptrace.load.tables import Intervals, RankRun, Window
 from ddptrace.schema import Phase
 
+HOSTS = ("cpu", "?")
+"""What the name of a rank's device begins with, where it is none or is not known."""
 COMPUTING = (int(Phase.FORWARD), int(Phase.BACKWARD), int(Phase.OPTIMIZER))
 
 
+def is_on_device(rank: RankRun) -> bool:
+    """Whether it computes on a device rather than on the host's processors."""
+    if any(call.on_device for call in rank.calls) or any(window.on_device for window in rank.windows):
+        return True
+    names_one = bool(rank.device) and not rank.device.startswith(HOSTS)
+    return names_one and not any(call.is_native for call in rank.calls)  # gradients in the host's memory
+
+
 def profiled_in(rank: RankRun, steps: Pieces, phases: Pieces) -> Ints:
-    """By step: the position of the profiler window that it lies in, -1 for none. What comes before the first phase may
-    be outside: there the profiler itself was being started."""
+    """By step: the position of the profiler window that it lies in, -1 for none, or none that saw what computes. What
+    comes before the first phase may be outside: there the profiler itself was being started."""
+    on_device = is_on_device(rank)
     first = _first_phase_at(steps, phases)
     inside = np.full(len(steps.begins), -1, np.int64)
     for position, window in enumerate(rank.windows):
+        if on_device and not window.on_device:
+            continue
         inside[(window.begin_at_ns <= first) & (steps.ends <= window.end_at_ns)] = position
     return inside
 
@@ -38,9 +52,12 @@ def rank_compute(
     """Union of all computing of the rank. A step's window is judged by one source as a whole; what is outside of them
     all, by the profiler wherever it looked."""
     spans = windows.spans()
-    looked = union(*(_looked(window) for window in rank.windows))
+    on_device = is_on_device(rank)
+    looked = union(*(_looked(window) for window in rank.windows if window.on_device or not on_device))
     seen = union(spans[profiled], subtract(looked, union(spans)))
     by_profiler = intersect(union(*(window.compute for window in rank.windows)), seen)
+    if on_device:
+        return by_profiler
     busy = union(phases.only(*COMPUTING).spans())
     return union(by_profiler, subtract(subtract(busy, waits), seen))
 

@@ -20,6 +20,13 @@ UNLIKE_MIN_RATIO: Final = 0.1
 UNKNOWN_MAX_RATIO: Final = 0.05
 """So many collectives may be unknown before that is worth a warning: DDP itself sends a few small ones at its start."""
 
+COARSE: Final = "so compute is taken from the phases, whatever ran inside them"
+UNSEEN: Final = (
+    "and these ranks compute on a device, where the host only launches, so that nothing tells when they computed and"
+    " communicated, and what of it was hidden"
+)
+"""What follows where no step was profiled."""
+
 UNCOUNTED: Final = (
     " No update ends these steps, and in a program that has an optimizer the schedule does not count backwards: call"
     " t.step() at the end of each iteration."
@@ -29,8 +36,11 @@ UNCOUNTED: Final = (
 def evidence_findings(ranks: Sequence[RankFacts], result: Result, how: HowTo, asked: bool) -> Iterator[Finding]:
     """`asked`: for profiler windows, when the run was traced."""
     comms = sum(rank.comms for rank in ranks)
+    if result.steps and not any(row.is_seen for row in result.steps):
+        yield Finding("device-unseen", "warning", "run", _why_unprofiled(ranks, result, how, asked, UNSEEN))
+        return
     if result.steps and (comms or asked) and not any(row.profiled for row in result.steps):
-        yield Finding("coarse-compute", "info", "run", _coarse(ranks, result, how, asked))
+        yield Finding("coarse-compute", "info", "run", _why_unprofiled(ranks, result, how, asked, COARSE))
     missed = _why_unseen(ranks, asked)
     yield from _approximate(ranks, missed or f"{how.profile} to see when they ran")
     yield from _unknown(ranks, missed, how)
@@ -64,18 +74,19 @@ def _under_the_profiler(result: Result) -> Iterator[Finding]:
         ))  # fmt: skip
 
 
-def _coarse(ranks: Sequence[RankFacts], result: Result, how: HowTo, asked: bool) -> str:
-    """Why no step was profiled."""
-    coarse = "so compute is taken from the phases, whatever ran inside them"
+def _why_unprofiled(ranks: Sequence[RankFacts], result: Result, how: HowTo, asked: bool, so: str) -> str:
+    """Why no step was profiled, what follows from it, and what to do."""
+    if any(rank.on_device and rank.windows and not rank.device_windows for rank in ranks):
+        return f"No profiler window saw the device, {so}: give the profiler ProfilerActivity.CUDA, too."
     if any(rank.windows and rank.recorded for rank in ranks):
-        return f"No step lies whole in a profiler window, {coarse}: let the schedule's active steps be two or more."
+        return f"No step lies whole in a profiler window, {so}: let the schedule's active steps be two or more."
     if asked:
         steps, ended_by = max(row.steps for row in result.ranks), {row.ended_by for row in result.steps}
         return (
-            f"The schedule given as profile= came to no whole window in {steps} steps, {coarse}: shorten its wait and"
+            f"The schedule given as profile= came to no whole window in {steps} steps, {so}: shorten its wait and"
             f" warmup, or train for more steps.{UNCOUNTED if ended_by == {'backward'} else ''}"
         )
-    return f"No step was profiled, {coarse}: {how.profile} to measure it."
+    return f"No step was profiled, {so}: {how.profile} to measure it."
 
 
 def _why_unseen(ranks: Sequence[RankFacts], asked: bool) -> str | None:

@@ -108,6 +108,6 @@ def _exec(call: Call, free_at_ns: int) -> Exec | None:
     if call.done_at_ns is not None:
         end = max(call.done_at_ns, launch)
         return min(max(launch, free_at_ns), end), end, Evidence.CALLBACK
-    if call.waits:
+    if call.waits and not call.on_device:
         return launch, max(launch, *(end for _, end in call.waits)), Evidence.HOST
     return None

@@ -82,6 +82,8 @@ class RankFacts:
     backends: tuple[str, ...] = ()  # of its process groups, each once
     queues: Mapping[str, int] = field(default_factory=dict)  # worker threads of its groups, where a backend has some
     searched_ns: tuple[int, ...] = ()  # in its profiler windows, as in `Window`
+    on_device: bool = False  # it computes there
+    device_windows: int = 0  # of `windows`, those that saw the device
 
     @property
     def comms(self) -> int:
@@ -109,7 +111,8 @@ def facts_of(view: View) -> RankFacts:
         in_turn=optimizers_in_turn((*rank.steps, *rank.partial_steps)),
         backends=tuple(sorted({group.backend for group in rank.groups if group.backend})),
         queues={group.name: group.threads for group in rank.groups if group.threads},
-        searched_ns=tuple(ns for window in rank.windows for ns in window.searched_ns),
+        searched_ns=tuple(ns for window in rank.windows for ns in window.searched_ns), on_device=view.is_on_device,
+        device_windows=sum(window.on_device for window in rank.windows),
     )  # fmt: skip
 
 

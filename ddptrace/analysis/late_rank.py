@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Final
 
 from ddptrace.analysis.summary import RankSummary, Summary
@@ -19,18 +20,19 @@ TELLING: Final = ("data", "forward", "optimizer", "other")
 
 def late_rank(summary: Summary) -> Finding | None:
     """One rank that hardly waits where the others wait long: they wait for it, inside the collective."""
-    ranks = sorted(summary.ranks, key=lambda rank: rank.exposed_comm_ns)
-    if len(ranks) < 2 or summary.wall_ns is None:
+    known = [(rank.exposed_comm_ns, rank) for rank in summary.ranks if rank.exposed_comm_ns is not None]
+    known.sort(key=itemgetter(0))
+    if len(known) < 2 or summary.wall_ns is None:
         return None
-    least, next_least = ranks[0], ranks[1]
-    ahead = next_least.exposed_comm_ns - least.exposed_comm_ns
-    if ahead < LATE_MIN_RATIO * summary.wall_ns or 2 * least.exposed_comm_ns > next_least.exposed_comm_ns:
+    (least_ns, least), (next_ns, _), ranks = known[0], known[1], [rank for _, rank in known]
+    ahead = next_ns - least_ns
+    if ahead < LATE_MIN_RATIO * summary.wall_ns or 2 * least_ns > next_ns:
         return None
     others = "the other rank" if len(ranks) == 2 else "every other rank at least"
     return Finding("late-rank", "warning", f"rank {least.rank}", (
-        f"Rank {least.rank} is probably late: it exposes {ms(least.exposed_comm_ns)} of communication and {others}"
-        f" {ms(next_least.exposed_comm_ns)}, waiting for it inside the collectives, which counts as running."
-        f" It computes {ms(least.compute_ns)} and idles {ms(least.idle_ns)} of a step"
+        f"Rank {least.rank} is probably late: it exposes {ms(least_ns)} of communication and {others}"
+        f" {ms(next_ns)}, waiting for it inside the collectives, which counts as running."
+        f" It computes {ms(least.compute_ns or 0)} and idles {ms(least.idle_ns or 0)} of a step"
         f"{_longer(least, ranks[1:], ahead) or ': compare its phases with the others'} before you change buckets or the"
         " network."
     ))  # fmt: skip

@@ -60,9 +60,9 @@ class RankSummary:
     rank: int
     steps: int
     wall_ns: int
-    compute_ns: int
-    exposed_comm_ns: int
-    idle_ns: int
+    compute_ns: int | None  # this and the next three: None where not all of its steps know them
+    exposed_comm_ns: int | None
+    idle_ns: int | None
     overlap_ratio: float | None
     rpc_wait_ns: int | None = None  # of `idle_ns`, blocked on remote calls
     phases: tuple[Share, ...] = ()  # as those of the summary
@@ -80,7 +80,7 @@ class AllSteps:
 @dataclass(frozen=True, slots=True)
 class Summary:
     """The typical step. `steps` (rank, step) pairs were taken, `population` says which; times are means over them, None
-    where there are none."""
+    where there are none, or not all of them know it."""
 
     steps: int
     population: str
@@ -92,7 +92,7 @@ class Summary:
     wait_ns: int | None  # over the steps where it is known
     overlap_ratio: float | None  # all hidden / all comm; None without communication
     evidence: Evidence | None  # the weakest
-    parts: tuple[Share, ...]  # compute, exposed_comm, exposed_memory, idle: a partition of the window
+    parts: tuple[Share, ...]  # compute, exposed_comm, exposed_memory, idle: a partition of the window; () if unknown
     phases: tuple[Share, ...]  # data, forward, backward, optimizer, other: a partition of the wall time
     buckets: Table[BucketSummary]  # most exposed first
     worst: BucketSummary | None  # None where no bucket was exposed
@@ -101,6 +101,11 @@ class Summary:
     rpc_wait_ns: int | None = None  # of idle: the host was blocked on remote calls
     rpc_calls: float = 0.0  # remote calls that the program made
     all_steps: AllSteps | None = None
+
+    @property
+    def is_seen(self) -> bool:
+        """Whether anything told when its steps computed, so that their parts are known; false without steps."""
+        return self.comm_ns is not None
 
     def to_json_dict(self) -> dict[str, Any]:
         """Without the tables: the run's own JSON has their rows."""
@@ -117,12 +122,12 @@ def summarize(result: Result) -> Summary:
     steps, population = typical_steps(result.steps)
     buckets = _buckets(result, steps)
     exposed = [bucket for bucket in buckets if bucket.exposed_charged_ns]
-    waits = [row.wait_ns for row in steps if row.wait_ns is not None]
     return Summary(
         steps=len(steps), population=population, profiled=bool(steps) and all(row.profiled for row in steps),
         wall_ns=_mean(row.wall_ns for row in steps), window_ns=_mean(row.window_ns for row in steps),
         comm_ns=_mean(row.comm_ns for row in steps), hidden_ns=_mean(row.hidden_ns for row in steps),
-        wait_ns=_mean(waits), overlap_ratio=_overlap(steps), evidence=weakest(row.evidence for row in steps),
+        wait_ns=_mean(row.wait_ns for row in steps if row.wait_ns is not None), overlap_ratio=_overlap(steps),
+        evidence=weakest(row.evidence for row in steps),
         parts=_shares(steps, PARTS, "window_ns"), phases=_shares(steps, PHASES, "wall_ns"),
         buckets=Table(BucketSummary, buckets), worst=exposed[0] if exposed else None,
         ranks=Table(RankSummary, _ranks(steps)), host_idle_ns=_host_idle(result, steps),
@@ -191,15 +196,17 @@ def _by_rank(rows: Sequence[StepRow]) -> dict[int, list[StepRow]]:
 
 def _shares(steps: Sequence[StepRow], names: Iterable[str], whole: str) -> tuple[Share, ...]:
     all_ns = sum(getattr(row, whole) for row in steps)
-    if not all_ns:
+    columns = {name: [getattr(row, f"{name}_ns") for row in steps] for name in names}
+    if not all_ns or any(None in column for column in columns.values()):
         return ()
-    sums = {name: sum(getattr(row, f"{name}_ns") for row in steps) for name in names}
+    sums = {name: sum(column) for name, column in columns.items()}
     return tuple(Share(name, round(ns / len(steps)), ns / all_ns) for name, ns in sums.items())
 
 
 def _overlap(steps: Sequence[StepRow]) -> float | None:
-    comm = sum(row.comm_ns for row in steps)
-    return sum(row.hidden_ns for row in steps) / comm if comm else None
+    known = [(row.hidden_ns, row.comm_ns) for row in steps if row.hidden_ns is not None and row.comm_ns is not None]
+    comm = sum(comm_ns for _, comm_ns in known) if len(known) == len(steps) else 0
+    return sum(hidden_ns for hidden_ns, _ in known) / comm if comm else None
 
 
 def _host_idle(result: Result, steps: Sequence[StepRow]) -> int | None:
@@ -225,9 +232,9 @@ def _rank(rank: int, rows: Sequence[StepRow]) -> RankSummary:
         rank,
         len(rows),
         wall_ns=round(mean(row.wall_ns for row in rows)),
-        compute_ns=round(mean(row.compute_ns for row in rows)),
-        exposed_comm_ns=round(mean(row.exposed_comm_ns for row in rows)),
-        idle_ns=round(mean(row.idle_ns for row in rows)),
+        compute_ns=_mean(row.compute_ns for row in rows),
+        exposed_comm_ns=_mean(row.exposed_comm_ns for row in rows),
+        idle_ns=_mean(row.idle_ns for row in rows),
         overlap_ratio=_overlap(rows),
         rpc_wait_ns=_rpc_wait(rows),
         phases=_shares(rows, PHASES, "wall_ns"),
@@ -266,6 +273,8 @@ def _per_step(rows: Sequence[BucketRow], name: str, steps: int) -> int | None:
     return round(sum(known) / steps) if known else None
 
 
-def _mean(values: Iterable[int]) -> int | None:
-    known = list(values)
-    return round(mean(known)) if known else None
+def _mean(values: Iterable[int | None]) -> int | None:
+    """None where one of them is."""
+    every = list(values)
+    known = [value for value in every if value is not None]
+    return round(mean(known)) if known and len(known) == len(every) else None

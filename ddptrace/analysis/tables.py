@@ -140,7 +140,9 @@ class MatchRow:
 
 @dataclass(frozen=True, slots=True)
 class StepRow:
-    """One step on one rank. compute + exposed_comm + exposed_memory + idle = window; the five phases add up to wall."""
+    """One step on one rank. compute + exposed_comm + exposed_memory + idle = window; the five phases add up to wall.
+    From `compute_ns` to `idle_ns` all is None where nothing told when the rank computed: on a device, outside of a
+    profiler window, there is nothing but what the host launched."""
 
     rank: int
     step: int
@@ -148,12 +150,12 @@ class StepRow:
     end_at_ns: int
     wall_ns: int
     window_ns: int
-    compute_ns: int
-    comm_ns: int
-    hidden_ns: int
-    exposed_comm_ns: int
-    exposed_memory_ns: int  # 0 on CPU, where a copy is an operator like any other and counts as compute
-    idle_ns: int
+    compute_ns: int | None
+    comm_ns: int | None
+    hidden_ns: int | None
+    exposed_comm_ns: int | None
+    exposed_memory_ns: int | None  # 0 on CPU, where a copy is an operator like any other and counts as compute
+    idle_ns: int | None
     overlap_ratio: float | None  # hidden / comm; None without communication
     evidence: Evidence | None  # the weakest of its collectives
     data_ns: int
@@ -165,7 +167,12 @@ class StepRow:
     paused_ns: int  # ddptrace itself held the training thread: part of `other_ns`
     profiled: bool  # compute comes from a profiler window, not from phases
     ended_by: str  # "optimizer", "backward" or "said"
-    rpc_wait_ns: int | None = None  # part of `idle_ns`: blocked on remote calls; None where nobody watched them
+    rpc_wait_ns: int | None = None  # part of `idle_ns`: blocked on remote calls; None where that is, or nobody watched
+
+    @property
+    def is_seen(self) -> bool:
+        """Whether anything told when the rank computed."""
+        return self.compute_ns is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +232,8 @@ class BucketRow:
 @dataclass(frozen=True, slots=True)
 class CollectiveRow:
     """One collective call on one rank. One that ran past the end of its step has one row per step it ran in (`part`);
-    hidden + exposed = comm holds for every row; `exposed_charged_ns` of a step's rows adds up to its exposed time."""
+    hidden + exposed = comm holds for every row that knows them; `exposed_charged_ns` of a step's rows adds up to its
+    exposed time."""
 
     rank: int
     step: int | None  # None: it ran outside every step
@@ -243,7 +251,7 @@ class CollectiveRow:
     wait_ns: int | None
     queue_ns: int | None
     comm_ns: int | None
-    hidden_ns: int | None
+    hidden_ns: int | None  # this and the next two: None too where nothing told when the rank computed
     exposed_ns: int | None
     exposed_charged_ns: int | None
     evidence: Evidence | None
@@ -261,6 +269,7 @@ class CollectiveRow:
     peer: int | None = None  # global rank that it sends to or receives from, or that is its root; None where unknown
     error: str | None = None  # what it failed with, in one sentence, where that was seen
     profiler_range: str | None = None  # name of its range in the profiler's file, where one was on; no warm-up is there
+    on_device: bool = False  # its tensors are a device's: the host only launches it
 
 
 @dataclass(frozen=True, slots=True)

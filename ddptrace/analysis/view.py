@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ddptrace.analysis.compute import host_compute, profiled_in, rank_compute, rank_memory
+from ddptrace.analysis.compute import host_compute, is_on_device, profiled_in, rank_compute, rank_memory
 from ddptrace.analysis.device_steps import DeviceSteps, device_steps
 from ddptrace.analysis.execution import Communication, communications
 from ddptrace.analysis.intervals import pairs, union
@@ -17,6 +17,7 @@ from ddptrace.analysis.pieces import Pieces
 from ddptrace.analysis.remote import is_only_remote, remote_waits
 from ddptrace.analysis.waits import Waits, awaited_in, host_waits
 from ddptrace.load.tables import Intervals, RankRun
+from ddptrace.schema import Evidence
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,12 @@ class View:
     memory: Intervals
     remote: Intervals  # a training thread was blocked on remote calls
     only_remote: bool  # it has no steps of its own
+    is_on_device: bool  # it computes there, which the host's own phases tell nothing of
+
+    def knows_compute(self, position: int, evidence: Evidence | None = None) -> bool:
+        """Whether anything tells when the rank computed in a step, -1 for outside of all; or, by its evidence, during
+        an execution: a window that saw it on the device saw what computed there too."""
+        return not self.is_on_device or evidence is Evidence.DEVICE or (position >= 0 and bool(self.profiled[position]))
 
     def ordinal(self, position: int) -> int | None:
         """The step's own number, None for position -1: outside every step."""
@@ -64,5 +71,5 @@ def view_of(rank: RankRun) -> View:
     on_host, memory = host_compute(rank, compute), rank_memory(rank, windows, profiled)
     return View(
         rank, steps, windows, device, phases, comms, found, unmatched, waits, profiled, compute, on_host,
-        waits.measured(on_host), memory, remote, only_remote,
+        waits.measured(on_host), memory, remote, only_remote, is_on_device(rank),
     )  # fmt: skip

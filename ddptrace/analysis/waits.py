@@ -18,7 +18,7 @@ from ddptrace.analysis.intervals import Measure, merged, pairs, union
 from ddptrace.analysis.occurrences import Occurrence
 from ddptrace.analysis.phases import main_thread
 from ddptrace.load.tables import Call, Intervals, PhaseMark, RankRun
-from ddptrace.schema import Evidence, Phase
+from ddptrace.schema import Phase
 
 Span = tuple[int, int]
 Awaited = dict[int, list[Communication]]
@@ -62,13 +62,9 @@ def host_waits(rank: RankRun, marks: Sequence[PhaseMark], awaited: Awaited, comm
 def _explicit(call: Call, end_at_ns: int | None) -> tuple[Span, ...]:
     """Waits that were seen; a synchronous call whose wait was not seen blocked its caller until it was over, unless it
     ran on a device: there only a stream waits."""
-    if call.waits or not call.is_sync or call.is_native or end_at_ns is None or _on_device(call):
+    if call.waits or not call.is_sync or call.is_native or end_at_ns is None or call.on_device:
         return call.waits
     return ((call.issued_at_ns, max(call.issued_at_ns, end_at_ns)),)
-
-
-def _on_device(call: Call) -> bool:
-    return call.exec is not None and call.exec.evidence is Evidence.DEVICE
 
 
 def training_threads(rank: RankRun) -> set[int]:
@@ -114,7 +110,7 @@ def awaited_in(
     awaited: Awaited = defaultdict(list)
     for comm, backward in zip(comms, backwards, strict=True):
         is_native = comm.call is not None and comm.call.is_native and (distributed or comm.call.reducer is not None)
-        is_stream = comm.call is not None and _on_device(comm.call)
+        is_stream = comm.call is not None and comm.call.on_device
         if backward is not None and not is_stream and (is_native or comm.seq in carriers):
             awaited[backward].append(comm)
     return awaited

@@ -21,16 +21,16 @@ from ddptrace.capture.completions import Completions
 from ddptrace.capture.groups import Groups
 from ddptrace.capture.tap import Op
 from ddptrace.record import Recorder
-from ddptrace.schema import CallFlag, Kind
+from ddptrace.schema import Kind
 
 _now = time.perf_counter_ns
-CALL, NATIVE = int(Kind.CALL), int(CallFlag.NATIVE)
+CALL = int(Kind.CALL)
 ALL_REDUCE: Final = "all_reduce"
 """Its first argument is a list of tensors, of one where a bucket is sent."""
 
-Alike = tuple[Op, int, torch.dtype, int, int, int, bool]
-"""What the buckets of one reducer have in common: op, how many arguments it is given, dtype and its string id, string
-ids of op and group, whether completions tell something. A plain tuple, as the next one nearly is: what has names takes
+Alike = tuple[Op, int, torch.dtype, int, int, int, int, bool]
+"""What the buckets of one reducer have in common: op, how many arguments it is given, dtype, flags, string ids of
+dtype, op and group, whether completions tell something. A plain tuple, as the next one nearly is: what has names takes
 longer."""
 
 
@@ -57,15 +57,15 @@ class BucketSends:
         self.compiled: CompiledSends | None = None
 
     def learn(
-        self, reducer: int, op: Op, args: tuple[Any, ...], tensor: torch.Tensor, ids: tuple[int, int, int],
+        self, reducer: int, op: Op, args: tuple[Any, ...], tensor: torch.Tensor, told: tuple[int, int, int, int],
         *, is_stamped: bool,
     ) -> None:  # fmt: skip
-        """Of one that went the long way. `ids`: string ids of data type, op and group."""
+        """Of one that went the long way. `told`: its flags, string ids of data type, op and group."""
         is_async = op.is_async is not None and len(args) <= op.is_async  # it is where that is left out
         if is_async and op.name == ALL_REDUCE:
-            self._alike[reducer] = op, len(args), tensor.dtype, *ids, is_stamped
+            self._alike[reducer] = op, len(args), tensor.dtype, *told, is_stamped
             if is_stamped and self.compiled is not None and tensor.layout is _STRIDED:
-                dtype, name, group = ids
+                _, dtype, name, group = told
                 self.compiled.learn(tensor.nbytes, reducer, name, group, dtype)
 
     def forget(self, reducer: int) -> None:
@@ -89,7 +89,7 @@ class BucketSends:
                 return None
         except ValueError:  # no frame at all: the engine's own thread
             pass
-        if len(self._alike) > 1 and self._groups.name_id(dist.ProcessGroup.unbox(args[op.group])) != alike[5]:
+        if len(self._alike) > 1 and self._groups.name_id(dist.ProcessGroup.unbox(args[op.group])) != alike[6]:
             return None  # several threads may be in backwards of theirs
         tensors = args[0]
         tensor = tensors[0]
@@ -99,8 +99,8 @@ class BucketSends:
         return Sent((next(self._seqs), _now(), nbytes, reducer, alike))
 
     def issued(self, sent: Sent, issued: int, work: Any) -> None:
-        seq, launch, nbytes, reducer, (_, _, _, dtype, name, group, is_stamped) = sent
-        self._recorder.event(CALL, NATIVE, name, launch, issued, seq, nbytes, 0, group, 0, reducer, dtype)
+        seq, launch, nbytes, reducer, (_, _, _, flags, dtype, name, group, is_stamped) = sent
+        self._recorder.event(CALL, flags, name, launch, issued, seq, nbytes, 0, group, 0, reducer, dtype)
         self.tell(reducer, nbytes)
         if is_stamped:
             self._completions.follow(seq, _unbox(work).get_future())

@@ -37,7 +37,8 @@ STAMPED_NBYTES = 64 << 10
 """Outside a profiler window, completions of smaller calls that no reducer issued are not stamped: a Python callback for
 each of many small queued collectives would slow Gloo itself."""
 
-SYNC, NATIVE, PROFILED = int(CallFlag.SYNC), int(CallFlag.NATIVE), int(CallFlag.PROFILED)
+SYNC, NATIVE = int(CallFlag.SYNC), int(CallFlag.NATIVE)
+PROFILED, DEVICE = int(CallFlag.PROFILED), int(CallFlag.DEVICE)
 CALL, DONE, WAIT, ORIGIN = int(Kind.CALL), int(Kind.DONE), int(Kind.WAIT), int(Kind.ORIGIN)
 """As plain integers: arithmetic on enumerations costs as much as a record."""
 
@@ -126,16 +127,17 @@ class Collectives:
             seq, launch, nbytes_in, nbytes_out, flags, _, reducer, held, name, group, functional = token
             tensor = _first_tensor(args, op)
             dtype = self._dtype_id(tensor)
+            flags |= 0 if tensor is None or tensor.is_cpu else DEVICE
             self._recorder.event(
                 CALL, flags, name, launch, issued, seq, nbytes_in, nbytes_out, group, self._thread.hook, reducer, dtype
             )
             if functional:
                 self._functional.made(op, args, seq)
-            is_stamped = work is not None and self._follow(token, op.name, dist.Work.unbox(work), tensor)
+            is_stamped = work is not None and self._follow(token, flags, op.name, dist.Work.unbox(work))
             if flags & NATIVE and reducer:
                 self.buckets.tell(reducer, nbytes_in)
-                if flags == NATIVE and not held and tensor is not None:
-                    self.buckets.learn(reducer, op, args, tensor, (dtype, name, group), is_stamped=is_stamped)
+                if flags | DEVICE == NATIVE | DEVICE and not held and tensor is not None:
+                    self.buckets.learn(reducer, op, args, tensor, (flags, dtype, name, group), is_stamped=is_stamped)
         except Exception as error:  # training must not see it
             self._surface.failed(error)
 
@@ -183,15 +185,15 @@ class Collectives:
             return None
         return None if frame.f_code is self._engine else frame
 
-    def _follow(self, token: Token, name: str, work: Any, tensor: torch.Tensor | None) -> bool:
+    def _follow(self, token: Token, flags: int, name: str, work: Any) -> bool:
         """Whether its completion will be stamped."""
-        seq, _, nbytes_in, nbytes_out, flags, profiling, reducer, held, _, _, functional = token
+        seq, _, nbytes_in, nbytes_out, _, profiling, reducer, held, _, _, functional = token
         if held and not functional:  # nobody would wait for that Work, and so let go of it and of its tensors
             self._thread.last_work = work
             self._seq_of[work] = seq
         wanted = profiling or (not flags & SYNC and (reducer or nbytes_in + nbytes_out >= STAMPED_NBYTES))
         # A CUDA future is complete once the kernel is queued: its stamp would say nothing.
-        if not wanted or name in self._no_future or (tensor is not None and tensor.device.type != "cpu"):
+        if not wanted or flags & DEVICE or name in self._no_future:
             return False
         try:
             (self.completions.follow_here if profiling else self.completions.follow)(seq, work.get_future())

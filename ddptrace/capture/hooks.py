@@ -58,9 +58,10 @@ class HookRecords:
             Kind.HOOK, 0, name, call.begin, end, call.seq, nbytes, self._steps.backwards, bucket, 0, reducer, kind
         )
 
-    def follow(self, call: HookCall, future: object) -> None:
-        """Stamp when what the hook returned completes."""
-        if isinstance(future, Future):
+    def follow(self, call: HookCall, future: object, *, on_device: bool) -> None:
+        """Stamp when what the hook returned completes. A device's future is complete once its work is queued, which
+        tells nothing."""
+        if isinstance(future, Future) and not on_device:
             self._collectives.completions.follow(call.seq, future)
 
 
@@ -95,7 +96,7 @@ class HookWatch:
             end = self._records.ends()
         try:
             self._write(ddp, bucket, call, end)
-            self._records.follow(call, future)
+            self._records.follow(call, future, on_device=not bucket.buffer().is_cpu)
         except Exception as error:  # training must not see it
             self._surface.failed(error)
         return future

@@ -78,6 +78,7 @@ class BucketWatch:
         self._parts, self._surface, self._thread = parts, parts.surface, parts.thread
         self._collectives = parts.collectives
         self._dtypes: list[str] = []  # by parameter
+        self._on_device: list[bool] = []
         self._buckets: tuple[tuple[int, ...], ...] = ()
         self._nbytes = 0  # of the bucket that is being launched
         self._hook: HookCall | None = None  # that was asked to reduce it; once there is a hook, all buckets go to it
@@ -111,7 +112,7 @@ class BucketWatch:
     def bucket_launched(self, bucket: int, sent: object) -> None:
         self._thread.bucket = 0
         if self._hook is not None and self._surface.live:
-            self._surface.call(self._parts.hooks.follow, self._hook, sent)
+            self._surface.call(self._follow_hook, self._hook, sent)
 
     def backward_begins(self, backward: int) -> None:
         self.ready.clear()  # those of a backward that torch's own entry did not see
@@ -128,6 +129,7 @@ class BucketWatch:
     def _describe(self, made: ReducerMade) -> None:
         parameters = described(zip(made.names, made.parameters, strict=True))
         self._dtypes = [parameter["dtype"] for parameter in parameters]
+        self._on_device = [not parameter.is_cpu for parameter in made.parameters]
         content = {
             "kind": "BucketedDataParallel",
             "module": made.module,
@@ -140,6 +142,9 @@ class BucketWatch:
     def _write_layout(self, made: LayoutMade) -> None:
         since = self._parts.steps.backwards  # made between two backwards, or met as this one begins
         self._parts.records.layout(self.number, made.layout, made.buckets, from_backward=since)
+
+    def _follow_hook(self, hook: HookCall, sent: object) -> None:
+        self._parts.hooks.follow(hook, sent, on_device=any(self._on_device))
 
     def _write_hook(self, hook: HookCall, end: int, bucket: int) -> None:
         dtype = self._dtypes[self._buckets[bucket][0]]

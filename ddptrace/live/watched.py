@@ -19,7 +19,7 @@ from ddptrace.schema import MANIFEST, SCHEMA_VERSION
 OF_THE_WHOLE: Final = frozenset(("process-died", "rank-behind", "records-let-go", "steps-not-recorded"))
 """Findings that are true of any run of which a part is looked at while it goes on."""
 DESYNC: Final = "desync"
-OF_THE_PROFILER: Final = frozenset(("coarse-compute", "approximate-overlap", "unknown-exec"))
+OF_THE_PROFILER: Final = frozenset(("coarse-compute", "device-unseen", "approximate-overlap", "unknown-exec"))
 """These ask for profiler windows, which are not read while a run goes on."""
 
 

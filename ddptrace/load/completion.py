@@ -29,11 +29,13 @@ def _cut(call: Call, over_by: int) -> Call:
 def known_over_by(calls: Iterable[Call], phases: Iterable[PhaseMark]) -> dict[int, int]:
     """By seq, an instant at which the host is known to have gone on, so that the call was over: the end of its wait, or
     of the backward whose gradients it reduced. It bounds completion stamps too, which come late by as long as the
-    training thread holds the interpreter."""
+    training thread holds the interpreter. Nothing of what runs on a device, which the host does not wait for."""
     backwards = sorted((phase for phase in phases if phase.phase is Phase.BACKWARD), key=lambda one: one.begin_at_ns)
     begins = [phase.begin_at_ns for phase in backwards]
     found: dict[int, int] = {}
     for call in calls:
+        if call.on_device:
+            continue
         ends = [end for _, end in call.waits]
         # The reducer's own integer map of unused parameters may still run when backward ends.
         if call.is_native and call.reducer is not None and call.dtype.startswith(GRADIENT_DTYPES):

@@ -126,6 +126,8 @@ class _Ends:
     def _is_done(self, row: Row, done: Row | None) -> bool | None:
         if done is not None:
             return not done[FLAGS]
+        if row[FLAGS] & CallFlag.DEVICE:  # of which the host learns nothing by going on
+            return None
         if row[A] in self._waited:
             return True
         if not row[FLAGS] & CallFlag.SYNC:

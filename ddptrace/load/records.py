@@ -200,6 +200,7 @@ class _Builder:
             is_sync=bool(row[FLAGS] & CallFlag.SYNC),
             is_native=bool(row[FLAGS] & CallFlag.NATIVE),
             is_profiled=bool(row[FLAGS] & CallFlag.PROFILED),
+            on_device=bool(row[FLAGS] & CallFlag.DEVICE),
             reducer=row[F] - 1 if row[F] else None,
             hook=row[E] or None,
             done_at_ns=None if done is None else done[BEGIN],

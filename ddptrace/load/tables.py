@@ -107,6 +107,7 @@ class Call:
     error: str | None = None  # what it failed with, where that was seen
     peer: int | None = None  # global rank that it sends to or receives from, or that is its root; None where unknown
     is_profiled: bool = False  # a profiler was told of it
+    on_device: bool = False  # its tensors are a device's: a wait of the host only orders streams
 
 
 @dataclass(frozen=True, slots=True)

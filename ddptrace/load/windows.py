@@ -16,7 +16,8 @@ from ddptrace.load.kineto import read_kineto
 from ddptrace.load.kineto.events import KinetoEvents
 from ddptrace.load.link import Joined, join_window
 from ddptrace.load.records import Recorded, WindowMark
-from ddptrace.load.tables import ExecRange, Finding, RankRun, Window
+from ddptrace.load.tables import Call, ExecRange, Finding, RankRun, Window
+from ddptrace.schema import Evidence
 
 
 def join_windows(
@@ -40,9 +41,13 @@ def join_windows(
         findings.extend(joined.findings)
         execs |= joined.execs
         windows.append(_window(mark, events, joined, recorded.clock))
-    ran = ((call, execs.get(call.seq)) for call in recorded.run.calls)
-    calls = tuple(call if found is None else dataclasses.replace(call, exec=found) for call, found in ran)
+    calls = tuple(_ran(call, execs[call.seq]) if call.seq in execs else call for call in recorded.run.calls)
     return dataclasses.replace(recorded.run, calls=calls, windows=tuple(windows)), findings
+
+
+def _ran(call: Call, found: ExecRange) -> Call:
+    """Before schema 1.6 a kernel alone tells that it ran on a device."""
+    return dataclasses.replace(call, exec=found, on_device=call.on_device or found.evidence is Evidence.DEVICE)
 
 
 def _let_go(recorded: Recorded) -> list[Finding]:

@@ -38,9 +38,13 @@ def compute_words(result: Result) -> str:
     profiled = sum(row.profiled for row in result.steps)
     if not result.steps:
         return "from profiler windows, whole: no step was found"
+    if not any(row.is_seen for row in result.steps):
+        return "unknown: it was on a device, and no profiler window saw that"
     if not profiled:
         return "taken from forward, backward and optimizer phases without waits: coarse, no step was profiled"
-    rest = "; from phases, coarser, in the others" if profiled < len(result.steps) else ""
+    coarse = sum(row.is_seen and not row.profiled for row in result.steps)
+    rest = "; from phases, coarser, in the others" if coarse else "; unknown in the others"
+    rest = rest if profiled < len(result.steps) else ""
     return f"from a profiler window in {profiled:,} of {counted(len(result.steps), 'rank-step')}{rest}"
 
 
@@ -84,7 +88,8 @@ def unmeasured(result: Result) -> Iterator[str]:
     """What is missing from the numbers, each in a sentence."""
     unknown = sum(row.evidence is None for row in result.collectives)
     outside = sum(row.step is None for row in result.collectives)
-    coarse = sum(not row.profiled for row in result.steps)
+    coarse = sum(row.is_seen and not row.profiled for row in result.steps)
+    unseen = sum(not row.is_seen for row in result.steps)
     alone = apart_words(islands(by_rank(result)))
     missing = (result.world_size or len(result.ranks)) - len(result.ranks)
     dropped = sum(row.dropped for row in result.ranks)
@@ -97,6 +102,8 @@ def unmeasured(result: Result) -> Iterator[str]:
         yield f"{counted(outside, 'collective')} ran outside every step and belong to none."
     if coarse:
         yield f"{counted(coarse, 'rank-step')} had no profiler window: what they computed is known by phase only."
+    if unseen:
+        yield f"{counted(unseen, 'rank-step')} had no profiler window that saw the device: what ran there is unknown."
     if missing > 0:
         lost = "have no file here" if not result.recorded else "left nothing to read"
         yield f"{counted(missing, 'rank')} of {result.world_size} {lost}."

@@ -22,9 +22,9 @@ COLOURS: Final = {
     "hidden": "#86b6d9", "comm": "#86b6d9", "memory": "#9a6fb8", "queue": "#d9b44a",
     "gradients": "rgba(134,142,153,0.45)",
     "data": "#d9b44a", "forward": "#7fb2c9", "backward": "#41729f", "optimizer": "#7a9e59",
-    "other": "rgba(134,142,153,0.32)", "rpc_wait": "#e0a458", "band": "#b5485d",
+    "other": "rgba(134,142,153,0.32)", "rpc_wait": "#e0a458", "unseen": "rgba(134,142,153,0.16)", "band": "#b5485d",
 }  # fmt: skip
-SELDOM: Final = ("exposed_memory", "rpc_wait")
+SELDOM: Final = ("exposed_memory", "rpc_wait", "unseen")
 """Parts that are not named where there are none."""
 MARKS_MAX: Final = 2000
 RANKS_SHOWN_MAX: Final = 24

@@ -43,7 +43,7 @@ SHOWN_IN: Final[Mapping[str, tuple[str, ...]]] = {
     "Every step": ("paused-steps", "steps-by-backward", "optimizers-in-turn", "jitter"),
     "Clocks": ("clock-disagrees", "clock-not-fitted", "clock-by-pairs", "clock-bent"),
     "Device time": ("without-launch", "outside-window"),
-    "What was measured, and how": ("coarse-compute", "approximate-overlap", "profiled-steps-differ"),
+    "What was measured, and how": ("device-unseen", "coarse-compute", "approximate-overlap", "profiled-steps-differ"),
     "What was not": (
         "unknown-exec", "rank-missing", "records-dropped", "records-torn", "records-let-go", "steps-not-recorded",
         "tap-failed", "surface-failed", "process-died",

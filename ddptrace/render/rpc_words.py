@@ -10,8 +10,9 @@ from ddptrace.analysis.summary import Share, Summary
 from ddptrace.analysis.tables import RpcPairRow, RpcRow, StepRow
 from ddptrace.render.words import calls_words, duration, percent
 
-SPLIT: Final = ("compute", "exposed_comm", "exposed_memory", "rpc_wait", "idle")
-"""The parts of a step's window as they are shown: what waits for remote calls apart from the rest of idle."""
+SPLIT: Final = ("compute", "exposed_comm", "exposed_memory", "rpc_wait", "idle", "unseen")
+"""The parts of a step's window as they are shown: what waits for remote calls apart from the rest of idle; and where
+nothing told the parts, the whole."""
 
 
 def pair_name(pair: RpcDigest | RpcPairRow | RpcRow) -> str:
@@ -21,6 +22,8 @@ def pair_name(pair: RpcDigest | RpcPairRow | RpcRow) -> str:
 
 def split_ns(row: StepRow, name: str) -> int:
     """Of the step's phase or part of this name."""
+    if name == "unseen":
+        return 0 if row.is_seen else row.window_ns
     ns: int = getattr(row, f"{name}_ns") or 0
     return ns - (row.rpc_wait_ns or 0) if name == "idle" else ns
 

@@ -17,6 +17,7 @@ from ddptrace.render.rpc_words import remote_words, split_parts, waiting
 from ddptrace.render.words import (
     EVIDENCE,
     PARTS,
+    UNSEEN,
     all_steps_words,
     counted,
     duration,
@@ -52,6 +53,8 @@ def headline(
 def headline_words(summary: Summary, remote_calls: int = 0) -> tuple[str, str, bool]:
     """One number, what it is, and whether that is good news."""
     exposed = exposed_part(summary)
+    if summary.steps and not summary.is_seen:
+        return duration(summary.wall_ns), f"is the typical step, on the host. {UNSEEN}", False
     if exposed is None and remote_calls:
         return f"{remote_calls:,}", "remote calls were made. No step was found that could be broken down.", True
     if exposed is None:

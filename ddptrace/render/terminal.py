@@ -21,6 +21,7 @@ from ddptrace.render.tracks import by_rank
 from ddptrace.render.words import (
     EVIDENCE,
     PARTS,
+    UNSEEN,
     WIDTH,
     all_steps_words,
     bucket_numbers,
@@ -116,6 +117,8 @@ def bar_of(ratio: float) -> str:
 
 
 def overlap_words(summary: Summary) -> str:
+    if summary.steps and not summary.is_seen:
+        return UNSEEN
     remote = remote_words(summary)
     if not summary.comm_ns or summary.evidence is None:
         what = "communication" if remote is None else "collective"

@@ -88,7 +88,7 @@ def timeline_figure(result: Result) -> Figure | None:
 
 def apart(present: Sequence[StepRow]) -> list[StepRow]:
     """Most exposed communication first; of many ranks those that differ most: with most, with least, and the middle."""
-    by_exposed = sorted(present, key=lambda row: (-row.exposed_comm_ns, row.rank))
+    by_exposed = sorted(present, key=lambda row: (-(row.exposed_comm_ns or 0), row.rank))
     if len(present) <= RANKS_MAX:
         return by_exposed
     return [by_exposed[0], by_exposed[-1], by_exposed[len(by_exposed) // 2]]
@@ -170,7 +170,7 @@ def draw(canvas: Canvas, lot: Lot, zero: int) -> None:
         inside = "" if kind == "other" else name
         canvas.add(kind, span, place, PHASE_ROW, f"{name} {duration(span[1] - span[0])}", inside)
     draw_gradients(canvas, lot)
-    place = canvas.row("compute", WORK_ROW)
+    place = canvas.row("compute" if lot.step.is_seen else "compute: not seen", WORK_ROW)
     for begin, end, ratio in lot.compute.bars:
         low = place + WORK_ROW * (1 - ratio) / 2
         words = f"compute {duration((end - begin) * ratio)} of {duration(end - begin)}"
@@ -203,7 +203,8 @@ def draw_communication(canvas: Canvas, lot: Lot) -> None:
             canvas.add(kind, (item.begin, item.end), places[lane], thick, item.words, inside, item.key)
     for number, place in enumerate(places):
         spans = pairs((item.begin, item.end) for item, lane in zip(lot.items, lanes, strict=True) if lane == number)
-        exposed = simplified(subtract(union(spans), lot.compute.covered), EXPOSED_MARKS_MAX // len(places) or 1, 0)
+        exposed = subtract(union(spans), lot.compute.covered) if lot.step.is_seen else EMPTY
+        exposed = simplified(exposed, EXPOSED_MARKS_MAX // len(places) or 1, 0)
         for begin, end in exposed.tolist():
             canvas.add("exposed_comm", (begin, end), place, thick, "")
 

@@ -59,7 +59,7 @@ def breakdown_lines(summary: Summary, width: int, *, briefly: bool) -> list[Line
     """One bar for the step, what its parts are, and how much of the communication is hidden. `briefly`: the bar."""
     if summary.window_ns is None:
         return []
-    lines: list[Line] = [bar_line(summary.parts, width), _legend(summary.parts, width)]
+    lines: list[Line] = [bar_line(summary.parts, width), _legend(summary.parts, width)] if summary.parts else []
     if briefly:
         return lines
     mean = f"mean of {counted(summary.steps, 'rank-step')}"

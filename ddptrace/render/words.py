@@ -46,7 +46,9 @@ PARTS: Final = {
     "exposed_memory": "exposed memory copies",
     "idle": "idle",
     "rpc_wait": "waiting for remote calls",
+    "unseen": "not seen",
 }
+UNSEEN: Final = "What ran on the device is unknown: no profiler window saw it."
 SEVERITIES: Final = ("error", "warning", "info")
 
 

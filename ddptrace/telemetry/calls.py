@@ -38,7 +38,14 @@ def _joined(first: CollectiveRow, others: list[CollectiveRow]) -> CollectiveRow:
         first,
         exec_end_at_ns=others[-1].exec_end_at_ns,
         comm_ns=sum(row.comm_ns or 0 for row in every),
-        hidden_ns=sum(row.hidden_ns or 0 for row in every),
-        exposed_ns=sum(row.exposed_ns or 0 for row in every),
-        exposed_charged_ns=sum(row.exposed_charged_ns or 0 for row in every),
+        hidden_ns=_sum(row.hidden_ns for row in every),
+        exposed_ns=_sum(row.exposed_ns for row in every),
+        exposed_charged_ns=_sum(row.exposed_charged_ns for row in every),
     )
+
+
+def _sum(parts: Iterable[int | None]) -> int | None:
+    """None where one of them is."""
+    every = list(parts)
+    known = [ns for ns in every if ns is not None]
+    return sum(known) if len(known) == len(every) else None

@@ -22,18 +22,21 @@ class StepCounter:
     def add(self, row: StepRow) -> None:
         add = self._points.add
         self._points.observe(of.STEP_DURATION, row.wall_ns)
-        add(of.BREAKDOWN_TIME, row.compute_ns, ("compute",))
-        add(of.BREAKDOWN_TIME, row.exposed_comm_ns, ("exposed_comm",))
-        add(of.BREAKDOWN_TIME, row.exposed_memory_ns, ("exposed_memory",))
-        add(of.BREAKDOWN_TIME, row.idle_ns, ("idle",))
-        add(of.COMM_TIME, row.hidden_ns, ("hidden",))
-        add(of.COMM_TIME, row.comm_ns - row.hidden_ns, ("exposed",))
-        if row.wait_ns is not None:
-            add(of.COMM_WAIT, row.wait_ns)
+        for instrument, ns, labels in (
+            (of.BREAKDOWN_TIME, row.compute_ns, ("compute",)),
+            (of.BREAKDOWN_TIME, row.exposed_comm_ns, ("exposed_comm",)),
+            (of.BREAKDOWN_TIME, row.exposed_memory_ns, ("exposed_memory",)),
+            (of.BREAKDOWN_TIME, row.idle_ns, ("idle",)),
+            (of.COMM_TIME, row.hidden_ns, ("hidden",)),
+            (of.COMM_TIME, row.exposed_comm_ns, ("exposed",)),
+            (of.COMM_WAIT, row.wait_ns, ()),
+        ):
+            if ns is not None:
+                add(instrument, ns, labels)
         self._tell_ratio(row)
 
     def _tell_ratio(self, row: StepRow) -> None:
-        if not row.comm_ns:
+        if not row.comm_ns or row.hidden_ns is None:
             return
         self._latest.append((row.hidden_ns, row.comm_ns))
         hidden_ns, comm_ns = map(sum, zip(*self._latest, strict=True))

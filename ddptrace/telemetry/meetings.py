@@ -165,7 +165,7 @@ def _arrival(rows: RankRows, row: CollectiveRow, turn: int, step: int | None) ->
     mark = Mark(turn, row.op, None if row.op == SPARSE_OP else row.nbytes, row.dtype, row.peer, step=step)
     return Arrival(
         mark, mark.key, zero + row.launch_at_ns, zero + begin if is_known and begin is not None else None,
-        row.comm_ns or 0, row.evidence in SEEN, row.evidence is Evidence.DEVICE,
+        row.comm_ns or 0, row.evidence in SEEN, row.on_device,
     )  # fmt: skip
 
 

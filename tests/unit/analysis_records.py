@@ -135,7 +135,9 @@ def gpu_window(begin: int, end: int, *pieces: Piece, file: str = "kineto-0.json.
 
 def gpu_call(seq: int, launch: int, ran: tuple[int, int], **fields: Any) -> Call:
     """A collective that a device carried out."""
-    known: dict[str, Any] = {"exec": ExecRange(*ran, Evidence.DEVICE, "ncclDevKernel_AllReduce", "0:20")}
+    known: dict[str, Any] = {
+        "exec": ExecRange(*ran, Evidence.DEVICE, "ncclDevKernel_AllReduce", "0:20"), "on_device": True,
+    }  # fmt: skip
     return call(seq, launch, **(known | fields))
 
 

@@ -193,6 +193,7 @@ def test_without_device_activity_a_job_of_nccl_has_launches_only_and_that_is_sai
     assert [(call.op, call.launch_at_ns, call.nbytes_in, call.exec) for call in loaded.run.calls] == [
         ("all_reduce", 10_000, 40, None), ("send", 30_000, 0, None),
     ]  # fmt: skip
+    assert all(call.on_device for call in loaded.run.calls)
     (finding,) = loaded.findings
     assert finding.code == "exec-missing"
     assert "no activity of a device" in finding.message

@@ -194,7 +194,7 @@ def test_a_native_gradient_reduction_is_over_by_the_end_of_its_backward_and_a_ca
     native = {"is_native": True, "reducer": 0}
     calls = [
         call(1, 10, **native), call(2, 20, waits=((30, 40), (35, 90))), call(3, 30, dtype="int32", **native),
-        call(4, 40), call(5, 300, **native),
+        call(4, 40), call(5, 300, **native), call(6, 50, waits=((60, 61),), on_device=True, **native),
     ]  # fmt: skip
     phases = [PhaseMark(Phase.BACKWARD, 5, 100, MAIN, 0), PhaseMark(Phase.FORWARD, 0, 500, MAIN, None)]
     assert known_over_by(calls, phases) == {1: 100, 2: 40}

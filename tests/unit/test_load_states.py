@@ -91,6 +91,20 @@ def test_a_call_that_a_rank_did_not_come_back_from_is_what_it_is_in(tmp_path: Pa
     assert (call.turn, call.dtype, state.groups[0].turns) == (3 * CALLS, "", 3 * CALLS + 1)
 
 
+def test_a_call_on_a_device_is_neither_over_nor_waited_for_when_the_host_goes_on(tmp_path: Path) -> None:
+    one = open_rank(tmp_path)
+    event, intern = one.recorder.event, one.recorder.intern
+    at = one.begin + 3 * STEP_NS
+    event(Kind.CALL, CallFlag.SYNC | CallFlag.DEVICE, intern("broadcast"), at, at + MS, 99, 64, 64, intern("0"))
+    event(Kind.WAIT, 0, 0, at + MS, at + MS + 10, 99)
+    event(Kind.STEP, StepEnd.OPTIMIZER, 0, at, at + 2 * MS, 3)
+    state = only(tmp_path)
+    (group,) = [group for group in state.groups if group.name == "0"]
+    assert (group.calls[-1].op, group.calls[-1].done) == ("broadcast", None)
+    assert state.pending is None
+    one.recorder.close()
+
+
 def test_a_call_that_could_not_be_issued_and_that_the_program_got_over_is_none(tmp_path: Path) -> None:
     one = open_rank(tmp_path)
     at = one.begin + 3 * STEP_NS

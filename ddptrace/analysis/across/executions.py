@@ -52,5 +52,5 @@ def executions_of(rows: Sequence[CollectiveRow]) -> Executions:
     return Executions(
         seq, np.array([row.launch_at_ns for row in firsts], np.int64), np.where(known, begin, 0), end, length, known,
         np.array([row.evidence in SEEN for row in firsts], np.bool_),
-        np.array([row.evidence is Evidence.DEVICE for row in firsts], np.bool_), tuple(firsts),
+        np.array([row.on_device for row in firsts], np.bool_), tuple(firsts),
     )  # fmt: skip

@@ -87,7 +87,7 @@ def slow_host(tables: Sequence[RankTables], matches: Sequence[MatchRow] = ()) ->
         return None
     host, others = found_host
     own = min((one for one in found if one.touches(host)), key=lambda one: one.bytes_per_s)
-    comm_ns = sum(step.comm_ns for table in members[host] for step in table.steps)
+    comm_ns = sum(step.comm_ns or 0 for table in members[host] for step in table.steps)
     if not own.busy_ns >= BUSY_MIN_RATIO * comm_ns > 0:
         return None
     return SlowHost(host, tuple(table.row.rank for table in members[host]), own.bytes_per_s, others)

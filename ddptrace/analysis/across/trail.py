@@ -43,13 +43,13 @@ def can_be(trail: Trail) -> bool:
 
 def trail_of(view: View) -> Trail:
     """In time order; see `Trail`. Empty without steps."""
-    on_device = any(comm.evidence is Evidence.DEVICE for comm in view.comms)
-    steps = _device_steps(view) if on_device else view.steps
+    steps = _device_steps(view) if view.is_on_device else view.steps
     if not len(steps.begins):
         nothing = np.zeros(0, np.int64)
         return Trail(view.rank.rank, nothing, nothing, nothing, nothing, np.zeros((0, len(LOCAL_PHASES)), np.int64))
-    meetings = _on_device(view) if on_device else _on_host(view)
-    return _trail(view, [*_steps(view, steps), *meetings], steps, _device_phases(view) if on_device else view.phases)
+    meetings = _on_device(view) if view.is_on_device else _on_host(view)
+    phases = _device_phases(view) if view.is_on_device else view.phases
+    return _trail(view, [*_steps(view, steps), *meetings], steps, phases)
 
 
 def _trail(view: View, events: list[Event], steps: Pieces, phases: Pieces) -> Trail:

@@ -55,7 +55,8 @@ def figures_of(result: Result, path: str, said: Mapping[str, str]) -> RunFigures
         return None
     buckets = _by_bucket(result, {(row.rank, row.step) for row in result.steps})
     quantities = tuple(_quantities(result, rows, buckets))
-    blocks = [typical_steps(block)[0] for block in _blocks(steady_steps(result.steps))]
+    every = (typical_steps(block)[0] for block in _blocks(steady_steps(result.steps)))
+    blocks = [block for block in every if _is_seen(block) or not _is_seen(rows)]
     return RunFigures(
         path, result.run_id, result.zero_unix_ns, len(rows), population, ",".join(_evidences(rows)), quantities,
         _values(rows, quantities, buckets),
@@ -64,15 +65,22 @@ def figures_of(result: Result, path: str, said: Mapping[str, str]) -> RunFigures
     )  # fmt: skip
 
 
+def _is_seen(rows: Sequence[StepRow]) -> bool:
+    """Whether what they computed is known of all of them."""
+    return all(row.is_seen for row in rows)
+
+
 def _evidences(rows: Sequence[StepRow]) -> list[str]:
     return sorted({row.evidence.value for row in rows if row.evidence is not None})
 
 
 def _quantities(result: Result, rows: Sequence[StepRow], buckets: Mapping[BucketId, _Times]) -> Iterator[Quantity]:
     """The step comes first."""
+    is_seen = _is_seen(rows)
     yield Quantity("step", "step")
-    yield from (Quantity("part", name) for name in PARTS)
-    yield Quantity("total", "comm")
+    if is_seen:
+        yield from (Quantity("part", name) for name in PARTS)
+        yield Quantity("total", "comm")
     if any(row.wall_ns != row.window_ns for row in rows):
         yield Quantity("total", "wall")
     yield from (Quantity("phase", name) for name in PHASES)
@@ -82,7 +90,7 @@ def _quantities(result: Result, rows: Sequence[StepRow], buckets: Mapping[Bucket
             yield Quantity("bucket", "exposed", bucket)
             yield Quantity("bucket", "comm", bucket)
     ranks = sorted({row.rank for row in rows})
-    if len(ranks) > 1:
+    if len(ranks) > 1 and is_seen:
         yield from (Quantity("rank", name, rank=rank) for rank in ranks for name in RANK_PARTS)
 
 

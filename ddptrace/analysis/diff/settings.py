@@ -9,7 +9,7 @@ from typing import Final
 
 from ddptrace.analysis.diff.tables import Setting
 from ddptrace.analysis.summary import typical_steps
-from ddptrace.analysis.tables import BucketRow, Result
+from ddptrace.analysis.tables import BucketRow, Result, StepRow
 from ddptrace.analysis.wording import amount
 
 COMPUTE: Final = "compute is taken from"
@@ -23,14 +23,13 @@ MOST_SIZES: Final = 12
 def settings_of(result: Result) -> dict[str, str]:
     """By name. What nobody recorded is left out."""
     rows, _ = typical_steps(result.steps)
-    profiled = bool(rows) and all(row.profiled for row in rows)
     found = {
         "schema": result.schema,
         "world size": "" if result.world_size is None else str(result.world_size),
         "ranks with records": str(len(result.ranks)),
         "devices": _listed(row.device for row in result.ranks),
         "hosts": _listed(row.host for row in result.ranks if row.host not in ("", "?")),
-        COMPUTE: "profiler windows" if profiled else "phases",
+        COMPUTE: _source(rows),
         "steps end by": _listed(row.ended_by for row in rows),
         "communication hook": _listed(row.hook for row in result.buckets if row.hook),
         "gradients are sent as": _listed(dtype for row in result.gradient_traffic for dtype in row.dtypes),
@@ -38,6 +37,12 @@ def settings_of(result: Result) -> dict[str, str]:
         **_traffic(result),
     }
     return {name: value for name, value in found.items() if value}
+
+
+def _source(rows: Sequence[StepRow]) -> str:
+    if not all(row.is_seen for row in rows):
+        return "nothing"
+    return "profiler windows" if rows and all(row.profiled for row in rows) else "phases"
 
 
 def _listed(values: Iterable[str]) -> str:

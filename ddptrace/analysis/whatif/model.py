@@ -98,6 +98,11 @@ def _refuse(ranks: Sequence[ObservedRank], world_size: int | None) -> None:
         raise DdptraceError(
             f"only {len(ranks)} of {world_size} ranks left records here: bring all rank folders together"
         )
+    if any(one.on_device for one in ranks):
+        raise DdptraceError(
+            "this run trained on a GPU, where the host only launches what makes gradients ready and nothing recorded "
+            "when they were: what if can be told of training on processors only"
+        )
     if not any(one.steps for one in ranks):
         raise DdptraceError(
             "no step can be played again: that needs a run of ddptrace.trace in which DistributedDataParallel or "
@@ -105,11 +110,6 @@ def _refuse(ranks: Sequence[ObservedRank], world_size: int | None) -> None:
         )
     if not any(row.sent[:, NBYTES].any() for one in ranks for row in one.steps):
         raise DdptraceError("the gradients of this run have no bytes, so that nothing can be told of sending them")
-    if any(one.on_device for one in ranks):
-        raise DdptraceError(
-            "this run trained on a GPU, where the host only launches what makes gradients ready and nothing recorded "
-            "when they were: what if can be told of training on processors only"
-        )
     if any(one.group_size not in (0, len(ranks)) for one in ranks):
         raise DdptraceError(
             f"gradients are reduced in a group of {ranks[0].group_size} of the run's {len(ranks)} ranks; what if can "

@@ -73,7 +73,7 @@ def observe(rank: RankRun, number: int | None = None) -> ObservedRank:
     groups = {group.name: group for group in rank.groups}
     group = groups.get(reducer.group) if reducer else None
     return ObservedRank(
-        rank.rank, rank.device.startswith("cuda") or any(window.on_device for window in rank.windows),
+        rank.rank, view.is_on_device,
         len(group.ranks) if group else 0, group.threads if group else None,
         reducer.parameters if reducer else (), reducer.bucket_cap_nbytes if reducer else None,
         len({one.reducer for one in view.found}), tuple(_steps(view, reducer)) if reducer else (),
@@ -129,7 +129,7 @@ def _step(
     return ObservedStep(
         row.step, row.wall_ns, is_steady, backwards, own_ns, max(waited_ns - (over - computed), 0), computed,
         length - over, ready_ns, sent, tuple(tuple(numbers[name] for name in one.parameters) for one in found),
-        found[0].hook.name if found[0].hook else None, row.exposed_comm_ns,
+        found[0].hook.name if found[0].hook else None, row.exposed_comm_ns or 0,
     )  # fmt: skip
 
 

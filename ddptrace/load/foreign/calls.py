@@ -129,4 +129,5 @@ def call_of(said: Said, launch: int, issued: int, thread: int, execution: ExecRa
         nbytes_in=said.nbytes_in, nbytes_out=said.nbytes_out, dtype=said.dtype, thread=thread, is_sync=False,
         is_native=False, reducer=None, hook=None, done_at_ns=None, waits=(), exec=execution,
         group_size=said.group_size, identity=said.identity,
+        on_device=execution is not None and execution.evidence is Evidence.DEVICE,
     )  # fmt: skip

@@ -6,6 +6,7 @@ gloo thread                     gloo:all_reduce ├───────┤     
 
 from __future__ import annotations
 
+import dataclasses
 from collections import defaultdict
 from collections.abc import Iterator
 
@@ -40,7 +41,8 @@ def issued_calls(trace: Trace) -> list[Found]:
         begin, end = next(trace.spans(np.array([position])))
         lane = int(trace.events.lane[position])
         told_so = told(usual_op(trace.name(position)), said, groups, Identity.ANNOTATION)
-        found.append(Found(call_of(told_so, begin, end, trace.thread(lane), None), lane))
+        call = call_of(told_so, begin, end, trace.thread(lane), None)
+        found.append(Found(dataclasses.replace(call, on_device=bool(is_range.any())), lane))  # NCCL runs nowhere else
     return found
 
 
