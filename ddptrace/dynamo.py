@@ -7,8 +7,9 @@ program's graph at each of them, and so change the buckets of the DDP that is be
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType
+from typing import Any
 
 
 def leave_as_it_is(*packages: str) -> None:
@@ -17,13 +18,23 @@ def leave_as_it_is(*packages: str) -> None:
 
     Raises ImportError or AttributeError where torch has moved this.
     """
-    from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
-
-    strategy = _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.DEFAULT)
+    leave = _leaving()
     for name, module in list(sys.modules.items()):
         if any(name == package or name.startswith(f"{package}.") for package in packages):
             for code in _code_in(vars(module), name):
-                set_code_exec_strategy(code, strategy)
+                leave(code)
+
+
+def _leaving() -> Callable[[CodeType], None]:
+    """What tells Dynamo of a function, under the name that this torch has for it."""
+    import torch
+
+    frames: Any = torch._C._dynamo.eval_frame
+    if not hasattr(frames, "set_code_exec_strategy"):
+        skip_code: Callable[[CodeType], None] = frames.skip_code
+        return skip_code
+    strategy = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.DEFAULT)
+    return lambda code: frames.set_code_exec_strategy(code, strategy)
 
 
 def _code_in(names: dict[str, object], module: str) -> Iterator[CodeType]:

@@ -70,6 +70,8 @@ from ddptrace.analysis.traffic_findings import traffic_findings
 from ddptrace.analysis.view import View, view_of
 from ddptrace.load.tables import Finding, RankRun, Run
 
+BLIND = "tap-failed"
+"""Then what DDP's C++ sent was not seen, and none of it may be missed."""
 UNFIT = ("clock-not-fitted", "replay-off")
 """Findings after which no rank's times are held against another's."""
 
@@ -171,7 +173,8 @@ def combine(head: RunHead, ranks: Iterable[RankTables], *, align: bool = True) -
         *head.findings,
         *findings(facts, result, matching.findings, profile_asked=head.profile_asked, clocks_fit=fit),
     ]
-    said += traffic_findings(result.gradient_traffic)
+    if not any(finding.code == BLIND for finding in said):
+        said += traffic_findings(result.gradient_traffic)
     said += list(message_findings(result, said))
     said += across
     said += list(jitter_findings(facts, result, said))

@@ -208,7 +208,8 @@ def _prove() -> None:
 
     counter, previous = _Counter(), _watcher
     group = dist.ProcessGroup(0, 1)  # type: ignore[call-arg] # the stub knows no group without a store
-    backend = FakeProcessGroup._create_internal(0, 1)
+    make = getattr(FakeProcessGroup, "_create_internal", FakeProcessGroup)  # its constructor is older
+    backend = make(0, 1)
     group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.CUSTOM, backend)
     watch(counter)
     try:

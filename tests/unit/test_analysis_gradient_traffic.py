@@ -9,7 +9,7 @@ from analysis_records import call, ddp_call, hook, layout, mark, rank, ready, re
 from ddptrace.analysis import analyze_run
 from ddptrace.analysis.tables import GradientTrafficRow, Result
 from ddptrace.analysis.traffic_digest import traffic_report
-from ddptrace.load.tables import Call
+from ddptrace.load.tables import Call, Finding
 from ddptrace.schema import Phase
 
 # One step from 100 to 200 with backwards at 110, 130 and 150 and its update at 180; two buckets of 40 and 24 bytes.
@@ -33,6 +33,12 @@ def result_of(*calls: Call, **fields: Any) -> Result:
         "ready": [ready(ordinal, (0, begin + 3), (1, begin + 1)) for ordinal, begin in enumerate(BEGINS)],
     }  # fmt: skip
     return analyze_run(run(rank(calls=calls, **(known | fields))))
+
+
+NEVER = rank(
+    steps=[STEP], phases=[*BACKWARDS, UPDATE], reducers=[REDUCER],
+    ready=[ready(ordinal, (0, begin + 3), (1, begin + 1)) for ordinal, begin in enumerate(BEGINS)],
+)  # fmt: skip
 
 
 def only(result: Result) -> GradientTrafficRow:
@@ -70,6 +76,12 @@ def test_gradients_that_are_never_sent_before_the_update_are_told() -> None:
     assert codes(result) == ["synchronised-never"]
     (one,) = traffic_report(result).gradients
     assert (one.expected_nbytes, one.sent_ratio) == (0, None)
+
+
+def test_what_nobody_could_see_being_sent_is_not_missed() -> None:
+    seen = analyze_run(run(NEVER))
+    blind = analyze_run(run(NEVER, findings=[Finding("tap-failed", "warning", "rank 0", "it does not work")]))
+    assert codes(seen) == ["synchronised-never"] and codes(blind) == []
 
 
 def test_a_last_backward_that_stays_on_its_rank_is_told() -> None:
