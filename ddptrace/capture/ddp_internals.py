@@ -33,18 +33,26 @@ def describe_reducer(
 
 def first_plan(ddp: DistributedDataParallel, parameters: list[torch.nn.Parameter]) -> list[list[int]]:
     """The buckets DDP starts with: the same function of torch, with the limits DDP's constructor gives it."""
-    if hasattr(ddp, "_bucket_config"):
-        limits, _ = ddp._bucket_config.compute_bucket_size_limits(
-            static_graph=ddp.static_graph, find_unused_parameters=ddp.find_unused_parameters
-        )
-    elif ddp.static_graph or not ddp.find_unused_parameters:
-        limits = [2**63 - 1]
-    else:
-        limits = [dist._DEFAULT_FIRST_BUCKET_BYTES, ddp.bucket_bytes_cap]  # type: ignore[attr-defined]
+    limits = _first_limits(ddp)
     sparse = [False] * len(parameters)
     tensors: list[torch.Tensor] = list(parameters)
     plan, _ = _compute_bucket_assignment_by_size(tensors, limits, sparse)
     return [list(bucket) for bucket in reversed(plan)]
+
+
+def _first_limits(ddp: Any) -> list[int]:
+    """In bytes. Before torch 2.13 the constructor has them in lines of its own."""
+    if hasattr(ddp, "_bucket_config"):
+        limits, _ = ddp._bucket_config.compute_bucket_size_limits(
+            static_graph=ddp.static_graph, find_unused_parameters=ddp.find_unused_parameters
+        )
+        return list(limits)
+    if getattr(ddp, "bucket_bytes_cap_list", None):
+        return list(ddp.bucket_bytes_cap_list)
+    if ddp.static_graph or not ddp.find_unused_parameters:
+        return [2**63 - 1]
+    first = [dist._DEFAULT_FIRST_BUCKET_BYTES] if ddp.bucket_bytes_cap_default else []  # type: ignore[attr-defined]
+    return [*first, ddp.bucket_bytes_cap]
 
 
 def rebuilt_plan(ddp: DistributedDataParallel) -> list[list[int]] | None:

@@ -203,14 +203,8 @@ class _Counter:
 
 
 def _prove() -> None:
-    """One all-reduce through a group of one rank that talks to nobody must be seen, with its Work and its group."""
-    from torch._C._distributed_c10d import FakeProcessGroup
-
-    counter, previous = _Counter(), _watcher
-    group = dist.ProcessGroup(0, 1)  # type: ignore[call-arg] # the stub knows no group without a store
-    make = getattr(FakeProcessGroup, "_create_internal", FakeProcessGroup)  # its constructor is older
-    backend = make(0, 1)
-    group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.CUSTOM, backend)
+    """One all-reduce must be seen, with its Work and its group."""
+    counter, previous, group = _Counter(), _watcher, silent_group()
     watch(counter)
     try:
         group.allreduce([torch.zeros(1)]).wait()
@@ -218,3 +212,13 @@ def _prove() -> None:
         watch(previous)
     if counter.seen != [("all_reduce", True)]:
         raise RuntimeError(f"the self-test saw {counter.seen} instead of one all_reduce")
+
+
+def silent_group(ranks: int = 1) -> Any:
+    """A process group that talks to nobody, and that `torch.distributed` does not list; this process is its rank 0."""
+    from torch._C._distributed_c10d import FakeProcessGroup
+
+    group = dist.ProcessGroup(0, ranks)  # type: ignore[call-arg] # the stub knows no group without a store
+    make: Any = getattr(FakeProcessGroup, "_create_internal", FakeProcessGroup)  # the constructor is older
+    group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.CUSTOM, make(0, ranks))
+    return group

@@ -26,6 +26,7 @@ from ddptrace.bench.job import Job
 from ddptrace.bench.traced import recording
 from ddptrace.capture import compiled
 from ddptrace.capture.completions import Completions
+from ddptrace.capture.tap import silent_group
 from ddptrace.record import Recorder
 from ddptrace.render.sheet import Grid
 from ddptrace.render.words import duration
@@ -136,14 +137,9 @@ def _loops(alone: object) -> dict[str, Loop]:
 
 def _issue(nbytes: int) -> Callable[[], object]:
     """Issues a collective that does nothing."""
-    from torch._C._distributed_c10d import FakeProcessGroup
-
-    group = dist.ProcessGroup(0, 1)  # type: ignore[call-arg] # the stub knows no group without a store
-    backend = FakeProcessGroup._create_internal(0, 1)
-    group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.CUSTOM, backend)
     options = dist.AllreduceOptions()
     options.asyncOp = True
-    return partial(methodcaller("allreduce", [torch.zeros(nbytes // 4)], options), group)
+    return partial(methodcaller("allreduce", [torch.zeros(nbytes // 4)], options), silent_group())
 
 
 def _program(issue: Callable[[], object]) -> Loop:
