@@ -70,6 +70,8 @@ def describe(name: str, group: Any) -> dict[str, Any]:
         backend: str = dist.get_backend(group)
     except (ValueError, RuntimeError):
         backend = str(group.name())
+    except TypeError:  # torch 2.4 does not know it, and asking the group itself would end the process there
+        backend = ""
     return {"name": name, "ranks": ranks, "size": group.size(), "backend": str(backend), "threads": _threads(group)}
 
 
