@@ -17,7 +17,7 @@ from ddptrace.schema import run_path
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
 
-    from ddptrace.capture.session import Schedule, Session
+    from ddptrace.capture.session import Profile, Session
     from ddptrace.telemetry import Exporter
     from ddptrace.telemetry.companion import Companion
 
@@ -28,32 +28,34 @@ before_entering: Callable[[Path], None] | None = None
 class trace:
     """Record the training that runs inside this context into the run directory `path`.
 
-    Every rank enters it with the same `path`. `profile` opens windows of torch.profiler on the program's steps: a
-    schedule as `torch.profiler.schedule(wait=5, warmup=1, active=3, repeat=1)` makes it. `tracer_provider` receives one
+    Every rank enters it with the same `path`. `profile` opens windows of torch.profiler on the program's steps. It is a
+    schedule as `torch.profiler.schedule(wait=5, warmup=1, active=3, repeat=1)` makes it, or a
+    `torch.profiler.profile(schedule=..., with_stack=True, ...)` with any of torch's options, which the trace starts,
+    steps and stops; its `on_trace_ready` is called for each window. `tracer_provider` receives one
     OpenTelemetry span per step, phase, bucket and collective, made off the training thread; they hang under the span
     that is active where the trace is entered. What else the standard `OTEL_*` variables ask for, metrics, and without a
     provider spans too, is exported by a process beside the training. `overwrite` replaces a run that `path` already
     holds. `keep` bounds what each rank leaves on the disk, so that a trace can be left on for good: by default 64 MiB,
     of which the oldest goes first.
 
-    Raises RunDirectoryError where the directory holds another run or cannot be written, TraceStateError inside another
-    trace or without torch; on leaving, never.
+    Raises:
+        RunDirectoryError: the directory holds another run or cannot be written.
+        TraceStateError: this process is inside another trace, or an argument does not fit.
+        DdptraceError: torch is not installed.
+
+    Leaving it raises nothing.
     """
 
     def __init__(
         self,
         path: str | os.PathLike[str],
         *,
-        profile: Schedule | None = None,
+        profile: Profile | None = None,
         tracer_provider: TracerProvider | None = None,
         overwrite: bool = False,
         keep: Keep | None = None,
     ) -> None:
-        if profile is not None and not callable(profile):
-            raise TraceStateError(
-                f"profile={profile!r} is not a schedule; give what torch.profiler.schedule(wait=..., warmup=..., "
-                "active=..., repeat=...) returns"
-            )
+        _check_profile(profile)
         if keep is not None and not isinstance(keep, Keep):
             raise TraceStateError(
                 f"keep={keep!r} does not say what to keep; give ddptrace.Keep(nbytes=..., steps=..., every=...)"
@@ -118,6 +120,26 @@ class trace:
         """Say that a step is over, where ddptrace cannot find it by itself. Once said, only said ones count."""
         if self._session is not None:
             self._session.say_step()
+
+
+def _check_profile(wanted: object) -> None:
+    profiler = sys.modules.get("torch.profiler")  # imported by whoever made a schedule or a profiler
+    if profiler is not None and isinstance(wanted, profiler.profile):
+        if not wanted.record_steps:
+            raise TraceStateError(
+                "profile= is a torch.profiler.profile without a schedule, which would record the whole training; give"
+                " it schedule=torch.profiler.schedule(wait=5, warmup=1, active=3, repeat=1)"
+            )
+        if wanted.profiler is not None:
+            raise TraceStateError(
+                "profile= is a torch.profiler.profile that has already been started; give a new one, which the trace"
+                " starts, steps and stops"
+            )
+    elif wanted is not None and not callable(wanted):
+        raise TraceStateError(
+            f"profile={wanted!r} is not a schedule; give what torch.profiler.schedule(wait=..., warmup=..., active=...,"
+            " repeat=...) returns, or a torch.profiler.profile with such a schedule"
+        )
 
 
 def active_span() -> str | None:

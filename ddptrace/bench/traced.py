@@ -20,7 +20,7 @@ from ddptrace.errors import DdptraceError
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
 
-    from ddptrace.capture.session import Schedule
+    from ddptrace.capture.session import Profile
 
 LEAD_STEPS: Final = 2
 """Before the window, and one more for the profiler's own warm-up."""
@@ -42,7 +42,7 @@ class Truth:
 
 @contextmanager
 def recording(
-    run: Path, profile: Schedule | None = None, tracer_provider: TracerProvider | None = None
+    run: Path, profile: Profile | None = None, tracer_provider: TracerProvider | None = None
 ) -> Iterator[ddptrace.trace]:
     """`ddptrace.trace`, but that it raises DdptraceError where nothing can be recorded, as on a full disk."""
     with ExitStack() as entered:

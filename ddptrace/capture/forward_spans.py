@@ -25,6 +25,8 @@ from ddptrace.capture.surface import Surface
 
 MOST_SPANS: Final = 50_000
 """Of one thread; the older half is forgotten then. A model of 10,000 modules makes so many in five forwards."""
+LEAST_FRAMES: Final = 3
+"""A module takes at least so many of Python's frames: its call, torch's `_call_impl` and its forward."""
 MOST_LOOKED_AT: Final = 4096
 MOST_BESIDE: Final = 8
 """Threads whose spans one that ran beside them keeps, should they end before it: their graphs may still be there."""
@@ -69,10 +71,11 @@ class _Here(threading.local):
 
 
 class ForwardSpans:
-    """`on`: whether forwards are to go through `call`."""
+    """`on`: whether modules are to be called through `around`."""
 
     def __init__(self, surface: Surface, names: ModuleNames) -> None:
         self.on = False
+        self._limit = 0
         self._surface = surface
         self._names = names
         self._here = _Here()
@@ -80,22 +83,41 @@ class ForwardSpans:
             IdentitySet()
         )  # of the threads that there are, and those that one of them keeps
 
-    def call(self, original: Callable[..., Any], module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
-        """Run a module's forward and remember which nodes it made. What is computed again in backward makes no nodes of
-        the graph that runs there."""
-        if torch.compiler.is_compiling() or not self._surface.live or self.in_backward():
-            return original(module, *args, **kwargs)
-        begin = _number()
-        try:
-            return original(module, *args, **kwargs)
-        finally:
-            end = _number()
-            if end > begin:
-                self._surface.call(self._add, begin, end, module)
+    def around(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """A function that runs a module's forward and remembers which nodes it made. What is computed again in backward
+        makes no nodes of the graph that runs there."""
+        surface, in_backward, add = self._surface, self.in_backward, self._add
+
+        # The first variable is `self` and is the module, as in torch's own function.
+        def __call__(self: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling() or not surface.live or in_backward():
+                return original(self, *args, **kwargs)
+            begin = _number()
+            try:
+                return original(self, *args, **kwargs)
+            finally:
+                end = _number()
+                if end > begin:
+                    surface.call(add, begin, end, self)
+
+        return __call__
 
     def turn_on(self) -> None:
-        """Not in a program that has compiled a model: what it compiled would be compiled again."""
-        self.on = self.on or not _has_compiled()
+        """Not in a program that has compiled a model: what it compiled would be compiled again.
+
+        Each module then takes a frame more. Python's recursion limit goes up by as much, for a model that is nested so
+        deep that it needs all of it."""
+        if self.on or _has_compiled():
+            return
+        self._limit = sys.getrecursionlimit()
+        sys.setrecursionlimit(self._limit + self._limit // LEAST_FRAMES)
+        self.on = True
+
+    def close(self) -> None:
+        """Put the recursion limit back, unless the program has changed it."""
+        if self.on and sys.getrecursionlimit() == self._limit + self._limit // LEAST_FRAMES:
+            sys.setrecursionlimit(self._limit)
+        self.on = False
 
     def in_backward(self) -> bool:
         """Whether this thread runs a node of the graph."""

@@ -68,7 +68,7 @@ FILES: Final = (
 """Of files and folders whole, the first that fits."""
 
 HOLDERS: Final = {
-    ("ddptrace/capture/program.py", "Program._module_call.<locals>.__call__"): ("module", ""),
+    ("torch/nn/modules/module.py", "Module._wrapped_call_impl"): ("self", ""),
     ("torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py", "FSDPParamGroup.unshard"): ("self", "modules"),
     ("torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py", "FSDPParamGroup.post_backward"): ("self", "modules"),
     ("torch/distributed/fsdp/_flat_param.py", "FlatParamHandle.unshard"): ("self", "_fully_sharded_module"),

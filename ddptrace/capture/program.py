@@ -15,6 +15,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ddptrace.capture.first_training import BACKWARD, DATA, FORWARD, OUTSIDE
 from ddptrace.capture.forward_spans import ForwardSpans
+from ddptrace.capture.module_calls import ModuleCalls
 from ddptrace.capture.steps import StepFinder
 from ddptrace.capture.surface import Patches, Surface
 
@@ -39,12 +40,12 @@ class Program:
         self.on_backward_end: list[Callable[[int], None]] = []
         self._steps = steps
         self._surface = surface
-        self._spans = spans
+        self._calls = ModuleCalls(steps, surface, spans, self._enter_forward, self._leave_forward)
         self._updates = _Updates()
         self._handles: list[Any] = []
 
     def install(self, patches: Patches) -> None:
-        patches.replace(torch.nn.Module, "__call__", self._module_call)
+        self._calls.install(patches)
         patches.replace(torch.autograd, "backward", self.watched_backward)
         patches.replace(torch.amp.GradScaler, "step", self.watched_update)
         patches.replace(_BaseDataLoaderIter, "__next__", self._next_batch)
@@ -56,21 +57,6 @@ class Program:
     def uninstall(self) -> None:
         for handle in self._handles:
             handle.remove()
-
-    def _module_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        steps, surface, here, spans = self._steps, self._surface, self._steps.here, self._spans
-
-        def __call__(module: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
-            if here.inside or not surface.on or steps.is_nested():
-                return spans.call(original, module, args, kwargs) if spans.on else original(module, *args, **kwargs)
-            begin = None
-            try:
-                begin = self._enter_forward(module)
-                return spans.call(original, module, args, kwargs) if spans.on else original(module, *args, **kwargs)
-            finally:
-                self._leave(steps.forward_ends, begin)
-
-        return __call__
 
     def watched_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         steps, surface = self._steps, self._surface
@@ -124,6 +110,9 @@ class Program:
         self.on_root(module)
         return self._steps.forward_begins()
 
+    def _leave_forward(self, begin: int | None) -> None:
+        self._leave(self._steps.forward_ends, begin)
+
     def _leave(self, ends: Callable[[int], None], begin: int | None) -> None:
         self._steps.here.inside = OUTSIDE
         if begin is not None:
@@ -135,6 +124,7 @@ class Program:
         return begin
 
     def _backward_begins(self) -> int | None:
+        self._calls.stay()
         begin = self._steps.backward_begins()
         if begin is not None:
             for told in self.on_backward_begin:

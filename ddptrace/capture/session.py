@@ -43,7 +43,8 @@ from ddptrace.keep import Keep
 from ddptrace.record import Recorder
 from ddptrace.record.directory import release
 
-Schedule = Callable[[int], torch.profiler.ProfilerAction]
+Profile = Callable[[int], torch.profiler.ProfilerAction] | torch.profiler.profile
+"""When the profiler records, or a profiler that knows."""
 
 _current: Session | None = None
 _entry = threading.Lock()
@@ -70,7 +71,7 @@ class Session:
         self,
         path: str | os.PathLike[str],
         *,
-        profile: Schedule | None,
+        profile: Profile | None,
         overwrite: bool,
         keep: Keep,
         traceparent: str | None = None,
@@ -123,6 +124,7 @@ class Session:
         self._undo = (
             ("profiler", self.windows.close),
             ("program", self.program.uninstall),
+            ("origins", sites.spans.close),
             ("ddp", self.ddp.detach),
             ("reducer", self.own.detach),
             ("host", self._marks.close),
@@ -309,7 +311,7 @@ class Session:
 def enter(
     path: str | os.PathLike[str],
     *,
-    profile: Schedule | None,
+    profile: Profile | None,
     overwrite: bool,
     keep: Keep | None = None,
     traceparent: str | None = None,

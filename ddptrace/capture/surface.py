@@ -7,6 +7,7 @@ import functools
 import threading
 import warnings
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 
@@ -68,22 +69,28 @@ class Patches:
         self._done: list[tuple[Any, str, object, object]] = []
 
     def replace(self, owner: Any, name: str, make: Callable[[Any], object]) -> None:
-        """Set `owner.name` to `make(original)`; the original is read from `owner.__dict__`, not through it."""
+        """Set `owner.name` to `make(original)`; the original is read from `owner.__dict__`, not through it.
+
+        A function gets the original's name, module and signature, so that it can be inspected and pickled as that."""
         original = vars(owner)[name]
         replacement = make(original)
+        if isinstance(replacement, FunctionType) and callable(original):
+            functools.update_wrapper(replacement, original)
         setattr(owner, name, replacement)
         self._done.append((owner, name, original, replacement))
 
     def undo(self) -> list[str]:
         """Names of the attributes that somebody else holds by now."""
-        kept = []
+        first = {(id(owner), name): (owner, original) for owner, name, original, _ in reversed(self._done)}
         for owner, name, original, replacement in reversed(self._done):
             if vars(owner).get(name) is replacement:
                 setattr(owner, name, original)
-            else:
-                kept.append(f"{getattr(owner, '__name__', owner)}.{name}")
         self._done.clear()
-        return kept
+        return [
+            f"{getattr(owner, '__name__', owner)}.{name}"
+            for (_, name), (owner, original) in first.items()
+            if vars(owner).get(name) is not original
+        ]
 
 
 class ThreadState(threading.local):

@@ -6,6 +6,7 @@ Every window is seen at the same place, torch's own `start_trace`, `stop_trace` 
 from __future__ import annotations
 
 import contextlib
+import functools
 import gzip
 import shutil
 import time
@@ -31,7 +32,9 @@ PACKED = 4
 """A plain Kineto file is packed into less than one part in so many."""
 
 EVENT_NBYTES = 600
-"""A plain Kineto file takes no more for each event, which are not recorded with shapes or stacks: about half of it."""
+SHAPES_NBYTES = 2_000
+"""A plain Kineto file takes at most this for each event, without and with the shapes of its inputs. Files that were
+measured took half of the first and a quarter of the second."""
 
 PLENTY_NBYTES = 4 << 30
 """Where there is so much room the events are not counted: that takes nearly as long as writing them."""
@@ -49,6 +52,7 @@ class Windows:
         self._count = 0
         self._span: dict[int, tuple[int, int]] = {}  # by id of the profiler: begin, end of its last window
         self._own: profile | None = None
+        self._saving = False
         self._idle = False
         self._theirs: set[int] = set()  # ids of the program's profilers that run
 
@@ -59,14 +63,12 @@ class Windows:
         patches.replace(_KinetoProfile, "stop_trace", self._stop_trace)
         patches.replace(_KinetoProfile, "export_chrome_trace", self._export)
 
-    def open(self, schedule: Callable[[int], torch.profiler.ProfilerAction]) -> None:
-        """Start our own profiler on the program's steps."""
-        activities = [ProfilerActivity.CPU]
-        if torch.cuda.is_available():
-            activities.append(ProfilerActivity.CUDA)
-        own = self._own = profile(activities=activities, schedule=schedule, on_trace_ready=self._save)
+    def open(self, wanted: Callable[[int], ProfilerAction] | profile) -> None:
+        """Start our own profiler on the program's steps: one with this schedule, or this one itself."""
+        own = self._own = wanted if isinstance(wanted, profile) else scheduled(wanted)
+        own.on_trace_ready = functools.partial(self._save, own.on_trace_ready)
         self._idle = True
-        if schedule(0) is not ProfilerAction.NONE and self._another_runs():
+        if own.schedule(0) is not ProfilerAction.NONE and self._another_runs():
             self._give_way(own)
             return
         self._held("starting the profiler", own.start)
@@ -90,7 +92,19 @@ class Windows:
             own, self._own = self._own, None
             self._held("stopping the profiler", own.stop)
 
-    def _save(self, profiler: profile) -> None:
+    def _save(self, handler: Callable[[profile], Any] | None, profiler: profile) -> None:
+        """Keep a window that is over. torch saves it only once, so the program's own `handler` comes first, and a file
+        that it exports is copied."""
+        count, self._saving = self._count, True
+        try:
+            if handler is not None:
+                handler(profiler)
+            if self._count == count:
+                self._export_own(profiler)
+        finally:
+            self._saving = False
+
+    def _export_own(self, profiler: profile) -> None:
         if not self._surface.on:  # it has failed before: this is its end
             return
         plain = self._folder() / "kineto.json"  # torch would pack it at the slowest level, while training stands
@@ -185,7 +199,7 @@ class Windows:
         def export_chrome_trace(profiler: Any, path: str, *args: Any, **kwargs: Any) -> Any:
             out = original(profiler, path, *args, **kwargs)
             self._surface.call(self._keep, profiler, Path(path))  # the program has its file; ours is a copy
-            if profiler is not self._own:  # which is in the middle of a step
+            if not self._saving:  # ours is in the middle of a step
                 self._end_if_off()
             return out
 
@@ -197,7 +211,7 @@ class Windows:
         if not self._recorder.has_room(path.stat().st_size // (1 if _is_packed(path) else PACKED)):
             self._recorder.note("window-not-kept", NOT_KEPT)
             return
-        own = path.parent == self._folder()
+        own = self._saving
         name = f"kineto-{'' if own else 'user-'}{self._count}.json.gz"
         self._count += 1
         _copy_packed(path, self._folder() / name)
@@ -206,10 +220,19 @@ class Windows:
             self._tell_pause("copying the program's profile", begin)
 
 
+def scheduled(schedule: Callable[[int], ProfilerAction], **options: Any) -> profile:
+    """Make a profiler of the CPU and of CUDA devices, where there are any. `options`: of torch.profiler.profile."""
+    activities = [ProfilerActivity.CPU]
+    if torch.cuda.is_available():
+        activities.append(ProfilerActivity.CUDA)
+    return profile(activities=activities, schedule=schedule, **options)
+
+
 def _plain_nbytes(profiler: profile) -> int:
     """How large its Kineto file will be at most; 1 where this torch does not tell."""
     results: Any = getattr(profiler.profiler, "kineto_results", None)
-    return 1 if results is None else EVENT_NBYTES * len(results.events())
+    each = SHAPES_NBYTES if profiler.record_shapes else EVENT_NBYTES
+    return 1 if results is None else each * len(results.events())
 
 
 def _is_packed(path: Path) -> bool:

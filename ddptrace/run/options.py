@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,8 @@ from ddptrace.errors import DdptraceError
 from ddptrace.keep import LEAST_NBYTES, Keep
 
 USAGE: Final = (
-    "python -m ddptrace.run [--out DIR] [--overwrite] [--profile WAIT,WARMUP,ACTIVE[,REPEAT]] [--keep WHAT] "
+    "python -m ddptrace.run [--out DIR] [--overwrite] [--profile WAIT,WARMUP,ACTIVE[,REPEAT][,OPTION...]] "
+    "[--keep WHAT] "
     "(script.py | -m module) [args ...]"
 )
 EPILOG: Final = """\
@@ -27,17 +29,22 @@ Units of size= are kB, MB, GB, KiB, MiB and GiB; 4MB is the least.
 What no flag says comes from DDPTRACE_OUT, DDPTRACE_OVERWRITE (1 or 0), DDPTRACE_PROFILE and DDPTRACE_KEEP, else from
 out, overwrite, profile and keep in [tool.ddptrace] of the nearest pyproject.toml upwards that has this table."""
 
+PROFILER_OPTIONS: Final = ("record_shapes", "with_stack", "with_modules", "profile_memory", "with_flops")
+"""Of torch.profiler.profile, under torch's names."""
+
 SWITCHES: Final = {"1": True, "true": True, "0": False, "false": False}
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Steps of a profiler window, as torch.profiler.schedule counts them. `repeat` 0 is a window after the other."""
+    """Steps of a profiler window, as torch.profiler.schedule counts them; `repeat` 0 repeats it without end. `options`:
+    those of PROFILER_OPTIONS that are on."""
 
     wait: int
     warmup: int
     active: int
     repeat: int = 1
+    options: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +94,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", metavar="DIR", help="run directory  [default: run]")
     parser.add_argument("--overwrite", action="store_true", default=None, help="replace a run that DIR already holds")
     parser.add_argument(
-        "--profile", metavar="WAIT,WARMUP,ACTIVE[,REPEAT]",
-        help="steps of a torch.profiler window, as in 5,1,3; REPEAT is 1 where it is not said, 0 for ever",
-    )  # fmt: skip
+        "--profile",
+        metavar="WAIT,WARMUP,ACTIVE[,REPEAT][,OPTION...]",
+        help="steps of a torch.profiler window, as in 5,1,3 or 5,1,3,with_stack; REPEAT 0 repeats it without end"
+        f"  [default: 1]; OPTION is one of {', '.join(PROFILER_OPTIONS)}",
+    )
     parser.add_argument("--keep", metavar="WHAT", help="what each rank keeps on the disk, as in size=64MB,every=10")
     parser.add_argument("-m", dest="is_module", action="store_true", help="the program is a module, not a script")
     parser.add_argument("program", help="script or module to run")
@@ -112,11 +121,15 @@ def _overwrite(said: object, base: Path, where: str) -> bool:
 
 
 def _profile(said: object, base: Path, where: str) -> Schedule:
-    numbers = [part.strip() for part in said.split(",")] if isinstance(said, str) else []
-    if len(numbers) in (3, 4) and all(part.isdecimal() for part in numbers) and int(numbers[2]) > 0:
-        return Schedule(*map(int, numbers))
+    parts = [part.strip() for part in said.split(",")] if isinstance(said, str) else []
+    numbers = [int(part) for part in itertools.takewhile(str.isdecimal, parts)]
+    options = parts[len(numbers) :]
+    if len(numbers) in (3, 4) and numbers[2] > 0 and set(options) <= set(PROFILER_OPTIONS):
+        wait, warmup, active, repeat = (*numbers, 1)[:4]
+        return Schedule(wait, warmup, active, repeat, tuple(options))
     raise DdptraceError(
-        f'{where} is {said!r}; give WAIT,WARMUP,ACTIVE[,REPEAT] in steps, as in "5,1,3", with one active step at least'
+        f'{where} is {said!r}; give WAIT,WARMUP,ACTIVE[,REPEAT][,OPTION...] in steps, as in "5,1,3", with one active'
+        f" step at least; OPTION is one of {', '.join(PROFILER_OPTIONS)}"
     )
 
 

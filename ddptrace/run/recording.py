@@ -16,7 +16,9 @@ from ddptrace.run.hard_exit import HardExit
 from ddptrace.run.options import Options
 
 if TYPE_CHECKING:
-    from ddptrace.capture.session import Schedule, Session
+    from torch.profiler import profile
+
+    from ddptrace.capture.session import Session
     from ddptrace.telemetry.companion import Companion
 
 
@@ -57,7 +59,7 @@ class Recording:
 
             one = self._options
             self._session = enter(
-                one.out, profile=self._schedule(), overwrite=one.overwrite, keep=one.keep,
+                one.out, profile=self._profiler(), overwrite=one.overwrite, keep=one.keep,
                 traceparent=tracing.active_span(),
             )  # fmt: skip
             self._companion = tracing.companion_of(self._session)
@@ -70,13 +72,16 @@ class Recording:
         tracing.before_entering = self.give_way
         self._hard_exit.watch()
 
-    def _schedule(self) -> Schedule | None:
+    def _profiler(self) -> profile | None:
         if self._options.profile is None:
             return None
         from torch.profiler import schedule
 
+        from ddptrace.capture.windows import scheduled
+
         one = self._options.profile
-        return schedule(wait=one.wait, warmup=one.warmup, active=one.active, repeat=one.repeat)
+        steps = schedule(wait=one.wait, warmup=one.warmup, active=one.active, repeat=one.repeat)
+        return scheduled(steps, **dict.fromkeys(one.options, True))
 
     def give_way(self, path: Path) -> None:
         """The program is about to record by itself into `path`: there is one trace in a process, and it is to be its.

@@ -292,8 +292,9 @@ def test_a_wrapper_that_somebody_keeps_is_inert_after_the_trace(tmp_path: Path, 
     original = vars(nn.Module)["__call__"]
     try:
         with ddptrace.trace(tmp_path / "run"):
-            ours = nn.Module.__call__
-            nn.Module.__call__ = lambda *args, **kwargs: ours(*args, **kwargs)  # type: ignore[method-assign]
+            ours = vars(nn.Module)["__call__"]
+            call = lambda module, *args: ours.__get__(module, type(module))(*args)  # noqa: E731
+            nn.Module.__call__ = call  # type: ignore[method-assign]
         model = DistributedDataParallel(nn.Linear(8, 8))
         train(model)
         assert all(p._post_accumulate_grad_hooks is None for p in model.parameters())

@@ -331,7 +331,7 @@ def test_where_two_threads_have_run_modules_both_must_say_the_same(other: str, t
     found: list[str] = []
 
     def train(name: str) -> None:
-        out = spans.call(lambda module, x: module.forward(x), model[name], (torch.ones(1, requires_grad=True),), {})  # type: ignore[index]
+        out = spans.around(lambda module, x: module.forward(x))(model[name], torch.ones(1, requires_grad=True))  # type: ignore[index]
         out.grad_fn.register_prehook(lambda _: found.append(spans.name(entered=True)))
         out.sum().backward()
 

@@ -89,7 +89,8 @@ def test_every_file_that_tells_something_is_where_it_is_looked_for() -> None:
 
 def test_only_the_programs_own_code_is_a_call_site() -> None:
     standard = compile("", os.__file__, "exec")
-    kinds = [frames.describe(code).kind for code in (standard, nn.Module.__init__.__code__, ForwardSpans.call.__code__)]
+    codes = standard, nn.Module.__init__.__code__, ForwardSpans.around.__code__
+    kinds = [frames.describe(code).kind for code in codes]
     assert kinds == [frames.SKIPPED] * 3
     assert frames.describe(compile("", "<frozen runpy>", "exec")).kind == frames.SKIPPED
     installed = Path(os.__file__).parent / "site-packages" / "framework" / "loop.py"
@@ -154,7 +155,7 @@ def spans_of(model: nn.Module) -> ForwardSpans:
 
 
 def through(spans: ForwardSpans, module: nn.Module, forward: Callable[..., Any], *args: Any) -> Any:
-    return spans.call(lambda _, *rest: forward(*rest), module, args, {})
+    return spans.around(lambda _, *rest: forward(*rest))(module, *args)
 
 
 def nodes_under(out: torch.Tensor) -> Iterator[Any]:
@@ -313,7 +314,7 @@ def held(module: nn.Module) -> FrameType:
     return sys._getframe(0)
 
 
-OWN_CALL = "ddptrace/capture/program.py", "Program._module_call.<locals>.__call__"
+MODULE_CALL = "torch/nn/modules/module.py", "Module._wrapped_call_impl"
 COMMON = "torch/distributed/distributed_c10d.py", "all_reduce"
 PIPELINE = "torch/distributed/pipelining/schedules.py", "ScheduleGPipe.step"
 TRAINING, LAYER = ("train.py", "main"), ("model.py", "Layer.forward")
@@ -334,7 +335,7 @@ class Stack:
         below: Callable[[], Any] = lambda: self.sites.of(sys._getframe(1))  # noqa: E731
         for path, name in reversed(told):
             file = str(source(path)) if "/" in path else path
-            code = compile("def made(module, below): return below()", file, "exec").co_consts[0]
+            code = compile("def made(self, below): return below()", file, "exec").co_consts[0]
             below = functools.partial(FunctionType(code.replace(co_qualname=name), {}), self.model.head, below)
         origin, site, module = below()
         texts = list(self.texts)
@@ -344,7 +345,7 @@ class Stack:
 def test_the_programs_own_frame_ends_the_search_for_an_origin() -> None:
     assert Stack().read(TRAINING, PIPELINE, COMMON) == ("pipeline", "train.py:1 in main", "")
     assert Stack().read(TRAINING, PIPELINE, LAYER, COMMON) == ("program", "model.py:1 in Layer.forward", "")
-    assert Stack().read(TRAINING, PIPELINE, OWN_CALL, LAYER, COMMON) == (
+    assert Stack().read(TRAINING, PIPELINE, MODULE_CALL, LAYER, COMMON) == (
         "program",
         "model.py:1 in Layer.forward",
         "head",
@@ -352,7 +353,7 @@ def test_the_programs_own_frame_ends_the_search_for_an_origin() -> None:
 
 
 def test_what_lies_beyond_the_engine_gives_a_line_but_neither_origin_nor_module() -> None:
-    found = Stack().read(TRAINING, PIPELINE, OWN_CALL, frames.ENTRY, COMMON)
+    found = Stack().read(TRAINING, PIPELINE, MODULE_CALL, frames.ENTRY, COMMON)
     assert found == ("program", "train.py:1 in main", "")
 
 
