@@ -17,6 +17,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -33,20 +34,34 @@ PORT_NBYTES = PID_NBYTES = 4
 class Ranks:
     """The process that forks. It ends with this one, however that ends, and takes its ranks along."""
 
-    def __init__(self, environ: dict[str, str], root: Path) -> None:
+    def __init__(self, environ: dict[str, str], root: Path, imported: Sequence[str] = ()) -> None:
+        """`imported`: modules that it imports, beside those that it always does, before it forks a rank."""
         self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = [
             sys.executable,
             "-c",
-            f"import sys, {MODULE}; {MODULE}.serve(int(sys.argv[1]))",
+            f"import sys, {MODULE}; {MODULE}.serve(int(sys.argv[1]), sys.argv[2:])",
             str(theirs.fileno()),
+            *imported,
         ]
         self._server = subprocess.Popen(command, env=environ, cwd=root, pass_fds=[theirs.fileno()])
         theirs.close()
 
     def run(self, argv: list[str], ranks: int, environ: dict[str, str], timeout_s: float) -> tuple[bool, str]:
-        """Whether all ranks of a program ended well, and what they said."""
-        order = {"argv": argv, "ranks": ranks, "environ": environ, "cwd": str(Path.cwd())}
+        """Whether all ranks of a program ended well, and what they said. The first that does not ends the others."""
+        statuses, said = self.statuses(argv, ranks, environ, timeout_s, to_the_end=False)
+        late = f"The ranks are not done after {timeout_s} s.\n" if statuses is None else ""
+        return statuses is not None and not any(statuses), late + said
+
+    def statuses(
+        self, argv: list[str], ranks: int, environ: dict[str, str], timeout_s: float, *, to_the_end: bool
+    ) -> tuple[list[int | None] | None, str]:
+        """How each rank of a program ended, as `os.wait` tells it, and what they said.
+
+        `to_the_end`: wait for every rank; otherwise the first failure ends the others, whose status is None. There are
+        no statuses where the ranks are not done after `timeout_s` seconds.
+        """
+        order = {"argv": argv, "ranks": ranks, "environ": environ, "cwd": str(Path.cwd()), "to_the_end": to_the_end}
         answers, theirs = os.pipe()
         with tempfile.TemporaryFile() as said, os.fdopen(answers, "rb", buffering=0) as answer:
             socket.send_fds(self._orders, [json.dumps(order).encode()], [said.fileno(), theirs])
@@ -55,12 +70,11 @@ class Ranks:
             assert launcher, "the process that forks ranks has ended"
             try:
                 in_time = bool(select.select([answer], [], [], timeout_s)[0])
-                well = in_time and answer.read(1) == b"1"
+                statuses = json.loads(answer.read(ORDER_NBYTES) or "[1]") if in_time else None
             finally:
                 end(launcher)
             said.seek(0)
-            late = "" if in_time else f"The ranks are not done after {timeout_s} s.\n"
-            return well, late + said.read().decode(errors="replace")
+            return statuses, said.read().decode(errors="replace")
 
 
 def end(launcher: int) -> None:
@@ -71,11 +85,11 @@ def end(launcher: int) -> None:
         return
 
 
-def serve(fd: int) -> None:
+def serve(fd: int, imported: Sequence[str] = ()) -> None:
     """Fork a launcher for each order. Only ranks come back from here."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who gives the orders hears it, and ends us
     orders = socket.socket(fileno=fd)
-    for module in IMPORTED:
+    for module in (*IMPORTED, *imported):
         importlib.import_module(module)
     gc.collect()
     gc.freeze()
@@ -103,7 +117,7 @@ def launch(order: Order, said: int, answer: int) -> None:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     meeting, port = os.pipe()
-    ranks = set[int]()
+    ranks: list[int] = []
     for rank in range(order["ranks"]):
         child = os.fork()
         if not child:
@@ -112,10 +126,10 @@ def launch(order: Order, said: int, answer: int) -> None:
             with os.fdopen(meeting, "rb", buffering=0) as told:
                 where = int.from_bytes(told.read(PORT_NBYTES))
             return become(rank, order, where)
-        ranks.add(child)
+        ranks.append(child)
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     os.write(port, store.port.to_bytes(PORT_NBYTES) * len(ranks))
-    os.write(answer, b"1" if end_well(ranks) else b"0")
+    os.write(answer, json.dumps(ends_of(ranks, to_the_end=order["to_the_end"])).encode())
     os._exit(0)
 
 
@@ -127,14 +141,15 @@ def speak_into(said: int) -> None:
     os.close(said)
 
 
-def end_well(ranks: set[int]) -> bool:
-    """False as soon as one does not."""
-    while ranks:
-        rank, status = os.wait()
-        if status:
-            return False
-        ranks.remove(rank)
-    return True
+def ends_of(ranks: list[int], *, to_the_end: bool) -> list[int | None]:
+    """The status of each process; None of one that still runs when another has failed, unless it is waited for."""
+    statuses = dict[int, int | None].fromkeys(ranks)
+    while None in statuses.values():
+        process, status = os.wait()
+        statuses[process] = status
+        if status and not to_the_end:
+            break
+    return list(statuses.values())
 
 
 def become(rank: int, order: Order, port: int) -> None:

@@ -1,0 +1,41 @@
+"""Whatever a program does, under the tracer it does what it does without: exit code, bits, output, what it leaves."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import need
+from tests.hostile.modes import PLAIN, TRACED
+from tests.hostile.registry import PROGRAMS, load
+from tests.hostile.sweep import Rank, differences, failures, run
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("sweep")
+
+
+@functools.cache
+def plain(name: str, folder: Path) -> list[Rank]:
+    """A program that does not end as it means to shows nothing."""
+    ranks = run(PROGRAMS[name], PLAIN, folder / name / PLAIN)
+    assert tuple(rank.code for rank in ranks) == PROGRAMS[name].codes, "\n".join(rank.stderr for rank in ranks)
+    return ranks
+
+
+@pytest.mark.parametrize("mode", TRACED)
+@pytest.mark.parametrize("name", load())
+def test_under_the_tracer_a_program_does_what_it_does_without(name: str, mode: str, folder: Path) -> None:
+    program = PROGRAMS[name]
+    if sys.version_info < program.python:
+        pytest.skip(f"needs Python {program.python}")
+    for package in program.needs:
+        need(importlib.util.find_spec(package), package)
+    traced = run(program, mode, folder / name / mode)
+    found = [*differences(plain(name, folder), traced), *failures(program, folder / name / mode)]
+    assert not found, "\n".join(found)

@@ -1,0 +1,20 @@
+"""Imports what hostile programs need before they are forked, and takes the state that they must leave."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+import torch.profiler._cupti_monitor
+
+import ddptrace.capture.rpc
+import ddptrace.capture.rpc_optimizer
+import ddptrace.capture.session
+import ddptrace.record.directory  # noqa: F401
+from tests.hostile import left
+from tests.hostile.registry import load
+
+_ = torch.ops.c10d, torch.ops._c10d_functional  # made when first asked for, by programs and by ddptrace alike
+load()
+left.remember()
+assert len(os.listdir("/proc/self/task")) == 1, "threads do not survive a fork: import nothing that starts one"
