@@ -94,17 +94,14 @@ class HookWatch:
             future = hook(state, bucket)
         finally:
             end = self._records.ends()
-        try:
-            self._write(ddp, bucket, call, end)
-            self._records.follow(call, future, on_device=not bucket.buffer().is_cpu)
-        except Exception as error:  # training must not see it
-            self._surface.failed(error)
+        self._surface.call(self._write, ddp, bucket, call, end, future)
         return future
 
-    def _write(self, ddp: DistributedDataParallel, bucket: Any, call: HookCall, end: int) -> None:
+    def _write(self, ddp: DistributedDataParallel, bucket: Any, call: HookCall, end: int, future: object) -> None:
         buffer = bucket.buffer()
         nbytes, dtype = buffer.numel() * buffer.element_size(), str(buffer.dtype).removeprefix("torch.")
         self._records.write(call, end, self._ddp.number_of(ddp), bucket.index(), nbytes, dtype)
+        self._records.follow(call, future, on_device=not buffer.is_cpu)
 
 
 def _wrap(

@@ -14,6 +14,7 @@ function too.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from types import FunctionType, MethodType
 from typing import Any
@@ -74,6 +75,7 @@ class WatchedCall:
         run = original if self._is_function else self._run
         self._spanned = calls.spans.around(run)
         self._outermost = self._timed(run)
+        functools.update_wrapper(self, original)
 
     def __get__(self, module: Any, owner: type | None = None) -> Any:
         if module is None:
@@ -84,6 +86,10 @@ class WatchedCall:
             if self._spans.on:
                 return MethodType(self._spanned, module)
         return MethodType(self.original, module) if self._is_function else self._bound(module, owner)
+
+    def __call__(self, module: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """For a program that takes it out of the class's own dictionary and calls it as the function it found there."""
+        return self.__get__(module, type(module))(*args, **kwargs)
 
     def _bound(self, module: Any, owner: type | None) -> Any:
         """The method that Python would find: the program may have put an object of any kind into the class."""

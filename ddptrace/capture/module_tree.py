@@ -11,17 +11,14 @@ from torch import nn
 
 def named_modules(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """As torch's method of this name: `root` first, under the empty name, and each module once."""
-    yield from _below(root, "", set())
-
-
-def _below(module: nn.Module, name: str, seen: set[int]) -> Iterator[tuple[str, nn.Module]]:
-    if id(module) in seen:
-        return
-    seen.add(id(module))
-    yield name, module
-    for part, child in _children(module).items():
-        if child is not None:
-            yield from _below(child, f"{name}.{part}" if name else part, seen)
+    ahead, seen = [("", root)], set[int]()
+    while ahead:  # without recursion: modules may nest as deep as Python's own limit
+        name, module = ahead.pop()
+        if id(module) not in seen:
+            seen.add(id(module))
+            yield name, module
+            children = [(part, child) for part, child in _children(module).items() if child is not None]
+            ahead += [(f"{name}.{part}" if name else part, child) for part, child in reversed(children)]
 
 
 def contains(root: nn.Module, module: nn.Module) -> bool:

@@ -8,7 +8,12 @@ import threading
 import warnings
 from collections.abc import Callable
 from types import FunctionType
-from typing import Any
+from typing import Any, Final
+
+import torch
+
+unseen: Final = torch._C.DisableTorchFunction
+"""A context in which reading a tensor calls no code of the program: neither its function modes nor its subclasses."""
 
 
 class Surface:
@@ -46,7 +51,8 @@ class Surface:
     def attempt(self, action: Callable[..., Any], *args: Any) -> Any:
         """Do it also where the surface is off, switching it off where it raises: training must not see it."""
         try:
-            return action(*args)
+            with unseen():
+                return action(*args)
         except Exception as error:
             self.failed(error)
             return None

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from ddptrace.capture import compiled
+from ddptrace.capture.surface import unseen
 
 NOT_TAPPED = frozenset({"check_for_nan"})
 
@@ -148,8 +149,11 @@ def _kernel(op: Op, after: Any) -> Callable[..., Any]:
 
     def kernel(keyset: Any, *args: Any) -> Any:
         watcher = _watcher
-        token = watcher.before(op, args) if watcher is not None else None
-        if watcher is None or token is None:
+        if watcher is None:
+            return redispatch(keyset & after, *args)
+        with unseen():
+            token = watcher.before(op, args)
+        if token is None:
             return redispatch(keyset & after, *args)
         inside = watcher.within(token)
         if inside is None:
@@ -157,7 +161,8 @@ def _kernel(op: Op, after: Any) -> Callable[..., Any]:
         else:
             with inside:
                 out = redispatch(keyset & after, *args)
-        watcher.after(token, op, args, (out[-1] if out else None) if isinstance(out, tuple) else out)
+        with unseen():
+            watcher.after(token, op, args, (out[-1] if out else None) if isinstance(out, tuple) else out)
         return out
 
     return kernel
@@ -169,9 +174,12 @@ def _waiting_kernel(after: Any) -> Callable[..., Any]:
     def kernel(keyset: Any, tensor: Any) -> Any:
         watcher = _watcher
         is_real = type(tensor) is torch.Tensor  # a compiler's only has a shape
-        token = watcher.awaits(tensor) if watcher is not None and is_real else None
+        if watcher is None or not is_real:
+            return redispatch(keyset & after, tensor)
+        with unseen():
+            token = watcher.awaits(tensor)
         out = redispatch(keyset & after, tensor)
-        if watcher is not None and token is not None:
+        if token is not None:
             watcher.awaited(token)
         return out
 

@@ -98,7 +98,8 @@ class Windows:
         count, self._saving = self._count, True
         try:
             if handler is not None:
-                handler(profiler)
+                with torch._C._EnableTorchFunction():  # it is the program's, and so are its modes
+                    handler(profiler)
             if self._count == count:
                 self._export_own(profiler)
         finally:

@@ -19,12 +19,12 @@ PROGRAMS: Final[dict[str, Program]] = {}
 class Program:
     """One hostile program.
 
-    `ranks`: how many processes run it. `code`: with which exit code it ends, negative where it is a signal; of each rank
-    where they differ. `ends`: Python's shutdown belongs to it; the others leave by `os._exit`, which
-    is quicker. `flags`: of the interpreter, which is then started anew instead of forked. `needs`: packages that may
-    be missing. `imports`: modules to import before the fork, because they take long. `python`: the first version that
-    can run it. `notes`: findings of ddptrace about itself that the program provokes on purpose. `environ`: variables
-    that it starts with. `records`: whether a run of ddptrace must hold something afterwards.
+    `ranks`: how many processes run it. `code`: its exit code, negative where a signal ends it; one for each rank where
+    they differ. `ends`: Python's shutdown is a part of it; the others leave by `os._exit`, which is quicker. `flags`: of
+    the interpreter, which is then started anew instead of forked. `needs`: packages that may be missing. `imports`:
+    modules to import before the fork, because they take long. `python`: the first version that can run it. `notes`:
+    findings of ddptrace about itself that it provokes on purpose. `environ`: variables that it starts with. `records`:
+    whether ddptrace must have recorded something.
     """
 
     name: str

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
+import itertools
 import json
 import os
 import re
@@ -21,6 +23,8 @@ from tests.ranks import Ranks, torchruns_environ
 
 RANK = ROOT / "tests" / "hostile" / "rank.py"
 TIMEOUT_S: Final = 60.0
+MOST_LINES, MOST_SHOWN = 30, 2000
+"""Of a difference, and characters of each."""
 
 OUR_FRAME = re.compile(
     rf'^ *(?:\| *)?File "{re.escape(str(ROOT))}/(?:ddptrace|tests/ranks\.py|tests/hostile/rank\.py)[^\n]*\n'
@@ -103,7 +107,7 @@ def _read(folder: Path, name: str) -> str:
 
 
 def _without_what_varies(said: str) -> str:
-    said = OUR_FRAME.sub("", said)
+    said = OUR_FRAME.sub("", re.sub(r"^\[rank\d+\]: ", "", said, flags=re.MULTILINE))
     for pattern, instead in VARYING:
         said = pattern.sub(instead, said)
     return said
@@ -130,10 +134,8 @@ def _ending(code: int | None) -> str:
 
 
 def _diff(before: str, after: str) -> str:
-    import difflib
-
     lines = difflib.unified_diff(before.splitlines(), after.splitlines(), "plain", "traced", lineterm="", n=2)
-    return "\n".join(lines)[:8000]
+    return "\n".join(line[:MOST_SHOWN] for line in itertools.islice(lines, MOST_LINES))
 
 
 def _left(before: Any, after: Any) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from pathlib import Path
 
 import torch
 import torch.profiler._cupti_monitor
@@ -17,4 +17,6 @@ from tests.hostile.registry import load
 _ = torch.ops.c10d, torch.ops._c10d_functional  # made when first asked for, by programs and by ddptrace alike
 load()
 left.remember()
-assert len(os.listdir("/proc/self/task")) == 1, "threads do not survive a fork: import nothing that starts one"
+assert len(list(Path("/proc/self/task").iterdir())) == 1, (
+    "threads do not survive a fork: import nothing that starts one"
+)
