@@ -9,6 +9,7 @@ import contextlib
 import functools
 import gzip
 import shutil
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 
 import torch
 import torch.autograd.profiler as autograd_profiler
+from torch._C._profiler import _ExperimentalConfig
 from torch.profiler import ProfilerAction, ProfilerActivity, profile
 from torch.profiler.profiler import _KinetoProfile
 
@@ -39,6 +41,11 @@ measured took half of the first and a quarter of the second."""
 PLENTY_NBYTES = 4 << 30
 """Where there is so much room the events are not counted: that takes nearly as long as writing them."""
 
+ELSEWHERE = (
+    "another thread trains than the one that entered the trace, and the profiler of profile= has an experimental_config "
+    "of its own: it records only the thread that entered. Leave experimental_config out, and all threads are recorded"
+)
+
 NOT_KEPT = "no room for a profiler file: what is left of the disk is for the program"
 
 
@@ -52,6 +59,9 @@ class Windows:
         self._count = 0
         self._span: dict[int, tuple[int, int]] = {}  # by id of the profiler: begin, end of its last window
         self._own: profile | None = None
+        self._is_on_all_threads = False  # so that its windows may end on another than they began
+        self._thread = 0  # that entered the trace
+        self._has_told_elsewhere = False
         self._saving = False
         self._idle = False
         self._theirs: set[int] = set()  # ids of the program's profilers that run
@@ -67,6 +77,7 @@ class Windows:
         """Start our own profiler on the program's steps: one with this schedule, or this one itself."""
         own = self._own = wanted if isinstance(wanted, profile) else scheduled(wanted)
         own.on_trace_ready = functools.partial(self._save, own.on_trace_ready)
+        self._is_on_all_threads, self._thread = _record_all_threads(own), threading.get_ident()
         self._idle = True
         if own.schedule(0) is not ProfilerAction.NONE and self._another_runs():
             self._give_way(own)
@@ -81,6 +92,8 @@ class Windows:
             return
         if self._idle and own.schedule(own.step_num + 1) is ProfilerAction.NONE:
             own.step()  # between windows: it only counts
+        elif not self._may_switch():
+            self._tell_elsewhere()
         elif self._another_runs():
             self._give_way(own)
         else:
@@ -90,7 +103,8 @@ class Windows:
     def close(self) -> None:
         if self._own is not None:
             own, self._own = self._own, None
-            self._held("stopping the profiler", own.stop)
+            if self._may_switch():
+                self._held("stopping the profiler", own.stop)
 
     def _save(self, handler: Callable[[profile], Any] | None, profiler: profile) -> None:
         """Keep a window that is over. torch saves it only once, so the program's own `handler` comes first, and a file
@@ -166,7 +180,19 @@ class Windows:
         """Whether the program profiles, be it since before this trace."""
         return bool(self._theirs) or (self._idle and autograd_profiler._is_profiler_enabled)
 
+    def _may_switch(self) -> bool:
+        """Whether windows may begin and end on this thread. One that does not record all threads belongs to the thread
+        on which it began: the process ends where another one ends it, and where that thread ends before it."""
+        return self._is_on_all_threads or self._thread == threading.get_ident()
+
+    def _tell_elsewhere(self) -> None:
+        if not self._has_told_elsewhere:
+            self._has_told_elsewhere = True
+            self._recorder.note("window-not-kept", ELSEWHERE)
+
     def _give_way(self, own: profile) -> None:
+        if not self._may_switch():
+            return
         self._own = None
         if not self._idle:
             self._held("stopping the profiler", own.stop)
@@ -226,7 +252,28 @@ def scheduled(schedule: Callable[[int], ProfilerAction], **options: Any) -> prof
     activities = [ProfilerActivity.CPU]
     if torch.cuda.is_available():
         activities.append(ProfilerActivity.CUDA)
-    return profile(activities=activities, schedule=schedule, **options)
+    return Scheduled(activities=activities, schedule=schedule, **options)
+
+
+class Scheduled(profile):
+    """Says nothing at its second window: torch warns there that the events of the first are cleared, which are saved by
+    then, and it would say so in the program's name."""
+
+    def prepare_trace(self) -> None:
+        self.profiler = None
+        super().prepare_trace()
+
+
+def _record_all_threads(own: profile) -> bool:
+    """Have a profiler record every thread and not only that on which a window begins: one may begin where the trace is
+    entered and end on the thread that trains. False where it has a configuration, or torch is too old for it."""
+    if own.experimental_config is not None:
+        return False
+    try:
+        own.experimental_config = _ExperimentalConfig(profile_all_threads=True)
+    except TypeError:
+        return False
+    return True
 
 
 def _plain_nbytes(profiler: profile) -> int:

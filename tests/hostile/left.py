@@ -128,7 +128,7 @@ def _hooks_of_modules() -> list[str]:
         for name, parameter in module.named_parameters():
             for key in ("_backward_hooks", "_post_accumulate_grad_hooks"):
                 value = getattr(parameter, key)
-                found += [f"{number} {name}.{key} {len(value)}"] if value is not None else []
+                found += [f"{number} {name}.{key} {len(value)}"] if value else []
     return found
 
 

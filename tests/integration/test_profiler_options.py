@@ -126,3 +126,28 @@ def test_the_launcher_names_the_options_that_there_are(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True)
     assert done.returncode == 2
     assert "with_stack, with_modules" in done.stderr
+
+
+ANOTHER_THREAD_TRAINS = """
+import threading, torch, ddptrace
+from torch.profiler import profile, schedule
+from tests.integration.test_profiler_options import train
+config = torch._C._profiler._ExperimentalConfig(verbose=True) if {configured} else None
+with ddptrace.trace("run", profile=profile(schedule=schedule(wait=1, warmup=1, active=2), experimental_config=config)):
+    threads = [threading.Thread(target=train, args=(7,)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+        thread.join()
+"""
+
+
+@pytest.mark.parametrize(("configured", "count"), [(False, 4), (True, 0)])
+def test_a_window_that_another_thread_would_end_does_not_end_the_process(
+    tmp_path: Path, configured: bool, count: int
+) -> None:
+    """torch's profiler crashes there unless it records all threads, which a configuration of the program may not say."""
+    program = ANOTHER_THREAD_TRAINS.format(configured=configured)
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=environment(), check=True)
+    assert len(windows(tmp_path / "run")) == count
+    is_told = any("another thread trains" in finding.message for finding in read_run(tmp_path / "run").findings)
+    assert is_told is configured
