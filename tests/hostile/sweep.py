@@ -120,10 +120,11 @@ def differences(plain: list[Rank], traced: list[Rank]) -> Iterator[str]:
         for name in ("stdout", "stderr", "kept"):
             if getattr(off, name) != getattr(on, name):
                 yield f"rank {number}, {name}:\n{_diff(getattr(off, name), getattr(on, name))}"
-        for name in sorted(off.left.keys() | on.left.keys()):
-            before, after = off.left.get(name), on.left.get(name)
-            if before != after:
-                yield f"rank {number} leaves other {name}: {_left(before, after)}"
+        if bool(off.left) != bool(on.left):
+            yield f"rank {number} {'does not tell' if off.left else 'tells'} what it leaves"
+        for name in sorted(off.left.keys() & on.left.keys()):
+            if off.left[name] != on.left[name]:
+                yield f"rank {number} leaves other {name}: {_left(off.left[name], on.left[name])}"
 
 
 def _ending(code: int | None) -> str:

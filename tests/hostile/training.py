@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,10 +19,20 @@ STEPS = 5
 """So many that a profiler with a schedule of three steps opens, closes and opens again."""
 
 
+_meetings = itertools.count()
+
+
 def join() -> int:
-    """Meet the other ranks; the number of this one."""
+    """Meet the other ranks, where this one has not yet; the number of this one."""
     if not dist.is_initialized():
-        dist.init_process_group("gloo")
+        number = next(_meetings)
+        if not number:
+            dist.init_process_group("gloo")
+        else:  # torch would find what it has left in the store, and call ranks where they are no more
+            store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+            rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+            store = dist.PrefixStore(f"meeting {number}", store)
+            dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks)
     return dist.get_rank()
 
 
