@@ -88,6 +88,7 @@ def begin() -> None:
     """Call at the start of a rank: what it is given is not the same in every run."""
     _environ.update(os.environ)
     random.seed(1)
+    np.random.seed(1)
 
 
 def left() -> dict[str, Any]:
@@ -132,12 +133,12 @@ def _hooks_of_modules() -> list[str]:
     return found
 
 
-def _wakeup_fd() -> int:
+def _has_wakeup_fd() -> bool | None:
     if threading.current_thread() is not threading.main_thread():
-        return -2
+        return None
     number = signal.set_wakeup_fd(-1)
     signal.set_wakeup_fd(number)
-    return number
+    return number >= 0
 
 
 def _umask() -> int:
@@ -165,7 +166,7 @@ STATE: Final[dict[str, Callable[[], object]]] = {
     "hooks of optimizers": lambda: [len(optim._global_optimizer_pre_hooks), len(optim._global_optimizer_post_hooks)],
     "signal handlers": _handlers,
     "signal mask": lambda: sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
-    "signal wakeup": _wakeup_fd,
+    "signal wakeup": _has_wakeup_fd,
     "timer": lambda: signal.getitimer(signal.ITIMER_REAL)[0] > 0,
     "sys hooks": lambda: [_named(hook) for hook in (sys.excepthook, sys.unraisablehook, threading.excepthook)],
     "sys path": lambda: [*sys.path, *map(_named, sys.meta_path), *map(_named, sys.path_hooks)],

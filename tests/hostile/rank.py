@@ -16,7 +16,7 @@ import torch.distributed as dist
 import ddptrace
 from tests.hostile import kept, left
 from tests.hostile.modes import PLAIN, PROFILED
-from tests.hostile.registry import PROGRAMS, load
+from tests.hostile.registry import PROGRAMS
 
 WINDOWS = {"wait": 0, "warmup": 1, "active": 2}
 """One begins with the second step, and they go on to the end, so that the profiler runs whatever a program does."""
@@ -45,7 +45,7 @@ def main(name: str, mode: str, folder: Path) -> None:
             with trace():
                 program.run()
     finally:
-        if os.getpid() == process:
+        if os.getpid() == process and program.leaves:
             (folder / f"left-{rank}").write_text(json.dumps(left.left()))
     if not program.ends:
         leave()
@@ -71,6 +71,5 @@ def leave() -> None:
 
 if __name__ == "__main__":
     if not PROGRAMS:  # a fresh interpreter
-        load()
-        left.remember()
+        import tests.hostile.warm  # noqa: F401
     main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))

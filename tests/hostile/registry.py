@@ -20,7 +20,8 @@ class Program:
     """One hostile program.
 
     `ranks`: how many processes run it. `code`: its exit code, negative where a signal ends it; one for each rank where
-    they differ. `ends`: Python's shutdown is a part of it; the others leave by `os._exit`, which is quicker. `flags`: of
+    they differ. `ends`: Python's shutdown is a part of it; the others leave by `os._exit`, which is quicker.
+    `leaves`: the trace is over before the program is, so that what it leaves can be compared. `flags`: of
     the interpreter, which is then started anew instead of forked. `needs`: packages that may be missing. `imports`:
     modules to import before the fork, because they take long. `python`: the first version that can run it. `notes`:
     findings of ddptrace about itself that it provokes on purpose. `environ`: variables that it starts with. `records`:
@@ -32,6 +33,7 @@ class Program:
     ranks: int = 1
     code: int | tuple[int, ...] = 0
     ends: bool = False
+    leaves: bool = True
     flags: tuple[str, ...] | None = None
     needs: tuple[str, ...] = ()
     imports: tuple[str, ...] = ()

@@ -261,7 +261,8 @@ def post_local_sgd() -> None:
 
     model = ddp()
     model.register_comm_hook(
-        PostLocalSGDState(process_group=None, subgroup=torch.distributed.new_group([0, 1]), start_localSGD_iter=2), post_localSGD_hook
+        PostLocalSGDState(process_group=None, subgroup=torch.distributed.new_group([0, 1]), start_localSGD_iter=2),
+        post_localSGD_hook,
     )
     train(model, PostLocalSGDOptimizer(optim=sgd(model), averager=PeriodicModelAverager(period=2, warmup_steps=2)))
 
