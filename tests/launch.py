@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.ranks import Ranks
@@ -32,6 +33,17 @@ def server() -> Ranks:
 def command(program: str | Path, *args: object, ranks: int = 2) -> list[str]:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     return [*launcher, str(PROGRAMS / program), *map(str, args)]
+
+
+def in_foreground(command: Sequence[str]) -> list[str]:
+    """Return `command` as a terminal starts it: it hears Ctrl-C. What a shell starts in the background does not, and
+    neither do its children: these tests, perhaps."""
+    return ["env", "--default-signal=INT", *command]
+
+
+def in_background(command: Sequence[str]) -> list[str]:
+    """Return `command` as a shell without job control starts it for `&`: it does not hear Ctrl-C."""
+    return ["env", "--ignore-signal=INT", *command]
 
 
 def environment() -> dict[str, str]:

@@ -16,7 +16,7 @@ import pytest
 from ddptrace.bench import hosts
 from ddptrace.bench.blame import quota
 from ddptrace.bench.blame.plants import PLANTS
-from tests.launch import environment
+from tests.launch import environment, in_foreground
 
 pytestmark = pytest.mark.alone
 
@@ -89,8 +89,9 @@ def made_by(pid: int) -> list[Path]:
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_it_ends_its_ranks_and_removes_what_it_has_made(ending: signal.Signals, tmp_path: Path) -> None:
     command = [*COMMAND, "--runs", "1", "--plants", "link", "--steps", "10000", "--out", str(tmp_path)]
-    with subprocess.Popen(command, env=environment(), start_new_session=True, preexec_fn=hear_interrupts,
-                          stderr=subprocess.DEVNULL) as bench:  # fmt: skip
+    with subprocess.Popen(
+        in_foreground(command), env=environment(), start_new_session=True, stderr=subprocess.DEVNULL
+    ) as bench:
         until = time.monotonic() + 60
         while not list(tmp_path.glob("runs/*/rank-00001/records-*")):
             assert bench.poll() is None and time.monotonic() < until
@@ -101,8 +102,3 @@ def test_interrupted_it_ends_its_ranks_and_removes_what_it_has_made(ending: sign
     assert made_by(bench.pid) == []
     with pytest.raises(ProcessLookupError):
         os.killpg(bench.pid, 0)
-
-
-def hear_interrupts() -> None:
-    """What a shell starts in the background does not, and neither do its children: these tests, perhaps."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)

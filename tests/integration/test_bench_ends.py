@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launch import environment
+from tests.launch import environment, in_background, in_foreground
 from tests.small_disk import fill, mounted
 
 COMMAND = [sys.executable, "-m", "ddptrace", "bench", "buckets", "--workload", "mlp", "--caps", "all", "--warmup", "0"]
@@ -23,15 +23,17 @@ SOON_S = 20
 """Far less than the 30 minutes that a rendezvous waits, or than ranks with nobody over them would go on."""
 
 
-def start(out: Path, *words: str, **place: str) -> subprocess.Popen[str]:
-    return subprocess.Popen([*COMMAND, *words, "--out", str(out)], env=environment() | place, stderr=subprocess.PIPE,
-                            stdout=subprocess.DEVNULL, text=True, start_new_session=True,
-                            preexec_fn=hear_interrupts)  # fmt: skip
-
-
-def hear_interrupts() -> None:
-    """What a shell starts in the background does not, and neither do its children: these tests, perhaps."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+def start(
+    out: Path, *words: str, started_as: Callable[[list[str]], list[str]] = in_foreground, **place: str
+) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        started_as([*COMMAND, *words, "--out", str(out)]),
+        env=environment() | place,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
 
 
 def run(out: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -147,6 +149,18 @@ def test_a_rank_that_others_started_ends_while_it_waits_for_ranks(tmp_path: Path
         process.send_signal(ending)
         try:
             assert process.wait(SOON_S) == -ending
+        finally:
+            process.kill()
+
+
+def test_a_rank_in_the_background_of_a_shell_does_not_hear_ctrl_c(tmp_path: Path) -> None:
+    place = {"RANK": "0", "WORLD_SIZE": "2", **meeting_place()}
+    with start(tmp_path, *ENDLESS, started_as=in_background, **place) as process:
+        wait_for(lambda: listens(process.pid), "it never waited for the other")
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)
+        try:
+            assert process.wait(SOON_S) == -signal.SIGTERM
         finally:
             process.kill()
 

@@ -12,7 +12,7 @@ import threading
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from ddptrace.cli import main
 from ddptrace.record import directory
 from ddptrace.schema import META
 from tests.exported_runs import export, wait_until
-from tests.launch import environment
+from tests.launch import environment, in_background, in_foreground
 from tests.otlp_receiver import Behaviour, Receiver, attributes
 
 STEPS = 6
@@ -60,9 +60,13 @@ def counts(receiver: Receiver) -> dict[str, int]:
 
 
 @contextmanager
-def exporting(run: Path, *arguments: object) -> Iterator[subprocess.Popen[str]]:
+def exporting(
+    run: Path, *arguments: object, started_as: Callable[[list[str]], list[str]] = in_foreground
+) -> Iterator[subprocess.Popen[str]]:
     argv = [sys.executable, "-m", "ddptrace", "export", str(run), *map(str, arguments)]
-    process = subprocess.Popen(argv, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        started_as(argv), env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     try:
         yield process
     finally:
@@ -158,6 +162,19 @@ def test_who_follows_ends_in_order_when_asked_to(tmp_path: Path, receiver: Recei
     assert "is over" not in said
     assert f"{len(receiver.spans())} spans were delivered" in said
     assert receiver.metrics  # for the first and last time
+
+
+def test_in_the_background_of_a_shell_it_goes_on_after_ctrl_c(tmp_path: Path, receiver: Receiver) -> None:
+    root = tmp_path / "run"
+    with recording(root) as rank:
+        write_manifest(root)
+        rank.steps(0, STEPS)
+        with exporting(root, "--follow", "--otlp", receiver.http_url, started_as=in_background) as process:
+            wait_until(lambda: counts(receiver)["step"] == STEPS - 1)
+            process.send_signal(signal.SIGINT)
+            rank.steps(STEPS, 2 * STEPS)
+            wait_until(lambda: counts(receiver)["step"] == 2 * STEPS - 1)
+            assert ended(process, signal.SIGTERM)[0] == 0
 
 
 def test_metrics_of_a_run_that_is_over_are_served_until_asked_to_stop(run: Path) -> None:

