@@ -10,6 +10,7 @@ import itertools
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ddptrace.errors import DdptraceError
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
+SAFE_PATH: Final = "PYTHONSAFEPATH"
 IDLE_WORKER_S: Final = 10
 CONNECT_S: Final = 20
 RETRIES: Final = 3
@@ -52,12 +54,24 @@ def _in_processes(function: Callable[[Item], Answer], items: Sequence[Item], job
     from joblib.externals.loky.process_executor import TerminatedWorkerError
 
     try:
-        with parallel_config("loky", n_jobs=jobs, idle_worker_timeout=IDLE_WORKER_S):
+        with _ignoring_current_folder(), parallel_config("loky", n_jobs=jobs, idle_worker_timeout=IDLE_WORKER_S):
             work = Parallel(return_as="generator", batch_size=1, pre_dispatch=2 * jobs, max_nbytes=None)
             yield from work(delayed(function)(item) for item in items)
     except TerminatedWorkerError as error:
         message = "a worker process was killed, most likely for want of memory; use fewer with --jobs 1"
         raise DdptraceError(message) from error
+
+
+@contextmanager
+def _ignoring_current_folder() -> Iterator[None]:
+    """Keep the current directory off the module path of Python processes that start meanwhile. joblib starts its
+    workers with `-m` and `-c`, which put it first: a `json.py` beside somebody's traces would run."""
+    before = os.environ.get(SAFE_PATH)
+    os.environ[SAFE_PATH] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop(SAFE_PATH) if before is None else os.environ.update({SAFE_PATH: before})
 
 
 def _on_cluster(function: Callable[[Item], Answer], items: Sequence[Item], scheduler: str) -> Iterator[Answer]:

@@ -42,9 +42,10 @@ ALLOWED = {
     "tracing": Row(inside=(*ours("capture", "telemetry"), "opentelemetry")),
     # nothing before the program imports torch by itself: what it sets in the environment first would come too late
     "run": Row(inside=(*ours("capture", "record", "telemetry", "tracing"), "torch")),
+    "own_module": Row(),  # starts one of them in a process of its own
     "dynamo": Row(inside=("torch",)),  # both that run inside a compiled program need it, and neither may know the other
     "reducer": Row(ours("dynamo"), ("torch",)),
-    "capture": Row(ours("record", "reducer", "dynamo"), ("torch",)),
+    "capture": Row(ours("record", "reducer", "dynamo", "own_module"), ("torch",)),
     "record": Row(packages=("numpy",)),
     "load": Row(
         ours("record"), ("numpy", "msgspec", "isal")
@@ -63,7 +64,7 @@ ALLOWED = {
     # cores there are. analyzer, isal and hta: what reading costs beside HTA is measured on files made for it, no torch.
     # numpy: runs of many ranks are made of records, whose layout schema tells in its terms
     "bench": Row(
-        ours("__init__", "reducer", "capture", "record", "load", "analysis", "render", "engine"),
+        ours("__init__", "reducer", "capture", "record", "load", "analysis", "render", "engine", "own_module"),
         ("torch", "numpy"),
         inside=(*ours("analyzer", "differ", "telemetry"), "msgspec", "hta", "isal", "opentelemetry"),
     ),

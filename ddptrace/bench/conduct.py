@@ -26,6 +26,7 @@ from ddptrace.bench.launch import refuse_too_many, run_ranks
 from ddptrace.bench.rank import end_failed, end_with_starter, hear_signals
 from ddptrace.bench.statistics import ROUNDS_SURE
 from ddptrace.errors import DdptraceError
+from ddptrace.own_module import own_module
 from ddptrace.render.sheet import Sheet
 from ddptrace.render.words import EVIDENCE
 from ddptrace.schema import Evidence
@@ -146,7 +147,7 @@ def _started(name: str, options: Options, folder: Path) -> list[Any]:
         with tempfile.TemporaryDirectory() as scratch:
             answer = Path(scratch, "measured.json")
             told = json.dumps({"name": name, "options": asdict(cast(Any, each)), "folder": str(folder)})
-            rank = [sys.executable, "-m", "ddptrace.bench.conduct", told, str(answer)]
+            rank = [*own_module("ddptrace.bench.conduct"), told, str(answer)]
             settings = getattr(each, "environment", "").split()
             run_ranks(ranks, ["env", *settings, *rank] if settings else rank, folder)
             measured.append(json.loads(answer.read_text()))

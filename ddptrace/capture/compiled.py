@@ -14,7 +14,6 @@ import platform
 import shlex
 import shutil
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Final
@@ -22,6 +21,7 @@ from typing import Final
 import torch
 
 from ddptrace.errors import CompileError
+from ddptrace.own_module import own_module
 
 SOURCE: Final = Path(__file__).with_suffix(".cpp")
 COMPILERS: Final = ("c++", "g++", "clang++")
@@ -51,7 +51,7 @@ def compile_library() -> Path:
         shutil.copyfile(made.name, beside := path.with_suffix(".new"))
         beside.replace(path)  # another process may be compiling the same
     try:
-        _run([sys.executable, "-m", "ddptrace.capture.compiled_check"], "does not work")
+        _run(own_module("ddptrace.capture.compiled_check"), "does not work")
     except CompileError:
         path.unlink(missing_ok=True)
         raise

@@ -1,4 +1,4 @@
-"""`python -m ddptrace.capture.compiled_check`: whether what was compiled works, tried in a process that may crash."""
+"""Tells whether the compiled library works, in a process of its own, since it may crash."""
 
 from __future__ import annotations
 

@@ -21,7 +21,8 @@ from ddptrace.analysis import Result
 from ddptrace.engine import run_each
 from ddptrace.errors import DdptraceError
 from tests.conftest import need
-from tests.launch import ROOT
+from tests.launch import ROOT, environment
+from tests.planted_modules import plant
 
 
 def tables(result: Result) -> bytes:
@@ -111,6 +112,19 @@ def test_a_scheduler_that_is_not_there_is_said_in_one_sentence(
     with pytest.raises(DdptraceError, match=r"no Dask scheduler answers at tcp://127\.0\.0\.1:9") as caught:
         list(run_each(abs, [1], scheduler="tcp://127.0.0.1:9"))
     assert "\n" not in str(caught.value)
+
+
+def test_workers_import_nothing_from_the_current_directory(tmp_path: Path) -> None:
+    mark = plant(tmp_path / "planted")
+    program = "from ddptrace.engine import run_each; import os; print(*run_each(abs, [-1, -2], jobs=2), *os.environ)"
+    environ = {name: value for name, value in environment().items() if name != "PYTHONSAFEPATH"}
+    command = [sys.executable, "-P", "-c", program]
+    done = subprocess.run(
+        command, cwd=mark.parent, env=environ, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert not mark.exists()
+    assert done.stdout.split()[:2] == ["1", "2"], done.stderr
+    assert "PYTHONSAFEPATH" not in done.stdout.split()  # what the caller starts afterwards is not our affair
 
 
 def die(number: int) -> int:

@@ -24,6 +24,7 @@ from ddptrace.telemetry.companion import Companion, companion_for
 from ddptrace.telemetry.companion_process import Training
 from tests.exported_runs import wait_until
 from tests.otlp_receiver import Receiver
+from tests.planted_modules import plant
 
 BARE = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
 
@@ -97,6 +98,26 @@ def test_what_it_is_still_doing_is_said_where_there_is_no_trouble(
     (said,) = warned(one.leave)
     assert f"(the process that exports it is still {doing}); this goes on" in said
     rank.recorder.close()
+
+
+def test_it_imports_nothing_from_the_current_directory_and_runs_no_startup_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark = plant(tmp_path / "planted")
+    startup = tmp_path / "startup.py"
+    startup.write_text(f"open({str(mark)!r}, 'a')")
+    rank = living(tmp_path / "run")
+    rank.steps(0, 9)
+    monkeypatch.chdir(mark.parent)
+    with Receiver() as receiver:
+        asked = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.http_url, "OTEL_METRICS_EXPORTER": "none"}
+        python = {"PYTHONSTARTUP": str(startup), "PYTHONINSPECT": "1"}
+        one = companion_for(tmp_path / "run", rank.folder, 0, BARE | asked | python)
+        assert one is not None
+        wait_until(lambda: receiver.traces or mark.exists())
+        rank.recorder.close()
+        assert warned(one.leave) == []
+    assert not mark.exists()
 
 
 @pytest.mark.parametrize("becomes", ["moved", "removed", "replaced"])

@@ -10,7 +10,6 @@ import json
 import math
 import os
 import statistics
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from typing import Any, Final
 from ddptrace.bench.load.processes import Cost, measured
 from ddptrace.bench.load.replicate import replicate
 from ddptrace.errors import DdptraceError
+from ddptrace.own_module import own_module
 
 ROUNDS: Final = 3
 FEW_RANKS: Final = 8
@@ -109,7 +109,7 @@ def _rounds(plans: dict[str, tuple[str, list[Path], Path | None]], progress: Pro
 
 
 def _run(what: str, files: Sequence[Path], cache: Path | None = None) -> tuple[Cost, dict[str, Any]]:
-    command = [sys.executable, "-m", "ddptrace.bench.load.work", what, str(cache or ""), *map(str, files)]
+    command = [*own_module("ddptrace.bench.load.work"), what, str(cache or ""), *map(str, files)]
     cost, printed = measured(command, os.environ | {"HTA_DISABLE_NS_ROUNDING": "1"})
     return cost, json.loads(printed)
 

@@ -1,4 +1,4 @@
-"""One thing that `ddptrace bench load` measures, in a process of its own: `python -m ddptrace.bench.load.work WHAT …`.
+"""One thing that `ddptrace bench load` measures, in a process of its own. Arguments: WHAT CACHE FILE…
 
 Prints as JSON what it found: per rank the numbers that HTA gives too, so that all can be seen to have done the same.
 """

@@ -1,4 +1,4 @@
-"""A collector that takes all and keeps nothing, in a process of its own: `python -m` this. It prints its port."""
+"""A collector that takes all and keeps nothing, in a process of its own, which prints its port."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from ddptrace.own_module import own_module
 
 
 class _Taker(BaseHTTPRequestHandler):
@@ -26,7 +28,7 @@ class _Taker(BaseHTTPRequestHandler):
 @contextmanager
 def receiver() -> Iterator[str]:
     """Its address. It ends when its standard input does, so also with whoever started it."""
-    program = [sys.executable, "-m", "ddptrace.bench.overhead.receiver"]
+    program = own_module("ddptrace.bench.overhead.receiver")
     with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         yield f"http://127.0.0.1:{process.stdout.readline().strip()}"

@@ -8,7 +8,6 @@ own. A round measures all numbers of ranks, so that a machine that gets slower m
 from __future__ import annotations
 
 import os
-import sys
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from ddptrace.bench.ranks.words import charts, grids, words
 from ddptrace.bench.setup import merged, setup_of
 from ddptrace.bench.workloads import workload
 from ddptrace.errors import DdptraceError
+from ddptrace.own_module import own_module
 from ddptrace.render.sheet import Sheet
 from ddptrace.schema import ANALYSIS
 
@@ -89,7 +89,7 @@ def _points(job: Job, run: Path, options: Options) -> list[dict[str, Any]]:
     for number in range(options.rounds):
         for ranks, one in runs.items():
             job.say(f"round {number + 1} of {options.rounds}: {ranks} ranks")
-            cost, _ = cost_of([sys.executable, "-m", "ddptrace", "analyze", str(one)], os.environ)
+            cost, _ = cost_of([*own_module("ddptrace"), "analyze", str(one)], os.environ)
             for name in ("cpu_s", "wall_s", "peak_nbytes"):
                 costs[ranks][name].append(getattr(cost, name))
     return [{"ranks": ranks, "nbytes": _nbytes(one, ranks), **costs[ranks]} for ranks, one in runs.items()]
