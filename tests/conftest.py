@@ -70,7 +70,7 @@ def compiled_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     need(any(map(shutil.which, COMPILERS)), "a C++ compiler")
     cache = tmp_path_factory.getbasetemp().parent / "compiled-cache"
-    cache.mkdir(exist_ok=True)
+    cache.mkdir(mode=0o700, exist_ok=True)
     with (cache / "lock").open("w") as lock, pytest.MonkeyPatch.context() as patch:
         fcntl.flock(lock, fcntl.LOCK_EX)
         patch.setenv("XDG_CACHE_HOME", str(cache))

@@ -20,6 +20,7 @@ from typing import Final
 
 import torch
 
+from ddptrace.capture.compiled_folder import ONLY_OURS, cache_folder, checked_file, make_cache_folder
 from ddptrace.errors import CompileError
 from ddptrace.own_module import own_module
 
@@ -31,25 +32,28 @@ _library: ctypes.PyDLL | None = None
 
 
 def library_path() -> Path | None:
-    """Of the one that was compiled for this torch; None where there is none, or a part of it only: a library that was
-    cut off ends the process that loads it. Its name tells how long it is."""
+    """Return where the library for this torch lies, whoever can write there; None where there is none, or only a part
+    of it: a library that was cut off ends the process that loads it. Its name tells its length."""
     with contextlib.suppress(OSError, CompileError):
-        for path in _folder().glob(f"{_name()}-*.so"):
+        for path in _made(cache_folder()):
             if path.stem.rpartition("-")[2] == str(path.stat().st_size):
                 return path
     return None
 
 
 def compile_library() -> Path:
-    """Where it lies now, proven by a training of a moment. Raises CompileError where that does not work, OSError where
-    the cache cannot be written."""
-    folder = _folder()
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=folder, suffix=".so") as made:
-        _run([*_compiler(), *_options(), "-o", made.name, str(SOURCE), *_libraries()], "does not compile")
-        path = folder / f"{_name()}-{Path(made.name).stat().st_size}.so"
-        shutil.copyfile(made.name, beside := path.with_suffix(".new"))
-        beside.replace(path)  # another process may be compiling the same
+    """Compile the library in place of earlier ones for this torch, prove it by a training of a moment, and return where
+    it lies. Raises CompileError where that does not work or others can write there, OSError where the cache cannot be
+    written."""
+    folder = make_cache_folder()
+    with tempfile.TemporaryDirectory(dir=folder) as beside:
+        made = Path(beside, "made.so")
+        _run([*_compiler(), *_options(), "-o", str(made), str(SOURCE), *_libraries()], "does not compile")
+        made.chmod(ONLY_OURS)
+        path = folder / f"{_name()}-{made.stat().st_size}.so"
+        made.replace(path)  # another process may be compiling the same
+    for earlier in set(_made(folder)) - {path}:
+        earlier.unlink(missing_ok=True)
     try:
         _run(own_module("ddptrace.capture.compiled_check"), "does not work")
     except CompileError:
@@ -59,11 +63,11 @@ def compile_library() -> Path:
 
 
 def load() -> ctypes.PyDLL | None:
-    """The library, loaded once and for good: it stands in torch's dispatcher from then on. None where it was not
-    compiled for this torch. Raises OSError where it cannot be loaded."""
+    """Load the library, once and for good: it stands in torch's dispatcher from then on. None where it was not compiled
+    for this torch. Raises CompileError where others can write it, OSError where it cannot be loaded."""
     global _library
     if _library is None and (path := library_path()) is not None:
-        _library = _load(path)
+        _library = _load(checked_file(path))
     return _library
 
 
@@ -85,12 +89,9 @@ def _load(path: Path) -> ctypes.PyDLL:
     return library
 
 
-def _folder() -> Path:
-    """In the user's cache."""
-    try:
-        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ddptrace"
-    except RuntimeError as error:
-        raise CompileError("there is no home directory to keep it in: set XDG_CACHE_HOME to a folder") from error
+def _made(folder: Path) -> list[Path]:
+    """Libraries for this torch, whole or not."""
+    return list(folder.glob(f"{_name()}-*.so"))
 
 
 def _name() -> str:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import threading
 import time
+import warnings
 from collections.abc import Callable, Sized
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,7 @@ from ddptrace.capture.steps import StepFinder
 from ddptrace.capture.surface import Patches, Surface, ThreadState
 from ddptrace.capture.windows import Windows
 from ddptrace.dynamo import leave_as_it_is
-from ddptrace.errors import TraceStateError
+from ddptrace.errors import CompileError, TraceStateError
 from ddptrace.keep import Keep
 from ddptrace.record import Recorder
 from ddptrace.record.directory import release
@@ -182,9 +183,15 @@ class Session:
         self.claim.facts |= {"watching": {"collectives": watching, "surfaces": list(SURFACES)}}
 
     def _use_compiled(self) -> None:
-        """What was compiled for this torch, if anything was. Without it all goes on as it stands."""
+        """Have the compiled library record buckets, where there is one for this torch. Otherwise Python does."""
         try:
             library = compiled.load()
+        except CompileError as error:
+            message = f"the compiled library is not loaded: {error}; until then Python records all buckets"
+            self.recorder.note("compiled-refused", message)
+            with contextlib.suppress(Exception):  # the program may have made errors of warnings
+                warnings.warn(f"ddptrace: {message}", RuntimeWarning, stacklevel=2)
+            return
         except Exception as error:
             self.recorder.note("compiled-failed", f"what `ddptrace compile` made for this torch cannot be loaded"
                                f" ({error}): run it again; until then Python records all buckets")  # fmt: skip

@@ -137,8 +137,10 @@ def test_what_cannot_be_loaded_leaves_a_note_and_all_to_python(tmp_path: Path, m
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     size = made.stat().st_size
     broken = tmp_path / "cache" / "ddptrace" / made.name
-    broken.parent.mkdir(parents=True)
+    for folder in (broken.parent.parent, broken.parent):
+        folder.mkdir(mode=0o700)
     broken.write_bytes(b"no library".ljust(size))
+    broken.chmod(0o600)
     assert library_path() == broken and trained("plain", tmp_path / "run") == 0
     assert len(buckets(tmp_path / "run")) == FIRST + (STEPS - 1) * LAYERS
     (note,) = (one for one in read_run(tmp_path / "run").findings if one.code == "compiled-failed")
