@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
+import os
+import stat
+import sys
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from ddptrace.errors import DdptraceError
+from ddptrace.errors import DdptraceError, printable
 from ddptrace.keep import LEAST_NBYTES, Keep
 
 USAGE: Final = (
@@ -32,6 +36,7 @@ out, overwrite, profile and keep in [tool.ddptrace] of the nearest pyproject.tom
 PROFILER_OPTIONS: Final = ("record_shapes", "with_stack", "with_modules", "profile_memory", "with_flops")
 """Of torch.profiler.profile, under torch's names."""
 
+ROOT_UID: Final = 0
 SWITCHES: Final = {"1": True, "true": True, "0": False, "false": False}
 
 
@@ -180,9 +185,13 @@ def _taken(said: Mapping[str, object], base: Path, where: str) -> dict[str, Any]
 
 
 def _from_file(cwd: Path) -> dict[str, Any]:
-    """`[tool.ddptrace]` of the nearest pyproject.toml that has it; `out` there is relative to the file."""
+    """`[tool.ddptrace]` of the nearest pyproject.toml that has it; `out` there is relative to the file. A file that any
+    user could have put there is left out: `overwrite` in it could have a run of this user removed."""
     for folder in (cwd, *cwd.parents):
         file = folder / "pyproject.toml"
+        if _may_be_a_strangers(file):
+            _say_left_out(file)
+            continue
         table = _table(file)
         if table is not None:
             unknown = ", ".join(sorted(table.keys() - NAMES.keys()))
@@ -192,10 +201,32 @@ def _from_file(cwd: Path) -> dict[str, Any]:
     return {}
 
 
+def _say_left_out(file: Path) -> None:
+    """Only where the file has a table for us."""
+    with contextlib.suppress(Exception):  # nothing in it ends the program
+        if _table(file) is not None:
+            print(
+                f"ddptrace.run: {printable(file)} is left out, since every user of this machine can write it or its "
+                "folder; give options by flag or DDPTRACE_ variables, or keep the file in a folder of your own",
+                file=sys.stderr,
+            )
+
+
+def _may_be_a_strangers(file: Path) -> bool:
+    """Whether every user of this machine can write the file, or could have put it or a link to it there. False where
+    there is none."""
+    try:
+        link, found, folder = file.lstat(), file.stat(), file.parent.stat()
+    except OSError:
+        return False
+    is_ours = {link.st_uid, found.st_uid} <= {os.geteuid(), ROOT_UID}
+    return bool(found.st_mode & stat.S_IWOTH or (folder.st_mode & stat.S_IWOTH and not is_ours))
+
+
 def _table(file: Path) -> dict[str, Any] | None:
     """None where there is no such file, it may not be seen, or it does not speak of ddptrace."""
     try:
-        text = file.read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8") if file.is_file() else ""
     except OSError:
         return None
     except UnicodeDecodeError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,53 @@ def test_the_nearest_file_with_the_table_counts_and_its_paths_are_relative_to_it
     project(tmp_path / "a" / "b", "[tool.other]\nx = 1\n")
     assert command("t.py", cwd=tmp_path / "a" / "b").options.out == near / "near"
     assert command("t.py", cwd=tmp_path).options.out == tmp_path / "far"
+
+
+only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+STRANGER = 4321
+
+
+@pytest.mark.parametrize(
+    "plant", [pytest.param("file", marks=only_root), pytest.param("link", marks=only_root), "world-writable"]
+)
+def test_a_file_that_any_user_could_have_put_there_is_left_out_with_a_word(
+    plant: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As in /tmp, above a folder of this user."""
+    anybodys = project(tmp_path / "anybodys", '[tool.ddptrace]\nout = "theirs"\noverwrite = true\n')
+    file, cwd = anybodys / "pyproject.toml", anybodys / "ours"
+    cwd.mkdir()
+    assert command("t.py", cwd=cwd).options.out == anybodys / "theirs"
+    if plant == "world-writable":
+        file.chmod(0o666)
+    else:
+        anybodys.chmod(0o1777)
+        assert command("t.py", cwd=cwd).options.overwrite, "of this user, and nobody else can replace it"
+    if plant == "link":
+        file.rename(tmp_path / "elsewhere.toml")
+        file.symlink_to(tmp_path / "elsewhere.toml")
+    if plant != "world-writable":
+        os.chown(file, STRANGER, STRANGER, follow_symlinks=False)
+    assert capsys.readouterr().err == ""
+    told = command("t.py", cwd=cwd).options
+    assert (told.out, told.overwrite) == (cwd / "run", False)
+    said = capsys.readouterr().err
+    assert said.startswith(f"ddptrace.run: {file} is left out, since every user") and said.count("\n") == 1
+    # AND what is above it counts
+    project(tmp_path, '[tool.ddptrace]\nout = "above"\n')
+    assert command("t.py", cwd=cwd).options.out == tmp_path / "above"
+
+
+@pytest.mark.parametrize("text", ["[tool.ddptrace\n", "[tool.other]\n", f"x = {'[' * 9999}", None])
+def test_what_any_user_could_have_put_there_cannot_end_or_stop_the_program(
+    text: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """None: a pipe that nobody writes into."""
+    file = tmp_path / "pyproject.toml"
+    os.mkfifo(file) if text is None else file.write_text(text)
+    file.chmod(0o666)
+    assert command("t.py", cwd=tmp_path).options.out == tmp_path / "run"
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(
