@@ -26,7 +26,7 @@ import numpy as np
 
 from ddptrace.errors import RunDirectoryError
 
-SCHEMA_VERSION: Final = "1.6"
+SCHEMA_VERSION: Final = "1.7"
 
 MANIFEST: Final = "manifest.json"
 META: Final = "meta.json"
@@ -124,7 +124,8 @@ class Kind(enum.IntEnum):
     #              call site; d: the module; flags: Origin. Since 1.3, e: 1 + the rank, in its group, that it sends to
     #              or receives from, or that is its root; 0 none, or unknown; and flags UNKNOWN_ORIGIN where
     #              nobody looked. Since 1.4, written before the CALL, which a crash in it leaves out; b, c: bytes in,
-    #              out; f: op; g: group; 0 where their ids have no room
+    #              out; f: op; g: group; 0 where their ids have no room. Since 1.7, name may be two lines with `THROUGH`
+    #              between: the program's, and that of the library which issued it
     RPC_WAIT = 25  # the host was blocked on the future of remote calls, or on other workers in a distributed backward,
     #                begin to end. A reference's own methods block from RPC's end to RPC_DONE
     LET_GO = 26  # here stood `a` records, written from begin to end, that were let go to stay within `ddptrace.Keep`.
@@ -155,7 +156,8 @@ class CallFlag(enum.IntFlag):
 
 
 class Origin(enum.IntEnum):
-    """Who wanted a collective: the program itself, or a part of torch or ddptrace on its behalf."""
+    """Who wanted a collective: the program itself or a library of which nothing more is known, or else a part of torch,
+    of ddptrace or of a known library on its behalf."""
 
     PROGRAM = 0
     GRADIENTS = 1  # a reducer, for a bucket
@@ -169,6 +171,10 @@ class Origin(enum.IntEnum):
     OPTIMIZER = 9  # one that is sharded over the ranks
     PIPELINE = 10  # a pipeline schedule's activations and their gradients
     DTENSOR = 11  # an operator on sharded tensors, as in tensor parallelism
+    # Since 1.7.
+    ZERO = 12  # DeepSpeed, for its gradients and parameters, whatever its ZeRO stage
+    MOE = 13  # a mixture of experts: tokens on their way to experts and back, and their gradients
+    CHECKPOINT = 14  # the saving or loading of a checkpoint
 
     @property
     def word(self) -> str:
@@ -177,6 +183,9 @@ class Origin(enum.IntEnum):
 
 UNKNOWN_ORIGIN: Final = 255
 """In an ORIGIN record instead of an `Origin`."""
+
+THROUGH: Final = ", through "
+"""Between the program's line and the library's, in an ORIGIN record."""
 
 
 class RpcOp(enum.IntEnum):

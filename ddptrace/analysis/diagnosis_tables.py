@@ -43,6 +43,7 @@ class RankPlace:
     site: str | None  # "train.py:42 in step"
     since_ns: int  # it recorded nothing of its training
     failure: str | None
+    through: str | None = None  # the line of the library that issued the collective it is in
     innermost: str | None = None  # the line of a library that `site` has led to, where it is in no collective
 
 

@@ -41,6 +41,7 @@ class CollectiveDigest:
     origin: str | None  # None where a foreign trace does not tell
     sites: tuple[str, ...]  # the program's lines that they come from, the most frequent first
     modules: tuple[str, ...]  # likewise
+    through: tuple[str, ...]  # likewise, lines of the libraries that issued them
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +102,7 @@ def _collective(rows: Sequence[CollectiveRow], count: int) -> CollectiveDigest:
         busbw_bytes_per_s=_rate((row.busbw_bytes_per_s, row.nbytes) for row in rows),
         evidence=weakest(row.evidence for row in rows), identity=weakest_identity(row.identity for row in rows),
         origin=first.origin, sites=_frequent(row.site for row in rows), modules=_frequent(row.module for row in rows),
+        through=_frequent(row.through for row in rows),
     )  # fmt: skip
 
 

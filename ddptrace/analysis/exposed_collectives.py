@@ -22,8 +22,28 @@ TRY: Final = {
     Origin.UNUSED_PARAMETERS.word: "find_unused_parameters=False leaves it out, where every parameter gets a gradient",
     Origin.PIPELINE.word: "give the schedule more and smaller microbatches",
     Origin.DTENSOR.word: "its result is needed at once, so shard over fewer ranks or a faster link",
+    Origin.ZERO.word: "let DeepSpeed gather earlier (a larger stage3_prefetch_bucket_size), or keep small parameters on"
+    " every rank (a larger stage3_param_persistence_threshold)",
+    Origin.MOE.word: "its result is needed at once, so send fewer tokens (a smaller capacity_factor) or keep the ranks"
+    " of an expert group (ep_size) on one host",
+    Origin.CHECKPOINT.word: "save less often",
 }
 """By origin."""
+
+GRADIENTS: Final = {
+    Origin.FSDP.word: "wrap units of another size",  # gradients leave when they are there: nothing to prefetch
+    Origin.ZERO.word: "let DeepSpeed reduce while backward computes (overlap_comm) and begin earlier (a smaller"
+    " reduce_bucket_size)",
+}
+"""By origin of sharded training, for its gradients."""
+
+UPDATED: Final = (
+    "it brings the updated parameters to every rank once an update, so update less often (gradient_accumulation_steps),"
+    " or gather while forward computes (ZeRO stage 3)"
+)
+"""For what ZeRO stages 1 and 2 gather: parameters of no module in particular."""
+
+OF_A_LIBRARY: Final = "a library issues it for that line: see whether the line has to run in every step"
 
 TRY_OPS: Final = {
     **dict.fromkeys(
@@ -49,19 +69,28 @@ def exposed_collective(exposed: Share, result: Result) -> Finding:
     elif kind is None:
         message = f"{said}, and most of it carries no gradients: look at the collectives with most exposed ms."
     else:
+        is_sharded = any(row.origin in GRADIENTS and not _gathers(row.op) for row in result.collectives)
         message = (
-            f"{said}, and most of it carries no gradients. The largest part of that is"
-            f" {kind.op.rstrip('_')}{_from(kind)}, with {ms(kind.exposed_ns or 0)}: {_advice(kind)}."
+            f"{said}, and most of it {'is in no bucket of DDP' if is_sharded else 'carries no gradients'}. The largest"
+            f" part of that is {kind.op.rstrip('_')}{_from(kind)}, with {ms(kind.exposed_ns or 0)}: {_advice(kind)}."
         )
     return Finding("exposed-communication", "warning", "run", message)
 
 
 def _advice(kind: CollectiveDigest) -> str:
-    if kind.origin == Origin.FSDP.word and not kind.op.startswith("all_gather"):
-        return "wrap units of another size"  # gradients leave when they are there: nothing to prefetch
+    if kind.origin in GRADIENTS and not _gathers(kind.op):
+        return GRADIENTS[kind.origin]
+    if kind.origin == Origin.ZERO.word and not kind.modules:
+        return UPDATED
+    if kind.origin == Origin.PROGRAM.word and kind.through:
+        return OF_A_LIBRARY
     if kind.origin == Origin.PROGRAM.word and kind.op in TRY_OPS:
         return TRY_OPS[kind.op]
     return TRY.get(kind.origin or "", "look at what it waits for, and at a slow rank")
+
+
+def _gathers(op: str) -> bool:
+    return op.startswith("all_gather")
 
 
 def _gradients(result: Result) -> tuple[float, float]:
@@ -85,9 +114,10 @@ def _worst(result: Result) -> CollectiveDigest | None:
 
 
 def _from(kind: CollectiveDigest) -> str:
-    """As in " (fsdp, in blocks.0 and 3 more, at train.py:42 in step)"; nothing where nothing is known."""
+    """As in " (fsdp, in blocks.0 and 3 more, at train.py:42 in step)", with the line of a library after the program's;
+    nothing where nothing is known."""
     known = [kind.origin] if kind.origin is not None else []
-    for where, names in (("in", kind.modules), ("at", kind.sites)):
+    for where, names in (("in", kind.modules), ("at", kind.sites), ("through", kind.through)):
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         known += [f"{where} {names[0]}{more}"] if names else []
     return f" ({', '.join(known)})" if known else ""

@@ -16,6 +16,7 @@ from ddptrace.analysis.intervals import subtract, total, union
 from ddptrace.analysis.reducer_facts import ReducerFacts, reducer_facts
 from ddptrace.analysis.remote_waits import Waited, waited_for
 from ddptrace.analysis.view import View
+from ddptrace.analysis.wording import line_words
 from ddptrace.load.tables import Call, RankRun, StepMark
 from ddptrace.schema import Evidence, Origin
 
@@ -99,7 +100,8 @@ def facts_of(view: View) -> RankFacts:
         ended_by=tuple(sorted({mark.ended_by.name.lower() for mark in rank.steps})),
         by_evidence=dict(Counter(comm.evidence for comm in view.comms)),
         unknown_ops=dict(Counter(call.op if call else HOOK_OP for call in unknown)),
-        unknown_sites=dict(Counter(call.site for call in unknown if call and call.site)), unmatched=len(view.unmatched),
+        unknown_sites=dict(Counter(site for call in unknown if call and (site := line_words(call.site, call.through)))),
+        unmatched=len(view.unmatched),
         hooks=tuple(sorted({hook.name for hook in rank.hooks})),
         reducers=tuple(reducer_facts(reducer, rank) for reducer in rank.reducers),
         groups=tuple((group.name, group.ranks) for group in rank.groups), outside_ns=_outside_ns(view),

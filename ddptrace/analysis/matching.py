@@ -126,8 +126,9 @@ def _sightings(rows: Sequence[CollectiveRow], steps: Sequence[StepRow], *, numbe
 def _sighting(row: CollectiveRow, turn: int, launched_in: int | None, end_at_ns: int | None) -> Sighting:
     return Sighting(
         turn, row.op, None if row.op == SPARSE_OP else row.nbytes, row.dtype, row.peer, row.origin, row.site, row.step,
-        seq=row.seq, launched_in=launched_in, begin_at_ns=None if end_at_ns is None else row.exec_start_at_ns,
-        end_at_ns=end_at_ns, exact=row.evidence is not Evidence.BACKEND,
+        through=row.through, seq=row.seq, launched_in=launched_in,
+        begin_at_ns=None if end_at_ns is None else row.exec_start_at_ns, end_at_ns=end_at_ns,
+        exact=row.evidence is not Evidence.BACKEND,
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from ddptrace.analysis.across.marks import Calls, Mark
 from ddptrace.analysis.across.tables import DesyncRow
 from ddptrace.analysis.diagnosis_tables import Verdict
 from ddptrace.analysis.places import at_words, group_words, op_words, where_words
-from ddptrace.analysis.wording import amount, named
+from ddptrace.analysis.wording import amount, line_words, named
 from ddptrace.load.tables import GroupState, JobState, LastCall, RankState
 
 
@@ -41,7 +41,9 @@ def mismatch_verdict(job: JobState, name: str, shown: Sequence[Shown]) -> Verdic
 
 
 def _mark(call: LastCall) -> Mark:
-    return Mark(call.turn, call.op, call.nbytes, call.dtype, call.peer, call.origin, call.site)
+    return Mark(
+        call.turn, call.op, call.nbytes, call.dtype, call.peer, call.origin, call.site, through=call.through
+    )  # fmt: skip
 
 
 def _sentence(rows: Sequence[DesyncRow], waiting: Sequence[int], there: Mapping[int, LastCall]) -> str:
@@ -69,7 +71,7 @@ def _alike(rows: Sequence[DesyncRow]) -> list[int]:
 def _where(call: LastCall) -> str:
     """No line of the program issues what a backward does."""
     if call.site is not None or call.bucket_of is None:
-        return at_words(call.site)
+        return at_words(line_words(call.site, call.through))
     return f" in its backward (bucket of {call.bucket_of})"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from ddptrace.analysis.diagnosis_tables import RankPlace
-from ddptrace.analysis.wording import amount
+from ddptrace.analysis.wording import amount, line_words
 from ddptrace.load.tables import BEAT_NS, BEATS, JobState, LastCall, RankState
 from ddptrace.schema import Phase
 
@@ -43,11 +43,15 @@ ENDED_LIKELY: Final = (
 def place_of(state: RankState, now_at_ns: int) -> RankPlace:
     pulse = state.pulse
     site = _line(pulse.site) if pulse is not None else None
-    site = site or (state.pending.site if state.pending is not None else None)
+    pending = state.pending
+    if pending is not None and site in (None, pending.site):
+        site, through = pending.site, pending.through
+    else:
+        through = None
     phase = state.phase.name.lower() if state.phase is not None else None
     return RankPlace(
         state.rank, state.host, state.pid, status_of(state, now_at_ns), state.step, phase, _doing(state), site,
-        max(0, now_at_ns - state.last_at_ns), state.failure, _innermost(state),
+        max(0, now_at_ns - state.last_at_ns), state.failure, through, _innermost(state),
     )  # fmt: skip
 
 
@@ -69,7 +73,8 @@ def place_words(place: RankPlace) -> str:
     step = None if place.step is None else f"step {place.step}"
     said = ", ".join(filter(None, (step, place.phase, place.doing)))
     joint = ", at " if place.doing else ": "
-    at = "" if place.site is None else f"{joint}{place.site}" if said else f"at {place.site}"
+    line = line_words(place.site, place.through)
+    at = "" if line is None else f"{joint}{line}" if said else f"at {line}"
     return said + at + ("" if place.innermost is None else f", there in {place.innermost}")
 
 

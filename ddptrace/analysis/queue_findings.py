@@ -12,6 +12,7 @@ from ddptrace.analysis.summary import Summary, typical_steps
 from ddptrace.analysis.tables import CollectiveRow, Result
 from ddptrace.analysis.wording import ms, percent
 from ddptrace.load.tables import Finding
+from ddptrace.schema import Origin
 
 COSTLY_MIN_RATIO: Final = 0.1
 """Of the step, that its collectives must expose."""
@@ -38,7 +39,7 @@ def queue_findings(ranks: Sequence[RankFacts], result: Result, summary: Summary)
     for group, rows in by_group.items():
         queue = _queue(rows, len(steps))
         if queue.queued_ns > queue.ran_ns and queue.exposed_ns >= COSTLY_MIN_RATIO * (summary.window_ns or 0):
-            yield _behind(group, threads[group], queue, summary, are_buckets=all(row.bucket for row in rows))
+            yield _behind(group, threads[group], queue, summary, _fewer(rows))
 
 
 def _queue(rows: Sequence[CollectiveRow], steps: int) -> _Queue:
@@ -48,9 +49,18 @@ def _queue(rows: Sequence[CollectiveRow], steps: int) -> _Queue:
     )  # fmt: skip
 
 
-def _behind(group: str, threads: int, queue: _Queue, summary: Summary, *, are_buckets: bool) -> Finding:
+def _fewer(rows: Sequence[CollectiveRow]) -> str:
+    """How to make fewer and larger ones, by who issues most of those that stand in the queue."""
+    if all(row.bucket for row in rows):
+        return "raise bucket_cap_mb (`ddptrace advise` says to what)"
+    of_zero = sum(row.queue_ns or 0 for row in rows if row.origin == Origin.ZERO.word)
+    if 2 * of_zero > sum(row.queue_ns or 0 for row in rows):
+        return "raise DeepSpeed's reduce_bucket_size and stage3_prefetch_bucket_size"
+    return "one flat tensor"
+
+
+def _behind(group: str, threads: int, queue: _Queue, summary: Summary, fewer: str) -> Finding:
     share = queue.exposed_ns / (summary.window_ns or 1)
-    fewer = "raise bucket_cap_mb (`ddptrace advise` says to what)" if are_buckets else "one flat tensor"
     return Finding("queued", "warning", f"group {group}", (
         f"Collectives of group {group} stand in its queue for longer than they run: {ms(queue.queued_ns)} against"
         f" {ms(queue.ran_ns)} (means of {queue.calls:.0f} in a step), since the backend's {threads} worker threads run"

@@ -9,7 +9,7 @@ from ddptrace.analysis.across.arrival_digest import MeetingDigest, Meetings, mee
 from ddptrace.analysis.next_look import FEW_NBYTES
 from ddptrace.analysis.summary import Summary
 from ddptrace.analysis.tables import CollectiveRow, Result
-from ddptrace.analysis.wording import amount, brief, ms, percent
+from ddptrace.analysis.wording import amount, brief, line_words, ms, percent
 from ddptrace.load.tables import Finding
 from ddptrace.schema import Evidence
 
@@ -59,8 +59,8 @@ def _slow(kind: MeetingDigest, result: Result) -> Finding:
 
 
 def _from(kind: MeetingDigest, result: Result) -> str:
-    sites = (row.site for row in result.collectives if _is_of(row, kind) and row.site is not None)
-    site = next(sites, None)
+    sites = (line_words(row.site, row.through) for row in result.collectives if _is_of(row, kind))
+    site = next(filter(None, sites), None)
     return f" (at {site})" if site else ""
 
 

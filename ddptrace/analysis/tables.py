@@ -264,6 +264,7 @@ class CollectiveRow:
     match: int | None = None  # row of `matches`
     origin: str | None = None  # who wanted it, a word of `schema.Origin`; None where a foreign trace does not tell
     site: str | None = None  # "train.py:42 in train_step": the program's line that it comes from
+    through: str | None = None  # the line of the library that issued it for the program's
     module: str | None = None  # nn.Module whose forward or backward it belongs to, named from the outermost one
     turn: int | None = None  # as `ordinal`, but sends and receives are left out, so that it is the same on all ranks
     peer: int | None = None  # global rank that it sends to or receives from, or that is its root; None where unknown

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from ddptrace.schema import THROUGH
+
 NAMED: Final = 5
 """So many steps or ranks are named one by one; of more, the rest are counted."""
 
@@ -31,6 +33,11 @@ def _runs(numbers: Iterable[int]) -> list[list[int]]:
         else:
             runs.append([number])
     return [part for run in runs for part in ([run] if len(run) >= NAMED else [[number] for number in run])]
+
+
+def line_words(site: str | None, through: str | None) -> str | None:
+    """As in "train.py:42 in step, through deepspeed/runtime/engine.py:13 in reduce"; None where no line is known."""
+    return f"{site}{THROUGH}{through}" if through else site
 
 
 def ms(ns: float) -> str:

@@ -1,6 +1,6 @@
-"""What a frame of Python says of a collective that is issued below it: part of the program, or a part of torch or
-ddptrace that wants it for the program. Told by file and qualified name: where torch moves one, its frames say nothing
-any more and the collective counts as the program's own."""
+"""What a frame of Python says of a collective that is issued below it: part of the program, of a library, or a part of
+torch or ddptrace that wants it for the program. Told by file and qualified name: where torch moves one, its frames say
+nothing any more and the collective counts as the program's own."""
 
 from __future__ import annotations
 
@@ -9,15 +9,21 @@ import os
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Final
 
 import torch
 
+from ddptrace.capture import libraries
+from ddptrace.capture.libraries import INSTALLED
 from ddptrace.schema import Origin
 
-SKIPPED, SITE, ISSUER, MODULE, ENGINE = range(5)
-"""A frame says nothing; is the program's; tells an origin; runs an nn.Module; enters the autograd engine."""
+SKIPPED, SITE, ISSUER, MODULE, ENGINE, LIBRARY, PASSING = range(7)
+"""A frame says nothing; is the program's; tells an origin; runs an nn.Module; enters the autograd engine; is a
+library's; is a library's that only passes on what the frames around it want."""
+
+ENCLOSING: Final = (Origin.CONSTRUCTION, Origin.CHECKPOINT)
+"""What has such an origin has it in all that it calls, whatever else wants a collective there."""
 
 
 @dataclass(slots=True)
@@ -30,6 +36,11 @@ class Frame:
     local: str = ""  # local variable that holds the module, or what holds it
     holds: str = ""  # attribute of that with the module or a tuple of them; empty: it is the module itself
     sites: dict[int, int] = field(default_factory=dict)  # by instruction: string id of the call site
+    through: dict[tuple[int, int], int] = field(default_factory=dict)  # by call site and instruction: of both lines
+
+    @property
+    def encloses(self) -> bool:
+        return self.origin in ENCLOSING
 
 
 DDP = "torch/nn/parallel/distributed.py", "DistributedDataParallel."
@@ -59,6 +70,7 @@ FILES: Final = (
     ("torch/distributed/algorithms/ddp_comm_hooks/", Origin.HOOK),
     ("torch/distributed/algorithms/model_averaging/", Origin.OPTIMIZER),
     ("torch/distributed/optim/", Origin.OPTIMIZER),
+    ("torch/distributed/checkpoint/", Origin.CHECKPOINT),
     ("torch/distributed/pipelining/", Origin.PIPELINE),
     ("torch/distributed/fsdp/_init_utils.py", Origin.CONSTRUCTION),
     ("torch/distributed/fsdp/_fully_shard/_fsdp_init.py", Origin.CONSTRUCTION),
@@ -79,7 +91,6 @@ HOLDERS: Final = {
 ENTRY: Final = "torch/autograd/graph.py", "_engine_run_backward"
 
 GENERATED: Final = ("<frozen ", "<eval_with_key>")
-INSTALLED: Final = ("site-packages", "dist-packages")
 DEPRECATIONS: Final = "typing_extensions.py"
 """Its `deprecated` wraps functions of torch, and so stands between the program and torch."""
 
@@ -90,7 +101,7 @@ _STANDARD: Final = Path(os.__file__).resolve().parent
 def describe(code: CodeType) -> Frame:
     own, is_nobodys = _owner(code.co_filename)
     if own is None:
-        return Frame(code, SKIPPED if is_nobodys else SITE)
+        return Frame(code, SKIPPED) if is_nobodys else _of_library(code) or Frame(code, SITE)
     name = own, code.co_qualname
     local, holds = HOLDERS.get(name, ("", ""))
     if name == ENTRY:
@@ -99,6 +110,30 @@ def describe(code: CodeType) -> Frame:
     if origin is None:
         return Frame(code, MODULE if local else SKIPPED, Origin.PROGRAM, local, holds)
     return Frame(code, ISSUER, origin, local, holds)
+
+
+def _of_library(code: CodeType) -> Frame | None:
+    """None where it is the program's own."""
+    file = libraries.file_of(_resolved(code.co_filename))
+    if file is None:
+        return None
+    name = f"{file}:{code.co_qualname}"
+    origin = next((origin for start, origin in libraries.ORIGINS if name.startswith(start)), Origin.PROGRAM)
+    local = next((local for start, local in libraries.PARAMETERS if name.startswith(start)), "")
+    return Frame(code, PASSING if name.startswith(libraries.PASSING) else LIBRARY, origin, local)
+
+
+def program_line(frame: FrameType | None) -> str:
+    """The innermost line of the program on a stack; where it has none, the innermost one of a library, else ""."""
+    library = ""
+    while frame is not None:
+        kind = describe(frame.f_code).kind
+        if kind == SITE:
+            return site(frame.f_code, frame.f_lineno)
+        if kind >= LIBRARY:
+            library = library or site(frame.f_code, frame.f_lineno)
+        frame = frame.f_back
+    return library
 
 
 def site(code: CodeType, line: int | None) -> str:
@@ -121,8 +156,11 @@ def _owner(name: str) -> tuple[str | None, bool]:
 
 @functools.lru_cache(maxsize=4096)
 def _imported_as(name: str) -> str:
-    """The part of a path below the innermost folder on `sys.path` that it is in: short, and the same on all ranks."""
+    """The part of a path below the innermost folder on `sys.path` that it is in, or below the folder that packages are
+    installed in: short, and the same on all ranks."""
     path = _resolved(name)
+    if (installed := libraries.file_of(path)) is not None:
+        return installed
     entries: list[object] = [*sys.path]
     folders = [_resolved(entry) for entry in entries if isinstance(entry, str) and entry]  # Python ignores others too
     known = [folder for folder in folders if folder.is_absolute() and path.is_relative_to(folder)]

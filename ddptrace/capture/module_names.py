@@ -9,10 +9,13 @@ from typing import Final
 from torch import nn
 
 from ddptrace.capture.by_identity import IdentityMap, IdentitySet
-from ddptrace.capture.module_tree import contains, named_modules
+from ddptrace.capture.module_tree import contains, named_modules, parameters_of
 
 MOST_STRAYS: Final = 20
 """After so many modules of one class that no model contains, such are taken to be made anew for each call."""
+
+WRAPPERS: Final = frozenset(("DeepSpeedEngine",))
+"""Classes of libraries whose instances keep the module that they wrap as `module`."""
 
 WRAPPED: Final = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 """Attributes under which wrappers of torch keep the module that they wrap."""
@@ -32,10 +35,30 @@ class ModuleNames:
         self._roots = roots
         self._known: IdentityMap[nn.Module, str] = IdentityMap()
         self._walked: IdentitySet[nn.Module] = IdentitySet()  # roots
+        self._owners: IdentityMap[nn.Parameter, tuple[int, str]] = IdentityMap()  # by place in the model, and by name
         self._strays: IdentityMap[type, int] = IdentityMap()  # by class, modules that no model contains
 
     def name(self, module: nn.Module) -> str:
         return self._known.get(module) or self._meet(module)
+
+    def owners(self, parameters: Iterable[nn.Parameter]) -> list[str]:
+        """Names of the modules that hold these parameters, in the order of the model. Parameters that no model held
+        when they were first asked for are left out."""
+        wanted = list(parameters)
+        if not all(parameter in self._owners for parameter in wanted):
+            self._find_owners()
+        for parameter in wanted:
+            if parameter not in self._owners:
+                self._owners[parameter] = -1, ""
+        places = {self._owners.get(parameter) or (-1, "") for parameter in wanted}
+        return list(dict.fromkeys(name for _, name in sorted(places) if name))
+
+    def _find_owners(self) -> None:
+        modules = [module for root in self._roots for _, module in named_modules(root)]
+        for place, module in enumerate(modules):
+            for parameter in parameters_of(module):
+                if parameter not in self._owners:
+                    self._owners[parameter] = place, self.name(module)
 
     def _meet(self, module: nn.Module) -> str:
         old = [root for root in self._roots if root in self._walked]
@@ -68,17 +91,20 @@ def _pairs(root: nn.Module) -> list[tuple[str, nn.Module]]:
 def named(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """`root` and the modules in it; a wrapper goes by the name of what it wraps."""
     everything = dict(named_modules(root))
-    wrappers = {name for name, module in everything.items() if _is_data_parallel(module)}
+    wrappers = {name for name, module in everything.items() if _is_wrapper(module)}
     short = {name: _without_wrappers(name, wrappers) for name in everything}
     outermost = _class_name([module for name, module in everything.items() if not short[name]][-1])
     for name, module in everything.items():
         yield short[name] or outermost, module
 
 
-def _is_data_parallel(module: nn.Module) -> bool:
-    """By what torch's wrapper and ours have in common."""
+def _is_wrapper(module: nn.Module) -> bool:
+    """A data-parallel wrapper, by what torch's and ours have in common, or one of `WRAPPERS`."""
     try:
-        return hasattr(module, "require_backward_grad_sync") and isinstance(getattr(module, "module", None), nn.Module)
+        is_one = hasattr(module, "require_backward_grad_sync") or not WRAPPERS.isdisjoint(
+            base.__name__ for base in type(module).__mro__
+        )
+        return is_one and isinstance(getattr(module, "module", None), nn.Module)
     except Exception:  # asking may run the program's code
         return False
 
@@ -89,11 +115,11 @@ def _class_name(module: nn.Module) -> str:
     return base if given in (f"FSDP{base}", f"Replicate{base}") else given
 
 
-def _without_wrappers(name: str, data_parallel: set[str]) -> str:
+def _without_wrappers(name: str, wrappers: set[str]) -> str:
     kept: list[str] = []
     above = ""
     for part in name.split(".") if name else ():
-        if part not in WRAPPED and not (part == "module" and above in data_parallel):
+        if part not in WRAPPED and not (part == "module" and above in wrappers):
             kept.append(part)
         above = f"{above}.{part}" if above else part
     return ".".join(kept)

@@ -13,7 +13,6 @@ from types import FrameType
 from typing import Final
 
 from ddptrace.capture import frames
-from ddptrace.capture.frames import SITE
 from ddptrace.capture.steps import StepFinder
 from ddptrace.record import Recorder
 from ddptrace.record.tail import Tail
@@ -63,11 +62,9 @@ class Pulse:
 
 
 def _lines_of(frame: FrameType | None) -> tuple[str, str]:
-    """The innermost line that is the program's, as call sites are told, and the innermost of all; "" without one."""
+    """The program's line, and the innermost of all; "" without one."""
     innermost = "" if frame is None else frames.site(frame.f_code, frame.f_lineno)
-    while frame is not None and frames.describe(frame.f_code).kind != SITE:
-        frame = frame.f_back
-    return "" if frame is None else frames.site(frame.f_code, frame.f_lineno), innermost
+    return frames.program_line(frame), innermost
 
 
 def _processor_ns(native: int) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import sys
-from types import FrameType
 from typing import Final
 
 from ddptrace.capture import frames
@@ -43,14 +42,6 @@ def _described(optimizer: object) -> str:
         groups = getattr(optimizer, "param_groups", ())
         count = sum(len(group["params"]) for group in groups)
         told += f" of {count} parameter{'' if count == 1 else 's'}" if groups else ""
-        told += _site(sys._getframe())
+        line = frames.program_line(sys._getframe())
+        told += f" at {line}" if line else ""
     return told
-
-
-def _site(frame: FrameType | None) -> str:
-    """The line of the program that updates."""
-    while frame is not None:
-        if frames.describe(frame.f_code).kind == frames.SITE:
-            return f" at {frames.site(frame.f_code, frame.f_lineno)}"
-        frame = frame.f_back
-    return ""

@@ -18,6 +18,7 @@ from ddptrace.analysis.facts import RankFacts
 from ddptrace.analysis.rank_tables import RankTables
 from ddptrace.analysis.rpcs import RankCalls
 from ddptrace.analysis.tables import Activity, CollectiveRow
+from ddptrace.analysis.wording import line_words
 from ddptrace.load.tables import HostLoad
 
 TRAIL_COLUMNS: Final = ("kind", "at_ns", "seq", "step", "local_ns")
@@ -75,7 +76,7 @@ def counted_facts(facts: RankFacts, rows: Sequence[CollectiveRow]) -> RankFacts:
         facts,
         by_evidence=dict(Counter(row.evidence for row in firsts)),
         unknown_ops=dict(Counter(row.op for row in unknown)),
-        unknown_sites=dict(Counter(row.site for row in unknown if row.site)),
+        unknown_sites=dict(Counter(site for row in unknown if (site := line_words(row.site, row.through)))),
     )
 
 

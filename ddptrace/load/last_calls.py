@@ -119,8 +119,8 @@ class _Ends:
         source, done = self._source(row), self._done.get(row[A])
         return LastCall(
             turn, row[A], self._told.text(row[NAME]), max(row[B], row[C]), self._told.text(row[G]), source.peer,
-            source.origin, source.site, source.module, self._told.buckets_of.get(row[F] - 1), row[BEGIN],
-            bool(row[FLAGS] & CallFlag.SYNC), self._is_done(row, done), self._error(done),
+            source.origin, source.site, source.through, source.module, self._told.buckets_of.get(row[F] - 1),
+            row[BEGIN], bool(row[FLAGS] & CallFlag.SYNC), self._is_done(row, done), self._error(done),
         )  # fmt: skip
 
     def _is_done(self, row: Row, done: Row | None) -> bool | None:

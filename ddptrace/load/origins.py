@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from ddptrace.load.rows import FLAGS, NAME, A, D, E, Row
-from ddptrace.schema import UNKNOWN_ORIGIN, CallFlag, Origin
+from ddptrace.schema import THROUGH, UNKNOWN_ORIGIN, CallFlag, Origin
 
 NO_GRADIENT: Final = ("int", "uint", "bool")
 """Of what a reducer's C++ reduces in backward, the bitmap of parameters that were used is of such a dtype."""
@@ -19,6 +19,7 @@ class Source(NamedTuple):
 
     origin: str | None
     site: str | None
+    through: str | None
     module: str | None
     peer: int | None
 
@@ -36,12 +37,13 @@ class Sources:
         """`call`: its CALL record."""
         said = self._said.get(call[A])
         if said is None:
-            return Source(_alone(call, op, dtype).word, None, None, None)
+            return Source(_alone(call, op, dtype).word, None, None, None, None)
         origin = Origin(said[FLAGS]) if said[FLAGS] in ORIGINS else _alone(call, op, dtype)
         is_unknown = said[FLAGS] == UNKNOWN_ORIGIN and origin is Origin.PROGRAM
         peer = self._global(self._text(call[D]), said[E] - 1)
         word = None if is_unknown else origin.word
-        return Source(word, self._text(said[NAME]) or None, self._text(said[D]) or None, peer)
+        site, _, through = self._text(said[NAME]).partition(THROUGH)
+        return Source(word, site or None, through or None, self._text(said[D]) or None, peer)
 
     def _global(self, group: str, rank: int) -> int | None:
         ranks = self._ranks.get(group, ())

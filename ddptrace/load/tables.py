@@ -102,6 +102,7 @@ class Call:
     identity: Identity = Identity.RECORDED
     origin: str | None = None  # who wanted it, a word of `schema.Origin`; None where a foreign trace does not tell
     site: str | None = None  # "train.py:42 in train_step": the program's line that it comes from
+    through: str | None = None  # the line of the library that issued it for the program's
     module: str | None = None  # nn.Module whose forward or backward it belongs to, named from the outermost one
     turn: int | None = None  # k-th of this group from 0, sends and receives left out; None for these and where unknown
     error: str | None = None  # what it failed with, where that was seen
@@ -409,6 +410,7 @@ class LastCall:
     peer: int | None  # as in `Call`
     origin: str | None
     site: str | None
+    through: str | None
     module: str | None
     bucket_of: str | None  # kind of the reducer whose bucket it carries
     launch_at_ns: int

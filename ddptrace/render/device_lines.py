@@ -23,6 +23,7 @@ from ddptrace.render.words import (
     percent,
     rate,
     size_range,
+    through_words,
 )
 
 MOST_RANKS: Final = 8
@@ -73,7 +74,9 @@ def collective_lines(result: Result) -> Iterator[str]:
     for kind in found.kinds[:MOST_KINDS]:
         yield collective_line(kind)
         if kind.origin is not None:
-            yield f"    {both_ends(printable(origin_words(kind.origin, kind.sites, kind.modules)), WIDTH - 4)}"
+            yield f"    {both_ends(printable(origin_words(kind)), WIDTH - 4)}"
+        if kind.through:
+            yield f"      {both_ends(printable(through_words(kind)), WIDTH - 6)}"
     yield f"  {rests_on(found.kinds)}"
 
 

@@ -18,6 +18,7 @@ from ddptrace.render.words import (
     percent,
     rate,
     size_range,
+    through_words,
 )
 
 ROWS_MAX: Final = 40
@@ -67,7 +68,7 @@ def collective_cells(kind: CollectiveDigest) -> list[str]:
 def origin_note(kind: CollectiveDigest) -> str:
     """Nothing where nobody recorded where it comes from."""
     known = kind.origin or kind.sites or kind.modules
-    return text(origin_words(kind.origin, kind.sites, kind.modules)) if known else ""
+    return text(" · ".join(filter(None, (origin_words(kind), through_words(kind))))) if known else ""
 
 
 def launch_table(result: Result) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
+from ddptrace.analysis.digest import CollectiveDigest
 from ddptrace.analysis.summary import BucketSummary, Summary
 from ddptrace.analysis.tables import BucketRow, Result
 from ddptrace.errors import printable
@@ -154,9 +155,14 @@ def op_name(op: str) -> str:
     return op.rstrip("_") or op
 
 
-def origin_words(origin: str | None, sites: Sequence[str], modules: Sequence[str]) -> str:
+def origin_words(kind: CollectiveDigest) -> str:
     """Where collectives come from: `fsdp · blocks.0, blocks.1 · train.py:42 in step`."""
-    return " · ".join(filter(None, (origin or NOT_MEASURED, some_of(modules, 3), some_of(sites, 2))))
+    return " · ".join(filter(None, (kind.origin or NOT_MEASURED, some_of(kind.modules, 3), some_of(kind.sites, 2))))
+
+
+def through_words(kind: CollectiveDigest) -> str:
+    """`through deepspeed/runtime/zero/stage3.py:1301 in reduce`; empty where the program itself issued them."""
+    return f"through {some_of(kind.through, 2)}" if kind.through else ""
 
 
 def all_steps_words(summary: Summary) -> str | None:

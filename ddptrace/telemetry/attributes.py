@@ -129,6 +129,7 @@ COLLECTIVE_ATTRIBUTES: Final[tuple[Attribute[CollectiveRow], ...]] = (
     Attribute("ddptrace.collective.dtype", str, "of its tensors", lambda row: row.dtype),
     Attribute("ddptrace.collective.origin", str, "who wanted it, a word of `schema.Origin`", lambda row: row.origin),
     Attribute("ddptrace.collective.site", str, "the program's line that it comes from", lambda row: row.site),
+    Attribute("ddptrace.collective.through", str, "the library's line that issued it", lambda row: row.through),
     Attribute("ddptrace.collective.module", str, "nn.Module that it belongs to", lambda row: row.module),
     Attribute("ddptrace.collective.turn", int, "same on all ranks of its group", lambda row: row.turn),
     Attribute("ddptrace.collective.peer", int, "rank at the other end, or its root", lambda row: row.peer),

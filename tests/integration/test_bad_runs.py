@@ -214,8 +214,8 @@ def test_a_missing_manifest_is_made_up_for_and_said(run: Path) -> None:
 
 
 def test_a_newer_minor_version_is_read_and_said(run: Path) -> None:
-    rewrite(run / "manifest.json", schema="1.7", something_new=[1])
-    assert f"schema version 1.7, newer than {SCHEMA_VERSION}" in codes(run)["newer-schema"]
+    rewrite(run / "manifest.json", schema="1.8", something_new=[1])
+    assert f"schema version 1.8, newer than {SCHEMA_VERSION}" in codes(run)["newer-schema"]
     assert len(ddptrace.analyze(run).steps) == 2 * STEPS
 
 

@@ -17,7 +17,7 @@ STEP_NS = S // 10
 def call(turn: int, op: str = "all_reduce", *, at: float = 60, **fields: Any) -> LastCall:
     known: dict[str, Any] = {
         "seq": turn + 1, "nbytes": 16, "dtype": "float32", "peer": None, "origin": "program", "site": "t.py:7 in f",
-        "module": None, "bucket_of": None, "is_sync": True, "done": False, "error": None,
+        "through": None, "module": None, "bucket_of": None, "is_sync": True, "done": False, "error": None,
     }  # fmt: skip
     return LastCall(turn=turn, op=op, launch_at_ns=round(at * S), **(known | fields))
 

@@ -220,6 +220,38 @@ def test_gradients_that_fsdp_scatters_cannot_be_prefetched() -> None:
     assert "wrap units of another size" in message and "prefetch" not in message
 
 
+DEEPSPEED = {"site": "train.py:42 in step", "through": "deepspeed/runtime/zero/stage3.py:9 in f"}
+
+
+@pytest.mark.parametrize(
+    ("where", "advised"),
+    [
+        ({"op": "all_reduce", "origin": "zero"}, "overlap_comm"),
+        ({"op": "reduce_scatter_tensor", "origin": "zero"}, "reduce_bucket_size"),
+        ({"op": "all_gather_into_tensor", "origin": "zero", "module": "blocks.0"}, "stage3_prefetch_bucket_size"),
+        ({"op": "all_gather_into_tensor", "origin": "zero"}, "gradient_accumulation_steps"),
+        ({"op": "all_to_all_single", "origin": "moe"}, "capacity_factor"),
+        ({"op": "all_gather", "origin": "checkpoint"}, "save less often"),
+        ({"op": "barrier", "origin": "program"}, "a library issues it for that line"),
+    ],
+)
+def test_what_deepspeed_and_other_libraries_expose_is_answered_with_settings_of_their_own(
+    where: dict[str, Any], advised: str
+) -> None:
+    sent = call(1, 40 * MS, ran=(40 * MS, 90 * MS), waits=((40 * MS, 90 * MS),), **(DEEPSPEED | where))
+    message = advice(run(rank(steps=[step(0, 0, 100 * MS)], calls=[sent]))).message
+    assert "at train.py:42 in step, through deepspeed/runtime/zero/stage3.py:9 in f), with 50.0 ms: " in message
+    assert advised in message
+    assert not any(of_others in message for of_others in ("bucket_cap_mb", "async_op", "FSDP"))
+
+
+@pytest.mark.parametrize("origin", ["fsdp", "zero"])
+def test_gradients_of_sharded_training_are_not_said_to_be_none(origin: str) -> None:
+    sent = call(1, 40 * MS, ran=(40 * MS, 90 * MS), op="reduce_scatter_tensor", origin=origin)
+    message = advice(run(rank(steps=[step(0, 0, 100 * MS)], calls=[sent]))).message
+    assert "carries no gradients" not in message and "most of it is in no bucket of DDP. The largest" in message
+
+
 def slow_loader(number: int, data_ms: int) -> RankRun:
     """Three steps of 100 ms: data until `data_ms`, forward for 10 ms, backward until 90, whose bucket runs from the
     end of forward on."""

@@ -138,11 +138,20 @@ def test_what_may_be_chance_or_only_waits_is_not_named(spoiled: dict[str, object
     assert varying(**({"share": 0.5} | spoiled)) == []  # type: ignore[arg-type]
 
 
-def queued(queue_ms: int, exposed_ms: int, threads: int | None = 2, bucket: Bucket = None) -> list[Finding]:
+def queued(
+    queue_ms: int,
+    exposed_ms: int,
+    threads: int | None = 2,
+    bucket: Bucket = None,
+    origins: Sequence[str] = ("program",),
+) -> list[Finding]:
     """Every collective of group 0 runs for 5 ms."""
     result = make_result(1, 4, 2)
     changed = {"group": "0", "queue_ns": queue_ms * MS, "comm_ns": 5 * MS, "exposed_charged_ns": exposed_ms * MS}
-    rows = [replace(row, bucket=bucket, **changed) for row in result.collectives]
+    rows = [
+        replace(row, bucket=bucket, origin=origins[number % len(origins)], **changed)
+        for number, row in enumerate(result.collectives)
+    ]
     facts = facts_of(view_of(rank(threads=threads)))
     return list(queue_findings([facts], replace(result, collectives=Table(CollectiveRow, rows)), summarize(result)))
 
@@ -150,6 +159,13 @@ def queued(queue_ms: int, exposed_ms: int, threads: int | None = 2, bucket: Buck
 def test_a_queue_is_told_of_where_collectives_stand_longer_than_they_run_and_the_step_waits() -> None:
     (finding,) = queued(6, 50)
     assert "6.0 ms against 5.0 ms (means of 3 in a step)" in finding.message
+    assert "(one flat tensor)" in finding.message
+
+
+def test_a_queue_that_deepspeed_fills_is_answered_with_its_own_settings() -> None:
+    (finding,) = queued(6, 50, origins=("zero", "zero", "agreement"))
+    assert "(raise DeepSpeed's reduce_bucket_size and stage3_prefetch_bucket_size)" in finding.message
+    (finding,) = queued(6, 50, origins=("zero", "agreement", "program"))
     assert "(one flat tensor)" in finding.message
     assert queued(5, 50) == [] and queued(6, 0) == []
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from ddptrace.analysis import DesyncRow, Result, analyze_run
 from ddptrace.analysis.across.desync import parting
+from ddptrace.analysis.across.desync_findings import desync_findings
 from ddptrace.analysis.across.marks import Calls, Mark
 from ddptrace.load.tables import Finding, Group, RankRun
 
@@ -172,6 +173,16 @@ def test_what_is_not_known_of_a_call_or_may_differ_by_rank_parts_nobody() -> Non
         calls(0, LOSS, uneven[0], SAVE, LOSS), calls(1, unknown, uneven[1], rootless, other_line)
     ])  # fmt: skip
     assert (found.turn, found.rows) == (None, ())
+
+
+def test_at_another_line_of_a_library_it_is_another_call_and_not_one_of_another_size() -> None:
+    here, there = (replace(LOSS, nbytes=nbytes, through=f"framework/loop.py:{nbytes} in run") for nbytes in (4, 8))
+    row = the_row([calls(k, *STEP * 3, there if k == 2 else here) for k in range(3)])
+    assert (row.kind, row.site, row.through) == ("extra", LOSS.site, there.through)
+    assert (row.expected_site, row.expected_through) == (LOSS.site, here.through)
+    (finding,) = desync_findings([], [row])
+    assert f"rank 2 (at {LOSS.site}, through {there.through})" in finding.message
+    assert f"rank 0 (at {LOSS.site}, through {here.through})" in finding.message
 
 
 @st.composite

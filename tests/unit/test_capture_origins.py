@@ -6,8 +6,9 @@ import functools
 import os
 import sys
 import threading
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType
 from typing import Any
@@ -21,7 +22,7 @@ from torch import nn
 
 import ddptrace
 from ddptrace.analysis import analyze_run
-from ddptrace.capture import forward_spans, frames
+from ddptrace.capture import call_sites, forward_spans, frames, module_names
 from ddptrace.capture.call_sites import UNKNOWN, CallSites
 from ddptrace.capture.forward_spans import ForwardSpans
 from ddptrace.capture.module_names import ModuleNames
@@ -31,6 +32,7 @@ from ddptrace.load.origins import Sources
 from ddptrace.schema import UNKNOWN_ORIGIN, CallFlag, Origin, Phase
 
 ROOTS = {"torch": Path(torch.__file__).parent, "ddptrace": Path(ddptrace.__file__).parent}
+LIBRARIES = Path("/env/lib/site-packages")
 
 
 @pytest.fixture(autouse=True)
@@ -61,9 +63,9 @@ class Wrapper(nn.Module):
 
 
 def source(path: str) -> Path:
-    """Of a name like "torch/nn/modules/module.py"."""
+    """Of a name like "torch/nn/modules/module.py", or one of a library."""
     package, _, rest = path.partition("/")
-    return ROOTS[package] / rest
+    return ROOTS[package] / rest if package in ROOTS else LIBRARIES / path
 
 
 def codes(code: CodeType) -> Iterator[CodeType]:
@@ -93,9 +95,15 @@ def test_only_the_programs_own_code_is_a_call_site() -> None:
     kinds = [frames.describe(code).kind for code in codes]
     assert kinds == [frames.SKIPPED] * 3
     assert frames.describe(compile("", "<frozen runpy>", "exec")).kind == frames.SKIPPED
-    installed = Path(os.__file__).parent / "site-packages" / "framework" / "loop.py"
-    for name in ("/elsewhere/train.py", "train.py", "<string>", str(installed)):
+    for name in ("/elsewhere/train.py", "train.py", "<string>"):
         assert frames.describe(compile("", name, "exec")).kind == frames.SITE, name
+
+
+def test_what_is_installed_is_a_library_and_so_are_the_lines_that_start_an_installed_program() -> None:
+    installed = Path(os.__file__).parent / "site-packages" / "framework" / "loop.py"
+    started = Path(sys.executable).parent / "train-it"
+    for name in (str(installed), "/usr/lib/python3/dist-packages/framework/loop.py", str(started)):
+        assert frames.describe(compile("", name, "exec")).kind == frames.LIBRARY, name
 
 
 def test_a_site_names_its_file_from_the_innermost_folder_of_the_path(
@@ -248,14 +256,21 @@ def call(*, flags: int = 0, hook: int = 0, seq: int = 7) -> tuple[int, ...]:
 def test_a_call_of_an_older_run_has_the_origin_that_its_own_record_tells(
     record: tuple[int, ...], op: str, dtype: str, origin: str
 ) -> None:
-    assert Sources([], str, {}).of(record, op, dtype) == (origin, None, None, None)
+    assert Sources([], str, {}).of(record, op, dtype) == (origin, None, None, None, None)
 
 
 def test_an_origin_of_a_later_version_counts_for_nothing_and_its_line_stays() -> None:
     texts = {1: "train.py:3 in main", 2: "blocks.0", 0: ""}
     told = (24, 200, 1, 1, 0, 0, 7, 0, 0, 2, 0, 0, 0)
     found = Sources([told], texts.__getitem__, {}).of(call(), "all_reduce", "float32")
-    assert found == ("program", texts[1], texts[2], None)
+    assert found == ("program", texts[1], None, texts[2], None)
+
+
+def test_a_call_site_of_two_lines_is_read_as_the_programs_and_the_librarys() -> None:
+    texts = {1: "train.py:3 in main, through framework/loop.py:9 in run", 2: "blocks.0", 0: ""}
+    told = (24, Origin.ZERO, 1, 1, 0, 0, 7, 0, 0, 2, 0, 0, 0)
+    found = Sources([told], texts.__getitem__, {}).of(call(), "all_reduce", "float32")
+    assert found == ("zero", "train.py:3 in main", "framework/loop.py:9 in run", "blocks.0", None)
 
 
 def test_where_nobody_looked_the_origin_is_not_known_unless_the_call_itself_tells_it() -> None:
@@ -330,14 +345,17 @@ class Stack:
         surface, names = Surface("origins", lambda code, message: None), ModuleNames([self.model])
         self.sites = CallSites(surface, names, lambda text: self.texts.setdefault(text, len(self.texts)), self.thread)
 
-    def read(self, *told: tuple[str, str]) -> tuple[str, str, str]:
-        """Origin, line and module of what is issued below such frames."""
+    def read(self, *told: tuple[str, str], in_a_thread: bool = False) -> tuple[str, str, str]:
+        """Origin, line and module of what is issued below such frames. `in_a_thread`: with no frame of a test above."""
         below: Callable[[], Any] = lambda: self.sites.of(sys._getframe(1))  # noqa: E731
         for path, name in reversed(told):
             file = str(source(path)) if "/" in path else path
             code = compile("def made(self, below): return below()", file, "exec").co_consts[0]
             below = functools.partial(FunctionType(code.replace(co_qualname=name), {}), self.model.head, below)
-        origin, site, module = below()
+        with ThreadPoolExecutor(1) as pool:
+            met, remembered = [pool.submit(below).result() if in_a_thread else below() for _ in range(2)]
+        assert met == remembered
+        origin, site, module = met
         texts = list(self.texts)
         return Origin(origin).word, texts[site], texts[module]
 
@@ -360,7 +378,121 @@ def test_what_lies_beyond_the_engine_gives_a_line_but_neither_origin_nor_module(
 def test_a_call_inside_a_hook_is_the_hooks_whatever_is_around_it() -> None:
     stack = Stack()
     stack.thread.hook = 5
-    assert stack.read(TRAINING, PIPELINE, COMMON)[0] == "hook"
+    for around in (PIPELINE, SAVES):
+        assert stack.read(TRAINING, around, COMMON)[0] == "hook"
+
+
+LOOP, SENDS = ("framework/loop.py", "Loop.run"), ("framework/sync.py", "mean")
+PASSES, PASSES_TOO = ("accelerate/utils/operations.py", "gather"), ("accelerate/accelerator.py", "Accelerator.gather")
+SAVES = "torch/distributed/checkpoint/state_dict_saver.py", "save"
+ZERO = "deepspeed/runtime/zero/"
+MADE = "deepspeed/runtime/engine.py", "DeepSpeedEngine.__init__"
+SAVED = "deepspeed/runtime/engine.py", "DeepSpeedEngine.save_16bit_model"
+
+
+@pytest.mark.parametrize(
+    ("told", "line"),
+    [
+        ([TRAINING, LOOP, SENDS, COMMON], "train.py:1 in main, through framework/sync.py:1 in mean"),
+        ([TRAINING, LOOP, PASSES, COMMON], "train.py:1 in main, through framework/loop.py:1 in Loop.run"),
+        (
+            [TRAINING, PASSES_TOO, PASSES, COMMON],
+            "train.py:1 in main, through accelerate/accelerator.py:1 in Accelerator.gather",
+        ),
+        ([TRAINING, LOOP, LAYER, COMMON], "model.py:1 in Layer.forward"),
+        ([TRAINING, LOOP, LAYER, SENDS, COMMON], "model.py:1 in Layer.forward, through framework/sync.py:1 in mean"),
+        ([TRAINING, LOOP, frames.ENTRY, COMMON], "train.py:1 in main"),  # that library has only called backward
+        ([TRAINING, LOOP, frames.ENTRY, LOOP, frames.ENTRY, COMMON], "train.py:1 in main"),
+        ([TRAINING, LOOP, frames.ENTRY, SENDS, COMMON], "train.py:1 in main, through framework/sync.py:1 in mean"),
+    ],
+)
+def test_a_librarys_line_stands_beside_the_programs(told: list[tuple[str, str]], line: str) -> None:
+    assert Stack().read(*told)[1] == line
+
+
+@pytest.mark.parametrize(
+    ("told", "line"),
+    [
+        ([LOOP, SENDS, COMMON], "framework/sync.py:1 in mean"),
+        ([LOOP, PASSES, COMMON], "framework/loop.py:1 in Loop.run"),
+        ([PASSES_TOO, PASSES, COMMON], "accelerate/accelerator.py:1 in Accelerator.gather"),
+        ([LOOP, frames.ENTRY, SENDS, COMMON], "framework/sync.py:1 in mean"),
+        ([LOOP, frames.ENTRY, COMMON], "framework/loop.py:1 in Loop.run"),
+        ([COMMON], ""),
+    ],
+)
+def test_where_no_frame_is_the_programs_the_librarys_line_stands_alone(told: list[tuple[str, str]], line: str) -> None:
+    assert Stack().read(*told, in_a_thread=True)[1] == line
+
+
+@pytest.mark.parametrize(
+    ("told", "origin"),
+    [
+        ([(f"{ZERO}stage_1_and_2.py", "DeepSpeedZeroOptimizer.allreduce_bucket")], "zero"),
+        ([(f"{ZERO}stage_1_and_2.py", "DeepSpeedZeroOptimizer.get_grad_norm_direct")], "agreement"),
+        ([(f"{ZERO}stage3.py", "DeepSpeedZeroOptimizer_Stage3.__avg_scatter_grads")], "zero"),
+        ([(f"{ZERO}stage3.py", "DeepSpeedZeroOptimizer_Stage3.has_overflow")], "agreement"),
+        ([(f"{ZERO}utils.py", "get_lst_from_rank0")], "agreement"),
+        ([MADE, (f"{ZERO}stage3.py", "DeepSpeedZeroOptimizer_Stage3._setup_for_real_optimizer")], "construction"),
+        ([SAVED, (f"{ZERO}partition_parameters.py", "GatheredParameters.__enter__")], "checkpoint"),
+        ([(f"{ZERO}partition_parameters.py", "GatheredParameters.__enter__")], "zero"),
+        ([("deepspeed/runtime/engine.py", "DeepSpeedEngine.buffered_allreduce_fallback")], "zero"),
+        ([("deepspeed/moe/sharded_moe.py", "_AllToAll.forward")], "moe"),
+        ([("deepspeed/moe/sharded_moe.py", "top1gating")], "agreement"),
+        ([("deepspeed/runtime/pipe/p2p.py", "send")], "pipeline"),
+        ([("deepspeed/runtime/engine.py", "DeepSpeedEngine.forward")], "program"),
+        ([("deepspeed/runtime/zero/stage3.py", "f"), LAYER], "program"),
+        ([SAVES, ("torch/distributed/tensor/_redistribute.py", "redistribute")], "checkpoint"),
+    ],
+)  # fmt: skip
+def test_a_known_part_of_deepspeed_has_an_origin_and_a_construction_or_checkpoint_has_all_that_it_calls(
+    told: list[tuple[str, str]], origin: str
+) -> None:
+    assert Stack().read(TRAINING, *told, COMMON)[0] == origin
+
+
+def test_the_modules_of_parameters_that_are_gathered_are_named_in_the_order_of_the_model() -> None:
+    model = nn.ModuleDict({f"layer{number}": nn.Linear(2, 2) for number in range(12)})
+    names = ModuleNames([model])
+    wanted = [model[f"layer{number}"].weight for number in (11, 2, 10)]
+    assert names.owners([*wanted, model["layer2"].bias]) == ["layer2", "layer10", "layer11"]
+    assert names.owners([nn.Parameter(torch.ones(1))]) == []
+    assert call_sites.some_of(["a", "b", "c"]) == "a, b, c"
+    assert call_sites.some_of(["a", "b", "c", "d", "e"]) == "a, b, c and 2 more"
+
+
+def test_a_model_is_not_walked_again_for_parameters_that_none_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    walks: list[nn.Module] = []
+    monkeypatch.setattr(module_names, "named_modules", lambda root: walks.append(root) or iter(()))
+    names, strays = ModuleNames([Layered()]), [nn.Parameter(torch.ones(1))]
+    for _ in range(3):
+        names.owners(strays)
+    assert len(walks) == 1
+
+
+def test_a_parameter_is_not_taken_out_of_a_dict_that_acts_when_it_is() -> None:
+    class Gathers(OrderedDict[str, Any]):
+        def __getitem__(self, key: str) -> Any:
+            raise AssertionError("DeepSpeed would gather it over the ranks")
+
+        def values(self) -> Any:
+            raise AssertionError("DeepSpeed would gather all of them")
+
+    model = nn.Linear(2, 2)
+    weight = model.weight
+    model._parameters = Gathers(model._parameters)
+    assert ModuleNames([model]).owners([weight]) == ["Linear"]
+
+
+def test_deepspeeds_engine_is_a_wrapper() -> None:
+    class DeepSpeedEngine(nn.Module):
+        def __init__(self, module: nn.Module) -> None:
+            super().__init__()
+            self.module = module
+
+    model = Layered()
+    names = ModuleNames([type("PipelineEngine", (DeepSpeedEngine,), {})(model)])
+    assert [names.name(model), names.name(model.head)] == ["Layered", "head"]
 
 
 def test_what_the_program_seems_to_send_for_a_bucket_was_a_hook_that_nobody_saw_being_registered() -> None:

@@ -170,6 +170,27 @@ def test_a_mismatch_is_told_once_and_nobody_is_called_absent_for_it() -> None:
     assert "broadcast of 16 B on rank 1 at t.py:9 in f, and all_reduce of 16 B on rank 0" in one.sentence
 
 
+def test_the_line_of_a_library_stands_beside_that_of_the_program_of_a_rank_that_waits_in_it() -> None:
+    waits = call(7, through="framework/loop.py:3 in run")
+    pulse = Pulse(60 * S, Phase.FORWARD, "t.py:7 in f", "framework/comm.py:9 in reduce", 8, 0)
+    elsewhere = replace(pulse, site="t.py:99 in g")
+    for fields, line in (
+        ({}, "at t.py:7 in f, through framework/loop.py:3 in run"),
+        ({"pulse": pulse}, "at t.py:7 in f, through framework/loop.py:3 in run"),
+        ({"pulse": elsewhere}, "at t.py:99 in g"),  # it waits for the call at another line
+    ):
+        text = diagnosis_text(diagnose(job(rank(0, group(*done(7), waits), **fields), rank(1, group(*done(7))))))
+        assert f"in all_reduce #7 (16 B) of group 0, {line} (" in text
+
+
+def test_a_mismatch_names_the_lines_of_the_program_and_of_the_library_on_both_sides() -> None:
+    ahead = rank(0, group(*done(7), call(7, through="framework/loop.py:3 in run")))
+    other = rank(1, group(*done(7), call(7, "broadcast", peer=0, through="framework/loop.py:5 in run"), call(8)))
+    (one,), _ = verdicts(ahead, other)
+    assert "broadcast of 16 B on rank 1 at t.py:7 in f, through framework/loop.py:5 in run, and" in one.sentence
+    assert one.sentence.endswith("on rank 0 at t.py:7 in f, through framework/loop.py:3 in run")
+
+
 def test_a_mismatch_comes_before_the_failures_that_it_led_to() -> None:
     failure = "RuntimeError: Connection closed by peer"
     ranks = [rank(k, group(*done(7), call(7, nbytes=16 + 16 * k)), closed=True, failure=failure) for k in (0, 1)]

@@ -116,6 +116,21 @@ def test_ranks_that_share_no_time_are_said_to() -> None:
     assert "stretches" not in summary_text(make_device_result(3))
 
 
+def test_the_line_of_a_library_stands_below_that_of_the_program() -> None:
+    result = make_device_result(2, 4)
+    through = "deepspeed/runtime/zero/stage3.py:1301 in Optimizer.reduce_scatter"
+    for told, expected in ((through, {f"      through {through}"}), (None, set())):
+        rows = [
+            dataclasses.replace(row, origin="zero", site="train.py:41 in main", through=told)
+            for row in result.collectives
+        ]
+        text = summary_text(dataclasses.replace(result, collectives=Table(type(rows[0]), rows)))
+        lines = heading(text, "Collectives")
+        assert "    zero · train.py:41 in main" in lines
+        assert {line for line in lines if line.startswith("      through ")} == expected
+        assert max(map(len, text.splitlines())) <= WIDTH
+
+
 def test_no_line_on_devices_is_wider_than_the_terminal() -> None:
     result = make_device_result(3, 4)
     rows = [

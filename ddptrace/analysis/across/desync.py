@@ -120,5 +120,5 @@ def _row(
     return DesyncRow(
         group, turn, rank, kind, called.op, called.nbytes, called.dtype, called.site, called.step,
         expected.op, expected.nbytes, expected.dtype, expected.site, expected_rank, called.root, expected.root,
-        called.origin, expected.origin,
+        called.origin, expected.origin, called.through, expected.through,
     )  # fmt: skip

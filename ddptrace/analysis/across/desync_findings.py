@@ -8,7 +8,7 @@ from typing import Final
 from ddptrace.analysis.across.tables import DesyncRow
 from ddptrace.analysis.collectives import PROGRAM
 from ddptrace.analysis.facts import RankFacts
-from ddptrace.analysis.wording import amount, named
+from ddptrace.analysis.wording import amount, line_words, named
 from ddptrace.load.tables import Finding
 
 TOLD: Final = 5
@@ -39,7 +39,10 @@ def _alike(rows: Sequence[DesyncRow], ended: Set[int]) -> Iterator[Told]:
     """By group, what several ranks did alike. A rank that called no more and did not end may be on its way."""
     alike: dict[tuple[object, ...], list[DesyncRow]] = {}
     for row in rows:
-        same = row.group, row.turn, row.expected_rank, row.kind, row.op, row.nbytes, row.dtype, row.site, row.root
+        same = (
+            row.group, row.turn, row.expected_rank, row.kind, row.op, row.nbytes, row.dtype, row.site, row.through,
+            row.root,
+        )  # fmt: skip
         alike.setdefault((_is_open(row, ended), *same), []).append(row)
     return ((those, _is_open(those[0], ended)) for those in alike.values())
 
@@ -80,13 +83,13 @@ def _different(row: DesyncRow, ranks: str, where: str) -> str:
         own, expected = f"{row.op.rstrip('_')} {_what(row, own=True)}", _what(row, own=False)
     step = "" if row.step is None else f", in step {row.step}"
     return (
-        f"Call #{row.turn} of {where} is {own} on {ranks}{_at(row.site, row.origin)} and {expected} on"
+        f"Call #{row.turn} of {where} is {own} on {ranks}{_at(row.site, row.through, row.origin)} and {expected} on"
         f" {_expected(row)}{step}"
     )
 
 
 def _expected(row: DesyncRow) -> str:
-    return f"rank {row.expected_rank}{_at(row.expected_site, row.expected_origin)}"
+    return f"rank {row.expected_rank}{_at(row.expected_site, row.expected_through, row.expected_origin)}"
 
 
 def _meant(kind: str, ranks: str, expected_rank: int) -> str:
@@ -113,6 +116,7 @@ def _call(op: str, nbytes: int | None) -> str:
     return f"{op.rstrip('_')} of {amount(nbytes)}" if nbytes else op.rstrip("_")
 
 
-def _at(site: str | None, origin: str | None) -> str:
-    told = [word for word in (f"at {site}" if site else None, origin if origin != PROGRAM else None) if word]
+def _at(site: str | None, through: str | None, origin: str | None) -> str:
+    line = line_words(site, through)
+    told = [word for word in (f"at {line}" if line else None, origin if origin != PROGRAM else None) if word]
     return f" ({', '.join(told)})" if told else ""

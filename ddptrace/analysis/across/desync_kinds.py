@@ -111,7 +111,7 @@ def _stories(theirs: Numbers, mine: Numbers) -> Iterator[Story]:
 
 def _same_place(own: Mark, other: Mark) -> bool:
     """As far as both are known."""
-    pairs = (own.origin, other.origin), (own.site, other.site)
+    pairs = (own.origin, other.origin), (own.site, other.site), (own.through, other.through)
     return own.op == other.op and all(a == b for a, b in pairs if a is not None and b is not None)
 
 

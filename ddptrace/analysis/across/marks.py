@@ -33,6 +33,7 @@ class Mark:
     origin: str | None = None  # a word of `schema.Origin`
     site: str | None = None  # the program's line
     step: int | None = None
+    through: str | None = None  # the line of the library that issued it
 
     @property
     def key(self) -> Key:

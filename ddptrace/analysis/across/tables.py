@@ -33,6 +33,8 @@ class DesyncRow:
     expected_root: int | None = None
     origin: str | None = None  # who wanted it, a word of `schema.Origin`
     expected_origin: str | None = None
+    through: str | None = None  # the line of the library that issued it for that of the program
+    expected_through: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

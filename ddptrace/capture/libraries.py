@@ -1,0 +1,87 @@
+"""What the frames of installed libraries say of a collective that is issued below them. A library stands between the
+program and torch. Its line is told beside the program's; of the libraries listed here it is known what they want, too.
+
+    all_reduce                   deepspeed/comm/torch.py            passes on what another frame wants
+    get_grad_norm_direct         deepspeed/runtime/zero/stage3.py   the library's line; origin: AGREEMENT
+    DeepSpeedEngine.step         deepspeed/runtime/engine.py        says nothing more
+    main                         train.py                           the program's line
+
+Each name below is the beginning of "file:qualified name of a function", with the file as Python imports it.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Final
+
+from ddptrace.schema import Origin
+
+INSTALLED: Final = ("site-packages", "dist-packages")
+SCRIPTS: Final = Path(sys.executable).parent.resolve() if sys.executable else None
+"""Where pip puts the few lines that start an installed program: beside Python."""
+
+_ZERO: Final = "deepspeed/runtime/zero/"
+_STAGES: Final = ("stage_1_and_2.py:DeepSpeedZeroOptimizer.", "stage3.py:DeepSpeedZeroOptimizer_Stage3.")
+_ENGINE: Final = "deepspeed/runtime/engine.py:DeepSpeedEngine."
+_GATHERS: Final = f"{_ZERO}partitioned_param_coordinator.py:PartitionedParameterCoordinator.__all_gather_params"
+
+PASSING: Final = (
+    "accelerate/accelerator.py:Accelerator.gather",
+    "accelerate/accelerator.py:Accelerator.reduce",
+    "accelerate/utils/operations.py:",
+    "deepspeed/comm/",
+    "deepspeed/moe/sharded_moe.py:_AllToAll.",
+    "deepspeed/runtime/comm/",
+    f"{_ENGINE}allreduce_and_copy",
+    f"{_ENGINE}allreduce_bucket",
+    f"{_ENGINE}allreduce_no_retain",
+    "deepspeed/runtime/utils.py:all_gather",
+    "deepspeed/utils/nvtx.py:",
+    f"{_ZERO}partition_parameters.py:Init._all",
+    f"{_ZERO}partition_parameters.py:Init._convert_to_deepspeed_param.",
+    f"{_ZERO}partition_parameters.py:_dist_allgather_fn",
+    _GATHERS,
+    "lightning/fabric/strategies/",
+    "lightning/fabric/utilities/distributed.py:",
+    "lightning/pytorch/strategies/",
+    "lightning_fabric/strategies/",
+    "lightning_fabric/utilities/distributed.py:",
+    "pytorch_lightning/strategies/",
+    "torchmetrics/utilities/distributed.py:",
+    "transformers/trainer_pt_utils.py:",
+)
+"""Functions that send for whoever calls them: the frame around them tells more."""
+
+ORIGINS: Final = (
+    (f"{_ENGINE}__init__", Origin.CONSTRUCTION),
+    (f"{_ZERO}partition_parameters.py:Init._zero_init_param", Origin.CONSTRUCTION),
+    (f"{_ENGINE}_checkpoint_tag_validation", Origin.CHECKPOINT),
+    (f"{_ENGINE}_zero3_consolidated_16bit_state_dict", Origin.CHECKPOINT),
+    (f"{_ENGINE}load_checkpoint", Origin.CHECKPOINT),
+    (f"{_ENGINE}save_", Origin.CHECKPOINT),
+    (f"{_ENGINE}buffered_allreduce_fallback", Origin.ZERO),
+    (f"{_ENGINE}clip_fp32_gradients", Origin.AGREEMENT),
+    ("deepspeed/runtime/utils.py:CheckOverflow.", Origin.AGREEMENT),
+    *((f"{_ZERO}{stage}{function}", Origin.AGREEMENT)
+      for stage in _STAGES
+      for function in ("_average_expert_grad_norms", "_model_parallel_all_reduce", "get_grad_norm_direct",
+                       "complete_grad_norm_calculation_for_cpu_offload", "has_overflow")),
+    (f"{_ZERO}utils.py:", Origin.AGREEMENT),
+    (_ZERO, Origin.ZERO),
+    ("deepspeed/moe/sharded_moe.py:top", Origin.AGREEMENT),  # how many tokens an expert takes
+    ("deepspeed/moe/", Origin.MOE),
+    ("deepspeed/runtime/pipe/p2p.py:", Origin.PIPELINE),
+)  # fmt: skip
+"""Who wants it: the first that fits."""
+
+PARAMETERS: Final = ((_GATHERS, "partitioned_params"),)
+"""The local variable with the parameters that a function gathers."""
+
+
+def file_of(path: Path) -> str | None:
+    """A file of an installed library or program, as Python imports it; None for any other."""
+    places = [at for at, part in enumerate(path.parts) if part in INSTALLED]
+    if places:
+        return "/".join(path.parts[places[-1] + 1 :])
+    return path.name if path.parent == SCRIPTS else None
