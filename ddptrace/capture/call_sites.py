@@ -135,9 +135,9 @@ class CallSites:
     def _held(self, what: Frame, frame: FrameType) -> int:
         """The module in a frame's variable. Reading it copies the frame's locals once; such frames end soon."""
         holder = frame.f_locals.get(what.local)
-        if what.kind >= LIBRARY:
-            return UNKNOWN if holder is None else self._intern(some_of(self._names.owners(holder)))
         held = getattr(holder, what.holds, None) if what.holds else holder
+        if what.kind >= LIBRARY:
+            return UNKNOWN if held is None else self._intern(some_of(self._names.owners(held)))
         if held is None or isinstance(held, GraphModule):  # a graph that torch made out of the program's modules
             return UNKNOWN
         modules = held if isinstance(held, tuple) else (held,)

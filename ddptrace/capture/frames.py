@@ -33,7 +33,7 @@ class Frame:
     code: CodeType  # kept alive: it is known by its id
     kind: int
     origin: Origin = Origin.PROGRAM
-    local: str = ""  # local variable that holds the module, or what holds it
+    local: str = ""  # local variable that holds the module, or what holds it; of a library's frame, parameters
     holds: str = ""  # attribute of that with the module or a tuple of them; empty: it is the module itself
     sites: dict[int, int] = field(default_factory=dict)  # by instruction: string id of the call site
     through: dict[tuple[int, int], int] = field(default_factory=dict)  # by call site and instruction: of both lines
@@ -119,8 +119,9 @@ def _of_library(code: CodeType) -> Frame | None:
         return None
     name = f"{file}:{code.co_qualname}"
     origin = next((origin for start, origin in libraries.ORIGINS if name.startswith(start)), Origin.PROGRAM)
-    local = next((local for start, local in libraries.PARAMETERS if name.startswith(start)), "")
-    return Frame(code, PASSING if name.startswith(libraries.PASSING) else LIBRARY, origin, local)
+    held = (one for start, *one in libraries.PARAMETERS if name.startswith(start))
+    local, holds = next(held, ("", ""))
+    return Frame(code, PASSING if name.startswith(libraries.PASSING) else LIBRARY, origin, local, holds)
 
 
 def program_line(frame: FrameType | None) -> str:

@@ -1,12 +1,12 @@
 """What the frames of installed libraries say of a collective that is issued below them. A library stands between the
-program and torch. Its line is told beside the program's; of the libraries listed here it is known what they want, too.
+program and torch, so its line is told beside the program's. Frames of the functions below tell more.
 
     all_reduce                   deepspeed/comm/torch.py            passes on what another frame wants
     get_grad_norm_direct         deepspeed/runtime/zero/stage3.py   the library's line; origin: AGREEMENT
     DeepSpeedEngine.step         deepspeed/runtime/engine.py        says nothing more
     main                         train.py                           the program's line
 
-Each name below is the beginning of "file:qualified name of a function", with the file as Python imports it.
+A function is named by the beginning of "file:qualified name", with the file as Python imports it.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ SCRIPTS: Final = Path(sys.executable).parent.resolve() if sys.executable else No
 _ZERO: Final = "deepspeed/runtime/zero/"
 _STAGES: Final = ("stage_1_and_2.py:DeepSpeedZeroOptimizer.", "stage3.py:DeepSpeedZeroOptimizer_Stage3.")
 _ENGINE: Final = "deepspeed/runtime/engine.py:DeepSpeedEngine."
+_PIPELINE: Final = "deepspeed/runtime/pipe/engine.py:PipelineEngine."
 _GATHERS: Final = f"{_ZERO}partitioned_param_coordinator.py:PartitionedParameterCoordinator.__all_gather_params"
 
 PASSING: Final = (
@@ -36,6 +37,7 @@ PASSING: Final = (
     f"{_ENGINE}allreduce_and_copy",
     f"{_ENGINE}allreduce_bucket",
     f"{_ENGINE}allreduce_no_retain",
+    "deepspeed/runtime/pipe/p2p.py:",
     "deepspeed/runtime/utils.py:all_gather",
     "deepspeed/utils/nvtx.py:",
     f"{_ZERO}partition_parameters.py:Init._all",
@@ -55,6 +57,7 @@ PASSING: Final = (
 
 ORIGINS: Final = (
     (f"{_ENGINE}__init__", Origin.CONSTRUCTION),
+    (f"{_PIPELINE}__init__", Origin.CONSTRUCTION),
     (f"{_ZERO}partition_parameters.py:Init._zero_init_param", Origin.CONSTRUCTION),
     (f"{_ENGINE}_checkpoint_tag_validation", Origin.CHECKPOINT),
     (f"{_ENGINE}_zero3_consolidated_16bit_state_dict", Origin.CHECKPOINT),
@@ -63,20 +66,26 @@ ORIGINS: Final = (
     (f"{_ENGINE}buffered_allreduce_fallback", Origin.ZERO),
     (f"{_ENGINE}clip_fp32_gradients", Origin.AGREEMENT),
     ("deepspeed/runtime/utils.py:CheckOverflow.", Origin.AGREEMENT),
+    (f"{_ZERO}{_STAGES[0]}_average_expert_grad_norms", Origin.AGREEMENT),
     *((f"{_ZERO}{stage}{function}", Origin.AGREEMENT)
       for stage in _STAGES
-      for function in ("_average_expert_grad_norms", "_model_parallel_all_reduce", "get_grad_norm_direct",
-                       "complete_grad_norm_calculation_for_cpu_offload", "has_overflow")),
+      for function in ("_model_parallel_all_reduce", "complete_grad_norm_calculation_for_cpu_offload",
+                       "get_grad_norm_direct", "has_overflow")),
     (f"{_ZERO}utils.py:", Origin.AGREEMENT),
     (_ZERO, Origin.ZERO),
     ("deepspeed/moe/sharded_moe.py:top", Origin.AGREEMENT),  # how many tokens an expert takes
     ("deepspeed/moe/", Origin.MOE),
+    (f"{_PIPELINE}_aggregate_total_loss", Origin.AGREEMENT),
+    ("deepspeed/runtime/pipe/module.py:PipelineModule.allreduce_tied_weight_gradients", Origin.ZERO),
     ("deepspeed/runtime/pipe/p2p.py:", Origin.PIPELINE),
 )  # fmt: skip
 """Who wants it: the first that fits."""
 
-PARAMETERS: Final = ((_GATHERS, "partitioned_params"),)
-"""The local variable with the parameters that a function gathers."""
+PARAMETERS: Final = (
+    (_GATHERS, "partitioned_params", ""),
+    (f"{_ZERO}partition_parameters.py:GatheredParameters.", "self", "params"),
+)
+"""Which local variable of a function, or which attribute of that, has the parameters that it gathers."""
 
 
 def file_of(path: Path) -> str | None:

@@ -30,6 +30,12 @@ EVALUATED = {  # forwards of evaluations, two batches each, since the update bef
     "accelerate": [0, 0, 0, 0, 2, 0, 0, 0],  # after each epoch
     "trainer": [0, 0, 0, 2, 0, 0, 2, 0],  # after every third update
 }
+TELLING = {
+    "lightning": {"_ResultMetric.compute", "Trainer.save_checkpoint"},
+    "accelerate": {"Accelerator.gather_for_metrics", "synchronize_rng_state"},
+    "trainer": {"Trainer.store_flos", "Accelerator.prepare_model"},
+}
+"""Functions of the frameworks that want something of the other ranks."""
 WINDOW = "2,1,3"
 UNDER_RUN = ("-m", "ddptrace.run")
 WITNESS = {"allreduce_": "all_reduce", "allgather_": "all_gather", "_allgather_base_": "all_gather_into_tensor",
@@ -133,6 +139,14 @@ def test_the_buckets_of_every_step_add_up_to_the_models_gradients(trained: Train
     for bucket in result.buckets:
         reduced[bucket.rank, bucket.step] += bucket.nbytes
     assert reduced == {(rank, step): nbytes for rank in range(RANKS) for step in range(len(BACKWARDS))}
+
+
+def test_call_sites_are_lines_of_the_program_with_a_telling_one_of_the_framework_beside_them(trained: Trained) -> None:
+    calls = [call for call in trained.rank(0).calls if call.site is not None]
+    assert all(call.site.startswith("frameworks_") for call in calls if call.site is not None)
+    through = {call.through.partition(" in ")[2] for call in calls if call.through is not None}
+    assert through >= TELLING[trained.framework]
+    assert not any("Strategy." in name or name in ("gather", "sync_ddp", "broadcast", "barrier") for name in through)
 
 
 @pytest.mark.parametrize("number", range(RANKS))

@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType
@@ -335,6 +335,15 @@ PIPELINE = "torch/distributed/pipelining/schedules.py", "ScheduleGPipe.step"
 TRAINING, LAYER = ("train.py", "main"), ("model.py", "Layer.forward")
 
 
+def called_by(told: Sequence[tuple[str, str]], below: Callable[[], Any], module: nn.Module) -> Callable[[], Any]:
+    """`below`, called through functions of these files and names, outermost first."""
+    for path, name in reversed(told):
+        file = str(source(path)) if "/" in path else path
+        code = compile("def made(self, below): return below()", file, "exec").co_consts[0]
+        below = functools.partial(FunctionType(code.replace(co_qualname=name), {}), module, below)
+    return below
+
+
 class Stack:
     """Made frames, outermost first, down to the one that issues a collective."""
 
@@ -347,11 +356,7 @@ class Stack:
 
     def read(self, *told: tuple[str, str], in_a_thread: bool = False) -> tuple[str, str, str]:
         """Origin, line and module of what is issued below such frames. `in_a_thread`: with no frame of a test above."""
-        below: Callable[[], Any] = lambda: self.sites.of(sys._getframe(1))  # noqa: E731
-        for path, name in reversed(told):
-            file = str(source(path)) if "/" in path else path
-            code = compile("def made(self, below): return below()", file, "exec").co_consts[0]
-            below = functools.partial(FunctionType(code.replace(co_qualname=name), {}), self.model.head, below)
+        below = called_by(told, lambda: self.sites.of(sys._getframe(1)), self.model.head)
         with ThreadPoolExecutor(1) as pool:
             met, remembered = [pool.submit(below).result() if in_a_thread else below() for _ in range(2)]
         assert met == remembered
@@ -423,6 +428,15 @@ def test_a_librarys_line_stands_beside_the_programs(told: list[tuple[str, str]],
 )
 def test_where_no_frame_is_the_programs_the_librarys_line_stands_alone(told: list[tuple[str, str]], line: str) -> None:
     assert Stack().read(*told, in_a_thread=True)[1] == line
+
+
+def test_a_stack_that_issues_nothing_has_the_line_of_the_program_and_without_one_that_of_a_library() -> None:
+    found = []
+    for told in ([TRAINING, LOOP, SENDS], [LOOP, SENDS], []):
+        below = called_by(told, lambda: frames.program_line(sys._getframe(1)), nn.Identity())
+        with ThreadPoolExecutor(1) as pool:  # with no frame of a test above
+            found.append(pool.submit(below).result())
+    assert found == ["train.py:1 in main", "framework/sync.py:1 in mean", ""]
 
 
 @pytest.mark.parametrize(

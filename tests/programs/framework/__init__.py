@@ -1,0 +1,1 @@
+"""A training library, for tests to install into a folder called site-packages."""
