@@ -42,8 +42,8 @@ PLENTY_NBYTES = 4 << 30
 """Where there is so much room the events are not counted: that takes nearly as long as writing them."""
 
 ELSEWHERE = (
-    "another thread trains than the one that entered the trace, and the profiler of profile= has an experimental_config "
-    "of its own: it records only the thread that entered. Leave experimental_config out, and all threads are recorded"
+    "one thread entered the trace and another one trains, and the profiler of profile= has an experimental_config: it "
+    "records only the thread that entered. Leave experimental_config out, and it records all threads"
 )
 
 NOT_KEPT = "no room for a profiler file: what is left of the disk is for the program"

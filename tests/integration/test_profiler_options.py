@@ -145,7 +145,7 @@ with ddptrace.trace("run", profile=profile(schedule=schedule(wait=1, warmup=1, a
 def test_a_window_that_another_thread_would_end_does_not_end_the_process(
     tmp_path: Path, configured: bool, count: int
 ) -> None:
-    """torch's profiler crashes there unless it records all threads, which a configuration of the program may not say."""
+    """torch's profiler crashes there unless it records all threads, which a program's configuration may not ask for."""
     program = ANOTHER_THREAD_TRAINS.format(configured=configured)
     subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=environment(), check=True)
     assert len(windows(tmp_path / "run")) == count
