@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ddptrace.analysis.tables import (
+from ddptrace.analysis.tables.result import (
     Activity,
     BucketRow,
     CollectiveRow,

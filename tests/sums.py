@@ -10,7 +10,7 @@ from collections import defaultdict
 from typing import Any
 
 from ddptrace.analysis import Result
-from ddptrace.analysis.tables import MatchRow
+from ddptrace.analysis.tables.result import MatchRow
 from ddptrace.telemetry.instruments import INSTRUMENTS, Instrument, Kind
 from ddptrace.telemetry.points import Spread
 from ddptrace.telemetry.totals import Totals

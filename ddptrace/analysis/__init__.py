@@ -6,7 +6,10 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ddptrace.analysis.across.tables import (
+    from ddptrace.analysis.analyze import RunHead, analyze_rank, analyze_run, combine
+    from ddptrace.analysis.rank_tables import RankTables
+    from ddptrace.analysis.summary import Summary, summarize
+    from ddptrace.analysis.tables.ranks import (
         ArrivalRow,
         BlameRow,
         ClockRow,
@@ -16,10 +19,7 @@ if TYPE_CHECKING:
         PathRow,
         SuspectRow,
     )
-    from ddptrace.analysis.analyze import RunHead, analyze_rank, analyze_run, combine
-    from ddptrace.analysis.rank_tables import RankTables
-    from ddptrace.analysis.summary import Summary, summarize
-    from ddptrace.analysis.tables import (
+    from ddptrace.analysis.tables.result import (
         Activity,
         BucketRow,
         CollectiveRow,
@@ -87,4 +87,4 @@ def __getattr__(name: str) -> object:
     """A worker that only counts what a device did needs little of this room, and starts the sooner without the rest."""
     if name not in __all__:
         raise AttributeError(f"module 'ddptrace.analysis' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"ddptrace.analysis.{_HOMES.get(name, 'tables')}"), name)
+    return getattr(importlib.import_module(f"ddptrace.analysis.{_HOMES.get(name, 'tables.result')}"), name)

@@ -7,16 +7,36 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any
 
-from ddptrace.analysis.across.aligned import aligned_tables
-from ddptrace.analysis.across.arrivals import arrivals_of
-from ddptrace.analysis.across.blame import blame_of
-from ddptrace.analysis.across.clock_findings import clock_findings
-from ddptrace.analysis.across.clocks import clock_rows
-from ddptrace.analysis.across.contention import contention_rows
-from ddptrace.analysis.across.critical_path import critical_path
-from ddptrace.analysis.across.jitter import jitter_rows, waited_in_phases
-from ddptrace.analysis.across.met import Meeting
-from ddptrace.analysis.across.tables import (
+from ddptrace.analysis.buckets.rows import bucket_rows
+from ddptrace.analysis.clocks.aligned import aligned_tables
+from ddptrace.analysis.clocks.rows import clock_rows
+from ddptrace.analysis.collectives.groups import group_rows
+from ddptrace.analysis.collectives.rows import collective_rows
+from ddptrace.analysis.device.launches import launch_rows
+from ddptrace.analysis.device.populations import device_row
+from ddptrace.analysis.device.scopes import scope_rows
+from ddptrace.analysis.device.streams import stream_rows
+from ddptrace.analysis.findings.clocks import clock_findings
+from ddptrace.analysis.findings.facts import facts_of
+from ddptrace.analysis.findings.findings import findings
+from ddptrace.analysis.findings.jitter import jitter_findings
+from ddptrace.analysis.findings.messages import message_findings
+from ddptrace.analysis.findings.traffic import traffic_findings
+from ddptrace.analysis.matching.matches import match_ranks, with_matches
+from ddptrace.analysis.rank_tables import RankTables
+from ddptrace.analysis.rank_view import View, view_of
+from ddptrace.analysis.ranks.arrivals import arrivals_of
+from ddptrace.analysis.ranks.blame import blame_of
+from ddptrace.analysis.ranks.critical_path import critical_path
+from ddptrace.analysis.ranks.meetings import Meeting
+from ddptrace.analysis.ranks.trail import trail_of
+from ddptrace.analysis.rpc.rows import rank_calls, rpc_pair_rows, rpc_rows
+from ddptrace.analysis.steps.breakdown import partial_step_rows, step_rows
+from ddptrace.analysis.steps.contention import contention_rows
+from ddptrace.analysis.steps.exposure import shares_of
+from ddptrace.analysis.steps.jitter import jitter_rows, waited_in_phases
+from ddptrace.analysis.steps.phases import phase_rows
+from ddptrace.analysis.tables.ranks import (
     ArrivalRow,
     BlameRow,
     ClockRow,
@@ -26,26 +46,7 @@ from ddptrace.analysis.across.tables import (
     PathRow,
     SuspectRow,
 )
-from ddptrace.analysis.across.trail import trail_of
-from ddptrace.analysis.breakdown import partial_step_rows, step_rows
-from ddptrace.analysis.buckets import bucket_rows
-from ddptrace.analysis.collectives import collective_rows
-from ddptrace.analysis.facts import facts_of
-from ddptrace.analysis.findings import findings
-from ddptrace.analysis.gradient_traffic import gradient_traffic_rows
-from ddptrace.analysis.groups import group_rows
-from ddptrace.analysis.jitter_findings import jitter_findings
-from ddptrace.analysis.launches import launch_rows
-from ddptrace.analysis.matching import match_ranks, with_matches
-from ddptrace.analysis.message_findings import message_findings
-from ddptrace.analysis.phases import phase_rows
-from ddptrace.analysis.populations import device_row
-from ddptrace.analysis.rank_tables import RankTables
-from ddptrace.analysis.rpcs import rank_calls, rpc_pair_rows, rpc_rows
-from ddptrace.analysis.scopes import scope_rows
-from ddptrace.analysis.shares import shares_of
-from ddptrace.analysis.streams import stream_rows
-from ddptrace.analysis.tables import (
+from ddptrace.analysis.tables.result import (
     Activity,
     BucketRow,
     CollectiveRow,
@@ -65,9 +66,8 @@ from ddptrace.analysis.tables import (
     Table,
     TrafficRow,
 )
-from ddptrace.analysis.traffic import traffic_rows
-from ddptrace.analysis.traffic_findings import traffic_findings
-from ddptrace.analysis.view import View, view_of
+from ddptrace.analysis.traffic.gradients import gradient_traffic_rows
+from ddptrace.analysis.traffic.rows import traffic_rows
 from ddptrace.load.tables import Finding, RankRun, Run
 
 BLIND = "tap-failed"

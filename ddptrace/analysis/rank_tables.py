@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ddptrace.analysis.across.tables import ContentionRow, Trail
-from ddptrace.analysis.facts import RankFacts
-from ddptrace.analysis.rpcs import RankCalls
-from ddptrace.analysis.tables import (
+from ddptrace.analysis.findings.facts import RankFacts
+from ddptrace.analysis.rpc.rows import RankCalls
+from ddptrace.analysis.tables.ranks import ContentionRow, Trail
+from ddptrace.analysis.tables.result import (
     Activity,
     BucketRow,
     CollectiveRow,

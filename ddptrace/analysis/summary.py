@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, fields
 from statistics import mean
 from typing import Any, Final
 
-from ddptrace.analysis.execution import weakest
-from ddptrace.analysis.rpc_functions import calls_in
-from ddptrace.analysis.tables import BucketRow, Result, StepRow, Table
+from ddptrace.analysis.collectives.execution import weakest
+from ddptrace.analysis.rpc.functions import calls_in
+from ddptrace.analysis.tables.result import BucketRow, Result, StepRow, Table
 from ddptrace.analysis.wording import named
 from ddptrace.schema import Evidence
 

@@ -13,7 +13,7 @@ import torch
 
 import ddptrace
 from ddptrace.analysis.summary import summarize
-from ddptrace.analysis.tables import Result
+from ddptrace.analysis.tables.result import Result
 from ddptrace.bench.job import Job
 from ddptrace.errors import DdptraceError
 

@@ -37,7 +37,7 @@ def advise(run: Path, as_json: bool, verify: str | None, output: Path | None) ->
     from ddptrace.analysis.whatif.advise import advise as advise_run
     from ddptrace.cli.analyze import progress
     from ddptrace.predictor import predictor
-    from ddptrace.render.whatif_advice import advice_text, verdict_text
+    from ddptrace.render.whatif.advice import advice_text, verdict_text
 
     if verify is not None and CAPS not in verify:
         raise click.UsageError(f"--verify needs {CAPS} where the command takes its bucket caps")

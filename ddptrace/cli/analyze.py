@@ -62,7 +62,7 @@ def analyze(
         click.echo()
     else:
         from ddptrace.render.terminal import summary_text
-        from ddptrace.render.whatif_advice import in_short
+        from ddptrace.render.whatif.advice import in_short
 
         click.echo(summary_text(result))
         said = in_short(forecast)
@@ -151,8 +151,8 @@ def forecast_for(run: Sequence[str], result: Result) -> Forecast:
 def write_all(result: Result, folder: Path, forecast: Forecast | None = None) -> dict[str, Path]:
     """Write what is derived from a run. What cannot be written is no error, and said on stderr."""
     from ddptrace.analyzer import uncollected
-    from ddptrace.render.chrome import write_trace
     from ddptrace.render.report import write_report
+    from ddptrace.render.trace.chrome import write_trace
 
     written, why = {}, ""
     report = write_report if forecast is None else partial(write_report, forecast=forecast)

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from ddptrace.analysis.summary import BucketSummary, Summary
-from ddptrace.analysis.tables import BucketRow, Result
+from ddptrace.analysis.tables.result import BucketRow, Result
 from ddptrace.errors import printable
 from ddptrace.load.tables import Finding, Identity
 from ddptrace.schema import Evidence

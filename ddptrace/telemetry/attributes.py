@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from ddptrace.analysis.tables import BucketRow, CollectiveRow, PhaseRow, StepRow
+from ddptrace.analysis.tables.result import BucketRow, CollectiveRow, PhaseRow, StepRow
 from ddptrace.schema import Evidence
 from ddptrace.telemetry.rows import Meeting
 

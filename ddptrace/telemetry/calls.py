@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from ddptrace.analysis.tables import CollectiveRow, StepRow
+from ddptrace.analysis.tables.result import CollectiveRow, StepRow
 
 
 class StepsAt:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
-from ddptrace.analysis.tables import BucketRow, CollectiveRow, PhaseRow, StepRow
+from ddptrace.analysis.tables.result import BucketRow, CollectiveRow, PhaseRow, StepRow
 from ddptrace.telemetry import instruments as of
 from ddptrace.telemetry.points import Bounded, Labels, Points
 

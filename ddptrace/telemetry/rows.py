@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
-from ddptrace.analysis.tables import (
+from ddptrace.analysis.tables.result import (
     BucketRow,
     CollectiveRow,
     GroupRow,

@@ -11,7 +11,7 @@ import pytest
 
 import ddptrace
 from ddptrace.analysis import Result
-from ddptrace.render.chrome import write_trace
+from ddptrace.render.trace.chrome import write_trace
 from ddptrace.view.startup import queries
 from tests.grafana import path
 from tests.launch import torchrun

@@ -29,8 +29,8 @@ from ddptrace.capture import rpc_callee, rpc_messages, rpc_workers
 from ddptrace.capture.surface import Surface
 from ddptrace.load import read_run
 from ddptrace.record import Recorder
-from ddptrace.render.chrome import write_trace
 from ddptrace.render.terminal import summary_text
+from ddptrace.render.trace.chrome import write_trace
 from ddptrace.schema import CALL_BITS, RpcOp
 from tests.conftest import need
 from tests.launch import PROGRAMS, environment

@@ -9,7 +9,7 @@ import pytest
 
 import ddptrace
 from ddptrace.analysis import Result
-from ddptrace.render.chrome import write_trace
+from ddptrace.render.trace.chrome import write_trace
 from tests.launch import torchrun
 from tests.made import make_result
 from tests.perfetto import ask, check

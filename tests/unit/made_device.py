@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from ddptrace.analysis import Result, Table
-from ddptrace.analysis.populations import population
-from ddptrace.analysis.tables import Activity, CollectiveRow, LaunchRow, MatchRow, RankRow, ScopeRow, StreamRow
+from ddptrace.analysis.device.populations import population
+from ddptrace.analysis.tables.result import Activity, CollectiveRow, LaunchRow, MatchRow, RankRow, ScopeRow, StreamRow
 from ddptrace.load.tables import DeviceWork, Identity, Work
 from tests.made import make_result
 

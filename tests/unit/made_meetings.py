@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ddptrace.analysis import Result, RunHead, analyze_rank, combine
-from ddptrace.analysis.across.tables import ArrivalRow, ClockRow, ContentionRow, JitterRow, PathRow, SuspectRow
-from ddptrace.analysis.tables import BucketRow, CollectiveRow, MatchRow, RankRow, Table
+from ddptrace.analysis.tables.ranks import ArrivalRow, ClockRow, ContentionRow, JitterRow, PathRow, SuspectRow
+from ddptrace.analysis.tables.result import BucketRow, CollectiveRow, MatchRow, RankRow, Table
 from tests.made import MS, make_result
 from tests.unit.made_training import Plan, Player
 

@@ -10,9 +10,9 @@ import pytest
 from analysis_records import call, ddp_call, layout, mark, rank, ready, reducer, run, step
 
 from ddptrace.analysis import BucketRow, GradientTrafficRow, Result, Table, analyze_run, summarize
-from ddptrace.analysis.advice import bucket_findings
-from ddptrace.analysis.facts import facts_of
-from ddptrace.analysis.view import view_of
+from ddptrace.analysis.findings.advice import bucket_findings
+from ddptrace.analysis.findings.facts import facts_of
+from ddptrace.analysis.rank_view import view_of
 from ddptrace.load.tables import Finding, Group, RankRun, Run
 from ddptrace.schema import Phase
 

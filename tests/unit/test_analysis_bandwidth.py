@@ -6,7 +6,7 @@ import pytest
 from analysis_records import call, hook, rank, run, step
 
 from ddptrace.analysis import CollectiveRow, analyze_run
-from ddptrace.analysis.bandwidth import FACTORS
+from ddptrace.analysis.collectives.bandwidth import FACTORS
 from ddptrace.load.tables import Call, Group, Identity
 
 GB = 1_000_000_000

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddptrace.analysis import Result, analyze_rank, analyze_run
-from ddptrace.analysis.across.aligned import Clock, aligned_tables
-from ddptrace.analysis.across.clock_findings import clock_findings
-from ddptrace.analysis.across.clock_hull import STEEPEST, band, corners
-from ddptrace.analysis.across.tables import ClockRow
+from ddptrace.analysis.clocks.aligned import Clock, aligned_tables
+from ddptrace.analysis.clocks.hull import STEEPEST, band, corners
+from ddptrace.analysis.findings.clocks import clock_findings
+from ddptrace.analysis.tables.ranks import ClockRow
 from ddptrace.load.tables import (
     GcPause,
     Group,

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddptrace.analysis import LaunchRow, Result, ScopeRow, StreamRow, analyze_run
-from ddptrace.analysis.launches import LAUNCH_BOUND_RATIO
+from ddptrace.analysis.device.launches import LAUNCH_BOUND_RATIO
 from ddptrace.load.tables import Work
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import ddptrace
 from ddptrace.analysis import CollectiveRow, Result, Table
-from ddptrace.analysis.peer_findings import peer_findings
+from ddptrace.analysis.findings.matched_time import peer_findings
 from ddptrace.schema import Evidence
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddptrace.analysis import Result, analyze_run
-from ddptrace.analysis.phases import main_thread
+from ddptrace.analysis.steps.phases import main_thread
 from ddptrace.load.tables import RankRun
 from ddptrace.schema import Phase
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ddptrace.analysis import MatchRow, Result, Table
-from ddptrace.analysis.tables import CollectiveRow
+from ddptrace.analysis.tables.result import CollectiveRow
 from ddptrace.bench.ddp.truth import transfer_ns
 from tests.made import make_result
 

@@ -9,7 +9,7 @@ import pytest
 
 from ddptrace.analysis.diff.figures import BLOCK_STEPS, MOST_BLOCKS, RunFigures, figures_of
 from ddptrace.analysis.summary import summarize
-from ddptrace.analysis.tables import BucketRow, Result, Table
+from ddptrace.analysis.tables.result import BucketRow, Result, Table
 from tests.made import empty_result, make_result
 
 RUN = make_result(ranks=2, steps=40, buckets=5)

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from ddptrace.analysis import Result, Table
-from ddptrace.analysis.across.tables import ArrivalRow, PathRow
-from ddptrace.analysis.tables import BucketRow, CollectiveRow, MatchRow
-from ddptrace.render.arrows import add_meetings
-from ddptrace.render.host_order import places
-from ddptrace.render.tracks import by_rank
+from ddptrace.analysis.tables.ranks import ArrivalRow, PathRow
+from ddptrace.analysis.tables.result import BucketRow, CollectiveRow, MatchRow
+from ddptrace.render.trace.arrows import add_meetings
+from ddptrace.render.trace.host_order import places
+from ddptrace.render.trace.tracks import by_rank
 from tests.made import make_result
 from tests.unit.made_device import moved
 from tests.unit.made_meetings import TRANSFER_NS, met_result

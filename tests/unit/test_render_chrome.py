@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddptrace.analysis import Activity, BucketRow, CollectiveRow, Result, StepRow, Table
-from ddptrace.render.chrome import write_trace
+from ddptrace.render.trace.chrome import write_trace
 from tests.made import ZERO_UNIX_NS, empty_result, make_result
 
 Event = dict[str, Any]

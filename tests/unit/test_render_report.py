@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ddptrace.analysis import BucketRow, CollectiveRow, LaunchRow, PhaseRow, RankRow, Result, StepRow, Table, summarize
-from ddptrace.analysis.across.tables import SuspectRow
+from ddptrace.analysis.tables.ranks import SuspectRow
 from ddptrace.analysis.whatif.advise import advise
 from ddptrace.analysis.whatif.forecast import Forecast
 from ddptrace.analysis.whatif.model import model_of
@@ -20,9 +20,9 @@ from ddptrace.analysis.whatif.predict import Predictor
 from ddptrace.load.tables import Finding
 from ddptrace.render.figures import MARKS_MAX, Figure
 from ddptrace.render.report import drawn, page, script_json, write_report
-from ddptrace.render.report_steps import steps_figure
-from ddptrace.render.sections import evidence_line, headline_words
-from ddptrace.render.timeline import timeline_figure
+from ddptrace.render.report_top import evidence_line, headline_words
+from ddptrace.render.steps.figure import steps_figure
+from ddptrace.render.steps.timeline import timeline_figure
 from tests.made import empty_result, make_result
 from tests.unit.made_whatif import Made, in_buckets, made_ranks
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from ddptrace.analysis import RankTables, Result, RunHead, analyze_rank, combine
-from ddptrace.analysis.across.clock_groups import STEPPED_NS
-from ddptrace.analysis.tables import CollectiveRow, PartialStepRow
+from ddptrace.analysis.clocks.groups import STEPPED_NS
+from ddptrace.analysis.tables.result import CollectiveRow, PartialStepRow
 from ddptrace.live.batch import Identity, Losses, RankBatch
 from ddptrace.telemetry.calls import StepsAt, whole_calls
 from ddptrace.telemetry.meetings import HostMeetings

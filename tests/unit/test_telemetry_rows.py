@@ -11,7 +11,7 @@ import pytest
 
 from ddptrace.analysis import Result, Table
 from ddptrace.analysis.analyze import analyze_rank
-from ddptrace.analysis.tables import CollectiveRow, GroupRow
+from ddptrace.analysis.tables.result import CollectiveRow, GroupRow
 from ddptrace.live.batch import Identity, Losses, RankBatch
 from ddptrace.load import read_run
 from ddptrace.schema import Kind

@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased, Sampler, TraceIdRatioBased
 
 from ddptrace.analysis import Result, Table
-from ddptrace.analysis.tables import CollectiveRow, GroupRow
+from ddptrace.analysis.tables.result import CollectiveRow, GroupRow
 from ddptrace.telemetry.ids import span_id, trace_id
 from ddptrace.telemetry.parents import Parent
 from ddptrace.telemetry.rows import of_result

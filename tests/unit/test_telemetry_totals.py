@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ddptrace.analysis import Result, Table, analyze_run
-from ddptrace.analysis.tables import CollectiveRow
+from ddptrace.analysis.tables.result import CollectiveRow
 from ddptrace.keep import LEAST_NBYTES, Keep
 from ddptrace.live.batch import Identity, Losses, RankBatch
 from ddptrace.live.identity import read_identity

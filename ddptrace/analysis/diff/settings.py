@@ -9,7 +9,7 @@ from typing import Final
 
 from ddptrace.analysis.diff.tables import Setting
 from ddptrace.analysis.summary import typical_steps
-from ddptrace.analysis.tables import BucketRow, Result, StepRow
+from ddptrace.analysis.tables.result import BucketRow, Result, StepRow
 from ddptrace.analysis.wording import amount
 
 COMPUTE: Final = "compute is taken from"

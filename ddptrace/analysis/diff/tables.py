@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, fields
 from statistics import median_low
 from typing import Any, Literal
 
-from ddptrace.analysis.tables import Table
+from ddptrace.analysis.tables.result import Table
 from ddptrace.errors import printable
 from ddptrace.load.tables import Finding
 
@@ -127,7 +127,7 @@ class Diff:
 
     def _repr_html_(self) -> str:
         """For a notebook."""
-        from ddptrace.analysis.shown import diff_html
+        from ddptrace.analysis.tables.html import diff_html
 
         return diff_html(self)
 

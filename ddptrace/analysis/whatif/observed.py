@@ -9,16 +9,16 @@ from operator import attrgetter
 
 import numpy as np
 
-from ddptrace.analysis.across.jitter import waited_in_phases
-from ddptrace.analysis.across.tables import LOCAL_PHASES
-from ddptrace.analysis.breakdown import step_rows
+from ddptrace.analysis.buckets.occurrences import Occurrence
 from ddptrace.analysis.intervals import Ints
-from ddptrace.analysis.occurrences import Occurrence
-from ddptrace.analysis.phases import main_marks
-from ddptrace.analysis.shares import shares_of
+from ddptrace.analysis.rank_view import View, view_of
+from ddptrace.analysis.steps.breakdown import step_rows
+from ddptrace.analysis.steps.exposure import shares_of
+from ddptrace.analysis.steps.jitter import waited_in_phases
+from ddptrace.analysis.steps.phases import main_marks
 from ddptrace.analysis.summary import steady_steps
-from ddptrace.analysis.tables import StepRow
-from ddptrace.analysis.view import View, view_of
+from ddptrace.analysis.tables.ranks import LOCAL_PHASES
+from ddptrace.analysis.tables.result import StepRow
 from ddptrace.load.tables import Parameter, PhaseMark, RankRun, Ready, Reducer
 from ddptrace.schema import Phase
 

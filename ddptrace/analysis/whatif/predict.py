@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from ddptrace.analysis.across.jitter import SPREAD_OF_DEVIATION
+from ddptrace.analysis.steps.jitter import SPREAD_OF_DEVIATION
 from ddptrace.analysis.whatif.again import Plan, Steps, play_steps
 from ddptrace.analysis.whatif.basis import basis_of, refusal_of
 from ddptrace.analysis.whatif.contention import contention_of

@@ -15,8 +15,8 @@ from typing import Final
 
 import numpy as np
 
-from ddptrace.analysis.across.jitter import SPREAD_OF_DEVIATION
 from ddptrace.analysis.intervals import Ints
+from ddptrace.analysis.steps.jitter import SPREAD_OF_DEVIATION
 from ddptrace.analysis.whatif.play import Floats
 from ddptrace.analysis.whatif.sends import Sends
 from ddptrace.analysis.whatif.wire import Small, Wire

@@ -15,12 +15,12 @@ from typing import Final
 
 import numpy as np
 
-from ddptrace.load.device import NCCL_PREFIXES
 from ddptrace.load.foreign.identity import NOTHING_SAID, Groups, Said, identified, merged
 from ddptrace.load.foreign.trace import Trace
 from ddptrace.load.kineto.events import FAR_NS, Ints
-from ddptrace.load.nesting import NOTHING, innermost_around
 from ddptrace.load.tables import Call, ExecRange, Work
+from ddptrace.load.windows.device import NCCL_PREFIXES
+from ddptrace.load.windows.nesting import NOTHING, innermost_around
 from ddptrace.schema import Evidence
 
 PARAMETERS: Final = "record_param_comms"

@@ -12,13 +12,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ddptrace.load.backend_ranges import OPS
-from ddptrace.load.device import GLOO_PREFIX, NCCL_PREFIXES
 from ddptrace.load.foreign.calls import Found, call_of
 from ddptrace.load.foreign.identity import NOTHING_SAID, Groups, told, usual_op
 from ddptrace.load.foreign.trace import Trace
-from ddptrace.load.nesting import NOTHING, outermost
 from ddptrace.load.tables import ExecRange, Identity
+from ddptrace.load.windows.backend_ranges import OPS
+from ddptrace.load.windows.device import GLOO_PREFIX, NCCL_PREFIXES
+from ddptrace.load.windows.nesting import NOTHING, outermost
 from ddptrace.schema import Evidence
 
 ISSUING_PREFIX = "c10d::"
