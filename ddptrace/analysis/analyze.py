@@ -30,42 +30,21 @@ from ddptrace.analysis.ranks.blame import blame_of
 from ddptrace.analysis.ranks.critical_path import critical_path
 from ddptrace.analysis.ranks.meetings import Meeting
 from ddptrace.analysis.ranks.trail import trail_of
+from ddptrace.analysis.result import Result
 from ddptrace.analysis.rpc.rows import rank_calls, rpc_pair_rows, rpc_rows
 from ddptrace.analysis.steps.breakdown import partial_step_rows, step_rows
 from ddptrace.analysis.steps.contention import contention_rows
 from ddptrace.analysis.steps.exposure import shares_of
 from ddptrace.analysis.steps.jitter import jitter_rows, waited_in_phases
 from ddptrace.analysis.steps.phases import phase_rows
-from ddptrace.analysis.tables.ranks import (
-    ArrivalRow,
-    BlameRow,
-    ClockRow,
-    ContentionRow,
-    DesyncRow,
-    JitterRow,
-    PathRow,
-    SuspectRow,
-)
-from ddptrace.analysis.tables.result import (
-    Activity,
-    BucketRow,
-    CollectiveRow,
-    GradientTrafficRow,
-    GroupRow,
-    LaunchRow,
-    MatchRow,
-    PartialStepRow,
-    PhaseRow,
-    RankRow,
-    Result,
-    RpcPairRow,
-    RpcRow,
-    ScopeRow,
-    StepRow,
-    StreamRow,
-    Table,
-    TrafficRow,
-)
+from ddptrace.analysis.tables.buckets import BucketRow
+from ddptrace.analysis.tables.collectives import CollectiveRow, GroupRow
+from ddptrace.analysis.tables.device import Activity, LaunchRow, RankRow, ScopeRow, StreamRow
+from ddptrace.analysis.tables.ranks import ArrivalRow, BlameRow, ClockRow, DesyncRow, MatchRow, PathRow, SuspectRow
+from ddptrace.analysis.tables.rpc import RpcPairRow, RpcRow
+from ddptrace.analysis.tables.steps import ContentionRow, JitterRow, PartialStepRow, PhaseRow, StepRow
+from ddptrace.analysis.tables.table import Table
+from ddptrace.analysis.tables.traffic import GradientTrafficRow, TrafficRow
 from ddptrace.analysis.traffic.gradients import gradient_traffic_rows
 from ddptrace.analysis.traffic.rows import traffic_rows
 from ddptrace.load.tables import Finding, RankRun, Run

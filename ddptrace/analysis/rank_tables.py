@@ -6,21 +6,12 @@ from dataclasses import dataclass
 
 from ddptrace.analysis.findings.facts import RankFacts
 from ddptrace.analysis.rpc.rows import RankCalls
-from ddptrace.analysis.tables.ranks import ContentionRow, Trail
-from ddptrace.analysis.tables.result import (
-    Activity,
-    BucketRow,
-    CollectiveRow,
-    GradientTrafficRow,
-    LaunchRow,
-    PartialStepRow,
-    PhaseRow,
-    RankRow,
-    ScopeRow,
-    StepRow,
-    StreamRow,
-    TrafficRow,
-)
+from ddptrace.analysis.tables.buckets import BucketRow
+from ddptrace.analysis.tables.collectives import CollectiveRow
+from ddptrace.analysis.tables.device import Activity, LaunchRow, RankRow, ScopeRow, StreamRow
+from ddptrace.analysis.tables.steps import ContentionRow, PartialStepRow, PhaseRow, StepRow
+from ddptrace.analysis.tables.traffic import GradientTrafficRow, TrafficRow
+from ddptrace.analysis.tables.trail import Trail
 from ddptrace.load.tables import HostLoad
 
 

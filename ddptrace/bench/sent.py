@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from ddptrace.analysis.collectives.bandwidth import FACTORS
-from ddptrace.analysis.tables.result import Result
+from ddptrace.analysis.result import Result
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 if TYPE_CHECKING:
-    from ddptrace.analysis import Result, Table
+    from ddptrace.analysis.result import Result
+    from ddptrace.analysis.tables.table import Table
     from ddptrace.analysis.whatif.forecast import Forecast
 
 FILES: Final = {"report": "report.html", "trace": "trace.json.gz", "tables": "analysis.json"}
@@ -106,7 +107,7 @@ def progress(label: str = "Reading ranks") -> Iterator[Callable[[int, int], None
 def encoded(result: Result) -> Iterator[bytes]:
     """The documented keys: enums as their words, tuples as lists, what was not measured as null. In pieces, since the
     whole may be larger than the tables."""
-    from ddptrace.analysis import Table
+    from ddptrace.analysis.tables.table import Table
 
     before = b"{"
     for key, value in result.json_items():

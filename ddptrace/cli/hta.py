@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from ddptrace.analysis import Result
+    from ddptrace.analysis.result import Result
 
 
 @click.command()

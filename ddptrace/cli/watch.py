@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 if TYPE_CHECKING:
-    from ddptrace.analysis.tables.result import Result
+    from ddptrace.analysis.result import Result
     from ddptrace.live.batch import RankNow
     from ddptrace.live.silence import Silence
     from ddptrace.live.watched import Watched

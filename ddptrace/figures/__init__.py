@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure  # type: ignore[import-untyped]
 
     from ddptrace.analysis.diff.tables import Diff
-    from ddptrace.analysis.tables.result import Result
+    from ddptrace.analysis.result import Result
 
 __all__ = [
     "bandwidth",

@@ -8,8 +8,8 @@ from dataclasses import astuple, dataclass
 from html import escape
 from typing import Final
 
+from ddptrace.analysis.result import Result
 from ddptrace.analysis.tables.ranks import ClockRow
-from ddptrace.analysis.tables.result import Result
 from ddptrace.analysis.wording import named
 from ddptrace.render.markup import folded
 from ddptrace.render.words import NOT_MEASURED, duration

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from ddptrace.analysis.collectives.transfers import OFF_MAX_RATIO, SIZES_MIN, SPAN_MIN, SizeTime, Transfers, transfers
-from ddptrace.analysis.tables.result import Result
+from ddptrace.analysis.result import Result
 from ddptrace.render.figures import Figure, decades, layout, ms, plain
 from ddptrace.render.markup import label, section, table, text
 from ddptrace.render.words import NOT_MEASURED, counted, duration, op_name, percent, rate, size, size_range

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ddptrace.analysis.summary import PHASES, BucketSummary, Summary
-from ddptrace.analysis.tables.result import StepRow
+from ddptrace.analysis.tables.steps import StepRow
 from ddptrace.errors import printable
 from ddptrace.render.rpc.words import SPLIT, split_ns
 from ddptrace.render.words import PARTS as PART_WORDS

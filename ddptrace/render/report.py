@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from ddptrace.analysis.device.digest import device_total
+from ddptrace.analysis.result import Result
 from ddptrace.analysis.rpc.functions import own_calls
 from ddptrace.analysis.summary import Summary, summarize, typical_steps
-from ddptrace.analysis.tables.result import Result
 from ddptrace.analysis.whatif.forecast import Forecast
 from ddptrace.render import report_basis as basis
 from ddptrace.render import report_top as sections

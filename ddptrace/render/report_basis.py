@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import Summary
-from ddptrace.analysis.tables.result import Result
 from ddptrace.load.tables import Identity
 from ddptrace.render.clocks import comparable
 from ddptrace.render.markup import text

@@ -8,9 +8,10 @@ from typing import Final
 
 from ddptrace.analysis.device.digest import device_parts
 from ddptrace.analysis.device.launches import LAUNCH_BOUND_RATIO
+from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import BucketSummary, Share, Summary
+from ddptrace.analysis.tables.device import Population
 from ddptrace.analysis.tables.ranks import SuspectRow
-from ddptrace.analysis.tables.result import Population, Result
 from ddptrace.render.buckets import bucket_link, named
 from ddptrace.render.markup import label
 from ddptrace.render.rpc.words import remote_words, split_parts, waiting

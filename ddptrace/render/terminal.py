@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import BucketSummary, RankSummary, Share, Summary, summarize
-from ddptrace.analysis.tables.result import Result
 from ddptrace.errors import printable
 from ddptrace.load.tables import Finding
 from ddptrace.render.device.terminal import collective_lines, device_lines, scope_lines

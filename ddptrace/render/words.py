@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
+from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import BucketSummary, Summary
-from ddptrace.analysis.tables.result import BucketRow, Result
+from ddptrace.analysis.tables.buckets import BucketRow
 from ddptrace.errors import printable
 from ddptrace.load.tables import Finding, Identity
 from ddptrace.schema import Evidence

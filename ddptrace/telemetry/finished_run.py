@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from ddptrace.analysis.tables.result import Result
+from ddptrace.analysis.result import Result
 from ddptrace.live.batch import Identity, Losses
 from ddptrace.live.identity import read_identity
 from ddptrace.live.loss_tally import LossTally

@@ -16,7 +16,7 @@ from ddptrace.analysis.clocks.groups import SAME_TIE_NS, STEPPED_NS
 from ddptrace.analysis.matching.calls import Key, Mark, differ
 from ddptrace.analysis.matching.proof import ENDING_TOGETHER
 from ddptrace.analysis.ranks.executions import SEEN
-from ddptrace.analysis.tables.result import CollectiveRow
+from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.analysis.traffic.rows import SPARSE_OP
 from ddptrace.schema import Evidence
 from ddptrace.telemetry.rows import Meeting, RankRows

@@ -8,16 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
-from ddptrace.analysis.tables.result import (
-    BucketRow,
-    CollectiveRow,
-    GroupRow,
-    PartialStepRow,
-    PhaseRow,
-    Result,
-    StepRow,
-    TrafficRow,
-)
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.tables.buckets import BucketRow
+from ddptrace.analysis.tables.collectives import CollectiveRow, GroupRow
+from ddptrace.analysis.tables.steps import PartialStepRow, PhaseRow, StepRow
+from ddptrace.analysis.tables.traffic import TrafficRow
 from ddptrace.live.batch import RankBatch
 from ddptrace.telemetry.parents import Parent, parent_of
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import ddptrace
-from ddptrace.analysis import Result
+from ddptrace.analysis.result import Result
 from ddptrace.render.trace.chrome import write_trace
 from ddptrace.view.startup import queries
 from tests.grafana import path

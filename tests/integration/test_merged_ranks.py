@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import ddptrace
-from ddptrace.analysis import Result
+from ddptrace.analysis.result import Result
 from ddptrace.bench.ranks.replicate import replicate
 from ddptrace.record import RecordReader
 from ddptrace.render.report import write_report

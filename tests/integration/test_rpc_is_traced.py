@@ -23,7 +23,8 @@ from torch.distributed import rpc
 from torch.distributed.rpc import api, internal
 
 import ddptrace
-from ddptrace.analysis import Result, RpcRow
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.tables.rpc import RpcRow
 from ddptrace.capture import rpc as capture_rpc
 from ddptrace.capture import rpc_callee, rpc_messages, rpc_workers
 from ddptrace.capture.surface import Surface

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ddptrace.analysis import Result, RunHead, analyze_rank, combine
+from ddptrace.analysis.analyze import RunHead, analyze_rank, combine
 from ddptrace.analysis.matching.absent import ABSENT
 from ddptrace.analysis.ranks.blame import blame_of
 from ddptrace.analysis.ranks.counterfactual import disorder_ratio
@@ -19,6 +19,7 @@ from ddptrace.analysis.ranks.critical_path import critical_path
 from ddptrace.analysis.ranks.crossings import crossings_of
 from ddptrace.analysis.ranks.digest import meetings
 from ddptrace.analysis.ranks.meetings import Meeting
+from ddptrace.analysis.result import Result
 from ddptrace.load.run_folder import RecordedRank, read_rank
 from ddptrace.load.tables import Finding, Group, RankRun
 from ddptrace.render.ranks.report import across_body

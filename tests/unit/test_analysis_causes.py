@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 from analysis_records import call, layout, mark, rank, ready, reducer
 
-from ddptrace.analysis import CollectiveRow, ContentionRow, JitterRow, MatchRow, Result, StepRow, Table, summarize
 from ddptrace.analysis.buckets.reducers import Heaviest, ReducerFacts, module_of, reducer_facts
 from ddptrace.analysis.findings.bucket_caps import MIB, bucket_cap_findings, layout_words
 from ddptrace.analysis.findings.contention import contention_findings
@@ -19,7 +18,12 @@ from ddptrace.analysis.findings.queues import queue_findings
 from ddptrace.analysis.findings.slow_messages import slow_message_findings
 from ddptrace.analysis.findings.unused import unused_findings
 from ddptrace.analysis.rank_view import view_of
-from ddptrace.analysis.tables.ranks import ArrivalRow
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.summary import summarize
+from ddptrace.analysis.tables.collectives import CollectiveRow
+from ddptrace.analysis.tables.ranks import ArrivalRow, MatchRow
+from ddptrace.analysis.tables.steps import ContentionRow, JitterRow, StepRow
+from ddptrace.analysis.tables.table import Table
 from ddptrace.load.tables import Finding, RankRun
 from ddptrace.schema import Evidence, Origin, Phase
 from tests.made import MS, make_result

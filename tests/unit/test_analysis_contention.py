@@ -10,7 +10,7 @@ from analysis_records import MAIN, Piece, call, comm_piece, gpu_window, mark, ra
 
 from ddptrace.analysis.rank_view import view_of
 from ddptrace.analysis.steps.contention import contention_rows
-from ddptrace.analysis.tables.ranks import ContentionRow
+from ddptrace.analysis.tables.steps import ContentionRow
 from ddptrace.load.tables import Call, OperatorWork, RankRun, Window
 from ddptrace.schema import Phase
 

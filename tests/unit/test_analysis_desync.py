@@ -10,9 +10,11 @@ from analysis_records import call, rank, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddptrace.analysis import DesyncRow, Result, analyze_run
+from ddptrace.analysis.analyze import analyze_run
 from ddptrace.analysis.matching.calls import Calls, Mark
 from ddptrace.analysis.matching.desync import parting
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.tables.ranks import DesyncRow
 from ddptrace.load.tables import Finding, Group, RankRun
 
 BUCKET_0 = Mark(0, "all_reduce", 400, "float32", origin="gradients", site="train.py:30 in step")

@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 from analysis_records import call, rank, run, step
 
-from ddptrace.analysis import analyze_run
+from ddptrace.analysis.analyze import analyze_run
 from ddptrace.analysis.findings.messages import message_findings
-from ddptrace.analysis.tables.result import Result, Table
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.tables.table import Table
 from ddptrace.analysis.traffic.digest import traffic_report
 from ddptrace.analysis.traffic.peers import MessageDigest, RootDigest
 from ddptrace.load.records.origins import Sources

@@ -8,14 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ddptrace.analysis import RankTables
+from ddptrace.analysis.rank_tables import RankTables
 from ddptrace.analysis.ranks.blame import blame_of
 from ddptrace.analysis.ranks.counterfactual import QUESTIONS, common_steps, costs_of, disorder_ratio, step_lengths
 from ddptrace.analysis.ranks.crossings import Crossings, crossings_of
 from ddptrace.analysis.ranks.meetings import Meeting
 from ddptrace.analysis.ranks.parts import parts_of
-from ddptrace.analysis.tables.ranks import BlameRow
-from ddptrace.analysis.tables.result import MatchRow
+from ddptrace.analysis.tables.ranks import BlameRow, MatchRow
 from ddptrace.load.tables import RankRun
 from ddptrace.schema import Phase
 from tests.unit.analysis_records import call, mark, rank, step

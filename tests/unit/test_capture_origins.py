@@ -20,7 +20,7 @@ from analysis_records import layout, mark, rank, ready, reducer, run, step
 from torch import nn
 
 import ddptrace
-from ddptrace.analysis import analyze_run
+from ddptrace.analysis.analyze import analyze_run
 from ddptrace.capture import forward_spans, frames
 from ddptrace.capture.call_sites import UNKNOWN, CallSites
 from ddptrace.capture.forward_spans import ForwardSpans

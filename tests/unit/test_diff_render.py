@@ -10,7 +10,7 @@ import pytest
 from ddptrace.analysis.diff.compare import compare
 from ddptrace.analysis.diff.figures import RunFigures
 from ddptrace.analysis.diff.tables import Change, Diff
-from ddptrace.analysis.tables.result import Table
+from ddptrace.analysis.tables.table import Table
 from ddptrace.render.diff.sheet import diff_sheet
 from ddptrace.render.diff.terminal import diff_text
 from ddptrace.render.diff.words import headline, signed_millis, signed_percent

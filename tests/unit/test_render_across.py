@@ -9,9 +9,11 @@ from html import escape
 
 import pytest
 
-from ddptrace.analysis import Result, Table, summarize
-from ddptrace.analysis.tables.ranks import ArrivalRow, ClockRow, ContentionRow, JitterRow, PathRow, SuspectRow
-from ddptrace.analysis.tables.result import MatchRow
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.summary import summarize
+from ddptrace.analysis.tables.ranks import ArrivalRow, ClockRow, MatchRow, PathRow, SuspectRow
+from ddptrace.analysis.tables.steps import ContentionRow, JitterRow
+from ddptrace.analysis.tables.table import Table
 from ddptrace.errors import printable
 from ddptrace.render.clocks import ROWS_MAX, apart, clock_table
 from ddptrace.render.ranks.terminal import across_lines

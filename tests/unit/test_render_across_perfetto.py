@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import ddptrace
-from ddptrace.analysis import Result
-from ddptrace.analysis.tables.result import MatchRow
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.tables.ranks import MatchRow
 from ddptrace.render.trace.chrome import write_trace
 from tests.perfetto import ask, check
 from tests.unit.made_meetings import TRANSFER_NS, met_result, played_result, with_clocks

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
-from ddptrace.analysis import Result, Table
-from ddptrace.analysis.tables.ranks import ArrivalRow, PathRow
-from ddptrace.analysis.tables.result import BucketRow, CollectiveRow, MatchRow
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.tables.buckets import BucketRow
+from ddptrace.analysis.tables.collectives import CollectiveRow
+from ddptrace.analysis.tables.ranks import ArrivalRow, MatchRow, PathRow
+from ddptrace.analysis.tables.table import Table
 from ddptrace.render.trace.arrows import add_meetings
 from ddptrace.render.trace.host_order import places
 from ddptrace.render.trace.tracks import by_rank

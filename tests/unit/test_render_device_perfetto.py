@@ -9,7 +9,7 @@ import pytest
 from made_device import make_device_result, moved
 
 import ddptrace
-from ddptrace.analysis import Result
+from ddptrace.analysis.result import Result
 from ddptrace.load.tables import Work
 from ddptrace.render.trace.chrome import write_trace
 from tests.perfetto import ask

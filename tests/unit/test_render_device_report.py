@@ -10,9 +10,13 @@ from html import escape
 import pytest
 from made_device import KERNELS, make_device_result, match_row, moved, without_steps
 
-from ddptrace.analysis import BucketRow, CollectiveRow, RankRow, Result, Table
 from ddptrace.analysis.collectives.digest import collectives
-from ddptrace.analysis.tables.result import MatchRow, Population, StreamRow
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.tables.buckets import BucketRow
+from ddptrace.analysis.tables.collectives import CollectiveRow
+from ddptrace.analysis.tables.device import Population, RankRow, StreamRow
+from ddptrace.analysis.tables.ranks import MatchRow
+from ddptrace.analysis.tables.table import Table
 from ddptrace.load.tables import Identity
 from ddptrace.render.device.figures import device_figure
 from ddptrace.render.figures import MARKS_MAX

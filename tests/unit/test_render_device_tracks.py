@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_device import KERNELS, device_work, make_device_result, moved
 
-from ddptrace.analysis import Activity, Result
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.tables.device import Activity
 from ddptrace.load.tables import DeviceWork, Work
 from ddptrace.render.device import trace as device_tracks
 from ddptrace.render.device.trace import ARROWS_MAX

@@ -10,8 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from ddptrace.analysis import BucketRow, CollectiveRow, LaunchRow, PhaseRow, RankRow, Result, StepRow, Table, summarize
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.summary import summarize
+from ddptrace.analysis.tables.buckets import BucketRow
+from ddptrace.analysis.tables.collectives import CollectiveRow
+from ddptrace.analysis.tables.device import LaunchRow, RankRow
 from ddptrace.analysis.tables.ranks import SuspectRow
+from ddptrace.analysis.tables.steps import PhaseRow, StepRow
+from ddptrace.analysis.tables.table import Table
 from ddptrace.analysis.whatif.advise import advise
 from ddptrace.analysis.whatif.forecast import Forecast
 from ddptrace.analysis.whatif.model import model_of

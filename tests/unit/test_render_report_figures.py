@@ -8,9 +8,12 @@ from statistics import median
 
 import pytest
 
-from ddptrace.analysis import summarize
-from ddptrace.analysis.summary import typical_steps
-from ddptrace.analysis.tables.result import BucketRow, CollectiveRow, MatchRow, StepRow, Table
+from ddptrace.analysis.summary import summarize, typical_steps
+from ddptrace.analysis.tables.buckets import BucketRow
+from ddptrace.analysis.tables.collectives import CollectiveRow
+from ddptrace.analysis.tables.ranks import MatchRow
+from ddptrace.analysis.tables.steps import StepRow
+from ddptrace.analysis.tables.table import Table
 from ddptrace.load.tables import Finding
 from ddptrace.render.collectives import bandwidth_figure
 from ddptrace.render.figures import RANKS_SHOWN_MAX, parts_figure

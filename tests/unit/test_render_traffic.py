@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ddptrace.analysis.result import Result
 from ddptrace.analysis.rpc.digest import RpcDigest
-from ddptrace.analysis.tables.result import Result, Table, TrafficRow
+from ddptrace.analysis.tables.table import Table
+from ddptrace.analysis.tables.traffic import TrafficRow
 from ddptrace.analysis.traffic.digest import KindDigest, RankTraffic, TrafficReport
 from ddptrace.analysis.traffic.gradient_digest import GradientDigest
 from ddptrace.analysis.traffic.links import LinkDigest

@@ -12,7 +12,9 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from ddptrace.analysis.tables.result import BucketRow, Result, Table
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.tables.buckets import BucketRow
+from ddptrace.analysis.tables.table import Table
 from ddptrace.load.tables import Finding
 from ddptrace.render.terminal import summary_text
 from ddptrace.render.watch.page import screen, snapshot

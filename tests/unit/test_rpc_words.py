@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 from analysis_records import MAIN, OTHER_THREAD, mark, rank, run, step
 
-from ddptrace.analysis import Result, analyze_run, summarize
+from ddptrace.analysis.analyze import analyze_run
+from ddptrace.analysis.result import Result
 from ddptrace.analysis.rpc.digest import rpc_traffic
+from ddptrace.analysis.summary import summarize
 from ddptrace.load.tables import RankRpc, RankRun, RpcCall, RpcRun, RpcWait
 from ddptrace.render.figures import Figure
 from ddptrace.render.report import drawn

@@ -7,8 +7,10 @@ from collections import Counter
 from collections.abc import Container, Iterator
 from typing import Any
 
-from ddptrace.analysis import Result, Table
-from ddptrace.analysis.tables.result import BucketRow, CollectiveRow
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.tables.buckets import BucketRow
+from ddptrace.analysis.tables.collectives import CollectiveRow
+from ddptrace.analysis.tables.table import Table
 from ddptrace.telemetry import attributes, trees
 from ddptrace.telemetry.rows import Meeting, of_result
 from ddptrace.telemetry.trees import Node, Tree

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from ddptrace.analysis.rank_tables import RankTables
 from ddptrace.analysis.rpc.rows import RankCalls
+from ddptrace.analysis.tables.device import Activity
 from ddptrace.analysis.tables.ranks import ClockRow
-from ddptrace.analysis.tables.result import Activity
 from ddptrace.load.tables import DeviceWork, HostLoad
 
 Ints = NDArray[np.int64]

@@ -22,7 +22,7 @@ from ddptrace.analysis.clocks.waits import waited_for
 from ddptrace.analysis.matching.proof import ENDING_TOGETHER
 from ddptrace.analysis.rank_tables import RankTables
 from ddptrace.analysis.rpc.rows import rpc_rows
-from ddptrace.analysis.tables.result import MatchRow
+from ddptrace.analysis.tables.ranks import MatchRow
 from ddptrace.schema import Evidence
 
 Floats = NDArray[np.float64]

@@ -10,8 +10,7 @@ from ddptrace.analysis.clocks.groups import clocks_of
 from ddptrace.analysis.clocks.links import links_of
 from ddptrace.analysis.clocks.pieces import Piece, pieces_of
 from ddptrace.analysis.rank_tables import RankTables
-from ddptrace.analysis.tables.ranks import ClockRow
-from ddptrace.analysis.tables.result import MatchRow
+from ddptrace.analysis.tables.ranks import ClockRow, MatchRow
 
 Told = dict[int, tuple[ClockRow, ...]]
 """By clock, what is known of it, as of the reference rank."""

@@ -11,7 +11,7 @@ from ddptrace.analysis.collectives.rows import HOOK_OP
 from ddptrace.analysis.matching.calls import SAME_NBYTES
 from ddptrace.analysis.matching.proof import ENDING_TOGETHER
 from ddptrace.analysis.rank_tables import RankTables
-from ddptrace.analysis.tables.result import CollectiveRow
+from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.schema import Evidence
 
 Group = tuple[str, tuple[int, ...]]

@@ -9,8 +9,9 @@ from statistics import harmonic_mean
 from typing import Final
 
 from ddptrace.analysis.collectives.execution import weakest
+from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import typical_steps
-from ddptrace.analysis.tables.result import CollectiveRow, Result
+from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.load.tables import Identity
 from ddptrace.schema import Evidence
 

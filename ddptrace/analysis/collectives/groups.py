@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ddptrace.analysis.findings.facts import RankFacts
-from ddptrace.analysis.tables.result import GroupRow
+from ddptrace.analysis.tables.collectives import GroupRow
 
 
 def group_rows(ranks: Sequence[RankFacts]) -> list[GroupRow]:

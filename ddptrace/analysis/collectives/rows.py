@@ -12,7 +12,7 @@ from ddptrace.analysis.collectives.bandwidth import Bandwidth, bandwidth
 from ddptrace.analysis.collectives.execution import Communication
 from ddptrace.analysis.rank_view import View
 from ddptrace.analysis.steps.exposure import Shares
-from ddptrace.analysis.tables.result import CollectiveRow
+from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.load.tables import Identity
 from ddptrace.schema import RANGE_PREFIX, Origin
 

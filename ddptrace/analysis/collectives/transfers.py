@@ -13,7 +13,7 @@ from statistics import fmean, median
 from typing import Final
 
 from ddptrace.analysis.collectives.bandwidth import FACTORS
-from ddptrace.analysis.tables.result import Result
+from ddptrace.analysis.result import Result
 from ddptrace.schema import Evidence
 
 SIZES_MIN: Final = 3

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Final
 
+from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import PARTS, Share, typical_steps
-from ddptrace.analysis.tables.result import LaunchRow, Population, Result, ScopeRow, StreamRow
+from ddptrace.analysis.tables.device import LaunchRow, Population, ScopeRow, StreamRow
 
 SCOPE_KINDS: Final = ("module", "annotation", "operator")
 SCOPE_PARTS: Final = ("compute_ns", "comm_ns", "memory_ns")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ddptrace.analysis.device.steps import DeviceWindow
 from ddptrace.analysis.intervals import Ints, Measure, union
 from ddptrace.analysis.rank_view import View
-from ddptrace.analysis.tables.result import LaunchRow
+from ddptrace.analysis.tables.device import LaunchRow
 from ddptrace.load.tables import DeviceWork
 
 LAUNCH_BOUND_RATIO: Final = 0.1

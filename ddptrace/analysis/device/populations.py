@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddptrace.analysis.intervals import intersect, total, union
-from ddptrace.analysis.tables.result import Population
+from ddptrace.analysis.tables.device import Population
 from ddptrace.load.tables import DeviceWork, Intervals, Work
 
 

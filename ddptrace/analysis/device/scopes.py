@@ -10,7 +10,7 @@ import numpy as np
 
 from ddptrace.analysis.intervals import Ints
 from ddptrace.analysis.rank_view import View
-from ddptrace.analysis.tables.result import ScopeRow
+from ddptrace.analysis.tables.device import ScopeRow
 from ddptrace.load.tables import DeviceWork, Work
 
 KINDS: Final = ("module", "annotation", "operator")

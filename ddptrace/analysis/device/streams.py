@@ -10,7 +10,7 @@ from ddptrace.analysis.device.populations import device_spans
 from ddptrace.analysis.device.steps import DeviceWindow
 from ddptrace.analysis.intervals import Ints, Measure, total, union
 from ddptrace.analysis.rank_view import View
-from ddptrace.analysis.tables.result import StreamRow
+from ddptrace.analysis.tables.device import StreamRow
 from ddptrace.load.tables import Intervals, Work
 
 

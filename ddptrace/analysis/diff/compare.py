@@ -13,7 +13,7 @@ from ddptrace.analysis.diff.changes import Units, changes
 from ddptrace.analysis.diff.figures import Floats, RunFigures
 from ddptrace.analysis.diff.settings import COMPUTE, differing
 from ddptrace.analysis.diff.tables import Change, ComparedRun, Diff, Quantity, Setting
-from ddptrace.analysis.tables.result import Table
+from ddptrace.analysis.tables.table import Table
 from ddptrace.load.tables import Finding
 
 FEWEST_RUNS: Final = 4

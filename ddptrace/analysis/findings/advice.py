@@ -9,8 +9,8 @@ from ddptrace.analysis.findings.facts import RankFacts
 from ddptrace.analysis.findings.late_rank import late_rank
 from ddptrace.analysis.findings.next_look import next_look
 from ddptrace.analysis.ranks.suspects import MIN_STEPS
+from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import BucketSummary, Summary
-from ddptrace.analysis.tables.result import Result
 from ddptrace.analysis.wording import ms, percent
 from ddptrace.load.tables import Finding
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
-from ddptrace.analysis.tables.result import Result
+from ddptrace.analysis.result import Result
 from ddptrace.analysis.wording import ms, percent
 from ddptrace.load.tables import Finding
 

@@ -7,7 +7,8 @@ from typing import Final
 
 from ddptrace.analysis.device.launches import LAUNCH_BOUND_RATIO
 from ddptrace.analysis.findings.facts import RankFacts
-from ddptrace.analysis.tables.result import Population, RankRow, Result
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.tables.device import Population, RankRow
 from ddptrace.analysis.wording import ms, named, percent
 from ddptrace.load.tables import Finding
 

@@ -8,8 +8,8 @@ from statistics import median
 from typing import Final
 
 from ddptrace.analysis.findings.facts import RankFacts
+from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import PAUSED_MAX_RATIO
-from ddptrace.analysis.tables.result import Result
 from ddptrace.analysis.wording import HowTo, ms
 from ddptrace.load.tables import Finding
 from ddptrace.schema import Evidence

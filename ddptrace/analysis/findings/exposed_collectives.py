@@ -6,8 +6,10 @@ from dataclasses import replace
 from typing import Final
 
 from ddptrace.analysis.collectives.digest import CollectiveDigest, collectives
+from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import Share, typical_steps
-from ddptrace.analysis.tables.result import CollectiveRow, Result, Table
+from ddptrace.analysis.tables.collectives import CollectiveRow
+from ddptrace.analysis.tables.table import Table
 from ddptrace.analysis.wording import ms, percent
 from ddptrace.load.tables import Finding
 from ddptrace.schema import Origin

@@ -19,8 +19,8 @@ from ddptrace.analysis.findings.queues import queue_findings
 from ddptrace.analysis.findings.rpc import rpc_findings, serving
 from ddptrace.analysis.findings.slow_messages import slow_message_findings
 from ddptrace.analysis.findings.unused import unused_findings
+from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import PAUSED_MAX_RATIO, Summary, summarize
-from ddptrace.analysis.tables.result import Result
 from ddptrace.analysis.wording import FOREIGN, OURS, HowTo, ms, named
 from ddptrace.load.tables import Finding
 

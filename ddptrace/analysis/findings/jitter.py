@@ -7,8 +7,8 @@ from typing import Final
 
 from ddptrace.analysis.findings.facts import RankFacts
 from ddptrace.analysis.findings.suspects import CROWDED
-from ddptrace.analysis.tables.ranks import JitterRow
-from ddptrace.analysis.tables.result import Result
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.tables.steps import JitterRow
 from ddptrace.analysis.wording import ms, named, percent
 from ddptrace.load.tables import Finding
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from ddptrace.analysis.matching.proof import ENDING_TOGETHER
-from ddptrace.analysis.tables.result import MatchRow, Result
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.tables.ranks import MatchRow
 from ddptrace.analysis.wording import ms, percent
 from ddptrace.load.tables import Finding
 from ddptrace.schema import Evidence

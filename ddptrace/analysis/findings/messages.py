@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final
 
-from ddptrace.analysis.tables.result import Result, TrafficRow
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.tables.traffic import TrafficRow
 from ddptrace.analysis.traffic.peers import ANY_SOURCE, RECEIVE, SEND, Ends, Sum, both_ends
 from ddptrace.load.tables import Finding
 

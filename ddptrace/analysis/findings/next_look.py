@@ -8,8 +8,8 @@ from typing import Final
 
 from ddptrace.analysis.findings.facts import RankFacts
 from ddptrace.analysis.findings.matched_time import WAITING_MIN_RATIO, matched_time
+from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import BucketSummary, Summary
-from ddptrace.analysis.tables.result import Result
 from ddptrace.analysis.wording import amount, ms
 from ddptrace.schema import Evidence
 

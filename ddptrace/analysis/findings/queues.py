@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from ddptrace.analysis.findings.facts import RankFacts
+from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import Summary, typical_steps
-from ddptrace.analysis.tables.result import CollectiveRow, Result
+from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.analysis.wording import ms, percent
 from ddptrace.load.tables import Finding
 

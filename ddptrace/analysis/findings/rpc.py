@@ -7,10 +7,12 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from ddptrace.analysis.findings.facts import RankFacts
+from ddptrace.analysis.result import Result
 from ddptrace.analysis.rpc.functions import RpcFunction, calls_in, function_word, own_calls, rpc_functions
 from ddptrace.analysis.rpc.waits import BACKWARD, UNKNOWN, Target
 from ddptrace.analysis.summary import typical_steps
-from ddptrace.analysis.tables.result import Result, RpcRow, StepRow
+from ddptrace.analysis.tables.rpc import RpcRow
+from ddptrace.analysis.tables.steps import StepRow
 from ddptrace.analysis.wording import ms, named, percent
 from ddptrace.load.tables import Finding
 
@@ -86,7 +88,7 @@ def _most(waited: Counter[Target], result: Result, steps: Sequence[StepRow]) -> 
     )
     if target == BACKWARD:
         return f"{most} {OF_BACKWARD}"
-    calls = rpc_functions(calls_in(result, ((row.rank, row.step) for row in steps)))
+    calls = rpc_functions(calls_in(result.rpcs, ((row.rank, row.step) for row in steps)))
     one = next((one for one in calls if (one.function, one.callee) == target), None)
     return "" if one is None else f"{most} {_longest(one, len(steps))}"
 

@@ -7,8 +7,9 @@ from typing import Final
 
 from ddptrace.analysis.findings.next_look import FEW_NBYTES
 from ddptrace.analysis.ranks.digest import MeetingDigest, Meetings, meetings
+from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import Summary
-from ddptrace.analysis.tables.result import CollectiveRow, Result
+from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.analysis.wording import amount, brief, ms, percent
 from ddptrace.load.tables import Finding
 from ddptrace.schema import Evidence

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from ddptrace.analysis.tables.result import GradientTrafficRow
+from ddptrace.analysis.tables.traffic import GradientTrafficRow
 from ddptrace.analysis.wording import mb, named
 from ddptrace.load.tables import Finding
 

@@ -10,8 +10,8 @@ from typing import Final
 from ddptrace.analysis.buckets.layouts import DROPS_LAYERS
 from ddptrace.analysis.buckets.reducers import ReducerFacts, Sized
 from ddptrace.analysis.findings.facts import RankFacts
+from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import typical_steps
-from ddptrace.analysis.tables.result import Result
 from ddptrace.analysis.wording import amount, brief
 from ddptrace.load.tables import Finding
 from ddptrace.schema import Origin

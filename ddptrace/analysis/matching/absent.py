@@ -14,7 +14,8 @@ from typing import Final
 
 from ddptrace.analysis.matching.proof import ENDING_TOGETHER
 from ddptrace.analysis.rank_tables import RankTables
-from ddptrace.analysis.tables.result import CollectiveRow, MatchRow
+from ddptrace.analysis.tables.collectives import CollectiveRow
+from ddptrace.analysis.tables.ranks import MatchRow
 from ddptrace.load.tables import Finding
 
 ABSENT: Final = "replay-off"

@@ -23,8 +23,9 @@ from ddptrace.analysis.matching.calls import Calls
 from ddptrace.analysis.matching.desync import Parting, parting
 from ddptrace.analysis.matching.proof import Seen, Sighting, doubt
 from ddptrace.analysis.pieces import Pieces
-from ddptrace.analysis.tables.ranks import DesyncRow
-from ddptrace.analysis.tables.result import CollectiveRow, MatchRow, StepRow
+from ddptrace.analysis.tables.collectives import CollectiveRow
+from ddptrace.analysis.tables.ranks import DesyncRow, MatchRow
+from ddptrace.analysis.tables.steps import StepRow
 from ddptrace.analysis.traffic.rows import SPARSE_OP
 from ddptrace.analysis.wording import named
 from ddptrace.load.tables import Finding

@@ -15,8 +15,7 @@ from ddptrace.analysis.rank_tables import RankTables
 from ddptrace.analysis.ranks.executions import Mask, executions_of
 from ddptrace.analysis.ranks.match_rows import met_rows
 from ddptrace.analysis.ranks.side_by_side import SideBySide, side_by_side
-from ddptrace.analysis.tables.ranks import ArrivalRow, ClockRow
-from ddptrace.analysis.tables.result import MatchRow
+from ddptrace.analysis.tables.ranks import ArrivalRow, ClockRow, MatchRow
 
 
 def arrivals_of(

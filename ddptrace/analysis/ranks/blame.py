@@ -41,8 +41,7 @@ from ddptrace.analysis.ranks.suspects import (
     verdicts,
 )
 from ddptrace.analysis.summary import PAUSED_MAX_RATIO
-from ddptrace.analysis.tables.ranks import BlameRow, SuspectRow
-from ddptrace.analysis.tables.result import MatchRow
+from ddptrace.analysis.tables.ranks import BlameRow, MatchRow, SuspectRow
 from ddptrace.load.tables import Finding
 
 WARM_UP: Final = 2

@@ -19,7 +19,8 @@ from ddptrace.analysis.pieces import Pieces
 from ddptrace.analysis.rank_tables import RankTables
 from ddptrace.analysis.ranks.crossings import NONE, Crossings, begins_of
 from ddptrace.analysis.ranks.meetings import Meeting
-from ddptrace.analysis.tables.ranks import LOCAL_PHASES, WAIT, PathRow, Trail
+from ddptrace.analysis.tables.ranks import PathRow
+from ddptrace.analysis.tables.trail import LOCAL_PHASES, WAIT, Trail
 
 TRANSFER: Final = "transfer"
 OTHER: Final = "other"

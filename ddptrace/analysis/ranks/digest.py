@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 from ddptrace.analysis.matching.absent import Partial, partial_matches
+from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import BucketKey, typical_steps
-from ddptrace.analysis.tables.ranks import ArrivalRow
-from ddptrace.analysis.tables.result import MatchRow, Result
+from ddptrace.analysis.tables.ranks import ArrivalRow, MatchRow
 from ddptrace.schema import Evidence
 
 _Alike = tuple[BucketKey | None, str, str, int | None, int]

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddptrace.analysis.intervals import Ints
-from ddptrace.analysis.tables.result import CollectiveRow
+from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.schema import Evidence
 
 Mask = NDArray[np.bool_]

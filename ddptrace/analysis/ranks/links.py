@@ -20,7 +20,7 @@ import numpy as np
 
 from ddptrace.analysis.intervals import Ints
 from ddptrace.analysis.rank_tables import RankTables
-from ddptrace.analysis.tables.result import MatchRow
+from ddptrace.analysis.tables.ranks import MatchRow
 from ddptrace.load.tables import LinkSample
 
 SLOW_RATIO: Final = 0.6

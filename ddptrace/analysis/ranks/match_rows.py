@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ddptrace.analysis.collectives.bandwidth import FACTORS
 from ddptrace.analysis.intervals import Ints
 from ddptrace.analysis.ranks.side_by_side import SideBySide
-from ddptrace.analysis.tables.result import MatchRow
+from ddptrace.analysis.tables.ranks import MatchRow
 
 
 def met_rows(met: SideBySide) -> Iterator[MatchRow]:

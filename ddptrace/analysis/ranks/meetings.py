@@ -11,7 +11,8 @@ from ddptrace.analysis.matching.absent import Partial, groups_in_part
 from ddptrace.analysis.rank_tables import RankTables
 from ddptrace.analysis.ranks.crossings import Crossings, crossings_of
 from ddptrace.analysis.ranks.trail import can_be
-from ddptrace.analysis.tables.result import CollectiveRow, MatchRow
+from ddptrace.analysis.tables.collectives import CollectiveRow
+from ddptrace.analysis.tables.ranks import MatchRow
 
 Span = tuple[int, int]
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ddptrace.analysis.intervals import Ints
 from ddptrace.analysis.ranks.crossings import NONE, Crossings
 from ddptrace.analysis.ranks.replay import positions
-from ddptrace.analysis.tables.ranks import LAUNCH, Trail
+from ddptrace.analysis.tables.trail import LAUNCH, Trail
 
 MOST_PARTS: Final = 64
 """Of a step with more launches several make one part."""

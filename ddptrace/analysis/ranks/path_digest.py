@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import BucketKey, typical_steps
 from ddptrace.analysis.tables.ranks import PathRow
-from ddptrace.analysis.tables.result import Result
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from ddptrace.analysis.intervals import Ints
 from ddptrace.analysis.matching.absent import is_partial
 from ddptrace.analysis.matching.proof import ENDING_TOGETHER
 from ddptrace.analysis.ranks.executions import Executions, Mask
-from ddptrace.analysis.tables.result import MatchRow
+from ddptrace.analysis.tables.ranks import MatchRow
 
 AGREEMENT_RATIO: Final = 0.1
 """So far apart, of the shorter one, both estimates of a transfer may be."""

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 
-from ddptrace.analysis.tables.result import RpcRow
+from ddptrace.analysis.tables.rpc import RpcRow
 
 BYTES = ("nbytes_out", "nbytes_back", "gradient_nbytes_out", "gradient_nbytes_back")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
-from ddptrace.analysis.tables.result import Result, RpcRow
+from ddptrace.analysis.tables.rpc import RpcRow
 
 TORCHSCRIPT: Final = "__torch__."
 
@@ -63,10 +63,10 @@ def _median(values: Sequence[int]) -> int | None:
     return round(median(values)) if values else None
 
 
-def calls_in(result: Result, steps: Iterable[tuple[int, int]]) -> list[RpcRow]:
-    """The program's calls of these (rank, step) pairs, by their callers' steps."""
+def calls_in(rows: Iterable[RpcRow], steps: Iterable[tuple[int, int]]) -> list[RpcRow]:
+    """Select the program's calls that callers issued in these (rank, step) pairs."""
     wanted = set(steps)
-    return [row for row in own_calls(result.rpcs) if (row.rank, row.step) in wanted]
+    return [row for row in own_calls(rows) if (row.rank, row.step) in wanted]
 
 
 def function_word(name: str) -> str:

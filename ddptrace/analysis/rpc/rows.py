@@ -11,7 +11,7 @@ from statistics import median
 import numpy as np
 
 from ddptrace.analysis.rank_view import View
-from ddptrace.analysis.tables.result import RpcPairRow, RpcRow
+from ddptrace.analysis.tables.rpc import RpcPairRow, RpcRow
 from ddptrace.load.tables import RankRpc, RpcCall, RpcRun
 from ddptrace.schema import CALL_BITS
 

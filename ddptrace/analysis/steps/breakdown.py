@@ -12,7 +12,7 @@ from ddptrace.analysis.intervals import Ints, Measure, intersect, pairs, subtrac
 from ddptrace.analysis.rank_view import View
 from ddptrace.analysis.steps.exposure import Shares
 from ddptrace.analysis.steps.phases import phase_totals
-from ddptrace.analysis.tables.result import PartialStepRow, StepRow
+from ddptrace.analysis.tables.steps import PartialStepRow, StepRow
 from ddptrace.load.tables import Intervals, RankRun
 from ddptrace.schema import Evidence
 

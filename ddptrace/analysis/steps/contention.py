@@ -23,7 +23,7 @@ from ddptrace.analysis.device.steps import DeviceWindow
 from ddptrace.analysis.intervals import Ints, Measure, union
 from ddptrace.analysis.rank_view import View
 from ddptrace.analysis.steps.breakdown import communicating
-from ddptrace.analysis.tables.ranks import ContentionRow
+from ddptrace.analysis.tables.steps import ContentionRow
 from ddptrace.load.tables import Intervals, OperatorWork, Work
 
 COVERED_RATIO: Final = 0.9

@@ -12,7 +12,7 @@ import numpy as np
 
 from ddptrace.analysis.intervals import Ints
 from ddptrace.analysis.pieces import Pieces, innermost
-from ddptrace.analysis.tables.result import PhaseRow
+from ddptrace.analysis.tables.steps import PhaseRow
 from ddptrace.load.tables import PhaseMark, RankRun
 from ddptrace.schema import Phase
 

@@ -1,14 +1,9 @@
-"""Rows of the tables that need several ranks, and a rank's trail. Units and `None` as in `analysis.tables`."""
+"""Rows of the tables that compare ranks: `matches`, `arrivals`, `blame`, `suspects`, `critical_path`, `clocks`,
+`desyncs`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
-
-import numpy as np
-from numpy.typing import NDArray
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +48,6 @@ class ClockRow:
     collectives: int  # that it rests on
     shifted: bool  # the rank's instants in all tables are on the reference's time
     why: str  # "same clock", "fitted", "disagrees" (fitted, though it was told to be the same), "clock pairs",
-    #           "not fitted", "as recorded" (offset and drift are known, and not taken off)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,31 +68,6 @@ class ArrivalRow:
     transfer_ns: int | None
     free_wait_ns: int | None
     free_transfer_ns: int | None
-
-
-LAUNCH: Final = 0
-WAIT: Final = 1
-STEP_END: Final = 2
-
-LOCAL_PHASES: Final = ("data", "forward", "backward", "optimizer", "other")
-"""Columns of `Trail.local_ns`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Trail:
-    """One rank's life between its meetings with others, in time order. Columns of shape (n,), `local_ns` (n, 5).
-
-    An event is a launch of a collective, the end of a wait for one, or the end of a step. `local_ns` is what the rank
-    itself did since the event before, waiting left out, by phase. The first event is the begin of the first step, as a
-    wait for nothing; others of that kind are stretches between steps of which nothing was recorded."""
-
-    rank: int
-    kind: Ints  # LAUNCH, WAIT or STEP_END
-    at_ns: Ints  # of a wait, its end
-    seq: Ints  # of the collective; -1 at the end of a step, and of a wait for nothing
-    step: Ints  # that it lies in; -1 outside
-    local_ns: Ints
-    on_device: bool = False  # it is the device's time: a launch is the begin of an execution
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,27 +115,29 @@ class PathRow:
 
 
 @dataclass(frozen=True, slots=True)
-class ContentionRow:
-    """The same operators or kernels alone, and beside communication. `tax_ns`: what those beside it took longer, all
-    added. Each is compared with that of other steps which has its place in the step."""
+class MatchRow:
+    """One collective on all the ranks whose files show it: the k-th of its group. Instants are on the time line of
+    `clocks`. A rank arrives when its execution begins, or where that is inferred, with its call."""
 
-    rank: int
-    name: str
-    alone: int  # how often
-    beside: int
-    alone_ns: int  # median: what those beside would have taken alone
-    beside_ns: int  # median: what they took
-    tax_ns: int
-
-
-@dataclass(frozen=True, slots=True)
-class JitterRow:
-    """How one part of a rank's steps varies. `share_ratio`: of the variance of the whole step; a rank's add up to 1."""
-
-    rank: int
-    part: str  # one of `LOCAL_PHASES` without waiting, or "waiting", or "step"
-    steps: int
-    median_ns: int
-    p95_ns: int
-    spread_ns: int  # 1.4826 x median absolute deviation
-    share_ratio: float | None
+    match: int
+    group: str
+    ordinal: int
+    op: str
+    nbytes: int | None
+    ranks: tuple[int, ...]
+    seqs: tuple[int, ...]  # on each of `ranks`
+    first_start_at_ns: int
+    last_start_at_ns: int
+    first_end_at_ns: int
+    last_end_at_ns: int
+    transfer_ns: int  # the shortest execution over the ranks
+    last_rank: int | None = None  # the last one to arrive; this and the rest: None where no arrival can be compared
+    last_arrival_at_ns: int | None = None
+    skew_ns: int | None = None  # between the first arrival and the last
+    blame_ns: int | None = None  # between the last but one and the last
+    aligned_transfer_ns: int | None = None  # median over ranks, from the last arrival on
+    busbw_bytes_per_s: float | None = None  # of the transfer alone
+    agrees: bool | None = None  # both estimates of the transfer, within their uncertainty
+    uncertainty_ns: int | None = None  # of the arrivals against each other
+    bucket: tuple[int, int, int] | None = None  # (reducer, layout, index) that it carried
+    step: int | None = None  # on the lowest rank

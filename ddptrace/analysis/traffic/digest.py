@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from ddptrace.analysis.result import Result
 from ddptrace.analysis.rpc.digest import RpcDigest, rpc_traffic
-from ddptrace.analysis.tables.result import Result, TrafficRow
+from ddptrace.analysis.tables.traffic import TrafficRow
 from ddptrace.analysis.traffic.gradient_digest import GradientDigest, gradients
 from ddptrace.analysis.traffic.links import LinkDigest, links
 from ddptrace.analysis.traffic.peers import MessageDigest, RootDigest, messages, roots

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import mean
 
-from ddptrace.analysis.tables.result import GradientTrafficRow
+from ddptrace.analysis.tables.traffic import GradientTrafficRow
 
 
 @dataclass(frozen=True, slots=True)

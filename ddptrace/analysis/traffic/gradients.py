@@ -17,7 +17,7 @@ from ddptrace.analysis.buckets.layouts import in_buckets, in_force
 from ddptrace.analysis.buckets.occurrences import backward_of
 from ddptrace.analysis.collectives.execution import Communication
 from ddptrace.analysis.rank_view import View
-from ddptrace.analysis.tables.result import GradientTrafficRow
+from ddptrace.analysis.tables.traffic import GradientTrafficRow
 from ddptrace.load.tables import Reducer
 from ddptrace.schema import Origin, Phase
 

@@ -11,7 +11,8 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from ddptrace.analysis.tables.result import GroupRow, TrafficRow
+from ddptrace.analysis.tables.collectives import GroupRow
+from ddptrace.analysis.tables.traffic import TrafficRow
 from ddptrace.analysis.traffic.peers import ANY_SOURCE, FROM_ROOT, ROOTED, SEND
 
 

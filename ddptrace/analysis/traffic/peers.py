@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ddptrace.analysis.tables.result import TrafficRow
+from ddptrace.analysis.tables.traffic import TrafficRow
 
 SEND: Final = "send"
 RECEIVE: Final = "recv"

@@ -16,7 +16,7 @@ from ddptrace.analysis.collectives.bandwidth import FACTORS, Factor, moved_nbyte
 from ddptrace.analysis.collectives.execution import Communication
 from ddptrace.analysis.collectives.rows import HOOK_OP, origin_of
 from ddptrace.analysis.rank_view import View
-from ddptrace.analysis.tables.result import TrafficRow
+from ddptrace.analysis.tables.traffic import TrafficRow
 from ddptrace.load.tables import Call, Identity
 
 Kind = tuple[str, str, int | None, str | None, str]

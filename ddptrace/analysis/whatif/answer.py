@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ddptrace.analysis.tables.result import Table
+from ddptrace.analysis.tables.table import Table
 from ddptrace.analysis.whatif.predict import RECORDED, Predictor
 from ddptrace.analysis.whatif.tables import Cost, Prediction, Setting, SmallCost, WhatIf
 from ddptrace.analysis.whatif.wire import Wire

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from ddptrace.analysis.tables.result import Table
+from ddptrace.analysis.tables.table import Table
 from ddptrace.analysis.whatif.advise import Advice, advise
 from ddptrace.analysis.whatif.predict import Predictor
 from ddptrace.analysis.whatif.scale import ScaleRow, scaling

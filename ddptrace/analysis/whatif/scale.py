@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ddptrace.analysis.tables.result import Table
+from ddptrace.analysis.tables.table import Table
 from ddptrace.analysis.whatif.again import Own, Plan, own_times, play_all
 from ddptrace.analysis.whatif.basis import refusal_of
 from ddptrace.analysis.whatif.play import Floats

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from ddptrace.analysis.collectives.execution import weakest
-from ddptrace.analysis.tables.result import CollectiveRow
+from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.bench.collectives.ops import OPS
 from ddptrace.bench.traced import analysis
 from ddptrace.schema import Evidence

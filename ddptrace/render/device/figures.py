@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ddptrace.analysis.device.digest import ScopeDigest, StreamDigest, device_parts, scopes, streams
-from ddptrace.analysis.tables.result import Population, RankRow, Result
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.tables.device import Population, RankRow
 from ddptrace.render.figures import Figure, axis, bars, layout, ms, plain
 from ddptrace.render.words import PARTS, duration, percent, shortened
 

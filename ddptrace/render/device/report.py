@@ -6,7 +6,7 @@ from typing import Final
 
 from ddptrace.analysis.collectives.digest import CollectiveDigest, collectives
 from ddptrace.analysis.device.digest import LaunchDigest, launches
-from ddptrace.analysis.tables.result import Result
+from ddptrace.analysis.result import Result
 from ddptrace.render.markup import folded, label, text
 from ddptrace.render.words import (
     IDENTIFIED,

@@ -8,7 +8,8 @@ from typing import Final
 from ddptrace.analysis.collectives.digest import CollectiveDigest, Collectives, collectives, weakest_identity
 from ddptrace.analysis.collectives.execution import weakest
 from ddptrace.analysis.device.digest import ScopeDigest, device_parts, scopes
-from ddptrace.analysis.tables.result import Population, RankRow, Result
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.tables.device import Population, RankRow
 from ddptrace.errors import printable
 from ddptrace.render.words import (
     IDENTIFIED,

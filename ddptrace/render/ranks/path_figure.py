@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Final
 
 from ddptrace.analysis.ranks.path_digest import PathShare, path_shares
-from ddptrace.analysis.tables.result import Result
+from ddptrace.analysis.result import Result
 from ddptrace.render.device.figures import Piece, stacked
 from ddptrace.render.figures import COLOURS, Figure, ms, plain
 from ddptrace.render.ranks.terminal import moved_name, several

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ddptrace.analysis.tables.ranks import PathRow
-from ddptrace.analysis.tables.result import MatchRow, Result
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.tables.ranks import MatchRow, PathRow
 from ddptrace.render.ranks.trace import TRANSFER_COLOUR
 from ddptrace.render.trace.lanes import Slice, Track, lay_out
 from ddptrace.render.trace.slices import PHASE_COLOURS, measured, met_name

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from ddptrace.analysis.ranks.digest import Lag, MeetingDigest, Meetings, RankDigest, meetings
+from ddptrace.analysis.result import Result
 from ddptrace.analysis.tables.ranks import SuspectRow
-from ddptrace.analysis.tables.result import Result
 from ddptrace.render.clocks import clock_sub, clock_table
 from ddptrace.render.markup import folded, label, section, table, text
 from ddptrace.render.ranks.terminal import absent_words, several

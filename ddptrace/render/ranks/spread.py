@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, Final
 
+from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import typical_steps
-from ddptrace.analysis.tables.result import MatchRow, Result
+from ddptrace.analysis.tables.ranks import MatchRow
 from ddptrace.render.figures import COLOURS, Figure, axis, decades, layout, ms, plain
 from ddptrace.render.ranks.terminal import several
 from ddptrace.render.words import counted, duration, named_bucket, op_name, size

@@ -8,7 +8,7 @@ from typing import Final
 
 from ddptrace.analysis.ranks.digest import Lag, Meetings, meetings
 from ddptrace.analysis.ranks.path_digest import PathShare, path_shares
-from ddptrace.analysis.tables.result import Result
+from ddptrace.analysis.result import Result
 from ddptrace.errors import printable
 from ddptrace.render.clocks import clocks_told
 from ddptrace.render.words import WIDTH, counted, duration, named_bucket, op_name, percent, size

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-from ddptrace.analysis.tables.ranks import ArrivalRow
-from ddptrace.analysis.tables.result import CollectiveRow, MatchRow
+from ddptrace.analysis.tables.collectives import CollectiveRow
+from ddptrace.analysis.tables.ranks import ArrivalRow, MatchRow
 from ddptrace.render.trace.lanes import Slice, Unit, nested
 from ddptrace.render.trace.slices import collective_slice, measured, met_name
 

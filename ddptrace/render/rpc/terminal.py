@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
+from ddptrace.analysis.result import Result
 from ddptrace.analysis.rpc.functions import function_word
-from ddptrace.analysis.tables.result import Result, RpcPairRow, RpcRow
+from ddptrace.analysis.tables.rpc import RpcPairRow, RpcRow
 from ddptrace.errors import printable
 from ddptrace.render.rpc.words import pair_name
 from ddptrace.render.words import NOT_MEASURED, counted, cut, duration, size

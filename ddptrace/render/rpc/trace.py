@@ -12,7 +12,7 @@ from dataclasses import fields
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
-from ddptrace.analysis.tables.result import RpcRow
+from ddptrace.analysis.tables.rpc import RpcRow
 from ddptrace.render.trace.lanes import Slice, Track, lay_out
 from ddptrace.render.trace.slices import measured
 from ddptrace.render.words import size

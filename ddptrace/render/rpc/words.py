@@ -7,7 +7,8 @@ from typing import Final
 
 from ddptrace.analysis.rpc.digest import RpcDigest
 from ddptrace.analysis.summary import Share, Summary
-from ddptrace.analysis.tables.result import RpcPairRow, RpcRow, StepRow
+from ddptrace.analysis.tables.rpc import RpcPairRow, RpcRow
+from ddptrace.analysis.tables.steps import StepRow
 from ddptrace.render.words import calls_words, duration, percent
 
 SPLIT: Final = ("compute", "exposed_comm", "exposed_memory", "rpc_wait", "idle", "unseen")

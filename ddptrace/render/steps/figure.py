@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ddptrace.analysis.tables.result import StepRow
+from ddptrace.analysis.tables.steps import StepRow
 from ddptrace.render.figures import COLOURS, MARKS_MAX, SELDOM, Figure, axis, bars, layout, mean_ns, ms, plain
 from ddptrace.render.rpc.words import SPLIT
 from ddptrace.render.steps.tall_bars import Bar, cut_words, labels, top_of

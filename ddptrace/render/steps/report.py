@@ -6,8 +6,8 @@ from collections import defaultdict
 from statistics import median
 from typing import Final
 
-from ddptrace.analysis.tables.ranks import ContentionRow, JitterRow
-from ddptrace.analysis.tables.result import Result
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.tables.steps import ContentionRow, JitterRow
 from ddptrace.render.device.kernels import kernel_name
 from ddptrace.render.markup import folded, label, section, table
 from ddptrace.render.words import duration, millis, percent

@@ -16,8 +16,10 @@ from statistics import mean, median
 from typing import Final
 
 from ddptrace.analysis.intervals import EMPTY, clip, pairs, subtract, union
+from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import typical_steps
-from ddptrace.analysis.tables.result import BucketRow, PhaseRow, Result, StepRow
+from ddptrace.analysis.tables.buckets import BucketRow
+from ddptrace.analysis.tables.steps import PhaseRow, StepRow
 from ddptrace.load.tables import Intervals
 from ddptrace.render.figures import MARKS_MAX, Figure, plain
 from ddptrace.render.steps.canvas import KINDS, Canvas, sheet, traces

@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
 
-from ddptrace.analysis.tables.ranks import ArrivalRow
-from ddptrace.analysis.tables.result import MatchRow, Result
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.tables.ranks import ArrivalRow, MatchRow
 from ddptrace.render.ranks.trace import Last, Met
 from ddptrace.render.trace.tracks import RankRows
 

@@ -15,7 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Final
 
-from ddptrace.analysis.tables.result import Result
+from ddptrace.analysis.result import Result
 from ddptrace.load.tables import Intervals
 from ddptrace.render.ranks.path_track import path_tracks
 from ddptrace.render.trace.arrows import add_meetings

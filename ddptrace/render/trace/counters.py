@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ddptrace.analysis.intervals import Measure, intersect, pairs, union
-from ddptrace.analysis.tables.result import CollectiveRow, StepRow
+from ddptrace.analysis.tables.collectives import CollectiveRow
+from ddptrace.analysis.tables.steps import StepRow
 from ddptrace.load.tables import Intervals
 
 Sample = tuple[int, float]

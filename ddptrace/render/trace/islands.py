@@ -8,7 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ddptrace.analysis.tables.result import Activity, BucketRow, CollectiveRow, PhaseRow, StepRow
+from ddptrace.analysis.tables.buckets import BucketRow
+from ddptrace.analysis.tables.collectives import CollectiveRow
+from ddptrace.analysis.tables.device import Activity
+from ddptrace.analysis.tables.steps import PhaseRow, StepRow
 from ddptrace.render.ranks.trace import begin_of
 from ddptrace.render.trace.tracks import RankRows, waits
 from ddptrace.render.words import long_time

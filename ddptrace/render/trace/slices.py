@@ -7,7 +7,10 @@ from dataclasses import fields
 from operator import attrgetter
 from typing import Any
 
-from ddptrace.analysis.tables.result import BucketRow, CollectiveRow, MatchRow, PhaseRow, StepRow
+from ddptrace.analysis.tables.buckets import BucketRow
+from ddptrace.analysis.tables.collectives import CollectiveRow
+from ddptrace.analysis.tables.ranks import MatchRow
+from ddptrace.analysis.tables.steps import PhaseRow, StepRow
 from ddptrace.render.trace.lanes import Slice, Unit, nested, quoted
 from ddptrace.render.words import bucket_name, duration, named_bucket, op_name, size, some_of
 

@@ -18,7 +18,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ddptrace.analysis.intervals import union
-from ddptrace.analysis.tables.result import Activity, BucketRow, CollectiveRow, PhaseRow, RankRow, Result, StepRow
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.tables.buckets import BucketRow
+from ddptrace.analysis.tables.collectives import CollectiveRow
+from ddptrace.analysis.tables.device import Activity, RankRow
+from ddptrace.analysis.tables.steps import PhaseRow, StepRow
 from ddptrace.render.device.trace import device_tracks
 from ddptrace.render.ranks.trace import Last, Met, executed, last_slice, other_units
 from ddptrace.render.rpc.trace import Numbered, rpc_tracks

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from ddptrace.analysis.result import Result
 from ddptrace.analysis.rpc.digest import RpcDigest
-from ddptrace.analysis.tables.result import Result
 from ddptrace.analysis.traffic.digest import KindDigest, TrafficReport, traffic_report
 from ddptrace.analysis.traffic.gradient_digest import GradientDigest
 from ddptrace.analysis.traffic.peers import RootDigest

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from ddptrace.analysis.result import Result
 from ddptrace.analysis.rpc.digest import RpcDigest
-from ddptrace.analysis.tables.result import Result
 from ddptrace.analysis.traffic.digest import KindDigest, TrafficReport
 from ddptrace.analysis.traffic.links import LinkDigest
 from ddptrace.errors import printable

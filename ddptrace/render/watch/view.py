@@ -9,8 +9,8 @@ from statistics import fmean
 from typing import Final, Literal
 
 from ddptrace.analysis.ranks.digest import RankDigest, meetings
+from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import Summary, summarize
-from ddptrace.analysis.tables.result import Result
 
 State = Literal["gone", "silent", "ended", "running"]
 STATES: Final[tuple[State, ...]] = ("gone", "silent", "ended", "running")
