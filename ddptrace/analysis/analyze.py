@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any
@@ -10,14 +10,13 @@ from typing import Any
 from ddptrace.analysis.buckets.rows import bucket_rows
 from ddptrace.analysis.clocks.aligned import aligned_tables
 from ddptrace.analysis.clocks.rows import clock_rows
-from ddptrace.analysis.collectives.groups import group_rows
 from ddptrace.analysis.collectives.rows import collective_rows
 from ddptrace.analysis.device.launches import launch_rows
 from ddptrace.analysis.device.populations import device_row
 from ddptrace.analysis.device.scopes import scope_rows
 from ddptrace.analysis.device.streams import stream_rows
 from ddptrace.analysis.findings.clocks import clock_findings
-from ddptrace.analysis.findings.facts import facts_of
+from ddptrace.analysis.findings.facts import RankFacts, facts_of
 from ddptrace.analysis.findings.findings import findings
 from ddptrace.analysis.findings.jitter import jitter_findings
 from ddptrace.analysis.findings.messages import message_findings
@@ -178,3 +177,13 @@ def _activity(view: View) -> Activity:
     backend = tuple((e.lane, e.name, e.begin_at_ns, e.end_at_ns, seq) for seq, e in ranges if e is not None)
     works = tuple(window.device for window in view.rank.windows if window.device is not None)
     return Activity(view.rank.rank, view.compute, backend, works)
+
+
+def group_rows(ranks: Sequence[RankFacts]) -> list[GroupRow]:
+    """In the order in which the ranks name them. A group whose ranks nobody knows is left out."""
+    hosts = {rank.rank: rank.host for rank in ranks}
+    named = dict.fromkeys((name, members) for rank in ranks for name, members in rank.groups if members)
+    return [
+        GroupRow(name, members, tuple(dict.fromkeys(hosts[member] for member in members if member in hosts)))
+        for name, members in named
+    ]

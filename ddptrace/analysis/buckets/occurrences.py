@@ -11,8 +11,7 @@ import numpy as np
 
 from ddptrace.analysis.buckets.layouts import Calls, Layouts, Plan, Span
 from ddptrace.analysis.collectives.execution import Communication
-from ddptrace.analysis.intervals import Ints
-from ddptrace.analysis.pieces import innermost
+from ddptrace.analysis.intervals import Ints, innermost
 from ddptrace.load.tables import HookCall, RankRun, Ready
 from ddptrace.schema import Phase
 

@@ -17,12 +17,11 @@ import numpy as np
 from ddptrace.analysis.collectives.rows import HOOK_OP
 from ddptrace.analysis.findings.desync import desync_findings
 from ddptrace.analysis.findings.facts import RankFacts
-from ddptrace.analysis.intervals import pairs
+from ddptrace.analysis.intervals import Pieces, pairs
 from ddptrace.analysis.matching.alignment import aligned
 from ddptrace.analysis.matching.calls import Calls
 from ddptrace.analysis.matching.desync import Parting, parting
 from ddptrace.analysis.matching.proof import Seen, Sighting, doubt
-from ddptrace.analysis.pieces import Pieces
 from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.analysis.tables.ranks import DesyncRow, MatchRow
 from ddptrace.analysis.tables.steps import StepRow

@@ -14,8 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from ddptrace.analysis.intervals import Ints, pairs
-from ddptrace.analysis.pieces import Pieces
+from ddptrace.analysis.intervals import Ints, Pieces, pairs
 from ddptrace.analysis.rank_tables import RankTables
 from ddptrace.analysis.ranks.crossings import NONE, Crossings, begins_of
 from ddptrace.analysis.ranks.meetings import Meeting

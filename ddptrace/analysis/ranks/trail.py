@@ -16,8 +16,7 @@ from typing import Final
 import numpy as np
 
 from ddptrace.analysis.collectives.execution import Communication
-from ddptrace.analysis.intervals import Ints, Measure, union
-from ddptrace.analysis.pieces import Pieces
+from ddptrace.analysis.intervals import Ints, Measure, Pieces, union
 from ddptrace.analysis.rank_view import View
 from ddptrace.analysis.steps.phases import OTHER, PHASE_NAMES
 from ddptrace.analysis.tables.trail import LAUNCH, LOCAL_PHASES, STEP_END, WAIT, Trail

@@ -6,8 +6,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ddptrace.analysis.intervals import Ints, intersect, pairs, subtract, union
-from ddptrace.analysis.pieces import Pieces
+from ddptrace.analysis.intervals import Ints, Pieces, intersect, pairs, subtract, union
 from ddptrace.analysis.steps.phases import OTHER
 from ddptrace.load.tables import Intervals, RankRun, Window
 from ddptrace.schema import Phase

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ddptrace.analysis.collectives.execution import Communication
-from ddptrace.analysis.intervals import Ints, Measure
-from ddptrace.analysis.pieces import Pieces
+from ddptrace.analysis.intervals import Ints, Measure, Pieces
 from ddptrace.load.tables import Intervals
 
 

@@ -12,8 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ddptrace.analysis.intervals import Ints, Measure, intersect, subtract
-from ddptrace.analysis.pieces import Pieces
+from ddptrace.analysis.intervals import Ints, Measure, Pieces, intersect, subtract
 from ddptrace.analysis.rank_tables import RankTables
 from ddptrace.analysis.rank_view import View
 from ddptrace.analysis.steps.phases import PHASE_NAMES

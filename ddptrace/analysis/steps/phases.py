@@ -10,8 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from ddptrace.analysis.intervals import Ints
-from ddptrace.analysis.pieces import Pieces, innermost
+from ddptrace.analysis.intervals import Ints, Pieces, innermost
 from ddptrace.analysis.tables.steps import PhaseRow
 from ddptrace.load.tables import PhaseMark, RankRun
 from ddptrace.schema import Phase
