@@ -18,9 +18,8 @@ from ddptrace.analysis.device.streams import stream_rows
 from ddptrace.analysis.findings.clocks import clock_findings
 from ddptrace.analysis.findings.facts import RankFacts, facts_of
 from ddptrace.analysis.findings.findings import findings
-from ddptrace.analysis.findings.jitter import jitter_findings
-from ddptrace.analysis.findings.messages import message_findings
-from ddptrace.analysis.findings.traffic import traffic_findings
+from ddptrace.analysis.findings.steps import jitter_findings
+from ddptrace.analysis.findings.traffic import message_findings, traffic_findings
 from ddptrace.analysis.matching.matches import match_ranks, with_matches
 from ddptrace.analysis.rank_tables import RankTables
 from ddptrace.analysis.rank_view import View, view_of

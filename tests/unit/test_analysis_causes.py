@@ -9,14 +9,16 @@ import pytest
 from analysis_records import call, layout, mark, rank, ready, reducer
 
 from ddptrace.analysis.buckets.reducers import Heaviest, ReducerFacts, module_of, reducer_facts
-from ddptrace.analysis.findings.bucket_caps import MIB, bucket_cap_findings, layout_words
-from ddptrace.analysis.findings.contention import contention_findings
+from ddptrace.analysis.findings.buckets import (
+    MIB,
+    bucket_cap_findings,
+    heavy_layer_findings,
+    layout_words,
+    unused_findings,
+)
+from ddptrace.analysis.findings.collectives import queue_findings, slow_message_findings
 from ddptrace.analysis.findings.facts import facts_of
-from ddptrace.analysis.findings.heavy_layers import heavy_layer_findings
-from ddptrace.analysis.findings.jitter import jitter_findings
-from ddptrace.analysis.findings.queues import queue_findings
-from ddptrace.analysis.findings.slow_messages import slow_message_findings
-from ddptrace.analysis.findings.unused import unused_findings
+from ddptrace.analysis.findings.steps import contention_findings, jitter_findings
 from ddptrace.analysis.rank_view import view_of
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import summarize

@@ -9,7 +9,7 @@ import pytest
 from analysis_records import call, rank, run, step
 
 from ddptrace.analysis.analyze import analyze_run
-from ddptrace.analysis.findings.messages import message_findings
+from ddptrace.analysis.findings.traffic import message_findings
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.tables.table import Table
 from ddptrace.analysis.traffic.digest import traffic_report

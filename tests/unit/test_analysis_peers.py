@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 
 import ddptrace
-from ddptrace.analysis.findings.matched_time import peer_findings
+from ddptrace.analysis.findings.ranks import peer_findings
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.analysis.tables.table import Table

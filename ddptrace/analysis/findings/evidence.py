@@ -1,32 +1,29 @@
-"""What the numbers rest on, where it is less than it could be, and what would make it more."""
+"""What the numbers rest on, where that is less than it could be: not measured, let go or not recorded."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Final
 
-from ddptrace.analysis.findings.facts import RankFacts
+from ddptrace.analysis.findings.facts import KeptFacts, RankFacts
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import PAUSED_MAX_RATIO
-from ddptrace.analysis.wording import HowTo, ms
+from ddptrace.analysis.wording import HowTo, ms, named
 from ddptrace.load.tables import Finding
 from ddptrace.schema import Evidence
 
 UNLIKE_MIN_RATIO: Final = 0.1
 """By so much of their length profiled steps may differ from the others before that is said."""
-
 UNKNOWN_MAX_RATIO: Final = 0.05
 """So many collectives may be unknown before that is worth a warning: DDP itself sends a few small ones at its start."""
-
 COARSE: Final = "so compute is taken from the phases, whatever ran inside them"
 UNSEEN: Final = (
     "and these ranks compute on a device, where the host only launches, so that nothing tells when they computed and"
     " communicated, and what of it was hidden"
 )
 """What follows where no step was profiled."""
-
 UNCOUNTED: Final = (
     " No update ends these steps, and in a program that has an optimizer the schedule does not count backwards: call"
     " t.step() at the end of each iteration."
@@ -116,3 +113,58 @@ def _unknown(ranks: Sequence[RankFacts], missed: str | None, how: HowTo) -> Iter
             f"{count} of {comms} collectives (most of them {op}{where}) left nothing that tells when they ran, so they"
             f" are missing from communication and overlap: {missed or f'{how.profile} to see them'}."
         ))  # fmt: skip
+
+
+# Records that were let go, steps that were not recorded ---------------------------------------------------------------
+
+
+def kept_findings(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
+    yield from _let_go([rank for rank in ranks if rank.kept.let_go])
+    yield from _sampled([rank for rank in ranks if rank.kept.sampled])
+
+
+def _let_go(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
+    if not ranks:
+        return
+    alike: defaultdict[str, list[int]] = defaultdict(list)
+    for rank in ranks:
+        alike[_steps_left(rank.kept)].append(rank.rank)
+    of = "; ".join(f"{_records_of(same)} {what}" for what, same in list(alike.items())[:2]) + " …" * (len(alike) > 2)
+    yield Finding("records-let-go", "info", named("rank", [rank.rank for rank in ranks]), (
+        "The oldest records were let go, a whole file at a time, to stay within what ddptrace.Keep allows a rank:"
+        f" {of}. Give keep=ddptrace.Keep(nbytes=...) more, and steps= where you gave it, to see further back."
+    ))  # fmt: skip
+
+
+def _records_of(ranks: Sequence[int]) -> str:
+    return f"of rank {ranks[0]}'s" if len(ranks) == 1 else f"on {named('rank', ranks)} of"
+
+
+def _steps_left(kept: KeptFacts) -> str:
+    if kept.last_step is None:
+        return f"records {kept.let_go} are gone"
+    recorded = ", as far as they were recorded" if kept.sampled else ""
+    since = "none is whole" if kept.since is None else f"those from step {kept.since} on are here{recorded}"
+    others = kept.whole - (0 if kept.since is None else kept.last_step + 1 - kept.since)
+    return f"{kept.last_step + 1} steps {since}" + (f", and {others} before" if others > 0 and not kept.sampled else "")
+
+
+def _sampled(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
+    if not ranks:
+        return
+    first, kept = ranks[0].rank, ranks[0].kept
+    yield Finding("steps-not-recorded", "info", named("rank", [rank.rank for rank in ranks]), (
+        f"Not every step was recorded, as ddptrace.Keep(every=...) has it: of rank {first}'s {_steps_made(kept)} steps"
+        f" {kept.whole} are here, and {kept.partial} left only when they began and ended{_length_words(kept)}."
+    ))  # fmt: skip
+
+
+def _steps_made(kept: KeptFacts) -> int:
+    """Steps that the rank made, also those of which nothing is left."""
+    return kept.whole + kept.partial if kept.last_step is None else kept.last_step + 1
+
+
+def _length_words(kept: KeptFacts) -> str:
+    if kept.whole_ns is None or kept.partial_ns is None:
+        return ""
+    return f" (median length: {ms(kept.whole_ns)} recorded, {ms(kept.partial_ns)} not)"

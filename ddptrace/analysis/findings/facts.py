@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations, pairwise
 from statistics import median
 from typing import Final
 
@@ -12,7 +13,6 @@ import numpy as np
 
 from ddptrace.analysis.buckets.reducers import ReducerFacts, reducer_facts
 from ddptrace.analysis.collectives.rows import HOOK_OP
-from ddptrace.analysis.findings.in_turn import optimizers_in_turn
 from ddptrace.analysis.intervals import subtract, total, union
 from ddptrace.analysis.rank_view import View
 from ddptrace.analysis.rpc.waits import Waited, waited_for
@@ -90,6 +90,11 @@ class RankFacts:
         return sum(self.by_evidence.values())
 
 
+MOST_IN_A_ROW: Final = 6
+"""So many steps, on average, one optimizer may make before it is another's turn. After more, they are parts of the
+training, one after another, and no iteration has updates of both."""
+
+
 def facts_of(view: View) -> RankFacts:
     rank = view.rank
     unknown = [comm.call for comm in view.comms if comm.evidence is None and not _is_preparation(comm.call)]
@@ -157,3 +162,19 @@ def _outside_ns(view: View) -> int:
     works = [window.work for window in view.device.profiled]
     busy = union(*(np.column_stack((work.begin_at_ns, work.end_at_ns)) for work in works))
     return total(subtract(busy, union(view.windows.spans()))) if view.rank.steps else 0
+
+
+def optimizers_in_turn(steps: Iterable[StepMark]) -> tuple[str, ...]:
+    """The optimizers, as the steps tell them, in the order of their first turns; none where they take no turns. Those
+    that update together, always or now and then, take none either."""
+    marks = sorted((mark for mark in steps if mark.optimizers), key=lambda mark: mark.ordinal)
+    counts = Counter(mark.optimizers for mark in marks)
+    turns = [bits for bits, count in counts.items() if count > 1]
+    if len(turns) < 2 or any(one & other for one, other in combinations(counts, 2)):
+        return ()
+    following = [(a, b) for a, b in pairwise(marks) if b.ordinal == a.ordinal + 1]
+    changes = sum(a.optimizers != b.optimizers for a, b in following)
+    if changes < 2 * len(turns) - 1 or len(following) > MOST_IN_A_ROW * changes:
+        return ()
+    names = {mark.optimizers: mark.optimizer for mark in reversed(marks)}
+    return tuple(names[bits] for bits in turns)

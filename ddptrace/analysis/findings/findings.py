@@ -6,19 +6,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence, Set
 
 from ddptrace.analysis.findings.advice import bucket_findings
-from ddptrace.analysis.findings.bucket_caps import bucket_cap_findings, layout_words
-from ddptrace.analysis.findings.contention import contention_findings
+from ddptrace.analysis.findings.buckets import bucket_cap_findings, heavy_layer_findings, layout_words, unused_findings
+from ddptrace.analysis.findings.collectives import queue_findings, slow_message_findings
 from ddptrace.analysis.findings.device import device_findings
-from ddptrace.analysis.findings.evidence import evidence_findings
-from ddptrace.analysis.findings.facts import RankFacts
-from ddptrace.analysis.findings.failures import failure_findings
-from ddptrace.analysis.findings.heavy_layers import heavy_layer_findings
-from ddptrace.analysis.findings.kept import kept_findings
-from ddptrace.analysis.findings.matched_time import peer_findings
-from ddptrace.analysis.findings.queues import queue_findings
+from ddptrace.analysis.findings.evidence import evidence_findings, kept_findings
+from ddptrace.analysis.findings.facts import Failure, RankFacts
+from ddptrace.analysis.findings.ranks import peer_findings
 from ddptrace.analysis.findings.rpc import rpc_findings, serving
-from ddptrace.analysis.findings.slow_messages import slow_message_findings
-from ddptrace.analysis.findings.unused import unused_findings
+from ddptrace.analysis.findings.steps import contention_findings
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import PAUSED_MAX_RATIO, Summary, summarize
 from ddptrace.analysis.wording import FOREIGN, OURS, HowTo, ms, named
@@ -154,3 +149,20 @@ def _layouts(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
                 f" {layout_words(reducer)} (the last from backward {reducer.layouts[-1][1]} on). Compare buckets of one"
                 " layout only."
             ))  # fmt: skip
+
+
+def failure_findings(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
+    """Of each rank the first: what fails after it mostly fails for the same reason."""
+    for rank in (rank for rank in ranks if rank.failures):
+        first, rest = rank.failures[0], len(rank.failures) - 1
+        more = f" ({rest} more failed after it)" if rest else ""
+        yield Finding("collective-failed", "error", f"rank {rank.rank}", (
+            f"{first.op.rstrip('_')} number {first.ordinal} of group {first.group} failed on rank"
+            f" {rank.rank}{_failed_in(first)}: {first.error.rstrip('.')}{more}."
+        ))  # fmt: skip
+
+
+def _failed_in(failure: Failure) -> str:
+    if failure.step is not None:
+        return f" in step {failure.step}"
+    return "" if failure.after is None else f" after step {failure.after}"

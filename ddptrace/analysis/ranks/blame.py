@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from ddptrace.analysis.findings.suspects import contention_finding, replay_off, suspect_findings, too_short
+from ddptrace.analysis.findings.ranks import contention_finding, replay_off, suspect_findings, too_short
 from ddptrace.analysis.intervals import Ints
 from ddptrace.analysis.matching.absent import absent_findings
 from ddptrace.analysis.rank_tables import RankTables

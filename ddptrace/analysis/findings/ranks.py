@@ -1,24 +1,27 @@
-"""Who is late, what that costs and why, in sentences."""
+"""Ranks: who is late, what that costs and why, and how much of the communication is waiting for ranks."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
+from ddptrace.analysis.matching.proof import ENDING_TOGETHER
 from ddptrace.analysis.ranks.blocks import Average
 from ddptrace.analysis.ranks.causes import COLLECTION, CONTENTION, QUOTA, SLOW_DEVICE, SLOW_LINK
 from ddptrace.analysis.ranks.counterfactual import Costs
-from ddptrace.analysis.tables.ranks import SuspectRow
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.tables.ranks import MatchRow, SuspectRow
 from ddptrace.analysis.wording import ms, percent
 from ddptrace.load.tables import Finding
+from ddptrace.schema import Evidence
 
 LATE: Final = "late-rank"
 CROWDED: Final = "processors-crowded"
-
 CROWDED_RATIO: Final = 0.1
 """From this share of the step on that ranks wait for a processor, their machine is too small for them."""
-
 _ADVICE: Final[Mapping[str, str]] = {
     "data": "look at what its data loader reads, and from where",
     COLLECTION: "call gc.freeze() before the loop, or gc.disable() and then gc.collect() in the same step on all ranks",
@@ -91,3 +94,80 @@ def _cost(one: SuspectRow) -> str:
         f"{ms(one.cost_ns)} of a step ({percent(one.cost_ratio)}; {ms(one.low_ns)} to {ms(one.high_ns)} with 95 %,"
         f" {one.steps} steps), {often}"
     )
+
+
+# Transfer and waiting, of all matched collectives ---------------------------------------------------------------------
+
+
+WAITING_MIN_RATIO: Final = 0.5
+"""From such a share of the communication on, ranks that come late matter more than what is sent."""
+Calls = dict[tuple[int, int], int]
+"""By rank and seq."""
+
+
+@dataclass(frozen=True, slots=True)
+class MatchedTime:
+    """Of matched collectives whose executions were measured. Times are sums over them."""
+
+    collectives: int
+    steps: int  # that they ran in; 0 where they ran in none
+    ran_ns: int  # mean over the ranks
+    transfer_ns: int  # the shortest execution over the ranks
+
+    @property
+    def waiting_ratio(self) -> float:
+        return 1 - self.transfer_ns / self.ran_ns
+
+
+def matched_time(result: Result) -> MatchedTime | None:
+    """The clock-free estimate: the rank that came last waited for nobody, so its execution is the transfer. None where
+    no execution was measured: a begin that was inferred tells nothing of waiting. Where some ran in steps, only those.
+    """
+    executions: Calls = defaultdict(int)
+    step_of: dict[tuple[int, int], int] = {}
+    for row in result.collectives:
+        if row.evidence in (Evidence.DEVICE, Evidence.BACKEND):
+            executions[row.rank, row.seq] += row.comm_ns or 0
+            if row.step is not None:
+                step_of[row.rank, row.seq] = row.step
+    known = [
+        match
+        for match in result.matches
+        if _ends_together(match) and all(one in executions for one in _calls_of(match))
+    ]
+    inside = [match for match in known if any(one in step_of for one in _calls_of(match))]
+    told = inside or known
+    ran_ns = round(sum(executions[one] / len(match.ranks) for match in told for one in _calls_of(match)))
+    if not ran_ns:
+        return None
+    steps = len({step_of[one] for match in inside for one in _calls_of(match) if one in step_of})
+    return MatchedTime(len(told), steps, ran_ns, sum(match.transfer_ns for match in told))
+
+
+def _ends_together(match: MatchRow) -> bool:
+    return match.op.startswith(ENDING_TOGETHER)
+
+
+def _calls_of(match: MatchRow) -> list[tuple[int, int]]:
+    return list(zip(match.ranks, match.seqs, strict=True))
+
+
+def peer_findings(result: Result) -> Iterator[Finding]:
+    time = matched_time(result)
+    if time is not None and time.waiting_ratio >= WAITING_MIN_RATIO:
+        yield Finding("waiting-for-ranks", "warning", "run", (
+            f"{percent(time.waiting_ratio)} of the communication is waiting for ranks that come late:"
+            f" {time.collectives} collectives{_where(time)}, matched across ranks, run for {_each(time, time.ran_ns)}"
+            " on a rank (mean; each by itself, also where they overlap), of which"
+            f" {_each(time, time.transfer_ns)} are transfer (the shortest execution over the ranks). Evener ranks would"
+            " help, and a faster network would not; busbw of single ranks tells of the waiting too."
+        ))  # fmt: skip
+
+
+def _where(time: MatchedTime) -> str:
+    return f" of {time.steps} steps" if time.steps > 1 else ""
+
+
+def _each(time: MatchedTime, ns: int) -> str:
+    """Beside other figures of a step, that of one."""
+    return f"{ms(ns / time.steps)} a step" if time.steps else ms(ns)
