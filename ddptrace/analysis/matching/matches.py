@@ -1,7 +1,13 @@
 """Which calls on different ranks were one collective: the k-th of their group, where nothing speaks against it.
 
 Ranks that ddptrace recorded from their first call on are matched up to where they part, which is told. What is not
-counted from there (files of others, sampled steps, lost records) is matched whole or not at all.
+counted from there (files of others, sampled steps, lost records) is matched whole or not at all. Where not every rank
+has the calls from the first on, those are compared that all have:
+
+rank 0   let go: 5    5 6 7 8 9
+rank 1   let go: 7        7 8 9        7 8 9, by their numbers
+rank 0   steps 0 . . 3 . . 6
+rank 1   steps 0 . 2 3 . . 6          those of steps 0, 3 and 6, which both recorded
 """
 
 from __future__ import annotations
@@ -18,7 +24,6 @@ from ddptrace.analysis.collectives.rows import HOOK_OP
 from ddptrace.analysis.findings.desync import desync_findings
 from ddptrace.analysis.findings.facts import RankFacts
 from ddptrace.analysis.intervals import Pieces, pairs
-from ddptrace.analysis.matching.alignment import aligned
 from ddptrace.analysis.matching.calls import Calls
 from ddptrace.analysis.matching.desync import Parting, parting
 from ddptrace.analysis.matching.proof import Seen, Sighting, doubt
@@ -31,7 +36,6 @@ from ddptrace.load.tables import Finding
 from ddptrace.schema import Evidence
 
 UNPAIRED = ("send", "recv", HOOK_OP)  # not all ranks of the group take part
-
 Shown = tuple[RankFacts, Sequence[CollectiveRow], Sequence[StepRow]]
 """What one rank shows: its collectives in launch order, its steps in time order."""
 GroupKey = tuple[str, tuple[int, ...]]  # name and ranks; ranks are () where they are not known
@@ -167,3 +171,34 @@ def _refused(name: str, group: Sequence[Seen], reason: str) -> Finding:
     return Finding("match-refused", "warning", called, (
         f"The collectives of {called} on {ranks} are not compared across ranks: {reason}; {advice}."
     ))  # fmt: skip
+
+
+# The same stretch on all ranks ----------------------------------------------------------------------------------------
+
+
+def aligned(group: Sequence[Seen]) -> tuple[list[Seen], Sequence[int]]:
+    """The ranks with those collectives only that all of them show, and the number in the group of each. Where they are
+    sampled, what lies between was not counted: they are numbered as they come."""
+    if any(one.sampled for one in group):
+        group = _of_common_steps(group)
+    elif any(one.let_go for one in group):
+        return _of_common_turns(group)
+    return list(group), range(max(len(one.sightings) for one in group))
+
+
+def _of_common_steps(group: Sequence[Seen]) -> list[Seen]:
+    """By the step that launched them: queued near its end, one may run in it on one rank and after it on another."""
+    common = set.intersection(*({one.launched_in for one in seen.sightings} for seen in group)) - {None}
+    return [_chosen(seen, [one.launched_in in common for one in seen.sightings]) for seen in group]
+
+
+def _of_common_turns(group: Sequence[Seen]) -> tuple[list[Seen], Sequence[int]]:
+    turns = [[one.turn for one in seen.sightings] if seen.let_go else range(len(seen.sightings)) for seen in group]
+    common = set.intersection(*map(set, turns))
+    chosen = [_chosen(seen, [turn in common for turn in mine]) for seen, mine in zip(group, turns, strict=True)]
+    return chosen, sorted(common)
+
+
+def _chosen(seen: Seen, wanted: Sequence[bool]) -> Seen:
+    chosen = tuple(one for one, is_wanted in zip(seen.sightings, wanted, strict=True) if is_wanted)
+    return replace(seen, sightings=chosen)
