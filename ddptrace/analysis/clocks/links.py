@@ -8,8 +8,7 @@ from typing import Final
 import numpy as np
 
 from ddptrace.analysis.clocks.bounds import Floats, Meetings, Messages
-from ddptrace.analysis.clocks.hull import band, corners
-from ddptrace.analysis.clocks.lines import Lines, least_absolute
+from ddptrace.analysis.clocks.lines import Lines, band, corners, least_absolute
 
 DRIFT_MIN_S: Final = 1.0
 DRIFT_MIN_COUNT: Final = 20

@@ -9,8 +9,7 @@ import numpy as np
 
 from ddptrace.analysis.clocks.bounds import Floats, Meetings, Messages
 from ddptrace.analysis.clocks.fit import likeliest
-from ddptrace.analysis.clocks.hull import STEEPEST, band, corners
-from ddptrace.analysis.clocks.lines import Lines
+from ddptrace.analysis.clocks.lines import STEEPEST, Lines, band, corners
 from ddptrace.analysis.clocks.links import MEETINGS_MIN, Link, links_of, proofs
 
 HALF_MIN: Final = 40
