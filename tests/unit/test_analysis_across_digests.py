@@ -8,8 +8,8 @@ from statistics import fmean, median
 
 import pytest
 
+from ddptrace.analysis.ranks.critical_path import path_shares
 from ddptrace.analysis.ranks.digest import meetings
-from ddptrace.analysis.ranks.path_digest import path_shares
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import typical_steps
 from ddptrace.analysis.tables.ranks import ArrivalRow, MatchRow, PathRow

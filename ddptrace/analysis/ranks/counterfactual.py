@@ -18,15 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddptrace.analysis.intervals import Ints
-from ddptrace.analysis.ranks.crossings import Crossings
-from ddptrace.analysis.ranks.parts import parts_of
+from ddptrace.analysis.ranks.crossings import NONE, Crossings
 from ddptrace.analysis.ranks.replay import Change, left_over, play, positions
 from ddptrace.analysis.ranks.trail import NO_SEQ
-from ddptrace.analysis.tables.trail import LOCAL_PHASES, STEP_END, WAIT, Trail
+from ddptrace.analysis.tables.trail import LAUNCH, LOCAL_PHASES, STEP_END, WAIT, Trail
 
 MOST_RANKS: Final = 16
 """So many ranks are asked after: those with most time of their own beyond the others'."""
-
 ALL: Final = "all"
 QUESTIONS: Final = (*LOCAL_PHASES, ALL)
 """What of a rank is played as the others have it."""
@@ -155,3 +153,37 @@ def _mapped(own: Ints, others: Ints) -> Ints:
 
 def _mean(total: Ints, ranks: int) -> Ints:
     return np.rint(total / ranks).astype(np.int64)
+
+
+# Parts of a step ------------------------------------------------------------------------------------------------------
+
+
+MOST_PARTS: Final = 64
+"""Of a step with more launches several make one part."""
+
+
+def parts_of(trails: Sequence[Trail], crossings: Crossings, steps: Ints) -> list[Ints]:
+    """By trail, the part of its step that each event ends. All are one part where ranks launch unlike many."""
+    launches = [
+        (trail.kind == LAUNCH) & (crosses != NONE) for trail, crosses in zip(trails, crossings.of_events, strict=True)
+    ]
+    counts = [_counts_per_step(trail, one, steps) for trail, one in zip(trails, launches, strict=True)]
+    if any((count != counts[0]).any() for count in counts):
+        return [np.zeros(len(trail.step), np.int64) for trail in trails]
+    return [_part_of_events(trail, one, counts[0], steps) for trail, one in zip(trails, launches, strict=True)]
+
+
+def _counts_per_step(trail: Trail, which: NDArray[np.bool_], steps: Ints) -> Ints:
+    count: Ints = np.zeros(len(steps) + 1, np.int64)
+    np.add.at(count, positions(trail.step[which], steps), 1)
+    return count[:-1]
+
+
+def _part_of_events(trail: Trail, launches: NDArray[np.bool_], count: Ints, steps: Ints) -> Ints:
+    """So many of its step's launches lie before each event; fewer where these are more than there are parts."""
+    before: Ints = np.cumsum(launches) - launches
+    at = positions(trail.step, steps)
+    first = np.full(len(steps) + 1, np.iinfo(np.int64).max)
+    np.minimum.at(first, at, before)
+    several = np.append(-(-(count + 1) // MOST_PARTS), 1)
+    return np.where(at == NONE, 0, (before - first[at]) // several[at])

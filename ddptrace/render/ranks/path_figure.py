@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from ddptrace.analysis.ranks.path_digest import PathShare, path_shares
+from ddptrace.analysis.ranks.critical_path import PathShare, path_shares
 from ddptrace.analysis.result import Result
 from ddptrace.render.device.figures import Piece, stacked
 from ddptrace.render.figures import COLOURS, Figure, ms, plain
