@@ -13,8 +13,7 @@ from ddptrace.analysis.clocks.rows import clock_rows
 from ddptrace.analysis.collectives.rows import collective_rows
 from ddptrace.analysis.device.launches import launch_rows
 from ddptrace.analysis.device.populations import device_row
-from ddptrace.analysis.device.scopes import scope_rows
-from ddptrace.analysis.device.streams import stream_rows
+from ddptrace.analysis.device.work import scope_rows, stream_rows
 from ddptrace.analysis.findings.clocks import clock_findings
 from ddptrace.analysis.findings.facts import RankFacts, facts_of
 from ddptrace.analysis.findings.findings import findings
