@@ -14,7 +14,7 @@ import pytest
 
 import ddptrace
 from ddptrace.analysis.traffic.digest import traffic_report
-from ddptrace.analysis.traffic.gradient_digest import GradientDigest
+from ddptrace.analysis.traffic.gradients import GradientDigest
 from ddptrace.render.traffic.gradients import why_words
 from tests.launch import PROGRAMS, environment
 from tests.programs.gradients_sent import STEPS

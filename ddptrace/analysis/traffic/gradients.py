@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import mean
 
 import numpy as np
 
@@ -108,3 +109,48 @@ def _nbytes(comms: Sequence[Communication]) -> int | None:
 
 def _dtypes(comms: Sequence[Communication]) -> tuple[str, ...]:
     return tuple(sorted({comm.call.dtype for comm in comms if comm.call is not None}))
+
+
+# In short, for a reader -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class GradientDigest:
+    """One reducer; means over the `rank_steps` in which it got gradients."""
+
+    reducer: int
+    name: str
+    rank_steps: int
+    gradient_nbytes: int  # of all parameters in its buckets
+    backwards: float  # that gave it gradients
+    synchronised: float  # of them, those that sent
+    expected_nbytes: int  # its gradients, once in each synchronised backward
+    nbytes: int | None  # tensors that were handed to its collectives; None where a hook went without
+    sent_ratio: float | None  # nbytes / expected; None where nothing was to be sent
+    dtypes: tuple[str, ...]  # as they were sent
+    hooks: tuple[str, ...]
+    parameter_dtypes: tuple[str, ...]  # of those in its buckets
+
+
+def gradients(rows: Iterable[GradientTrafficRow]) -> tuple[GradientDigest, ...]:
+    """By reducer."""
+    by_reducer: defaultdict[tuple[int, str], list[GradientTrafficRow]] = defaultdict(list)
+    for row in rows:
+        by_reducer[row.reducer, row.name].append(row)
+    return tuple(_digest(mine) for _, mine in sorted(by_reducer.items()))
+
+
+def _digest(rows: Sequence[GradientTrafficRow]) -> GradientDigest:
+    first = rows[0]
+    expected = sum(row.gradient_nbytes * row.synchronised for row in rows)
+    known = [row.nbytes for row in rows if row.nbytes is not None]
+    seen = sum(known) if len(known) == len(rows) else None
+    return GradientDigest(
+        first.reducer, first.name, len(rows), round(mean(row.gradient_nbytes for row in rows)),
+        backwards=mean(row.backwards for row in rows), synchronised=mean(row.synchronised for row in rows),
+        expected_nbytes=round(expected / len(rows)), nbytes=None if seen is None else round(seen / len(rows)),
+        sent_ratio=seen / expected if seen is not None and expected else None,
+        dtypes=tuple(sorted({dtype for row in rows for dtype in row.dtypes})),
+        hooks=tuple(sorted({row.hook for row in rows if row.hook is not None})),
+        parameter_dtypes=tuple(sorted({dtype for row in rows for dtype in row.parameter_dtypes})),
+    )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from ddptrace.analysis.traffic.gradient_digest import GradientDigest
+from ddptrace.analysis.traffic.gradients import GradientDigest
 from ddptrace.errors import printable
 from ddptrace.render.words import NOT_MEASURED, both_ends, calls_words, indented, percent, size
 

@@ -8,7 +8,7 @@ from typing import Final
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.rpc.digest import RpcDigest
 from ddptrace.analysis.traffic.digest import KindDigest, TrafficReport, traffic_report
-from ddptrace.analysis.traffic.gradient_digest import GradientDigest
+from ddptrace.analysis.traffic.gradients import GradientDigest
 from ddptrace.analysis.traffic.peers import RootDigest
 from ddptrace.render.markup import Heads, folded, label, section, text
 from ddptrace.render.traffic.gradients import gradient_figures, why_words
