@@ -16,7 +16,7 @@ import click
 if TYPE_CHECKING:
     from ddptrace.analysis.result import Result
     from ddptrace.analysis.tables.table import Table
-    from ddptrace.analysis.whatif.forecast import Forecast
+    from ddptrace.analysis.whatif.answer import Forecast
 
 FILES: Final = {"report": "report.html", "trace": "trace.json.gz", "tables": "analysis.json"}
 ROWS_PER_PIECE: Final = 5_000
@@ -138,7 +138,7 @@ def as_json_bytes(value: Any) -> bytes:
 def forecast_for(run: Sequence[str], result: Result) -> Forecast:
     """For runs of ddptrace.trace; of other traces nothing is known of when gradients were ready. Whatever is wrong with
     it, the report is written."""
-    from ddptrace.analysis.whatif.forecast import Forecast
+    from ddptrace.analysis.whatif.answer import Forecast
     from ddptrace.predictor import forecast
 
     if not result.recorded or len(run) != 1:

@@ -15,7 +15,7 @@ from ddptrace.analysis.device.digest import device_total
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.rpc.functions import own_calls
 from ddptrace.analysis.summary import Summary, summarize, typical_steps
-from ddptrace.analysis.whatif.forecast import Forecast
+from ddptrace.analysis.whatif.answer import Forecast
 from ddptrace.render import report_basis as basis
 from ddptrace.render import report_top as sections
 from ddptrace.render.buckets import TYPICAL, bucket_table

@@ -19,7 +19,7 @@ from ddptrace.analysis.tables.ranks import SuspectRow
 from ddptrace.analysis.tables.steps import PhaseRow, StepRow
 from ddptrace.analysis.tables.table import Table
 from ddptrace.analysis.whatif.advise import advise
-from ddptrace.analysis.whatif.forecast import Forecast
+from ddptrace.analysis.whatif.answer import Forecast
 from ddptrace.analysis.whatif.model import model_of
 from ddptrace.analysis.whatif.observed import observe
 from ddptrace.analysis.whatif.predict import Predictor

@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 
 from ddptrace.analysis.whatif.advise import Advice, advise
-from ddptrace.analysis.whatif.answer import answer, usual
-from ddptrace.analysis.whatif.forecast import RANKS, Forecast, forecast_of
+from ddptrace.analysis.whatif.answer import RANKS, Forecast, answer, forecast_of, usual
 from ddptrace.analysis.whatif.model import model_of
 from ddptrace.analysis.whatif.observed import observe
 from ddptrace.analysis.whatif.predict import Predictor

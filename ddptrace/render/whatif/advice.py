@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from ddptrace.analysis.whatif.advise import Advice, Limit
-from ddptrace.analysis.whatif.forecast import Forecast
+from ddptrace.analysis.whatif.answer import Forecast
 from ddptrace.analysis.whatif.tables import Prediction
 from ddptrace.analysis.whatif.verify import Verdict
 from ddptrace.render.whatif.words import caps_words, doubt_words, gain_range, gain_words, interval_words

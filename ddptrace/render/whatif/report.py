@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 
 from ddptrace.analysis.whatif.advise import Advice
-from ddptrace.analysis.whatif.forecast import Forecast
+from ddptrace.analysis.whatif.answer import Forecast
 from ddptrace.analysis.whatif.tables import Prediction
 from ddptrace.render.markup import section, table, text
 from ddptrace.render.whatif.advice import headline, limit_words
