@@ -8,8 +8,8 @@ from typing import Final
 
 from ddptrace.analysis.hta.compare import HtaReport
 from ddptrace.analysis.hta.figures import NO_FIGURES, Figures
+from ddptrace.analysis.hta.reading import HtaTable
 from ddptrace.analysis.hta.rules import Explained, Rule
-from ddptrace.analysis.hta.tables import HtaTable
 from ddptrace.errors import printable
 from ddptrace.render.words import NOT_MEASURED, counted
 

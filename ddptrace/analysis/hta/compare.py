@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from ddptrace.analysis.hta.figures import NO_FIGURES, Figures
-from ddptrace.analysis.hta.reading import reading_of, times_of
+from ddptrace.analysis.hta.reading import HtaTable, cell, launches, reading_of, sentence, stragglers, table_of, times_of
 from ddptrace.analysis.hta.rules import Explained, Reading, explain
-from ddptrace.analysis.hta.tables import HtaTable, cell, launches, sentence, stragglers, table_of
 from ddptrace.analysis.result import Result
 from ddptrace.errors import DdptraceError
 from ddptrace.load.tables import DeviceWork
