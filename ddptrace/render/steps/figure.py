@@ -1,16 +1,17 @@
 """The picture of every step: broken down, ranks apart or together, and of many steps what most lie between. As in
-figures.py."""
+figures.py. The axis ends below a bar that would flatten all others, as that of the first step, and its length is told.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from statistics import median_low
 from typing import Any, Final
 
 from ddptrace.analysis.tables.steps import StepRow
 from ddptrace.render.figures import COLOURS, MARKS_MAX, SELDOM, Figure, axis, bars, layout, mean_ns, ms, plain
 from ddptrace.render.rpc.words import SPLIT
-from ddptrace.render.steps.tall_bars import Bar, cut_words, labels, top_of
 from ddptrace.render.words import PARTS, counted, duration, percent
 
 RANKS_APART_MAX: Final = 4
@@ -37,7 +38,7 @@ def steps_figure(rows: Sequence[StepRow]) -> Figure | None:
     said = whole if apart and width == 1 else f"{whole.rstrip('.')}, {counted(width, 'step')} per bar."
     said += "" if apart else " Between the lines lie nine in ten of its steps."
     height_px = 120 + 190 * len(panels) if len(panels) > 1 else 330
-    return Figure("steps", height_px, data, layout(**axes, bargap=0.06, annotations=labels(lengths, top_ns)), (
+    return Figure("steps", height_px, data, layout(**axes, bargap=0.06, annotations=cut_labels(lengths, top_ns)), (
         f"{said} The parts add up to each step's window exactly.{cut_words(lengths, top_ns)}"
     ))  # fmt: skip
 
@@ -119,3 +120,68 @@ def bin_words(one: Bin, part: str, ns: float) -> str:
     whole = sum(one.means)
     share = plain(percent(ns / whole if whole else None))
     return f"{steps_name(one)}: {PARTS[part]} {duration(ns)}, {share} of {duration(whole)}"
+
+
+# Bars that would flatten all others -----------------------------------------------------------------------------------
+
+
+TALL_MIN: Final = 3.0
+"""Times the median, from which on a bar flattens the others."""
+FEW_RATIO: Final = 0.1
+"""More of them than this are what the program is like, and not cut off."""
+ROOM_RATIO: Final = 0.4
+"""Of the tallest other bar, left above it for the words."""
+TOLD_MAX: Final = 3
+"""In one panel, the tallest."""
+LINE_PX: Final = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """`begin` to `end` on the step axis; `name` is that of its steps."""
+
+    begin: float
+    end: float
+    ns: float
+    name: str
+
+
+def top_of(panels: Sequence[Sequence[Bar]]) -> float | None:
+    """Where the axis of all panels is to end, in ns; None: with the tallest bar, as ever. Each panel may have one that
+    is cut off."""
+    lengths = [bar.ns for panel in panels for bar in panel]
+    tall_ns = TALL_MIN * median_low(lengths)
+    others = [ns for ns in lengths if ns <= tall_ns]
+    tall = len(lengths) - len(others)
+    if not tall_ns or not tall or tall > max(len(panels), FEW_RATIO * len(lengths)):
+        return None
+    return (1 + ROOM_RATIO) * max(others)
+
+
+def cut_labels(panels: Sequence[Sequence[Bar]], top_ns: float | None) -> list[dict[str, Any]]:
+    """What plotly writes beside the bars that are cut off."""
+    if top_ns is None:
+        return []
+    return [label for number, panel in enumerate(panels, start=1) for label in _of_panel(panel, top_ns, number)]
+
+
+def _of_panel(panel: Sequence[Bar], top_ns: float, number: int) -> Iterator[dict[str, Any]]:
+    middle = (panel[0].begin + panel[-1].end) / 2
+    cut = sorted((bar for bar in panel if bar.ns > top_ns), key=lambda bar: -bar.ns)[:TOLD_MAX]
+    for line, bar in enumerate(cut):
+        yield _label(bar, bar.begin < middle, number, line)
+
+
+def _label(bar: Bar, at_right: bool, number: int, line: int) -> dict[str, Any]:
+    words = f"{bar.name}: {duration(bar.ns)}"
+    return {
+        "text": f"↑ {words}" if at_right else f"{words} ↑", "showarrow": False, "xref": "x",
+        "yref": "y domain" if number == 1 else f"y{number} domain", "x": bar.end if at_right else bar.begin, "y": 1,
+        "xanchor": "left" if at_right else "right", "yanchor": "top", "yshift": -LINE_PX * line,
+    }  # fmt: skip
+
+
+def cut_words(panels: Sequence[Sequence[Bar]], top_ns: float | None) -> str:
+    """For the caption."""
+    cut = 0 if top_ns is None else sum(bar.ns > top_ns for panel in panels for bar in panel)
+    return f" {counted(cut, 'bar')} {'is' if cut == 1 else 'are'} cut off at the top." if cut else ""

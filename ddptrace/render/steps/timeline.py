@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from statistics import mean, median
 from typing import Final
 
-from ddptrace.analysis.intervals import EMPTY, clip, pairs, subtract, union
+import numpy as np
+
+from ddptrace.analysis.intervals import EMPTY, Measure, clip, pairs, subtract, total, union
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import typical_steps
 from ddptrace.analysis.tables.buckets import BucketRow
@@ -23,7 +25,6 @@ from ddptrace.analysis.tables.steps import PhaseRow, StepRow
 from ddptrace.load.tables import Intervals
 from ddptrace.render.figures import MARKS_MAX, Figure, plain
 from ddptrace.render.steps.canvas import KINDS, Canvas, sheet, traces
-from ddptrace.render.steps.density import Shade, shade, simplified
 from ddptrace.render.trace.lanes import assign
 from ddptrace.render.trace.slices import collective_name
 from ddptrace.render.words import bucket_name, counted, duration, some_of
@@ -229,3 +230,42 @@ def caption(chosen: int, lots: Sequence[Lot], present: Sequence[StepRow]) -> str
     if any(item.row is not None for lot in lots for item in lot.items):
         said += " Numbers are bucket indices."
     return said + " Pauses in compute that are too short to see are closed in the drawing."
+
+
+# Many short intervals as a few bars -----------------------------------------------------------------------------------
+
+
+GROWN_MAX_RATIO: Final = 1.25
+"""Closing pauses may draw intervals so much longer than they are; above that it would lie."""
+SEEN_MIN_RATIO: Final = 1 / 1500
+"""Of the drawing's width: what is narrower than this would be drawn wider than it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shade:
+    """`bars`: begin, end, and the share of it that is covered. `covered`: what counts as covered beside them."""
+
+    bars: list[tuple[int, int, float]]
+    covered: Intervals
+
+
+def shade(spans: Intervals, begin: int, end: int, most: int) -> Shade:
+    """At most `most` bars of the union `spans`, which lies in [begin, end): as it is but for the shortest pauses, or
+    where it is mostly pauses, bars of one width with the share that each holds of it."""
+    closed = simplified(spans, most, (end - begin) * SEEN_MIN_RATIO)
+    if total(closed) <= GROWN_MAX_RATIO * total(spans):
+        return Shade([(low, high, 1.0) for low, high in closed.tolist()], closed)
+    edges = np.linspace(begin, end, most + 1).astype(np.int64)
+    covered = Measure(spans).within(edges[:-1], edges[1:])
+    ratios = covered / np.maximum(np.diff(edges), 1)
+    bars = zip(edges[:-1].tolist(), edges[1:].tolist(), ratios.tolist(), strict=True)
+    return Shade([bar for bar in bars if bar[2] > 0], spans)
+
+
+def simplified(spans: Intervals, most: int, gap_min_ns: float) -> Intervals:
+    """A union of at most `most` intervals, for drawing: gaps below `gap_min_ns` and the narrowest ones are closed."""
+    gaps = spans[1:, 0] - spans[:-1, 1]
+    order = np.argsort(gaps, kind="stable")[max(0, len(gaps) - (most - 1)) :]
+    keep = np.sort(order[gaps[order] >= gap_min_ns])
+    begins = np.concatenate((spans[:1, 0], spans[keep + 1, 0]))
+    return np.column_stack((begins, np.concatenate((spans[keep, 1], spans[-1:, 1]))))
