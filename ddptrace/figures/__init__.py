@@ -22,9 +22,8 @@ from ddptrace.render.collectives import bandwidth_figure
 from ddptrace.render.device import figures as device_figures
 from ddptrace.render.diff.sheet import diff_sheet
 from ddptrace.render.diff.words import headline
+from ddptrace.render.ranks.figures import matches_figure, path_figure
 from ddptrace.render.ranks.heat import bucket_heat, jitter_heat
-from ddptrace.render.ranks.path_figure import path_figure
-from ddptrace.render.ranks.spread import matches_figure
 from ddptrace.render.sheet_page import figure as chart_figure
 from ddptrace.render.steps.figure import steps_figure
 from ddptrace.render.steps.timeline import timeline_figure

@@ -25,10 +25,9 @@ from ddptrace.render.device import report as device_sections
 from ddptrace.render.figures import Figure, buckets_figure, parts_figure, phases_figure
 from ddptrace.render.findings import findings_section, next_section
 from ddptrace.render.markup import contents, figure_html, section
+from ddptrace.render.ranks.figures import matches_figure, path_figure
 from ddptrace.render.ranks.heat import bucket_heat, jitter_heat
-from ddptrace.render.ranks.path_figure import path_figure
 from ddptrace.render.ranks.report import across_body
-from ddptrace.render.ranks.spread import matches_figure
 from ddptrace.render.rpc.report import rpc_section
 from ddptrace.render.steps.figure import steps_figure
 from ddptrace.render.steps.timeline import timeline_figure

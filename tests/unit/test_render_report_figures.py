@@ -18,8 +18,8 @@ from ddptrace.load.tables import Finding
 from ddptrace.render.collectives import bandwidth_figure
 from ddptrace.render.figures import RANKS_SHOWN_MAX, parts_figure
 from ddptrace.render.findings import SHOWN_IN
+from ddptrace.render.ranks.figures import matches_figure
 from ddptrace.render.ranks.heat import COLUMNS_MAX, ROWS_MAX, bucket_heat, jitter_heat
-from ddptrace.render.ranks.spread import matches_figure
 from ddptrace.render.report import page
 from ddptrace.render.steps.figure import steps_figure
 from ddptrace.render.steps.timeline import timeline_figure

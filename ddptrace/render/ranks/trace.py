@@ -1,24 +1,21 @@
-"""Who waited for whom: waits and transfers inside the slices of executions, and who came last, on a track of its own.
+"""Who waited for whom: waits and transfers inside the slices of executions, and who came last, on a track of its own;
+and the critical path, on a track above all ranks.
 
-rank 0  bucket communication   | bucket 0                            |
-                               | waits for rank 1         | transfer |
-                                                          ▲
-rank 1  last arrivals                   | last to bucket 0               all others had arrived
-        bucket communication                              | bucket 0 |
-                                                          | transfer |
+critical path  | rank 1 · forward | rank 1 · backward | transfer · bucket 0 | rank 0 · optimizer |
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Final, NamedTuple
 
+from ddptrace.analysis.result import Result
 from ddptrace.analysis.tables.collectives import CollectiveRow
-from ddptrace.analysis.tables.ranks import ArrivalRow, MatchRow
-from ddptrace.render.trace.lanes import Slice, Unit, nested
-from ddptrace.render.trace.slices import collective_slice, measured, met_name
+from ddptrace.analysis.tables.ranks import ArrivalRow, MatchRow, PathRow
+from ddptrace.render.trace.lanes import Slice, Track, Unit, lay_out, nested
+from ddptrace.render.trace.slices import PHASE_COLOURS, collective_slice, measured, met_name
 
 ARROW: Final = "last arrival"
 WAIT_COLOUR, TRANSFER_COLOUR, LAST_COLOUR = "thread_state_uninterruptible", "rail_load", "yellow"
@@ -116,3 +113,25 @@ def last_slice(last: Last, several_reducers: bool) -> Slice:
     name = f"last to {met_name(match, several_reducers)}"
     span = begin_of(last), match.last_arrival_at_ns or 0
     return Slice(name, "arrival", *span, args, LAST_COLOUR, last.arrow, "s", ARROW, last.arrows)
+
+
+# The critical path ----------------------------------------------------------------------------------------------------
+
+
+def path_tracks(result: Result, zeros: Mapping[int, int]) -> Iterator[Track]:
+    """None where its ranks share no zero: `zeros` are what is drawn at 0, by rank."""
+    if len({zeros.get(row.rank, 0) for row in result.critical_path}) == 1:
+        several = len({row.reducer for row in result.buckets}) > 1
+        pieces = (path_slice(row, _match(result, row), several) for row in result.critical_path)
+        yield from lay_out("critical path", [(piece,) for piece in pieces])
+
+
+def path_slice(row: PathRow, match: MatchRow | None, several_reducers: bool) -> Slice:
+    name = f"rank {row.rank} · {row.what}" if match is None else f"{row.what} · {met_name(match, several_reducers)}"
+    colour = TRANSFER_COLOUR if match is not None else PHASE_COLOURS.get(row.what, "grey")
+    args = measured([("step", row.step), ("rank", row.rank), ("what", row.what), ("match", row.match)])
+    return Slice(name, "path", row.begin_at_ns, row.end_at_ns, args, colour)
+
+
+def _match(result: Result, row: PathRow) -> MatchRow | None:
+    return None if row.match is None else result.matches[row.match]

@@ -17,7 +17,7 @@ from typing import IO, Final
 
 from ddptrace.analysis.result import Result
 from ddptrace.load.tables import Intervals
-from ddptrace.render.ranks.path_track import path_tracks
+from ddptrace.render.ranks.trace import path_tracks
 from ddptrace.render.trace.arrows import add_meetings
 from ddptrace.render.trace.counters import Sample, bytes_in_flight, running_overlap
 from ddptrace.render.trace.host_order import places
