@@ -14,9 +14,8 @@ from ddptrace.analysis.tables.buckets import BucketRow
 from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.analysis.tables.ranks import ArrivalRow, MatchRow, PathRow
 from ddptrace.analysis.tables.table import Table
-from ddptrace.render.trace.arrows import add_meetings
-from ddptrace.render.trace.host_order import places
-from ddptrace.render.trace.tracks import by_rank
+from ddptrace.render.trace.chrome import places
+from ddptrace.render.trace.tracks import add_meetings, by_rank
 from tests.made import make_result
 from tests.unit.made_device import moved
 from tests.unit.made_meetings import TRANSFER_NS, met_result

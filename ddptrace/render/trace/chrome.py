@@ -15,15 +15,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Final
 
+import numpy as np
+
+from ddptrace.analysis.intervals import Measure, intersect, pairs, union
 from ddptrace.analysis.result import Result
+from ddptrace.analysis.tables.collectives import CollectiveRow
+from ddptrace.analysis.tables.steps import StepRow
 from ddptrace.load.tables import Intervals
 from ddptrace.render.ranks.trace import path_tracks
-from ddptrace.render.trace.arrows import add_meetings
-from ddptrace.render.trace.counters import Sample, bytes_in_flight, running_overlap
-from ddptrace.render.trace.host_order import places
 from ddptrace.render.trace.islands import Island, islands
 from ddptrace.render.trace.lanes import LAUNCH, NO_LAUNCH, DeviceTrack, Slice, SpanTrack, Track, quoted
-from ddptrace.render.trace.tracks import AnyTrack, RankRows, by_rank, rank_tracks
+from ddptrace.render.trace.tracks import AnyTrack, RankRows, add_meetings, by_rank, rank_tracks
 from ddptrace.render.whole_file import whole_file
 from ddptrace.render.words import host_words
 
@@ -181,3 +183,56 @@ def counter_chunks(pid: int, name: str, unit: str, samples: Iterable[Sample], ze
 
 def metadata(pid: int, tid: int, kind: str, **args: str | int) -> str:
     return json.dumps({"ph": "M", "pid": pid, "tid": tid, "name": kind, "args": args}, ensure_ascii=False)
+
+
+def places(ranks: Sequence[RankRows]) -> dict[int, int]:
+    """By rank, from 0 on: hosts in the order of their lowest rank, and the ranks of each."""
+    hosts = {rows.rank: rows.row.host if rows.row else "" for rows in ranks}
+    first: dict[str, int] = {}
+    for rank in sorted(hosts):
+        first.setdefault(hosts[rank], rank)
+    return {rank: place for place, rank in enumerate(sorted(hosts, key=lambda rank: (first[hosts[rank]], rank)))}
+
+
+# What is counted over time on one rank --------------------------------------------------------------------------------
+
+
+Sample = tuple[int, float]
+"""Instant in ns since the run's zero, value from then on."""
+
+
+def bytes_in_flight(rows: Sequence[CollectiveRow]) -> Iterator[Sample]:
+    """Bytes of the collectives that were launched and not over yet; those whose end is unknown are not counted."""
+    changes: dict[int, int] = {}
+    for row in rows:
+        end = row.exec_end_at_ns if row.exec_end_at_ns is not None else row.done_at_ns
+        if row.part == 0 and row.nbytes is not None and end is not None and end > row.launch_at_ns:
+            changes[row.launch_at_ns] = changes.get(row.launch_at_ns, 0) + row.nbytes
+            changes[end] = changes.get(end, 0) - row.nbytes
+    flying = 0
+    for at_ns in sorted(changes):
+        flying += changes[at_ns]
+        yield at_ns, flying
+
+
+def running_overlap(steps: Sequence[StepRow], rows: Sequence[CollectiveRow], compute: Intervals) -> Iterator[Sample]:
+    """Hidden ÷ communication since the step began, said each time a collective ends; 0 at the step's begin."""
+    spans = exec_spans(rows)
+    comm, every_end = union(spans), np.unique(spans[:, 1])
+    comm_so_far, hidden_so_far = Measure(comm), Measure(intersect(comm, union(compute)))
+    for step in steps:
+        low, high = np.searchsorted(every_end, [step.begin_at_ns, step.end_at_ns], "right")
+        ends = every_end[low:high]
+        begins = np.full_like(ends, step.begin_at_ns)
+        comm_ns = comm_so_far.within(begins, ends)
+        ends, begins, comm_ns = ends[comm_ns > 0], begins[comm_ns > 0], comm_ns[comm_ns > 0]
+        if len(ends):
+            ratios = hidden_so_far.within(begins, ends) / comm_ns
+            yield step.begin_at_ns, 0.0
+            yield from zip(ends.tolist(), ratios.tolist(), strict=True)
+
+
+def exec_spans(rows: Sequence[CollectiveRow]) -> Intervals:
+    """The exec intervals that are known, in the rows' order."""
+    begins_ends = ((row.exec_start_at_ns, row.exec_end_at_ns) for row in rows)
+    return pairs((begin, end) for begin, end in begins_ends if begin is not None and end is not None)
