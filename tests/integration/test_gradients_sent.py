@@ -15,7 +15,7 @@ import pytest
 import ddptrace
 from ddptrace.analysis.traffic.digest import traffic_report
 from ddptrace.analysis.traffic.gradients import GradientDigest
-from ddptrace.render.traffic.gradients import why_words
+from ddptrace.render.traffic.words import why_words
 from tests.launch import PROGRAMS, environment
 from tests.programs.gradients_sent import STEPS
 

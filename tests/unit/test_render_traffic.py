@@ -14,10 +14,9 @@ from ddptrace.analysis.traffic.links import LinkDigest
 from ddptrace.analysis.traffic.peers import MessageDigest, RootDigest
 from ddptrace.load.tables import Finding
 from ddptrace.render.report import page
-from ddptrace.render.traffic.gradients import why_words
 from ddptrace.render.traffic.report import rpc_cells
 from ddptrace.render.traffic.terminal import group_words, traffic_text
-from ddptrace.render.traffic.words import rank_words, varying_words
+from ddptrace.render.traffic.words import rank_words, varying_words, why_words
 from tests.made import empty_result, make_result
 
 KIND = KindDigest(

@@ -11,15 +11,17 @@ from ddptrace.analysis.traffic.digest import KindDigest, TrafficReport, traffic_
 from ddptrace.analysis.traffic.gradients import GradientDigest
 from ddptrace.analysis.traffic.peers import RootDigest
 from ddptrace.render.markup import Heads, folded, label, section, text
-from ddptrace.render.traffic.gradients import gradient_figures, why_words
-from ddptrace.render.traffic.peers import message_figures, root_figures
 from ddptrace.render.traffic.words import (
     counted_words,
+    gradient_figures,
+    message_figures,
     rank_words,
+    root_figures,
     sent_words,
     steps_words,
     uncounted_words,
     varying_words,
+    why_words,
 )
 from ddptrace.render.words import NOT_MEASURED, calls_words, op_name, size, size_range
 

@@ -12,11 +12,12 @@ from ddptrace.analysis.traffic.links import LinkDigest
 from ddptrace.errors import printable
 from ddptrace.render.rpc.words import pair_name
 from ddptrace.render.terminal import finding_lines
-from ddptrace.render.traffic.gradients import gradient_lines
-from ddptrace.render.traffic.peers import message_lines, root_lines
 from ddptrace.render.traffic.words import (
     counted_words,
+    gradient_lines,
+    message_lines,
     rank_words,
+    root_lines,
     rpc_words,
     sent_words,
     steps_words,
