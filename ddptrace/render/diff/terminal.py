@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from ddptrace.analysis.diff.tables import Change, Diff
-from ddptrace.render.diff.scaling import scaling_words
 from ddptrace.render.diff.words import (
     basis,
     further,
@@ -20,11 +19,10 @@ from ddptrace.render.diff.words import (
     signed_percent,
 )
 from ddptrace.render.terminal import finding_lines
-from ddptrace.render.words import NOT_MEASURED, WIDTH, gravest_first, indented, millis, size
+from ddptrace.render.words import NOT_MEASURED, PARTS, WIDTH, duration, gravest_first, indented, millis, percent, size
 
 MOST_ROWS: Final = 8
 """Of buckets and of ranks; the most changed ones."""
-
 NAME_WIDTH: Final = 26
 HEADS: Final = f"{'before ms':>10} {'after ms':>10} {'change ms':>10} {'':>7}  95 %"
 
@@ -92,3 +90,52 @@ def _settings(diff: Diff) -> Iterator[str]:
             yield from textwrap.wrap(
                 setting_words(one.name, one.before, one.after), WIDTH, initial_indent="  ", subsequent_indent="    "
             )
+
+
+# What more ranks cost a step ------------------------------------------------------------------------------------------
+
+
+LOST_MIN_RATIO: Final = 0.05
+"""By so much longer must the step be before that is said."""
+LOOK: Final = {
+    "compute": "ranks of one machine take processors and memory bandwidth from each other: give each its own, and start"
+    " fewer threads",
+    "exposed_comm": "`ddptrace analyze` of the larger run names the bucket, and says whether it waits for a rank or for"
+    " the wire",
+    "exposed_memory": "copies are not hidden: pin the host's memory, and copy without blocking",
+    "idle": "ranks wait for what is no collective: data, the host, remote calls",
+}
+
+
+def scaling_words(diff: Diff) -> str:
+    """Nothing where no rank was added, or a step with more of them takes no longer."""
+    ranks = _ranks_added(diff)
+    step = diff.step
+    if ranks is None or step.change_ns < LOST_MIN_RATIO * step.before_ns or not step.before_ns:
+        return ""
+    before, after = ranks
+    worst = max((row for row in diff.changes if row.kind == "part"), key=lambda row: row.change_ns)
+    return (
+        f"With {after} ranks instead of {before} a step takes {step.after_ns / step.before_ns:.2f} times as long: where"
+        f" each rank brings a batch of its own, an efficiency of {percent(step.before_ns / step.after_ns)}."
+        f" {_each_rank(step, after - before)}, and {_part(worst, step)} of that is {PARTS[worst.name]}: {LOOK[worst.name]}."
+    )
+
+
+def _ranks_added(diff: Diff) -> tuple[int, int] | None:
+    """How many took part before and after, where they are more."""
+    told = next((row for row in diff.settings if row.name == "world size"), None)
+    if told is None or not (told.before.isdecimal() and told.after.isdecimal()):
+        return None
+    before, after = int(told.before), int(told.after)
+    return (before, after) if 0 < before < after else None
+
+
+def _each_rank(step: Change, more: int) -> str:
+    """As if each cost the same."""
+    fixed = f"{duration(step.before_ns)} of the step were there before"
+    return f"{fixed}; each further rank costs {duration(step.change_ns / more)} more"
+
+
+def _part(part: Change, step: Change) -> str:
+    return percent(min(part.change_ns / step.change_ns, 1.0))
