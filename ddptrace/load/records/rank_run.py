@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from ddptrace.load.records import described
 from ddptrace.load.records.clock import FAR_NS, Clock
 from ddptrace.load.records.completion import with_proven_ends
-from ddptrace.load.records.dropped import dropped_words
 from ddptrace.load.records.fields import BEGIN, END, FLAGS, NAME, THREAD, A, B, C, D, E, F, G, Row
 from ddptrace.load.records.host_load import clock_name, host_load
 from ddptrace.load.records.kept import IN_STEPS, UNPAIRED, Kept, Number, call_numbers, kept
@@ -279,3 +278,23 @@ class _Builder:
             message = f"the wall clock jumped by {jumped_ms:.1f} ms during the run; durations are not affected"
             found.append(Finding("clock-stepped", "info", where, message))
         return tuple(found)
+
+
+def dropped_words(records: Records) -> Iterator[str]:
+    """A sentence for each reason. Before schema version 1.4 a run told how many, and not why."""
+    short, bursts = records.dropped_without_room, records.dropped_in_bursts
+    rest = records.dropped - short - bursts
+    if short:
+        yield (
+            f"{short} records were lost, since there was no room for another file; free some of the disk, or record"
+            " into a folder on another one"
+        )
+    if bursts:
+        yield (
+            f"{bursts} records were lost in bursts, since they came faster than files were made for them (the disk had"
+            " room); give ddptrace.Keep(nbytes=...) more, up to 64 MiB, for larger files, or every=... for fewer"
+            " records"
+        )
+    if rest > 0:
+        why = "values out of range" if short or bursts else "values out of range; in runs before schema 1.4, no room"
+        yield f"{rest} records could not be written ({why})"
