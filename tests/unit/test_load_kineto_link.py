@@ -17,7 +17,7 @@ from ddptrace.load.kineto import read_kineto
 from ddptrace.load.records.completion import known_over_by
 from ddptrace.load.tables import Call, PhaseMark, Work
 from ddptrace.load.windows.backend_ranges import BackendRange, OpenCall, assign, in_thread_order
-from ddptrace.load.windows.link import Joined, join_window
+from ddptrace.load.windows.join import Joined, join_window
 from ddptrace.schema import Evidence, Phase
 
 ZERO_UNIX_NS = 1_790_857_026_000_000_000

@@ -14,8 +14,7 @@ import pytest
 import torch
 
 from ddptrace.load.kineto import read_kineto
-from ddptrace.load.windows.cpu_compute import thread_ranges
-from ddptrace.load.windows.operators import operator_work
+from ddptrace.load.windows.cpu_compute import operator_work, thread_ranges
 
 Ops = list[tuple[str, int, int]]
 

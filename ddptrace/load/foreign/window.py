@@ -15,9 +15,8 @@ from ddptrace.load.foreign.trace import Trace
 from ddptrace.load.kineto.events import FileFacts, KinetoEvents
 from ddptrace.load.tables import Call, Finding, Group, Intervals, PhaseMark, StepMark, Window, Work
 from ddptrace.load.windows.comm_kernels import CommRule
-from ddptrace.load.windows.cpu_compute import computing, thread_ranges, union
+from ddptrace.load.windows.cpu_compute import computing, operator_work, thread_ranges, union
 from ddptrace.load.windows.nesting import NOTHING
-from ddptrace.load.windows.operators import operator_work
 from ddptrace.schema import Evidence
 
 

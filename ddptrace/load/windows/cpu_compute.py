@@ -9,6 +9,13 @@ its own time, beside the few microseconds of the `aten::expand` and `aten::copy_
         aten::resolve_conj        ├┤
       c10d::allreduce_                         ├────────┤            communication, with everything inside
     compute                     ├───────────┤
+
+Which operators computed: each once, as a whole.
+
+    aten::linear          ├──────────────────────────────┤     all but a little of it is inside another: left out
+      aten::addmm           ├──────────────────────────┤       more than half of it is its own: it is the operator
+        aten::expand          ├─┤                              inside one that counts
+      aten::relu                                         ├─┤
 """
 
 from __future__ import annotations
@@ -21,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddptrace.load.kineto.events import Category, Ints, KinetoEvents
-from ddptrace.load.tables import Intervals
+from ddptrace.load.tables import Intervals, OperatorWork
 from ddptrace.load.windows.nesting import NOTHING, Nest
 from ddptrace.schema import RANGE_PREFIX
 
@@ -29,18 +36,14 @@ COMMUNICATION_NAMESPACES: Final = frozenset(
     {"c10d", "c10d_functional", "_c10d_functional", "_c10d_functional_autograd", "symm_mem", "gloo"}
 )
 """Launching a collective or waiting for one (`_c10d_functional::wait_tensor`) is not compute."""
-
 ENGINE_NAMESPACES: Final = frozenset({"autograd", "torch"})
 """`autograd::engine::evaluate_function: X` and `torch::autograd::AccumulateGrad`: hooks run in their own time, and a
 hook may wait or sleep."""
-
 COMPILED_GRAPH: Final = "## Call CompiledFxGraph"
 ENGINE_RANGE: Final = "autograd::engine::evaluate_function"
-
 COMPUTE, COMPILED, NOT_COMPUTE, COMMUNICATION, AS_PARENT = range(5)
 """What an instant is whose innermost range this is. COMPILED: a graph's fused kernels, whose waits are operators inside
 it. AS_PARENT: a name without a namespace is an autograd node or a Python function, whose own time may be anything."""
-
 NONE: Final[Intervals] = np.empty((0, 2), np.int64)
 
 
@@ -133,3 +136,30 @@ def _holds_communication(begins: Ints, ends: Ints, roles: Ints) -> NDArray[np.bo
     """An operator that communicates inside (a tensor subclass, a custom operator) waits in its own time."""
     at = np.sort(begins[roles == COMMUNICATION])
     return np.searchsorted(at, ends) > np.searchsorted(at, begins)
+
+
+# Which operators computed ---------------------------------------------------------------------------------------------
+
+
+def operator_work(events: KinetoEvents, threads: Sequence[ThreadRanges]) -> OperatorWork:
+    """Of the training threads together. `threads`: as `cpu_compute.thread_ranges` gives them for these events."""
+    chosen = np.concatenate([np.empty(0, np.int64), *(_whole_operators(one) for one in threads)])
+    chosen = chosen[np.argsort(events.begin_ns[chosen], kind="stable")]
+    used, name = np.unique(events.name[chosen], return_inverse=True)
+    names = tuple(events.names[i] for i in used.tolist())
+    return OperatorWork(name.astype(np.int64), events.begin_ns[chosen], events.end_ns[chosen], names)
+
+
+def _whole_operators(thread: ThreadRanges) -> Ints:
+    """Positions of the events that compute for half of their time at least, in nothing inside them; none of them is
+    inside another."""
+    inner, length = thread.nest.inner[:-1], np.diff(thread.nest.edges)
+    own = np.zeros(len(thread.event), np.int64)
+    np.add.at(own, inner[inner != NOTHING], length[inner != NOTHING])
+    whole = thread.end_ns - thread.begin_ns
+    chosen = np.flatnonzero(thread.computes & (whole > 0) & (2 * own >= whole))
+    chosen = chosen[np.lexsort((-thread.end_ns[chosen], thread.begin_ns[chosen]))]
+    reach = np.maximum.accumulate(thread.end_ns[chosen])
+    is_outermost = np.append(True, thread.begin_ns[chosen][1:] >= reach[:-1])[: len(chosen)]
+    found: Ints = thread.event[chosen[is_outermost]]
+    return found
