@@ -14,9 +14,8 @@ from foreign_files import op, write
 
 import ddptrace
 from ddptrace.errors import RunDirectoryError
-from ddptrace.load.foreign.names import rank_in_name
 from ddptrace.load.run import open_run
-from ddptrace.load.sources import TraceFiles, find_traces
+from ddptrace.load.sources import TraceFiles, find_traces, rank_in_name
 from ddptrace.render.trace.chrome import write_trace
 
 NAMES = {

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ddptrace.load.foreign.calls import device_calls, in_launch_order
+from ddptrace.load.foreign.calls import device_calls, gloo_calls, in_launch_order, issued_calls
 from ddptrace.load.foreign.ddp import backward_at, until_copied, with_reducer
-from ddptrace.load.foreign.host import gloo_calls, issued_calls
 from ddptrace.load.foreign.steps import backwards_of, phases_of, steps_of, until_awaited
 from ddptrace.load.foreign.trace import Trace
 from ddptrace.load.kineto.events import FileFacts, KinetoEvents
