@@ -6,7 +6,7 @@ from typing import Any
 
 from ddptrace.analysis.diagnosis.diagnose import diagnose
 from ddptrace.analysis.diagnosis.tables import Verdict
-from ddptrace.load.tables import GroupState, JobState, LastCall, Messages, RankState
+from ddptrace.load.diagnosis.tables import GroupState, JobState, LastCall, Messages, RankState
 from ddptrace.render.diagnosis import diagnosis_text
 
 S = 10**9

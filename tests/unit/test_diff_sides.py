@@ -14,8 +14,7 @@ import pytest
 
 from ddptrace.cli.in_turns import make_runs
 from ddptrace.errors import DdptraceError, RunDirectoryError
-from ddptrace.load.diff_settings import settings_of_run
-from ddptrace.load.diff_sides import runs_of
+from ddptrace.load.diff import runs_of, settings_of_run
 from ddptrace.load.run import open_run
 
 MANIFEST = {"schema": "1.5", "run_id": "ab" * 16, "world_size": 2, "zero_unix_ns": 1,

@@ -12,7 +12,7 @@ from ddptrace.analysis.diagnosis.losses import loss_verdicts
 from ddptrace.analysis.diagnosis.places import NO_FOLDER, place_of, seconds
 from ddptrace.analysis.diagnosis.tables import Diagnosis, RankPlace, Verdict
 from ddptrace.analysis.wording import named
-from ddptrace.load.tables import JobState
+from ddptrace.load.diagnosis.tables import JobState
 
 ORDER: Final = (
     "mismatch", "failed", "died", "stuck", "message", "held", "failed-after", "killed", "missing", "left", "ended",

@@ -17,7 +17,7 @@ from ddptrace.analysis.diagnosis.mismatches import Shown, mismatch_verdict
 from ddptrace.analysis.diagnosis.places import MESSAGES, call_words, likely_words, op_words, seconds, where_words
 from ddptrace.analysis.diagnosis.tables import Verdict
 from ddptrace.analysis.wording import named
-from ddptrace.load.tables import GroupState, JobState, LastCall, RankState
+from ddptrace.load.diagnosis.tables import GroupState, JobState, LastCall, RankState
 
 PATIENCE_NS: Final = 5 * 10**9
 PATIENCE_STEPS: Final = 10

@@ -9,7 +9,7 @@ from typing import Final
 from ddptrace.analysis.diagnosis.places import place_of, place_words, seconds, status_of
 from ddptrace.analysis.diagnosis.tables import Verdict
 from ddptrace.analysis.wording import ms, named
-from ddptrace.load.tables import BEAT_NS, BEATS, JobState, RankState
+from ddptrace.load.diagnosis.tables import BEAT_NS, BEATS, JobState, RankState
 
 OF_A_PEER: Final = re.compile(
     r"connection (was )?(closed|reset|refused)|by peer|broken pipe|remote process exited|timed? ?out|KeyboardInterrupt"

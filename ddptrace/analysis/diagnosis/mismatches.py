@@ -11,7 +11,7 @@ from ddptrace.analysis.matching.calls import Calls, Mark
 from ddptrace.analysis.matching.desync import parting
 from ddptrace.analysis.tables.ranks import DesyncRow
 from ddptrace.analysis.wording import amount, named
-from ddptrace.load.tables import GroupState, JobState, LastCall, RankState
+from ddptrace.load.diagnosis.tables import GroupState, JobState, LastCall, RankState
 
 
 @dataclass(frozen=True, slots=True)

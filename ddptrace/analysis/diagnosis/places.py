@@ -7,7 +7,7 @@ from typing import Final
 
 from ddptrace.analysis.diagnosis.tables import RankPlace
 from ddptrace.analysis.wording import amount
-from ddptrace.load.tables import BEAT_NS, BEATS, JobState, LastCall, RankState
+from ddptrace.load.diagnosis.tables import BEAT_NS, BEATS, JobState, LastCall, RankState
 from ddptrace.schema import Phase
 
 MESSAGES: Final = ("send", "recv")

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from ddptrace.errors import RunDirectoryError
 from ddptrace.load.diagnosis.rank_state import newest_at_ns, rank_state
+from ddptrace.load.diagnosis.tables import BEAT_NS, BEATS, JobState, RankState
 from ddptrace.load.run_folder import (
     RecordedRank,
     check_version,
@@ -28,7 +29,7 @@ from ddptrace.load.run_folder import (
     other_rank,
     records_of,
 )
-from ddptrace.load.tables import BEAT_NS, BEATS, Finding, JobState, RankState
+from ddptrace.load.tables import Finding
 from ddptrace.record import Records
 from ddptrace.record.directory import read_json
 from ddptrace.schema import META, SCHEMA_VERSION

@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from ddptrace.load.alive import process_of
 from ddptrace.load.diagnosis.last_calls import Told, group_states
+from ddptrace.load.diagnosis.tables import GroupState, LastCall, RankState
 from ddptrace.load.records import described
 from ddptrace.load.records.clock import FAR_NS, Clock
 from ddptrace.load.records.fields import BEGIN, END, FLAGS, KIND, NAME, A, B, D, Row
-from ddptrace.load.tables import GroupState, LastCall, Pulse, RankState
+from ddptrace.load.tables import Pulse
 from ddptrace.record import Records
 from ddptrace.schema import Kind, Phase
 

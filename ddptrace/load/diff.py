@@ -1,15 +1,16 @@
-"""How a run was set up, as far as only its manifest and its ranks' own words tell: versions, threads, backends."""
+"""What a comparison needs of runs beside their tables: how each was set up, as far as only its manifest and its
+ranks' own words tell (versions, threads, backends), and which runs a path stands for."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from ddptrace.errors import RunDirectoryError
-from ddptrace.load.run import Plan
-from ddptrace.load.run_folder import RecordedRank, records_of
+from ddptrace.load.run import Plan, expanded, runs_in
+from ddptrace.load.run_folder import RecordedRank, is_run, names_first_attempt, records_of
 from ddptrace.record.directory import read_json
 from ddptrace.schema import META, Kind
 
@@ -54,3 +55,32 @@ def _group(text: str) -> dict[str, Any]:
         return _dict(json.loads(text))
     except ValueError:
         return {}
+
+
+# Which runs a path stands for -----------------------------------------------------------------------------------------
+
+
+Inputs = tuple[Path, ...]
+"""What together is one run: a run directory, or profiler files and folders of them."""
+
+
+def runs_of(paths: Sequence[Path]) -> list[Inputs]:
+    """Each run directory, each run directory in a folder of them, each other folder; and files, which are one run
+    together. In the order of the paths, below them of their names.
+
+    Raises RunDirectoryError where a glob matches nothing.
+    """
+    found: list[Inputs] = []
+    files: list[Path] = []
+    for path in expanded(paths):
+        if path.is_dir() or names_first_attempt(path):
+            found += _in_folder(path)
+        else:
+            files.append(path)
+    return [*found, tuple(files)] if files else found
+
+
+def _in_folder(path: Path) -> list[Inputs]:
+    if names_first_attempt(path) or is_run(path):
+        return [(path,)]
+    return [(run,) for run in sorted(runs_in(path))] or [(path,)]
