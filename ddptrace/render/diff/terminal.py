@@ -118,7 +118,7 @@ def scaling_words(diff: Diff) -> str:
     return (
         f"With {after} ranks instead of {before} a step takes {step.after_ns / step.before_ns:.2f} times as long: where"
         f" each rank brings a batch of its own, an efficiency of {percent(step.before_ns / step.after_ns)}."
-        f" {_each_rank(step, after - before)}, and {_part(worst, step)} of that is {PARTS[worst.name]}: {LOOK[worst.name]}."
+        f" {_each(step, after - before)}, and {_part(worst, step)} of that is {PARTS[worst.name]}: {LOOK[worst.name]}."
     )
 
 
@@ -131,7 +131,7 @@ def _ranks_added(diff: Diff) -> tuple[int, int] | None:
     return (before, after) if 0 < before < after else None
 
 
-def _each_rank(step: Change, more: int) -> str:
+def _each(step: Change, more: int) -> str:
     """As if each cost the same."""
     fixed = f"{duration(step.before_ns)} of the step were there before"
     return f"{fixed}; each further rank costs {duration(step.change_ns / more)} more"
