@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.tables.buckets import BucketRow
-from ddptrace.analysis.tables.collectives import CollectiveRow
+from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow
 from ddptrace.analysis.tables.device import Activity, RankRow
 from ddptrace.analysis.tables.steps import PhaseRow, StepRow
 from ddptrace.analysis.tables.table import Table

@@ -34,8 +34,7 @@ from ddptrace.analysis.steps.contention import contention_rows
 from ddptrace.analysis.steps.exposure import shares_of
 from ddptrace.analysis.steps.jitter import jitter_rows, waited_in_phases
 from ddptrace.analysis.steps.phases import phase_rows
-from ddptrace.analysis.tables.buckets import BucketRow
-from ddptrace.analysis.tables.collectives import CollectiveRow, GroupRow
+from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow, GroupRow
 from ddptrace.analysis.tables.device import Activity, LaunchRow, RankRow, ScopeRow, StreamRow
 from ddptrace.analysis.tables.ranks import ArrivalRow, BlameRow, ClockRow, DesyncRow, MatchRow, PathRow, SuspectRow
 from ddptrace.analysis.tables.rpc import RpcPairRow, RpcRow

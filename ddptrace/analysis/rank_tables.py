@@ -6,12 +6,11 @@ from dataclasses import dataclass
 
 from ddptrace.analysis.findings.facts import RankFacts
 from ddptrace.analysis.rpc.rows import RankCalls
-from ddptrace.analysis.tables.buckets import BucketRow
-from ddptrace.analysis.tables.collectives import CollectiveRow
+from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow
 from ddptrace.analysis.tables.device import Activity, LaunchRow, RankRow, ScopeRow, StreamRow
+from ddptrace.analysis.tables.ranks import Trail
 from ddptrace.analysis.tables.steps import ContentionRow, PartialStepRow, PhaseRow, StepRow
 from ddptrace.analysis.tables.traffic import GradientTrafficRow, TrafficRow
-from ddptrace.analysis.tables.trail import Trail
 from ddptrace.load.tables import HostLoad
 
 

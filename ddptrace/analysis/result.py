@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ddptrace.analysis.summary import summarize
-from ddptrace.analysis.tables.buckets import BucketRow
-from ddptrace.analysis.tables.collectives import CollectiveRow, GroupRow
+from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow, GroupRow
 from ddptrace.analysis.tables.device import Activity, LaunchRow, RankRow, ScopeRow, StreamRow
 from ddptrace.analysis.tables.html import findings_html, grid, paragraph, table_names
 from ddptrace.analysis.tables.ranks import ArrivalRow, BlameRow, ClockRow, DesyncRow, MatchRow, PathRow, SuspectRow

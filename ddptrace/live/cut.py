@@ -18,7 +18,7 @@ from ddptrace.analysis.rank_tables import RankTables
 from ddptrace.analysis.rpc.rows import RankCalls
 from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.analysis.tables.device import Activity
-from ddptrace.analysis.tables.trail import LOCAL_PHASES, STEP_END, Trail
+from ddptrace.analysis.tables.ranks import LOCAL_PHASES, STEP_END, Trail
 from ddptrace.load.tables import HostLoad
 
 TRAIL_COLUMNS: Final = ("kind", "at_ns", "seq", "step", "local_ns")

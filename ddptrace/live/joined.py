@@ -12,7 +12,7 @@ import numpy as np
 from ddptrace.analysis.findings.facts import RankFacts
 from ddptrace.analysis.rank_tables import RankTables
 from ddptrace.analysis.rpc.rows import RankCalls
-from ddptrace.analysis.tables.trail import LOCAL_PHASES, WAIT, Trail
+from ddptrace.analysis.tables.ranks import LOCAL_PHASES, WAIT, Trail
 from ddptrace.live.cut import TRAIL_COLUMNS, counted_facts, no_trail
 from ddptrace.load.tables import HostLoad
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import BucketSummary, Summary
-from ddptrace.analysis.tables.buckets import BucketRow
+from ddptrace.analysis.tables.collectives import BucketRow
 from ddptrace.errors import printable
 from ddptrace.load.tables import Finding, Identity
 from ddptrace.schema import Evidence

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.tables.buckets import BucketRow
-from ddptrace.analysis.tables.collectives import CollectiveRow, GroupRow
+from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow, GroupRow
 from ddptrace.analysis.tables.steps import PartialStepRow, PhaseRow, StepRow
 from ddptrace.analysis.tables.traffic import TrafficRow
 from ddptrace.live.batch import RankBatch

@@ -10,8 +10,7 @@ import pytest
 from made_device import KERNELS, make_device_result, without_steps
 
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.tables.buckets import BucketRow
-from ddptrace.analysis.tables.collectives import CollectiveRow
+from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow
 from ddptrace.analysis.tables.steps import StepRow
 from ddptrace.analysis.tables.table import Table
 from ddptrace.render.report import write_report

@@ -23,7 +23,7 @@ from torch import nn
 
 import ddptrace
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.tables.buckets import BucketRow
+from ddptrace.analysis.tables.collectives import BucketRow
 from ddptrace.capture import own_reducer, tap
 from ddptrace.load import read_run
 from ddptrace.load.tables import RankRun

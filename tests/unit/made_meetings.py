@@ -8,8 +8,7 @@ from dataclasses import replace
 
 from ddptrace.analysis.analyze import RunHead, analyze_rank, combine
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.tables.buckets import BucketRow
-from ddptrace.analysis.tables.collectives import CollectiveRow
+from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow
 from ddptrace.analysis.tables.device import RankRow
 from ddptrace.analysis.tables.ranks import ArrivalRow, ClockRow, MatchRow, PathRow, SuspectRow
 from ddptrace.analysis.tables.steps import ContentionRow, JitterRow

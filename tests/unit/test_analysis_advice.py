@@ -15,7 +15,7 @@ from ddptrace.analysis.findings.facts import facts_of
 from ddptrace.analysis.rank_view import view_of
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import summarize
-from ddptrace.analysis.tables.buckets import BucketRow
+from ddptrace.analysis.tables.collectives import BucketRow
 from ddptrace.analysis.tables.table import Table
 from ddptrace.analysis.tables.traffic import GradientTrafficRow
 from ddptrace.load.tables import Finding, Group, RankRun, Run

@@ -8,7 +8,7 @@ from analysis_records import call, ddp_call, hook, layout, mark, rank, ready, re
 
 from ddptrace.analysis.analyze import analyze_run
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.tables.buckets import BucketRow
+from ddptrace.analysis.tables.collectives import BucketRow
 from ddptrace.load.tables import RankRun
 from ddptrace.schema import Evidence, Phase
 

@@ -18,7 +18,7 @@ from ddptrace.analysis.ranks.host_load import Held
 from ddptrace.analysis.ranks.links import fast_of_its_kind, slow_host
 from ddptrace.analysis.ranks.meetings import Meeting
 from ddptrace.analysis.ranks.suspects import verdicts
-from ddptrace.analysis.tables.trail import LOCAL_PHASES
+from ddptrace.analysis.tables.ranks import LOCAL_PHASES
 from ddptrace.load.tables import GcPause, HostLoad, HostMark, LinkSample, Throttle
 from tests.unit.made_training import MS, Late, Plan, Player, only, played
 

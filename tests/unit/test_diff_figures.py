@@ -10,7 +10,7 @@ import pytest
 from ddptrace.analysis.diff.figures import BLOCK_STEPS, MOST_BLOCKS, RunFigures, figures_of
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import summarize
-from ddptrace.analysis.tables.buckets import BucketRow
+from ddptrace.analysis.tables.collectives import BucketRow
 from ddptrace.analysis.tables.table import Table
 from tests.made import empty_result, make_result
 

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.tables.buckets import BucketRow
-from ddptrace.analysis.tables.collectives import CollectiveRow
+from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow
 from ddptrace.analysis.tables.ranks import ArrivalRow, MatchRow, PathRow
 from ddptrace.analysis.tables.table import Table
 from ddptrace.render.trace.chrome import places

@@ -17,8 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.tables.buckets import BucketRow
-from ddptrace.analysis.tables.collectives import CollectiveRow
+from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow
 from ddptrace.analysis.tables.device import Activity
 from ddptrace.analysis.tables.steps import StepRow
 from ddptrace.analysis.tables.table import Table

@@ -12,8 +12,7 @@ from made_device import KERNELS, make_device_result, match_row, moved, without_s
 
 from ddptrace.analysis.collectives.digest import collectives
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.tables.buckets import BucketRow
-from ddptrace.analysis.tables.collectives import CollectiveRow
+from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow
 from ddptrace.analysis.tables.device import Population, RankRow, StreamRow
 from ddptrace.analysis.tables.ranks import MatchRow
 from ddptrace.analysis.tables.table import Table

@@ -12,8 +12,7 @@ import pytest
 
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import summarize
-from ddptrace.analysis.tables.buckets import BucketRow
-from ddptrace.analysis.tables.collectives import CollectiveRow
+from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow
 from ddptrace.analysis.tables.device import LaunchRow, RankRow
 from ddptrace.analysis.tables.ranks import SuspectRow
 from ddptrace.analysis.tables.steps import PhaseRow, StepRow

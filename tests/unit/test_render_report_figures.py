@@ -9,8 +9,7 @@ from statistics import median
 import pytest
 
 from ddptrace.analysis.summary import summarize, typical_steps
-from ddptrace.analysis.tables.buckets import BucketRow
-from ddptrace.analysis.tables.collectives import CollectiveRow
+from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow
 from ddptrace.analysis.tables.ranks import MatchRow
 from ddptrace.analysis.tables.steps import StepRow
 from ddptrace.analysis.tables.table import Table

@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from ddptrace.analysis.summary import summarize
-from ddptrace.analysis.tables.buckets import BucketRow
-from ddptrace.analysis.tables.collectives import CollectiveRow
+from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow
 from ddptrace.analysis.tables.steps import StepRow
 from ddptrace.analysis.tables.table import Table
 from ddptrace.load.tables import Finding

@@ -13,7 +13,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.tables.buckets import BucketRow
+from ddptrace.analysis.tables.collectives import BucketRow
 from ddptrace.analysis.tables.table import Table
 from ddptrace.load.tables import Finding
 from ddptrace.render.terminal import summary_text

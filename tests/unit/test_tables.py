@@ -15,7 +15,7 @@ from made_meetings import met_result, with_all
 from ddptrace.analysis.diff.compare import compare
 from ddptrace.analysis.diff.tables import Diff
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.tables.buckets import BucketRow
+from ddptrace.analysis.tables.collectives import BucketRow
 from ddptrace.analysis.tables.steps import StepRow
 from ddptrace.analysis.tables.table import Table
 from ddptrace.errors import DdptraceError

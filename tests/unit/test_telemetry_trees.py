@@ -8,8 +8,7 @@ from collections.abc import Container, Iterator
 from typing import Any
 
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.tables.buckets import BucketRow
-from ddptrace.analysis.tables.collectives import CollectiveRow
+from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow
 from ddptrace.analysis.tables.table import Table
 from ddptrace.telemetry import attributes, trees
 from ddptrace.telemetry.rows import Meeting, of_result

@@ -14,7 +14,7 @@ from ddptrace.analysis.diff.settings import settings_of
 from ddptrace.analysis.diff.tables import BucketId, Quantity
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import PARTS, PHASES, steady_steps, typical_steps
-from ddptrace.analysis.tables.buckets import BucketRow
+from ddptrace.analysis.tables.collectives import BucketRow
 from ddptrace.analysis.tables.steps import StepRow
 
 BLOCK_STEPS: Final = 8

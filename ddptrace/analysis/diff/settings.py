@@ -10,7 +10,7 @@ from typing import Final
 from ddptrace.analysis.diff.tables import Setting
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import typical_steps
-from ddptrace.analysis.tables.buckets import BucketRow
+from ddptrace.analysis.tables.collectives import BucketRow
 from ddptrace.analysis.tables.steps import StepRow
 from ddptrace.analysis.wording import amount
 

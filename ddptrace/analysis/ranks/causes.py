@@ -10,7 +10,7 @@ import numpy as np
 
 from ddptrace.analysis.intervals import Ints
 from ddptrace.analysis.ranks.host_load import Held, beyond_others
-from ddptrace.analysis.tables.trail import LOCAL_PHASES
+from ddptrace.analysis.tables.ranks import LOCAL_PHASES
 from ddptrace.analysis.wording import ms
 
 COLLECTION, QUOTA, CONTENTION = "garbage collection", "processor quota", "processor contention"

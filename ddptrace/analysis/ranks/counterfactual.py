@@ -21,7 +21,7 @@ from ddptrace.analysis.intervals import Ints
 from ddptrace.analysis.ranks.crossings import NONE, Crossings
 from ddptrace.analysis.ranks.replay import Change, left_over, play, positions
 from ddptrace.analysis.ranks.trail import NO_SEQ
-from ddptrace.analysis.tables.trail import LAUNCH, LOCAL_PHASES, STEP_END, WAIT, Trail
+from ddptrace.analysis.tables.ranks import LAUNCH, LOCAL_PHASES, STEP_END, WAIT, Trail
 
 MOST_RANKS: Final = 16
 """So many ranks are asked after: those with most time of their own beyond the others'."""

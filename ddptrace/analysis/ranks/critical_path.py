@@ -21,8 +21,7 @@ from ddptrace.analysis.ranks.crossings import NONE, Crossings, begins_of
 from ddptrace.analysis.ranks.meetings import Meeting
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import BucketKey, typical_steps
-from ddptrace.analysis.tables.ranks import PathRow
-from ddptrace.analysis.tables.trail import LOCAL_PHASES, WAIT, Trail
+from ddptrace.analysis.tables.ranks import LOCAL_PHASES, WAIT, PathRow, Trail
 
 TRANSFER: Final = "transfer"
 OTHER: Final = "other"

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from ddptrace.analysis.intervals import Ints
 from ddptrace.analysis.matching.proof import ENDING_TOGETHER
 from ddptrace.analysis.rank_tables import RankTables
-from ddptrace.analysis.tables.ranks import MatchRow
-from ddptrace.analysis.tables.trail import LAUNCH, WAIT, Trail
+from ddptrace.analysis.tables.ranks import LAUNCH, WAIT, MatchRow, Trail
 
 NONE: Final = -1
 FROM_ROOT: Final = ("broadcast", "scatter")  # only the root has to arrive, and it waits for nobody

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from ddptrace.analysis.intervals import Ints
 from ddptrace.analysis.ranks.crossings import NONE, Crossings, begins_of
 from ddptrace.analysis.ranks.trail import NO_SEQ
-from ddptrace.analysis.tables.trail import LAUNCH, STEP_END, WAIT, Trail
+from ddptrace.analysis.tables.ranks import LAUNCH, STEP_END, WAIT, Trail
 
 _GAP: Final = 3  # a wait for nothing, beside the kinds of `Trail`
 _CHUNK: Final = 4096  # events of a trail that are unpacked at a time

@@ -14,8 +14,7 @@ from ddptrace.analysis.ranks.blocks import Average, average
 from ddptrace.analysis.ranks.causes import PROVED, SPREAD, Cause, Lateness, cause_of
 from ddptrace.analysis.ranks.counterfactual import ALL, QUESTIONS, Costs
 from ddptrace.analysis.ranks.host_load import Held
-from ddptrace.analysis.tables.ranks import SuspectRow
-from ddptrace.analysis.tables.trail import LOCAL_PHASES
+from ddptrace.analysis.tables.ranks import LOCAL_PHASES, SuspectRow
 
 COST_MIN_RATIO: Final = 0.04
 """Of the median step: eleven healthy runs on crowded machines reached 0.028 among those as sure as `SURE`."""

@@ -19,7 +19,7 @@ from ddptrace.analysis.collectives.execution import Communication
 from ddptrace.analysis.intervals import Ints, Measure, Pieces, union
 from ddptrace.analysis.rank_view import View
 from ddptrace.analysis.steps.phases import OTHER, PHASE_NAMES
-from ddptrace.analysis.tables.trail import LAUNCH, LOCAL_PHASES, STEP_END, WAIT, Trail
+from ddptrace.analysis.tables.ranks import LAUNCH, LOCAL_PHASES, STEP_END, WAIT, Trail
 from ddptrace.schema import Evidence, Origin
 
 NO_SEQ: Final = -1

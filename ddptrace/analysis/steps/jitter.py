@@ -17,8 +17,8 @@ from ddptrace.analysis.rank_tables import RankTables
 from ddptrace.analysis.rank_view import View
 from ddptrace.analysis.steps.phases import PHASE_NAMES
 from ddptrace.analysis.summary import steady_steps
+from ddptrace.analysis.tables.ranks import LOCAL_PHASES
 from ddptrace.analysis.tables.steps import JitterRow
-from ddptrace.analysis.tables.trail import LOCAL_PHASES
 
 FEWEST_STEPS: Final = 10
 """Of fewer, nothing is said: the variance would be an accident's."""

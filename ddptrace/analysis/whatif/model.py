@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from ddptrace.analysis.intervals import Ints
-from ddptrace.analysis.tables.trail import LOCAL_PHASES
+from ddptrace.analysis.tables.ranks import LOCAL_PHASES
 from ddptrace.analysis.whatif.fit import WireFit, fit_wire
 from ddptrace.analysis.whatif.observed import ISSUED, LAUNCH, NBYTES, NEVER, ObservedRank, ObservedStep, Sends, sends_of
 from ddptrace.analysis.whatif.plan import MIB, Buckets, plan_buckets

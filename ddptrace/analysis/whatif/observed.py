@@ -18,8 +18,8 @@ from ddptrace.analysis.steps.exposure import shares_of
 from ddptrace.analysis.steps.jitter import waited_in_phases
 from ddptrace.analysis.steps.phases import main_marks
 from ddptrace.analysis.summary import steady_steps
+from ddptrace.analysis.tables.ranks import LOCAL_PHASES
 from ddptrace.analysis.tables.steps import StepRow
-from ddptrace.analysis.tables.trail import LOCAL_PHASES
 from ddptrace.analysis.whatif.play import Floats
 from ddptrace.load.tables import Parameter, PhaseMark, RankRun, Ready, Reducer
 from ddptrace.schema import Phase

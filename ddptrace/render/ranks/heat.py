@@ -9,7 +9,7 @@ from typing import Final
 
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import BucketKey, typical_steps
-from ddptrace.analysis.tables.trail import LOCAL_PHASES
+from ddptrace.analysis.tables.ranks import LOCAL_PHASES
 from ddptrace.render.figures import COLOURS, Figure, axis, layout, ms
 from ddptrace.render.words import counted
 

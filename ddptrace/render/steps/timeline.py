@@ -20,7 +20,7 @@ import numpy as np
 from ddptrace.analysis.intervals import EMPTY, Measure, clip, pairs, subtract, total, union
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import typical_steps
-from ddptrace.analysis.tables.buckets import BucketRow
+from ddptrace.analysis.tables.collectives import BucketRow
 from ddptrace.analysis.tables.steps import PhaseRow, StepRow
 from ddptrace.load.tables import Intervals
 from ddptrace.render.figures import MARKS_MAX, Figure, plain

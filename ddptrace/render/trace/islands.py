@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ddptrace.analysis.tables.buckets import BucketRow
-from ddptrace.analysis.tables.collectives import CollectiveRow
+from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow
 from ddptrace.analysis.tables.device import Activity
 from ddptrace.analysis.tables.steps import PhaseRow, StepRow
 from ddptrace.render.ranks.trace import begin_of

@@ -7,8 +7,7 @@ from dataclasses import fields
 from operator import attrgetter
 from typing import Any
 
-from ddptrace.analysis.tables.buckets import BucketRow
-from ddptrace.analysis.tables.collectives import CollectiveRow
+from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow
 from ddptrace.analysis.tables.ranks import MatchRow
 from ddptrace.analysis.tables.steps import PhaseRow, StepRow
 from ddptrace.render.trace.lanes import Slice, Unit, nested, quoted

@@ -20,8 +20,7 @@ from operator import attrgetter
 
 from ddptrace.analysis.intervals import union
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.tables.buckets import BucketRow
-from ddptrace.analysis.tables.collectives import CollectiveRow
+from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow
 from ddptrace.analysis.tables.device import Activity, RankRow
 from ddptrace.analysis.tables.ranks import ArrivalRow, MatchRow
 from ddptrace.analysis.tables.steps import PhaseRow, StepRow
