@@ -29,9 +29,8 @@ from ddptrace.analysis.ranks.meetings import Meeting
 from ddptrace.analysis.ranks.trail import trail_of
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.rpc.rows import rank_calls, rpc_pair_rows, rpc_rows
-from ddptrace.analysis.steps.breakdown import partial_step_rows, step_rows
+from ddptrace.analysis.steps.breakdown import partial_step_rows, shares_of, step_rows
 from ddptrace.analysis.steps.contention import contention_rows
-from ddptrace.analysis.steps.exposure import shares_of
 from ddptrace.analysis.steps.jitter import jitter_rows, waited_in_phases
 from ddptrace.analysis.steps.phases import phase_rows
 from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow, GroupRow

@@ -11,7 +11,7 @@ from ddptrace.analysis.buckets.occurrences import Occurrence
 from ddptrace.analysis.collectives.execution import weakest
 from ddptrace.analysis.intervals import Measure, merged, pairs
 from ddptrace.analysis.rank_view import View
-from ddptrace.analysis.steps.exposure import Shares
+from ddptrace.analysis.steps.breakdown import Shares
 from ddptrace.analysis.tables.collectives import BucketRow
 from ddptrace.load.tables import Intervals
 from ddptrace.schema import Evidence, Phase

@@ -11,7 +11,7 @@ import numpy as np
 from ddptrace.analysis.collectives.bandwidth import Bandwidth, bandwidth
 from ddptrace.analysis.collectives.execution import Communication
 from ddptrace.analysis.rank_view import View
-from ddptrace.analysis.steps.exposure import Shares
+from ddptrace.analysis.steps.breakdown import Shares
 from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.load.tables import Identity
 from ddptrace.schema import RANGE_PREFIX, Origin

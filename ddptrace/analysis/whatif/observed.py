@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from ddptrace.analysis.buckets.occurrences import Occurrence
 from ddptrace.analysis.intervals import Ints, merged
 from ddptrace.analysis.rank_view import View, view_of
-from ddptrace.analysis.steps.breakdown import step_rows
-from ddptrace.analysis.steps.exposure import shares_of
+from ddptrace.analysis.steps.breakdown import shares_of, step_rows
 from ddptrace.analysis.steps.jitter import waited_in_phases
 from ddptrace.analysis.steps.phases import main_marks
 from ddptrace.analysis.summary import steady_steps
