@@ -15,10 +15,10 @@ import numpy as np
 
 from ddptrace.analysis.buckets.occurrences import Occurrence
 from ddptrace.analysis.collectives.execution import Communication
-from ddptrace.analysis.intervals import Measure, merged, pairs, union
+from ddptrace.analysis.intervals import Measure, merged, pairs, subtract, total, union
 from ddptrace.analysis.steps.phases import main_thread
-from ddptrace.load.tables import Call, Intervals, PhaseMark, RankRun
-from ddptrace.schema import Phase
+from ddptrace.load.tables import Call, Intervals, PhaseMark, RankRpc, RankRun, RpcCall
+from ddptrace.schema import Phase, RpcOp, StepEnd
 
 Span = tuple[int, int]
 Awaited = dict[int, list[Communication]]
@@ -135,3 +135,35 @@ def _share(group: Sequence[Communication], begin: int, backward_end: int) -> Ite
             end = max(cursor, min(comm.released_at_ns, backward_end))
             yield comm.seq, [(cursor, end)] if end > cursor else []
             cursor = end
+
+
+# Remote calls ---------------------------------------------------------------------------------------------------------
+
+
+def remote_waits(rank: RankRun) -> Intervals:
+    """Union of the stretches in which a training thread was blocked on remote calls; without phases, any thread. A call
+    that blocks and has no end was waited for as long as the rank's records go."""
+    threads = training_threads(rank)
+    blocking = (call for call in rank.rpc.calls if _blocks(call, rank.rpc))
+    ends = ((c.thread, c.issued_at_ns, rank.end_at_ns if c.done_at_ns is None else c.done_at_ns) for c in blocking)
+    stretches = [*ends, *((wait.thread, wait.begin_at_ns, wait.end_at_ns) for wait in rank.rpc.waits)]
+    mine = ((begin, end) for thread, begin, end in stretches if not threads or thread in threads)
+    return union(pairs(mine))
+
+
+def _blocks(call: RpcCall, rpc: RankRpc) -> bool:
+    """It tells of a wait that no other record tells of."""
+    return call.op in (RpcOp.TO_HERE, RpcOp.BACKWARD) or (call.op is RpcOp.RPC_SYNC and not rpc.waits)
+
+
+def is_only_remote(rank: RankRun) -> bool:
+    """Whether all that the rank does is to call others and to run functions for them. It calls no backward itself, and
+    what it computes and updates lies within such functions: those are other ranks' steps."""
+    rpc = rank.rpc
+    own = any(not call.is_internal for call in rpc.calls) or any(not run.is_internal for run in rpc.runs)
+    if not own or any(mark.ended_by is StepEnd.SAID for mark in rank.steps):
+        return False
+    if any(mark.phase is Phase.BACKWARD for mark in rank.phases):
+        return False
+    marked = union(pairs((mark.begin_at_ns, mark.end_at_ns) for mark in rank.phases))
+    return not total(subtract(marked, union(pairs((run.begin_at_ns, run.end_at_ns) for run in rpc.runs))))
