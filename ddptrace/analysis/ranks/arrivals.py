@@ -11,7 +11,7 @@ from operator import attrgetter
 import numpy as np
 from numpy.typing import NDArray
 
-from ddptrace.analysis.clocks.uncertainty import Uncertainty
+from ddptrace.analysis.clocks.aligned import Uncertainty
 from ddptrace.analysis.collectives.bandwidth import FACTORS
 from ddptrace.analysis.intervals import Ints
 from ddptrace.analysis.rank_tables import RankTables

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from ddptrace.analysis.clocks.uncertainty import UNKNOWN, Uncertainty
+from ddptrace.analysis.clocks.aligned import UNKNOWN, Uncertainty
 from ddptrace.analysis.intervals import Ints
 from ddptrace.analysis.matching.absent import is_partial
 from ddptrace.analysis.matching.proof import ENDING_TOGETHER
