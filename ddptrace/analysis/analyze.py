@@ -25,7 +25,7 @@ from ddptrace.analysis.rank_view import View, view_of
 from ddptrace.analysis.ranks.arrivals import arrivals_of
 from ddptrace.analysis.ranks.blame import blame_of
 from ddptrace.analysis.ranks.critical_path import critical_path
-from ddptrace.analysis.ranks.meetings import Meeting
+from ddptrace.analysis.ranks.crossings import Meeting
 from ddptrace.analysis.ranks.trail import trail_of
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.rpc.rows import rank_calls, rpc_pair_rows, rpc_rows

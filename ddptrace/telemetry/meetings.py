@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from ddptrace.analysis.clocks.groups import SAME_TIE_NS, STEPPED_NS
 from ddptrace.analysis.matching.calls import Key, Mark, differ
 from ddptrace.analysis.matching.proof import ENDING_TOGETHER
-from ddptrace.analysis.ranks.executions import SEEN
+from ddptrace.analysis.ranks.side_by_side import SEEN
 from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.analysis.traffic.rows import SPARSE_OP
 from ddptrace.schema import Evidence

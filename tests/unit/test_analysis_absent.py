@@ -16,9 +16,8 @@ from ddptrace.analysis.matching.absent import ABSENT
 from ddptrace.analysis.ranks.blame import blame_of
 from ddptrace.analysis.ranks.counterfactual import disorder_ratio
 from ddptrace.analysis.ranks.critical_path import critical_path
-from ddptrace.analysis.ranks.crossings import crossings_of
+from ddptrace.analysis.ranks.crossings import Meeting, crossings_of
 from ddptrace.analysis.ranks.digest import meetings
-from ddptrace.analysis.ranks.meetings import Meeting
 from ddptrace.analysis.result import Result
 from ddptrace.load.run_folder import RecordedRank, read_rank
 from ddptrace.load.tables import Finding, Group, RankRun

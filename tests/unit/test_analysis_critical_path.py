@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 
 from ddptrace.analysis.ranks.critical_path import critical_path
-from ddptrace.analysis.ranks.meetings import Meeting
+from ddptrace.analysis.ranks.crossings import Meeting
 from ddptrace.analysis.tables.ranks import PathRow
 from ddptrace.schema import Phase
 from tests.unit.analysis_records import call, mark, rank, step

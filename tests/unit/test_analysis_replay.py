@@ -18,8 +18,7 @@ from ddptrace.analysis.ranks.counterfactual import (
     parts_of,
     step_lengths,
 )
-from ddptrace.analysis.ranks.crossings import Crossings, crossings_of
-from ddptrace.analysis.ranks.meetings import Meeting
+from ddptrace.analysis.ranks.crossings import Crossings, Meeting, crossings_of
 from ddptrace.analysis.tables.ranks import BlameRow, MatchRow
 from ddptrace.load.tables import RankRun
 from ddptrace.schema import Phase

@@ -11,13 +11,11 @@ import pytest
 
 from ddptrace.analysis.rank_tables import RankTables
 from ddptrace.analysis.ranks.blame import Blame, blame_of
-from ddptrace.analysis.ranks.blocks import average, students
-from ddptrace.analysis.ranks.causes import Lateness, cause_of
+from ddptrace.analysis.ranks.causes import Held, Lateness, cause_of
 from ddptrace.analysis.ranks.counterfactual import Costs
-from ddptrace.analysis.ranks.host_load import Held
+from ddptrace.analysis.ranks.crossings import Meeting
 from ddptrace.analysis.ranks.links import fast_of_its_kind, slow_host
-from ddptrace.analysis.ranks.meetings import Meeting
-from ddptrace.analysis.ranks.suspects import verdicts
+from ddptrace.analysis.ranks.suspects import average, students, verdicts
 from ddptrace.analysis.tables.ranks import LOCAL_PHASES
 from ddptrace.load.tables import GcPause, HostLoad, HostMark, LinkSample, Throttle
 from tests.unit.made_training import MS, Late, Plan, Player, only, played

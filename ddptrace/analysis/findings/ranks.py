@@ -9,9 +9,9 @@ from statistics import median
 from typing import Final
 
 from ddptrace.analysis.matching.proof import ENDING_TOGETHER
-from ddptrace.analysis.ranks.blocks import Average
 from ddptrace.analysis.ranks.causes import COLLECTION, CONTENTION, QUOTA, SLOW_DEVICE, SLOW_LINK
 from ddptrace.analysis.ranks.counterfactual import Costs
+from ddptrace.analysis.ranks.suspects import Average
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.tables.ranks import MatchRow, SuspectRow
 from ddptrace.analysis.wording import ms, percent

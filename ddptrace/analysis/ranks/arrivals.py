@@ -15,8 +15,7 @@ from ddptrace.analysis.clocks.aligned import Uncertainty
 from ddptrace.analysis.collectives.bandwidth import FACTORS
 from ddptrace.analysis.intervals import Ints
 from ddptrace.analysis.rank_tables import RankTables
-from ddptrace.analysis.ranks.executions import Mask, executions_of
-from ddptrace.analysis.ranks.side_by_side import SideBySide, side_by_side
+from ddptrace.analysis.ranks.side_by_side import Mask, SideBySide, executions_of, side_by_side
 from ddptrace.analysis.tables.ranks import ArrivalRow, ClockRow, MatchRow
 
 

@@ -12,8 +12,7 @@ from ddptrace.analysis.findings.ranks import contention_finding, replay_off, sus
 from ddptrace.analysis.intervals import Ints
 from ddptrace.analysis.matching.absent import absent_findings
 from ddptrace.analysis.rank_tables import RankTables
-from ddptrace.analysis.ranks.blocks import average
-from ddptrace.analysis.ranks.causes import SLOW_LINK, Cause
+from ddptrace.analysis.ranks.causes import SLOW_LINK, Cause, Held, held_in
 from ddptrace.analysis.ranks.counterfactual import (
     QUESTIONS,
     Costs,
@@ -25,14 +24,13 @@ from ddptrace.analysis.ranks.counterfactual import (
     step_lengths,
 )
 from ddptrace.analysis.ranks.critical_path import TRANSFER
-from ddptrace.analysis.ranks.crossings import crossings_of
-from ddptrace.analysis.ranks.host_load import Held, held_in
+from ddptrace.analysis.ranks.crossings import Meeting, crossings_of
 from ddptrace.analysis.ranks.links import SlowHost, fast_of_its_kind, slow_host
-from ddptrace.analysis.ranks.meetings import Meeting
 from ddptrace.analysis.ranks.suspects import (
     LEAST_OF_FIRST,
     SHORT_STEPS,
     USUAL_SHARE,
+    average,
     is_dear,
     is_persistent,
     suspect_row,

@@ -17,8 +17,7 @@ import numpy as np
 
 from ddptrace.analysis.intervals import Ints, Pieces, pairs
 from ddptrace.analysis.rank_tables import RankTables
-from ddptrace.analysis.ranks.crossings import NONE, Crossings, begins_of
-from ddptrace.analysis.ranks.meetings import Meeting
+from ddptrace.analysis.ranks.crossings import NONE, Crossings, Meeting, begins_of
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import BucketKey, typical_steps
 from ddptrace.analysis.tables.ranks import LOCAL_PHASES, WAIT, PathRow, Trail
