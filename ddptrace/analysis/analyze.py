@@ -11,9 +11,8 @@ from ddptrace.analysis.buckets.rows import bucket_rows
 from ddptrace.analysis.clocks.aligned import aligned_tables
 from ddptrace.analysis.clocks.rows import clock_rows
 from ddptrace.analysis.collectives.rows import collective_rows
-from ddptrace.analysis.device.launches import launch_rows
 from ddptrace.analysis.device.populations import device_row
-from ddptrace.analysis.device.work import scope_rows, stream_rows
+from ddptrace.analysis.device.rows import launch_rows, scope_rows, stream_rows
 from ddptrace.analysis.findings.clocks import clock_findings
 from ddptrace.analysis.findings.facts import RankFacts, facts_of
 from ddptrace.analysis.findings.findings import findings

@@ -7,7 +7,7 @@ from html import escape
 from typing import Final
 
 from ddptrace.analysis.device.digest import device_parts
-from ddptrace.analysis.device.launches import LAUNCH_BOUND_RATIO
+from ddptrace.analysis.device.rows import LAUNCH_BOUND_RATIO
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import BucketSummary, Share, Summary
 from ddptrace.analysis.tables.device import Population

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddptrace.analysis.analyze import analyze_run
-from ddptrace.analysis.device.launches import LAUNCH_BOUND_RATIO
+from ddptrace.analysis.device.rows import LAUNCH_BOUND_RATIO
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.tables.device import LaunchRow, ScopeRow, StreamRow
 from ddptrace.load.tables import Work

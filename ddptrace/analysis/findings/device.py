@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from ddptrace.analysis.device.launches import LAUNCH_BOUND_RATIO
+from ddptrace.analysis.device.rows import LAUNCH_BOUND_RATIO
 from ddptrace.analysis.findings.facts import RankFacts
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.tables.device import Population, RankRow
