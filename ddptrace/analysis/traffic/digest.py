@@ -15,8 +15,7 @@ from ddptrace.analysis.result import Result
 from ddptrace.analysis.rpc.digest import RpcDigest, rpc_traffic
 from ddptrace.analysis.tables.traffic import TrafficRow
 from ddptrace.analysis.traffic.gradients import GradientDigest, gradients
-from ddptrace.analysis.traffic.links import LinkDigest, links
-from ddptrace.analysis.traffic.peers import MessageDigest, RootDigest, messages, roots
+from ddptrace.analysis.traffic.peers import LinkDigest, MessageDigest, RootDigest, links, messages, roots
 from ddptrace.analysis.traffic.rows import Kind, by_kind, kind_of
 from ddptrace.load.tables import Finding
 from ddptrace.schema import Origin

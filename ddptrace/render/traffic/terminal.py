@@ -8,7 +8,7 @@ from typing import Final
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.rpc.digest import RpcDigest
 from ddptrace.analysis.traffic.digest import KindDigest, TrafficReport
-from ddptrace.analysis.traffic.links import LinkDigest
+from ddptrace.analysis.traffic.peers import LinkDigest
 from ddptrace.errors import printable
 from ddptrace.render.rpc.words import pair_name
 from ddptrace.render.terminal import finding_lines
