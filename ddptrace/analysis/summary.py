@@ -9,7 +9,7 @@ from statistics import mean
 from typing import Any, Final, Protocol
 
 from ddptrace.analysis.collectives.execution import weakest
-from ddptrace.analysis.rpc.functions import calls_in
+from ddptrace.analysis.rpc.digest import calls_in
 from ddptrace.analysis.tables.collectives import BucketRow
 from ddptrace.analysis.tables.device import LaunchRow
 from ddptrace.analysis.tables.rpc import RpcRow

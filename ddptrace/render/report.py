@@ -13,7 +13,7 @@ from typing import Final
 
 from ddptrace.analysis.device.digest import device_total
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.rpc.functions import own_calls
+from ddptrace.analysis.rpc.digest import own_calls
 from ddptrace.analysis.summary import Summary, summarize, typical_steps
 from ddptrace.analysis.whatif.answer import Forecast
 from ddptrace.render import report_basis as basis

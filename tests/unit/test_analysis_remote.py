@@ -11,7 +11,7 @@ from analysis_records import MAIN, OTHER_THREAD, call, mark, rank, run, step, wi
 
 from ddptrace.analysis.analyze import analyze_run
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.rpc.functions import function_word, rpc_functions
+from ddptrace.analysis.rpc.digest import function_word, rpc_functions
 from ddptrace.analysis.summary import summarize
 from ddptrace.analysis.tables.steps import StepRow
 from ddptrace.load.tables import Finding, RankRpc, RankRun, RpcCall, RpcRun, RpcWait, Run

@@ -8,7 +8,7 @@ from typing import Final
 
 from ddptrace.analysis.findings.facts import RankFacts
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.rpc.functions import RpcFunction, calls_in, function_word, own_calls, rpc_functions
+from ddptrace.analysis.rpc.digest import RpcFunction, calls_in, function_word, own_calls, rpc_functions
 from ddptrace.analysis.rpc.waits import BACKWARD, UNKNOWN, Target
 from ddptrace.analysis.summary import typical_steps
 from ddptrace.analysis.tables.rpc import RpcRow

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.rpc.functions import RpcFunction, function_word, rpc_functions
+from ddptrace.analysis.rpc.digest import RpcFunction, function_word, rpc_functions
 from ddptrace.analysis.tables.rpc import RpcPairRow
 from ddptrace.render.markup import label, section, table, text
 from ddptrace.render.rpc.terminal import failed_calls, pairs_by_bytes

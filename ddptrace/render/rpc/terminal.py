@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.rpc.functions import function_word
+from ddptrace.analysis.rpc.digest import function_word
 from ddptrace.analysis.tables.rpc import RpcPairRow, RpcRow
 from ddptrace.errors import printable
 from ddptrace.render.rpc.words import pair_name
