@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from ddptrace.analysis.whatif.advise import Advice
+    from ddptrace.analysis.whatif.advise import Advice, Verdict
     from ddptrace.analysis.whatif.predict import Predictor
-    from ddptrace.analysis.whatif.verify import Verdict
 
 
 @click.command()
@@ -54,7 +53,7 @@ def advise(run: Path, as_json: bool, verify: str | None, output: Path | None) ->
 
 
 def _verified(recorded: Predictor, advice: Advice, command: str, run: Path) -> Verdict:
-    from ddptrace.analysis.whatif.verify import verdict_of
+    from ddptrace.analysis.whatif.advise import verdict_of
     from ddptrace.cli.in_turns import make_run
     from ddptrace.errors import DdptraceError
     from ddptrace.predictor import predictor

@@ -7,13 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from ddptrace.analysis.whatif.advise import Advice, advise
+from ddptrace.analysis.whatif.advise import Advice, advise, verdict_of
 from ddptrace.analysis.whatif.answer import RANKS, Forecast, answer, forecast_of, usual
 from ddptrace.analysis.whatif.model import model_of
 from ddptrace.analysis.whatif.observed import observe
 from ddptrace.analysis.whatif.predict import Predictor
 from ddptrace.analysis.whatif.tables import Setting, WhatIf
-from ddptrace.analysis.whatif.verify import verdict_of
 from ddptrace.render.report import page
 from ddptrace.render.whatif.advice import advice_text, in_short, verdict_text
 from ddptrace.render.whatif.report import advice_section

@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 
 from ddptrace.analysis.tables.table import Table
 from ddptrace.analysis.whatif.again import Own, Plan, own_times, play_all
-from ddptrace.analysis.whatif.basis import refusal_of
 from ddptrace.analysis.whatif.play import Floats
-from ddptrace.analysis.whatif.predict import RECORDED, Predictor, plan_of
+from ddptrace.analysis.whatif.predict import RECORDED, Predictor, plan_of, refusal_of
 from ddptrace.analysis.whatif.tables import Setting
 from ddptrace.analysis.whatif.wire import ALGORITHMS, Algorithm, Wire
 from ddptrace.errors import DdptraceError

@@ -5,10 +5,9 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from ddptrace.analysis.whatif.advise import Advice, Limit
+from ddptrace.analysis.whatif.advise import Advice, Limit, Verdict
 from ddptrace.analysis.whatif.answer import Forecast
 from ddptrace.analysis.whatif.tables import Prediction
-from ddptrace.analysis.whatif.verify import Verdict
 from ddptrace.render.whatif.words import caps_words, doubt_words, gain_range, gain_words, interval_words
 from ddptrace.render.words import WIDTH, counted, duration, indented, millis, percent
 
