@@ -14,8 +14,7 @@ from ddptrace.errors import printable
 from ddptrace.load.tables import Finding
 from ddptrace.render.device.terminal import collective_lines, device_lines, scope_lines
 from ddptrace.render.ranks.terminal import across_lines
-from ddptrace.render.rpc.terminal import rpc_lines
-from ddptrace.render.rpc.words import remote_words, waiting
+from ddptrace.render.rpc.words import remote_words, rpc_lines, waiting
 from ddptrace.render.trace.islands import apart_words, islands
 from ddptrace.render.trace.tracks import by_rank
 from ddptrace.render.words import (

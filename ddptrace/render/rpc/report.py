@@ -8,8 +8,7 @@ from ddptrace.analysis.result import Result
 from ddptrace.analysis.rpc.digest import RpcFunction, function_word, rpc_functions
 from ddptrace.analysis.tables.rpc import RpcPairRow
 from ddptrace.render.markup import label, section, table, text
-from ddptrace.render.rpc.terminal import failed_calls, pairs_by_bytes
-from ddptrace.render.rpc.words import pair_name
+from ddptrace.render.rpc.words import failed_calls, pair_name, pairs_by_bytes
 from ddptrace.render.words import NOT_MEASURED, millis, size
 
 ROWS_MAX: Final = 40
