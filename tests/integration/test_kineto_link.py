@@ -15,7 +15,7 @@ import pytest
 
 from ddptrace.load import read_run
 from ddptrace.load.kineto import read_kineto
-from ddptrace.load.records.completion import known_over_by
+from ddptrace.load.records.calls import known_over_by
 from ddptrace.load.tables import Call, RankRun
 from ddptrace.load.windows.join import join_window
 from ddptrace.schema import RANGE_PREFIX, Evidence

@@ -14,7 +14,7 @@ from ddptrace.analysis.result import Result
 from ddptrace.analysis.tables.table import Table
 from ddptrace.analysis.traffic.digest import traffic_report
 from ddptrace.analysis.traffic.peers import MessageDigest, RootDigest
-from ddptrace.load.records.origins import Sources
+from ddptrace.load.records.calls import Sources
 from ddptrace.load.tables import Call, Finding, Group
 
 STEPS = [step(0, 0, 100), step(1, 100, 200), step(2, 200, 300)]

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ddptrace.load.kineto import read_kineto
-from ddptrace.load.records.completion import known_over_by
+from ddptrace.load.records.calls import known_over_by
 from ddptrace.load.tables import Call, PhaseMark, Work
 from ddptrace.load.windows.backend_ranges import BackendRange, OpenCall, assign, in_thread_order
 from ddptrace.load.windows.join import Joined, join_window

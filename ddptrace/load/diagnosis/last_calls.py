@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddptrace.load.diagnosis.tables import GroupState, LastCall, Messages
+from ddptrace.load.records.calls import Source, Sources
 from ddptrace.load.records.fields import BEGIN, END, FLAGS, NAME, THREAD, A, B, C, F, G, Row
 from ddptrace.load.records.kept import UNPAIRED
-from ddptrace.load.records.origins import Source, Sources
 from ddptrace.load.tables import Group
 from ddptrace.schema import CallFlag, Kind
 

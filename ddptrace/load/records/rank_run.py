@@ -12,12 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddptrace.load.records import described
+from ddptrace.load.records.calls import Sources, with_proven_ends
 from ddptrace.load.records.clock import FAR_NS, Clock
-from ddptrace.load.records.completion import with_proven_ends
 from ddptrace.load.records.fields import BEGIN, END, FLAGS, NAME, THREAD, A, B, C, D, E, F, G, Row
 from ddptrace.load.records.host_load import clock_name, host_load
 from ddptrace.load.records.kept import IN_STEPS, UNPAIRED, Kept, Number, call_numbers, kept
-from ddptrace.load.records.origins import Sources
 from ddptrace.load.records.rpc import rank_rpc
 from ddptrace.load.tables import (
     Call,

@@ -19,8 +19,8 @@ import numpy as np
 from ddptrace.errors import RunDirectoryError
 from ddptrace.load.kineto import read_kineto
 from ddptrace.load.kineto.events import NO_CORRELATION, Category, Ints, KinetoEvents
+from ddptrace.load.records.calls import known_over_by
 from ddptrace.load.records.clock import Clock
-from ddptrace.load.records.completion import known_over_by
 from ddptrace.load.records.rank_run import Recorded, WindowMark
 from ddptrace.load.tables import Call, DeviceWork, ExecRange, Finding, Intervals, OperatorWork, RankRun, Window, Work
 from ddptrace.load.windows.backend_link import BackendLink
