@@ -1,10 +1,15 @@
-"""Which kernels communicate, by name; and which collective a name tells, where it does."""
+"""Which kernels communicate, by name; and which collective a name tells, where it does.
+
+A user may give regular expressions for names. Python's `re` tries every way in which one can be read and knows no time
+limit. Where a part that may be long or short is itself repeated, there is no end of ways: (a+)+x on 40 times "a" has
+2^40 of them. Such expressions are refused.
+"""
 
 from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,7 +18,6 @@ from numpy.typing import NDArray
 
 from ddptrace.errors import DdptraceError
 from ddptrace.load.kineto.events import Category, KinetoEvents
-from ddptrace.load.windows.bounded_regex import endless
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +53,6 @@ DEFAULT_RULES: Final = (
     CommRule(r"(?<![a-z])hcom_(?:all|reduce|broadcast|scatter|gather|send|recv|receive|batch|barrier)"),
 )
 """Searched in the kernel's own name only: a type among its template arguments or parameters says nothing about it."""
-
 NAMED_OPS: Final = (
     ("reduce_?scatter", "reduce_scatter"),
     ("all_?reduce", "all_reduce"),
@@ -60,9 +63,7 @@ NAMED_OPS: Final = (
     ("(?<![a-z])reduce", "reduce"),
 )
 """In a communication kernel's name. `SendRecv` carries out all-to-all, gather and scatter too, `Generic` anything."""
-
 UNKNOWN_OP: Final = "unknown"
-
 LONGEST_NAME: Final = 1000  # characters of a kernel's name in which a rule is searched
 NAMES_KNOWN: Final = 1 << 16  # and rules: many events have one name, which is searched once
 MOST_BRACKETS: Final = 100  # of a regular expression: Python compiles nested ones by recursion
@@ -139,3 +140,50 @@ def communication_kernels(events: KinetoEvents, rules: Sequence[CommRule] = ()) 
     used = np.unique(events.name[is_kernel]).tolist()
     known = [i for i in used if rule_of(events.names[i], rules) is not None]
     return is_kernel & (np.isin(events.name, known) | events.is_collective)
+
+
+# Regular expressions that a user gives --------------------------------------------------------------------------------
+
+
+MOST_REPEATS: Final = 3
+"""Each multiplies the ways by the length of the name."""
+MOST_OPTIONS: Final = 8
+"""Each doubles them."""
+SIGNS: Final = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(\?P?[<=!:]*|(?:[*+?]|\{\d*,?\d*\})[?+]?|.", re.DOTALL)
+QUANTIFIER: Final = re.compile(r"(?:[*+?]|\{\d*,?\d*\})[?+]?")
+
+
+def endless(pattern: str) -> str | None:
+    """What about an expression, which compiles, makes it one of these, as the end of a sentence; None: nothing."""
+    signs = SIGNS.findall(pattern)
+    quantifiers = [sign for sign in signs if QUANTIFIER.fullmatch(sign)]
+    options = sum(sign.startswith("?") for sign in quantifiers)
+    if options > MOST_OPTIONS:
+        return f"has more than {MOST_OPTIONS} optional parts"
+    if len(quantifiers) - options > MOST_REPEATS:
+        return f"has more than {MOST_REPEATS} repetitions"
+    if any(_repeated_parts(signs)):
+        return "repeats a part that can itself be read in several ways"
+    if any(_is_repeat(one) and _is_repeat(two) for one, two in zip(signs[1:], signs[3:], strict=False)):
+        return "has two repetitions beside each other"
+    return None
+
+
+def _repeated_parts(signs: list[str]) -> Iterator[bool]:
+    """Of each repetition, whether what it repeats has several ways."""
+    varies = [False]  # by group that is open: whether what it holds so far does
+    part = False  # what stands before
+    for sign in signs:
+        if QUANTIFIER.fullmatch(sign):
+            yield part and _is_repeat(sign)
+            varies[-1] = True
+        elif sign.startswith("("):
+            varies.append(False)
+        elif sign == "|":
+            varies[-1] = True
+        part = sign == ")" and len(varies) > 1 and varies.pop()
+        varies[-1] |= part
+
+
+def _is_repeat(sign: str) -> bool:
+    return QUANTIFIER.fullmatch(sign) is not None and not sign.startswith("?")
