@@ -16,8 +16,8 @@ from ddptrace.errors import DdptraceError, RunDirectoryError, TraceStateError
 
 if TYPE_CHECKING:
     from ddptrace import figures
-    from ddptrace.analysis import Result
     from ddptrace.analysis.diff.tables import Diff
+    from ddptrace.analysis.result import Result
     from ddptrace.analysis.whatif.tables import Setting
     from ddptrace.analyzer import analyze
     from ddptrace.differ import diff

@@ -10,16 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from ddptrace.analysis.populations import DeviceRow, device_row
+from ddptrace.analysis.device.populations import DeviceRow, device_row
 from ddptrace.engine import cores, run_each
 from ddptrace.errors import RunDirectoryError
-from ddptrace.load.comm_kernels import CommRule, parse_rule
 from ddptrace.load.run import Plan, RankSource, Reading, load_device, load_rank, open_run, settle
 from ddptrace.load.tables import Finding
+from ddptrace.load.windows.comm_kernels import CommRule, parse_rule
 from ddptrace.schema import run_path
 
 if TYPE_CHECKING:
-    from ddptrace.analysis import RankTables, Result
+    from ddptrace.analysis.rank_tables import RankTables
+    from ddptrace.analysis.result import Result
 
 AnyPath = str | os.PathLike[str]
 Progress = Callable[[int, int], None]
@@ -64,7 +65,7 @@ def analyze(
     Raises RunDirectoryError where there is nothing to analyze or it has another major schema version, and DdptraceError
     where an argument or a worker fails.
     """
-    from ddptrace.analysis import RunHead, combine
+    from ddptrace.analysis.analyze import RunHead, combine
 
     plan = _plan(path, cache, comm_kernels)
     done = list(_each(_analyzed, plan, jobs, scheduler, progress))
@@ -92,7 +93,7 @@ def rank_populations(
 
 
 def _analyzed(source: RankSource) -> _Analyzed:
-    from ddptrace.analysis import analyze_rank
+    from ddptrace.analysis.analyze import analyze_rank
 
     with uncollected():
         loaded = load_rank(source)

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 from ddptrace.analyzer import AnyPath, Progress, analyze
 from ddptrace.errors import DdptraceError, RunDirectoryError
+from ddptrace.load.diff import Inputs, runs_of, settings_of_run
 from ddptrace.load.run import open_run
-from ddptrace.load.settings import settings_of_run
-from ddptrace.load.sides import Inputs, runs_of
 from ddptrace.schema import run_path
 
 if TYPE_CHECKING:

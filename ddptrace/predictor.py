@@ -14,7 +14,7 @@ from ddptrace.schema import run_path
 
 if TYPE_CHECKING:
     from ddptrace.analysis.whatif.advise import Advice
-    from ddptrace.analysis.whatif.forecast import Forecast
+    from ddptrace.analysis.whatif.answer import Forecast
     from ddptrace.analysis.whatif.observed import ObservedRank
     from ddptrace.analysis.whatif.predict import Predictor
     from ddptrace.analysis.whatif.tables import Setting, WhatIf
@@ -55,7 +55,7 @@ def advise(path: AnyPath, *, jobs: int = 1, progress: Progress | None = None) ->
 def forecast(path: AnyPath) -> Forecast:
     """Advice for a report, and many ranks on paper; or why there is none, which is no error. Raises RunDirectoryError
     where there is no such run."""
-    from ddptrace.analysis.whatif.forecast import Forecast, forecast_of
+    from ddptrace.analysis.whatif.answer import Forecast, forecast_of
 
     plan = open_run([run_path(path)])
     if len(plan.sources) > MOST_RANKS or sum(source.nbytes for source in plan.sources) > MOST_NBYTES:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ddptrace.analysis import Result
-from ddptrace.analysis.across.tables import ClockRow
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.tables.ranks import ClockRow
 
 Ints = NDArray[np.int64]
 Key = tuple[int, int]

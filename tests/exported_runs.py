@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ddptrace.analysis import Result
+from ddptrace.analysis.result import Result
 from ddptrace.telemetry.rows import of_result
 from ddptrace.telemetry.trees import Node, trees
 from tests.launch import PROGRAMS, environment, server

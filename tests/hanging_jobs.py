@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ddptrace.analysis.diagnosis import diagnose as diagnosis_of
+from ddptrace.analysis.diagnosis.diagnose import diagnose as diagnosis_of
 from ddptrace.errors import DdptraceError
-from ddptrace.load.states import read_job
+from ddptrace.load.diagnosis.job import read_job
 from tests.launch import PROGRAMS, environment
 
 MOST_S = 60.0  # a machine that does much else starts a job slowly; what hangs is told of after 5 s

@@ -10,16 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from ddptrace.analysis.tables import (
-    Activity,
-    BucketRow,
-    CollectiveRow,
-    PhaseRow,
-    RankRow,
-    Result,
-    StepRow,
-    Table,
-)
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow
+from ddptrace.analysis.tables.device import Activity, RankRow
+from ddptrace.analysis.tables.steps import PhaseRow, StepRow
+from ddptrace.analysis.tables.table import Table
 from ddptrace.load.tables import Finding
 from ddptrace.schema import SCHEMA_VERSION, Evidence
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import ddptrace
-from ddptrace.analysis import Result
+from ddptrace.analysis.result import Result
 from ddptrace.telemetry.finished_run import totals_of
 from ddptrace.telemetry.rows import of_result
 from ddptrace.telemetry.totals import Totals

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from ddptrace.analysis import Result
-from ddptrace.analysis.tables import MatchRow
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.tables.ranks import MatchRow
 from ddptrace.telemetry.instruments import INSTRUMENTS, Instrument, Kind
 from ddptrace.telemetry.points import Spread
 from ddptrace.telemetry.totals import Totals

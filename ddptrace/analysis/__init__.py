@@ -1,90 +1,13 @@
-"""Pure functions from the tables of a run to the tables a person reads. No files, no pictures, no torch."""
+"""Pure functions from the tables of a run to the tables a person reads. No files, no pictures, no torch.
 
-from __future__ import annotations
+Begin with `analyze.py`: one rank at a time, then all ranks together. `result.py` is what comes out, `tables/` its rows,
+`summary.py` the typical step. Each other room is one subject, and `ddptrace/render` has rooms of the same names.
 
-import importlib
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from ddptrace.analysis.across.tables import (
-        ArrivalRow,
-        BlameRow,
-        ClockRow,
-        ContentionRow,
-        DesyncRow,
-        JitterRow,
-        PathRow,
-        SuspectRow,
-    )
-    from ddptrace.analysis.analyze import RunHead, analyze_rank, analyze_run, combine
-    from ddptrace.analysis.rank_tables import RankTables
-    from ddptrace.analysis.summary import Summary, summarize
-    from ddptrace.analysis.tables import (
-        Activity,
-        BucketRow,
-        CollectiveRow,
-        GradientTrafficRow,
-        GroupRow,
-        LaunchRow,
-        MatchRow,
-        PhaseRow,
-        Population,
-        RankRow,
-        Result,
-        RpcPairRow,
-        RpcRow,
-        ScopeRow,
-        StepRow,
-        StreamRow,
-        Table,
-        TrafficRow,
-    )
-
-__all__ = [
-    "Activity",
-    "ArrivalRow",
-    "BlameRow",
-    "BucketRow",
-    "ClockRow",
-    "CollectiveRow",
-    "ContentionRow",
-    "DesyncRow",
-    "GradientTrafficRow",
-    "GroupRow",
-    "JitterRow",
-    "LaunchRow",
-    "MatchRow",
-    "PathRow",
-    "PhaseRow",
-    "Population",
-    "RankRow",
-    "RankTables",
-    "Result",
-    "RpcPairRow",
-    "RpcRow",
-    "RunHead",
-    "ScopeRow",
-    "StepRow",
-    "StreamRow",
-    "Summary",
-    "SuspectRow",
-    "Table",
-    "TrafficRow",
-    "analyze_rank",
-    "analyze_run",
-    "combine",
-    "summarize",
-]
-
-_HOMES = (
-    dict.fromkeys(("RunHead", "analyze_rank", "analyze_run", "combine"), "analyze")
-    | dict.fromkeys(("Summary", "summarize"), "summary")
-    | {"RankTables": "rank_tables"}
-)
-
-
-def __getattr__(name: str) -> object:
-    """A worker that only counts what a device did needs little of this room, and starts the sooner without the rest."""
-    if name not in __all__:
-        raise AttributeError(f"module 'ddptrace.analysis' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"ddptrace.analysis.{_HOMES.get(name, 'tables')}"), name)
+steps        phases, computing, where the time of each step went     traffic    bytes over the wire
+buckets      which communication carried which gradients             rpc        remote calls
+collectives  when each ran, and how fast                             device     what ran there, and who launched it
+matching     which calls of different ranks were one collective      findings   what all this means, in sentences
+clocks       how far the clocks of the ranks lie apart               whatif     the step with other settings
+ranks        who waited for whom, and why                            diff       what changed between runs
+diagnosis    what a job that hangs or died was doing                 hta        the same files, read by HTA
+"""

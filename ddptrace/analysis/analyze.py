@@ -2,72 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any
 
-from ddptrace.analysis.across.aligned import aligned_tables
-from ddptrace.analysis.across.arrivals import arrivals_of
-from ddptrace.analysis.across.blame import blame_of
-from ddptrace.analysis.across.clock_findings import clock_findings
-from ddptrace.analysis.across.clocks import clock_rows
-from ddptrace.analysis.across.contention import contention_rows
-from ddptrace.analysis.across.critical_path import critical_path
-from ddptrace.analysis.across.jitter import jitter_rows, waited_in_phases
-from ddptrace.analysis.across.met import Meeting
-from ddptrace.analysis.across.tables import (
-    ArrivalRow,
-    BlameRow,
-    ClockRow,
-    ContentionRow,
-    DesyncRow,
-    JitterRow,
-    PathRow,
-    SuspectRow,
-)
-from ddptrace.analysis.across.trail import trail_of
-from ddptrace.analysis.breakdown import partial_step_rows, step_rows
-from ddptrace.analysis.buckets import bucket_rows
-from ddptrace.analysis.collectives import collective_rows
-from ddptrace.analysis.facts import facts_of
-from ddptrace.analysis.findings import findings
-from ddptrace.analysis.gradient_traffic import gradient_traffic_rows
-from ddptrace.analysis.groups import group_rows
-from ddptrace.analysis.jitter_findings import jitter_findings
-from ddptrace.analysis.launches import launch_rows
-from ddptrace.analysis.matching import match_ranks, with_matches
-from ddptrace.analysis.message_findings import message_findings
-from ddptrace.analysis.phases import phase_rows
-from ddptrace.analysis.populations import device_row
+from ddptrace.analysis.buckets.rows import bucket_rows
+from ddptrace.analysis.clocks.aligned import aligned_tables
+from ddptrace.analysis.clocks.rows import clock_rows
+from ddptrace.analysis.collectives.rows import collective_rows
+from ddptrace.analysis.device.populations import device_row
+from ddptrace.analysis.device.rows import launch_rows, scope_rows, stream_rows
+from ddptrace.analysis.findings.clocks import clock_findings
+from ddptrace.analysis.findings.facts import RankFacts, facts_of
+from ddptrace.analysis.findings.findings import findings
+from ddptrace.analysis.findings.steps import jitter_findings
+from ddptrace.analysis.findings.traffic import message_findings, traffic_findings
+from ddptrace.analysis.matching.matches import match_ranks, with_matches
 from ddptrace.analysis.rank_tables import RankTables
-from ddptrace.analysis.rpcs import rank_calls, rpc_pair_rows, rpc_rows
-from ddptrace.analysis.scopes import scope_rows
-from ddptrace.analysis.shares import shares_of
-from ddptrace.analysis.streams import stream_rows
-from ddptrace.analysis.tables import (
-    Activity,
-    BucketRow,
-    CollectiveRow,
-    GradientTrafficRow,
-    GroupRow,
-    LaunchRow,
-    MatchRow,
-    PartialStepRow,
-    PhaseRow,
-    RankRow,
-    Result,
-    RpcPairRow,
-    RpcRow,
-    ScopeRow,
-    StepRow,
-    StreamRow,
-    Table,
-    TrafficRow,
-)
-from ddptrace.analysis.traffic import traffic_rows
-from ddptrace.analysis.traffic_findings import traffic_findings
-from ddptrace.analysis.view import View, view_of
+from ddptrace.analysis.rank_view import View, view_of
+from ddptrace.analysis.ranks.arrivals import arrivals_of
+from ddptrace.analysis.ranks.blame import blame_of
+from ddptrace.analysis.ranks.critical_path import critical_path
+from ddptrace.analysis.ranks.crossings import Meeting
+from ddptrace.analysis.ranks.trail import trail_of
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.rpc.rows import rank_calls, rpc_pair_rows, rpc_rows
+from ddptrace.analysis.steps.breakdown import partial_step_rows, shares_of, step_rows
+from ddptrace.analysis.steps.contention import contention_rows
+from ddptrace.analysis.steps.jitter import jitter_rows, waited_in_phases
+from ddptrace.analysis.steps.phases import phase_rows
+from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow, GroupRow
+from ddptrace.analysis.tables.device import Activity, LaunchRow, RankRow, ScopeRow, StreamRow
+from ddptrace.analysis.tables.ranks import ArrivalRow, BlameRow, ClockRow, DesyncRow, MatchRow, PathRow, SuspectRow
+from ddptrace.analysis.tables.rpc import RpcPairRow, RpcRow
+from ddptrace.analysis.tables.steps import ContentionRow, JitterRow, PartialStepRow, PhaseRow, StepRow
+from ddptrace.analysis.tables.table import Table
+from ddptrace.analysis.tables.traffic import GradientTrafficRow, TrafficRow
+from ddptrace.analysis.traffic.gradients import gradient_traffic_rows
+from ddptrace.analysis.traffic.rows import traffic_rows
 from ddptrace.load.tables import Finding, RankRun, Run
 
 BLIND = "tap-failed"
@@ -199,3 +172,13 @@ def _activity(view: View) -> Activity:
     backend = tuple((e.lane, e.name, e.begin_at_ns, e.end_at_ns, seq) for seq, e in ranges if e is not None)
     works = tuple(window.device for window in view.rank.windows if window.device is not None)
     return Activity(view.rank.rank, view.compute, backend, works)
+
+
+def group_rows(ranks: Sequence[RankFacts]) -> list[GroupRow]:
+    """In the order in which the ranks name them. A group whose ranks nobody knows is left out."""
+    hosts = {rank.rank: rank.host for rank in ranks}
+    named = dict.fromkeys((name, members) for rank in ranks for name, members in rank.groups if members)
+    return [
+        GroupRow(name, members, tuple(dict.fromkeys(hosts[member] for member in members if member in hosts)))
+        for name, members in named
+    ]

@@ -4,23 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ddptrace.analysis.across.tables import ContentionRow, Trail
-from ddptrace.analysis.facts import RankFacts
-from ddptrace.analysis.rpcs import RankCalls
-from ddptrace.analysis.tables import (
-    Activity,
-    BucketRow,
-    CollectiveRow,
-    GradientTrafficRow,
-    LaunchRow,
-    PartialStepRow,
-    PhaseRow,
-    RankRow,
-    ScopeRow,
-    StepRow,
-    StreamRow,
-    TrafficRow,
-)
+from ddptrace.analysis.findings.facts import RankFacts
+from ddptrace.analysis.rpc.rows import RankCalls
+from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow
+from ddptrace.analysis.tables.device import Activity, LaunchRow, RankRow, ScopeRow, StreamRow
+from ddptrace.analysis.tables.ranks import Trail
+from ddptrace.analysis.tables.steps import ContentionRow, PartialStepRow, PhaseRow, StepRow
+from ddptrace.analysis.tables.traffic import GradientTrafficRow, TrafficRow
 from ddptrace.load.tables import HostLoad
 
 

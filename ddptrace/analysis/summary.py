@@ -6,11 +6,15 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from statistics import mean
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-from ddptrace.analysis.execution import weakest
-from ddptrace.analysis.rpc_functions import calls_in
-from ddptrace.analysis.tables import BucketRow, Result, StepRow, Table
+from ddptrace.analysis.collectives.execution import weakest
+from ddptrace.analysis.rpc.digest import calls_in
+from ddptrace.analysis.tables.collectives import BucketRow
+from ddptrace.analysis.tables.device import LaunchRow
+from ddptrace.analysis.tables.rpc import RpcRow
+from ddptrace.analysis.tables.steps import StepRow
+from ddptrace.analysis.tables.table import Table
 from ddptrace.analysis.wording import named
 from ddptrace.schema import Evidence
 
@@ -117,7 +121,20 @@ class Summary:
 TABLES: Final = ("buckets", "worst", "ranks")
 
 
-def summarize(result: Result) -> Summary:
+class Measured(Protocol):
+    """What a summary is made of: a `Result`, or another that has these tables."""
+
+    @property
+    def steps(self) -> Table[StepRow]: ...
+    @property
+    def buckets(self) -> Table[BucketRow]: ...
+    @property
+    def launches(self) -> Table[LaunchRow]: ...
+    @property
+    def rpcs(self) -> Table[RpcRow]: ...
+
+
+def summarize(result: Measured) -> Summary:
     """The typical step of a run, over all ranks together."""
     steps, population = typical_steps(result.steps)
     buckets = _buckets(result, steps)
@@ -209,7 +226,7 @@ def _overlap(steps: Sequence[StepRow]) -> float | None:
     return sum(hidden_ns for hidden_ns, _ in known) / comm if comm else None
 
 
-def _host_idle(result: Result, steps: Sequence[StepRow]) -> int | None:
+def _host_idle(result: Measured, steps: Sequence[StepRow]) -> int | None:
     wanted = {(row.rank, row.step) for row in steps}
     return _mean(row.host_idle_ns for row in result.launches if (row.rank, row.step) in wanted)
 
@@ -218,8 +235,8 @@ def _rpc_wait(steps: Sequence[StepRow]) -> int | None:
     return _mean(row.rpc_wait_ns for row in steps if row.rpc_wait_ns is not None)
 
 
-def _rpc_calls(result: Result, steps: Sequence[StepRow]) -> float:
-    made = len(calls_in(result, ((row.rank, row.step) for row in steps)))
+def _rpc_calls(result: Measured, steps: Sequence[StepRow]) -> float:
+    made = len(calls_in(result.rpcs, ((row.rank, row.step) for row in steps)))
     return made / len(steps) if steps else 0.0
 
 
@@ -241,7 +258,7 @@ def _rank(rank: int, rows: Sequence[StepRow]) -> RankSummary:
     )
 
 
-def _buckets(result: Result, steps: Sequence[StepRow]) -> list[BucketSummary]:
+def _buckets(result: Measured, steps: Sequence[StepRow]) -> list[BucketSummary]:
     """Most exposed first."""
     wanted = {(row.rank, row.step) for row in steps}
     by_key: dict[BucketKey, list[BucketRow]] = defaultdict(list)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from ddptrace.analysis.bandwidth import FACTORS
-from ddptrace.analysis.tables import Result
+from ddptrace.analysis.collectives.bandwidth import FACTORS
+from ddptrace.analysis.result import Result
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 import ddptrace
+from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import summarize
-from ddptrace.analysis.tables import Result
 from ddptrace.bench.job import Job
 from ddptrace.errors import DdptraceError
 

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from ddptrace.analysis.whatif.advise import Advice
+    from ddptrace.analysis.whatif.advise import Advice, Verdict
     from ddptrace.analysis.whatif.predict import Predictor
-    from ddptrace.analysis.whatif.verify import Verdict
 
 
 @click.command()
@@ -37,7 +36,7 @@ def advise(run: Path, as_json: bool, verify: str | None, output: Path | None) ->
     from ddptrace.analysis.whatif.advise import advise as advise_run
     from ddptrace.cli.analyze import progress
     from ddptrace.predictor import predictor
-    from ddptrace.render.whatif_advice import advice_text, verdict_text
+    from ddptrace.render.whatif.advice import advice_text, verdict_text
 
     if verify is not None and CAPS not in verify:
         raise click.UsageError(f"--verify needs {CAPS} where the command takes its bucket caps")
@@ -54,7 +53,7 @@ def advise(run: Path, as_json: bool, verify: str | None, output: Path | None) ->
 
 
 def _verified(recorded: Predictor, advice: Advice, command: str, run: Path) -> Verdict:
-    from ddptrace.analysis.whatif.verify import verdict_of
+    from ddptrace.analysis.whatif.advise import verdict_of
     from ddptrace.cli.in_turns import make_run
     from ddptrace.errors import DdptraceError
     from ddptrace.predictor import predictor

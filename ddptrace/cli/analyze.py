@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 if TYPE_CHECKING:
-    from ddptrace.analysis import Result, Table
-    from ddptrace.analysis.whatif.forecast import Forecast
+    from ddptrace.analysis.result import Result
+    from ddptrace.analysis.tables.table import Table
+    from ddptrace.analysis.whatif.answer import Forecast
 
 FILES: Final = {"report": "report.html", "trace": "trace.json.gz", "tables": "analysis.json"}
 ROWS_PER_PIECE: Final = 5_000
@@ -62,7 +63,7 @@ def analyze(
         click.echo()
     else:
         from ddptrace.render.terminal import summary_text
-        from ddptrace.render.whatif_advice import in_short
+        from ddptrace.render.whatif.advice import in_short
 
         click.echo(summary_text(result))
         said = in_short(forecast)
@@ -106,7 +107,7 @@ def progress(label: str = "Reading ranks") -> Iterator[Callable[[int, int], None
 def encoded(result: Result) -> Iterator[bytes]:
     """The documented keys: enums as their words, tuples as lists, what was not measured as null. In pieces, since the
     whole may be larger than the tables."""
-    from ddptrace.analysis import Table
+    from ddptrace.analysis.tables.table import Table
 
     before = b"{"
     for key, value in result.json_items():
@@ -137,7 +138,7 @@ def as_json_bytes(value: Any) -> bytes:
 def forecast_for(run: Sequence[str], result: Result) -> Forecast:
     """For runs of ddptrace.trace; of other traces nothing is known of when gradients were ready. Whatever is wrong with
     it, the report is written."""
-    from ddptrace.analysis.whatif.forecast import Forecast
+    from ddptrace.analysis.whatif.answer import Forecast
     from ddptrace.predictor import forecast
 
     if not result.recorded or len(run) != 1:
@@ -151,8 +152,8 @@ def forecast_for(run: Sequence[str], result: Result) -> Forecast:
 def write_all(result: Result, folder: Path, forecast: Forecast | None = None) -> dict[str, Path]:
     """Write what is derived from a run. What cannot be written is no error, and said on stderr."""
     from ddptrace.analyzer import uncollected
-    from ddptrace.render.chrome import write_trace
     from ddptrace.render.report import write_report
+    from ddptrace.render.trace.chrome import write_trace
 
     written, why = {}, ""
     report = write_report if forecast is None else partial(write_report, forecast=forecast)

@@ -20,7 +20,7 @@ def load(trace: Path, ranks: int, mb: int, with_hta: bool, as_json: bool) -> Non
     from ddptrace.bench.load.experiment import bench_load, table
 
     if with_hta:
-        from ddptrace.analysis.hta import demand
+        from ddptrace.analysis.hta.compare import demand
 
         demand()
     found = bench_load(

@@ -21,8 +21,8 @@ def diagnose(run: Path, as_json: bool) -> None:
                 3  ranks wait for others, or differ in what they call
                 4  a rank died or failed, or left nothing here
     """
-    from ddptrace.analysis.diagnosis import diagnose as diagnosis_of
-    from ddptrace.load.states import read_job
+    from ddptrace.analysis.diagnosis.diagnose import diagnose as diagnosis_of
+    from ddptrace.load.diagnosis.job import read_job
 
     diagnosis = diagnosis_of(read_job(run))
     if as_json:

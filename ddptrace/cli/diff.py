@@ -73,7 +73,7 @@ def diff(
 
 def _show(found: Diff, output: Path | None, *, as_json: bool) -> None:
     if output is not None:
-        from ddptrace.render.diff_sheet import diff_sheet
+        from ddptrace.render.diff.sheet import diff_sheet
         from ddptrace.render.sheet_page import write_sheet
 
         output.mkdir(parents=True, exist_ok=True)
@@ -83,7 +83,7 @@ def _show(found: Diff, output: Path | None, *, as_json: bool) -> None:
 
         click.echo(as_json_bytes(found.to_json_dict()))
         return
-    from ddptrace.render.diff import diff_text
+    from ddptrace.render.diff.terminal import diff_text
 
     click.echo(diff_text(found), nl=False)
     if output is not None:
@@ -93,7 +93,7 @@ def _show(found: Diff, output: Path | None, *, as_json: bool) -> None:
 def _is_exceeded(found: Diff, limits: Sequence[Limit]) -> bool:
     """Whether one of them surely is; each that is is told."""
     from ddptrace.analysis.diff.limits import exceeding
-    from ddptrace.render.diff_words import exceeded_words
+    from ddptrace.render.diff.words import exceeded_words
 
     exceeded = [(limit, rows) for limit in limits if (rows := exceeding(found, limit))]
     for limit, rows in exceeded:

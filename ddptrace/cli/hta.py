@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from ddptrace.analysis import Result
+    from ddptrace.analysis.result import Result
 
 
 @click.command()
@@ -18,7 +18,7 @@ def hta(folder: Path, as_json: bool) -> None:
     """Run HTA (pip install 'ddptrace[hta]') on the traces in FOLDER, and explain where its numbers are not ours."""
     import msgspec
 
-    from ddptrace.analysis.hta import compare, demand
+    from ddptrace.analysis.hta.compare import compare, demand
     from ddptrace.analyzer import analyze
     from ddptrace.errors import DdptraceError
     from ddptrace.render.hta import hta_text

@@ -13,7 +13,7 @@ def traffic(run: tuple[str, ...], as_json: bool) -> None:
 
     RUN is a directory that ddptrace.trace wrote, or any files and folders of torch.profiler traces.
     """
-    from ddptrace.analysis.traffic_digest import traffic_report
+    from ddptrace.analysis.traffic.digest import traffic_report
     from ddptrace.analyzer import analyze
     from ddptrace.cli.analyze import progress
 
@@ -25,6 +25,6 @@ def traffic(run: tuple[str, ...], as_json: bool) -> None:
 
         click.echo(msgspec.json.encode(report))
     else:
-        from ddptrace.render.traffic import traffic_text
+        from ddptrace.render.traffic.terminal import traffic_text
 
         click.echo(traffic_text(result, report), nl=False)

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Final
 import click
 
 if TYPE_CHECKING:
-    from ddptrace.analysis.tables import Result
+    from ddptrace.analysis.result import Result
     from ddptrace.live.batch import RankNow
     from ddptrace.live.silence import Silence
     from ddptrace.live.watched import Watched
-    from ddptrace.render.watch_screen import Pages, Screen
-    from ddptrace.render.watch_view import LastSteps, RankView, State, View
+    from ddptrace.render.watch.screen import Pages, Screen
+    from ddptrace.render.watch.view import LastSteps, RankView, State, View
 
 TICK_S: Final = 1.0
 PLAIN_EVERY_S: Final = 5.0
@@ -39,7 +39,7 @@ def watch(run: Path, once: bool) -> None:
     """
     from ddptrace.errors import RunDirectoryError
     from ddptrace.live.watched import Watched
-    from ddptrace.render.watch_screen import Pages, Screen, is_terminal
+    from ddptrace.render.watch.screen import Pages, Screen, is_terminal
 
     watcher = Watcher(Watched(run), str(run))
     if once:
@@ -103,7 +103,7 @@ class Watcher:
             self._see(self._watched.result())
 
     def _see(self, result: Result | None) -> None:
-        from ddptrace.render.watch_view import last_steps
+        from ddptrace.render.watch.view import last_steps
 
         if result is None:
             self._last = None
@@ -112,7 +112,7 @@ class Watcher:
 
     def view(self, *, every_s: float | None, keys: bool = False) -> View:
         """As of this moment. `every_s`: the looks; None where this was the only one."""
-        from ddptrace.render.watch_view import View
+        from ddptrace.render.watch.view import View
 
         watched, now_ns = self._watched, time.time_ns()
         ranks = watched.ranks
@@ -127,7 +127,7 @@ class Watcher:
 
     def _rank(self, now: RankNow) -> RankView:
         from ddptrace.live.silence import Silence
-        from ddptrace.render.watch_view import RankView
+        from ddptrace.render.watch.view import RankView
 
         silence = self._silences.setdefault((now.identity.attempt, now.identity.rank), Silence())
         silent_ns = silence.ns(now.worked_unix_ns, is_behind=now.waits)

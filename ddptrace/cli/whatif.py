@@ -60,9 +60,9 @@ def whatif(
     from ddptrace.analysis.whatif.tables import Setting
     from ddptrace.cli.analyze import progress
     from ddptrace.predictor import predictor
-    from ddptrace.render.whatif import whatif_text
-    from ddptrace.render.whatif_scale import scale_lines
-    from ddptrace.render.whatif_words import setting_words
+    from ddptrace.render.whatif.scale import scale_lines
+    from ddptrace.render.whatif.terminal import whatif_text
+    from ddptrace.render.whatif.words import setting_words
 
     more = {
         "order": order, "ranks": ranks, "bandwidth": bandwidth, "latency": latency, "hook": "fp16" if fp16 else None,

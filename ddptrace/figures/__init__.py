@@ -17,23 +17,22 @@ from ddptrace.analysis.summary import summarize, typical_steps
 from ddptrace.errors import DdptraceError
 from ddptrace.figures.drawing import drawn
 from ddptrace.figures.images import write_images
-from ddptrace.render import device_figures
 from ddptrace.render import figures as step_figures
-from ddptrace.render.diff_sheet import diff_sheet
-from ddptrace.render.diff_words import headline
-from ddptrace.render.path_figures import path_figure
-from ddptrace.render.report_bandwidth import bandwidth_figure
-from ddptrace.render.report_heat import bucket_heat, jitter_heat
-from ddptrace.render.report_meetings import matches_figure
-from ddptrace.render.report_steps import steps_figure
+from ddptrace.render.collectives import bandwidth_figure
+from ddptrace.render.device import figures as device_figures
+from ddptrace.render.diff.sheet import diff_sheet
+from ddptrace.render.diff.words import headline
+from ddptrace.render.ranks.figures import matches_figure, path_figure
+from ddptrace.render.ranks.heat import bucket_heat, jitter_heat
 from ddptrace.render.sheet_page import figure as chart_figure
-from ddptrace.render.timeline import timeline_figure
+from ddptrace.render.steps.figure import steps_figure
+from ddptrace.render.steps.timeline import timeline_figure
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure  # type: ignore[import-untyped]
 
     from ddptrace.analysis.diff.tables import Diff
-    from ddptrace.analysis.tables import Result
+    from ddptrace.analysis.result import Result
 
 __all__ = [
     "bandwidth",

@@ -13,11 +13,12 @@ from typing import Final, Protocol, TypeVar
 
 import numpy as np
 
-from ddptrace.analysis.across.tables import LOCAL_PHASES, STEP_END, Trail
-from ddptrace.analysis.facts import RankFacts
+from ddptrace.analysis.findings.facts import RankFacts
 from ddptrace.analysis.rank_tables import RankTables
-from ddptrace.analysis.rpcs import RankCalls
-from ddptrace.analysis.tables import Activity, CollectiveRow
+from ddptrace.analysis.rpc.rows import RankCalls
+from ddptrace.analysis.tables.collectives import CollectiveRow
+from ddptrace.analysis.tables.device import Activity
+from ddptrace.analysis.tables.ranks import LOCAL_PHASES, STEP_END, Trail
 from ddptrace.analysis.wording import line_words
 from ddptrace.load.tables import HostLoad
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ddptrace.load.alive import process_of
-from ddptrace.load.tables import BEAT_NS
+from ddptrace.load.diagnosis.tables import BEAT_NS
 
 LEFT_NS: Final = 60 * 10**9
 """So long after its newest record, a run on machines that cannot be asked is written by nobody; and nobody has started

@@ -9,8 +9,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ddptrace.load.clock import Clock
-from ddptrace.load.kept import UNPAIRED
+from ddptrace.load.records.clock import Clock
+from ddptrace.load.records.kept import UNPAIRED
 from ddptrace.load.tables import Call, RankRun
 from ddptrace.record import Records
 from ddptrace.schema import EVENT_DTYPE, READY_DTYPE, Kind, StepEnd

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from ddptrace.analysis.across.tables import LOCAL_PHASES, WAIT, Trail
-from ddptrace.analysis.facts import RankFacts
+from ddptrace.analysis.findings.facts import RankFacts
 from ddptrace.analysis.rank_tables import RankTables
-from ddptrace.analysis.rpcs import RankCalls
+from ddptrace.analysis.rpc.rows import RankCalls
+from ddptrace.analysis.tables.ranks import LOCAL_PHASES, WAIT, Trail
 from ddptrace.live.cut import TRAIL_COLUMNS, counted_facts, no_trail
 from ddptrace.load.tables import HostLoad
 

@@ -21,9 +21,9 @@ from ddptrace.live.batch import Identity, Losses, RankBatch
 from ddptrace.live.held_records import HeldRecords
 from ddptrace.live.loss_tally import LossTally
 from ddptrace.live.steps_decided import Mark, StepsDecided
-from ddptrace.load.clock import FAR_NS, Clock
-from ddptrace.load.rank_state import BESIDE
-from ddptrace.load.records import rank_run
+from ddptrace.load.diagnosis.rank_state import BESIDE
+from ddptrace.load.records.clock import FAR_NS, Clock
+from ddptrace.load.records.rank_run import rank_run
 from ddptrace.record import RecordReader, Records
 from ddptrace.schema import Kind
 

@@ -10,9 +10,9 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
-from ddptrace.analysis.across.aligned import aligned_tables
-from ddptrace.analysis.across.tables import ClockRow
+from ddptrace.analysis.clocks.aligned import aligned_tables
 from ddptrace.analysis.rank_tables import RankTables
+from ddptrace.analysis.tables.ranks import ClockRow
 from ddptrace.live.batch import RankBatch
 from ddptrace.live.cut import cut
 from ddptrace.live.joined import joined

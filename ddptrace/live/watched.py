@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from ddptrace.analysis.analyze import RunHead, combine
-from ddptrace.analysis.tables import Result, Table
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.tables.table import Table
 from ddptrace.live.batch import RankNow
 from ddptrace.live.recent import LAST_STEPS, Recent
 from ddptrace.live.run_follower import RunFollower

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from ddptrace.errors import RunDirectoryError
-from ddptrace.load.comm_kernels import CommRule
 from ddptrace.load.foreign.rank import device_work, load_traces
 from ddptrace.load.run_folder import (
     RecordedRank,
@@ -24,7 +23,8 @@ from ddptrace.load.run_folder import (
 )
 from ddptrace.load.sources import TraceFile, find_traces, is_searched
 from ddptrace.load.tables import DeviceWork, Finding, LoadedRank, Run
-from ddptrace.load.windows import join_windows
+from ddptrace.load.windows.comm_kernels import CommRule
+from ddptrace.load.windows.join import join_windows
 from ddptrace.schema import SCHEMA_VERSION
 
 LISTED: Final = 3

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ddptrace.errors import RunDirectoryError
-from ddptrace.load.clock import Clock
-from ddptrace.load.records import Recorded, rank_run
+from ddptrace.load.records.clock import Clock
+from ddptrace.load.records.rank_run import Recorded, rank_run
 from ddptrace.load.tables import Finding, RankRun
 from ddptrace.record import RecordReader, Records
 from ddptrace.record.directory import PENDING, read_json

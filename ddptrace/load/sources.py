@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,6 @@ from pathlib import Path
 from typing import Final
 
 from ddptrace.errors import RunDirectoryError, printable
-from ddptrace.load.foreign.names import rank_in_name, same_but_for_digits
 from ddptrace.load.kineto.head import FileHead, identify
 from ddptrace.load.tables import Finding
 from ddptrace.schema import ANALYSIS
@@ -19,7 +19,6 @@ PACKED: Final = ".gz"
 SUFFIXES: Final = (".json", ".json" + PACKED)
 LISTED: Final = 5
 MOST_RANKS: Final = 1_000_000  # a file that says more is damaged
-
 Heads = Mapping[Path, FileHead]
 
 
@@ -225,3 +224,30 @@ def _first_unix_ns(files: Sequence[TraceFile]) -> int:
 
 def _some(texts: Sequence[str]) -> str:
     return ", ".join(texts[:LISTED]) + (f" and {len(texts) - LISTED} more" if len(texts) > LISTED else "")
+
+
+# What a file's name tells of its rank ---------------------------------------------------------------------------------
+
+
+MOST_DIGITS: Final = 6  # a longer number is a time or a job's id
+NUMBER: Final = rf"(\d{{1,{MOST_DIGITS}}})(?!\d)"
+IN_NAME: Final = tuple(
+    re.compile(pattern + NUMBER, re.IGNORECASE)
+    for pattern in (r"(?<![a-z])rank[-_ =:]?", r"(?<![a-z])worker[-_ =:]?", r"(?:^|[-_ .])r(?=\d{1,6}(?:$|[-_ .]))")
+)
+"""rank-70.Mar…, rank_0, trace_8_rank_1, "run rank 3 step 5"; worker3_step…; trace_r3.json. First come, first taken."""
+
+
+def rank_in_name(path: Path) -> int | None:
+    """By the file's name, else by its folder's (rank3/trace.json). None where neither tells."""
+    for text in (path.name, path.parent.name):
+        for pattern in IN_NAME:
+            found = pattern.search(text)
+            if found is not None:
+                return int(found[1])
+    return None
+
+
+def same_but_for_digits(one: Path, other: Path) -> bool:
+    """Names as one process gives them to one window after another."""
+    return re.sub(r"\d+", "0", one.name) == re.sub(r"\d+", "0", other.name)

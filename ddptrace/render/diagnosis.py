@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import Final
 
-from ddptrace.analysis.diagnosis_tables import Diagnosis, RankPlace, Verdict
-from ddptrace.analysis.places import place_words, seconds
+from ddptrace.analysis.diagnosis.places import place_words, seconds
+from ddptrace.analysis.diagnosis.tables import Diagnosis, RankPlace, Verdict
 from ddptrace.analysis.wording import named
 from ddptrace.errors import printable
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ddptrace.analysis.summary import PHASES, BucketSummary, Summary
-from ddptrace.analysis.tables import StepRow
+from ddptrace.analysis.tables.steps import StepRow
 from ddptrace.errors import printable
-from ddptrace.render.rpc_words import SPLIT, split_ns
+from ddptrace.render.rpc.words import SPLIT, split_ns
 from ddptrace.render.words import PARTS as PART_WORDS
 from ddptrace.render.words import both_ends, duration, named_bucket, percent, size, some_of
 

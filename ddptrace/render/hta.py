@@ -6,10 +6,10 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from ddptrace.analysis.hta import HtaReport
-from ddptrace.analysis.hta_figures import NO_FIGURES, Figures
-from ddptrace.analysis.hta_rules import Explained, Rule
-from ddptrace.analysis.hta_tables import HtaTable
+from ddptrace.analysis.hta.compare import HtaReport
+from ddptrace.analysis.hta.figures import NO_FIGURES, Figures
+from ddptrace.analysis.hta.reading import HtaTable
+from ddptrace.analysis.hta.rules import Explained, Rule
 from ddptrace.errors import printable
 from ddptrace.render.words import NOT_MEASURED, counted
 

@@ -11,27 +11,29 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
-from ddptrace.analysis.device_digest import device_total
-from ddptrace.analysis.rpc_functions import own_calls
+from ddptrace.analysis.device.digest import device_total
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.rpc.digest import own_calls
 from ddptrace.analysis.summary import Summary, summarize, typical_steps
-from ddptrace.analysis.tables import Result
-from ddptrace.analysis.whatif.forecast import Forecast
-from ddptrace.render import basis, device_figures, device_sections, sections
-from ddptrace.render.advice_section import advice_section, scaling_section
-from ddptrace.render.blame_sections import across_body
+from ddptrace.analysis.whatif.answer import Forecast
+from ddptrace.render import report_basis as basis
+from ddptrace.render import report_top as sections
+from ddptrace.render.buckets import TYPICAL, bucket_table
+from ddptrace.render.collectives import bandwidth_figure, bandwidth_section
+from ddptrace.render.device import figures as device_figures
+from ddptrace.render.device import report as device_sections
 from ddptrace.render.figures import Figure, buckets_figure, parts_figure, phases_figure
+from ddptrace.render.findings import findings_section, next_section
 from ddptrace.render.markup import contents, figure_html, section
-from ddptrace.render.path_figures import path_figure
-from ddptrace.render.report_bandwidth import bandwidth_figure, bandwidth_section
-from ddptrace.render.report_buckets import TYPICAL, bucket_table
-from ddptrace.render.report_findings import findings_section, next_section
-from ddptrace.render.report_heat import bucket_heat, jitter_heat
-from ddptrace.render.report_meetings import matches_figure
-from ddptrace.render.report_steps import steps_figure
-from ddptrace.render.rpc_sections import rpc_section
-from ddptrace.render.timeline import timeline_figure
-from ddptrace.render.traffic_section import traffic_section
-from ddptrace.render.whatif_scale import scaling_figure
+from ddptrace.render.ranks.figures import matches_figure, path_figure
+from ddptrace.render.ranks.heat import bucket_heat, jitter_heat
+from ddptrace.render.ranks.report import across_body
+from ddptrace.render.rpc.report import rpc_section
+from ddptrace.render.steps.figure import steps_figure
+from ddptrace.render.steps.timeline import timeline_figure
+from ddptrace.render.traffic.report import traffic_section
+from ddptrace.render.whatif.report import advice_section, scaling_section
+from ddptrace.render.whatif.scale import scaling_figure
 from ddptrace.render.whole_file import whole_file
 from ddptrace.render.words import by_order
 

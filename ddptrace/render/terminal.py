@@ -8,16 +8,15 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import BucketSummary, RankSummary, Share, Summary, summarize
-from ddptrace.analysis.tables import Result
 from ddptrace.errors import printable
 from ddptrace.load.tables import Finding
-from ddptrace.render.blame_lines import across_lines
-from ddptrace.render.device_lines import collective_lines, device_lines, scope_lines
-from ddptrace.render.islands import apart_words, islands
-from ddptrace.render.rpc_lines import rpc_lines
-from ddptrace.render.rpc_words import remote_words, waiting
-from ddptrace.render.tracks import by_rank
+from ddptrace.render.device.terminal import collective_lines, device_lines, scope_lines
+from ddptrace.render.ranks.terminal import across_lines
+from ddptrace.render.rpc.words import remote_words, rpc_lines, waiting
+from ddptrace.render.trace.islands import apart_words, islands
+from ddptrace.render.trace.tracks import by_rank
 from ddptrace.render.words import (
     EVIDENCE,
     PARTS,

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from ddptrace.analysis.digest import CollectiveDigest
+from ddptrace.analysis.collectives.digest import CollectiveDigest
+from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import BucketSummary, Summary
-from ddptrace.analysis.tables import BucketRow, Result
+from ddptrace.analysis.tables.collectives import BucketRow
 from ddptrace.errors import printable
 from ddptrace.load.tables import Finding, Identity
 from ddptrace.schema import Evidence

@@ -20,7 +20,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from ddptrace.analysis.tables import BucketRow, CollectiveRow, PhaseRow, StepRow
+from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow
+from ddptrace.analysis.tables.steps import PhaseRow, StepRow
 from ddptrace.schema import Evidence
 from ddptrace.telemetry.rows import Meeting
 

@@ -6,7 +6,8 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
-from ddptrace.analysis.tables import BucketRow, CollectiveRow, PhaseRow, StepRow
+from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow
+from ddptrace.analysis.tables.steps import PhaseRow, StepRow
 from ddptrace.telemetry import instruments as of
 from ddptrace.telemetry.points import Bounded, Labels, Points
 

@@ -11,14 +11,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from ddptrace.analysis.tables import Result
+from ddptrace.analysis.result import Result
 from ddptrace.live.batch import Identity, Losses
 from ddptrace.live.identity import read_identity
 from ddptrace.live.loss_tally import LossTally
 from ddptrace.live.run_folders import rank_folders
-from ddptrace.load import described
-from ddptrace.load.clock import FAR_NS, Clock
-from ddptrace.load.rank_state import BESIDE
+from ddptrace.load.diagnosis.rank_state import BESIDE
+from ddptrace.load.records import described
+from ddptrace.load.records.clock import FAR_NS, Clock
 from ddptrace.record import RecordReader, Records
 from ddptrace.schema import Kind
 from ddptrace.telemetry.rows import of_result

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from ddptrace.analysis.tables import CollectiveRow
+from ddptrace.analysis.tables.collectives import CollectiveRow
 
 LINKS_MAX: Final = 8
 """Links from one span. The ranks of a larger group still hang together, each linked to the next of the ring; without a

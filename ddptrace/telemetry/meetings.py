@@ -12,12 +12,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from ddptrace.analysis.across.clock_groups import SAME_TIE_NS, STEPPED_NS
-from ddptrace.analysis.across.executions import SEEN
-from ddptrace.analysis.across.marks import Key, Mark, differ
-from ddptrace.analysis.match_proof import ENDING_TOGETHER
-from ddptrace.analysis.tables import CollectiveRow
-from ddptrace.analysis.traffic import SPARSE_OP
+from ddptrace.analysis.clocks.groups import SAME_TIE_NS, STEPPED_NS
+from ddptrace.analysis.matching.calls import Key, Mark, differ
+from ddptrace.analysis.matching.proof import ENDING_TOGETHER
+from ddptrace.analysis.ranks.side_by_side import SEEN
+from ddptrace.analysis.tables.collectives import CollectiveRow
+from ddptrace.analysis.traffic.rows import SPARSE_OP
 from ddptrace.schema import Evidence
 from ddptrace.telemetry.rows import Meeting, RankRows
 

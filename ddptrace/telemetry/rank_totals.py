@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Set
 from typing import Final
 
-from ddptrace.analysis.tables import CollectiveRow
+from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.live.batch import Identity, Losses
 from ddptrace.telemetry import instruments as of
 from ddptrace.telemetry.attributes import Value

@@ -8,16 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
-from ddptrace.analysis.tables import (
-    BucketRow,
-    CollectiveRow,
-    GroupRow,
-    PartialStepRow,
-    PhaseRow,
-    Result,
-    StepRow,
-    TrafficRow,
-)
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow, GroupRow
+from ddptrace.analysis.tables.steps import PartialStepRow, PhaseRow, StepRow
+from ddptrace.analysis.tables.traffic import TrafficRow
 from ddptrace.live.batch import RankBatch
 from ddptrace.telemetry.parents import Parent, parent_of
 

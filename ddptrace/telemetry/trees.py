@@ -14,7 +14,8 @@ from collections import defaultdict
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ddptrace.analysis.tables import BucketRow, CollectiveRow, PhaseRow, StepRow
+from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow
+from ddptrace.analysis.tables.steps import PhaseRow, StepRow
 from ddptrace.telemetry.attributes import (
     BUCKET_ATTRIBUTES,
     COLLECTIVE_ATTRIBUTES,

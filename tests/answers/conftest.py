@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 import ddptrace
-from ddptrace.analysis import Result
+from ddptrace.analysis.result import Result
 from ddptrace.cli import main
 from ddptrace.render.terminal import summary_text
 from tests.launch import torchrun

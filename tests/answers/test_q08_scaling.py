@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ddptrace import diff
-from ddptrace.render.diff import diff_text
+from ddptrace.render.diff.terminal import diff_text
 from tests.answers.conftest import Ask
 
 

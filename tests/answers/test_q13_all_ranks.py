@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from ddptrace.render.chrome import write_trace
+from ddptrace.render.trace.chrome import write_trace
 from tests.answers.conftest import Ask, answered
 from tests.shifted_run import Wrong, shifted_run
 

@@ -14,7 +14,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import ddptrace
-from ddptrace.render.chrome import write_trace
+from ddptrace.render.trace.chrome import write_trace
 from tests.conftest import need
 from tests.devtools import Browser
 from tests.grafana import path

@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 from made_device import KERNELS, make_device_result, without_steps
 
-from ddptrace.analysis import BucketRow, CollectiveRow, Result, StepRow, Table
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow
+from ddptrace.analysis.tables.steps import StepRow
+from ddptrace.analysis.tables.table import Table
 from ddptrace.render.report import write_report
 from tests.devtools import Browser
 from tests.made import empty_result, make_result

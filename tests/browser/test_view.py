@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from ddptrace.render.chrome import write_trace
+from ddptrace.render.trace.chrome import write_trace
 from ddptrace.view import Server, bundled_ui, offline_site, online_site, serving
 from ddptrace.view.startup import PINNED, queries
 from tests.conftest import need

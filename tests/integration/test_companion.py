@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import ddptrace
-from ddptrace.analysis import Result
+from ddptrace.analysis.result import Result
 from ddptrace.telemetry.delivery.finished import identities
 from ddptrace.telemetry.resources import resource_of
 from tests.exported_runs import RANKS, STEPS, Trained, asking, companions, expected, train, wait_until

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import ddptrace
-from ddptrace.analysis import Result
-from ddptrace.render.chrome import write_trace
+from ddptrace.analysis.result import Result
+from ddptrace.render.trace.chrome import write_trace
 from ddptrace.view.startup import queries
 from tests.grafana import path
 from tests.launch import torchrun

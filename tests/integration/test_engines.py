@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 import ddptrace
-from ddptrace.analysis import Result
+from ddptrace.analysis.result import Result
 from ddptrace.engine import run_each
 from ddptrace.errors import DdptraceError
 from tests.conftest import need

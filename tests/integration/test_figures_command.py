@@ -15,7 +15,8 @@ from xml.etree import ElementTree
 import pytest
 
 from ddptrace import figures
-from ddptrace.analysis import CollectiveRow, Table
+from ddptrace.analysis.tables.collectives import CollectiveRow
+from ddptrace.analysis.tables.table import Table
 from ddptrace.errors import DdptraceError
 from tests import small_disk
 from tests.conftest import need

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 import ddptrace
-from ddptrace.analysis.gradient_digest import GradientDigest
-from ddptrace.analysis.traffic_digest import traffic_report
-from ddptrace.render.traffic_gradients import why_words
+from ddptrace.analysis.traffic.digest import traffic_report
+from ddptrace.analysis.traffic.gradients import GradientDigest
+from ddptrace.render.traffic.words import why_words
 from tests.launch import PROGRAMS, environment
 from tests.programs.gradients_sent import STEPS
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import ddptrace
-from ddptrace.analysis import Result
+from ddptrace.analysis.result import Result
 from ddptrace.load import read_run
 from tests.launch import torchrun
 from tests.programs.hooked import HOST_S

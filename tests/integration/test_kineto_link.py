@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from ddptrace.load import read_run
-from ddptrace.load.completion import known_over_by
 from ddptrace.load.kineto import read_kineto
-from ddptrace.load.link import join_window
+from ddptrace.load.records.calls import known_over_by
 from ddptrace.load.tables import Call, RankRun
+from ddptrace.load.windows.join import join_window
 from ddptrace.schema import RANGE_PREFIX, Evidence
 from tests.launch import torchrun
 

@@ -7,7 +7,7 @@ from statistics import median
 import pytest
 
 import ddptrace
-from ddptrace.analysis import Result
+from ddptrace.analysis.result import Result
 from tests.launch import torchrun
 from tests.programs.late_in_turn import LATE_RANK, LATE_S, STEPS, is_late
 

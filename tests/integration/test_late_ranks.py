@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import ddptrace
-from ddptrace.analysis.across.tables import SuspectRow
+from ddptrace.analysis.tables.ranks import SuspectRow
 from tests.launch import torchrun
 
 pytestmark = pytest.mark.alone

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 import ddptrace
-from ddptrace.analysis import Result
+from ddptrace.analysis.result import Result
 from ddptrace.bench.ranks.replicate import replicate
 from ddptrace.record import RecordReader
-from ddptrace.render.chrome import write_trace
 from ddptrace.render.report import write_report
 from ddptrace.render.terminal import summary_text
+from ddptrace.render.trace.chrome import write_trace
 from ddptrace.schema import Kind
 from tests.launch import torchrun
 from tests.perfetto import ask, check

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import ddptrace
-from ddptrace.analysis import Result
+from ddptrace.analysis.result import Result
 from ddptrace.live import followed_rank
 from ddptrace.live.run_follower import RunFollower
 from ddptrace.telemetry.finished_run import totals_of

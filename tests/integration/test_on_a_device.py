@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import ddptrace
-from ddptrace.analysis import Result
+from ddptrace.analysis.result import Result
 from ddptrace.load import read_run
 from ddptrace.load.tables import RankRun
 from ddptrace.render.words import UNSEEN

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import ddptrace
-from ddptrace.analysis import CollectiveRow
+from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.load import read_run
 from tests.integration.test_everything_is_counted import WITNESS, kineto
 from tests.launch import PROGRAMS, torchrun

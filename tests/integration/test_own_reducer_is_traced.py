@@ -22,8 +22,8 @@ import torch.distributed as dist
 from torch import nn
 
 import ddptrace
-from ddptrace.analysis import Result
-from ddptrace.analysis.tables import BucketRow
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.tables.collectives import BucketRow
 from ddptrace.capture import own_reducer, tap
 from ddptrace.load import read_run
 from ddptrace.load.tables import RankRun

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import ddptrace
-from ddptrace.analysis.peer_digest import MessageDigest
-from ddptrace.analysis.traffic_digest import TrafficReport, traffic_report
+from ddptrace.analysis.traffic.digest import TrafficReport, traffic_report
+from ddptrace.analysis.traffic.peers import MessageDigest
 from tests.launch import environment, torchrun
 
 STEPS = 4

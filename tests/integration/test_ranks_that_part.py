@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import ddptrace
-from ddptrace.analysis import Result
+from ddptrace.analysis.result import Result
 from tests.launch import PROGRAMS, torchrun
 
 PROGRAM = "parting.py"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import ddptrace
-from ddptrace.analysis import Result
+from ddptrace.analysis.result import Result
 from ddptrace.render.terminal import summary_text
 from tests.programs.rpc_hybrid import LATE_S, STEPS, TRAINERS
 from tests.self_launched import self_launched

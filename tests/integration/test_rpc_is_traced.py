@@ -23,14 +23,15 @@ from torch.distributed import rpc
 from torch.distributed.rpc import api, internal
 
 import ddptrace
-from ddptrace.analysis import Result, RpcRow
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.tables.rpc import RpcRow
 from ddptrace.capture import rpc as capture_rpc
 from ddptrace.capture import rpc_callee, rpc_messages, rpc_workers
 from ddptrace.capture.surface import Surface
 from ddptrace.load import read_run
 from ddptrace.record import Recorder
-from ddptrace.render.chrome import write_trace
 from ddptrace.render.terminal import summary_text
+from ddptrace.render.trace.chrome import write_trace
 from ddptrace.schema import CALL_BITS, RpcOp
 from tests.conftest import need
 from tests.launch import PROGRAMS, environment

@@ -8,7 +8,9 @@ import sys
 import pytest
 
 import ddptrace
-from ddptrace.analysis import Result, StepRow, summarize
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.summary import summarize
+from ddptrace.analysis.tables.steps import StepRow
 from ddptrace.render.report import page
 from ddptrace.render.terminal import summary_text
 from tests.launch import PROGRAMS, environment

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import ddptrace
-from ddptrace.analysis import Result
+from ddptrace.analysis.result import Result
 from ddptrace.telemetry.rows import RankRows, of_result
 from ddptrace.telemetry.trees import Node, trees
 from tests.launch import PROGRAMS, environment, torchrun

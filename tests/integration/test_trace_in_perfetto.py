@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import ddptrace
-from ddptrace.analysis import Result
-from ddptrace.render.chrome import write_trace
+from ddptrace.analysis.result import Result
+from ddptrace.render.trace.chrome import write_trace
 from tests.launch import torchrun
 from tests.made import make_result
 from tests.perfetto import ask, check

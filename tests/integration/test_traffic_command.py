@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import ddptrace
-from ddptrace.analysis.traffic_digest import KindDigest, TrafficReport, traffic_report
+from ddptrace.analysis.traffic.digest import KindDigest, TrafficReport, traffic_report
 from tests.launch import environment, torchrun
 
 STEPS = 5

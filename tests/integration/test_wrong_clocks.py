@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import ddptrace
-from ddptrace.analysis import Result
+from ddptrace.analysis.result import Result
 from ddptrace.load import read_run
 from ddptrace.schema import MANIFEST, META, rank_folder
 from tests.clock_errors import Errors, errors, stated_ns, transfer_off, transfer_ratio

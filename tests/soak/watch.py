@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import ddptrace
-from ddptrace.analysis import Result
+from ddptrace.analysis.result import Result
 from ddptrace.render.words import size
 from tests.launch import command, environment
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ddptrace.load.comm_kernels import CommRule
 from ddptrace.load.foreign.rank import load_traces
 from ddptrace.load.sources import TraceFile
 from ddptrace.load.tables import LoadedRank
+from ddptrace.load.windows.comm_kernels import CommRule
 
 Event = dict[str, Any]
 MAIN, ENGINE, STREAM = 1, 2, 7

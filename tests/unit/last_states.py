@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ddptrace.analysis.diagnosis import diagnose
-from ddptrace.analysis.diagnosis_tables import Verdict
-from ddptrace.load.tables import GroupState, JobState, LastCall, Messages, RankState
+from ddptrace.analysis.diagnosis.diagnose import diagnose
+from ddptrace.analysis.diagnosis.tables import Verdict
+from ddptrace.load.diagnosis.tables import GroupState, JobState, LastCall, Messages, RankState
 from ddptrace.render.diagnosis import diagnosis_text
 
 S = 10**9

@@ -8,9 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from ddptrace.analysis import Result, Table
-from ddptrace.analysis.populations import population
-from ddptrace.analysis.tables import Activity, CollectiveRow, LaunchRow, MatchRow, RankRow, ScopeRow, StreamRow
+from ddptrace.analysis.device.populations import population
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.tables.collectives import CollectiveRow
+from ddptrace.analysis.tables.device import Activity, LaunchRow, RankRow, ScopeRow, StreamRow
+from ddptrace.analysis.tables.ranks import MatchRow
+from ddptrace.analysis.tables.table import Table
 from ddptrace.load.tables import DeviceWork, Identity, Work
 from tests.made import make_result
 

@@ -6,9 +6,13 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ddptrace.analysis import Result, RunHead, analyze_rank, combine
-from ddptrace.analysis.across.tables import ArrivalRow, ClockRow, ContentionRow, JitterRow, PathRow, SuspectRow
-from ddptrace.analysis.tables import BucketRow, CollectiveRow, MatchRow, RankRow, Table
+from ddptrace.analysis.analyze import RunHead, analyze_rank, combine
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow
+from ddptrace.analysis.tables.device import RankRow
+from ddptrace.analysis.tables.ranks import ArrivalRow, ClockRow, MatchRow, PathRow, SuspectRow
+from ddptrace.analysis.tables.steps import ContentionRow, JitterRow
+from ddptrace.analysis.tables.table import Table
 from tests.made import MS, make_result
 from tests.unit.made_training import Plan, Player
 

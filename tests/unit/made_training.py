@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ddptrace.analysis import RankTables, analyze_rank
-from ddptrace.analysis.matching import match_ranks
-from ddptrace.analysis.tables import MatchRow
+from ddptrace.analysis.analyze import analyze_rank
+from ddptrace.analysis.matching.matches import match_ranks
+from ddptrace.analysis.rank_tables import RankTables
+from ddptrace.analysis.tables.ranks import MatchRow
 from ddptrace.load.tables import Call, Group, PhaseMark, RankRun, StepMark
 from ddptrace.schema import Phase
 from tests.unit.analysis_records import call, mark, rank, step

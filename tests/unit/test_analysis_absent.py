@@ -11,18 +11,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ddptrace.analysis import Result, RunHead, analyze_rank, combine
-from ddptrace.analysis.across.absent import ABSENT
-from ddptrace.analysis.across.arrival_digest import meetings
-from ddptrace.analysis.across.blame import blame_of
-from ddptrace.analysis.across.counterfactual import disorder_ratio
-from ddptrace.analysis.across.critical_path import critical_path
-from ddptrace.analysis.across.crossings import crossings_of
-from ddptrace.analysis.across.met import Meeting
+from ddptrace.analysis.analyze import RunHead, analyze_rank, combine
+from ddptrace.analysis.matching.absent import ABSENT
+from ddptrace.analysis.ranks.blame import blame_of
+from ddptrace.analysis.ranks.counterfactual import disorder_ratio
+from ddptrace.analysis.ranks.critical_path import critical_path
+from ddptrace.analysis.ranks.crossings import Meeting, crossings_of
+from ddptrace.analysis.ranks.digest import meetings
+from ddptrace.analysis.result import Result
 from ddptrace.load.run_folder import RecordedRank, read_rank
 from ddptrace.load.tables import Finding, Group, RankRun
-from ddptrace.render.blame_lines import across_lines
-from ddptrace.render.blame_sections import across_body
+from ddptrace.render.ranks.report import across_body
+from ddptrace.render.ranks.terminal import across_lines
 from tests.unit.made_training import MS, Plan, Player, only, played
 
 LATE = Plan(3, late=only(1, "forward", 20 * MS))

@@ -8,12 +8,13 @@ from statistics import fmean, median
 
 import pytest
 
-from ddptrace.analysis import Result, Table
-from ddptrace.analysis.across.arrival_digest import meetings
-from ddptrace.analysis.across.path_digest import path_shares
-from ddptrace.analysis.across.tables import ArrivalRow, PathRow
+from ddptrace.analysis.ranks.critical_path import path_shares
+from ddptrace.analysis.ranks.digest import meetings
+from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import typical_steps
-from ddptrace.analysis.tables import MatchRow, StepRow
+from ddptrace.analysis.tables.ranks import ArrivalRow, MatchRow, PathRow
+from ddptrace.analysis.tables.steps import StepRow
+from ddptrace.analysis.tables.table import Table
 from tests.made import empty_result
 from tests.unit.made_meetings import FREE_TRANSFER_NS, TRANSFER_NS, met_result, played_result
 from tests.unit.made_training import MS, Plan, only

@@ -9,10 +9,15 @@ from typing import Any
 import pytest
 from analysis_records import call, ddp_call, layout, mark, rank, ready, reducer, run, step
 
-from ddptrace.analysis import BucketRow, GradientTrafficRow, Result, Table, analyze_run, summarize
-from ddptrace.analysis.advice import bucket_findings
-from ddptrace.analysis.facts import facts_of
-from ddptrace.analysis.view import view_of
+from ddptrace.analysis.analyze import analyze_run
+from ddptrace.analysis.findings.advice import bucket_findings
+from ddptrace.analysis.findings.facts import facts_of
+from ddptrace.analysis.rank_view import view_of
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.summary import summarize
+from ddptrace.analysis.tables.collectives import BucketRow
+from ddptrace.analysis.tables.table import Table
+from ddptrace.analysis.tables.traffic import GradientTrafficRow
 from ddptrace.load.tables import Finding, Group, RankRun, Run
 from ddptrace.schema import Phase
 

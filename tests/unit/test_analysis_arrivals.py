@@ -11,12 +11,11 @@ from typing import Any
 
 from analysis_records import call, gpu_call, rank
 
-from ddptrace.analysis import analyze_rank
-from ddptrace.analysis.across.arrivals import arrivals_of
-from ddptrace.analysis.across.tables import ArrivalRow, ClockRow
-from ddptrace.analysis.matching import match_ranks
+from ddptrace.analysis.analyze import analyze_rank
+from ddptrace.analysis.matching.matches import match_ranks
 from ddptrace.analysis.rank_tables import RankTables
-from ddptrace.analysis.tables import MatchRow
+from ddptrace.analysis.ranks.arrivals import arrivals_of
+from ddptrace.analysis.tables.ranks import ArrivalRow, ClockRow, MatchRow
 from ddptrace.load.foreign.rank import load_traces
 from ddptrace.load.sources import find_traces
 from ddptrace.load.tables import Call, Group

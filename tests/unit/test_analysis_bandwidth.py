@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from analysis_records import call, hook, rank, run, step
 
-from ddptrace.analysis import CollectiveRow, analyze_run
-from ddptrace.analysis.bandwidth import FACTORS
+from ddptrace.analysis.analyze import analyze_run
+from ddptrace.analysis.collectives.bandwidth import FACTORS
+from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.load.tables import Call, Group, Identity
 
 GB = 1_000_000_000

@@ -6,7 +6,9 @@ from typing import Any
 
 from analysis_records import call, ddp_call, hook, layout, mark, rank, ready, reducer, run, step
 
-from ddptrace.analysis import BucketRow, Result, analyze_run
+from ddptrace.analysis.analyze import analyze_run
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.tables.collectives import BucketRow
 from ddptrace.load.tables import RankRun
 from ddptrace.schema import Evidence, Phase
 

@@ -8,18 +8,24 @@ from dataclasses import replace
 import pytest
 from analysis_records import call, layout, mark, rank, ready, reducer
 
-from ddptrace.analysis import CollectiveRow, ContentionRow, JitterRow, MatchRow, Result, StepRow, Table, summarize
-from ddptrace.analysis.across.tables import ArrivalRow
-from ddptrace.analysis.bucket_cap_findings import MIB, bucket_cap_findings, layout_words
-from ddptrace.analysis.contention_findings import contention_findings
-from ddptrace.analysis.facts import facts_of
-from ddptrace.analysis.heavy_layer_findings import heavy_layer_findings
-from ddptrace.analysis.jitter_findings import jitter_findings
-from ddptrace.analysis.queue_findings import queue_findings
-from ddptrace.analysis.reducer_facts import Heaviest, ReducerFacts, module_of, reducer_facts
-from ddptrace.analysis.slow_message_findings import slow_message_findings
-from ddptrace.analysis.unused_findings import unused_findings
-from ddptrace.analysis.view import view_of
+from ddptrace.analysis.buckets.reducers import Heaviest, ReducerFacts, module_of, reducer_facts
+from ddptrace.analysis.findings.buckets import (
+    MIB,
+    bucket_cap_findings,
+    heavy_layer_findings,
+    layout_words,
+    unused_findings,
+)
+from ddptrace.analysis.findings.collectives import queue_findings, slow_message_findings
+from ddptrace.analysis.findings.facts import facts_of
+from ddptrace.analysis.findings.steps import contention_findings, jitter_findings
+from ddptrace.analysis.rank_view import view_of
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.summary import summarize
+from ddptrace.analysis.tables.collectives import CollectiveRow
+from ddptrace.analysis.tables.ranks import ArrivalRow, MatchRow
+from ddptrace.analysis.tables.steps import ContentionRow, JitterRow, StepRow
+from ddptrace.analysis.tables.table import Table
 from ddptrace.load.tables import Finding, RankRun
 from ddptrace.schema import Evidence, Origin, Phase
 from tests.made import MS, make_result

@@ -13,11 +13,12 @@ from analysis_records import Piece, call, gpu_window, mark, pause, rank, ready, 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddptrace.analysis import Result, analyze_rank, analyze_run
-from ddptrace.analysis.across.aligned import Clock, aligned_tables
-from ddptrace.analysis.across.clock_findings import clock_findings
-from ddptrace.analysis.across.clock_hull import STEEPEST, band, corners
-from ddptrace.analysis.across.tables import ClockRow
+from ddptrace.analysis.analyze import analyze_rank, analyze_run
+from ddptrace.analysis.clocks.aligned import Clock, aligned_tables
+from ddptrace.analysis.clocks.lines import STEEPEST, band, corners
+from ddptrace.analysis.findings.clocks import clock_findings
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.tables.ranks import ClockRow
 from ddptrace.load.tables import (
     GcPause,
     Group,

@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 from analysis_records import MAIN, Piece, call, comm_piece, gpu_window, mark, rank, step, window
 
-from ddptrace.analysis.across.contention import contention_rows
-from ddptrace.analysis.across.tables import ContentionRow
-from ddptrace.analysis.view import view_of
+from ddptrace.analysis.rank_view import view_of
+from ddptrace.analysis.steps.contention import contention_rows
+from ddptrace.analysis.tables.steps import ContentionRow
 from ddptrace.load.tables import Call, OperatorWork, RankRun, Window
 from ddptrace.schema import Phase
 

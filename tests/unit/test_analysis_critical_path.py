@@ -9,9 +9,9 @@ from itertools import pairwise
 
 import pytest
 
-from ddptrace.analysis.across.critical_path import critical_path
-from ddptrace.analysis.across.met import Meeting
-from ddptrace.analysis.across.tables import PathRow
+from ddptrace.analysis.ranks.critical_path import critical_path
+from ddptrace.analysis.ranks.crossings import Meeting
+from ddptrace.analysis.tables.ranks import PathRow
 from ddptrace.schema import Phase
 from tests.unit.analysis_records import call, mark, rank, step
 from tests.unit.made_training import MS, Plan, Player, analyzed, only, played

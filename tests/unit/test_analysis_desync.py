@@ -10,10 +10,12 @@ from analysis_records import call, rank, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddptrace.analysis import DesyncRow, Result, analyze_run
-from ddptrace.analysis.across.desync import parting
-from ddptrace.analysis.across.desync_findings import desync_findings
-from ddptrace.analysis.across.marks import Calls, Mark
+from ddptrace.analysis.analyze import analyze_run
+from ddptrace.analysis.findings.desync import desync_findings
+from ddptrace.analysis.matching.calls import Calls, Mark
+from ddptrace.analysis.matching.desync import parting
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.tables.ranks import DesyncRow
 from ddptrace.load.tables import Finding, Group, RankRun
 
 BUCKET_0 = Mark(0, "all_reduce", 400, "float32", origin="gradients", site="train.py:30 in step")

@@ -25,7 +25,9 @@ from analysis_records import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddptrace.analysis import Result, StepRow, analyze_run
+from ddptrace.analysis.analyze import analyze_run
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.tables.steps import StepRow
 from ddptrace.load.tables import RankRun, Work
 from ddptrace.schema import Phase
 

@@ -8,8 +8,10 @@ from analysis_records import Piece, comm_piece, gpu_window, rank, run, step
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddptrace.analysis import LaunchRow, Result, ScopeRow, StreamRow, analyze_run
-from ddptrace.analysis.launches import LAUNCH_BOUND_RATIO
+from ddptrace.analysis.analyze import analyze_run
+from ddptrace.analysis.device.rows import LAUNCH_BOUND_RATIO
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.tables.device import LaunchRow, ScopeRow, StreamRow
 from ddptrace.load.tables import Work
 
 

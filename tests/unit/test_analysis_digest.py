@@ -7,11 +7,14 @@ import dataclasses
 import pytest
 from made_device import KERNELS, make_device_result, without_steps
 
-from ddptrace.analysis import CollectiveRow, Result, StepRow, Table, summarize
-from ddptrace.analysis.device_digest import device_parts, device_total, launches, scopes, streams
-from ddptrace.analysis.digest import SIZES_APART_MAX, collectives
-from ddptrace.analysis.summary import typical_steps
-from ddptrace.analysis.tables import Population
+from ddptrace.analysis.collectives.digest import SIZES_APART_MAX, collectives
+from ddptrace.analysis.device.digest import device_parts, device_total, launches, scopes, streams
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.summary import summarize, typical_steps
+from ddptrace.analysis.tables.collectives import CollectiveRow
+from ddptrace.analysis.tables.device import Population
+from ddptrace.analysis.tables.steps import StepRow
+from ddptrace.analysis.tables.table import Table
 from ddptrace.load.tables import Identity
 from ddptrace.schema import Evidence
 from tests.made import empty_result, make_result

@@ -11,7 +11,8 @@ from analysis_records import ddp_call, layout, mark, rank, ready, reducer, run, 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddptrace.analysis import Result, analyze_run
+from ddptrace.analysis.analyze import analyze_run
+from ddptrace.analysis.result import Result
 from ddptrace.load.tables import Reducer
 from ddptrace.schema import Phase
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from analysis_records import call, hook, rank, run, step
 
-from ddptrace.analysis import analyze_run
-from ddptrace.analysis.execution import communications
+from ddptrace.analysis.analyze import analyze_run
+from ddptrace.analysis.collectives.execution import communications
 from ddptrace.load.tables import Call, HookCall
 from ddptrace.schema import Evidence
 

@@ -10,7 +10,9 @@ import msgspec
 import pytest
 from analysis_records import call, ddp_call, layout, mark, pause, rank, ready, reducer, run, step, window
 
-from ddptrace.analysis import Result, analyze_run, summarize
+from ddptrace.analysis.analyze import analyze_run
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.summary import summarize
 from ddptrace.load.tables import Finding, RankRun, Run
 from ddptrace.schema import Evidence, Phase, StepEnd
 

@@ -17,7 +17,8 @@ from analysis_records import (
     step,
 )
 
-from ddptrace.analysis import Result, analyze_run
+from ddptrace.analysis.analyze import analyze_run
+from ddptrace.analysis.result import Result
 from ddptrace.load.tables import Finding, Group, RankRun
 from ddptrace.schema import Phase, StepEnd
 

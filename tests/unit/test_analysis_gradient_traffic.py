@@ -6,9 +6,10 @@ from typing import Any
 
 from analysis_records import call, ddp_call, hook, layout, mark, rank, ready, reducer, run, step
 
-from ddptrace.analysis import analyze_run
-from ddptrace.analysis.tables import GradientTrafficRow, Result
-from ddptrace.analysis.traffic_digest import traffic_report
+from ddptrace.analysis.analyze import analyze_run
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.tables.traffic import GradientTrafficRow
+from ddptrace.analysis.traffic.digest import traffic_report
 from ddptrace.load.tables import Call, Finding
 from ddptrace.schema import Phase
 

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 import ddptrace
-from ddptrace.analysis import Result
-from ddptrace.analysis.hta import HtaReport, compare
-from ddptrace.analysis.hta_figures import NO_FIGURES, Figures
-from ddptrace.analysis.hta_rules import OTHER_KIND, FileTimes, Reading, Rule, Strays, explain
-from ddptrace.analysis.populations import population
-from ddptrace.analysis.tables import Population
+from ddptrace.analysis.device.populations import population
+from ddptrace.analysis.hta.compare import HtaReport, compare
+from ddptrace.analysis.hta.figures import NO_FIGURES, Figures
+from ddptrace.analysis.hta.rules import OTHER_KIND, FileTimes, Reading, Rule, Strays, explain
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.tables.device import Population
 from ddptrace.load.sources import find_traces
 from ddptrace.load.tables import DeviceWork, Work
 from tests.conftest import need

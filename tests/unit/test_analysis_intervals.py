@@ -8,8 +8,18 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddptrace.analysis.intervals import EMPTY, Measure, clip, intersect, pairs, subtract, total, union
-from ddptrace.analysis.pieces import Pieces, innermost
+from ddptrace.analysis.intervals import (
+    EMPTY,
+    Measure,
+    Pieces,
+    clip,
+    innermost,
+    intersect,
+    pairs,
+    subtract,
+    total,
+    union,
+)
 from ddptrace.load.tables import Intervals
 
 Spans = list[tuple[int, int]]

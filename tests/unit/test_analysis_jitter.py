@@ -8,10 +8,11 @@ from dataclasses import replace
 import pytest
 from analysis_records import MAIN, call, mark, pause, rank, step
 
-from ddptrace.analysis import analyze_rank
-from ddptrace.analysis.across.jitter import jitter_rows
-from ddptrace.analysis.across.tables import LOCAL_PHASES, JitterRow
+from ddptrace.analysis.analyze import analyze_rank
 from ddptrace.analysis.rank_tables import RankTables
+from ddptrace.analysis.steps.jitter import jitter_rows
+from ddptrace.analysis.tables.ranks import LOCAL_PHASES
+from ddptrace.analysis.tables.steps import JitterRow
 from ddptrace.load.tables import Call, PhaseMark, RankRun, StepMark
 from ddptrace.schema import Phase
 

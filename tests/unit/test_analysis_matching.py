@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from analysis_records import call, gpu_call, hook, rank, run, step
 
-from ddptrace.analysis import Result, analyze_run
+from ddptrace.analysis.analyze import analyze_run
+from ddptrace.analysis.result import Result
 from ddptrace.load.tables import Call, Finding, Group, Identity, RankRun
 
 MS = 1_000_000

@@ -8,12 +8,13 @@ from dataclasses import replace
 import pytest
 from analysis_records import call, rank, run, step
 
-from ddptrace.analysis import analyze_run
-from ddptrace.analysis.message_findings import message_findings
-from ddptrace.analysis.peer_digest import MessageDigest, RootDigest
-from ddptrace.analysis.tables import Result, Table
-from ddptrace.analysis.traffic_digest import traffic_report
-from ddptrace.load.origins import Sources
+from ddptrace.analysis.analyze import analyze_run
+from ddptrace.analysis.findings.traffic import message_findings
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.tables.table import Table
+from ddptrace.analysis.traffic.digest import traffic_report
+from ddptrace.analysis.traffic.peers import MessageDigest, RootDigest
+from ddptrace.load.records.calls import Sources
 from ddptrace.load.tables import Call, Finding, Group
 
 STEPS = [step(0, 0, 100), step(1, 100, 200), step(2, 200, 300)]

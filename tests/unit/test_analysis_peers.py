@@ -6,8 +6,10 @@ import dataclasses
 from pathlib import Path
 
 import ddptrace
-from ddptrace.analysis import CollectiveRow, Result, Table
-from ddptrace.analysis.peer_findings import peer_findings
+from ddptrace.analysis.findings.ranks import peer_findings
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.tables.collectives import CollectiveRow
+from ddptrace.analysis.tables.table import Table
 from ddptrace.schema import Evidence
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from analysis_records import MAIN, OTHER_THREAD, mark, pause, rank, run, step, window
 
-from ddptrace.analysis import analyze_run
+from ddptrace.analysis.analyze import analyze_run
 from ddptrace.load.tables import PhaseMark
 from ddptrace.schema import Phase
 

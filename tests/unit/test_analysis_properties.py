@@ -9,8 +9,9 @@ from analysis_records import MAIN, OTHER_THREAD, call, mark, pause, rank, run, s
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddptrace.analysis import Result, analyze_run
-from ddptrace.analysis.phases import main_thread
+from ddptrace.analysis.analyze import analyze_run
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.steps.phases import main_thread
 from ddptrace.load.tables import RankRun
 from ddptrace.schema import Phase
 

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from ddptrace.analysis import Population, Result, RunHead, analyze_rank, combine
+from ddptrace.analysis.analyze import RunHead, analyze_rank, combine
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.tables.device import Population
 from ddptrace.load.foreign.rank import load_traces
 from ddptrace.load.sources import find_traces
 from ddptrace.load.tables import Identity

@@ -9,12 +9,15 @@ from typing import Any
 import pytest
 from analysis_records import MAIN, OTHER_THREAD, call, mark, rank, run, step, window
 
-from ddptrace.analysis import Result, StepRow, analyze_run, summarize
-from ddptrace.analysis.rpc_functions import function_word, rpc_functions
+from ddptrace.analysis.analyze import analyze_run
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.rpc.digest import function_word, rpc_functions
+from ddptrace.analysis.summary import summarize
+from ddptrace.analysis.tables.steps import StepRow
 from ddptrace.load.tables import Finding, RankRpc, RankRun, RpcCall, RpcRun, RpcWait, Run
 from ddptrace.render.report import page
-from ddptrace.render.rpc_words import split_parts
-from ddptrace.render.sections import headline
+from ddptrace.render.report_top import headline
+from ddptrace.render.rpc.words import split_parts
 from ddptrace.render.terminal import summary_text
 from ddptrace.schema import Phase, RpcOp, StepEnd
 

@@ -8,14 +8,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ddptrace.analysis import RankTables
-from ddptrace.analysis.across.blame import blame_of
-from ddptrace.analysis.across.counterfactual import QUESTIONS, common_steps, costs_of, disorder_ratio, step_lengths
-from ddptrace.analysis.across.crossings import Crossings, crossings_of
-from ddptrace.analysis.across.met import Meeting
-from ddptrace.analysis.across.parts import parts_of
-from ddptrace.analysis.across.tables import BlameRow
-from ddptrace.analysis.tables import MatchRow
+from ddptrace.analysis.rank_tables import RankTables
+from ddptrace.analysis.ranks.blame import blame_of
+from ddptrace.analysis.ranks.counterfactual import (
+    QUESTIONS,
+    common_steps,
+    costs_of,
+    disorder_ratio,
+    parts_of,
+    step_lengths,
+)
+from ddptrace.analysis.ranks.crossings import Crossings, Meeting, crossings_of
+from ddptrace.analysis.tables.ranks import BlameRow, MatchRow
 from ddptrace.load.tables import RankRun
 from ddptrace.schema import Phase
 from tests.unit.analysis_records import call, mark, rank, step

@@ -9,16 +9,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ddptrace.analysis import RankTables
-from ddptrace.analysis.across.blame import Blame, blame_of
-from ddptrace.analysis.across.blocks import average, students
-from ddptrace.analysis.across.causes import Lateness, cause_of
-from ddptrace.analysis.across.counterfactual import Costs
-from ddptrace.analysis.across.host_load import Held
-from ddptrace.analysis.across.links import fast_of_its_kind, slow_host
-from ddptrace.analysis.across.met import Meeting
-from ddptrace.analysis.across.suspects import verdicts
-from ddptrace.analysis.across.tables import LOCAL_PHASES
+from ddptrace.analysis.rank_tables import RankTables
+from ddptrace.analysis.ranks.blame import Blame, blame_of
+from ddptrace.analysis.ranks.causes import Held, Lateness, cause_of
+from ddptrace.analysis.ranks.counterfactual import Costs
+from ddptrace.analysis.ranks.crossings import Meeting
+from ddptrace.analysis.ranks.links import fast_of_its_kind, slow_host
+from ddptrace.analysis.ranks.suspects import average, students, verdicts
+from ddptrace.analysis.tables.ranks import LOCAL_PHASES
 from ddptrace.load.tables import GcPause, HostLoad, HostMark, LinkSample, Throttle
 from tests.unit.made_training import MS, Late, Plan, Player, only, played
 

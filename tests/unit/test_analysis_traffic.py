@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 from analysis_records import call, hook, rank, run, step
 
-from ddptrace.analysis import analyze_run
-from ddptrace.analysis.rpc_digest import rpc_traffic
-from ddptrace.analysis.tables import Result, RpcRow
-from ddptrace.analysis.traffic import sent_nbytes
-from ddptrace.analysis.traffic_digest import traffic_report
+from ddptrace.analysis.analyze import analyze_run
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.rpc.digest import rpc_traffic
+from ddptrace.analysis.tables.rpc import RpcRow
+from ddptrace.analysis.traffic.digest import traffic_report
+from ddptrace.analysis.traffic.rows import sent_nbytes
 from ddptrace.load.tables import Call, Group, Identity, RankRun
 
 STEPS = [step(0, 0, 100), step(1, 100, 200), step(2, 200, 300)]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from ddptrace.analysis.across.crossings import begins_of
-from ddptrace.analysis.across.tables import LAUNCH, LOCAL_PHASES, STEP_END, WAIT, Trail
-from ddptrace.analysis.across.trail import trail_of
-from ddptrace.analysis.view import view_of
+from ddptrace.analysis.rank_view import view_of
+from ddptrace.analysis.ranks.crossings import begins_of
+from ddptrace.analysis.ranks.trail import trail_of
+from ddptrace.analysis.tables.ranks import LAUNCH, LOCAL_PHASES, STEP_END, WAIT, Trail
 from ddptrace.load.tables import RankRun
 from ddptrace.schema import Phase
 from tests.unit.analysis_records import Piece, call, comm_piece, gpu_call, gpu_window, mark, pause, rank, step

@@ -7,8 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from ddptrace.analysis.tables import CollectiveRow, MatchRow, Result, Table
-from ddptrace.analysis.transfers import Transfers, transfers
+from ddptrace.analysis.collectives.transfers import Transfers, transfers
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.tables.collectives import CollectiveRow
+from ddptrace.analysis.tables.ranks import MatchRow
+from ddptrace.analysis.tables.table import Table
 from ddptrace.schema import Evidence
 from tests.made import make_result
 from tests.unit.made_meetings import met_result

@@ -21,7 +21,9 @@ from analysis_records import (
     window,
 )
 
-from ddptrace.analysis import Result, StepRow, analyze_run
+from ddptrace.analysis.analyze import analyze_run
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.tables.steps import StepRow
 from ddptrace.schema import Phase
 
 FORWARD, BACKWARD = Phase.FORWARD, Phase.BACKWARD

@@ -11,7 +11,8 @@ import msgspec
 import pytest
 from made_device import make_device_result
 
-from ddptrace.analysis import Result, Table
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.tables.table import Table
 from ddptrace.analyzer import uncollected
 from ddptrace.cli.analyze import ROWS_PER_PIECE, encoded, write_all
 from ddptrace.load.tables import Finding

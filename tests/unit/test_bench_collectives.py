@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ddptrace.analysis.tables import CollectiveRow
+from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.bench.collectives.experiment import NAMES, Options
 from ddptrace.bench.collectives.fit import Fit, fit, line
 from ddptrace.bench.collectives.memory import host_available, shortage

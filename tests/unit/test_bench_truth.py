@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ddptrace.analysis import MatchRow, Result, Table
-from ddptrace.analysis.tables import CollectiveRow
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.tables.collectives import CollectiveRow
+from ddptrace.analysis.tables.ranks import MatchRow
+from ddptrace.analysis.tables.table import Table
 from ddptrace.bench.ddp.truth import transfer_ns
 from tests.made import make_result
 

@@ -21,14 +21,14 @@ from analysis_records import layout, mark, rank, ready, reducer, run, step
 from torch import nn
 
 import ddptrace
-from ddptrace.analysis import analyze_run
+from ddptrace.analysis.analyze import analyze_run
 from ddptrace.capture import call_sites, forward_spans, frames, module_names
 from ddptrace.capture.call_sites import UNKNOWN, CallSites
 from ddptrace.capture.forward_spans import ForwardSpans
 from ddptrace.capture.module_names import ModuleNames
 from ddptrace.capture.surface import Surface, ThreadState
 from ddptrace.load import read_run
-from ddptrace.load.origins import Sources
+from ddptrace.load.records.calls import Sources
 from ddptrace.schema import UNKNOWN_ORIGIN, CallFlag, Origin, Phase
 
 ROOTS = {"torch": Path(torch.__file__).parent, "ddptrace": Path(ddptrace.__file__).parent}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ddptrace.analysis.diagnosis import diagnose
+from ddptrace.analysis.diagnosis.diagnose import diagnose
 from ddptrace.load.tables import Pulse
 from ddptrace.render.diagnosis import diagnosis_text
 from ddptrace.schema import Phase

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from ddptrace.analysis.diagnosis import diagnose
-from ddptrace.load.tables import JobState
+from ddptrace.analysis.diagnosis.diagnose import diagnose
+from ddptrace.load.diagnosis.tables import JobState
 from ddptrace.schema import Phase
 from tests.unit.last_states import NOW, S, call, done, group, rank, said, verdicts
 

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from ddptrace.analysis.diff.figures import BLOCK_STEPS, MOST_BLOCKS, RunFigures, figures_of
+from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import summarize
-from ddptrace.analysis.tables import BucketRow, Result, Table
+from ddptrace.analysis.tables.collectives import BucketRow
+from ddptrace.analysis.tables.table import Table
 from tests.made import empty_result, make_result
 
 RUN = make_result(ranks=2, steps=40, buckets=5)

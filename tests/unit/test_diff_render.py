@@ -10,10 +10,10 @@ import pytest
 from ddptrace.analysis.diff.compare import compare
 from ddptrace.analysis.diff.figures import RunFigures
 from ddptrace.analysis.diff.tables import Change, Diff
-from ddptrace.analysis.tables import Table
-from ddptrace.render.diff import diff_text
-from ddptrace.render.diff_sheet import diff_sheet
-from ddptrace.render.diff_words import headline, signed_millis, signed_percent
+from ddptrace.analysis.tables.table import Table
+from ddptrace.render.diff.sheet import diff_sheet
+from ddptrace.render.diff.terminal import diff_text
+from ddptrace.render.diff.words import headline, signed_millis, signed_percent
 from ddptrace.render.sheet_page import page
 from ddptrace.render.words import WIDTH
 from tests.unit.made_diff import BUCKETS, MS, QUANTITIES, SETTINGS, made_run, made_side

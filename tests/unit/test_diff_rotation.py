@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ddptrace.analysis.diff.rotation import ROTATIONS, against_chance
+from ddptrace.analysis.diff.changes import ROTATIONS, against_chance
 
 AFTER = np.array([False] * 4 + [True] * 4)
 ONE = np.array([1.0, 2, 3, 4, 3, 4, 5, 6])[:, None]

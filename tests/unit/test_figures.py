@@ -17,9 +17,12 @@ from plotly.graph_objects import Figure
 
 import ddptrace
 from ddptrace import figures
-from ddptrace.analysis import Result, ScopeRow, Table, summarize
 from ddptrace.analysis.diff.compare import compare
 from ddptrace.analysis.diff.tables import Diff
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.summary import summarize
+from ddptrace.analysis.tables.device import ScopeRow
+from ddptrace.analysis.tables.table import Table
 from ddptrace.errors import DdptraceError
 from ddptrace.figures.drawing import DARK, LIGHT
 from ddptrace.render import report

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from ddptrace import predictor
-from ddptrace.analysis.whatif.forecast import Forecast
+from ddptrace.analysis.whatif.answer import Forecast
 from ddptrace.analysis.whatif.observed import ObservedRank, observe
 from ddptrace.cli.analyze import forecast_for
 from ddptrace.predictor import LARGE, MOST_BUCKETS, forecast

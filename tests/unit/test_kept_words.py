@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from analysis_records import rank, run, step
 
-from ddptrace.analysis import analyze_run
+from ddptrace.analysis.analyze import analyze_run
 from ddptrace.load.tables import RankRun
 
 

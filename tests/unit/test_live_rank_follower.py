@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ddptrace.analysis import analyze_run
+from ddptrace.analysis.analyze import analyze_run
 from ddptrace.keep import LEAST_NBYTES, Keep
 from ddptrace.live import rank_follower
 from ddptrace.live.batch import Identity, Losses, RankBatch

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from ddptrace.errors import DdptraceError
-from ddptrace.load.comm_kernels import parse_rule
+from ddptrace.load.windows.comm_kernels import parse_rule
 
 ENDLESS = {
     "(a+)+$": "repeats a part",

@@ -9,7 +9,8 @@ import pytest
 from foreign_files import kernel, write
 
 from ddptrace.errors import DdptraceError
-from ddptrace.load.comm_kernels import (
+from ddptrace.load.kineto import read_kineto
+from ddptrace.load.windows.comm_kernels import (
     LONGEST_NAME,
     UNKNOWN_OP,
     CommRule,
@@ -18,7 +19,6 @@ from ddptrace.load.comm_kernels import (
     parse_rule,
     rule_of,
 )
-from ddptrace.load.kineto import read_kineto
 
 COMMUNICATE = {
     "ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)": "all_reduce",

@@ -13,10 +13,10 @@ from foreign_files import ENGINE, MAIN, Event, event, kernel, launch, node, op, 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddptrace.load.device import DeviceEvents
 from ddptrace.load.kineto import read_kineto
-from ddptrace.load.nesting import NOTHING, Nest
 from ddptrace.load.tables import DeviceWork, Work
+from ddptrace.load.windows.device import DeviceEvents
+from ddptrace.load.windows.nesting import NOTHING, Nest
 
 Spans = list[tuple[int, int]]
 

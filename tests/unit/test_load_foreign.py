@@ -14,11 +14,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ddptrace.analysis.analyze import analyze_rank
-from ddptrace.load.comm_kernels import CommRule
 from ddptrace.load.foreign.rank import load_traces
 from ddptrace.load.kineto import read_kineto
 from ddptrace.load.sources import TraceFile
 from ddptrace.load.tables import Identity, LoadedRank, RankRun, Work
+from ddptrace.load.windows.comm_kernels import CommRule
 from ddptrace.schema import Evidence, Phase, StepEnd
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from foreign_files import ENGINE, MAIN, Event, copy, event, gloo, kernel, launch, load, nccl, node, op, said
 
-from ddptrace.load.comm_kernels import CommRule
 from ddptrace.load.tables import Call, Identity, LoadedRank
+from ddptrace.load.windows.comm_kernels import CommRule
 from ddptrace.schema import Evidence
 
 DDP = said("DistributedDataParallel.forward", 0, 10)

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ddptrace.analysis import Result, analyze_run
+from ddptrace.analysis.analyze import analyze_run
+from ddptrace.analysis.result import Result
 from ddptrace.keep import LEAST_NBYTES, Keep
 from ddptrace.load import read_run
 from ddptrace.load.tables import Run

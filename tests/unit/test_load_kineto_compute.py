@@ -15,8 +15,8 @@ import pytest
 import torch
 from torch import nn
 
-from ddptrace.load.cpu_compute import cpu_compute
 from ddptrace.load.kineto import read_kineto
+from ddptrace.load.windows.cpu_compute import cpu_compute
 
 TRAINING = frozenset({1})
 Spans = list[tuple[int, int]]

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddptrace.load.backend_ranges import BackendRange, OpenCall, assign, in_thread_order
-from ddptrace.load.completion import known_over_by
 from ddptrace.load.kineto import read_kineto
-from ddptrace.load.link import Joined, join_window
+from ddptrace.load.records.calls import known_over_by
 from ddptrace.load.tables import Call, PhaseMark, Work
+from ddptrace.load.windows.backend_ranges import BackendRange, OpenCall, assign, in_thread_order
+from ddptrace.load.windows.join import Joined, join_window
 from ddptrace.schema import Evidence, Phase
 
 ZERO_UNIX_NS = 1_790_857_026_000_000_000

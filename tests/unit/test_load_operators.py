@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 import torch
 
-from ddptrace.load.cpu_compute import thread_ranges
 from ddptrace.load.kineto import read_kineto
-from ddptrace.load.operators import operator_work
+from ddptrace.load.windows.cpu_compute import operator_work, thread_ranges
 
 Ops = list[tuple[str, int, int]]
 

@@ -14,10 +14,9 @@ from foreign_files import op, write
 
 import ddptrace
 from ddptrace.errors import RunDirectoryError
-from ddptrace.load.foreign.names import rank_in_name
 from ddptrace.load.run import open_run
-from ddptrace.load.sources import TraceFiles, find_traces
-from ddptrace.render.chrome import write_trace
+from ddptrace.load.sources import TraceFiles, find_traces, rank_in_name
+from ddptrace.render.trace.chrome import write_trace
 
 NAMES = {
     "rank-70.Mar_25_20_48_12.2861.pt.trace.json.gz": 70,

@@ -15,14 +15,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ddptrace.analysis.diagnosis import diagnose
+from ddptrace.analysis.diagnosis.diagnose import diagnose
 from ddptrace.errors import RunDirectoryError
-from ddptrace.load import states
 from ddptrace.load.alive import STARTED, process_of
-from ddptrace.load.clock import Clock
-from ddptrace.load.rank_state import rank_state
-from ddptrace.load.states import newest_attempt, read_job
-from ddptrace.load.tables import JobState, RankState
+from ddptrace.load.diagnosis import job as states
+from ddptrace.load.diagnosis.job import newest_attempt, read_job
+from ddptrace.load.diagnosis.rank_state import rank_state
+from ddptrace.load.diagnosis.tables import JobState, RankState
+from ddptrace.load.records.clock import Clock
 from ddptrace.record import RecordReader
 from ddptrace.record.directory import write_meta
 from ddptrace.schema import RECORD_NBYTES, SCHEMA_VERSION, CallFlag, Kind, Origin, Phase, StepEnd

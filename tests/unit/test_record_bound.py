@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ddptrace.keep import LEAST_NBYTES
-from ddptrace.load.records import Recorded, rank_run
+from ddptrace.load.records.rank_run import Recorded, rank_run
 from ddptrace.record import Recorder, RecordReader, store
 from ddptrace.record.thin import Wanted, thinned
 from ddptrace.schema import EVENT_DTYPE, GUARD, RECORD_NBYTES, Kind

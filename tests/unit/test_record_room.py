@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ddptrace.load.dropped import dropped_words
-from ddptrace.load.records import Recorded, rank_run
+from ddptrace.load.records.rank_run import Recorded, dropped_words, rank_run
 from ddptrace.record import Recorder, RecordReader, Records
 from ddptrace.record.store import THINNING
 from ddptrace.schema import EVENT, GUARD, RECORD_NBYTES, Kind, segment_name

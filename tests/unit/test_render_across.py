@@ -9,14 +9,16 @@ from html import escape
 
 import pytest
 
-from ddptrace.analysis import Result, Table, summarize
-from ddptrace.analysis.across.tables import ArrivalRow, ClockRow, ContentionRow, JitterRow, PathRow, SuspectRow
-from ddptrace.analysis.tables import MatchRow
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.summary import summarize
+from ddptrace.analysis.tables.ranks import ArrivalRow, ClockRow, MatchRow, PathRow, SuspectRow
+from ddptrace.analysis.tables.steps import ContentionRow, JitterRow
+from ddptrace.analysis.tables.table import Table
 from ddptrace.errors import printable
-from ddptrace.render.basis import unmeasured
-from ddptrace.render.blame_lines import across_lines
-from ddptrace.render.clock_lines import ROWS_MAX, apart, clock_table
+from ddptrace.render.clocks import ROWS_MAX, apart, clock_table
+from ddptrace.render.ranks.terminal import across_lines
 from ddptrace.render.report import drawn, page
+from ddptrace.render.report_basis import unmeasured
 from ddptrace.render.terminal import summary_text
 from ddptrace.render.words import WIDTH
 from tests.made import MS, empty_result, make_result

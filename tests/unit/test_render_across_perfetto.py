@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import ddptrace
-from ddptrace.analysis import Result
-from ddptrace.analysis.tables import MatchRow
-from ddptrace.render.chrome import write_trace
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.tables.ranks import MatchRow
+from ddptrace.render.trace.chrome import write_trace
 from tests.perfetto import ask, check
 from tests.unit.made_meetings import TRANSFER_NS, met_result, played_result, with_clocks
 from tests.unit.made_training import MS, Plan, only

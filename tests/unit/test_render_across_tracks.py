@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from ddptrace.analysis import Result, Table
-from ddptrace.analysis.across.tables import ArrivalRow, PathRow
-from ddptrace.analysis.tables import BucketRow, CollectiveRow, MatchRow
-from ddptrace.render.arrows import add_meetings
-from ddptrace.render.host_order import places
-from ddptrace.render.tracks import by_rank
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow
+from ddptrace.analysis.tables.ranks import ArrivalRow, MatchRow, PathRow
+from ddptrace.analysis.tables.table import Table
+from ddptrace.render.trace.chrome import places
+from ddptrace.render.trace.tracks import add_meetings, by_rank
 from tests.made import make_result
 from tests.unit.made_device import moved
 from tests.unit.made_meetings import TRANSFER_NS, met_result

@@ -16,8 +16,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddptrace.analysis import Activity, BucketRow, CollectiveRow, Result, StepRow, Table
-from ddptrace.render.chrome import write_trace
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow
+from ddptrace.analysis.tables.device import Activity
+from ddptrace.analysis.tables.steps import StepRow
+from ddptrace.analysis.tables.table import Table
+from ddptrace.render.trace.chrome import write_trace
 from tests.made import ZERO_UNIX_NS, empty_result, make_result
 
 Event = dict[str, Any]

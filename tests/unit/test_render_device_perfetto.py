@@ -9,9 +9,9 @@ import pytest
 from made_device import make_device_result, moved
 
 import ddptrace
-from ddptrace.analysis import Result
+from ddptrace.analysis.result import Result
 from ddptrace.load.tables import Work
-from ddptrace.render.chrome import write_trace
+from ddptrace.render.trace.chrome import write_trace
 from tests.perfetto import ask
 
 COUNTS = "select category, count(*), sum(dur) from slice where category like 'device.%' group by 1"

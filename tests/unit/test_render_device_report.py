@@ -10,15 +10,18 @@ from html import escape
 import pytest
 from made_device import KERNELS, make_device_result, match_row, moved, without_steps
 
-from ddptrace.analysis import BucketRow, CollectiveRow, RankRow, Result, Table
-from ddptrace.analysis.digest import collectives
-from ddptrace.analysis.tables import MatchRow, Population, StreamRow
+from ddptrace.analysis.collectives.digest import collectives
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow
+from ddptrace.analysis.tables.device import Population, RankRow, StreamRow
+from ddptrace.analysis.tables.ranks import MatchRow
+from ddptrace.analysis.tables.table import Table
 from ddptrace.load.tables import Identity
-from ddptrace.render.device_figures import device_figure
+from ddptrace.render.device.figures import device_figure
 from ddptrace.render.figures import MARKS_MAX
 from ddptrace.render.report import page
-from ddptrace.render.sections import device_words
-from ddptrace.render.timeline import timeline_figure
+from ddptrace.render.report_top import device_words
+from ddptrace.render.steps.timeline import timeline_figure
 from ddptrace.schema import Evidence
 from tests.made import make_result
 from tests.unit.test_render_report import EVIL, figures_of, marks, obeyed

@@ -8,7 +8,10 @@ import itertools
 import pytest
 from made_device import KERNELS, make_device_result, moved, without_steps
 
-from ddptrace.analysis import CollectiveRow, RankRow, Table, summarize
+from ddptrace.analysis.summary import summarize
+from ddptrace.analysis.tables.collectives import CollectiveRow
+from ddptrace.analysis.tables.device import RankRow
+from ddptrace.analysis.tables.table import Table
 from ddptrace.load.tables import Finding, Identity
 from ddptrace.render.terminal import WIDTH, summary_text
 from tests.made import make_result

@@ -10,19 +10,24 @@ from pathlib import Path
 
 import pytest
 
-from ddptrace.analysis import BucketRow, CollectiveRow, LaunchRow, PhaseRow, RankRow, Result, StepRow, Table, summarize
-from ddptrace.analysis.across.tables import SuspectRow
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.summary import summarize
+from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow
+from ddptrace.analysis.tables.device import LaunchRow, RankRow
+from ddptrace.analysis.tables.ranks import SuspectRow
+from ddptrace.analysis.tables.steps import PhaseRow, StepRow
+from ddptrace.analysis.tables.table import Table
 from ddptrace.analysis.whatif.advise import advise
-from ddptrace.analysis.whatif.forecast import Forecast
+from ddptrace.analysis.whatif.answer import Forecast
 from ddptrace.analysis.whatif.model import model_of
 from ddptrace.analysis.whatif.observed import observe
 from ddptrace.analysis.whatif.predict import Predictor
 from ddptrace.load.tables import Finding
 from ddptrace.render.figures import MARKS_MAX, Figure
 from ddptrace.render.report import drawn, page, script_json, write_report
-from ddptrace.render.report_steps import steps_figure
-from ddptrace.render.sections import evidence_line, headline_words
-from ddptrace.render.timeline import timeline_figure
+from ddptrace.render.report_top import evidence_line, headline_words
+from ddptrace.render.steps.figure import steps_figure
+from ddptrace.render.steps.timeline import timeline_figure
 from tests.made import empty_result, make_result
 from tests.unit.made_whatif import Made, in_buckets, made_ranks
 

@@ -8,18 +8,20 @@ from statistics import median
 
 import pytest
 
-from ddptrace.analysis import summarize
-from ddptrace.analysis.summary import typical_steps
-from ddptrace.analysis.tables import BucketRow, CollectiveRow, MatchRow, StepRow, Table
+from ddptrace.analysis.summary import summarize, typical_steps
+from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow
+from ddptrace.analysis.tables.ranks import MatchRow
+from ddptrace.analysis.tables.steps import StepRow
+from ddptrace.analysis.tables.table import Table
 from ddptrace.load.tables import Finding
+from ddptrace.render.collectives import bandwidth_figure
 from ddptrace.render.figures import RANKS_SHOWN_MAX, parts_figure
+from ddptrace.render.findings import SHOWN_IN
+from ddptrace.render.ranks.figures import matches_figure
+from ddptrace.render.ranks.heat import COLUMNS_MAX, ROWS_MAX, bucket_heat, jitter_heat
 from ddptrace.render.report import page
-from ddptrace.render.report_bandwidth import bandwidth_figure
-from ddptrace.render.report_findings import SHOWN_IN
-from ddptrace.render.report_heat import COLUMNS_MAX, ROWS_MAX, bucket_heat, jitter_heat
-from ddptrace.render.report_meetings import matches_figure
-from ddptrace.render.report_steps import steps_figure
-from ddptrace.render.timeline import timeline_figure
+from ddptrace.render.steps.figure import steps_figure
+from ddptrace.render.steps.timeline import timeline_figure
 from tests.made import empty_result, make_result
 from tests.unit.made_device import KERNELS, make_device_result
 from tests.unit.made_meetings import met_result, with_all

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ddptrace.analysis.gradient_digest import GradientDigest
-from ddptrace.analysis.link_digest import LinkDigest
-from ddptrace.analysis.peer_digest import MessageDigest, RootDigest
-from ddptrace.analysis.rpc_digest import RpcDigest
-from ddptrace.analysis.tables import Result, Table, TrafficRow
-from ddptrace.analysis.traffic_digest import KindDigest, RankTraffic, TrafficReport
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.rpc.digest import RpcDigest
+from ddptrace.analysis.tables.table import Table
+from ddptrace.analysis.tables.traffic import TrafficRow
+from ddptrace.analysis.traffic.digest import KindDigest, RankTraffic, TrafficReport
+from ddptrace.analysis.traffic.gradients import GradientDigest
+from ddptrace.analysis.traffic.peers import LinkDigest, MessageDigest, RootDigest
 from ddptrace.load.tables import Finding
 from ddptrace.render.report import page
-from ddptrace.render.traffic import group_words, traffic_text
-from ddptrace.render.traffic_gradients import why_words
-from ddptrace.render.traffic_section import rpc_cells
-from ddptrace.render.traffic_words import rank_words, varying_words
+from ddptrace.render.traffic.report import rpc_cells
+from ddptrace.render.traffic.terminal import group_words, traffic_text
+from ddptrace.render.traffic.words import rank_words, varying_words, why_words
 from tests.made import empty_result, make_result
 
 KIND = KindDigest(

@@ -12,14 +12,16 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from ddptrace.analysis.tables import BucketRow, Result, Table
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.tables.collectives import BucketRow
+from ddptrace.analysis.tables.table import Table
 from ddptrace.load.tables import Finding
 from ddptrace.render.terminal import summary_text
-from ddptrace.render.watch import screen, snapshot
-from ddptrace.render.watch_tables import finding_lines, rank_lines
-from ddptrace.render.watch_top import bar_line
-from ddptrace.render.watch_view import Line, RankView, State, View, last_steps
-from ddptrace.render.watch_words import seconds_words, sparkline, status_lines, trend_words
+from ddptrace.render.watch.page import screen, snapshot
+from ddptrace.render.watch.tables import finding_lines, rank_lines
+from ddptrace.render.watch.top import bar_line
+from ddptrace.render.watch.view import Line, RankView, State, View, last_steps
+from ddptrace.render.watch.words import seconds_words, sparkline, status_lines, trend_words
 from tests.made import empty_result, make_result
 
 SIZES = [(80, 24), (120, 50), (40, 10), (140, 45), (20, 5), (80, 12), (9, 30), (1, 2)]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ddptrace.analysis.rpcs import RankCalls, rpc_pair_rows, rpc_rows
-from ddptrace.load.rows import Row
-from ddptrace.load.rpc import rank_rpc
+from ddptrace.analysis.rpc.rows import RankCalls, rpc_pair_rows, rpc_rows
+from ddptrace.load.records.fields import Row
+from ddptrace.load.records.rpc import rank_rpc
 from ddptrace.load.tables import RankRpc, RpcCall, RpcRun
 from ddptrace.schema import CALL_BITS, Kind, RpcFlag, RpcOp
 

@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 from analysis_records import MAIN, OTHER_THREAD, mark, rank, run, step
 
-from ddptrace.analysis import Result, analyze_run, summarize
-from ddptrace.analysis.rpc_digest import rpc_traffic
+from ddptrace.analysis.analyze import analyze_run
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.rpc.digest import rpc_traffic
+from ddptrace.analysis.summary import summarize
 from ddptrace.load.tables import RankRpc, RankRun, RpcCall, RpcRun, RpcWait
 from ddptrace.render.figures import Figure
 from ddptrace.render.report import drawn
-from ddptrace.render.rpc_lines import pair_line
+from ddptrace.render.rpc.words import pair_line
 from ddptrace.render.terminal import summary_text
 from ddptrace.schema import Phase, RpcOp, StepEnd
 from tests.made import make_result
@@ -78,8 +80,8 @@ def test_where_no_call_was_under_way_only_the_length_of_the_wait_is_told() -> No
 
 
 def test_what_was_waited_for_adds_up_to_the_step_s_wait() -> None:
-    from ddptrace.analysis.remote_waits import BACKWARD, waited_for
-    from ddptrace.analysis.view import view_of
+    from ddptrace.analysis.rank_view import view_of
+    from ddptrace.analysis.rpc.waits import BACKWARD, waited_for
 
     others = remote(60, 70, "elsewhere", thread=OTHER_THREAD)
     one = trainer(remote(15, 35), others, waits=((25, 35), (48, 52), (85, 95)))

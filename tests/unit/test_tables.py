@@ -12,9 +12,12 @@ from made_device import make_device_result
 from made_diff import made_side
 from made_meetings import met_result, with_all
 
-from ddptrace.analysis import BucketRow, Result, StepRow, Table
 from ddptrace.analysis.diff.compare import compare
 from ddptrace.analysis.diff.tables import Diff
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.tables.collectives import BucketRow
+from ddptrace.analysis.tables.steps import StepRow
+from ddptrace.analysis.tables.table import Table
 from ddptrace.errors import DdptraceError
 from ddptrace.load.tables import Finding
 from ddptrace.schema import Evidence

@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 
-from ddptrace.analysis import RankTables, Result, RunHead, analyze_rank, combine
-from ddptrace.analysis.across.clock_groups import STEPPED_NS
-from ddptrace.analysis.tables import CollectiveRow, PartialStepRow
+from ddptrace.analysis.analyze import RunHead, analyze_rank, combine
+from ddptrace.analysis.clocks.groups import STEPPED_NS
+from ddptrace.analysis.rank_tables import RankTables
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.tables.collectives import CollectiveRow
+from ddptrace.analysis.tables.steps import PartialStepRow
 from ddptrace.live.batch import Identity, Losses, RankBatch
 from ddptrace.telemetry.calls import StepsAt, whole_calls
 from ddptrace.telemetry.meetings import HostMeetings

@@ -16,7 +16,8 @@ from opentelemetry.proto.metrics.v1 import metrics_pb2
 from prometheus_client import CollectorRegistry
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from ddptrace.analysis.tables import CollectiveRow, Table
+from ddptrace.analysis.tables.collectives import CollectiveRow
+from ddptrace.analysis.tables.table import Table
 from ddptrace.errors import DdptraceError
 from ddptrace.live.batch import Identity, Losses
 from ddptrace.telemetry.instruments import INSTRUMENTS, Kind

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from ddptrace.analysis import Result, Table
 from ddptrace.analysis.analyze import analyze_rank
-from ddptrace.analysis.tables import CollectiveRow, GroupRow
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.tables.collectives import CollectiveRow, GroupRow
+from ddptrace.analysis.tables.table import Table
 from ddptrace.live.batch import Identity, Losses, RankBatch
 from ddptrace.load import read_run
 from ddptrace.schema import Kind

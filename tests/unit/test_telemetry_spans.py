@@ -15,8 +15,9 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcess
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased, Sampler, TraceIdRatioBased
 
-from ddptrace.analysis import Result, Table
-from ddptrace.analysis.tables import CollectiveRow, GroupRow
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.tables.collectives import CollectiveRow, GroupRow
+from ddptrace.analysis.tables.table import Table
 from ddptrace.telemetry.ids import span_id, trace_id
 from ddptrace.telemetry.parents import Parent
 from ddptrace.telemetry.rows import of_result

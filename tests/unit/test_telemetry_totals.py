@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from ddptrace.analysis import Result, Table, analyze_run
-from ddptrace.analysis.tables import CollectiveRow
+from ddptrace.analysis.analyze import analyze_run
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.tables.collectives import CollectiveRow
+from ddptrace.analysis.tables.table import Table
 from ddptrace.keep import LEAST_NBYTES, Keep
 from ddptrace.live.batch import Identity, Losses, RankBatch
 from ddptrace.live.identity import read_identity

@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Container, Iterator
 from typing import Any
 
-from ddptrace.analysis import Result, Table
-from ddptrace.analysis.tables import BucketRow, CollectiveRow
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow
+from ddptrace.analysis.tables.table import Table
 from ddptrace.telemetry import attributes, trees
 from ddptrace.telemetry.rows import Meeting, of_result
 from ddptrace.telemetry.trees import Node, Tree

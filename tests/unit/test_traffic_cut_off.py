@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from analysis_records import call, rank, run, step
 
-from ddptrace.analysis import analyze_run
-from ddptrace.analysis.traffic_digest import TrafficReport, traffic_report
+from ddptrace.analysis.analyze import analyze_run
+from ddptrace.analysis.traffic.digest import TrafficReport, traffic_report
 from ddptrace.schema import StepEnd
 
 

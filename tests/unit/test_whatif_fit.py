@@ -10,9 +10,8 @@ import pytest
 from ddptrace.analysis.whatif.again import Own, Plan, own_times, play_all
 from ddptrace.analysis.whatif.fit import fit_wire
 from ddptrace.analysis.whatif.model import model_of
-from ddptrace.analysis.whatif.observed import observe
+from ddptrace.analysis.whatif.observed import Sends, observe, sends_of
 from ddptrace.analysis.whatif.play import play
-from ddptrace.analysis.whatif.sends import Sends, sends_of
 from ddptrace.analysis.whatif.wire import Wire
 from tests.unit.made_whatif import Made, in_buckets, made_ranks
 

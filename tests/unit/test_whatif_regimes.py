@@ -11,13 +11,12 @@ from ddptrace.analysis.intervals import Ints
 from ddptrace.analysis.whatif.answer import answer
 from ddptrace.analysis.whatif.fit import fit_wire
 from ddptrace.analysis.whatif.model import model_of
-from ddptrace.analysis.whatif.observed import observe
+from ddptrace.analysis.whatif.observed import Sends, observe
 from ddptrace.analysis.whatif.play import Floats, play
 from ddptrace.analysis.whatif.predict import Predictor
-from ddptrace.analysis.whatif.sends import Sends
 from ddptrace.analysis.whatif.tables import Setting, SmallCost
 from ddptrace.analysis.whatif.wire import Small, Wire
-from ddptrace.render.whatif_words import cost_words
+from ddptrace.render.whatif.words import cost_words
 from tests.unit.made_whatif import MS as MADE_MS
 from tests.unit.made_whatif import Made, in_buckets, made_ranks, step_ns
 

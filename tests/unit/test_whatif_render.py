@@ -7,20 +7,18 @@ from dataclasses import replace
 
 import pytest
 
-from ddptrace.analysis.whatif.advise import Advice, advise
-from ddptrace.analysis.whatif.answer import answer, usual
-from ddptrace.analysis.whatif.forecast import RANKS, Forecast, forecast_of
+from ddptrace.analysis.whatif.advise import Advice, advise, verdict_of
+from ddptrace.analysis.whatif.answer import RANKS, Forecast, answer, forecast_of, usual
 from ddptrace.analysis.whatif.model import model_of
 from ddptrace.analysis.whatif.observed import observe
 from ddptrace.analysis.whatif.predict import Predictor
 from ddptrace.analysis.whatif.tables import Setting, WhatIf
-from ddptrace.analysis.whatif.verify import verdict_of
-from ddptrace.render.advice_section import advice_section
 from ddptrace.render.report import page
-from ddptrace.render.whatif import whatif_text
-from ddptrace.render.whatif_advice import advice_text, in_short, verdict_text
-from ddptrace.render.whatif_scale import SIMULATED
-from ddptrace.render.whatif_words import setting_words
+from ddptrace.render.whatif.advice import advice_text, in_short, verdict_text
+from ddptrace.render.whatif.report import advice_section
+from ddptrace.render.whatif.scale import SIMULATED
+from ddptrace.render.whatif.terminal import whatif_text
+from ddptrace.render.whatif.words import setting_words
 from ddptrace.render.words import WIDTH
 from tests.made import make_result
 from tests.unit.made_whatif import Made, in_buckets, made_ranks

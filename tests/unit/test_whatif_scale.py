@@ -15,7 +15,7 @@ from ddptrace.analysis.whatif.scale import scaling
 from ddptrace.analysis.whatif.tables import Setting
 from ddptrace.analysis.whatif.wire import Wire
 from ddptrace.errors import DdptraceError
-from ddptrace.render.whatif_scale import SIMULATED, scale_lines, scaling_figure
+from ddptrace.render.whatif.scale import SIMULATED, scale_lines, scaling_figure
 from tests.unit.made_whatif import MS, Made, in_buckets, made_ranks, step_ns
 
 

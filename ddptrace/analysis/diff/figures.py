@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 
 from ddptrace.analysis.diff.settings import settings_of
 from ddptrace.analysis.diff.tables import BucketId, Quantity
+from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import PARTS, PHASES, steady_steps, typical_steps
-from ddptrace.analysis.tables import BucketRow, Result, StepRow
+from ddptrace.analysis.tables.collectives import BucketRow
+from ddptrace.analysis.tables.steps import StepRow
 
 BLOCK_STEPS: Final = 8
 """Of a block, at least: its middle half is then a few steps, and blocks vary by chance and not by what neighbouring

@@ -8,8 +8,10 @@ from statistics import median
 from typing import Final
 
 from ddptrace.analysis.diff.tables import Setting
+from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import typical_steps
-from ddptrace.analysis.tables import BucketRow, Result, StepRow
+from ddptrace.analysis.tables.collectives import BucketRow
+from ddptrace.analysis.tables.steps import StepRow
 from ddptrace.analysis.wording import amount
 
 COMPUTE: Final = "compute is taken from"

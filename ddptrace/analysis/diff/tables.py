@@ -6,7 +6,8 @@ from dataclasses import asdict, dataclass, fields
 from statistics import median_low
 from typing import Any, Literal
 
-from ddptrace.analysis.tables import Table
+from ddptrace.analysis.tables.html import ROWS_MAX, findings_html, grid, paragraph, table_names
+from ddptrace.analysis.tables.table import Table
 from ddptrace.errors import printable
 from ddptrace.load.tables import Finding
 
@@ -126,10 +127,16 @@ class Diff:
         return f"Diff of {sides}: {sum(row.is_sure for row in self.changes)} of {len(self.changes)} changes are sure"
 
     def _repr_html_(self) -> str:
-        """For a notebook."""
-        from ddptrace.analysis.shown import diff_html
-
-        return diff_html(self)
+        """Show in a notebook what surely changed, the findings, and which tables there are."""
+        names = ("kind", "name", "rank", "index", "before_ns", "after_ns", "change_ns", "low_ns", "high_ns", "is_sure")
+        shown = [row for row in self.changes if row.is_sure or row.kind in ("step", "part")][:ROWS_MAX]
+        sections = [
+            paragraph(repr(self)),
+            grid(names, ([getattr(row, name) for name in names] for row in shown)),
+            findings_html(self.findings),
+            table_names({"runs": self.runs, "changes": self.changes, "settings": self.settings}),
+        ]
+        return "".join(sections)
 
     @property
     def step(self) -> Change:

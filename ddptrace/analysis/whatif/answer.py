@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
-from ddptrace.analysis.tables import Table
+from ddptrace.analysis.tables.table import Table
+from ddptrace.analysis.whatif.advise import Advice, advise
 from ddptrace.analysis.whatif.predict import RECORDED, Predictor
+from ddptrace.analysis.whatif.scale import ScaleRow, scaling
 from ddptrace.analysis.whatif.tables import Cost, Prediction, Setting, SmallCost, WhatIf
 from ddptrace.analysis.whatif.wire import Wire
+
+RANKS: Final = (8, 32, 128, 512, 2048)
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """All None where nothing was asked. `scale`: simulated; None for one rank alone. `refusal`: why the run tells
+    nothing."""
+
+    advice: Advice | None = None
+    scale: Table[ScaleRow] | None = None
+    refusal: str | None = None
 
 
 def answer(predictor: Predictor, settings: Mapping[str, Setting]) -> WhatIf:
@@ -53,3 +69,9 @@ def usual(predictor: Predictor) -> dict[str, Setting]:
         "perfect overlap": Setting(perfect_overlap=True),
         "free network": Setting(free_network=True),
     }
+
+
+def forecast_of(predictor: Predictor) -> Forecast:
+    """Of one recorded run."""
+    several = predictor.model.world_size > 1
+    return Forecast(advise(predictor), scaling(predictor, counts=RANKS) if several else None)

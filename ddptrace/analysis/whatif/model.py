@@ -8,13 +8,12 @@ from typing import Final
 
 import numpy as np
 
-from ddptrace.analysis.across.tables import LOCAL_PHASES
 from ddptrace.analysis.intervals import Ints
+from ddptrace.analysis.tables.ranks import LOCAL_PHASES
 from ddptrace.analysis.whatif.fit import WireFit, fit_wire
-from ddptrace.analysis.whatif.observed import ISSUED, LAUNCH, NBYTES, NEVER, ObservedRank, ObservedStep
+from ddptrace.analysis.whatif.observed import ISSUED, LAUNCH, NBYTES, NEVER, ObservedRank, ObservedStep, Sends, sends_of
 from ddptrace.analysis.whatif.plan import MIB, Buckets, plan_buckets
 from ddptrace.analysis.whatif.play import Floats
-from ddptrace.analysis.whatif.sends import Sends, sends_of
 from ddptrace.analysis.whatif.wire import DEFAULT_WORKERS
 from ddptrace.errors import DdptraceError
 from ddptrace.load.tables import Parameter

@@ -8,23 +8,23 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ddptrace.analysis.across.jitter import waited_in_phases
-from ddptrace.analysis.across.tables import LOCAL_PHASES
-from ddptrace.analysis.breakdown import step_rows
-from ddptrace.analysis.intervals import Ints
-from ddptrace.analysis.occurrences import Occurrence
-from ddptrace.analysis.phases import main_marks
-from ddptrace.analysis.shares import shares_of
+from ddptrace.analysis.buckets.occurrences import Occurrence
+from ddptrace.analysis.intervals import Ints, merged
+from ddptrace.analysis.rank_view import View, view_of
+from ddptrace.analysis.steps.breakdown import shares_of, step_rows
+from ddptrace.analysis.steps.jitter import waited_in_phases
+from ddptrace.analysis.steps.phases import main_marks
 from ddptrace.analysis.summary import steady_steps
-from ddptrace.analysis.tables import StepRow
-from ddptrace.analysis.view import View, view_of
+from ddptrace.analysis.tables.ranks import LOCAL_PHASES
+from ddptrace.analysis.tables.steps import StepRow
+from ddptrace.analysis.whatif.play import Floats
 from ddptrace.load.tables import Parameter, PhaseMark, RankRun, Ready, Reducer
 from ddptrace.schema import Phase
 
 NEVER = -1
 """Instead of an instant, of a gradient that this backward did not bring."""
-
 LAUNCH, ISSUED, DONE, NBYTES = range(4)
 """Columns of `ObservedStep.sent`."""
 
@@ -163,3 +163,34 @@ def _found(view: View, reducer: Reducer) -> dict[int, list[Occurrence]]:
         if one.reducer == reducer.reducer:
             found[one.backward].append(one)
     return found
+
+
+# What one backward sent -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Sends:
+    """One backward's buckets in launch order: when the last rank came, when they were over, bytes. One rank's clock."""
+
+    arrived_ns: Floats
+    done_ns: Floats
+    nbytes: Ints
+
+    @property
+    def busy(self) -> Floats:
+        """Union of what was sent, shape (n, 2)."""
+        return np.array(merged(zip(self.arrived_ns.tolist(), self.done_ns.tolist(), strict=True)))
+
+    @property
+    def were_alone(self) -> NDArray[np.bool_]:
+        """Which buckets had the wire to themselves all the while."""
+        before = np.concatenate([[-np.inf], np.maximum.accumulate(self.done_ns)[:-1]])
+        after = np.concatenate([np.minimum.accumulate(self.arrived_ns[::-1])[::-1][1:], [np.inf]])
+        return (self.arrived_ns >= before) & (self.done_ns <= after)
+
+
+def sends_of(sent: Sequence[Ints]) -> Sends:
+    """`sent`: of each rank, as in `ObservedStep`; on the clock of the first."""
+    taken = np.min([one[:, DONE] - one[:, LAUNCH] for one in sent], axis=0)
+    done = sent[0][:, DONE].astype(float)
+    return Sends(np.maximum.accumulate(done - taken), done, sent[0][:, NBYTES])

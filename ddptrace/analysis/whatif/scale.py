@@ -13,11 +13,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ddptrace.analysis.tables import Table
+from ddptrace.analysis.tables.table import Table
 from ddptrace.analysis.whatif.again import Own, Plan, own_times, play_all
-from ddptrace.analysis.whatif.basis import refusal_of
 from ddptrace.analysis.whatif.play import Floats
-from ddptrace.analysis.whatif.predict import RECORDED, Predictor, plan_of
+from ddptrace.analysis.whatif.predict import RECORDED, Predictor, plan_of, refusal_of
 from ddptrace.analysis.whatif.tables import Setting
 from ddptrace.analysis.whatif.wire import ALGORITHMS, Algorithm, Wire
 from ddptrace.errors import DdptraceError

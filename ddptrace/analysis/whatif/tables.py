@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Final, Literal, get_args
 
-from ddptrace.analysis.tables import Table
+from ddptrace.analysis.tables.table import Table
 from ddptrace.errors import DdptraceError
 
 MOST_TIMES: Final = 1e6

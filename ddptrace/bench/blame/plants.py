@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from ddptrace.analysis.across.causes import COLLECTION, QUOTA, SLOW_LINK
+from ddptrace.analysis.ranks.causes import COLLECTION, QUOTA, SLOW_LINK
 
 BLOCK_STEPS: Final = 5
 """A plant is off for so many steps, then on for as many, and so on."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ddptrace.analysis.transfers import SIZES_MIN, SPAN_MIN, line
+from ddptrace.analysis.collectives.transfers import SIZES_MIN, SPAN_MIN, line
 from ddptrace.bench.statistics import quantile
 
 ROUNDS_MIN: Final = 3

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ddptrace.analysis.bandwidth import FACTORS
+from ddptrace.analysis.collectives.bandwidth import FACTORS
 from ddptrace.bench.cells import interval_head
 from ddptrace.bench.collectives.fit import Fit, fit
 from ddptrace.bench.collectives.words import fit_words, short_words, traced_words

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-from ddptrace.analysis.execution import weakest
-from ddptrace.analysis.tables import CollectiveRow
+from ddptrace.analysis.collectives.execution import weakest
+from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.bench.collectives.ops import OPS
 from ddptrace.bench.traced import analysis
 from ddptrace.schema import Evidence

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from ddptrace.analysis.transfers import SIZES_MIN, SPAN_MIN
+from ddptrace.analysis.collectives.transfers import SIZES_MIN, SPAN_MIN
 from ddptrace.bench.collectives.fit import ROUNDS_MIN, Fit
 from ddptrace.bench.statistics import ROUNDS_SURE
 from ddptrace.render.words import counted, duration, percent, rate, size

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from ddptrace.analysis.tables import Result
+from ddptrace.analysis.result import Result
 from ddptrace.bench import traced
 from ddptrace.bench.job import Job
 

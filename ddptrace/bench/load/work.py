@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ddptrace.bench.rank import end_with_starter
 
 if TYPE_CHECKING:
-    from ddptrace.analysis.tables import Population
+    from ddptrace.analysis.tables.device import Population
 
 Answer = dict[str, Any]
 

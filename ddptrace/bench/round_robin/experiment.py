@@ -32,7 +32,7 @@ from ddptrace.render.sheet import Chart, Grid, Sheet
 from ddptrace.render.words import NOT_MEASURED, millis, size
 
 if TYPE_CHECKING:
-    from ddptrace.analysis.tables import Result
+    from ddptrace.analysis.result import Result
     from ddptrace.bench.job import Job
     from ddptrace.bench.training import Strategy
 

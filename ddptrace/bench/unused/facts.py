@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass
 
-from ddptrace.analysis.tables import Result
+from ddptrace.analysis.result import Result
 
 ENTRY_NBYTES = 4
 """Of a bitmap: both reducers send an int32 for each parameter."""

@@ -9,13 +9,13 @@ from typing import Final
 
 import numpy as np
 
-from ddptrace.load.device import operators
 from ddptrace.load.foreign.calls import Found
 from ddptrace.load.foreign.trace import DDP_COPY, DDP_MARKS, Trace
 from ddptrace.load.kineto.events import Ints
-from ddptrace.load.nesting import NOTHING, innermost_around
-from ddptrace.load.origins import NO_GRADIENT
+from ddptrace.load.records.calls import NO_GRADIENT
 from ddptrace.load.tables import Call, Intervals, Reducer
+from ddptrace.load.windows.device import operators
+from ddptrace.load.windows.nesting import NOTHING, innermost_around
 from ddptrace.schema import Evidence, Origin
 
 REDUCER: Final = 0

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ddptrace.load.comm_kernels import UNKNOWN_OP, CommRule, op_named
 from ddptrace.load.kineto.args import element_nbytes
 from ddptrace.load.kineto.events import CollectiveArgs, FileFacts
 from ddptrace.load.tables import Identity
+from ddptrace.load.windows.comm_kernels import UNKNOWN_OP, CommRule, op_named
 
 OPS: Final[Mapping[str, str]] = {
     "allreduce": "all_reduce", "all_reduce_sparse": "all_reduce", "allreduce_sparse": "all_reduce",

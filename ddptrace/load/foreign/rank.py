@@ -9,13 +9,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from ddptrace.errors import RunDirectoryError, printable
-from ddptrace.load.comm_kernels import CommRule
-from ddptrace.load.device import DeviceEvents
 from ddptrace.load.foreign.ddp import reducers_of
 from ddptrace.load.foreign.window import ForeignWindow, foreign_window
 from ddptrace.load.kineto import read_kineto
 from ddptrace.load.sources import TraceFile
 from ddptrace.load.tables import Call, DeviceWork, Finding, LoadedRank, PhaseMark, RankRun, StepMark
+from ddptrace.load.windows.comm_kernels import CommRule
+from ddptrace.load.windows.device import DeviceEvents
 
 LISTED = 3
 

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ddptrace.load.device import PROFILER_STEP
 from ddptrace.load.foreign.trace import DATA, DDP_COPY, DDP_MARKS, OPTIMIZER_STEP, Trace
 from ddptrace.load.kineto.events import Ints
-from ddptrace.load.nesting import NOTHING, innermost_around
 from ddptrace.load.tables import Intervals, PhaseMark, StepMark
+from ddptrace.load.windows.device import PROFILER_STEP
+from ddptrace.load.windows.nesting import NOTHING, innermost_around
 from ddptrace.schema import Phase, StepEnd
 
 MOST_DIGITS = 15  # of a step's number

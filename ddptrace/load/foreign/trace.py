@@ -10,10 +10,10 @@ from typing import Final
 
 import numpy as np
 
-from ddptrace.load.comm_kernels import CommRule, rule_of
-from ddptrace.load.device import PROFILER_STEP, DeviceEvents, Mask, named, of_category, operators
 from ddptrace.load.kineto.events import Category, Ints, KinetoEvents
-from ddptrace.load.nesting import NOTHING, outermost
+from ddptrace.load.windows.comm_kernels import CommRule, rule_of
+from ddptrace.load.windows.device import PROFILER_STEP, DeviceEvents, Mask, named, of_category, operators
+from ddptrace.load.windows.nesting import NOTHING, outermost
 
 OPTIMIZER_STEP: Final = "Optimizer.step#"
 DATA: Final = "enumerate(DataLoader)#"

@@ -7,17 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ddptrace.load.comm_kernels import CommRule
-from ddptrace.load.cpu_compute import computing, thread_ranges, union
-from ddptrace.load.foreign.calls import device_calls, in_launch_order
+from ddptrace.load.foreign.calls import device_calls, gloo_calls, in_launch_order, issued_calls
 from ddptrace.load.foreign.ddp import backward_at, until_copied, with_reducer
-from ddptrace.load.foreign.host import gloo_calls, issued_calls
 from ddptrace.load.foreign.steps import backwards_of, phases_of, steps_of, until_awaited
 from ddptrace.load.foreign.trace import Trace
 from ddptrace.load.kineto.events import FileFacts, KinetoEvents
-from ddptrace.load.nesting import NOTHING
-from ddptrace.load.operators import operator_work
 from ddptrace.load.tables import Call, Finding, Group, Intervals, PhaseMark, StepMark, Window, Work
+from ddptrace.load.windows.comm_kernels import CommRule
+from ddptrace.load.windows.cpu_compute import computing, operator_work, thread_ranges, union
+from ddptrace.load.windows.nesting import NOTHING
 from ddptrace.schema import Evidence
 
 

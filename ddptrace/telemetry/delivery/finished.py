@@ -9,7 +9,7 @@ from pathlib import Path
 
 from opentelemetry.sdk.trace import ReadableSpan
 
-from ddptrace.analysis.tables import Result
+from ddptrace.analysis.result import Result
 from ddptrace.live.batch import Identity
 from ddptrace.live.identity import read_identity
 from ddptrace.live.run_folders import rank_folders

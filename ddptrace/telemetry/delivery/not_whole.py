@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from ddptrace.analysis.tables import Result
+from ddptrace.analysis.result import Result
 from ddptrace.live.batch import Losses
 from ddptrace.live.run_folders import rank_folders
 from ddptrace.record.directory import read_json

@@ -1,0 +1,145 @@
+"""A reducer's bucket layouts: which calls fit them, and when their gradients were ready."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ddptrace.analysis.collectives.execution import Communication
+from ddptrace.analysis.intervals import Ints
+from ddptrace.load.tables import HookCall, Layout, Parameter, RankRun, Ready, Reducer
+
+_NEVER = np.iinfo(np.int64)
+
+DROPS_LAYERS = "BucketedDataParallel"
+"""The kind of reducer that leaves out a bucket none of whose parameters has a gradient; stock DDP sends every one."""
+
+Span = tuple[int | None, int | None]
+Calls = dict[int, Communication]  # by bucket index, in launch order
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One layout of one reducer. The tuples are by bucket index, in launch order."""
+
+    layout: int
+    from_backward: int
+    names: tuple[tuple[str, ...], ...]
+    numels: tuple[int, ...]
+    nbytes: tuple[int, ...]
+    members: Ints  # the parameters of all buckets, one bucket after another
+    offsets: Ints  # where each bucket begins in `members`
+    parameter_count: int
+
+    def holds(self, index: int, comm: Communication) -> bool:
+        """Whether a call has the bucket's bytes, or those of its half-precision copy (DDP's built-in fp16 hook)."""
+        if comm.call is None:
+            return False
+        is_half = "float16" in comm.call.dtype and comm.call.nbytes_in == 2 * self.numels[index]
+        return comm.call.nbytes_in == self.nbytes[index] or is_half
+
+    def match(self, comms: Sequence[Communication]) -> Calls | None:
+        """One call per bucket, in order, past calls that do not fit. None unless every bucket has one."""
+        found: Calls = {}
+        for comm in comms:
+            if len(found) < len(self.nbytes) and self.holds(len(found), comm):
+                found[len(found)] = comm
+        return found if found and len(found) == len(self.nbytes) else None
+
+    def match_used(self, comms: Sequence[Communication], used: Ints) -> Calls | None:
+        """One call per bucket that holds a parameter in `used`, in order. None unless each of them has its call, of its
+        very size, and no call is left over: there is then no other way to read them."""
+        is_used = np.zeros(self.parameter_count, np.bool_)
+        is_used[self._known(used)] = True
+        sent = np.flatnonzero(np.logical_or.reduceat(is_used[self.members], self.offsets)).tolist()
+        fits = len(sent) == len(comms) and all(map(self.holds, sent, comms))
+        return dict(zip(sent, comms, strict=True)) if sent and fits else None
+
+    def ready_spans(self, ready: Ready) -> list[Span]:
+        """First and last gradient of each bucket, None where none of its gradients was accumulated."""
+        parameters, at = self._known(ready.parameters), ready.at_ns[self._is_known(ready.parameters)]
+        first = np.full(self.parameter_count, _NEVER.max)
+        last = np.full(self.parameter_count, _NEVER.min)
+        np.minimum.at(first, parameters, at)
+        np.maximum.at(last, parameters, at)
+        earliest = np.minimum.reduceat(first[self.members], self.offsets).tolist()
+        latest = np.maximum.reduceat(last[self.members], self.offsets).tolist()
+        return [(a, b) if b != _NEVER.min else (None, None) for a, b in zip(earliest, latest, strict=True)]
+
+    def _known(self, parameters: Ints) -> Ints:
+        return parameters[self._is_known(parameters)]
+
+    def _is_known(self, parameters: Ints) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+        return (parameters >= 0) & (parameters < self.parameter_count)
+
+
+class Layouts:
+    """All layouts of a rank's reducers, by the backward in which they were valid."""
+
+    def __init__(self, rank: RankRun) -> None:
+        self._plans = {reducer.reducer: _plans(reducer) for reducer in rank.reducers}
+        self._drop_layers = {reducer.reducer for reducer in rank.reducers if reducer.kind == DROPS_LAYERS}
+
+    def match(self, reducer: int, backward: int, comms: Sequence[Communication]) -> tuple[Plan, Calls] | None:
+        """The layout that the calls fit, and the call of each bucket."""
+        for plan in self._by_preference(reducer, backward):
+            found = plan.match(comms)
+            if found is not None:
+                return plan, found
+        return None
+
+    def match_used(
+        self, reducer: int, backward: int, comms: Sequence[Communication], used: Ints
+    ) -> tuple[Plan, Calls] | None:
+        """As `match`, in a backward that dropped layers. `used`: the parameters with a gradient to reduce."""
+        for plan in self._by_preference(reducer, backward) if reducer in self._drop_layers else ():
+            found = plan.match_used(comms, used)
+            if found is not None:
+                return plan, found
+        return None
+
+    def of_hook(self, hook: HookCall) -> Plan | None:
+        """The layout whose bucket a hook was given."""
+        for plan in self._by_preference(hook.reducer, hook.backward):
+            if hook.index < len(plan.nbytes) and plan.nbytes[hook.index] == hook.nbytes:
+                return plan
+        return None
+
+    def _by_preference(self, reducer: int, backward: int) -> list[Plan]:
+        """Valid in that backward first, then those next to it: a rebuild is told late and may be dated one off."""
+        plans = self._plans.get(reducer, [])
+        valid = sum(plan.from_backward <= backward for plan in plans) - 1
+        return [plans[i] for i in sorted(range(len(plans)), key=lambda i: abs(i - max(valid, 0)))]
+
+
+def in_force(reducer: Reducer, backward: int) -> tuple[Layout, ...]:
+    """The layout that was valid in a backward; none where none is known."""
+    begun = sum(layout.from_backward <= backward for layout in reducer.layouts)
+    return reducer.layouts[max(begun, 1) - 1 :][:1]
+
+
+def in_buckets(reducer: Reducer, layouts: Sequence[Layout]) -> tuple[Parameter, ...]:
+    """The parameters that these layouts have in a bucket, which frozen ones are in none of; all, without a layout."""
+    inside = {index for layout in layouts for bucket in layout.buckets for index in bucket}
+    return tuple(one for index, one in enumerate(reducer.parameters) if index in inside or not layouts)
+
+
+def _plans(reducer: Reducer) -> list[Plan]:
+    parameters = reducer.parameters
+    plans = [
+        Plan(
+            layout.layout,
+            layout.from_backward,
+            tuple(tuple(parameters[i].name for i in bucket) for bucket in layout.buckets),
+            tuple(sum(parameters[i].numel for i in bucket) for bucket in layout.buckets),
+            tuple(sum(parameters[i].nbytes for i in bucket) for bucket in layout.buckets),
+            np.array([i for bucket in layout.buckets for i in bucket], np.int64),
+            np.cumsum([0, *(len(bucket) for bucket in layout.buckets)])[:-1],
+            len(parameters),
+        )
+        for layout in reducer.layouts
+        if layout.buckets and all(layout.buckets)
+    ]
+    return sorted(plans, key=lambda plan: (plan.from_backward, plan.layout))

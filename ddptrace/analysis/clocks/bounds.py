@@ -1,0 +1,213 @@
+"""What proves how far clocks lie apart: nothing ends before what it needs has begun.
+
+rank 0   [=========)        a collective, on one time line: each end lies after each begin
+rank 1        [=====)
+
+rank 0   send ┤             a message: its arrival lies after its sending
+rank 1          ├ recv
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddptrace.analysis.clocks.waits import waited_for
+from ddptrace.analysis.matching.proof import ENDING_TOGETHER
+from ddptrace.analysis.rank_tables import RankTables
+from ddptrace.analysis.rpc.rows import rpc_rows
+from ddptrace.analysis.tables.ranks import MatchRow
+from ddptrace.schema import Evidence
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+SLACK_NS: Final = 1_000
+"""Profilers tell instants to a microsecond."""
+
+MOST_CELLS: Final = 4_000_000
+"""Of collectives times clocks; beyond it some are left out, by lot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sightings:
+    """Collectives that ranks end together, one entry for each rank of each, by collective. A begin is that of the
+    execution where it was seen, else the call: an inferred one may be late, and would prove too much."""
+
+    match: Ints
+    position: Ints  # of the rank among all
+    begin_at_ns: Ints
+    end_at_ns: Ints
+    proves: Mask  # every rank needed something of every other one, so that its end proves their begins
+
+    def earlier(self, by_ns: Ints) -> Sightings:
+        """With each rank's instants moved; `by_ns` of shape (ranks,)."""
+        own = by_ns[self.position]
+        return replace(self, begin_at_ns=self.begin_at_ns - own, end_at_ns=self.end_at_ns - own)
+
+
+@dataclass(frozen=True, slots=True)
+class Meetings:
+    """The same by clock, of those that ranks of at least two clocks took part in: when the last of a clock's ranks
+    began and the first ended. Shape (n, clocks), NaN where none took part."""
+
+    begin: Floats
+    end: Floats
+    proves: Mask
+
+    def __len__(self) -> int:
+        return len(self.begin)
+
+    def chosen(self, rows: Mask | Ints) -> Meetings:
+        return Meetings(self.begin[rows], self.end[rows], self.proves[rows])
+
+    @property
+    def present(self) -> Mask:
+        return ~np.isnan(self.begin)
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """What left one clock at `begin` and had come to another by `end`; shape (n,)."""
+
+    sender: Ints  # a clock
+    receiver: Ints
+    begin: Floats
+    end: Floats
+
+    def __len__(self) -> int:
+        return len(self.begin)
+
+    def chosen(self, rows: Mask) -> Messages:
+        return Messages(self.sender[rows], self.receiver[rows], self.begin[rows], self.end[rows])
+
+
+def sightings_of(tables: Sequence[RankTables], matches: Sequence[MatchRow]) -> Sightings:
+    """Of `matches` in their order, then of those that ranks only waited for."""
+    ranks = [table.row.rank for table in tables]
+    found = [
+        (row.op, row.nbytes, np.searchsorted(ranks, row.ranks), row.seqs)
+        for row in matches
+        if row.op.startswith(ENDING_TOGETHER)
+    ]
+    found += [(one.op, one.nbytes, np.array(one.positions), one.seqs) for one in waited_for(tables)]
+    counts = [len(seqs) for *_, seqs in found]
+    match = np.repeat(np.arange(len(found)), counts)
+    seqs = np.fromiter(chain.from_iterable(seqs for *_, seqs in found), np.int64, len(match))
+    position = np.concatenate([one for _, _, one, _ in found] or [np.zeros(0, np.int64)])
+    begin, end = np.zeros(len(match), np.int64), np.zeros(len(match), np.int64)
+    for number, table in enumerate(tables):
+        mine = np.flatnonzero(position == number)
+        begin[mine], end[mine] = _spans(table, seqs[mine])
+    proves = np.array([_needs_all(op, nbytes) for op, nbytes, *_ in found], np.bool_)
+    return Sightings(match, position, begin, end, proves[match])
+
+
+def meetings_of(seen: Sightings, clocks: Ints) -> Meetings:
+    """`clocks`: the number of each rank's, from 0 on."""
+    count = int(clocks.max(initial=-1)) + 1
+    clock = clocks[seen.position]
+    match, row = _of_several(seen.match, clock, count)
+    chosen = row >= 0
+    begin = np.full((len(match), count), -np.inf)
+    end = np.full((len(match), count), np.inf)
+    np.maximum.at(begin, (row[chosen], clock[chosen]), seen.begin_at_ns[chosen] - SLACK_NS)
+    np.minimum.at(end, (row[chosen], clock[chosen]), seen.end_at_ns[chosen])
+    absent = np.isinf(begin)
+    begin[absent], end[absent] = np.nan, np.nan
+    proves = np.zeros(len(match), np.bool_)
+    proves[row[chosen]] = seen.proves[chosen]
+    return Meetings(begin, end, proves)
+
+
+def messages_of(tables: Sequence[RankTables], clocks: Ints, by_ns: Ints) -> Messages:
+    """Sends and receives, and remote calls, between ranks of different clocks. `by_ns` as in `Sightings.earlier`."""
+    found = np.array([*_sent(tables), *_called(tables)], np.int64).reshape(-1, 4)
+    sender, receiver = np.searchsorted([table.row.rank for table in tables], found[:, :2]).T
+    begin, end = found[:, 2] - by_ns[sender] - SLACK_NS, found[:, 3] - by_ns[receiver]
+    every = Messages(clocks[sender], clocks[receiver], begin.astype(np.float64), end.astype(np.float64))
+    return every.chosen(every.sender != every.receiver)
+
+
+def _needs_all(op: str, nbytes: int | None) -> bool:
+    """An exchange that differs by rank can be empty between two."""
+    return nbytes is not None or not op.startswith("all_to_all")
+
+
+def _spans(table: RankTables, wanted: Ints) -> tuple[Ints, Ints]:
+    """Begin and end of these collectives. The end of one in several parts is that of the last."""
+    known = [row for row in table.collectives if row.exec_end_at_ns is not None]
+    exact = (Evidence.DEVICE, Evidence.BACKEND)
+    begins = (row.exec_start_at_ns if row.evidence in exact else row.launch_at_ns for row in known)
+    columns = [(row.seq, -row.part, begin, row.exec_end_at_ns) for row, begin in zip(known, begins, strict=True)]
+    seq, after, begin, end = np.array(columns, np.int64).reshape(-1, 4).T
+    order = np.lexsort((after, seq))
+    seq, begin, end = seq[order], begin[order], end[order]
+    last = np.searchsorted(seq, wanted)
+    first = np.searchsorted(seq, wanted, side="right") - 1
+    return begin[first], end[last]
+
+
+def _of_several(match: Ints, clock: Ints, clocks: int) -> tuple[Ints, Ints]:
+    """The collectives that ranks of several clocks took part in, and each entry's row among them; -1 where none."""
+    size = int(match.max(initial=-1)) + 1
+    low, high = np.full(size, clocks), np.full(size, -1)
+    np.minimum.at(low, match, clock)
+    np.maximum.at(high, match, clock)
+    chosen = np.flatnonzero(high > low)
+    most = MOST_CELLS // max(clocks, 1)
+    if len(chosen) > most:
+        chosen = np.sort(np.random.default_rng(0).permutation(chosen)[:most])
+    row = np.full(size, -1)
+    row[chosen] = np.arange(len(chosen))
+    return chosen, row[match]
+
+
+Message = tuple[int, int, int, int]
+"""Ranks that sent and received, and when."""
+
+
+def _sent(tables: Sequence[RankTables]) -> Iterator[Message]:
+    """By the time the k-th receive from a rank was over, that rank had begun k sends: whichever belong together. That
+    needs every send; receives may be missing."""
+    sends: dict[tuple[str, int, int], list[int]] = defaultdict(list)
+    receives: dict[tuple[str, int, int], list[int]] = defaultdict(list)
+    for table in tables:
+        rank = table.row.rank
+        for row in table.collectives:
+            if row.peer is None or row.part:
+                continue
+            if row.op.startswith("send") and _has_all(table):
+                sends[row.group, rank, row.peer].append(row.launch_at_ns)
+            elif row.op.startswith("recv") and row.exec_end_at_ns is not None:
+                receives[row.group, row.peer, rank].append(row.exec_end_at_ns)
+    for key, ends in receives.items():
+        if len(ends) <= len(sends.get(key, ())):
+            yield from ((key[1], key[2], begin, end) for begin, end in zip(sorted(sends[key]), sorted(ends)))  # noqa: B905 (as far as the receives go)
+
+
+def _has_all(table: RankTables) -> bool:
+    facts = table.facts
+    return facts.recorded and not facts.dropped and not facts.kept.let_go and not facts.kept.sampled
+
+
+def _called(tables: Sequence[RankTables]) -> Iterator[Message]:
+    """A function runs within its call."""
+    known = {table.row.rank for table in tables}
+    rows = rpc_rows([table.rpc for table in tables]) if any(table.rpc.rpc.calls for table in tables) else ()
+    for row in rows:
+        caller, callee = row.rank, row.callee_rank
+        if caller is None or callee is None or not {caller, callee} <= known:
+            continue
+        if row.launch_at_ns is not None and row.run_start_at_ns is not None:
+            yield caller, callee, row.launch_at_ns, row.run_start_at_ns
+        answered = row.op in ("rpc_sync", "rpc_async") and not row.failed  # others may be told before, or of a timeout
+        if answered and row.run_end_at_ns is not None and row.done_at_ns is not None:
+            yield callee, caller, row.run_end_at_ns, row.done_at_ns

@@ -1,0 +1,124 @@
+"""One row per collective, or per step it ran in where it crossed the end of one."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ddptrace.analysis.collectives.bandwidth import Bandwidth, bandwidth
+from ddptrace.analysis.collectives.execution import Communication
+from ddptrace.analysis.rank_view import View
+from ddptrace.analysis.steps.breakdown import Shares
+from ddptrace.analysis.tables.collectives import CollectiveRow
+from ddptrace.load.tables import Identity
+from ddptrace.schema import RANGE_PREFIX, Origin
+
+HOOK_OP = "comm_hook"
+"""A hook that communicated by other means than a collective that was seen."""
+
+PROGRAM, HOOK = Origin.PROGRAM.word, Origin.HOOK.word
+
+BucketKey = tuple[int, int, int]
+Shared = tuple[int | None, int | None, int | None]  # hidden, exposed, charged
+What = tuple[str, str, int, int | None, str]
+
+
+def collective_rows(view: View, shares: Shares) -> list[CollectiveRow]:
+    """Rows in launch order. What belongs to the call as a whole (wait, queue, bandwidth) is told in its part 0 only."""
+    known = _Known(
+        buckets={comm.seq: (one.reducer, one.layout, one.index) for one in view.found for comm in one.comms},
+        sizes={group.name: len(group.ranks) for group in view.rank.groups if group.ranks},
+    )
+    rows = [*_executed(view, shares, known), *_unknown(view, known)]
+    return sorted(rows, key=lambda row: (row.launch_at_ns, row.seq, row.part))
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What is known of the rank's collectives beside themselves."""
+
+    buckets: dict[int, BucketKey]  # by seq
+    sizes: dict[str, int]  # of groups
+
+    def size(self, comm: Communication) -> int | None:
+        if comm.call is None:
+            return None
+        return comm.call.group_size if comm.call.group_size is not None else self.sizes.get(comm.call.group)
+
+    def bandwidth(self, comm: Communication) -> Bandwidth:
+        if comm.call is None or comm.begin_at_ns is None or comm.end_at_ns is None:
+            return Bandwidth()
+        return bandwidth(comm.call, self.size(comm), comm.end_at_ns - comm.begin_at_ns)
+
+
+def _executed(view: View, shares: Shares, known: _Known) -> Iterator[CollectiveRow]:
+    columns = (shares.comm, shares.step, shares.begins, shares.ends, shares.hidden, shares.charged)
+    previous, part = -1, 0
+    for at, step, begin, end, hidden, charged in zip(*(column.tolist() for column in columns), strict=True):
+        comm = view.comms[at]
+        part = part + 1 if at == previous else 0
+        previous = at
+        speed = Bandwidth() if part else known.bandwidth(comm)
+        is_known = view.knows_compute(step, comm.evidence)
+        shared: Shared = (hidden, end - begin - hidden, charged) if is_known else (None, None, None)
+        waited, queued = (None, None) if part else (view.wait_ns.get(comm.seq), begin - comm.launch_at_ns)
+        yield CollectiveRow(
+            view.rank.rank, view.ordinal(step), comm.seq, part, *_what(comm), comm.launch_at_ns, begin, end,
+            comm.done_at_ns, waited, queued, end - begin, *shared, comm.evidence, known.buckets.get(comm.seq),
+            known.size(comm), _lane(comm), speed.algbw, speed.busbw, _identity(comm), **_source(comm, known),
+        )  # fmt: skip
+
+
+def _unknown(view: View, known: _Known) -> Iterator[CollectiveRow]:
+    """Those of which nothing tells when they ran, in the step that launched them."""
+    comms = [comm for comm in view.comms if comm.end_at_ns is None]
+    steps = view.steps.at(np.array([comm.launch_at_ns for comm in comms], np.int64))
+    for comm, step in zip(comms, steps.tolist(), strict=True):
+        nothing = (None,) * 2, (None,) * 7
+        yield CollectiveRow(
+            view.rank.rank, view.ordinal(step), comm.seq, 0, *_what(comm), comm.launch_at_ns, *nothing[0],
+            comm.done_at_ns, *nothing[1], known.buckets.get(comm.seq), known.size(comm), identity=_identity(comm),
+            **_source(comm, known),
+        )  # fmt: skip
+
+
+def _what(comm: Communication) -> What:
+    """Op, group, ordinal, bytes (of the larger side: the whole of what is gathered or scattered), dtype."""
+    if comm.call is not None:
+        call = comm.call
+        nbytes = max(call.nbytes_in, call.nbytes_out)
+        unknown = not nbytes and call.identity is not Identity.RECORDED
+        return call.op, call.group, call.ordinal, None if unknown else nbytes, call.dtype
+    assert comm.hook is not None
+    return HOOK_OP, "", comm.hook.seq, comm.hook.nbytes, comm.hook.dtype
+
+
+def origin_of(comm: Communication, carriers: Container[int]) -> str | None:
+    """Who wanted it; `carriers`: by seq, those that carried a bucket. A hook that did without collectives is its own
+    origin; what the program seems to have sent and carried a bucket was a hook's that nobody saw being registered."""
+    if comm.call is None or (comm.call.origin == PROGRAM and comm.seq in carriers):
+        return HOOK
+    return comm.call.origin
+
+
+def _source(comm: Communication, known: _Known) -> dict[str, Any]:
+    """Where it comes from, and between whom it goes as far as the call itself tells."""
+    call, origin = comm.call, origin_of(comm, known.buckets)
+    if call is None:
+        return {"origin": origin}
+    return {
+        "origin": origin, "site": call.site, "through": call.through, "module": call.module, "turn": call.turn,
+        "peer": call.peer, "error": call.error, "on_device": call.on_device,
+        "profiler_range": f"{RANGE_PREFIX}{call.seq}" if call.is_profiled else None,
+    }  # fmt: skip
+
+
+def _lane(comm: Communication) -> str | None:
+    return comm.call.exec.lane if comm.call is not None and comm.call.exec is not None else None
+
+
+def _identity(comm: Communication) -> Identity:
+    return comm.call.identity if comm.call is not None else Identity.RECORDED

@@ -1,0 +1,4 @@
+"""What the devices did: which step launched what, on which stream, and whether the device waited for the host.
+
+In: a `RankView` with profiler windows. Out: rows of `streams`, `launches` and `scopes`, the populations of `ranks`.
+"""

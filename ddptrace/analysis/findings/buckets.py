@@ -1,0 +1,209 @@
+"""Gradient buckets: why they are not as large as asked for, what unused parameters cost, layers too large to hide."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ddptrace.analysis.buckets.layouts import DROPS_LAYERS
+from ddptrace.analysis.buckets.reducers import Heaviest, ReducerFacts, Sized, module_of
+from ddptrace.analysis.findings.facts import RankFacts
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.summary import Summary, typical_steps
+from ddptrace.analysis.wording import amount, brief, mb, ms, named, percent
+from ddptrace.load.tables import Finding
+from ddptrace.schema import Origin
+
+OVER_MIN_RATIO: Final = 1.25
+"""A bucket that is less above the cap is as large as was asked for."""
+TOLD: Final = 3
+"""Layouts of one reducer, one by one."""
+MIB: Final = 2**20
+DEFAULT_CAP_NBYTES: Final = 25 * MIB
+FIRST_CAP_NBYTES: Final = MIB
+"""Of DDP's first bucket, where no cap was given."""
+
+
+def bucket_cap_findings(reducers: Sequence[ReducerFacts]) -> Iterator[Finding]:
+    """Of each reducer once: every rank has the same."""
+    for reducer in {reducer.reducer: reducer for reducer in reducers}.values():
+        why = _parameter(reducer) if reducer.over_cap else _filled(reducer)
+        if why:
+            yield Finding("bucket-over-cap", "info", f"reducer {reducer.reducer}", why)
+
+
+def layout_words(reducer: ReducerFacts) -> str:
+    """As in "1 bucket of 9.4 MB, then 4 of 1.1 MB to 4.7 MB"; of many layouts the first ones and the last."""
+    told = [_sizes(sizes, " bucket" if at == 0 else "") for at, sizes in enumerate(reducer.sizes)]
+    if len(told) > TOLD:
+        told[TOLD - 1 : -1] = ["…"]
+    return ", then ".join(told) + _first(reducer)
+
+
+def _sizes(sizes: Sequence[int], what: str) -> str:
+    ends = dict.fromkeys((amount(min(sizes, default=0)), amount(max(sizes, default=0))))
+    return f"{len(sizes)}{what}{'s' if what and len(sizes) != 1 else ''} of {' to '.join(ends)}"
+
+
+def _first(reducer: ReducerFacts) -> str:
+    """Only a cap that nobody gave leaves the first bucket smaller."""
+    sizes, is_default = reducer.sizes[-1], reducer.bucket_cap_nbytes == DEFAULT_CAP_NBYTES
+    if is_default and len(sizes) > 1 and FIRST_CAP_NBYTES <= sizes[0] < max(sizes):
+        return f"; the first is closed at {amount(FIRST_CAP_NBYTES)}, to begin early, unless bucket_cap_mb is given"
+    return ""
+
+
+def _parameter(reducer: ReducerFacts) -> str:
+    """One that alone is larger than a bucket may be."""
+    count = len(reducer.over_cap)
+    name, nbytes = max(reducer.over_cap, key=lambda parameter: parameter[1])
+    more = f" ({count - 1} more parameters do too)" if count > 1 else ""
+    return (
+        f"Parameter {name} alone has {mb(nbytes)}, more than a bucket may have ({_cap(reducer)}){more}: no smaller cap"
+        f" makes its bucket smaller, only splitting the parameter.{_nearly_all(reducer)}"
+    )
+
+
+def _nearly_all(reducer: ReducerFacts) -> str:
+    """Where the cap is the mistake, and not the parameter."""
+    buckets = len(reducer.sizes[-1]) if reducer.sizes else 0
+    if not 2 * len(reducer.over_cap) > buckets > 2:
+        return ""
+    return f" Most of the {buckets} buckets are such ones: raise bucket_cap_mb (`ddptrace advise` says to what)."
+
+
+def _filled(reducer: ReducerFacts) -> str:
+    cap, filled = reducer.bucket_cap_nbytes, reducer.filled
+    if cap is None or filled is None or filled.nbytes <= OVER_MIN_RATIO * cap:
+        return ""
+    name, nbytes = filled.by
+    return (
+        f"Bucket {filled.index} has {amount(filled.nbytes)}, {filled.nbytes / cap:.1f} times what was asked for"
+        f" ({_cap(reducer)}): a bucket is closed by the gradient that fills it, here {name} with {amount(nbytes)} after"
+        f" {amount(filled.nbytes - nbytes)}.{_within(cap, reducer.largest_nbytes)}"
+    )
+
+
+def _within(cap: int, largest: int) -> str:
+    """A bucket is larger than the cap by less than its last parameter."""
+    least = math.floor((cap - largest) / MIB * 1e4) / 1e4
+    return f" bucket_cap_mb={least:g}, less by the largest parameter, keeps all within {amount(cap)}." if least else ""
+
+
+def _cap(reducer: ReducerFacts) -> str:
+    cap = reducer.bucket_cap_nbytes or 0
+    return f"bucket_cap_mb={cap / MIB:.3g}, {mb(cap) if cap >= MIB else amount(cap)}"
+
+
+# Unused parameters ----------------------------------------------------------------------------------------------------
+
+
+NAMED: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _UnusedByReducer:
+    """One reducer on all ranks: parameters by how many of the backwards gave them no gradient."""
+
+    facts: ReducerFacts
+    backwards: int
+    without: tuple[tuple[Sized, int], ...]
+
+
+def unused_findings(ranks: Sequence[RankFacts], result: Result) -> Iterator[Finding]:
+    """None where nothing looks for unused parameters."""
+    numbers = sorted({one.reducer for rank in ranks for one in rank.reducers if one.unused is not None})
+    for seen in (_unused_by_reducer(number, ranks) for number in numbers):
+        if seen.backwards:
+            where = f"reducer {seen.facts.reducer}"
+            yield Finding(
+                "find-unused-parameters", "info", where, f"{_unused_words(seen)} {_search_cost_words(ranks, result)}"
+            )
+
+
+def _unused_by_reducer(number: int, ranks: Sequence[RankFacts]) -> _UnusedByReducer:
+    mine = [one for rank in ranks for one in rank.reducers if one.reducer == number and one.unused is not None]
+    known = [one.unused for one in mine if one.unused is not None]
+    without: Counter[Sized] = Counter()
+    for unused in known:
+        without.update(dict(unused.without))
+    return _UnusedByReducer(mine[0], sum(unused.backwards for unused in known), tuple(without.items()))
+
+
+def _unused_words(seen: _UnusedByReducer) -> str:
+    """And what to do about it."""
+    facts = seen.facts
+    of = f"{facts.parameters} parameters of {facts.kind} of {facts.module}"
+    never = [one for one, count in seen.without if count == seen.backwards]
+    if not seen.without:
+        return (
+            f"find_unused_parameters=True finds nothing: in {seen.backwards} backwards all {of} got a gradient. Leave"
+            " it out."
+        )
+    if len(never) == len(seen.without):
+        zeros = "" if facts.kind == DROPS_LAYERS else ", sent as zeros in each step"
+        told = ", ".join(name for name, _ in never[:NAMED]) + f" and {len(never) - NAMED} more" * (len(never) > NAMED)
+        return (
+            f"{len(never)} of {of} never got a gradient, in {seen.backwards} backwards: {told}."
+            f" They have {amount(sum(nbytes for _, nbytes in never))}{zeros}. Take them out of the model or set"
+            " requires_grad=False, and leave find_unused_parameters out."
+        )
+    return (
+        f"{len(seen.without)} of {of} were without a gradient in some of {seen.backwards} backwards, so"
+        " find_unused_parameters=True is needed."
+    )
+
+
+def _search_cost_words(ranks: Sequence[RankFacts], result: Result) -> str:
+    """Means over rank-steps."""
+    steps = {(row.rank, row.step) for row in typical_steps(result.steps)[0]}
+    word = Origin.UNUSED_PARAMETERS.word
+    rows = [row for row in result.collectives if row.origin == word and (row.rank, row.step) in steps]
+    ran = [row.comm_ns for row in rows if row.comm_ns is not None]
+    searched = [ns for rank in ranks for ns in rank.searched_ns]
+    parts = [f"the all-reduce of its bitmap runs for {brief(sum(ran) / len(steps))}"] if ran else []
+    parts += [f"following the graph takes {brief(sum(searched) / len(searched))} each time"] if searched else []
+    told = f"{', '.join(parts)}; and the reducer" if parts else "the reducer"
+    return f"What it costs a step: {told} keeps the buckets it guessed, not those in the order of ready gradients."
+
+
+# Layers that outweigh all others --------------------------------------------------------------------------------------
+
+
+HEAVY_MIN_RATIO: Final = 0.5
+"""Of all gradients of its reducer."""
+FEWEST_MODULES: Final = 3
+"""Of two, one always has half."""
+EXPOSED_MIN_RATIO: Final = 0.02
+"""Of the step, that its buckets must expose."""
+
+
+def heavy_layer_findings(summary: Summary, reducers: Sequence[ReducerFacts]) -> Iterator[Finding]:
+    """Of each reducer once: every rank has the same."""
+    for reducer in {reducer.reducer: reducer for reducer in reducers}.values():
+        heavy = reducer.heaviest
+        if heavy is None or reducer.modules < FEWEST_MODULES or heavy.nbytes < HEAVY_MIN_RATIO * reducer.nbytes:
+            continue
+        mine = [one for one in summary.buckets if one.reducer == reducer.reducer]
+        carriers = [one for one in mine if heavy.module in map(module_of, one.parameters)]
+        exposed = sum(one.exposed_charged_ns or 0 for one in carriers)
+        if summary.window_ns and exposed >= EXPOSED_MIN_RATIO * summary.window_ns:
+            ran = sum(one.comm_ns or 0 for one in carriers), sum(one.comm_ns or 0 for one in mine)
+            where = named("bucket", sorted({one.index for one in carriers}))
+            cost = f"{ms(exposed)} of that are exposed, {percent(exposed / summary.window_ns)} of the step"
+            yield _heavy(
+                reducer, heavy, f"{where}, {ms(ran[0])} of the {ms(ran[1])} that all buckets take in a step; {cost}"
+            )
+
+
+def _heavy(reducer: ReducerFacts, heavy: Heaviest, told: str) -> Finding:
+    more = f" and {heavy.parameters - 1} more" if heavy.parameters > 1 else ""
+    return Finding("heavy-layer", "warning", f"reducer {reducer.reducer}", (
+        f"Layer {heavy.module or heavy.largest} ({heavy.largest}{more}) has {amount(heavy.nbytes)} of the"
+        f" {amount(reducer.nbytes)} of gradients, {percent(heavy.nbytes / reducer.nbytes)}. It goes with {told}. No"
+        " bucket size divides a parameter: send fewer bytes of it (a sparse gradient where few of its rows are used, a"
+        " compressing hook) or freeze it."
+    ))  # fmt: skip

@@ -1,0 +1,247 @@
+"""Collectives that cost time: exposed ones that carry no bucket, small ones that wait, and queued ones."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from ddptrace.analysis.collectives.digest import CollectiveDigest, collectives
+from ddptrace.analysis.findings.facts import RankFacts
+from ddptrace.analysis.ranks.digest import MeetingDigest, Meetings, meetings
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.summary import Share, Summary, typical_steps
+from ddptrace.analysis.tables.collectives import CollectiveRow
+from ddptrace.analysis.tables.table import Table
+from ddptrace.analysis.wording import amount, brief, line_words, ms, percent
+from ddptrace.load.tables import Finding
+from ddptrace.schema import Evidence, Origin
+
+BUCKETS: Final = (Origin.GRADIENTS.word, Origin.HOOK.word)
+TRY: Final = {
+    Origin.PROGRAM.word: "issue it with async_op=True before work that does not need it",
+    Origin.FSDP.word: "let FSDP gather earlier (set_modules_to_forward_prefetch, or forward_prefetch=True of the older"
+    " FSDP), or wrap units of another size",
+    Origin.BUFFERS.word: "broadcast_buffers=False leaves it out, where the ranks need not share their buffers",
+    Origin.UNUSED_PARAMETERS.word: "find_unused_parameters=False leaves it out, where every parameter gets a gradient",
+    Origin.PIPELINE.word: "give the schedule more and smaller microbatches",
+    Origin.DTENSOR.word: "its result is needed at once, so shard over fewer ranks or a faster link",
+    Origin.ZERO.word: "let DeepSpeed gather earlier (a larger stage3_prefetch_bucket_size), or keep small parameters on"
+    " every rank (a larger stage3_param_persistence_threshold)",
+    Origin.MOE.word: "its result is needed at once, so send fewer tokens (a smaller capacity_factor) or keep the ranks"
+    " of an expert group (ep_size) on one host",
+    Origin.CHECKPOINT.word: "save less often",
+}
+"""By origin."""
+
+GRADIENTS: Final = {
+    Origin.FSDP.word: "wrap units of another size",  # gradients leave when they are there: nothing to prefetch
+    Origin.ZERO.word: "let DeepSpeed reduce while backward computes (overlap_comm) and begin earlier (a smaller"
+    " reduce_bucket_size)",
+}
+"""By origin of sharded training, for its gradients."""
+
+UPDATED: Final = (
+    "it brings the updated parameters to every rank once an update, so update less often (gradient_accumulation_steps),"
+    " or gather while forward computes (ZeRO stage 3)"
+)
+"""For what ZeRO stages 1 and 2 gather: parameters of no module in particular."""
+
+OF_A_LIBRARY: Final = "a library issues it for that line: see whether the line has to run in every step"
+
+TRY_OPS: Final = {
+    **dict.fromkeys(
+        ("send", "recv", "recv_any_source"),
+        "issue it with isend or irecv (several at once: batch_isend_irecv) and wait for it after work that does not"
+        " need it",
+    ),
+    "monitored_barrier": "it is there to find a rank that hangs, so leave it out of steps that need not be watched",
+}
+"""By op, where the program called it: these have no async_op."""
+
+
+def exposed_collective(exposed: Share, result: Result) -> Finding:
+    """With the kind of collective that exposes most."""
+    said = f"{ms(exposed.ns)} of communication are exposed, {percent(exposed.ratio)} of the step"
+    gradients, unknown = _exposed_gradients_ns(result)
+    kind = _most_exposed_kind(result)
+    if unknown and 2 * gradients >= exposed.ns:
+        message = (
+            f"{said}, and most of it carries gradients, {ms(unknown)} of them in buckets that fit no known layout, so"
+            " none can be named: more and smaller buckets (bucket_cap_mb) begin earlier."
+        )
+    elif kind is None:
+        message = f"{said}, and most of it carries no gradients: look at the collectives with most exposed ms."
+    else:
+        is_sharded = any(row.origin in GRADIENTS and not _gathers(row.op) for row in result.collectives)
+        message = (
+            f"{said}, and most of it {'is in no bucket of DDP' if is_sharded else 'carries no gradients'}. The largest"
+            f" part of that is {kind.op.rstrip('_')}{_source_words(kind)}, with {ms(kind.exposed_ns or 0)}:"
+            f" {_advice(kind)}."
+        )
+    return Finding("exposed-communication", "warning", "run", message)
+
+
+def _advice(kind: CollectiveDigest) -> str:
+    if kind.origin in GRADIENTS and not _gathers(kind.op):
+        return GRADIENTS[kind.origin]
+    if kind.origin == Origin.ZERO.word and not kind.modules:
+        return UPDATED
+    if kind.origin == Origin.PROGRAM.word and kind.through:
+        return OF_A_LIBRARY
+    if kind.origin == Origin.PROGRAM.word and kind.op in TRY_OPS:
+        return TRY_OPS[kind.op]
+    return TRY.get(kind.origin or "", "look at what it waits for, and at a slow rank")
+
+
+def _gathers(op: str) -> bool:
+    return op.startswith("all_gather")
+
+
+def _exposed_gradients_ns(result: Result) -> tuple[float, float]:
+    """Exposed ns of a typical step that carried gradients, and the part of it in buckets that are not known."""
+    steps, _ = typical_steps(result.steps)
+    typical = {(row.rank, row.step) for row in steps}
+    sent = [row for row in result.collectives if _is_gradients(row) and (row.rank, row.step) in typical]
+    unknown = sum(row.exposed_charged_ns or 0 for row in sent if row.bucket is None)
+    return sum(row.exposed_charged_ns or 0 for row in sent) / len(steps), unknown / len(steps)
+
+
+def _is_gradients(row: CollectiveRow) -> bool:
+    """Where a foreign trace does not tell who wanted it, by the bucket it carried."""
+    return row.bucket is not None or row.origin in BUCKETS
+
+
+def _most_exposed_kind(result: Result) -> CollectiveDigest | None:
+    others = Table(CollectiveRow, [row for row in result.collectives if not _is_gradients(row)])
+    found = collectives(replace(result, collectives=others))  # most exposed first
+    return next((kind for kind in found.kinds if kind.exposed_ns), None) if found.per == "step" else None
+
+
+def _source_words(kind: CollectiveDigest) -> str:
+    """As in " (fsdp, in blocks.0 and 3 more, at train.py:42 in step)", with the line of a library after the program's;
+    nothing where nothing is known."""
+    known = [kind.origin] if kind.origin is not None else []
+    for where, names in (("in", kind.modules), ("at", kind.sites), ("through", kind.through)):
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        known += [f"{where} {names[0]}{more}"] if names else []
+    return f" ({', '.join(known)})" if known else ""
+
+
+# Small messages that take long ----------------------------------------------------------------------------------------
+
+
+FEW_NBYTES: Final = 1 << 16
+"""So little takes half a millisecond at 1 Gbit/s: what takes longer is latency, or waits."""
+LONG_NS: Final = 1_000_000
+SLOW_MIN_RATIO: Final = 0.05
+"""Of the step."""
+WAITING_MIN_RATIO: Final = 0.5
+
+
+def slow_message_findings(summary: Summary, result: Result) -> Iterator[Finding]:
+    """The kind of small collectives that waits most, where that is much."""
+    found = meetings(result)
+    measured = {row.match for row in result.collectives if row.evidence in (Evidence.DEVICE, Evidence.BACKEND)}
+    told = {row.op for row in result.matches if row.match in measured}
+    for kind in found.kinds:
+        if kind.op in told and _is_slow(kind, found, summary):
+            yield _slow(kind, result)
+            return
+
+
+def _is_slow(kind: MeetingDigest, found: Meetings, summary: Summary) -> bool:
+    wait, transfer = _wait_and_transfer_ns(kind)
+    if kind.nbytes is None or not 0 < kind.nbytes <= FEW_NBYTES or wait + transfer < LONG_NS or not summary.window_ns:
+        return False
+    a_step = wait * kind.count / max(found.steps, 1)
+    return wait >= WAITING_MIN_RATIO * (wait + transfer) and a_step >= SLOW_MIN_RATIO * summary.window_ns
+
+
+def _wait_and_transfer_ns(kind: MeetingDigest) -> tuple[int, int]:
+    """Wait and transfer, by aligned clocks where these tell."""
+    if kind.wait_ns is None or kind.transfer_ns is None:
+        return kind.free_wait_ns or 0, kind.free_transfer_ns
+    return kind.wait_ns, kind.transfer_ns
+
+
+def _slow(kind: MeetingDigest, result: Result) -> Finding:
+    wait, transfer = _wait_and_transfer_ns(kind)
+    lag, clocks = kind.latest, "by aligned clocks" if kind.wait_ns is not None else "by lengths alone"
+    last = f"; rank {lag.rank} is the last in {percent(lag.last_ratio)} of them" if lag is not None else ""
+    return Finding("slow-message", "warning", "run", (
+        f"{kind.op.rstrip('_')} of {amount(kind.nbytes or 0)}{_site(kind, result)} takes {ms(wait + transfer)} a time,"
+        f" though its bytes are few: {ms(wait)} are waiting until the last rank has come, {brief(transfer)} transfer"
+        f" (means of all ranks, {clocks}, {kind.count} of them){last}. A faster link does not help: look at what the"
+        " last rank does before it, or call it less often."
+    ))  # fmt: skip
+
+
+def _site(kind: MeetingDigest, result: Result) -> str:
+    sites = (line_words(row.site, row.through) for row in result.collectives if _is_of(row, kind))
+    site = next(filter(None, sites), None)
+    return f" (at {site})" if site else ""
+
+
+def _is_of(row: CollectiveRow, kind: MeetingDigest) -> bool:
+    return (row.op, row.group, row.nbytes) == (kind.op, kind.group, kind.nbytes)
+
+
+# Collectives behind others --------------------------------------------------------------------------------------------
+
+
+QUEUED_MIN_RATIO: Final = 0.1
+"""Of the step, that its collectives must expose."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Queue:
+    """Of one group, means: of its collectives in a step, of a collective's time behind others and of its execution."""
+
+    calls: float
+    queued_ns: float
+    ran_ns: float
+    exposed_ns: float  # of a step
+
+
+def queue_findings(ranks: Sequence[RankFacts], result: Result, summary: Summary) -> Iterator[Finding]:
+    """Where they stand longer than they run, and the step waits for them."""
+    threads = {name: count for rank in ranks for name, count in rank.queues.items()}
+    steps = {(row.rank, row.step) for row in typical_steps(result.steps)[0]}
+    by_group: defaultdict[str, list[CollectiveRow]] = defaultdict(list)
+    for row in result.collectives:
+        if row.group in threads and row.queue_ns is not None and (row.rank, row.step) in steps:
+            by_group[row.group].append(row)
+    for group, rows in by_group.items():
+        queue = _queue(rows, len(steps))
+        if queue.queued_ns > queue.ran_ns and queue.exposed_ns >= QUEUED_MIN_RATIO * (summary.window_ns or 0):
+            yield _queued(group, threads[group], queue, summary, _fewer(rows))
+
+
+def _queue(rows: Sequence[CollectiveRow], steps: int) -> _Queue:
+    return _Queue(
+        len(rows) / steps, sum(row.queue_ns or 0 for row in rows) / len(rows),
+        sum(row.comm_ns or 0 for row in rows) / len(rows), sum(row.exposed_charged_ns or 0 for row in rows) / steps,
+    )  # fmt: skip
+
+
+def _fewer(rows: Sequence[CollectiveRow]) -> str:
+    """How to make fewer and larger ones, by who issues most of those that stand in the queue."""
+    if all(row.bucket for row in rows):
+        return "raise bucket_cap_mb (`ddptrace advise` says to what)"
+    of_zero = sum(row.queue_ns or 0 for row in rows if row.origin == Origin.ZERO.word)
+    if 2 * of_zero > sum(row.queue_ns or 0 for row in rows):
+        return "raise DeepSpeed's reduce_bucket_size and stage3_prefetch_bucket_size"
+    return "one flat tensor"
+
+
+def _queued(group: str, threads: int, queue: _Queue, summary: Summary, fewer: str) -> Finding:
+    share = queue.exposed_ns / (summary.window_ns or 1)
+    return Finding("queued", "warning", f"group {group}", (
+        f"Collectives of group {group} stand in its queue for longer than they run: {ms(queue.queued_ns)} against"
+        f" {ms(queue.ran_ns)} (means of {queue.calls:.0f} in a step), since the backend's {threads} worker threads run"
+        f" {threads} at a time; {ms(queue.exposed_ns)} of them are exposed, {percent(share)} of the step. Launch fewer"
+        f" and larger ones ({fewer}), or spread them over groups, which have threads of their own, as long as"
+        " processors are free for these."
+    ))  # fmt: skip

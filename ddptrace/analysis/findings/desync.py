@@ -1,0 +1,122 @@
+"""Ranks that part from the others in what they call: who, where, and what the others called there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence, Set
+from typing import Final
+
+from ddptrace.analysis.collectives.rows import PROGRAM
+from ddptrace.analysis.findings.facts import RankFacts
+from ddptrace.analysis.tables.ranks import DesyncRow
+from ddptrace.analysis.wording import amount, line_words, named
+from ddptrace.load.tables import Finding
+
+TOLD: Final = 5
+"""So many are told one by one."""
+
+Told = tuple[Sequence[DesyncRow], bool]
+"""Rows that one sentence tells, of one group; whether those ranks may only have been on their way."""
+
+
+def desync_findings(ranks: Sequence[RankFacts], rows: Sequence[DesyncRow]) -> list[Finding]:
+    """One for what several ranks of a group did alike; the first steps first."""
+    ended = {facts.rank for facts in ranks if facts.clean}
+    told = sorted(_alike(rows, ended), key=lambda one: (one[1], _step(one[0][0])))
+    shown = [_finding(alike, is_open) for alike, is_open in told[:TOLD]]
+    rest = told[TOLD:]
+    if rest:
+        shown.append(Finding("desync", "warning" if rest[0][1] else "error", "run", (
+            f"Ranks part at {len(rest)} more calls, all in the table desyncs: what parts first tells most."
+        )))  # fmt: skip
+    return shown
+
+
+def _step(row: DesyncRow) -> float:
+    return float("inf") if row.step is None else row.step
+
+
+def _alike(rows: Sequence[DesyncRow], ended: Set[int]) -> Iterator[Told]:
+    """By group, what several ranks did alike. A rank that called no more and did not end may be on its way."""
+    alike: dict[tuple[object, ...], list[DesyncRow]] = {}
+    for row in rows:
+        same = (
+            row.group, row.turn, row.expected_rank, row.kind, row.op, row.nbytes, row.dtype, row.site, row.through,
+            row.root,
+        )  # fmt: skip
+        alike.setdefault((_is_open(row, ended), *same), []).append(row)
+    return ((those, _is_open(those[0], ended)) for those in alike.values())
+
+
+def _is_open(row: DesyncRow, ended: Set[int]) -> bool:
+    return not row.op and row.rank not in ended
+
+
+def _finding(rows: Sequence[DesyncRow], is_open: bool) -> Finding:
+    row, ranks = rows[0], named("rank", [row.rank for row in rows])
+    where = f"group {row.group}" if row.group else "the unnamed group"
+    if row.op:
+        return Finding("desync", "error", where, (
+            f"{_different(row, ranks, where)}: {_meant(row.kind, ranks, row.expected_rank)}. What follows in this group"
+            " is not compared across ranks."
+        ))  # fmt: skip
+    if is_open:
+        return Finding("rank-behind", "warning", where, (
+            f"{_less(row, ranks, where)}. The process died, hangs or was still on its way: ddptrace diagnose tells."
+        ))  # fmt: skip
+    return Finding("desync", "error", where, (
+        f"{_less(row, ranks, where)}: tracing ended there without it, so those that made it found no partner."
+    ))  # fmt: skip
+
+
+def _less(row: DesyncRow, ranks: str, where: str) -> str:
+    verb = "has" if ranks.startswith("rank ") else "have"
+    return (
+        f"{ranks[0].upper()}{ranks[1:]} {verb} not made call #{row.turn} of {where}, which is"
+        f" {_call(row.expected_op, row.expected_nbytes)} on {_expected(row)}"
+    )
+
+
+def _different(row: DesyncRow, ranks: str, where: str) -> str:
+    """As in "Call #12 of group 0 is broadcast of 32 B on rank 1 (at a.py:3) and all_reduce of 16 B on rank 0"."""
+    own, expected = _call(row.op, row.nbytes), _call(row.expected_op, row.expected_nbytes)
+    if row.kind in ("size", "dtype", "root"):
+        own, expected = f"{row.op.rstrip('_')} {_what(row, own=True)}", _what(row, own=False)
+    step = "" if row.step is None else f", in step {row.step}"
+    return (
+        f"Call #{row.turn} of {where} is {own} on {ranks}{_at(row.site, row.through, row.origin)} and {expected} on"
+        f" {_expected(row)}{step}"
+    )
+
+
+def _expected(row: DesyncRow) -> str:
+    return f"rank {row.expected_rank}{_at(row.expected_site, row.expected_through, row.expected_origin)}"
+
+
+def _meant(kind: str, ranks: str, expected_rank: int) -> str:
+    return {
+        "missing": f"{ranks} had not made that of rank {expected_rank} by then",
+        "extra": f"{ranks} alone had made such a call by then",
+        "reordered": "both make the same calls, in different order",
+        "order": "their programs call different things there",
+        "size": "every rank must give as many bytes",
+        "dtype": "every rank must give the same dtype",
+        "root": "every rank must name the same root",
+    }[kind]
+
+
+def _what(row: DesyncRow, *, own: bool) -> str:
+    if row.kind == "size":
+        return f"of {row.nbytes if own else row.expected_nbytes} bytes"
+    if row.kind == "dtype":
+        return f"of {row.dtype if own else row.expected_dtype}"
+    return f"with root {row.root if own else row.expected_root}"
+
+
+def _call(op: str, nbytes: int | None) -> str:
+    return f"{op.rstrip('_')} of {amount(nbytes)}" if nbytes else op.rstrip("_")
+
+
+def _at(site: str | None, through: str | None, origin: str | None) -> str:
+    line = line_words(site, through)
+    told = [word for word in (f"at {line}" if line else None, origin if origin != PROGRAM else None) if word]
+    return f" ({', '.join(told)})" if told else ""

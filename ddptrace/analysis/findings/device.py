@@ -1,0 +1,88 @@
+"""What a device's profiler windows say in sentences, and what their numbers leave out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from ddptrace.analysis.device.rows import LAUNCH_BOUND_RATIO
+from ddptrace.analysis.findings.facts import RankFacts
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.tables.device import Population, RankRow
+from ddptrace.analysis.wording import ms, named, percent
+from ddptrace.load.tables import Finding
+
+UNKNOWN: Final = "not known"
+
+
+def device_findings(ranks: Sequence[RankFacts], result: Result) -> Iterator[Finding]:
+    yield from _without_launch(result)
+    yield from _outside(ranks)
+    yield from _by_order(result)
+    yield from _launch_bound(result)
+
+
+def _without_launch(result: Result) -> Iterator[Finding]:
+    rows = [row for row in result.ranks if row.gpu_events and row.gpu_events_with_launch != row.gpu_events]
+    if rows:
+        events = sum(row.gpu_events or 0 for row in rows)
+        without = events - sum(row.gpu_events_with_launch or 0 for row in rows)
+        yield Finding("without-launch", "info", _of(rows), (
+            f"{without} of {events} device events ({percent(without / events)}) on {_of(rows)} have no launch in the"
+            f" file: most were queued before the profiler looked. {_overlaps(rows)}Steps take work without a launch by"
+            " its time alone."
+        ))  # fmt: skip
+
+
+def _overlaps(rows: Sequence[RankRow]) -> str:
+    every, launched = _overlap([row.all for row in rows]), _overlap([row.with_launch for row in rows])
+    return f"Overlap is {every} over all work and {launched} over that with a launch. " if every != UNKNOWN else ""
+
+
+def _of(rows: Sequence[RankRow]) -> str:
+    return named("rank", [row.rank for row in rows])
+
+
+def _overlap(populations: Sequence[Population | None]) -> str:
+    known = [one for one in populations if one is not None]
+    comm = sum(one.comm_ns for one in known)
+    return percent(sum(one.hidden_ns for one in known) / comm) if comm else UNKNOWN
+
+
+def _outside(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
+    strays = [rank for rank in ranks if rank.outside_ns]
+    if strays:
+        where = named("rank", [rank.rank for rank in strays])
+        ns = sum(rank.outside_ns for rank in strays)
+        yield Finding("outside-window", "info", where, (
+            f"{ms(ns)} ({ns} ns) of device work on {where} lie outside every step's window (queued before the first"
+            " step, or launched after the last): no step counts them, the tables of ranks, streams and scopes do."
+        ))  # fmt: skip
+
+
+def _by_order(result: Result) -> Iterator[Finding]:
+    rows = [row for row in result.buckets if row.identity == "order"]
+    if rows:
+        where = named("rank", sorted({row.rank for row in rows}))
+        changes = max(row.layout for row in rows)
+        often = "once" if changes == 1 else f"{changes} times"
+        several = f" Their sizes changed {often}: compare buckets of one layout only." if changes else ""
+        yield Finding("buckets-by-order", "info", where, (
+            f"Nothing recorded DDP's buckets on {where}: they are its all-reduces of each backward, numbered as they"
+            f" were launched, without names of parameters.{several} Trace with ddptrace.trace() to see which parameters"
+            " a bucket holds and when they were ready."
+        ))  # fmt: skip
+
+
+def _launch_bound(result: Result) -> Iterator[Finding]:
+    bound = [row for row in result.launches if row.launch_bound]
+    if bound:
+        where = named("rank", sorted({row.rank for row in bound}))
+        idle_ns, window_ns = sum(row.host_idle_ns for row in bound), sum(row.window_ns for row in bound)
+        yield Finding("launch-bound", "warning", where, (
+            f"In {len(bound)} of {len(result.launches)} steps on {where} the device had nothing to do and nothing"
+            f" queued for more than {percent(LAUNCH_BOUND_RATIO)} of the step, {percent(idle_ns / window_ns)} of them"
+            f" together ({ms(idle_ns / len(bound))} a step): the host launches too slowly. Look for what holds it"
+            " (.item(), printing, data loading), and give it less to launch: torch.compile, CUDA graphs, fused"
+            " optimizers, larger batches."
+        ))  # fmt: skip

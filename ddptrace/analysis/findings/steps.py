@@ -1,0 +1,97 @@
+"""Steps: how much slower it is to compute while communication runs, and what makes some longer than others."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from ddptrace.analysis.findings.facts import RankFacts
+from ddptrace.analysis.findings.ranks import CROWDED
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.tables.steps import JitterRow
+from ddptrace.analysis.wording import ms, named, percent
+from ddptrace.load.tables import Finding
+
+SLOWER_MIN_RATIO: Final = 0.1
+COSTLY_MIN_RATIO: Final = 0.005
+"""Of the profiled steps."""
+ON_DEVICE: Final = (
+    "kernels", "NCCL's channels take processors and memory bandwidth of the device: fewer of them (NCCL_MAX_CTAS,"
+    " NCCL_MAX_NCHANNELS) leave more to compute, as long as communication stays hidden",
+)  # fmt: skip
+ON_HOST: Final = (
+    "operators", "the backend's threads work on the same processors: leave it some (fewer of torch's threads, fewer"
+    " ranks on a machine)",
+)  # fmt: skip
+
+
+def contention_findings(result: Result) -> Iterator[Finding]:
+    """Over all that ran both alone and beside communication."""
+    alone_ns = sum(row.alone_ns * row.beside for row in result.contention)
+    tax_ns, steps = sum(row.tax_ns for row in result.contention), [row for row in result.steps if row.profiled]
+    window_ns = sum(row.window_ns for row in steps)
+    if tax_ns < max(SLOWER_MIN_RATIO * alone_ns, COSTLY_MIN_RATIO * window_ns, 1):
+        return
+    what, advice = ON_DEVICE if any(row.all is not None for row in result.ranks) else ON_HOST
+    dearest, dearest_ns = _dearest(result)
+    yield Finding("contention", "info", "run", (
+        f"Computing takes longer while communication runs: {sum(row.beside for row in result.contention)} {what} that"
+        f" would take {ms(alone_ns)} alone took {percent(tax_ns / alone_ns)} longer beside it, {ms(tax_ns)} in"
+        f" {len(steps)} profiled rank-steps ({percent(tax_ns / window_ns)} of them); most in {dearest},"
+        f" {ms(dearest_ns)}. It counts as compute, not as communication; {advice}."
+    ))  # fmt: skip
+
+
+def _dearest(result: Result) -> tuple[str, int]:
+    """A kernel without its template's arguments, which fill lines."""
+    taxes: Counter[str] = Counter()
+    for row in result.contention:
+        taxes[row.name] += row.tax_ns
+    name, tax_ns = taxes.most_common(1)[0]
+    return name.removeprefix("void ").partition("<")[0].partition("(")[0], tax_ns
+
+
+# Steps that vary ------------------------------------------------------------------------------------------------------
+
+
+LONG_MIN_RATIO: Final = 1.3
+"""So many times the median must one step in twenty take."""
+FEWEST_STEPS: Final = 40
+"""Of fewer, one in twenty is one, and tells nothing."""
+SHARE_MIN_RATIO: Final = 0.5
+"""Of the variance."""
+WITHOUT_COMPUTING: Final = ("data",)
+LOOK: Final = {
+    "data": "at what its data loader reads now and then, and at its workers",
+    "forward": "at whether its inputs differ in size from step to step, and at what else runs on its machine",
+    "backward": "at whether its inputs differ in size from step to step, and at what else runs on its machine",
+    "optimizer": "at what else its update does now and then",
+    "other": "at what the loop does now and then: logging, evaluation, checkpoints, garbage collection",
+}
+
+
+def jitter_findings(ranks: Sequence[RankFacts], result: Result, said: Sequence[Finding]) -> Iterator[Finding]:
+    """The part that the step varies with most, of a rank that does not just wait for others. Not where optimizers take
+    turns, whose steps are not alike. Where all ranks wait for a processor, as is `said` then, computing varies with
+    that, and only data is told of."""
+    if any(rank.in_turn for rank in ranks):
+        return
+    told = WITHOUT_COMPUTING if any(finding.code == CROWDED for finding in said) else tuple(LOOK)
+    steps = {row.rank: row for row in result.jitter if row.part == "step" and row.steps >= FEWEST_STEPS}
+    long = {rank for rank, row in steps.items() if row.p95_ns >= LONG_MIN_RATIO * row.median_ns}
+    parts = [row for row in result.jitter if row.part in told and row.rank in long]
+    varying = [row for row in parts if (row.share_ratio or 0) >= SHARE_MIN_RATIO]
+    if varying:
+        worst = max(varying, key=lambda row: row.share_ratio or 0)
+        yield _jitter(worst, steps[worst.rank], sorted(row.rank for row in varying if row.part == worst.part))
+
+
+def _jitter(worst: JitterRow, step: JitterRow, ranks: list[int]) -> Finding:
+    where = named("rank", ranks)
+    return Finding("jitter", "warning", where, (
+        f"Steps vary: one in twenty takes {ms(step.p95_ns)} or more, {step.p95_ns / step.median_ns:.1f} times the"
+        f" median of {ms(step.median_ns)} ({step.steps} steps). {percent(worst.share_ratio or 0)} of that variance is"
+        f" the {worst.part} phase of rank {worst.rank} (median {ms(worst.median_ns)}, one in twenty from"
+        f" {ms(worst.p95_ns)} on): look {LOOK[worst.part]}."
+    ))  # fmt: skip

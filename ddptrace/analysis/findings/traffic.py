@@ -1,0 +1,127 @@
+"""Traffic: gradients that are sent more or less often than an update needs, messages that differ at their two ends."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Final
+
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.tables.traffic import GradientTrafficRow, TrafficRow
+from ddptrace.analysis.traffic.peers import ANY_SOURCE, RECEIVE, SEND, Ends, Sum, both_ends
+from ddptrace.analysis.wording import mb, named
+from ddptrace.load.tables import Finding
+
+DRIFT: Final = "Where the update uses them, the ranks' models drift apart"
+
+
+def traffic_findings(rows: Iterable[GradientTrafficRow]) -> list[Finding]:
+    """Judged only in steps that have one update, after all of their backwards: there, one synchronised backward is what
+    it takes, and it must be the last."""
+    by_reducer: defaultdict[tuple[int, str], list[GradientTrafficRow]] = defaultdict(list)
+    for row in rows:
+        if row.one_update:
+            by_reducer[row.reducer, row.name].append(row)
+    several = len({reducer for reducer, _ in by_reducer}) > 1
+    return [finding for mine in by_reducer.values() for finding in _of_reducer(mine, several)]
+
+
+def _of_reducer(rows: Sequence[GradientTrafficRow], several: bool) -> Iterator[Finding]:
+    """`several`: there are other reducers, and an update may be of theirs: gradients that stay may not be missed."""
+    grave = "info" if several else "warning"
+    often = [row for row in rows if row.synchronised > 1]
+    never = [row for row in rows if not row.synchronised]
+    early = [row for row in rows if row.synchronised and not row.last_synchronised]
+    where, name = f"reducer {rows[0].reducer}", rows[0].name
+    if often:
+        yield Finding("synchronised-often", "warning", where, _often(name, often, len(rows)))
+    if never:
+        yield Finding("synchronised-never", grave, where, (
+            f"{name} got gradients in {_steps(never)} and sent none of them before the update ({len(never)} of"
+            f" {len(rows)} rank-steps): every backward was inside no_sync(). {DRIFT}: leave no_sync() for the last"
+            " backward before each update."
+        ))  # fmt: skip
+    if early:
+        yield Finding("synchronised-early", grave, where, (
+            f"{name} sent gradients in {_steps(early)}, but not in the last backward before the update ({len(early)} of"
+            f" {len(rows)} rank-steps): what that one added stayed on its rank. {DRIFT}: no_sync() belongs around all"
+            " backwards but the last."
+        ))  # fmt: skip
+
+
+def _often(name: str, often: Sequence[GradientTrafficRow], judged: int) -> str:
+    times = sorted({row.synchronised for row in often})
+    counted = f"{times[0]}" if len(times) == 1 else f"{times[0]} to {times[-1]}"
+    known = [row.nbytes for row in often if row.nbytes is not None]
+    once = [row.nbytes // row.synchronised for row in often if row.nbytes is not None]
+    bytes_ = f", {mb(max(known))} on a rank instead of {mb(max(once))}" if known else ""
+    return (
+        f"{name} sent its gradients {counted} times per update in {_steps(often)} ({len(often)} of {judged}"
+        f" rank-steps){bytes_}. If these backwards accumulate gradients, put all but the last inside no_sync():"
+        " the sum is the same."
+    )
+
+
+def _steps(rows: Iterable[GradientTrafficRow]) -> str:
+    return named("step", sorted({row.step for row in rows}))
+
+
+# Messages of which the two ends tell different things -----------------------------------------------------------------
+
+
+INCOMPLETE: Final = frozenset((
+    "process-died", "rank-empty", "surface-failed", "records-dropped", "records-damaged", "records-torn",
+    "records-let-go", "steps-not-recorded", "collective-failed", "names-lost", "description-lost",
+    "descriptions-let-go",
+))  # fmt: skip
+"""Findings that say that records are missing, or that something failed, after which one end goes no further: then the
+two ends differ for that reason."""
+MOST_PAIRS: Final = 3
+NOTHING: Final = Sum(0, 0)
+Pair = tuple[Ends, Sum, Sum]
+
+
+def message_findings(result: Result, said: Iterable[Finding]) -> Iterator[Finding]:
+    """Of the whole run, since the two ranks need not be in the same step. `said`: what other findings there are."""
+    if any(finding.code in INCOMPLETE for finding in said):
+        return
+    differing = list(_differing(result.traffic, {row.rank for row in result.ranks}))
+    cut_short = [pair for pair in differing if pair[1].messages == pair[2].messages]
+    missing = [pair for pair in differing if pair not in cut_short]
+    if cut_short:
+        yield Finding("messages-differ", "warning", "run", (
+            f"Messages were received into tensors of another size than theirs: {_named(cut_short)}. What is larger than"
+            " its message keeps old values in the rest, where the backend does not fail: give both sides one size."
+        ))  # fmt: skip
+    if missing:
+        yield Finding("messages-differ", "info", "run", (
+            f"Not all messages were recorded at both ends: {_named(missing)}. One of the two traces begins later or"
+            " ends earlier, or some of them went beneath the process group."
+        ))  # fmt: skip
+
+
+def _differing(rows: Sequence[TrafficRow], ranks: AbstractSet[int]) -> Iterator[Pair]:
+    """Between `ranks`, which left records, where the one names all that it sends to, the other all that it receives
+    from."""
+    hidden = [row for row in rows if row.peer is None]
+    sources = ranks - {row.rank for row in hidden if row.op == SEND}
+    destinations = ranks - {row.rank for row in hidden if row.op in (RECEIVE, ANY_SOURCE)}
+    sent, received = both_ends(rows)
+    for ends in sorted({*sent, *received}):
+        one, other = sent.get(ends, NOTHING), received.get(ends, NOTHING)
+        if one != other and ends[0] in sources and ends[1] in destinations:
+            yield ends, one, other
+
+
+def _named(pairs: Sequence[Pair]) -> str:
+    told = (
+        f"rank {source} → rank {destination}, {_sum(sent, 'sent')}, {_sum(received, 'received')}"
+        for (source, destination), sent, received in pairs[:MOST_PAIRS]
+    )
+    rest = f"; and {len(pairs) - MOST_PAIRS} more pairs" if len(pairs) > MOST_PAIRS else ""
+    return "; ".join(told) + rest
+
+
+def _sum(of: Sum, what: str) -> str:
+    return f"{of.messages:,.0f} {what} ({of.nbytes:,.0f} bytes)"

@@ -1,0 +1,91 @@
+"""Collectives of whose ranks some are not here. Who came last to them is not known, so what ranks waited cannot be told
+from the transfer:
+
+rank 0    [==========================)        by these two: a transfer that is as long as their executions
+rank 2    [==========================)
+rank 1, not here        [============)        in truth they waited for this one, for half of the time
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ddptrace.analysis.matching.proof import ENDING_TOGETHER
+from ddptrace.analysis.rank_tables import RankTables
+from ddptrace.analysis.tables.collectives import CollectiveRow
+from ddptrace.analysis.tables.ranks import MatchRow
+from ddptrace.load.tables import Finding
+
+ABSENT: Final = "replay-off"
+"""As where the ranks' clocks do not fit: no rank's times are held against another's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """A group of which not all ranks are here."""
+
+    name: str
+    here: int
+    size: int
+
+
+def is_partial(row: CollectiveRow, here: int) -> bool:
+    """`row`: on one of the `here` ranks that are compared. A group of which nobody told the size is taken as whole."""
+    return row.group_size is not None and row.group_size > here
+
+
+def partial_matches(matches: Sequence[MatchRow], rows: Iterable[CollectiveRow]) -> dict[int, Partial]:
+    """By `match`. `rows`: of all ranks."""
+    wanted = {(match.ranks[0], match.seqs[0]): match for match in matches}
+    found = {}
+    for row in rows:
+        match = wanted.get((row.rank, row.seq)) if row.part == 0 else None
+        if match is not None and is_partial(row, len(match.ranks)):
+            found[match.match] = Partial(match.group, len(match.ranks), row.group_size or 0)
+    return found
+
+
+def groups_in_part(tables: Sequence[RankTables], met: Sequence[RankTables]) -> list[Partial]:
+    """Those in which ranks wait for one another, in order of name. `met`: the ranks that met others; where none did,
+    all are asked. One rank alone is compared with nobody."""
+    if len(tables) < 2:
+        return []
+    known = {table.row.rank: _groups_of(table) for table in tables}
+    sizes = {(name, known[rank].get(name, ())): size for rank, name, size in _waiting(met or tables)}
+    found = [Partial(name, _here(name, members, known.values()), size) for (name, members), size in sizes.items()]
+    return sorted((one for one in found if one.here < one.size), key=lambda one: (one.name, one.size, one.here))
+
+
+def _groups_of(table: RankTables) -> dict[str, tuple[int, ...]]:
+    """With those of which it only shows collectives, as profiler files do: their ranks are not known."""
+    shown: dict[str, tuple[int, ...]] = {row.group: () for row in table.collectives}
+    return shown | dict(table.facts.groups)
+
+
+def _waiting(tables: Sequence[RankTables]) -> set[tuple[int, str, int]]:
+    """Rank, group and its size, of what no rank ends before all have come."""
+    return {
+        (row.rank, row.group, row.group_size)
+        for table in tables for row in table.collectives
+        if row.group_size is not None and row.op.startswith(ENDING_TOGETHER)
+    }  # fmt: skip
+
+
+def _here(name: str, members: tuple[int, ...], ranks: Iterable[dict[str, tuple[int, ...]]]) -> int:
+    """So many ranks tell of the group; one that does not know its ranks may mean this one."""
+    return sum(name in own and (own[name] == members or not own[name] or not members) for own in ranks)
+
+
+def absent_findings(groups: Sequence[Partial]) -> Iterator[Finding]:
+    """One at most: the group of which most are missing stands for the others."""
+    if groups:
+        one = max(groups, key=lambda group: group.size - group.here)
+        where = f"group {one.name}" if one.name else "the unnamed group"
+        verb, more = "is" if one.here == 1 else "are", f" (so of {len(groups)} groups)" if len(groups) > 1 else ""
+        yield Finding(ABSENT, "warning", "run", (
+            f"Nobody is named for being late: {one.here} of {one.size} ranks of {where} {verb} compared here{more},"
+            " and waiting for the others counts as transfer. So waits and transfers are not told apart, and no critical"
+            " path is drawn; analyze all ranks together for these."
+        ))  # fmt: skip

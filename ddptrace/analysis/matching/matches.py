@@ -1,0 +1,205 @@
+"""Which calls on different ranks were one collective: the k-th of their group, where nothing speaks against it.
+
+Ranks that ddptrace recorded from their first call on are matched up to where they part, which is told. What is not
+counted from there (files of others, sampled steps, lost records) is matched whole or not at all. Where not every rank
+has the calls from the first on, those are compared that all have:
+
+rank 0   let go: 5    5 6 7 8 9
+rank 1   let go: 7        7 8 9        7 8 9, by their numbers
+rank 0   steps 0 . . 3 . . 6
+rank 1   steps 0 . 2 3 . . 6          those of steps 0, 3 and 6, which both recorded
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from operator import attrgetter
+
+import numpy as np
+
+from ddptrace.analysis.collectives.rows import HOOK_OP
+from ddptrace.analysis.findings.desync import desync_findings
+from ddptrace.analysis.findings.facts import RankFacts
+from ddptrace.analysis.intervals import Pieces, pairs
+from ddptrace.analysis.matching.calls import Calls
+from ddptrace.analysis.matching.desync import Parting, parting
+from ddptrace.analysis.matching.proof import Seen, Sighting, doubt
+from ddptrace.analysis.tables.collectives import CollectiveRow
+from ddptrace.analysis.tables.ranks import DesyncRow, MatchRow
+from ddptrace.analysis.tables.steps import StepRow
+from ddptrace.analysis.traffic.rows import SPARSE_OP
+from ddptrace.analysis.wording import named
+from ddptrace.load.tables import Finding
+from ddptrace.schema import Evidence
+
+UNPAIRED = ("send", "recv", HOOK_OP)  # not all ranks of the group take part
+Shown = tuple[RankFacts, Sequence[CollectiveRow], Sequence[StepRow]]
+"""What one rank shows: its collectives in launch order, its steps in time order."""
+GroupKey = tuple[str, tuple[int, ...]]  # name and ranks; ranks are () where they are not known
+
+
+@dataclass(frozen=True, slots=True)
+class Matching:
+    """`rows` in order of first start, `match` being their position, with nothing yet of arrivals; `findings` tell which
+    groups were refused, and where ranks part."""
+
+    rows: tuple[MatchRow, ...]
+    findings: tuple[Finding, ...]
+    desyncs: tuple[DesyncRow, ...] = ()
+
+
+def match_ranks(ranks: Sequence[Shown]) -> Matching:
+    """`ranks`: by rank. Groups of which one rank alone is here are left out."""
+    rows: list[MatchRow] = []
+    findings: list[Finding] = []
+    desyncs: list[DesyncRow] = []
+    for (name, _), shown in sorted(_groups(ranks).items()):
+        if len(shown) < 2:
+            continue
+        group, ordinals = aligned(shown)
+        if all(one.whole and not one.sampled for one in shown):
+            parted = parting(name, [Calls(one.rank, one.sightings) for one in shown])
+            desyncs += parted.rows
+            rows += _matched(name, group, _agreed(ordinals, parted))
+        elif (reason := doubt(group)) is not None:
+            findings.append(_refused(name, group, reason))
+        else:
+            rows += _matched(name, group, ordinals)
+    rows.sort(key=attrgetter("first_start_at_ns", "group", "ordinal", "ranks"))
+    findings += desync_findings([facts for facts, *_ in ranks], desyncs)
+    matches = tuple(replace(row, match=match) for match, row in enumerate(rows))
+    return Matching(matches, tuple(findings), tuple(desyncs))
+
+
+def with_matches(rows: Iterable[CollectiveRow], matches: Sequence[MatchRow]) -> Iterator[CollectiveRow]:
+    """The rows, each with its collective's position in `matches`."""
+    found = {key: row.match for row in matches for key in zip(row.ranks, row.seqs, strict=True)}
+    for row in rows:
+        match = found.get((row.rank, row.seq))
+        yield row if match is None else replace(row, match=match)
+
+
+def _groups(ranks: Sequence[Shown]) -> dict[GroupKey, list[Seen]]:
+    """By group, what each of its ranks shows of it. Different groups may have one name: their ranks differ."""
+    members: dict[str, set[tuple[int, ...]]] = defaultdict(set)
+    for facts, *_ in ranks:
+        for name, those in facts.groups:
+            members[name] |= {those} - {()}
+    only = {name: next(iter(those)) for name, those in members.items() if len(those) == 1}
+    found: dict[GroupKey, list[Seen]] = defaultdict(list)
+    for facts, rows, steps in ranks:
+        own, kept = dict(facts.groups), facts.kept
+        for name, sightings in _sightings(rows, steps, numbered=kept.let_go > 0).items():
+            key = name, own.get(name) or only.get(name, ())
+            found[key].append(Seen(facts.rank, _is_whole(facts), tuple(sightings), kept.let_go > 0, kept.sampled))
+    return {key: _with_silent(key, shown, ranks) for key, shown in found.items()}
+
+
+def _is_whole(facts: RankFacts) -> bool:
+    return facts.recorded and not facts.dropped
+
+
+def _with_silent(key: GroupKey, shown: Sequence[Seen], ranks: Sequence[Shown]) -> list[Seen]:
+    """Also those of its ranks that called nothing of it, where that is known."""
+    called = {one.rank for one in shown}
+    silent = [
+        Seen(facts.rank, whole=True, sightings=()) for facts, *_ in ranks
+        if facts.rank not in called and key in facts.groups and facts.rank in key[1]
+        and _is_whole(facts) and not facts.kept.let_go and not facts.kept.sampled
+    ]  # fmt: skip
+    return sorted([*shown, *silent], key=attrgetter("rank")) if all(one.whole for one in shown) else list(shown)
+
+
+def _sightings(rows: Sequence[CollectiveRow], steps: Sequence[StepRow], *, numbered: bool) -> dict[str, list[Sighting]]:
+    """One rank's collectives by group, in launch order. The end of one in several parts is that of the last. What the
+    host saw alone does not tell when a collective ended. `numbered`: some are left out, and each has its turn."""
+    ends = {row.seq: row.exec_end_at_ns for row in rows if row.evidence is not Evidence.HOST}
+    found: dict[str, list[Sighting]] = defaultdict(list)
+    for row, launched_in in zip(rows, _launched_in(rows, steps), strict=True):
+        if row.part == 0 and not row.op.startswith(UNPAIRED):
+            mine = found[row.group]
+            turn = row.turn if numbered else len(mine)
+            if turn is not None:
+                mine.append(_sighting(row, turn, launched_in, ends.get(row.seq)))
+    return found
+
+
+def _sighting(row: CollectiveRow, turn: int, launched_in: int | None, end_at_ns: int | None) -> Sighting:
+    return Sighting(
+        turn, row.op, None if row.op == SPARSE_OP else row.nbytes, row.dtype, row.peer, row.origin, row.site, row.step,
+        through=row.through, seq=row.seq, launched_in=launched_in,
+        begin_at_ns=None if end_at_ns is None else row.exec_start_at_ns, end_at_ns=end_at_ns,
+        exact=row.evidence is not Evidence.BACKEND,
+    )  # fmt: skip
+
+
+def _launched_in(rows: Sequence[CollectiveRow], steps: Sequence[StepRow]) -> list[int | None]:
+    """The step that issued each."""
+    walls = Pieces.numbered(pairs((step.begin_at_ns, step.end_at_ns) for step in steps))
+    at = walls.at(np.array([row.launch_at_ns for row in rows], np.int64)).tolist()
+    return [steps[position].step if position >= 0 else None for position in at]
+
+
+def _agreed(ordinals: Sequence[int], parted: Parting) -> Sequence[int]:
+    """Those before the ranks part."""
+    return ordinals if parted.turn is None else ordinals[: bisect_left(ordinals, parted.turn)]
+
+
+def _matched(name: str, group: Sequence[Seen], ordinals: Sequence[int]) -> Iterator[MatchRow]:
+    """As far as all ranks go, those whose execution all of them know. `match` is filled in later."""
+    ranks = tuple(one.rank for one in group)
+    for ordinal, *row in zip(ordinals, *(one.sightings for one in group), strict=False):
+        begins = [one.begin_at_ns for one in row if one.begin_at_ns is not None]
+        ends = [one.end_at_ns for one in row if one.end_at_ns is not None]
+        if len(begins) < len(row) or len(ends) < len(row):
+            continue
+        sizes = {one.nbytes for one in row if one.nbytes}
+        nbytes = sizes.pop() if len(sizes) == 1 else None
+        yield MatchRow(
+            -1, name, ordinal, row[0].op, nbytes, ranks, tuple(one.seq for one in row),
+            min(begins), max(begins), min(ends), max(ends),
+            transfer_ns=min(end - begin for begin, end in zip(begins, ends, strict=True)),
+        )  # fmt: skip
+
+
+def _refused(name: str, group: Sequence[Seen], reason: str) -> Finding:
+    ranks, called = named("rank", [one.rank for one in group]), f"group {name}" if name else "the unnamed group"
+    whole = all(one.whole for one in group)
+    advice = "look at where the ranks' programs part" if whole else "record the same steps, whole, on every rank"
+    return Finding("match-refused", "warning", called, (
+        f"The collectives of {called} on {ranks} are not compared across ranks: {reason}; {advice}."
+    ))  # fmt: skip
+
+
+# The same stretch on all ranks ----------------------------------------------------------------------------------------
+
+
+def aligned(group: Sequence[Seen]) -> tuple[list[Seen], Sequence[int]]:
+    """The ranks with those collectives only that all of them show, and the number in the group of each. Where they are
+    sampled, what lies between was not counted: they are numbered as they come."""
+    if any(one.sampled for one in group):
+        group = _of_common_steps(group)
+    elif any(one.let_go for one in group):
+        return _of_common_turns(group)
+    return list(group), range(max(len(one.sightings) for one in group))
+
+
+def _of_common_steps(group: Sequence[Seen]) -> list[Seen]:
+    """By the step that launched them: queued near its end, one may run in it on one rank and after it on another."""
+    common = set.intersection(*({one.launched_in for one in seen.sightings} for seen in group)) - {None}
+    return [_chosen(seen, [one.launched_in in common for one in seen.sightings]) for seen in group]
+
+
+def _of_common_turns(group: Sequence[Seen]) -> tuple[list[Seen], Sequence[int]]:
+    turns = [[one.turn for one in seen.sightings] if seen.let_go else range(len(seen.sightings)) for seen in group]
+    common = set.intersection(*map(set, turns))
+    chosen = [_chosen(seen, [turn in common for turn in mine]) for seen, mine in zip(group, turns, strict=True)]
+    return chosen, sorted(common)
+
+
+def _chosen(seen: Seen, wanted: Sequence[bool]) -> Seen:
+    chosen = tuple(one for one, is_wanted in zip(seen.sightings, wanted, strict=True) if is_wanted)
+    return replace(seen, sightings=chosen)

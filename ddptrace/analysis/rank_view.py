@@ -1,0 +1,73 @@
+"""Everything that one rank's rows are made of, each thing worked out once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddptrace.analysis.buckets.occurrences import Key, Occurrence, backward_of, occurrences
+from ddptrace.analysis.collectives.execution import Communication, communications
+from ddptrace.analysis.collectives.host_waits import Waits, awaited_in, host_waits, is_only_remote, remote_waits
+from ddptrace.analysis.device.steps import DeviceSteps, device_steps
+from ddptrace.analysis.intervals import Pieces, pairs, union
+from ddptrace.analysis.steps.compute import host_compute, is_on_device, profiled_in, rank_compute, rank_memory
+from ddptrace.analysis.steps.phases import main_marks, phase_pieces
+from ddptrace.load.tables import Intervals, RankRun
+from ddptrace.schema import Evidence
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One rank, understood. Steps and windows are labelled by position in `rank.steps`."""
+
+    rank: RankRun
+    steps: Pieces  # wall time
+    windows: Pieces  # what the breakdown runs over
+    device: DeviceSteps
+    phases: Pieces  # labelled by Phase, 0 other
+    comms: tuple[Communication, ...]  # in launch order
+    found: tuple[Occurrence, ...]  # in launch order
+    unmatched: tuple[Key, ...]
+    waits: Waits
+    profiled: NDArray[np.bool_]  # by step
+    compute: Intervals
+    host_compute: Intervals  # what of it is not a device's
+    wait_ns: dict[int, int]  # by seq of the communication; absent where nothing is known
+    memory: Intervals
+    remote: Intervals  # a training thread was blocked on remote calls
+    only_remote: bool  # it has no steps of its own
+    is_on_device: bool  # it computes there, which the host's own phases tell nothing of
+
+    def knows_compute(self, position: int, evidence: Evidence | None = None) -> bool:
+        """Whether anything tells when the rank computed in a step, -1 for outside of all; or, by its evidence, during
+        an execution: a window that saw it on the device saw what computed there too."""
+        return not self.is_on_device or evidence is Evidence.DEVICE or (position >= 0 and bool(self.profiled[position]))
+
+    def ordinal(self, position: int) -> int | None:
+        """The step's own number, None for position -1: outside every step."""
+        return self.rank.steps[position].ordinal if position >= 0 else None
+
+
+def view_of(rank: RankRun) -> View:
+    only_remote = is_only_remote(rank)
+    if only_remote:
+        rank = replace(rank, steps=(), partial_steps=())
+    walls = pairs((mark.begin_at_ns, mark.end_at_ns) for mark in rank.steps)
+    steps, marks = Pieces.numbered(walls), main_marks(rank)
+    phases = phase_pieces(marks, rank)
+    seen_in = profiled_in(rank, steps, phases)
+    device, profiled = device_steps(walls, rank.windows, seen_in), seen_in >= 0
+    windows = Pieces.numbered(device.windows)
+    comms = communications(rank)
+    backwards = backward_of(rank, comms)
+    found, unmatched = occurrences(rank, comms, backwards)
+    waits = host_waits(rank, marks, awaited_in(rank, comms, backwards, found), comms)
+    remote = remote_waits(rank)
+    compute = rank_compute(rank, windows, phases, profiled, union(waits.host, remote))
+    on_host, memory = host_compute(rank, compute), rank_memory(rank, windows, profiled)
+    return View(
+        rank, steps, windows, device, phases, comms, found, unmatched, waits, profiled, compute, on_host,
+        waits.measured(on_host), memory, remote, only_remote, is_on_device(rank),
+    )  # fmt: skip

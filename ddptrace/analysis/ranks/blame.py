@@ -1,0 +1,147 @@
+"""Which rank cost the others time, how much, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from ddptrace.analysis.findings.ranks import contention_finding, replay_off, suspect_findings, too_short
+from ddptrace.analysis.intervals import Ints
+from ddptrace.analysis.matching.absent import absent_findings
+from ddptrace.analysis.rank_tables import RankTables
+from ddptrace.analysis.ranks.causes import SLOW_LINK, Cause, Held, held_in
+from ddptrace.analysis.ranks.counterfactual import (
+    QUESTIONS,
+    Costs,
+    common_steps,
+    cost_of_slower_transfers,
+    costs_of,
+    disorder_ratio,
+    own_time,
+    step_lengths,
+)
+from ddptrace.analysis.ranks.critical_path import TRANSFER
+from ddptrace.analysis.ranks.crossings import Meeting, crossings_of
+from ddptrace.analysis.ranks.links import SlowHost, fast_of_its_kind, slow_host
+from ddptrace.analysis.ranks.suspects import (
+    LEAST_OF_FIRST,
+    SHORT_STEPS,
+    USUAL_SHARE,
+    average,
+    is_dear,
+    is_persistent,
+    suspect_row,
+    suspect_rows,
+    unsure,
+    verdicts,
+)
+from ddptrace.analysis.summary import PAUSED_MAX_RATIO
+from ddptrace.analysis.tables.ranks import BlameRow, MatchRow, SuspectRow
+from ddptrace.load.tables import Finding
+
+WARM_UP: Final = 2
+"""So many of the first steps are left out: programs build and warm up, and DDP orders its buckets anew."""
+
+MAX_OFF_RATIO: Final = 0.02
+"""So far the replay of the run as it was may be from what was measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blame:
+    """`rows`: by step, dearest first. `suspects`: those that are named."""
+
+    rows: tuple[BlameRow, ...] = ()
+    suspects: tuple[SuspectRow, ...] = ()
+    findings: tuple[Finding, ...] = ()
+
+
+def blame_of(met: Meeting) -> Blame:
+    """From the ranks' trails and what they met in. Nobody is blamed where no rank had to wait for another,
+    nor where some ranks are not here: whoever was late may not have been the last."""
+    if met.partial:
+        return Blame(findings=tuple(absent_findings(met.partial)))
+    tables, crossings, steps = met.tables, met.crossings, _judged(met.tables)
+    trails = [table.trail for table in tables]
+    if len(tables) < 2 or not len(steps) or not crossings.needed.any():
+        return Blame()
+    costs = costs_of(trails, crossings, steps)
+    off = max(disorder_ratio(trails, crossings), _off_ratio(costs, tables))
+    if off > MAX_OFF_RATIO:
+        return Blame(findings=(replay_off(off),))
+    suspects = _suspects(tables, met.matches, costs)
+    usual = costs.step_ns <= np.quantile(costs.step_ns, USUAL_SHARE)
+    queued = [held_in(table, costs.steps[usual]).queued_ns for table in tables]
+    crowded = contention_finding(queued, float(costs.step_ns[usual].mean()))
+    hosts = len({table.row.host for table in tables})
+    told = suspect_findings(suspects, hosts) if suspects else _too_short(costs, tables)
+    return Blame(tuple(_rows(costs, tables)), suspects, (*told, *crowded))
+
+
+def _too_short(costs: Costs, tables: Sequence[RankTables]) -> Iterator[Finding]:
+    """Where nobody is named for want of steps."""
+    if (one := unsure(costs)) is not None:
+        yield too_short(tables[one[0]].row.rank, one[1], costs, steps=SHORT_STEPS + WARM_UP)
+
+
+def _judged(tables: Sequence[RankTables]) -> Ints:
+    """Ordinals of the steps that all ranks have, but for the first ones and those that ddptrace itself held up."""
+    paused = {row.step for table in tables for row in table.steps if row.paused_ns > PAUSED_MAX_RATIO * row.wall_ns}
+    steps = common_steps([table.trail for table in tables])
+    return steps[(steps >= WARM_UP) & ~np.isin(steps, list(paused))]
+
+
+def _off_ratio(costs: Costs, tables: Sequence[RankTables]) -> float:
+    measured = np.mean([step_lengths(table.trail, costs.steps) for table in tables], axis=0)
+    return float(np.median(np.abs(costs.step_ns - measured)) / max(float(np.median(measured)), 1.0))
+
+
+def _suspects(tables: Sequence[RankTables], matches: Sequence[MatchRow], costs: Costs) -> tuple[SuspectRow, ...]:
+    """Ranks that are late. A slow link goes first where no rank of another host is."""
+    own = np.stack([own_time(table.trail, costs.steps).mean(axis=1) for table in tables], axis=1)
+    ranks = [(table.row.rank, table.row.host) for table in tables]
+
+    def held(steps: Ints) -> list[Held]:
+        return [held_in(table, steps) for table in tables]
+
+    late = tuple(suspect_rows(verdicts(costs, np.rint(own).astype(np.int64), held), costs, ranks))
+    slow = slow_host(tables, matches)
+    if slow is None or any(one.host != slow.host for one in late):
+        return late
+    link = _slow_link(slow, tables, matches, costs)
+    if link is None:
+        return late
+    return (link, *(one for one in late if one.cost_ns >= LEAST_OF_FIRST * link.cost_ns))
+
+
+def _slow_link(
+    slow: SlowHost, tables: Sequence[RankTables], matches: Sequence[MatchRow], costs: Costs
+) -> SuspectRow | None:
+    """Played with transfers between this host and others as fast as its links were the others', and as fast as they
+    themselves are when they are: a link that is slow now and then is fast on the mean. A transfer ends when the last
+    rank has it, which is the one that the slow link leads to."""
+    inside = set(slow.ranks)
+    crosses = np.array([bool(inside & set(row.ranks)) and not inside >= set(row.ranks) for row in matches], np.bool_)
+    late = crossings_of(tables, [replace(row, first_end_at_ns=row.last_end_at_ns) for row in matches])
+    faster = np.rint(late.transfer_ns * slow.ratio).astype(np.int64), fast_of_its_kind(matches, late.transfer_ns)
+    played = [np.where(crosses, one, late.transfer_ns) for one in faster]
+    saved = max(cost_of_slower_transfers([table.trail for table in tables], late, costs.steps, played), key=np.mean)
+    cost = average(saved)
+    if not is_dear(cost, costs):
+        return None
+    speeds = slow.bytes_per_s / 1e6, slow.others_bytes_per_s / 1e6
+    cause = Cause(SLOW_LINK, "its links carry {:.1f} MB/s while busy, those of the other hosts {:.1f}".format(*speeds))
+    who = slow.ranks[0], slow.host
+    return suspect_row(who, TRANSFER, cause, cost, costs, persistent=is_persistent(saved))
+
+
+def _rows(costs: Costs, tables: Sequence[RankTables]) -> Iterator[BlameRow]:
+    rank, question, step = (index.ravel() for index in np.indices(costs.cost_ns.shape))
+    cost, excess = costs.cost_ns.ravel(), costs.excess_ns.ravel()
+    order = np.lexsort((question, rank, -cost, step))
+    ranks = np.array([tables[position].row.rank for position in costs.ranks], np.int64)
+    columns = ranks[rank[order]], costs.steps[step[order]], question[order], cost[order], excess[order]
+    for who, when, what, cost_ns, excess_ns in zip(*(column.tolist() for column in columns), strict=True):
+        yield BlameRow(who, when, QUESTIONS[what], cost_ns, excess_ns)

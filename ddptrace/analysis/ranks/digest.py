@@ -1,0 +1,211 @@
+"""Who waited for whom, in short, for a reader: of matched collectives that are alike, and by rank."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+
+from ddptrace.analysis.matching.absent import Partial, partial_matches
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.summary import BucketKey, typical_steps
+from ddptrace.analysis.tables.ranks import ArrivalRow, MatchRow
+from ddptrace.schema import Evidence
+
+_Alike = tuple[BucketKey | None, str, str, int | None, int]
+"""Bucket, and of what carried none op, group, bytes and number of ranks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How often a rank came last, and by how much: median of what the others then waited for it alone."""
+
+    rank: int
+    last: int
+    last_ratio: float  # of the collectives that it took part in and whose arrivals are known
+    blame_ns: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class MeetingDigest:
+    """Matched collectives that are alike. Waits are means over collectives and ranks, transfers and skews medians over
+    collectives; None where no clock tells."""
+
+    bucket: BucketKey | None
+    op: str
+    group: str
+    nbytes: int | None
+    ranks: int
+    count: int
+    skew_ns: int | None
+    skew_p95_ns: int | None
+    wait_ns: int | None
+    transfer_ns: int | None
+    free_wait_ns: int | None
+    free_transfer_ns: int
+    timed: int  # on one clock, so that both estimates are known
+    agree: int  # of these
+    busbw_bytes_per_s: float | None  # of the transfer alone, median
+    latest: Lag | None  # that came last most often
+    uncertainty_ns: int | None  # of the arrivals, the largest
+    partial: bool = False  # ranks of its group are not here, so that its shortest execution tells of no transfer
+
+
+@dataclass(frozen=True, slots=True)
+class RankDigest:
+    """`waits_ns`: of its executions per step, for peers that came later. `free`: by the estimate without clocks."""
+
+    lag: Lag
+    met: int
+    waits_ns: int | None
+    wait_ratio: float | None  # of its executions
+    free: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Meetings:
+    """`steps`: so many typical steps; 0 where the run has none, then all is told, per run in place of per step."""
+
+    steps: int
+    count: int
+    timed: int
+    agree: int
+    wait_ratio: float | None  # of all executions
+    kinds: tuple[MeetingDigest, ...]  # where most is waited first
+    ranks: tuple[RankDigest, ...]
+    only_waited: int = 0  # collectives beside these whose host's wait alone is known, which cannot be split
+    here: tuple[int, int] | None = None  # ranks that are here, and of how many, where some are not
+
+
+def meetings(result: Result) -> Meetings:
+    """Those of the typical steps; where these have none, all."""
+    steps = {row.step for row in typical_steps(result.steps)[0]}
+    matches = [row for row in result.matches if row.step in steps]
+    if not matches:
+        steps, matches = set(), list(result.matches)
+    arrivals = _by_match(result.arrivals, matches)
+    partial = partial_matches(matches, result.collectives)
+    alike: defaultdict[_Alike, list[MatchRow]] = defaultdict(list)
+    for row in matches:
+        alike[_kind(row)].append(row)
+    kinds = [_kind_digest(key, rows, arrivals, partial) for key, rows in alike.items()]
+    kinds.sort(key=lambda one: (-(one.wait_ns or one.free_wait_ns or 0) * one.count, one.op, one.nbytes or 0))
+    timed = [row for row in matches if row.agrees is not None]
+    ratio = _wait_ratio([row for rows in arrivals.values() for row in rows])
+    ranks = _rank_digests(matches, arrivals, len(steps))
+    return Meetings(
+        len(steps), len(matches), len(timed), sum(bool(row.agrees) for row in timed), ratio, tuple(kinds), ranks,
+        _only_waited(result, steps), _here(partial.values()),
+    )  # fmt: skip
+
+
+def _here(partial: Iterable[Partial]) -> tuple[int, int] | None:
+    """Of the group of which most are missing."""
+    counts = {(one.here, one.size) for one in partial}
+    return max(counts, key=lambda one: (one[1] - one[0], one), default=None)
+
+
+def _only_waited(result: Result, steps: Collection[int]) -> int:
+    """On the rank that has most of them."""
+    ranks = Counter(
+        row.rank for row in result.collectives
+        if row.evidence is Evidence.HOST and row.part == 0 and (row.step in steps or not steps)
+    )  # fmt: skip
+    return max(ranks.values(), default=0)
+
+
+def wait_of(row: ArrivalRow) -> int | None:
+    """By the clocks, and where these do not tell, by lengths alone."""
+    return row.free_wait_ns if row.wait_ns is None else row.wait_ns
+
+
+def _by_match(arrivals: Iterable[ArrivalRow], matches: Sequence[MatchRow]) -> dict[int, list[ArrivalRow]]:
+    found: dict[int, list[ArrivalRow]] = {row.match: [] for row in matches}
+    for row in arrivals:
+        if row.match in found:
+            found[row.match].append(row)
+    return found
+
+
+def _kind(row: MatchRow) -> _Alike:
+    if row.bucket is not None:
+        return row.bucket, "", "", None, len(row.ranks)
+    return None, row.op, row.group, row.nbytes, len(row.ranks)
+
+
+def _kind_digest(
+    key: _Alike, rows: Sequence[MatchRow], arrivals: dict[int, list[ArrivalRow]], partial: Collection[int]
+) -> MeetingDigest:
+    skews = [row.skew_ns for row in rows if row.skew_ns is not None]
+    own = [arrival for row in rows for arrival in arrivals[row.match]]
+    lags = _lags(rows)
+    first = rows[0]
+    return MeetingDigest(
+        key[0], first.op, first.group, first.nbytes, key[4], len(rows),
+        skew_ns=_median(skews), skew_p95_ns=sorted(skews)[-(-95 * len(skews) // 100) - 1] if skews else None,
+        wait_ns=_mean(row.wait_ns for row in own), transfer_ns=_median(row.aligned_transfer_ns for row in rows),
+        free_wait_ns=_mean(row.free_wait_ns for row in own),
+        free_transfer_ns=round(median(row.transfer_ns for row in rows)),
+        timed=sum(row.agrees is not None for row in rows), agree=sum(bool(row.agrees) for row in rows),
+        busbw_bytes_per_s=_rate(rows), latest=max(lags, key=lambda one: (one.last, -one.rank), default=None),
+        uncertainty_ns=max((row.uncertainty_ns for row in rows if row.uncertainty_ns is not None), default=None),
+        partial=any(row.match in partial for row in rows),
+    )  # fmt: skip
+
+
+def _rate(rows: Sequence[MatchRow]) -> float | None:
+    known = [row.busbw_bytes_per_s for row in rows if row.busbw_bytes_per_s is not None]
+    return median(known) if known else None
+
+
+def _lags(rows: Sequence[MatchRow]) -> list[Lag]:
+    """By rank, of all that took part in a collective whose arrivals are known."""
+    told = [row for row in rows if row.last_rank is not None]
+    took_part = Counter(rank for row in told for rank in row.ranks)
+    blame: defaultdict[int | None, list[int]] = defaultdict(list)
+    for row in told:
+        blame[row.last_rank].append(row.blame_ns or 0)
+    return [
+        Lag(rank, len(blame[rank]), len(blame[rank]) / count, _median(blame[rank]))
+        for rank, count in sorted(took_part.items())
+    ]
+
+
+def _rank_digests(
+    matches: Sequence[MatchRow], arrivals: dict[int, list[ArrivalRow]], steps: int
+) -> tuple[RankDigest, ...]:
+    by_rank: defaultdict[int, list[ArrivalRow]] = defaultdict(list)
+    for row in (row for rows in arrivals.values() for row in rows):
+        by_rank[row.rank].append(row)
+    lags = {lag.rank: lag for lag in _lags(matches)}
+    return tuple(
+        _rank_digest(lags.get(rank, Lag(rank, 0, 0.0, None)), rows, steps) for rank, rows in sorted(by_rank.items())
+    )
+
+
+def _rank_digest(lag: Lag, rows: Sequence[ArrivalRow], steps: int) -> RankDigest:
+    waits = [wait for wait in map(wait_of, rows) if wait is not None]
+    free = any(row.wait_ns is None and row.free_wait_ns is not None for row in rows)
+    return RankDigest(lag, len(rows), round(sum(waits) / max(steps, 1)) if waits else None, _wait_ratio(rows), free)
+
+
+def _wait_ratio(rows: Iterable[ArrivalRow]) -> float | None:
+    known = [row for row in rows if wait_of(row) is not None]
+    waits = sum(wait_of(row) or 0 for row in known)
+    whole = waits + sum(_transfer_of(row) or 0 for row in known)
+    return waits / whole if whole else None
+
+
+def _transfer_of(row: ArrivalRow) -> int | None:
+    return row.free_transfer_ns if row.wait_ns is None else row.transfer_ns
+
+
+def _median(values: Iterable[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return round(median(known)) if known else None
+
+
+def _mean(values: Iterable[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return round(fmean(known)) if known else None

@@ -1,0 +1,157 @@
+"""What every answer comes as: an immutable sequence of rows of one dataclass, and its ways out. Data frames keep what
+the rows hold: whole nanoseconds, and what was not measured as missing."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import importlib
+import types
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, get_args, get_origin, get_type_hints, overload
+
+from ddptrace.analysis.tables.html import ROWS_MAX, grid, paragraph
+from ddptrace.errors import DdptraceError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl  # type: ignore[import-not-found, unused-ignore]
+
+Row = TypeVar("Row")
+
+
+class Table(Sequence[Row], Generic[Row]):
+    """An immutable sequence of rows of one dataclass. `to_dicts()`, `to_pandas()` and `to_polars()` are the ways out; a
+    notebook shows its first rows."""
+
+    def __init__(self, row_type: type[Row], rows: Sequence[Row] = ()) -> None:
+        self.row_type = row_type
+        self._rows = tuple(rows)
+
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+    @overload
+    def __getitem__(self, index: slice) -> Table[Row]: ...
+    def __getitem__(self, index: int | slice) -> Row | Table[Row]:
+        return Table(self.row_type, self._rows[index]) if isinstance(index, slice) else self._rows[index]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self._rows)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Table) and self._rows == other._rows
+
+    def __hash__(self) -> int:
+        return hash(self._rows)
+
+    def __repr__(self) -> str:
+        return f"Table of {len(self)} {self.row_type.__name__}"
+
+    def _repr_html_(self) -> str:
+        """Show the first rows in a notebook, and how many there are."""
+        rows = ([getattr(row, name) for name in self.columns] for row in self[:ROWS_MAX])
+        cut = f" The first {ROWS_MAX} are shown; to_pandas(), to_polars() and to_dicts() have all."
+        count = f"{len(self):,} {self.row_type.__name__}.{cut if len(self) > ROWS_MAX else ''}"
+        return grid(self.columns, rows) + paragraph(count)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(f.name for f in dataclasses.fields(self.row_type))  # type: ignore[arg-type]
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """One dict per row, in the documented order of keys; a row within a row is a dict too."""
+        names = self.columns
+        return [{name: plain(getattr(row, name)) for name in names} for row in self]
+
+    def to_pandas(self) -> pd.DataFrame:
+        """A DataFrame with these columns, also where there are no rows.
+
+        Whole numbers are int64, or Int64 where one may be missing: nanoseconds stay exact, and None is `pandas.NA`. A
+        tuple is one cell. Raises DdptraceError without pandas, which ddptrace does not install.
+        """
+        return pandas_frame(self)
+
+    def to_polars(self) -> pl.DataFrame:
+        """A polars DataFrame with these columns: nanoseconds are Int64, None is null, a tuple is a list, a row within a
+        row a struct. Raises DdptraceError without polars, which ddptrace does not install."""
+        return polars_frame(self)
+
+
+PANDAS: Final = {int: ("int64", "Int64"), float: ("float64", "Float64"), bool: ("bool", "boolean")}
+"""Without and with None. Everything else is an object."""
+POLARS: Final = {int: "Int64", float: "Float64", bool: "Boolean"}
+LARGEST: Final = 2**63
+"""From here on, and below what it is the negative of, int64 holds no number."""
+
+
+def plain(value: Any) -> Any:
+    """A row within a row as a dict."""
+    is_row = dataclasses.is_dataclass(value) and not isinstance(value, type)
+    return dataclasses.asdict(value) if is_row else value
+
+
+def pandas_frame(table: Table[Any]) -> pd.DataFrame:
+    """Raises DdptraceError without pandas."""
+    pandas = _library("pandas")
+    columns = {}
+    for name, kind, optional in _kinds(table.row_type):
+        dtype = PANDAS[kind][optional] if kind in PANDAS else "object"
+        columns[name] = pandas.Series(_values(table, name), dtype=dtype)
+    frame: pd.DataFrame = pandas.DataFrame(columns, columns=list(table.columns))
+    return frame
+
+
+def polars_frame(table: Table[Any]) -> pl.DataFrame:
+    """Raises DdptraceError without polars."""
+    polars = _library("polars")
+    schema = {name: _polars_type(polars, kind) for name, kind, _ in _kinds(table.row_type)}
+    frame: pl.DataFrame = polars.DataFrame({name: _values(table, name) for name in table.columns}, schema=schema)
+    return frame
+
+
+def _library(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            raise
+        raise DdptraceError(f"to_{name}() needs {name}, which is not installed: pip install {name}") from None
+
+
+def _kinds(row_type: type) -> Iterator[tuple[str, Any, bool]]:
+    """Of each column its name, its type, and whether it may be None."""
+    hints = get_type_hints(row_type)
+    for field in dataclasses.fields(row_type):
+        hint = hints[field.name]
+        several = get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+        (kind,) = (one for one in several if one is not types.NoneType)
+        yield field.name, kind, len(several) > 1
+
+
+def _values(table: Table[Any], name: str) -> list[Any]:
+    """Raises DdptraceError where a file says a number that int64 does not hold."""
+    values = [_bare(getattr(row, name)) for row in table]
+    for value in values:
+        if isinstance(value, int) and not -LARGEST <= value < LARGEST:
+            raise DdptraceError(f"{value} in column {name!r} is no 64-bit number: to_dicts() has it as it was read")
+    return values
+
+
+def _bare(value: Any) -> Any:
+    """Words for enums, dicts for rows within rows, and text that every encoding can hold."""
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, tuple):
+        return tuple(map(_bare, value))
+    return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else plain(value)
+
+
+def _polars_type(polars: Any, kind: Any) -> Any:
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        return polars.Struct({name: _polars_type(polars, inner) for name, inner, _ in _kinds(kind)})
+    if get_origin(kind) is tuple:
+        return polars.List(_polars_type(polars, get_args(kind)[0]))
+    return getattr(polars, POLARS.get(kind, "String"))

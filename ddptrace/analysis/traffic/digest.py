@@ -1,0 +1,182 @@
+"""Traffic in short, for a reader: what goes over the wire in every step, what went once, and what should have.
+
+Means over the steps counted, which are all whole steps but the first, where the program builds and warms up, and a
+last one that was cut off. Bytes do not depend on how long a step took, so that there is no reason to leave out others.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.rpc.digest import RpcDigest, rpc_traffic
+from ddptrace.analysis.tables.traffic import TrafficRow
+from ddptrace.analysis.traffic.gradients import GradientDigest, gradients
+from ddptrace.analysis.traffic.peers import LinkDigest, MessageDigest, RootDigest, links, messages, roots
+from ddptrace.analysis.traffic.rows import Kind, by_kind, kind_of
+from ddptrace.load.tables import Finding
+from ddptrace.schema import Origin
+
+ONCE: Final = (Origin.CONSTRUCTION.word, Origin.REBUILD.word)
+"""Collectives of these origins belong to no step in particular, whichever they ran in."""
+
+COUNTS: Final = (
+    "process-died", "no-communication", "rank-missing", "rank-empty", "records-dropped", "records-damaged",
+    "records-torn", "records-let-go", "steps-not-recorded", "tap-failed", "surface-failed", "messages-differ",
+    "synchronised-often", "synchronised-never", "synchronised-early",
+)  # fmt: skip
+"""Findings that say what the counts mean, or that some of them are missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class KindDigest:
+    """Collectives of one kind. Means over the rank-steps of the ranks that issue it, also those without; of what went
+    once, over these ranks. Bytes are None where nothing tells them; `nbytes_min` and `nbytes_max` are those of one rank
+    in one step, of the larger side."""
+
+    op: str
+    group: str
+    group_size: int | None
+    origin: str | None
+    dtype: str
+    ranks: int  # that issue it
+    calls: float
+    nbytes_in: int | None
+    nbytes_out: int | None
+    nbytes_min: int | None
+    nbytes_max: int | None
+    sent_nbytes: int | None  # of one rank: computed, see `TrafficRow`
+    all_sent_nbytes: int | None  # of all its ranks together
+
+
+@dataclass(frozen=True, slots=True)
+class RankTraffic:
+    """One rank, all kinds together, means over its steps. What is not known counts as nothing."""
+
+    rank: int
+    host: str
+    nbytes_in: int
+    nbytes_out: int
+    sent_nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficReport:
+    """`per`: "step" (and rank), or "rank" where no step was found: all that it did, then. `steps`: ordinals of the
+    steps counted; `rank_steps`: of all ranks together. `findings` are those that touch the counts."""
+
+    per: str
+    steps: tuple[int, ...]
+    rank_steps: int
+    kinds: tuple[KindDigest, ...]  # the most sent first
+    once: tuple[KindDigest, ...]
+    ranks: tuple[RankTraffic, ...]  # those with steps that count
+    uncounted: tuple[int, ...]  # ranks that sent or received something, in none of the steps that are counted
+    links: tuple[LinkDigest, ...]
+    messages: tuple[MessageDigest, ...]
+    roots: tuple[RootDigest, ...]
+    gradients: tuple[GradientDigest, ...]
+    rpcs: tuple[RpcDigest, ...]
+    findings: tuple[Finding, ...]
+
+
+def traffic_report(result: Result) -> TrafficReport:
+    counted = steps_counted(result)
+    steady, once = _apart(result.traffic, counted)
+    steps_of = Counter(rank for rank, _ in counted)
+    counts: Callable[[int], int] = (lambda rank: steps_of[rank]) if counted else (lambda rank: 1)
+    return TrafficReport(
+        per="step" if counted else "rank",
+        steps=tuple(sorted({step for _, step in counted})),
+        rank_steps=len(counted),
+        kinds=_kinds(by_kind(steady), counts),
+        once=_kinds(by_kind(once), lambda rank: 1),
+        ranks=tuple(_ranks(result, steady, counts)),
+        uncounted=_uncounted(result.traffic, counted),
+        links=links(result.groups, steady, counts),
+        messages=messages(steady, counts),
+        roots=roots(steady, counts),
+        gradients=gradients(row for row in result.gradient_traffic if (row.rank, row.step) in counted),
+        rpcs=rpc_traffic(result.rpcs, counted),
+        findings=tuple(finding for finding in result.findings if finding.code in COUNTS),
+    )
+
+
+def steps_counted(result: Result) -> frozenset[tuple[int, int]]:
+    """(rank, step) of all steps but step 0, and but each rank's last where a backward ended it: such steps go on until
+    the next begins, so that what comes after the last backward is missing there. Of a run that has no other, all."""
+    steps = frozenset((row.rank, row.step) for row in result.steps)
+    last = {row.rank: row for row in result.steps}
+    cut_off = {(row.rank, row.step) for row in last.values() if row.ended_by == "backward"}
+    return frozenset(one for one in steps - cut_off if one[1] > 0) or steps
+
+
+def _uncounted(rows: Iterable[TrafficRow], counted: frozenset[tuple[int, int]]) -> tuple[int, ...]:
+    """Not those that waited in a barrier alone: nothing of them is missing."""
+    known = {rank for rank, _ in counted}
+    active = {row.rank for row in rows if row.nbytes_in != 0 or row.nbytes_out != 0}
+    return tuple(sorted(active - known)) if known else ()
+
+
+def _apart(
+    rows: Iterable[TrafficRow], counted: frozenset[tuple[int, int]]
+) -> tuple[list[TrafficRow], list[TrafficRow]]:
+    """What goes over in every step, and what went once: by origin, and whatever never came in the steps counted."""
+    steady: list[TrafficRow] = []
+    rest: list[TrafficRow] = []
+    for row in rows:
+        is_counted = not counted or (row.step is not None and (row.rank, row.step) in counted)
+        (steady if is_counted and row.origin not in ONCE else rest).append(row)
+    again = {kind_of(row) for row in steady}
+    return steady, [row for row in rest if kind_of(row) not in again]
+
+
+def _kinds(rows: Iterable[TrafficRow], counts: Callable[[int], int]) -> tuple[KindDigest, ...]:
+    alike: defaultdict[Kind, list[TrafficRow]] = defaultdict(list)
+    for row in rows:
+        alike[kind_of(row)].append(row)
+    found = [_digest(kind, mine, counts) for kind, mine in alike.items()]
+    return tuple(sorted(found, key=lambda one: (-(one.all_sent_nbytes or 0), -(one.nbytes_max or 0), one.op)))
+
+
+def _digest(kind: Kind, rows: Sequence[TrafficRow], counts: Callable[[int], int]) -> KindDigest:
+    ranks = {row.rank for row in rows}
+    count = sum(map(counts, ranks))
+    whole = [None if row.nbytes_in is None else max(row.nbytes_in, row.nbytes_out or 0) for row in rows]
+    sizes = [nbytes for nbytes in whole if nbytes is not None]
+    if sizes and len(rows) < count:  # there were steps without
+        sizes.append(0)
+    sent = [row.sent_nbytes for row in rows]
+    mean = _mean(sent, count)
+    return KindDigest(
+        *kind, len(ranks), len(rows) and sum(row.calls for row in rows) / count,
+        _mean([row.nbytes_in for row in rows], count), _mean([row.nbytes_out for row in rows], count),
+        min(sizes, default=None), max(sizes, default=None),
+        sent_nbytes=mean, all_sent_nbytes=None if mean is None else _together(rows, counts),
+    )  # fmt: skip
+
+
+def _together(rows: Iterable[TrafficRow], counts: Callable[[int], int]) -> int:
+    """Of all ranks in one step: the sum of their means."""
+    return round(sum((row.sent_nbytes or 0) / counts(row.rank) for row in rows))
+
+
+def _mean(values: Sequence[int | None], count: int) -> int | None:
+    """None where nothing tells one of them."""
+    known = [value for value in values if value is not None]
+    return round(sum(known) / count) if len(known) == len(values) else None
+
+
+def _ranks(result: Result, rows: Iterable[TrafficRow], counts: Callable[[int], int]) -> Iterable[RankTraffic]:
+    by_rank: defaultdict[int, list[TrafficRow]] = defaultdict(list)
+    for row in rows:
+        by_rank[row.rank].append(row)
+    for rank in result.ranks:
+        mine, count = by_rank[rank.rank], counts(rank.rank)
+        if not count:
+            continue
+        sums = (sum(getattr(row, name) or 0 for row in mine) for name in ("nbytes_in", "nbytes_out", "sent_nbytes"))
+        yield RankTraffic(rank.rank, rank.host, *(round(nbytes / count) for nbytes in sums))

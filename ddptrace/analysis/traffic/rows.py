@@ -1,0 +1,121 @@
+"""What one rank gave to its collectives, step by step and kind by kind.
+
+Counted where it was launched, each call once: bytes do not depend on when a collective ran, or whether that is known.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from ddptrace.analysis.collectives.bandwidth import FACTORS, Factor, moved_nbytes
+from ddptrace.analysis.collectives.execution import Communication
+from ddptrace.analysis.collectives.rows import HOOK_OP, origin_of
+from ddptrace.analysis.rank_view import View
+from ddptrace.analysis.tables.traffic import TrafficRow
+from ddptrace.load.tables import Call, Identity
+
+Kind = tuple[str, str, int | None, str | None, str]
+"""Op, group, ranks in the group, origin, dtype."""
+
+SPARSE_OP: Final = "allreduce_sparse"
+"""How much of a sparse tensor is sent was not recorded."""
+
+
+def _others(ranks: int) -> float:
+    return (ranks - 1) / ranks
+
+
+def _part(ranks: int) -> float:
+    return (ranks - 1) / ranks**2
+
+
+def _nothing(ranks: int) -> float:
+    return 0.0
+
+
+SENT: Final[Mapping[str, Factor]] = {
+    **FACTORS, "broadcast": _others, "reduce": _others, "gather": _part, "scatter": _part,
+    "recv": _nothing, "recv_any_source": _nothing,
+}  # fmt: skip
+"""By op: what one rank of the group sends, on average, as a share of the collective's bytes. nccl-tests' factors are
+those of the busiest link: an op with a root loads that one more than the others."""
+
+
+def traffic_rows(view: View) -> list[TrafficRow]:
+    """One row per step, kind and peer, in the order in which they were first launched."""
+    sizes = {group.name: len(group.ranks) for group in view.rank.groups if group.ranks}
+    carriers = {comm.seq for one in view.found for comm in one.comms}
+    at = view.steps.at(np.array([comm.launch_at_ns for comm in view.comms], np.int64)).tolist()
+    alike: defaultdict[tuple[int | None, Kind, int | None], list[Communication]] = defaultdict(list)
+    for comm, position in zip(view.comms, at, strict=True):
+        peer = None if comm.call is None else comm.call.peer
+        alike[view.ordinal(position), _kind(comm, sizes, origin_of(comm, carriers)), peer].append(comm)
+    return [_row(view.rank.rank, step, kind, peer, comms) for (step, kind, peer), comms in alike.items()]
+
+
+def by_kind(rows: Iterable[TrafficRow]) -> list[TrafficRow]:
+    """One row per rank, step and kind: those of different peers added up."""
+    alike: defaultdict[tuple[int, int | None, Kind], list[TrafficRow]] = defaultdict(list)
+    for row in rows:
+        alike[row.rank, row.step, kind_of(row)].append(row)
+    return [mine[0] if len(mine) == 1 else _together(mine) for mine in alike.values()]
+
+
+def kind_of(row: TrafficRow) -> Kind:
+    return row.op, row.group, row.group_size, row.origin, row.dtype
+
+
+def _together(rows: Sequence[TrafficRow]) -> TrafficRow:
+    return replace(
+        rows[0], calls=sum(row.calls for row in rows), nbytes_in=_sum(row.nbytes_in for row in rows),
+        nbytes_out=_sum(row.nbytes_out for row in rows), sent_nbytes=_sum(row.sent_nbytes for row in rows), peer=None,
+    )  # fmt: skip
+
+
+def _kind(comm: Communication, sizes: Mapping[str, int], origin: str | None) -> Kind:
+    call = comm.call
+    if call is None:
+        assert comm.hook is not None
+        return HOOK_OP, "", None, origin, comm.hook.dtype
+    size = call.group_size if call.group_size is not None else sizes.get(call.group)
+    return call.op, call.group, size, origin, call.dtype
+
+
+def _row(rank: int, step: int | None, kind: Kind, peer: int | None, comms: Sequence[Communication]) -> TrafficRow:
+    calls, size = [comm.call for comm in comms], kind[2]
+    return TrafficRow(
+        rank, step, *kind, len(comms),
+        nbytes_in=_sum(None if call is None or _is_unknown(call) else call.nbytes_in for call in calls),
+        nbytes_out=_sum(None if call is None or _is_unknown(call) else call.nbytes_out for call in calls),
+        sent_nbytes=_sum(None if call is None else sent_nbytes(call, size) for call in calls),
+        peer=peer,
+    )  # fmt: skip
+
+
+def sent_nbytes(call: Call, group_size: int | None) -> int | None:
+    """What one rank sends for the call, on average over its group; None where op, bytes or group are not known."""
+    factor = SENT.get(call.op)
+    if factor is None or not group_size or _is_unknown(call):
+        return None
+    return round((moved_nbytes(call, group_size) or 0) * factor(group_size))
+
+
+def _is_unknown(call: Call) -> bool:
+    """No bytes were recorded, which does not mean that there were none."""
+    nothing = not call.nbytes_in and not call.nbytes_out
+    return nothing and (call.identity is not Identity.RECORDED or call.op == SPARSE_OP)
+
+
+def _sum(values: Iterable[int | None]) -> int | None:
+    """None where one of them is not known."""
+    total = 0
+    for value in values:
+        if value is None:
+            return None
+        total += value
+    return total

@@ -1,0 +1,272 @@
+"""The last that every rank of a run recorded, read while the job runs or afterwards, and whether it is still there.
+
+No instant of one rank is held against another's before it is known whether their clocks agree. What tells:
+
+it recorded between two looks      the rank goes on, and its newest record is as of now
+it did not                         calls of one turn that it and another rank launched, which lie close in truth
+neither                            its own records; only in the future none of them can be
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from ddptrace.errors import RunDirectoryError
+from ddptrace.load.diagnosis.rank_state import newest_at_ns, rank_state
+from ddptrace.load.diagnosis.tables import BEAT_NS, BEATS, JobState, RankState
+from ddptrace.load.run_folder import (
+    RecordedRank,
+    check_version,
+    is_empty,
+    is_of_another_run,
+    is_run,
+    names_first_attempt,
+    open_folder,
+    other_rank,
+    records_of,
+)
+from ddptrace.load.tables import Finding
+from ddptrace.record import Records
+from ddptrace.record.directory import read_json
+from ddptrace.schema import META, SCHEMA_VERSION
+
+LEFT_NS: Final = 60 * 10**9
+"""Clocks of hosts are closer than this: a run whose newest record is older is written by nobody."""
+NEXT_BEAT_NS: Final = 3 * BEAT_NS // 2
+"""A clock that is recorded has its next record by then."""
+APART_NS: Final = 2 * 10**9
+"""As a rule they are as close as this."""
+READ_NS: Final = 10**9 // 2
+"""One that was killed may have recorded so long after its records were read."""
+LATE_NS: Final = BEATS * BEAT_NS
+LATE_STEPS: Final = 2
+"""Ranks that step together launch a call of one turn closer than this."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """One rank at one look. `newest_ns`: of its records, by its own clock; None where nothing tells. `lead_ns`: how far
+    that lies ahead of when it was read; where the clocks agree a little less than nothing, while the rank goes on."""
+
+    state: RankState
+    newest_ns: int | None
+    lead_ns: int
+    said_world_size: int | None
+    doubts: tuple[Finding, ...]
+
+    @property
+    def in_time(self) -> bool:
+        return -LATE_NS <= self.lead_ns <= APART_NS
+
+    @property
+    def excess_ns(self) -> int:
+        """Nothing was recorded in the future."""
+        return self.lead_ns if self.lead_ns > APART_NS else 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """`seen` with what the system tells of their processes, and nothing inferred. `at_ns`: when, since the run's
+    zero."""
+
+    seen: tuple[_Seen, ...]
+    world_size: int | None
+    at_ns: int
+
+    @property
+    def ranks(self) -> tuple[RankState, ...]:
+        return tuple(one.state for one in self.seen)
+
+    @property
+    def in_sight(self) -> bool:
+        return any(one.alive for one in self.ranks)
+
+    @property
+    def newest_ns(self) -> int:
+        return max(one.beat_at_ns for one in self.ranks)
+
+
+def read_job(path: Path) -> JobState:
+    """The newest attempt of a run. It takes up to four seconds more where a rank seems late or ahead, or no process is
+    in sight and one recorded a moment ago: whether it records again tells if it goes on, on a machine whose clock is
+    another or in another container of this one. Raises RunDirectoryError where `path` holds no run of
+    ddptrace.trace, or one of another major schema version."""
+    if not path.exists() and not names_first_attempt(path):
+        raise RunDirectoryError(f"{path} does not exist; give the directory that ddptrace.trace writes to")
+    if not names_first_attempt(path) and not is_run(path):
+        raise RunDirectoryError(
+            f"{path} holds no run of ddptrace.trace, whose records alone tell what a job was doing; give it a run"
+            " directory"
+        )
+    look, apart_ns, silent = _looked_until_clear(path)
+    judged = tuple(
+        _judged(one, look, is_silent=one.rank in silent, is_apart=one.rank in apart_ns) for one in look.ranks
+    )
+    now_ns = max(look.at_ns, look.newest_ns) if look.in_sight else look.newest_ns
+    doubts = {one.state.rank: one.doubts for one in look.seen if one.doubts}
+    return JobState(judged, look.world_size, now_ns, max(0, look.at_ns - look.newest_ns), apart_ns, doubts)
+
+
+def _looked_until_clear(path: Path) -> tuple[_Look, dict[int, int], set[int]]:
+    """With how far clocks are ahead, by rank: once that is known, all are read anew without it. And the ranks that did
+    not record anything while they were waited for."""
+    first = look = _look(path, {})
+    doubt_ns, moved, silent = _in_doubt_ns(look), set[int](), set[int]()
+    if doubt_ns:
+        time.sleep(doubt_ns / 1e9)
+        look = _look(path, {})
+        moved = _moved(first, look)
+        silent = {one.rank for one in look.ranks} - moved
+    apart_ns = _apart_ns(look, moved)
+    return (_look(path, apart_ns) if apart_ns else look), apart_ns, silent
+
+
+def _look(path: Path, apart_ns: Mapping[int, int]) -> _Look:
+    folder = open_folder(newest_attempt(path))
+    looked_at_ns = time.time_ns() - folder.zero_unix_ns  # reading many ranks takes a while, and all go on meanwhile
+    seen = tuple(
+        _read(source, looked_at_ns + APART_NS, apart_ns.get(source.rank, 0)) for source in _begun(path, folder.ranks)
+    )
+    said = [one.said_world_size for one in seen if one.said_world_size is not None and not one.doubts]
+    return _Look(seen, folder.world_size or max(said, default=None), looked_at_ns)
+
+
+def _begun(path: Path, sources: Sequence[RecordedRank]) -> list[RecordedRank]:
+    """A folder without anything in it tells no more of its rank than none."""
+    begun = [one for one in sources if not is_empty(one.folder)]
+    if not begun:
+        raise RunDirectoryError(
+            f"no rank has recorded anything in {path} yet: its folders are empty; look again while the job trains"
+        )
+    return begun
+
+
+def _in_doubt_ns(look: _Look) -> int:
+    """For so long yet nothing tells whether a rank goes on: one whose process ended and that recorded on this machine a
+    moment ago, or one that seems late or ahead and whose clock may be another."""
+    if any(_may_go_on(one) and not one.in_time for one in look.seen):
+        return NEXT_BEAT_NS + 1
+    doubtful = [one.beat_at_ns for one in look.ranks if one.alive is False and not one.closed]
+    left_ns = max(doubtful, default=0) + NEXT_BEAT_NS + READ_NS - look.at_ns
+    return 0 if look.in_sight or not doubtful else min(max(0, left_ns), NEXT_BEAT_NS + READ_NS)
+
+
+def _may_go_on(one: _Seen) -> bool:
+    return not one.state.closed and one.state.alive is not False and not one.state.stopped
+
+
+def _moved(first: _Look, second: _Look) -> set[int]:
+    """Ranks that recorded anything between the two."""
+    before = {one.state.rank: one.newest_ns for one in first.seen}
+    return {one.state.rank for one in second.seen if one.newest_ns != before.get(one.state.rank, one.newest_ns)}
+
+
+# Clocks that are apart ------------------------------------------------------------------------------------------------
+
+
+def _apart_ns(look: _Look, moved: set[int]) -> dict[int, int]:
+    """By rank, how far its clock is ahead of who looks, or where no rank goes on, of the first of them. A rank that
+    moved records something every beat, so half of one ago, about; one that does not go on may seem in time by chance.
+    Records of another run are held against nobody's."""
+    seen = {one.state.rank: one for one in look.seen if not one.doubts}
+    known = {
+        rank: 0 if one.in_time else one.lead_ns + BEAT_NS // 2
+        for rank, one in seen.items()
+        if rank in moved or (one.in_time and _may_go_on(one))
+    }
+    if seen and not known:
+        first = min(seen, key=lambda rank: (seen[rank].excess_ns > 0, not seen[rank].in_time, rank))
+        known = {first: seen[first].excess_ns}
+    found = dict(known)
+    for rank in seen.keys() - known.keys():
+        states = ((seen[other].state, ahead_ns) for other, ahead_ns in known.items())
+        told = (_ahead_by_calls_ns(seen[rank].state, other, ahead_ns) for other, ahead_ns in states)
+        found[rank] = next((one for one in told if one is not None), seen[rank].excess_ns)
+    return {rank: ahead_ns for rank, ahead_ns in sorted(found.items()) if ahead_ns}
+
+
+def _ahead_by_calls_ns(state: RankState, other: RankState, other_ahead_ns: int) -> int | None:
+    """From launches of one turn; None where there are none. Ranks wait for each other, so that of all turns one at
+    least is launched by both within a step or two, even where one of them is always late."""
+    leads_ns = list(_leads_ns(state, other))
+    if not leads_ns:
+        return None
+    lead_ns = min(leads_ns, key=abs)
+    if state.step_ns is None or other.step_ns is None:
+        return other_ahead_ns
+    limit_ns = max(LATE_NS, LATE_STEPS * max(state.step_ns, other.step_ns))
+    return other_ahead_ns + (lead_ns if abs(lead_ns) > limit_ns else 0)
+
+
+def _leads_ns(state: RankState, other: RankState) -> Iterator[int]:
+    """By how much later, as the clocks tell, the first launched each call that both did."""
+    if not (state.counted and other.counted):
+        return
+    groups = {(one.name, one.ranks): one for one in other.groups}
+    for mine in state.groups:
+        theirs = groups.get((mine.name, mine.ranks))
+        launched = {call.turn: call.launch_at_ns for call in theirs.calls} if theirs is not None else {}
+        yield from (call.launch_at_ns - launched[call.turn] for call in mine.calls if call.turn in launched)
+
+
+# One rank -------------------------------------------------------------------------------------------------------------
+
+
+def newest_attempt(path: Path) -> Path:
+    """Of a restarted job the last attempt that has a rank: it is the one that hangs."""
+    found = {
+        int(one.name.removeprefix("attempt-")): one
+        for one in path.glob("attempt-*")
+        if one.name.removeprefix("attempt-").isdecimal() and next(one.glob("rank-*"), None) is not None
+    }
+    return found[max(found)] if found else path
+
+
+def _judged(state: RankState, look: _Look, *, is_silent: bool, is_apart: bool) -> RankState:
+    """Of a rank on another machine the records of its clock tell, while others come. So they do for a moment where
+    nobody is in sight that recorded here: all may be in another container of this machine. Of one whose clock is apart
+    and was not recorded between two looks nothing tells when it was last."""
+    if state.closed or state.alive:
+        return state
+    if state.alive is False and (look.in_sight or is_silent or look.at_ns - state.beat_at_ns > NEXT_BEAT_NS):
+        return state
+    late = look.newest_ns - state.beat_at_ns > BEATS * BEAT_NS
+    left = not look.in_sight and ((is_silent and is_apart) or look.at_ns - look.newest_ns > LEFT_NS)
+    return replace(state, alive=None if left and not late else not late)
+
+
+def _read(source: RecordedRank, until_ns: int, apart_ns: int) -> _Seen:
+    """Of a clock that is further ahead than is known yet the newest records are not left out."""
+    meta = read_json(source.folder / META) or {}
+    check_version(meta.get("schema", SCHEMA_VERSION), source.folder / META)
+    records = records_of(source.folder)
+    read_at_ns = time.time_ns() - source.zero_unix_ns
+    newest_ns = newest_at_ns(records, source.zero_unix_ns)
+    lead_ns = 0 if newest_ns is None else newest_ns - apart_ns - read_at_ns
+    until_ns += lead_ns if lead_ns > APART_NS else 0
+    state = rank_state(
+        records, meta, rank=source.rank, zero_unix_ns=source.zero_unix_ns, until_ns=until_ns, apart_ns=apart_ns
+    )
+    doubts = tuple(_doubts(source, meta, records))
+    said = meta.get("world_size")
+    return _Seen(
+        replace(state, counted=state.counted and not doubts), newest_ns, lead_ns,
+        said if isinstance(said, int) and said > 0 else None, doubts,
+    )  # fmt: skip
+
+
+def _doubts(source: RecordedRank, meta: Mapping[str, Any], records: Records) -> Iterator[Finding]:
+    """Why its calls cannot be held against those of others."""
+    where, said = f"rank {source.rank}", other_rank(source, meta)
+    if is_of_another_run(meta, source.manifest):
+        message = "its records carry another run's id: it entered its trace apart from rank 0, or is left from before"
+        yield Finding("other-run", "warning", where, message)
+    if said is not None:
+        message = f"its folder holds what rank {said} recorded: put the ranks' folders back as they were"
+        yield Finding("other-rank", "error", where, message)
+    for damage in records.damaged:
+        yield Finding("damaged", "error", where, f"{damage}: what is told of it may be wrong")

@@ -1,0 +1,142 @@
+"""The last collectives that a rank called, by process group, and how many there were before them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddptrace.load.diagnosis.tables import GroupState, LastCall, Messages
+from ddptrace.load.records.calls import Source, Sources
+from ddptrace.load.records.fields import BEGIN, END, FLAGS, NAME, THREAD, A, B, C, F, G, Row
+from ddptrace.load.records.kept import UNPAIRED
+from ddptrace.load.tables import Group
+from ddptrace.schema import CallFlag, Kind
+
+LAST: Final = 256
+"""Calls of a group that are looked at: a rank that waits for others is hardly further ahead of them."""
+
+RETURNED: Final = (Kind.WAIT, Kind.PHASE, Kind.STEP, Kind.CALL)
+"""What a thread does only outside of a call that it waits for."""
+
+Rows = NDArray[np.void]  # of EVENT_DTYPE
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a rank's records tell beside the calls. `buckets_of`: kind of each reducer, by number."""
+
+    events: Rows
+    text: Callable[[int], str]
+    groups: Sequence[Group]
+    buckets_of: Mapping[int, str]
+
+
+def group_states(told: Told) -> tuple[GroupState, ...]:
+    """By name of the group: those that the rank described, and those that it called in."""
+    calls = np.concatenate([told.events[told.events["kind"] == Kind.CALL], _begun(told.events)])
+    calls = calls[np.argsort(calls["begin"], kind="stable")]
+    unpaired = [number for number in np.unique(calls["name"]).tolist() if told.text(number).startswith(UNPAIRED)]
+    is_message = np.isin(calls["name"], unpaired)
+    numbers = {told.text(number): number for number in np.unique(calls["d"]).tolist()}
+    ranks = {group.name: group.ranks for group in told.groups}
+    parts = {name: calls["d"] == numbers.get(name, -1) for name in sorted(ranks.keys() | numbers.keys())}
+    paired = {name: calls[mine & ~is_message] for name, mine in parts.items()}
+    ends = _Ends(told, np.concatenate([calls[is_message]["a"], *(rows["a"][-LAST:] for rows in paired.values())]))
+    states = []
+    for name, rows in paired.items():
+        gone, gone_turns = _let_go(told, numbers.get(name, -1))
+        turns = len(rows) + gone_turns
+        messages = () if gone > gone_turns else tuple(_messages(told, calls[parts[name] & is_message], ends))
+        states.append(GroupState(name, ranks.get(name, ()), turns, ends.last(rows, turns), messages))
+    return tuple(states)
+
+
+def _begun(events: Rows) -> Rows:
+    """CALL records of those calls that their threads are still issuing, or that ended the process: of such only the
+    ORIGIN was written."""
+    calls, origins = events[events["kind"] == Kind.CALL], events[events["kind"] == Kind.ORIGIN]
+    begun: Rows = origins[~np.isin(origins["a"], calls["a"]) & (origins["f"] != 0)]
+    last = _last_return(events) if len(begun) else {}
+    begun = begun[[last.get(row["thread"], 0) <= row["begin"] for row in begun]]
+    begun["name"], begun["d"], begun["kind"], begun["flags"] = begun["f"], begun["g"], Kind.CALL, CallFlag.SYNC
+    for unknown in ("e", "f", "g"):
+        begun[unknown] = 0
+    return begun
+
+
+def _last_return(events: Rows) -> dict[int, int]:
+    """By thread, the end of the last that it did outside of a call that it waits for."""
+    returned = events[np.isin(events["kind"], RETURNED)]
+    threads = np.unique(returned["thread"]).tolist()
+    return {thread: int(returned["end"][returned["thread"] == thread].max()) for thread in threads}
+
+
+def _let_go(told: Told, group: int) -> tuple[int, int]:
+    """Calls of the group of this string id that went before those that are left, and of them the collectives."""
+    marks = told.events[(told.events["kind"] == Kind.LET_GO) & (told.events["flags"] == 0)]
+    mine = marks[marks["d"] == group]
+    return int(mine["a"].sum()), int(mine["b"].sum())
+
+
+def _messages(told: Told, calls: Rows, ends: _Ends) -> Iterator[Messages]:
+    """By peer, what goes there before what comes from there. What nobody told the peer of is left out."""
+    peers = np.array([-1 if peer is None else peer for peer in ends.peers(calls)], np.int64)
+    sends = np.array([told.text(number).startswith("send") for number in calls["name"].tolist()], np.bool_)
+    for peer in np.unique(peers[peers >= 0]).tolist():
+        for is_send in (True, False):
+            mine = calls[(peers == peer) & (sends == is_send)]
+            if len(mine):
+                yield Messages(peer, is_send, len(mine), ends.last(mine, len(mine)))
+
+
+class _Ends:
+    """How calls of these `seqs` ended, and where they come from."""
+
+    def __init__(self, told: Told, seqs: NDArray[np.int64]) -> None:
+        self._told = told
+        events = told.events
+        origins, done, waits = (
+            events[(events["kind"] == kind) & np.isin(events["a"], seqs)]
+            for kind in (Kind.ORIGIN, Kind.DONE, Kind.WAIT)
+        )
+        self._sources = Sources(origins.tolist(), told.text, {group.name: group.ranks for group in told.groups})
+        self._done = {row[A]: row for row in reversed(done.tolist())}
+        self._waited = set(waits["a"].tolist())
+        self._last = _last_return(events)
+
+    def peers(self, calls: Rows) -> list[int | None]:
+        return [self._source(row).peer for row in calls.tolist()]
+
+    def last(self, calls: Rows, turns: int) -> tuple[LastCall, ...]:
+        """Of calls in order of launch of which the last one is number `turns` - 1."""
+        rows: list[Row] = calls[-LAST:].tolist()
+        return tuple(self._call(row, turns - len(rows) + k) for k, row in enumerate(rows))
+
+    def _call(self, row: Row, turn: int) -> LastCall:
+        source, done = self._source(row), self._done.get(row[A])
+        return LastCall(
+            turn, row[A], self._told.text(row[NAME]), max(row[B], row[C]), self._told.text(row[G]), source.peer,
+            source.origin, source.site, source.through, source.module, self._told.buckets_of.get(row[F] - 1),
+            row[BEGIN], bool(row[FLAGS] & CallFlag.SYNC), self._is_done(row, done), self._error(done),
+        )  # fmt: skip
+
+    def _is_done(self, row: Row, done: Row | None) -> bool | None:
+        if done is not None:
+            return not done[FLAGS]
+        if row[FLAGS] & CallFlag.DEVICE:  # of which the host learns nothing by going on
+            return None
+        if row[A] in self._waited:
+            return True
+        if not row[FLAGS] & CallFlag.SYNC:
+            return None
+        return bool(self._last.get(row[THREAD], 0) > row[END])
+
+    def _error(self, done: Row | None) -> str | None:
+        return None if done is None or not done[FLAGS] else self._told.text(done[NAME]) or "an error"
+
+    def _source(self, row: Row) -> Source:
+        return self._sources.of(row, self._told.text(row[NAME]), self._told.text(row[G]))

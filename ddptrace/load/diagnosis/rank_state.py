@@ -1,0 +1,215 @@
+"""The last of one rank's records. Nothing else tells of a job that hangs: a call without an end, then only the clock's
+records, every two seconds, and where the training thread is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddptrace.load.alive import process_of
+from ddptrace.load.diagnosis.last_calls import Told, group_states
+from ddptrace.load.diagnosis.tables import GroupState, LastCall, RankState
+from ddptrace.load.records import described
+from ddptrace.load.records.clock import FAR_NS, Clock
+from ddptrace.load.records.fields import BEGIN, END, FLAGS, KIND, NAME, A, B, D, Row
+from ddptrace.load.tables import Pulse
+from ddptrace.record import Records
+from ddptrace.schema import Kind, Phase
+
+LAST_STEPS: Final = 32
+
+BESIDE: Final = (Kind.CLOCK, Kind.PULSE, Kind.LINK, Kind.CGROUP, Kind.LET_GO, Kind.FILE_LET_GO, Kind.NOTE, Kind.DONE)
+"""What is recorded while the training itself does nothing."""
+OUTSIDE: Final = (Kind.PHASE, Kind.STEP, Kind.WAIT, Kind.HOOK, Kind.RPC, Kind.RPC_WAIT)
+"""What ends after a call only where the host has gone on."""
+BEYOND: Final = (Kind.STEP, Kind.PHASE)
+"""The same of a call whose failure has ended the wait for it."""
+
+IN_BACKWARD: Final = ("gradients", "hook", "unused-parameters", "rebuild")
+LOST_CODES: Final = ("records-lost", "names-lost")
+ENDED: Final = "ended-by-exception"
+
+
+def rank_state(
+    records: Records, meta: Mapping[str, Any], *, rank: int, zero_unix_ns: int, until_ns: int, apart_ns: int = 0
+) -> RankState:
+    """`until_ns`: what was recorded later is left out, so that ranks read one after the other are compared as of one
+    time. `apart_ns`: the rank's clock is so far ahead, and all its instants are told without that."""
+    return _State(records, meta, rank, zero_unix_ns, until_ns, apart_ns).build()
+
+
+def newest_at_ns(records: Records, zero_unix_ns: int) -> int | None:
+    """When the newest record was begun, by the rank's own clock; None where nothing ties that to the run's zero."""
+    clock = Clock.of(records.events, zero_unix_ns)
+    near = _near(records.events, clock)["begin"]
+    return int(near.max()) + clock.shift_ns if clock.tie_ns is not None and len(near) else None
+
+
+class _State:
+    def __init__(
+        self, records: Records, meta: Mapping[str, Any], rank: int, zero_unix_ns: int, until_ns: int, apart_ns: int
+    ) -> None:
+        clock = Clock.of(records.events, zero_unix_ns)
+        shift_ns = clock.shift_ns - apart_ns
+        events = _near(records.events, clock)
+        events["begin"] += shift_ns
+        events["end"] += shift_ns
+        self.events = events[np.maximum(events["begin"], events["end"]) <= until_ns]
+        self.ready_at_ns = _last_ready(records.ready) + shift_ns if len(records.ready) else 0
+        self.born_before_unix_ns = int(clock.unix[0])
+        self.records, self.meta, self.rank = records, meta, rank
+
+    def text(self, number: int) -> str:
+        return self.records.strings.get(number, f"lost name {number}" if number else "")
+
+    def of(self, *kinds: Kind) -> NDArray[np.void]:
+        found: NDArray[np.void] = self.events[np.isin(self.events["kind"], kinds)]
+        return found
+
+    def json(self, kind: Kind) -> list[tuple[int, dict[str, Any]]]:
+        """Instant and content of each."""
+        found = []
+        for row in self.of(kind).tolist():
+            try:
+                content = json.loads(self.text(row[NAME]))
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(content, dict):
+                found.append((row[BEGIN], content))
+        return found
+
+    def build(self) -> RankState:
+        groups = self.groups()
+        process = process_of(self.meta, self.born_before_unix_ns)
+        last, beat = self.last_at_ns(), self.beat_at_ns()
+        group, pending = self.pending(groups)
+        pulse = self.pulse(last)
+        step, step_ns = self.steps()
+        failed_at_ns, failure = self.failure(groups)
+        return RankState(
+            rank=self.rank,
+            host=str(self.meta.get("host", "?")),
+            pid=pid if isinstance(pid := self.meta.get("pid"), int) else 0,
+            alive=process.runs,
+            stopped=process.stopped,
+            closed=self.records.closed,
+            counted=self.is_counted(),
+            step=step,
+            step_ns=step_ns,
+            phase=self.phase(pulse, pending),
+            did_last=self.did_last(),
+            pending=pending,
+            pending_group=group,
+            pulse=pulse,
+            last_at_ns=last,
+            beat_at_ns=beat,
+            failure=failure,
+            failed_at_ns=failed_at_ns,
+            groups=groups,
+        )
+
+    def groups(self) -> tuple[GroupState, ...]:
+        reducers = described.reducers([content for _, content in self.json(Kind.REDUCER)], [])
+        told = described.groups([content for _, content in self.json(Kind.GROUP)])
+        return group_states(Told(self.events, self.text, told, {one.reducer: one.kind for one in reducers}))
+
+    def last_at_ns(self) -> int:
+        """Of what the training does, begin or end. A description has no end."""
+        mine = self.events[~np.isin(self.events["kind"], BESIDE)]
+        return max((int(mine[name].max()) for name in ("begin", "end") if len(mine)), default=0) or self.beat_at_ns()
+
+    def beat_at_ns(self) -> int:
+        return max((int(self.events[name].max()) for name in ("begin", "end") if len(self.events)), default=0)
+
+    def did_last(self) -> str:
+        """The newest of what ended: a phase, an update, or a wait."""
+        rows = self.of(Kind.PHASE, Kind.STEP, Kind.WAIT)
+        row = rows[np.argsort(rows["end"], kind="stable")][-1:].tolist()
+        if not row:
+            return ""
+        phase = _phase(row[0][FLAGS]) if row[0][KIND] == Kind.PHASE else None
+        return phase.name.lower() if phase else "wait" if row[0][KIND] == Kind.WAIT else "end of a step"
+
+    def is_counted(self) -> bool:
+        """Whether no call is left out but those that were let go, which are counted, and none was changed since."""
+        partial = (self.of(Kind.STEP)["b"] != 0).any()
+        lost = any(note.get("code") in LOST_CODES for _, note in self.json(Kind.NOTE))
+        return not (partial or lost or self.records.dropped or self.records.damaged)
+
+    def steps(self) -> tuple[int | None, int | None]:
+        """The one that the rank is in, and the median length of the last ones."""
+        rows = self.of(Kind.STEP)
+        rows = rows[rows["flags"] == rows["flags"].max()] if len(rows) else rows
+        last: dict[int, Row] = {row[A]: row for row in rows.tolist()}
+        lengths = [row[END] - row[BEGIN] for _, row in sorted(last.items())[-LAST_STEPS:]]
+        if not last:
+            return (0 if len(self.of(Kind.CALL, Kind.PHASE)) else None), None
+        return max(last) + 1, int(np.median(lengths))
+
+    def pending(self, groups: tuple[GroupState, ...]) -> tuple[str, LastCall | None]:
+        """The newest call, where the host has not gone on since, or where it failed in it."""
+        newest = [(one.name, call) for one in groups for call in _newest(one)]
+        name, call = max(newest, key=lambda found: found[1].launch_at_ns, default=("", None))
+        if call is None or call.done:
+            return "", None
+        outside = self.of(*(OUTSIDE if call.error is None else BEYOND))
+        has_gone_on = len(outside) and int(outside["end"].max()) > call.launch_at_ns
+        return ("", None) if has_gone_on else (name, call)
+
+    def pulse(self, last_at_ns: int) -> Pulse | None:
+        rows: list[Row] = self.of(Kind.PULSE)[-1:].tolist()
+        if not rows or rows[0][BEGIN] < last_at_ns:
+            return None
+        row = rows[0]
+        return Pulse(row[BEGIN], _phase(row[FLAGS]), self.text(row[NAME]), self.text(row[D]), row[A], row[B])
+
+    def phase(self, pulse: Pulse | None, pending: LastCall | None) -> Phase | None:
+        """Of one that goes on only its pulse tells, and what it communicates."""
+        if pulse is not None and pulse.phase is not None:
+            return pulse.phase
+        if pending is not None and pending.origin in IN_BACKWARD:
+            return Phase.BACKWARD
+        if pending is not None and pending.origin == "buffers":
+            return Phase.FORWARD
+        outside = self.of(Kind.PHASE, Kind.STEP)
+        return Phase.BACKWARD if self.ready_at_ns > max(outside["end"].tolist(), default=0) else None
+
+    def failure(self, groups: tuple[GroupState, ...]) -> tuple[int | None, str | None]:
+        """The exception that ended the trace, else the first call that failed and was not overcome."""
+        said = [
+            (at, str(note.get("message")).partition(": ")[2])
+            for at, note in self.json(Kind.NOTE)
+            if note.get("code") == ENDED
+        ]
+        done, steps = self.of(Kind.DONE), self.of(Kind.STEP)
+        gone_on_ns = max(steps["end"].tolist(), default=0)
+        rows: list[Row] = done[(done["flags"] != 0) & (done["begin"] > gone_on_ns)].tolist()
+        found = said or [(row[BEGIN], f"{self.op_of(row[A], groups)} failed: {self.text(row[NAME])}") for row in rows]
+        return min(found, default=(None, None), key=lambda one: one[0] or 0)
+
+    def op_of(self, seq: int, groups: tuple[GroupState, ...]) -> str:
+        found = (call.op for one in groups for call in (*one.calls, *_newest(one)) if call.seq == seq)
+        return next(found, "a collective").rstrip("_")
+
+
+def _near(events: NDArray[np.void], clock: Clock) -> NDArray[np.void]:
+    """Those that can be of the run."""
+    near: NDArray[np.void] = events[np.abs(events["begin"] - clock.monotonic[0]) < FAR_NS]
+    return near
+
+
+def _newest(group: GroupState) -> list[LastCall]:
+    return [*group.calls[-1:], *(call for one in group.messages for call in one.calls[-1:])]
+
+
+def _phase(flag: int) -> Phase | None:
+    return Phase(flag) if flag in set(Phase) else None
+
+
+def _last_ready(ready: NDArray[np.void]) -> int:
+    """Rows hold up to seven; deltas that do not count are 0."""
+    return int((ready["base"] + ready["deltas"].max(axis=1)).max())

@@ -1,0 +1,97 @@
+"""The last that a job recorded, as plain records: what analysis knows of a job that may hang."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ddptrace.load.tables import Finding, Pulse
+from ddptrace.schema import Phase
+
+
+@dataclass(frozen=True, slots=True)
+class LastCall:
+    """One of the last collectives that a rank called, or messages that it sent or received."""
+
+    turn: int  # k-th of its group from 0, sends and receives left out; of a message: k-th to this peer, or from it
+    seq: int
+    op: str
+    nbytes: int  # of the larger side
+    dtype: str
+    peer: int | None  # as in `Call`
+    origin: str | None
+    site: str | None
+    through: str | None
+    module: str | None
+    bucket_of: str | None  # kind of the reducer whose bucket it carries
+    launch_at_ns: int
+    is_sync: bool
+    done: bool | None  # False: it failed, or the host is still in it; None where nothing tells
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """What a rank sent to another one in a group, or received from it."""
+
+    peer: int
+    is_send: bool
+    count: int
+    calls: tuple[LastCall, ...]  # the last ones, in order of launch
+
+
+@dataclass(frozen=True, slots=True)
+class GroupState:
+    """How far one rank is in a process group."""
+
+    name: str
+    ranks: tuple[int, ...]  # () where they are not known
+    turns: int  # collectives called so far
+    calls: tuple[LastCall, ...]  # the last ones, in order of launch
+    messages: tuple[Messages, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RankState:
+    """The last that is known of a rank, while it runs or afterwards."""
+
+    rank: int
+    host: str
+    pid: int
+    alive: bool | None  # its process; None where nothing tells
+    stopped: bool  # its process is held, by a signal or a debugger
+    closed: bool  # it said that it ended
+    counted: bool  # all its calls were recorded, so that they can be compared with other ranks'
+    step: int | None  # that it is in
+    step_ns: int | None  # median of its last steps
+    phase: Phase | None  # that it is in
+    did_last: str  # what it has ended last: "data", "forward", "backward", "optimizer", "wait", "end of a step" or ""
+    pending: LastCall | None  # the call that it is in, or that failed and so ended it
+    pending_group: str
+    pulse: Pulse | None  # where its training thread is, which has recorded nothing since
+    last_at_ns: int  # it recorded something of its training
+    beat_at_ns: int  # it recorded anything
+    failure: str | None  # the exception that ended it, else what its first failed collective failed with
+    failed_at_ns: int | None
+    groups: tuple[GroupState, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JobState:
+    """The last that is known of all ranks of a run. `now_at_ns`: when somebody looked, or where no process is in sight,
+    the last that any of them recorded. `apart_ns`: by rank, how far its clock is ahead, where that is much; its
+    instants are told without it. `doubts`: by rank, why what it recorded may be none of this run's, or not what it
+    wrote."""
+
+    ranks: tuple[RankState, ...]
+    world_size: int | None
+    now_at_ns: int
+    silent_ns: int  # from the last that any of them recorded to when somebody looked
+    apart_ns: Mapping[int, int] = field(default_factory=dict)
+    doubts: Mapping[int, tuple[Finding, ...]] = field(default_factory=dict)
+
+
+BEAT_NS = 2 * 10**9
+"""A rank whose interpreter runs records its clock so often."""
+BEATS = 3
+"""So many in a row do not come late together."""

@@ -1,0 +1,78 @@
+"""What a rank's records tell of what its host did to it. A record that cannot be true is passed over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from ddptrace.load.records.clock import FAR_NS
+from ddptrace.load.records.fields import BEGIN, END, FLAGS, NAME, A, B, C, D, Row
+from ddptrace.load.records.kept import Kept
+from ddptrace.load.tables import GcPause, HostLoad, HostMark, LinkSample, Pulse, Throttle
+from ddptrace.schema import Kind, Phase
+
+Rows = Callable[[Kind], list[Row]]
+
+LATE_NS: Final = 10**9
+"""A thread that has to wait for a processor while it looks at its times has them of up to so much more."""
+GENERATIONS: Final = range(256)
+
+
+def host_load(rows: Rows, text: Callable[[int], str], kept: Kept) -> HostLoad:
+    """`rows`: of a kind, in order of begin. What lies in steps that are not whole is left out; counts so far stay."""
+    return HostLoad(
+        marks=tuple(_marks(_seen(rows(Kind.HOST), kept))),
+        collections=tuple(
+            GcPause(row[BEGIN], row[END], row[A])
+            for row in _seen(rows(Kind.GC), kept)
+            if _is_span(row) and row[A] in GENERATIONS
+        ),
+        throttles=tuple(
+            Throttle(row[BEGIN], row[A], row[C] / 1e9)
+            for row in rows(Kind.CGROUP)
+            if 0 <= row[A] < FAR_NS and 0 < row[C] < FAR_NS
+        ),
+        links=tuple(_links(rows(Kind.LINK), text)),
+        pulses=tuple(
+            Pulse(row[BEGIN], _phase(row[FLAGS]), text(row[NAME]), text(row[D]), row[A], max(row[B], 0))
+            for row in rows(Kind.PULSE)
+        ),
+    )
+
+
+def clock_name(meta: Mapping[str, Any]) -> str:
+    """Of the clock that a rank's instants are of; empty where its meta.json does not tell."""
+    told = [meta.get(name) for name in ("boot_id", "time_namespace")]
+    if not isinstance(told[0], str) or not told[0]:
+        return ""
+    return " ".join(part for part in told if isinstance(part, str))
+
+
+def _seen(rows: list[Row], kept: Kept) -> Iterator[Row]:
+    """By the middle: what lies between two ends of steps may begin a moment before a step does."""
+    middles = np.array([row[BEGIN] + (row[END] - row[BEGIN]) // 2 for row in rows], np.int64)
+    return (row for row, is_seen in zip(rows, kept.seen(middles).tolist(), strict=True) if is_seen)
+
+
+def _is_span(row: Row) -> bool:
+    return bool(0 <= row[END] - row[BEGIN] < FAR_NS)
+
+
+def _marks(rows: Iterator[Row]) -> Iterator[HostMark]:
+    for row in rows:
+        most = row[END] - row[BEGIN] + LATE_NS
+        if _is_span(row) and 0 <= row[A] <= most and 0 <= row[B] <= most and row[C] >= 0:
+            yield HostMark(row[BEGIN], row[END], row[B], row[A], row[C])
+
+
+def _links(rows: list[Row], text: Callable[[int], str]) -> Iterator[LinkSample]:
+    for row in rows:
+        own, is_link, peer = text(row[NAME]).partition(">")
+        if is_link and all(0 <= count < FAR_NS for count in row[A : C + 1]):
+            yield LinkSample(row[BEGIN], own, peer, row[A], row[B], row[C], row[D])
+
+
+def _phase(number: int) -> Phase | None:
+    return Phase(number) if number in set(Phase) else None

@@ -1,0 +1,151 @@
+"""What the device did in one window, each piece of work joined to the host's call that launched it.
+
+thread   nn.Module: Linear_0  ├─────────────────────────┤       module: innermost of those around the launch
+         ## forward ##      ├──────────────────────────────┤    annotation: innermost
+         aten::linear          ├──────────────────┤             operator: outermost
+           aten::addmm           ├──────────────┤
+             cudaLaunchKernel       ├────┤  correlation 7
+stream                                       ├──────┤ gemm, correlation 7
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddptrace.load.kineto.events import NO_CORRELATION, Category, Ints, KinetoEvents, Lane
+from ddptrace.load.tables import DeviceWork, Intervals, Work
+from ddptrace.load.windows.comm_kernels import CommRule, communication_kernels
+from ddptrace.load.windows.nesting import NOTHING, innermost_around, outermost
+from ddptrace.schema import RANGE_PREFIX
+
+MODULE_PREFIX: Final = "nn.Module: "
+PROFILER_STEP: Final = "ProfilerStep#"
+LOOP_PREFIXES: Final = (PROFILER_STEP, "Optimizer.", "enumerate(DataLoader)#")
+"""Ranges that torch itself puts around parts of the loop. Old files hold them as operators."""
+
+NCCL_PREFIXES: Final = ("nccl:", "rccl:")
+GLOO_PREFIX: Final = "gloo:"
+NO_SCOPE: Final = (PROFILER_STEP, RANGE_PREFIX, *NCCL_PREFIXES, GLOO_PREFIX)
+"""Annotations that tell nothing of the model."""
+
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceEvents:
+    """The device's work among a file's events. All columns have shape (n,), in order of begin."""
+
+    events: KinetoEvents
+    position: Ints  # among the events
+    kind: NDArray[np.uint8]  # Work
+    launch: Ints  # position of the runtime call that launched it, or NOTHING
+    stream: Ints  # index into `streams`
+    streams: tuple[str, ...]
+
+    @classmethod
+    def of(cls, events: KinetoEvents, rules: Sequence[CommRule] = ()) -> DeviceEvents:
+        is_comm = communication_kernels(events, rules)
+        kind = np.where(is_comm, Work.COMM, np.where(events.category == Category.MEMORY, Work.MEMORY, Work.COMPUTE))
+        position = np.flatnonzero(of_category(events, Category.KERNEL, Category.MEMORY))
+        stream, streams = _streams(events, position)
+        launch = _launches(events, position)
+        return cls(events, position, kind[position].astype(np.uint8), launch, stream, streams)
+
+    def spans(self, kind: Work) -> Intervals:
+        """Begin and end of each piece of one kind."""
+        chosen = self.position[self.kind == kind]
+        return np.column_stack((self.events.begin_ns[chosen], self.events.end_ns[chosen]))
+
+    def table(self, with_scopes: bool = True) -> DeviceWork | None:
+        """None where no device worked. Scopes (module, annotation, operator) cost more than all the rest."""
+        if not len(self.position):
+            return None
+        events, launched = self.events, self.launch != NOTHING
+        begins, ends = (np.where(launched, column[self.launch], 0) for column in (events.begin_ns, events.end_ns))
+        (name, module, annotation, operator), names = _names(
+            events, (events.name[self.position], *(self._scopes() if with_scopes else self._no_scopes()))
+        )
+        return DeviceWork(
+            self.kind, self.stream, events.begin_ns[self.position], events.end_ns[self.position],
+            launched, begins, ends, name, module, annotation, operator, self.streams, names,
+        )  # fmt: skip
+
+    def _no_scopes(self) -> tuple[Ints, Ints, Ints]:
+        nothing = np.full(len(self.position), NOTHING, np.int64)
+        return nothing, nothing, nothing
+
+    def _scopes(self) -> tuple[Ints, Ints, Ints]:
+        """Module, annotation and operator around each launch: indices into the events' names, or NOTHING."""
+        events, launched = self.events, self.launch != NOTHING
+        launches, again = np.unique(self.launch[launched], return_inverse=True)
+        found = []
+        for chosen in (_modules(events), _annotations(events), outermost(events, operators(events))):
+            around = innermost_around(events, chosen, events.lane[launches], events.begin_ns[launches])
+            names = np.full(len(launched), NOTHING, np.int64)
+            names[launched] = np.where(around == NOTHING, NOTHING, events.name[around])[again]
+            found.append(names)
+        return found[0], found[1], found[2]
+
+
+def named(events: KinetoEvents, prefixes: tuple[str, ...]) -> Mask:
+    """Events of any category whose name begins so."""
+    chosen: Mask = np.array([name.startswith(prefixes) for name in events.names], np.bool_)[events.name]
+    return chosen
+
+
+def operators(events: KinetoEvents) -> Mask:
+    """What is an operator of the model's, old files' ranges of the loop left out."""
+    return of_category(events, Category.OP) & ~named(events, (*LOOP_PREFIXES, RANGE_PREFIX))
+
+
+def of_category(events: KinetoEvents, *categories: Category) -> Mask:
+    chosen: Mask = np.isin(events.category, categories)
+    return chosen
+
+
+def stream_name(lane: Lane) -> str:
+    """Device and stream, as in "0:7": old files write the latter as "stream 7"."""
+    return f"{lane.pid}:{lane.tid.removeprefix('stream ')}"
+
+
+def _modules(events: KinetoEvents) -> Mask:
+    return of_category(events, Category.FRAME) & named(events, (MODULE_PREFIX,))
+
+
+def _annotations(events: KinetoEvents) -> Mask:
+    of_loop = of_category(events, Category.OP) & named(events, LOOP_PREFIXES)
+    return (of_category(events, Category.ANNOTATION) | of_loop) & ~named(events, NO_SCOPE)
+
+
+def _streams(events: KinetoEvents, position: Ints) -> tuple[Ints, tuple[str, ...]]:
+    lanes, index = np.unique(events.lane[position], return_inverse=True)
+    names = [stream_name(events.lanes[lane]) for lane in lanes.tolist()]
+    streams = tuple(dict.fromkeys(names))
+    return np.array([streams.index(name) for name in names], np.int64)[index], streams
+
+
+def _launches(events: KinetoEvents, position: Ints) -> Ints:
+    """By correlation: one launch can own much work (a CUDA graph). The last launch, where ids were used again."""
+    launches = np.flatnonzero((events.category == Category.RUNTIME) & (events.correlation != NO_CORRELATION))
+    if not len(launches):
+        return np.full(len(position), NOTHING, np.int64)
+    launches = launches[np.argsort(events.correlation[launches], kind="stable")]
+    last = np.searchsorted(events.correlation[launches], events.correlation[position], side="right") - 1
+    same = (last >= 0) & (events.correlation[launches[last]] == events.correlation[position])
+    return np.where(same, launches[last], NOTHING)
+
+
+def _names(events: KinetoEvents, columns: tuple[Ints, ...]) -> tuple[list[Ints], tuple[str, ...]]:
+    """The columns over the names that they use; a module's without what all modules' have."""
+    used = np.unique(np.concatenate(columns))
+    used = used[used != NOTHING]
+    numbers = np.append(np.full(len(events.names), NOTHING, np.int64), NOTHING)  # the last one is NOTHING's own
+    numbers[used] = np.arange(len(used))
+    return [numbers[column] for column in columns], tuple(
+        events.names[i].removeprefix(MODULE_PREFIX) for i in used.tolist()
+    )

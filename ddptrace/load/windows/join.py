@@ -1,0 +1,192 @@
+"""A rank's profiler windows: each Kineto file read, and joined to the calls recorded in it.
+
+A call's range `ddptrace#<seq>` stands in the file on the thread that launched it. From there:
+
+    device    a kernel's correlation id names its launch, which begins inside the range: evidence DEVICE
+    backend   the range of Gloo's own thread in which the call's completion was stamped: evidence BACKEND
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from ddptrace.errors import RunDirectoryError
+from ddptrace.load.kineto import read_kineto
+from ddptrace.load.kineto.events import NO_CORRELATION, Category, Ints, KinetoEvents
+from ddptrace.load.records.calls import known_over_by
+from ddptrace.load.records.clock import Clock
+from ddptrace.load.records.rank_run import Recorded, WindowMark
+from ddptrace.load.tables import Call, DeviceWork, ExecRange, Finding, Intervals, OperatorWork, RankRun, Window, Work
+from ddptrace.load.windows.backend_link import BackendLink
+from ddptrace.load.windows.comm_kernels import CommRule, communication_kernels
+from ddptrace.load.windows.cpu_compute import computing, operator_work, thread_ranges, union
+from ddptrace.load.windows.device import DeviceEvents
+from ddptrace.load.windows.events import WindowEvents
+from ddptrace.schema import Evidence
+
+
+def join_windows(
+    folder: Path, recorded: Recorded, cache: Path | None = None, rules: Sequence[CommRule] = ()
+) -> tuple[RankRun, list[Finding]]:
+    """The rank's run with its windows and, for the calls inside them, when they really ran. A file that is missing or
+    broken is a finding; the records stand without it. `cache`: see `read_kineto`. `rules`: kernels that communicate,
+    beside those known."""
+    findings = _let_go(recorded)
+    windows: list[Window] = []
+    execs: dict[int, ExecRange] = {}
+    for mark in recorded.windows:
+        where = f"rank {recorded.run.rank}, {mark.file}"
+        try:
+            events = read_kineto(folder / mark.file, cache)
+            joined = _join(events, recorded, rules, where)
+        except (RunDirectoryError, ValueError, IndexError, OverflowError, MemoryError) as error:
+            message = f"{error}: the steps in it are judged without a profiler"
+            findings.append(Finding("window-unreadable", "warning", where, message))
+            continue
+        findings.extend(joined.findings)
+        execs |= joined.execs
+        windows.append(_window(mark, events, joined, recorded.clock))
+    calls = tuple(_ran(call, execs[call.seq]) if call.seq in execs else call for call in recorded.run.calls)
+    return dataclasses.replace(recorded.run, calls=calls, windows=tuple(windows)), findings
+
+
+def _ran(call: Call, found: ExecRange) -> Call:
+    """Before schema 1.6 a kernel alone tells that it ran on a device."""
+    return dataclasses.replace(call, exec=found, on_device=call.on_device or found.evidence is Evidence.DEVICE)
+
+
+def _let_go(recorded: Recorded) -> list[Finding]:
+    if not recorded.files_let_go:
+        return []
+    message = (
+        f"ddptrace.Keep let {recorded.files_let_go} profiler files go, the oldest first, to stay within its bound: the"
+        " steps in them are judged without a profiler"
+    )
+    return [Finding("windows-let-go", "info", f"rank {recorded.run.rank}", message)]
+
+
+def _join(events: KinetoEvents, recorded: Recorded, rules: Sequence[CommRule], where: str) -> Joined:
+    run = recorded.run
+    return join_window(
+        events,
+        unix_to_at=recorded.clock.from_unix,
+        calls=run.calls,
+        done_threads=recorded.done_threads,
+        over_by=known_over_by(run.calls, run.phases),
+        training_threads=frozenset(mark.thread for mark in run.phases),
+        rules=rules,
+        where=where,
+    )
+
+
+def _window(mark: WindowMark, events: KinetoEvents, joined: Joined, clock: Clock) -> Window:
+    """Where torch did not tell when the window was open, it was from the first to the last event of the file."""
+    begin, end = mark.begin_at_ns, mark.end_at_ns
+    if begin is None or end is None:
+        spans = clock.from_unix(np.stack((events.begin_ns, events.end_ns)))
+        begin, end = (int(spans[0].min()), int(spans[1].max())) if spans.size else (0, 0)
+    return Window(
+        mark.file, begin, end, joined.compute, joined.memory, joined.on_device, joined.device, joined.operators,
+        joined.searched_ns,
+    )  # fmt: skip
+
+
+# One window and the calls recorded in it ------------------------------------------------------------------------------
+
+
+SEARCH: Final = "torch.distributed.ddp.reducer::search_unused_parameters"
+"""What DDP calls its walk from the outputs to the leaves, under find_unused_parameters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """What one window's file tells. Intervals are unions, since the run's zero."""
+
+    execs: dict[int, ExecRange]  # by seq
+    compute: Intervals
+    memory: Intervals
+    on_device: bool  # compute is device time
+    device: DeviceWork | None
+    operators: OperatorWork | None
+    findings: tuple[Finding, ...]
+    searched_ns: tuple[int, ...]  # as in `Window`
+
+
+def join_window(
+    events: KinetoEvents,
+    *,
+    unix_to_at: Callable[[Ints], Ints],
+    calls: Sequence[Call],
+    done_threads: Mapping[int, int],
+    over_by: Mapping[int, int],
+    training_threads: frozenset[int],
+    where: str,
+    rules: Sequence[CommRule] = (),
+) -> Joined:
+    """`calls`: all of the rank, with the file's thread ids. `done_threads`: by seq, the system's id of the thread that
+    stamped its completion. `over_by`: see `completion.known_over_by`. `where` names rank and file in findings.
+    `unix_to_at` shifts an array of instants by one offset. `rules`: kernels that communicate, beside those known."""
+    window = WindowEvents.of(events, calls, unix_to_at)
+    events = window.events
+    execs, strange_kernels = _device_execs(window, rules)
+    on_device = {window.calls[seq].group for seq in execs}
+    on_host = [call for call in calls if call.group not in on_device]
+    backend, doubtful, strange_ranges = BackendLink(window, on_host, done_threads, over_by).execs()
+    works = DeviceEvents.of(events, rules)
+    threads = None if events.on_device else thread_ranges(events, training_threads)
+    compute = union(works.spans(Work.COMPUTE)) if threads is None else computing(threads)
+    operators = None if threads is None else operator_work(events, threads)
+    findings = _link_findings(where, len(events.name), doubtful, strange_kernels, 0 if doubtful else strange_ranges)
+    memory = union(works.spans(Work.MEMORY))
+    return Joined(
+        execs | backend, compute, memory, events.on_device, works.table(), operators, findings, _searched(events)
+    )
+
+
+def _searched(events: KinetoEvents) -> tuple[int, ...]:
+    named = [i for i, name in enumerate(events.names) if name == SEARCH]
+    found = np.flatnonzero(np.isin(events.name, named))
+    return tuple((events.end_ns[found] - events.begin_ns[found]).tolist())
+
+
+def _device_execs(window: WindowEvents, rules: Sequence[CommRule]) -> tuple[dict[int, ExecRange], int]:
+    """The hull of each call's communication kernels, by seq, and how many such kernels no recorded call launched."""
+    events = window.events
+    launches = np.flatnonzero((events.category == Category.RUNTIME) & (events.correlation != NO_CORRELATION))
+    seq_of = {int(events.correlation[launch]): seq for launch, seq in window.issued_by(launches).items()}
+    kernels: dict[int | None, list[int]] = {}
+    for kernel in np.flatnonzero(communication_kernels(events, rules)).tolist():
+        kernels.setdefault(seq_of.get(int(events.correlation[kernel])), []).append(kernel)
+    strange = len(kernels.pop(None, []))
+    return {seq: _hull(window, mine) for seq, mine in kernels.items() if seq is not None}, strange
+
+
+def _hull(window: WindowEvents, kernels: list[int]) -> ExecRange:
+    lane = window.events.lanes[int(window.events.lane[kernels[0]])]
+    return ExecRange(
+        int(window.events.begin_ns[kernels].min()), int(window.events.end_ns[kernels].max()), Evidence.DEVICE,
+        window.name(kernels[0]), lane.name or f"stream {lane.tid}",
+    )  # fmt: skip
+
+
+def _link_findings(
+    where: str, events: int, doubtful: Sequence[int], strange_kernels: int, strange_ranges: int
+) -> tuple[Finding, ...]:
+    listed = ", ".join(map(str, doubtful[:8])) + (" …" if len(doubtful) > 8 else "")
+    doubt = (
+        f"{len(doubtful)} collectives (seq {listed}) ran in the window, but which of the backend's ranges is whose "
+        "cannot be told: their exec rests on weaker evidence"
+    )
+    strange = f"{strange_kernels} communication kernels and {strange_ranges} backend ranges belong to no recorded call"
+    said = [
+        (not events, "window-empty", "warning", "the profiler's file holds no events that tell of work"),
+        (doubtful, "exec-unlinked", "warning", doubt),
+        (strange_kernels or strange_ranges, "exec-unclaimed", "info", strange),
+    ]
+    return tuple(Finding(code, severity, where, message) for applies, code, severity, message in said if applies)

@@ -1,0 +1,136 @@
+"""The report's section on time over message size: dots for what was measured, and the line that start and rate make."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from ddptrace.analysis.collectives.transfers import OFF_MAX_RATIO, SIZES_MIN, SPAN_MIN, SizeTime, Transfers, transfers
+from ddptrace.analysis.result import Result
+from ddptrace.render.figures import Figure, decades, layout, ms, plain
+from ddptrace.render.markup import label, section, table, text
+from ddptrace.render.words import NOT_MEASURED, counted, duration, op_name, percent, rate, size, size_range
+
+TITLE: Final = "Bandwidth over message size"
+SERIES_MAX: Final = 8
+SIZES_MAX: Final = 60
+LINE_POINTS: Final = 40
+PALETTE: Final = ("#4a80b3", "#e4683a", "#3f8f8b", "#9a6fb8", "#d9b44a", "#7a9e59", "#868e99", "#b5485d")
+MATCHED: Final = (
+    "How long a collective takes to move its bytes once all ranks are there: its shortest execution over the ranks, so"
+    " without waiting for a late one. The line is latency + bytes / bandwidth: each bucket more pays the latency once"
+    " more, whatever its size."
+)
+ALONE: Final = (
+    "How long executions take, on the ranks that have a file here. What a rank waited for its peers is in them, so"
+    " neither latency nor bandwidth can be told."
+)
+HEADS: Final = (
+    ("op", ""), ("group", "words"), ("ranks", ""), ("sizes", ""), ("collectives", ""), ("latency", ""),
+    ("bandwidth", ""), ("busbw", ""), ("line off by", ""), ("evidence", "words"),
+)  # fmt: skip
+
+
+def shown(result: Result) -> list[Transfers]:
+    return transfers(result)[:SERIES_MAX]
+
+
+def bandwidth_section(result: Result, picture: str) -> str:
+    found = transfers(result)
+    if not found:
+        return ""
+    some = f" The {SERIES_MAX} that moved most bytes of {len(found)}." if len(found) > SERIES_MAX else ""
+    told = "".join(f"<p>{text(words)}</p>" for words in map(line_words, found[:SERIES_MAX]) if words)
+    cells = map(transfer_cells, found[:SERIES_MAX])
+    return section(TITLE, (ALONE if found[0].alone else MATCHED) + some, told, picture, table(HEADS, cells))
+
+
+def line_words(one: Transfers) -> str:
+    """As in "all_reduce on 8 ranks: 20.2 µs until it moves, then 21.8 GB/s"; nothing where a part of it is not seen."""
+    line = one.line
+    if line is None or not line.start_is_seen or not line.rate_is_seen:
+        return ""
+    half = size(round(line.start_ns / line.ns_per_byte))
+    group = f" in group {one.group}" if one.group else ""
+    return (
+        f"{op_name(one.op)} on {one.ranks} ranks{group}: {duration(line.start_ns)} latency, then"
+        f" {rate(line.bytes_per_s)}. Below {half} a message takes longer to start than to move."
+    )
+
+
+def transfer_cells(one: Transfers) -> list[str]:
+    line = one.line
+    start = duration(line.start_ns) if line is not None and line.start_is_seen else NOT_MEASURED
+    speed = rate(line.bytes_per_s if line is not None and line.rate_is_seen else None)
+    return [
+        label(op_name(one.op)), label(one.group or "-"), str(one.ranks),
+        size_range(one.sizes[0].nbytes, one.sizes[-1].nbytes), f"{sum(at.count for at in one.sizes):,}",
+        start, speed, rate(one.bus_bytes_per_s), label(percent(line.off_ratio) if line else NOT_MEASURED),
+        why_words(one),
+    ]  # fmt: skip
+
+
+def why_words(one: Transfers) -> str:
+    """What the row rests on, or why nothing can be read from it."""
+    if one.alone:
+        return "measured, waiting included"
+    if not one.measured:
+        return "begins inferred: no line"
+    if one.line is not None:
+        return "measured"
+    if len(one.sizes) < SIZES_MIN:
+        return f"measured; {counted(len(one.sizes), 'size')}, a line takes {SIZES_MIN}"
+    if one.sizes[-1].nbytes < SPAN_MIN * one.sizes[0].nbytes:
+        return f"measured; sizes less than {SPAN_MIN} times apart: no line"
+    return f"measured; a line would be off by more than {percent(OFF_MAX_RATIO)}"
+
+
+def bandwidth_figure(result: Result) -> Figure | None:
+    """Both axes logarithmic; a colour for each op and group."""
+    found = shown(result)
+    if not found:
+        return None
+    data = [trace for one, colour in zip(found, PALETTE, strict=False) for trace in series(one, colour)]
+    axes = {
+        "xaxis": decades("bytes", [x for trace in data for x in trace["x"]], tickformat="~s"),
+        "yaxis": decades("ms", [y for trace in data for y in trace["y"]]),
+    }
+    caption = "Medians, and what eight in ten lie between." + (
+        f" Of an op with more sizes the {SIZES_MAX} most frequent."
+        if any(len(one.sizes) > SIZES_MAX for one in found)
+        else ""
+    )
+    sheet = layout(**axes, hovermode="closest", showlegend=True)
+    return Figure("bandwidth", 400, data, sheet, caption)
+
+
+def series(one: Transfers, colour: str) -> Iterator[dict[str, Any]]:
+    name = plain(op_name(one.op)) + (f" · group {plain(one.group)}" if one.group else "") + f" · {one.ranks} ranks"
+    most = sorted(one.sizes, key=lambda at: -at.count)[:SIZES_MAX]
+    sizes = sorted(most, key=lambda at: at.nbytes)
+    yield {
+        "type": "scatter", "mode": "markers", "name": name, "legendgroup": name,
+        "x": [at.nbytes for at in sizes], "y": ms(at.median_ns for at in sizes), "error_y": ends(sizes, colour),
+        "marker": {"color": colour, "size": 8, "symbol": "circle" if one.measured else "circle-open"},
+        "hovertext": [f"{name}<br>{point_words(at)}" for at in sizes], "hoverinfo": "text",
+    }  # fmt: skip
+    if one.line is not None:
+        first, last = sizes[0].nbytes, sizes[-1].nbytes
+        xs = [first * (last / first) ** (at / (LINE_POINTS - 1)) for at in range(LINE_POINTS)]
+        yield {
+            "type": "scatter", "mode": "lines", "name": name, "legendgroup": name, "showlegend": False,
+            "x": [round(x) for x in xs], "y": ms(one.line.start_ns + one.line.ns_per_byte * x for x in xs),
+            "line": {"color": colour, "width": 1.5, "dash": "dot"}, "hoverinfo": "skip",
+        }  # fmt: skip
+
+
+def ends(sizes: Sequence[SizeTime], colour: str) -> dict[str, Any]:
+    return {
+        "type": "data", "symmetric": False, "thickness": 1.3, "width": 3, "color": colour,
+        "array": ms(at.high_ns - at.median_ns for at in sizes),
+        "arrayminus": ms(at.median_ns - at.low_ns for at in sizes),
+    }  # fmt: skip
+
+
+def point_words(at: SizeTime) -> str:
+    return f"{size(at.nbytes)}: {duration(at.median_ns)}, median of {at.count:,}"

@@ -1,0 +1,4 @@
+"""What changed between two sides of runs.
+
+In: a `Diff`. Out: what `ddptrace diff` prints, and a sheet with charts.
+"""

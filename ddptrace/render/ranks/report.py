@@ -1,0 +1,150 @@
+"""The report's sections on the ranks together, as HTML: every name is escaped where it enters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from ddptrace.analysis.ranks.digest import Lag, MeetingDigest, Meetings, RankDigest, meetings
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.tables.ranks import SuspectRow
+from ddptrace.render.clocks import clock_sub, clock_table
+from ddptrace.render.markup import folded, label, section, table, text
+from ddptrace.render.ranks.terminal import absent_words, several
+from ddptrace.render.steps.report import contention_section, jitter_section
+from ddptrace.render.words import (
+    NOT_MEASURED,
+    counted,
+    duration,
+    millis,
+    named_bucket,
+    op_name,
+    percent,
+    rate,
+    size,
+)
+from ddptrace.schema import Evidence
+
+ROWS_MAX: Final = 40
+ROWS_OPEN: Final = 8
+NAMED: Final = (
+    "The run was played again with each rank's time in each phase spread as that of the others: what every rank would"
+    " win by it, per step."
+)
+MET: Final = (
+    "A collective ends on no rank before the last one has come. Skew: from the first rank to the last, median and p95."
+    " Wait: until the last has come, mean over ranks. Transfer: the rest, by aligned clocks, and clock-free as the"
+    " shortest execution. Last by: after the last but one, median."
+)
+PATH: Final = (
+    "Followed backwards from the end of each step: through a rank's own time to the collective it waited for, and on"
+    " with the rank that came last to that. What is not on it can be made faster without making a step shorter."
+)
+INFERRED: Final = " Where begins were inferred (evidence callback or host), ranks arrive with their calls."
+CLOCK_FREE: Final = " Where clocks do not tell, waits are what executions took longer than the shortest."
+
+SUSPECT_HEADS: Final = (
+    ("rank", ""), ("host", "words"), ("phase", ""), ("cause", ""), ("costs ms", ""), ("of step", ""), ("95 %", ""),
+    ("when", "words"),
+)  # fmt: skip
+MET_HEADS: Final = (
+    ("collective", "words"), ("ranks", ""), ("matched", ""), ("skew", ""), ("p95", ""), ("wait", ""), ("transfer", ""),
+    ("clock-free", ""), ("agree", ""), ("busbw", ""), ("last most often", "words"),
+)  # fmt: skip
+RANK_HEADS: Final = (
+    ("rank", ""), ("collectives", ""), ("came last", ""), ("last by", ""), ("waits ms", ""),
+    ("of its communication", ""),
+)  # fmt: skip
+
+
+def across_body(result: Result, picture: Mapping[str, str]) -> list[str]:
+    """From who is named to what the clocks are."""
+    found = meetings(result)
+    both = met_table(result, found) + rank_table(found)
+    return [
+        section("Ranks that the others wait for", NAMED, suspect_table(result)),
+        section("The same collective on all ranks", met_sub(result, found), picture["matches"], both),
+        section("Critical path", PATH, picture["path"]),
+        contention_section(result),
+        jitter_section(result, picture["jitter"]),
+        section("Clocks", clock_sub(result), clock_table(result)),
+    ]
+
+
+def suspect_table(result: Result) -> str:
+    shown = result.suspects[:ROWS_MAX]
+    notes = [text(row.evidence) for row in shown]
+    return table(SUSPECT_HEADS, map(suspect_cells, shown), notes) if shown else ""
+
+
+def suspect_cells(row: SuspectRow) -> list[str]:
+    often = "nearly every step" if row.persistent else "some steps more, others less"
+    return [
+        str(row.rank), label(row.host), label(row.phase), label(row.cause), millis(row.cost_ns),
+        label(percent(row.cost_ratio)), f"{millis(row.low_ns)} – {millis(row.high_ns)}", often,
+    ]  # fmt: skip
+
+
+def met_sub(result: Result, found: Meetings) -> str:
+    inferred = {Evidence.CALLBACK, Evidence.HOST} & {
+        row.evidence for row in result.collectives if row.match is not None
+    }
+    agree = f" Both estimates of the transfer agree in {found.agree:,} of {counted(found.timed, 'collective')}."
+    free = any(one.free for one in found.ranks)
+    most = f" The {ROWS_MAX} kinds with most waiting of {len(found.kinds)}." if len(found.kinds) > ROWS_MAX else ""
+    absent = f" Waits are {absent_words(*found.here)}." if found.here is not None else ""
+    how = (INFERRED if inferred else "") + (CLOCK_FREE if free else "")
+    return MET + absent + how + (agree if found.timed else "") + most
+
+
+def met_table(result: Result, found: Meetings) -> str:
+    layouts = {one.bucket[:2] for one in found.kinds if one.bucket is not None}
+    apart = several(result), len({reducer for reducer, _ in layouts}) < len(layouts)
+    rows = [met_cells(one, kind_name(one, *apart)) for one in found.kinds[:ROWS_MAX]]
+    return folded(MET_HEADS, rows, ROWS_OPEN, "kinds") if rows else ""
+
+
+def met_cells(one: MeetingDigest, name: str) -> list[str]:
+    return [
+        label(name), str(one.ranks), f"{one.count:,}", skew_words(one),
+        duration(one.skew_p95_ns), duration(one.free_wait_ns if one.wait_ns is None else one.wait_ns),
+        duration(one.transfer_ns), NOT_MEASURED if one.partial else duration(one.free_transfer_ns),
+        f"{one.agree:,} of {one.timed:,}" if one.timed else NOT_MEASURED, rate(one.busbw_bytes_per_s),
+        label(last_words(one.latest)),
+    ]  # fmt: skip
+
+
+def kind_name(one: MeetingDigest, several_reducers: bool, several_layouts: bool) -> str:
+    if one.bucket is None:
+        return f"{op_name(one.op)} · {size(one.nbytes)}" + (f" · group {one.group}" if one.group else "")
+    reducer, layout, index = one.bucket
+    named = named_bucket(reducer if several_reducers else None, index, one.nbytes)
+    return f"{named} · layout {layout}" if several_layouts else named
+
+
+def skew_words(one: MeetingDigest) -> str:
+    """With how sure it is, where ranks have different clocks."""
+    sure = f" ± {duration(one.uncertainty_ns)}" if one.uncertainty_ns else ""
+    return f"{duration(one.skew_ns)}{sure}"
+
+
+def last_words(lag: Lag | None) -> str:
+    return NOT_MEASURED if lag is None else f"rank {lag.rank}, {percent(lag.last_ratio)}"
+
+
+def rank_table(found: Meetings) -> str:
+    """Of many ranks those that came last most often."""
+    shown = sorted(found.ranks, key=lambda one: (-one.lag.last_ratio, one.lag.rank))[:ROWS_MAX]
+    told = any(one.lag.last for one in found.ranks)
+    rows = [rank_cells(one, told=told) for one in (shown if len(shown) > ROWS_OPEN else found.ranks)]
+    return folded(RANK_HEADS, rows, ROWS_OPEN, "ranks") if rows else ""
+
+
+def rank_cells(one: RankDigest, *, told: bool) -> list[str]:
+    """`told`: of any collective it is known who came last."""
+    lag = one.lag
+    last = f"{lag.last:,} · {label(percent(lag.last_ratio))}" if told else NOT_MEASURED
+    return [
+        str(lag.rank), f"{one.met:,}", last, duration(lag.blame_ns),
+        millis(one.waits_ns), label(percent(one.wait_ratio)),
+    ]  # fmt: skip

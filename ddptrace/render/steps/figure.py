@@ -1,0 +1,187 @@
+"""The picture of every step: broken down, ranks apart or together, and of many steps what most lie between. As in
+figures.py. The axis ends below a bar that would flatten all others, as that of the first step, and its length is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median_low
+from typing import Any, Final
+
+from ddptrace.analysis.tables.steps import StepRow
+from ddptrace.render.figures import COLOURS, MARKS_MAX, SELDOM, Figure, axis, bars, layout, mean_ns, ms, plain
+from ddptrace.render.rpc.words import SPLIT
+from ddptrace.render.words import PARTS, counted, duration, percent
+
+RANKS_APART_MAX: Final = 4
+
+
+def steps_figure(rows: Sequence[StepRow]) -> Figure | None:
+    """The breakdown of every step: each rank apart where they are few, else the mean of the ranks, steps in bins."""
+    if not rows:
+        return None
+    ranks = sorted({row.rank for row in rows})
+    apart = len(ranks) <= RANKS_APART_MAX and len(rows) * len(SPLIT) <= MARKS_MAX
+    panels = [("", list(rows))]
+    if apart:
+        panels = [(f"rank {rank}", [row for row in rows if row.rank == rank]) for rank in ranks]
+    bins = [binned(panel) for _, panel in panels]
+    data = [trace for number, panel in enumerate(bins, start=1) for trace in step_traces(panel, number)]
+    data += [] if apart else band(bins[0])
+    lengths = [[bar_of(one) for one in panel] for panel in bins]
+    top_ns = top_of(lengths)
+    names = [name for name, _ in panels]
+    axes = steps_axes(names, {} if top_ns is None else {"range": [0, *ms([top_ns])]})
+    whole = "Every step of every rank." if apart else f"Mean over {counted(len(ranks), 'rank')}"
+    width = bins[0][0].steps if bins[0] else 1
+    said = whole if apart and width == 1 else f"{whole.rstrip('.')}, {counted(width, 'step')} per bar."
+    said += "" if apart else " Between the lines lie nine in ten of its steps."
+    height_px = 120 + 190 * len(panels) if len(panels) > 1 else 330
+    return Figure("steps", height_px, data, layout(**axes, bargap=0.06, annotations=cut_labels(lengths, top_ns)), (
+        f"{said} The parts add up to each step's window exactly.{cut_words(lengths, top_ns)}"
+    ))  # fmt: skip
+
+
+def steps_axes(names: Sequence[str], end: dict[str, Any]) -> dict[str, Any]:
+    """One below the other, a panel for each name. `end`: the common range of their lengths, where one is set."""
+    domains, gap = len(names), 0.1 / len(names)
+    axes: dict[str, Any] = {"xaxis": axis("step", anchor=f"y{domains}" if domains > 1 else "y")}
+    for number, name in enumerate(names, start=1):
+        top = 1 - (number - 1) / domains
+        domain = [max(0.0, top - 1 / domains + (gap if number < domains else 0)), top]
+        key, more = ("yaxis", {}) if number == 1 else (f"yaxis{number}", {"matches": "y"})
+        axes[key] = axis(f"{name} · ms" if name else "ms", domain=domain) | more | end
+    return axes
+
+
+@dataclass(frozen=True, slots=True)
+class Bin:
+    """Neighbouring steps drawn as one bar: mean of each part over their rows."""
+
+    first: int
+    steps: int
+    rows: int
+    means: tuple[float, ...]
+    low_ns: int  # the window that one in twenty is shorter than
+    high_ns: int  # and longer than
+
+
+def binned(rows: Sequence[StepRow]) -> list[Bin]:
+    numbers = sorted({row.step for row in rows})
+    bars_max = MARKS_MAX // len(SPLIT) // RANKS_APART_MAX
+    width = -(-len(numbers) // bars_max)
+    place = {step: index // width for index, step in enumerate(numbers)}
+    inside: list[list[StepRow]] = [[] for _ in range(-(-len(numbers) // width))]
+    for row in rows:
+        inside[place[row.step]].append(row)
+    return [bin_of(rows) for rows in inside]
+
+
+def bin_of(rows: Sequence[StepRow]) -> Bin:
+    means = tuple(mean_ns(rows, part) for part in SPLIT)
+    windows, edge = sorted(row.window_ns for row in rows), len(rows) // 20
+    steps = {row.step for row in rows}
+    return Bin(min(steps), len(steps), len(rows), means, windows[edge], windows[-1 - edge])
+
+
+def step_traces(bins: Sequence[Bin], panel: int) -> Iterable[dict[str, Any]]:
+    for place, part in enumerate(SPLIT):
+        if part in SELDOM and not any(one.means[place] for one in bins):
+            continue
+        yield bars(
+            PARTS[part], part, yaxis="y" if panel == 1 else f"y{panel}", showlegend=panel == 1,
+            x=[one.first + (one.steps - 1) / 2 for one in bins], y=ms(one.means[place] for one in bins),
+            width=[one.steps * 0.94 for one in bins],
+            hovertext=[bin_words(one, part, one.means[place]) for one in bins],
+        )  # fmt: skip
+
+
+def band(bins: Sequence[Bin]) -> Iterable[dict[str, Any]]:
+    """What most of the steps in each bar lie between."""
+    middles = [one.first + (one.steps - 1) / 2 for one in bins]
+    for lengths, in_legend in (([one.high_ns for one in bins], True), ([one.low_ns for one in bins], False)):
+        yield {
+            "type": "scatter", "mode": "lines", "name": "nine in ten steps", "x": middles, "y": ms(lengths),
+            "line": {"color": COLOURS["band"], "width": 1.5, "shape": "hvh"}, "hoverinfo": "skip",
+            "showlegend": in_legend, "legendgroup": "band",
+        }  # fmt: skip
+
+
+def bar_of(one: Bin) -> Bar:
+    return Bar(one.first - 0.5, one.first + one.steps - 0.5, sum(one.means), steps_name(one))
+
+
+def steps_name(one: Bin) -> str:
+    return f"step {one.first}" if one.steps == 1 else f"steps {one.first} to {one.first + one.steps - 1}"
+
+
+def bin_words(one: Bin, part: str, ns: float) -> str:
+    whole = sum(one.means)
+    share = plain(percent(ns / whole if whole else None))
+    return f"{steps_name(one)}: {PARTS[part]} {duration(ns)}, {share} of {duration(whole)}"
+
+
+# Bars that would flatten all others -----------------------------------------------------------------------------------
+
+
+TALL_MIN: Final = 3.0
+"""Times the median, from which on a bar flattens the others."""
+FEW_RATIO: Final = 0.1
+"""More of them than this are what the program is like, and not cut off."""
+ROOM_RATIO: Final = 0.4
+"""Of the tallest other bar, left above it for the words."""
+TOLD_MAX: Final = 3
+"""In one panel, the tallest."""
+LINE_PX: Final = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """`begin` to `end` on the step axis; `name` is that of its steps."""
+
+    begin: float
+    end: float
+    ns: float
+    name: str
+
+
+def top_of(panels: Sequence[Sequence[Bar]]) -> float | None:
+    """Where the axis of all panels is to end, in ns; None: with the tallest bar, as ever. Each panel may have one that
+    is cut off."""
+    lengths = [bar.ns for panel in panels for bar in panel]
+    tall_ns = TALL_MIN * median_low(lengths)
+    others = [ns for ns in lengths if ns <= tall_ns]
+    tall = len(lengths) - len(others)
+    if not tall_ns or not tall or tall > max(len(panels), FEW_RATIO * len(lengths)):
+        return None
+    return (1 + ROOM_RATIO) * max(others)
+
+
+def cut_labels(panels: Sequence[Sequence[Bar]], top_ns: float | None) -> list[dict[str, Any]]:
+    """What plotly writes beside the bars that are cut off."""
+    if top_ns is None:
+        return []
+    return [label for number, panel in enumerate(panels, start=1) for label in _of_panel(panel, top_ns, number)]
+
+
+def _of_panel(panel: Sequence[Bar], top_ns: float, number: int) -> Iterator[dict[str, Any]]:
+    middle = (panel[0].begin + panel[-1].end) / 2
+    cut = sorted((bar for bar in panel if bar.ns > top_ns), key=lambda bar: -bar.ns)[:TOLD_MAX]
+    for line, bar in enumerate(cut):
+        yield _label(bar, bar.begin < middle, number, line)
+
+
+def _label(bar: Bar, at_right: bool, number: int, line: int) -> dict[str, Any]:
+    words = f"{bar.name}: {duration(bar.ns)}"
+    return {
+        "text": f"↑ {words}" if at_right else f"{words} ↑", "showarrow": False, "xref": "x",
+        "yref": "y domain" if number == 1 else f"y{number} domain", "x": bar.end if at_right else bar.begin, "y": 1,
+        "xanchor": "left" if at_right else "right", "yanchor": "top", "yshift": -LINE_PX * line,
+    }  # fmt: skip
+
+
+def cut_words(panels: Sequence[Sequence[Bar]], top_ns: float | None) -> str:
+    """For the caption."""
+    cut = 0 if top_ns is None else sum(bar.ns > top_ns for panel in panels for bar in panel)
+    return f" {counted(cut, 'bar')} {'is' if cut == 1 else 'are'} cut off at the top." if cut else ""

@@ -1,0 +1,4 @@
+"""The trace for Perfetto: tracks, slices, arrows and counters in Chrome's JSON.
+
+In: a `Result`. Out: trace.json.gz. Tracks of one subject are in that subject's room, in `trace.py`.
+"""

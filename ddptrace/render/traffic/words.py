@@ -1,0 +1,205 @@
+"""What the terminal and the report both say of traffic: sentences around tables, and rows of gradients and peers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from ddptrace.analysis.rpc.digest import RpcDigest
+from ddptrace.analysis.traffic.digest import KindDigest, TrafficReport
+from ddptrace.analysis.traffic.gradients import GradientDigest
+from ddptrace.analysis.traffic.peers import FROM_ROOT, MessageDigest, RootDigest
+from ddptrace.analysis.wording import named
+from ddptrace.errors import printable
+from ddptrace.render.rpc.words import pair_name
+from ddptrace.render.words import (
+    NOT_MEASURED,
+    both_ends,
+    calls_words,
+    counted,
+    indented,
+    op_name,
+    percent,
+    shortened,
+    size,
+    size_range,
+)
+
+UNEVEN_MIN_RATIO: Final = 0.01
+"""Ranks that differ by less send the same."""
+MOST_VARYING: Final = 3
+SENT: Final = (
+    "In and out: bytes of tensors; an op that works in place has no out. Sent: computed from them, not measured. It is"
+    " what a rank sends, on average over its group, where no more is sent than the op needs, as in a ring (all-reduce"
+    " 2(n-1)/n of the tensor, all-gather and reduce-scatter (n-1)/n of the whole)."
+)
+MORE_ON_GLOO: Final = (
+    "Gloo sends more for two ops: twice as much for a reduce-scatter, of which it makes an all-reduce, and for a reduce"
+    " up to twice as much."
+)
+"""Counted on the wire, with torch 2.13."""
+
+
+def sent_words(kinds: Sequence[KindDigest]) -> str:
+    more = any(kind.op.startswith("reduce_scatter") or kind.op == "reduce" for kind in kinds)
+    return f"{SENT} {MORE_ON_GLOO}" if more else SENT
+
+
+def counted_words(report: TrafficReport) -> str:
+    """Which steps the means are over."""
+    if report.per != "step":
+        return "no step was found: sums over the whole run"
+    which = " after step 0" if report.steps[0] > 0 else ""
+    return f"mean of {counted(report.rank_steps, 'rank-step')}{which}"
+
+
+def rank_words(report: TrafficReport) -> str:
+    """What a rank sends, and all of them; and who sends more than the others."""
+    per = "per step" if report.per == "step" else "in the whole run"
+    total = sum(rank.sent_nbytes for rank in report.ranks)
+    if len(report.ranks) == 1:
+        return f"Rank {report.ranks[0].rank} sends {size(total)} {per}."
+    most = max(report.ranks, key=lambda rank: rank.sent_nbytes)
+    least = min(report.ranks, key=lambda rank: rank.sent_nbytes)
+    all_ = f"all {len(report.ranks)} together {size(total)}"
+    if most.sent_nbytes - least.sent_nbytes <= UNEVEN_MIN_RATIO * most.sent_nbytes:
+        return f"Every rank sends {size(most.sent_nbytes)} {per}, {all_}."
+    return (
+        f"Rank {most.rank} sends most, {size(most.sent_nbytes)} {per}, and rank {least.rank} least,"
+        f" {size(least.sent_nbytes)}; {all_}."
+    )
+
+
+def uncounted_words(report: TrafficReport) -> str:
+    """What is missing from the means."""
+    if not report.uncounted:
+        return ""
+    after = " after step 0" if report.steps[0] > 0 else ""
+    return f"Without {named('rank', report.uncounted)}, where no whole step{after} was found."
+
+
+def varying_words(kinds: Sequence[KindDigest]) -> str:
+    """Which kinds do not have the same bytes in every step; nothing where all have."""
+    varying = [kind for kind in kinds if kind.nbytes_min != kind.nbytes_max]
+    if not varying:
+        return ""
+    told = (
+        f"{op_name(kind.op)} ({kind.origin or 'origin not known'}, group {kind.group or '-'})"
+        f" {size_range(kind.nbytes_min, kind.nbytes_max)}"
+        for kind in varying[:MOST_VARYING]
+    )
+    rest = f", and {counted(len(varying) - MOST_VARYING, 'more kind')}" if len(varying) > MOST_VARYING else ""
+    return f"Not the same in every step and on every rank: {', '.join(told)}{rest}."
+
+
+def steps_words(pair: RpcDigest) -> str:
+    """Those that the means are over; a pair whose caller has no step is summed over the run."""
+    return f"{pair.steps:,}" if pair.steps else "all run"
+
+
+def rpc_words(pairs: Sequence[RpcDigest]) -> Iterator[str]:
+    """Pairs that do not exchange the same in every step, and gradients that nobody saw."""
+    varying = [pair for pair in pairs if pair.nbytes_min != pair.nbytes_max]
+    if varying:
+        told = (
+            f"{pair_name(pair)} {pair.op or ''} {size_range(pair.nbytes_min, pair.nbytes_max)}"
+            for pair in varying[:MOST_VARYING]
+        )
+        rest = f", and {counted(len(varying) - MOST_VARYING, 'more', 'more')}" if len(varying) > MOST_VARYING else ""
+        yield f"Not the same in every step: {', '.join(told)}{rest}."
+    if any(pair.gradient_inferred for pair in pairs):
+        yield "Some gradients were not seen when they left: their size is that of the arguments."
+
+
+# Gradients: what was expected, what was seen, and why the two differ --------------------------------------------------
+
+
+MOST_REDUCERS: Final = 8
+SAME_RATIO: Final = 0.001
+GRADIENT_HEADS: Final = ("parameters", "backwards", "synchronised", "expected", "seen", "of it")
+GRADIENT_WIDTHS: Final = (11, 10, 13, 9, 9, 7)
+EXPECTED: Final = "expected: all buckets, once per synchronised backward"
+
+
+def gradient_lines(reducers: Sequence[GradientDigest]) -> Iterator[str]:
+    if not reducers:
+        return
+    some = f"{MOST_REDUCERS} of {len(reducers)}; " if len(reducers) > MOST_REDUCERS else ""
+    yield f"Gradients per rank and step  ({some}{EXPECTED})"
+    yield f"  {'reducer':<35}{gradient_columns(GRADIENT_HEADS)}"
+    for one in reducers[:MOST_REDUCERS]:
+        yield gradient_line(one)
+    for one in reducers[:MOST_REDUCERS]:
+        yield from indented(printable(why_words(one)))
+
+
+def gradient_line(one: GradientDigest) -> str:
+    return f"  {one.reducer:<3}{both_ends(printable(one.name), 32):<32}{gradient_columns(gradient_figures(one))}"
+
+
+def gradient_columns(words: Sequence[str]) -> str:
+    return "".join(f"{word:>{width}}" for word, width in zip(words, GRADIENT_WIDTHS, strict=True))
+
+
+def gradient_figures(one: GradientDigest) -> tuple[str, ...]:
+    """Bytes of what buckets hold; backwards and those that synchronised; bytes expected, seen, and their ratio."""
+    counts = calls_words(one.backwards), calls_words(one.synchronised)
+    return size(one.gradient_nbytes), *counts, size(one.expected_nbytes), size(one.nbytes), percent(one.sent_ratio)
+
+
+def why_words(one: GradientDigest) -> str:
+    """Why the bytes seen are not those expected; nothing where they are."""
+    name = f"Reducer {one.reducer}"
+    hooks = ", ".join(one.hooks)
+    if one.nbytes is None:
+        return f"{name}: the hook {hooks} communicated by other means than collectives, so its bytes were not seen."
+    if one.sent_ratio is None:
+        return f"{name} sent nothing: none of its backwards was synchronised."
+    if abs(one.sent_ratio - 1) <= SAME_RATIO:
+        return ""
+    told = f"{name} sent {percent(one.sent_ratio)} of its gradients' bytes"
+    if one.hooks:
+        return f"{told}: the hook {hooks} sends {' and '.join(one.dtypes) or NOT_MEASURED}."
+    if one.sent_ratio < 1 and one.dtypes == one.parameter_dtypes:
+        return f"{told}: in some backwards not all of its buckets were sent."
+    return f"{told}, as {' and '.join(one.dtypes) or NOT_MEASURED}."
+
+
+# Sends and receives by pair of ranks, ops with a root by root ---------------------------------------------------------
+
+
+MOST_PAIRS: Final = 12
+MOST_ROOTS: Final = 8
+
+
+def message_lines(messages: Sequence[MessageDigest], per: str) -> Iterator[str]:
+    if not messages:
+        return
+    some = f"; the {MOST_PAIRS} largest of {len(messages)}" if len(messages) > MOST_PAIRS else ""
+    yield f"Sends and receives  (per {per}, as each of the two ranks recorded them{some})"
+    yield f"  {'from → to':<16}{'messages':>10}{'sent':>12}{'received':>12}"
+    for one in messages[:MOST_PAIRS]:
+        pair, calls, sent, received = message_figures(one)
+        yield f"  {pair:<16}{calls:>10}{sent:>12}{received:>12}"
+
+
+def message_figures(one: MessageDigest) -> tuple[str, str, str, str]:
+    pair = f"{one.source} → {one.destination}"
+    return pair, calls_words(one.messages), size(one.sent_nbytes), size(one.received_nbytes)
+
+
+def root_lines(roots: Sequence[RootDigest], per: str) -> Iterator[str]:
+    if not roots:
+        return
+    some = f", the {MOST_ROOTS} largest of {len(roots)}" if len(roots) > MOST_ROOTS else ""
+    yield f"Ops with a root  (per {per}; sent by all ranks together{some})"
+    yield f"  {'op':<22} {'group':<8} {'root':<16}{'calls':>9}{'sent':>12}"
+    for one in roots[:MOST_ROOTS]:
+        op, group, root, calls, sent = root_figures(one)
+        yield f"  {both_ends(op, 22):<22} {shortened(group, 8):<8} {root:<16}{calls:>9}{sent:>12}"
+
+
+def root_figures(one: RootDigest) -> tuple[str, str, str, str, str]:
+    way = "from" if one.op in FROM_ROOT else "to"
+    group = printable(one.group) or NOT_MEASURED
+    return op_name(one.op), group, f"{way} rank {one.root}", calls_words(one.calls), size(one.sent_nbytes)

@@ -1,0 +1,196 @@
+"""Buckets, ranks and findings of a run that is watched, in so many lines as there is room for."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ddptrace.analysis.ranks.digest import RankDigest
+from ddptrace.analysis.summary import BucketSummary, RankSummary
+from ddptrace.errors import printable
+from ddptrace.load.tables import Finding
+from ddptrace.render.terminal import ADVICE, placed
+from ddptrace.render.watch.top import GLYPHS, STATE_STYLES
+from ddptrace.render.watch.view import STATES, LastSteps, Line, Piece, RankView, View
+from ddptrace.render.watch.words import seconds_words
+from ddptrace.render.words import (
+    NOT_MEASURED,
+    SEVERITIES,
+    bucket_numbers,
+    by_order,
+    counted,
+    duration,
+    millis,
+    percent,
+    size,
+)
+
+Column = tuple[str, int, list[Piece]]
+"""Heading, width, and a cell of each row. The first column is on the left of its room, others on the right."""
+
+LEAST_BAR: Final = 10
+SEVERITY_STYLES: Final = {"error": "bad", "warning": "warning", "info": "faint"}
+INDENT: Final = 10
+MISSING: Final = "missing"
+FEW_LINES: Final = 2
+"""Of each finding, where there is no room for all of it."""
+
+
+def bucket_lines(last: LastSteps, width: int, room: int) -> list[Line]:
+    """The most exposed ones that there is room for, by index; what was not sent lately is not shown."""
+    sent = [one for one in last.summary.buckets if one.comm_ns]
+    shown = sorted(sent[: room - 1], key=lambda one: (one.reducer, one.layout, one.index))
+    if not shown or room < FEW_LINES:
+        return []
+    which = f"  the {len(shown)} most exposed of {len(sent)}" if len(shown) < len(sent) else ""
+    how = "  numbered as launched" if by_order(last.result) else ""
+    columns: list[Column] = [
+        ("Buckets", max(8, *map(len, bucket_numbers(shown))), [(name, "") for name in bucket_numbers(shown)]),
+        ("size", 9, [(size(one.nbytes), "") for one in shown]),
+        ("hidden ms", 10, [(millis(one.hidden_ns), "") for one in shown]),
+        ("exposed ms", 11, [(millis(one.exposed_charged_ns), "") for one in shown]),
+        ("of step", 8, [(percent(one.step_ratio), "") for one in shown]),
+    ]
+    lines = table(columns, width, which + how)
+    drawn = (_with_bar(line, one, sent, width) for line, one in zip(lines[1:], shown, strict=False))
+    return [*lines[:1], *drawn]
+
+
+def _with_bar(line: Line, bucket: BucketSummary, every: Sequence[BucketSummary], width: int) -> Line:
+    """Its hidden and its exposed time, as long as those of the longest bucket fill the room."""
+    room = width - sum(len(words) for words, _ in line) - 2
+    longest = max((one.hidden_ns or 0) + (one.exposed_charged_ns or 0) for one in every)
+    if room < LEAST_BAR or not longest:
+        return line
+    hidden, exposed = (round(room * (ns or 0) / longest) for ns in (bucket.hidden_ns, bucket.exposed_charged_ns))
+    bar = (GLYPHS["compute"] * hidden, "hidden"), (GLYPHS["exposed_comm"] * exposed, "exposed_comm")
+    return (*line, ("  ", ""), *bar)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rank:
+    """All that is told of one."""
+
+    view: RankView
+    summary: RankSummary | None
+    digest: RankDigest | None
+
+    @property
+    def worst_first(self) -> tuple[int, float, int, int]:
+        lag = None if self.digest is None else self.digest.lag
+        late = 0.0 if lag is None else lag.last_ratio * (lag.blame_ns or 0)
+        return (
+            STATES.index(self.view.state),
+            -late,
+            0 if self.summary is None else -self.summary.wall_ns,
+            self.view.rank,
+        )
+
+
+def rank_lines(view: View, width: int, room: int) -> list[Line]:
+    """Of more ranks than there is room for, the worst, and how many others."""
+    told = {} if view.last is None else {one.rank: one for one in view.last.summary.ranks}
+    met = {} if view.last is None else view.last.meetings
+    ranks = [_Rank(one, told.get(one.rank), met.get(one.rank)) for one in view.ranks]
+    if not ranks or room < FEW_LINES:
+        return []
+    fits = len(ranks) <= room - 1
+    worst = sorted(ranks, key=lambda one: one.worst_first)[: room - 1 if fits else max(1, room - 2)]
+    shown = sorted(worst, key=lambda one: one.view.rank) if fits else worst
+    lines = table(_rank_columns(shown), width, "" if fits else f"  the worst of {len(ranks)}")
+    rest = {one.view.rank for one in ranks} - {one.view.rank for one in shown}
+    return (
+        lines if not rest or room <= FEW_LINES else [*lines, _others([one for one in ranks if one.view.rank in rest])]
+    )
+
+
+def _rank_columns(shown: Sequence[_Rank]) -> list[Column]:
+    walls = [None if one.summary is None else one.summary.wall_ns for one in shown]
+    waits = [None if one.digest is None else one.digest.waits_ns for one in shown]
+    return [
+        ("Ranks", 8, [(str(one.view.rank), "") for one in shown]),
+        ("state", 9, [(one.view.state, STATE_STYLES[one.view.state]) for one in shown]),
+        ("last record", 17, [(f"{seconds_words(one.view.silent_ns / 1e9)} ago", "") for one in shown]),
+        ("step ms", 10, [(millis(ns), "") for ns in walls]),
+        ("waits ms", 10, [(millis(ns), "") for ns in waits]),
+        ("last to arrive, by", 20, [(_late(one.digest), "") for one in shown]),
+    ]
+
+
+def _late(digest: RankDigest | None) -> str:
+    """As in "83 %, 3.10 ms"."""
+    if digest is None or not digest.lag.last:
+        return NOT_MEASURED
+    return f"{percent(digest.lag.last_ratio)}, {duration(digest.lag.blame_ns)}"
+
+
+def _others(ranks: Sequence[_Rank]) -> Line:
+    states = Counter(one.view.state for one in ranks)
+    told = ", ".join(f"{states[state]} {state}" for state in STATES if states[state])
+    return ((f"… and {counted(len(ranks), 'other')}: {told}", "faint"),)
+
+
+def table(columns: Sequence[Column], width: int, remark: str = "") -> list[Line]:
+    """A heading and the rows, two columns in from the left; of the columns the first ones that fit. `remark`: behind
+    the first heading where there is room behind the last one."""
+    used, fitting = 2, []
+    for column in columns:
+        used += column[1]
+        if used > width:
+            break
+        fitting.append(column)
+    if not fitting:
+        return []
+    first, *others = fitting
+    heads: Line = ((f"{first[0]:<{first[1] + 2}}", "head"), *((f"{head:>{room}}", "faint") for head, room, _ in others))
+    rows = zip(*(cells for _, _, cells in fitting), strict=True)
+    lines = [_row(row, [room for _, room, _ in fitting]) for row in rows]
+    has_room = sum(room for _, room, _ in fitting) + 2 + len(remark) <= width
+    return [(*heads, (remark, "faint")) if remark and has_room else heads, *lines]
+
+
+def _row(cells: Sequence[Piece], rooms: Sequence[int]) -> Line:
+    (name, style), *others = cells
+    right = tuple((f"{words:>{room}}", how) for (words, how), room in zip(others, rooms[1:], strict=True))
+    return (("  ", ""), (f"{name:<{rooms[0]}}", style), *right)
+
+
+def finding_lines(findings: Sequence[Finding], notes: Sequence[str], width: int, room: int) -> list[Line]:
+    """The most important first, what is the same of several ranks once; clipped to the room."""
+    every = foremost([*(Finding(MISSING, "warning", "run", note) for note in notes), *findings])
+    told = [(one.severity, placed(one)) for one in every]
+    parts = [_told(severity, words, width) for severity, words in dict.fromkeys(told)]
+    if not parts or room < FEW_LINES:
+        return []
+    if sum(map(len, parts)) > room - 1:
+        parts = [_clipped(lines, FEW_LINES) for lines in parts]
+    shown: list[list[Line]] = []
+    for lines in parts:
+        left = room - 1 - sum(map(len, shown))
+        if left > 0:
+            shown.append(_clipped(lines, left))
+    some = f"  {len(shown)} of {len(parts)}" if len(shown) < len(parts) else ""
+    return [(("Findings", "head"), (some, "faint")), *(line for lines in shown for line in lines)]
+
+
+def foremost(findings: Sequence[Finding]) -> list[Finding]:
+    """Errors, then warnings, then the rest; in each what says what to do next before the others."""
+    grave = {severity: place for place, severity in enumerate(SEVERITIES)}
+    return sorted(findings, key=lambda one: (grave.get(one.severity, len(grave)), one.code not in (MISSING, *ADVICE)))
+
+
+def _told(severity: str, words: str, width: int) -> list[Line]:
+    wrapped = textwrap.wrap(printable(words), max(10, width - INDENT))
+    style = SEVERITY_STYLES.get(severity, "")
+    heads: list[Piece] = [(f"  {severity:<{INDENT - 2}}", style), *[(" " * INDENT, "")] * (len(wrapped) - 1)]
+    return [(head, (line, "")) for head, line in zip(heads, wrapped, strict=False)]
+
+
+def _clipped(lines: list[Line], most: int) -> list[Line]:
+    if len(lines) <= most:
+        return lines
+    head, (words, style) = lines[most - 1]
+    return [*lines[: most - 1], (head, (f"{words.rpartition(' ')[0]} …", style))]

@@ -1,0 +1,68 @@
+"""Advice as a section of the report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from ddptrace.analysis.whatif.advise import Advice
+from ddptrace.analysis.whatif.answer import Forecast
+from ddptrace.analysis.whatif.tables import Prediction
+from ddptrace.render.markup import section, table, text
+from ddptrace.render.whatif.advice import headline, limit_words
+from ddptrace.render.whatif.words import caps_words, doubt_words, gain_words, interval_words
+from ddptrace.render.words import millis, percent
+
+MOST_PLANS = 6
+
+
+def advice_section(forecast: Forecast) -> str:
+    """What to change, what limits the step now, and which plans were compared, or why nothing is told; nothing where
+    nobody asked."""
+    if forecast.refusal is not None:
+        return section("What to change", "Nothing is predicted.", f"<p>{text(forecast.refusal)}.</p>")
+    return "" if forecast.advice is None else _advice(forecast.advice)
+
+
+def _advice(advice: Advice) -> str:
+    paste = f"DistributedDataParallel(model, {caps_words(advice.caps_mb)})" if advice.caps_mb else ""
+    return section(
+        "What to change",
+        "Predicted from this run's gradient-ready times and fitted costs of a collective; nothing of it was measured.",
+        f"<p>{escape(' '.join((headline(advice), doubt_words(advice.replay_error_ratio))))}</p>",
+        f"<pre><code>{escape(paste)}</code></pre>" if paste else "",
+        _limits(advice),
+        _remedies("what else would help", advice.useful),
+        _remedies("what would not help", advice.useless),
+        _plans(advice),
+        "".join(f"<p>{escape(line)}</p>" for line in advice.best.basis),
+    )
+
+
+def scaling_section(forecast: Forecast, picture: str) -> str:
+    """`picture`: of many ranks; nothing where there is none."""
+    sub = "The recorded links, with nobody else's traffic, and the recorded ranks' own times drawn by chance."
+    return section("On many ranks", sub, picture) if forecast.scale is not None else ""
+
+
+def _limits(advice: Advice) -> str:
+    rows = [[escape(limit_words(one)), millis(one.gain_ns), escape(percent(one.gain_ratio))] for one in advice.limits]
+    return table((("what limits the step now", ""), ("would win ms", ""), ("of step", "")), rows) if rows else ""
+
+
+def _remedies(title: str, tried: Sequence[Prediction]) -> str:
+    rows = [[escape(one.name), millis(one.step_ns), escape(gain_words(one))] for one in tried]
+    return table(((title, ""), ("step ms", ""), ("change", "")), rows) if rows else ""
+
+
+def _plans(advice: Advice) -> str:
+    shown = sorted(advice.tried, key=lambda one: one.step_ns or 0)[:MOST_PLANS]
+    heads = (("plan", ""), ("step ms", ""), ("between", ""), ("change", ""), ("buckets", ""))
+    return table(heads, map(_cells, (advice.recorded, *shown)))
+
+
+def _cells(one: Prediction) -> list[str]:
+    return [
+        f"<code>{escape(one.name)}</code>", millis(one.step_ns), escape(interval_words(one)), escape(gain_words(one)),
+        str(one.buckets or ""),
+    ]  # fmt: skip
