@@ -160,7 +160,7 @@ def _in_environments(options: Options) -> list[Options]:
 
 
 def _module(name: str) -> Benchmark:
-    return cast(Benchmark, importlib.import_module(f"ddptrace.bench.{name}.experiment"))
+    return cast(Benchmark, importlib.import_module(name))
 
 
 def _be_a_rank(told: str, answer: str) -> None:

@@ -11,6 +11,7 @@ import click
 
 if TYPE_CHECKING:
     from ddptrace.bench.conduct import Options
+    from ddptrace.render.sheet import Sheet
 
 SIZE: Final = click.FloatRange(min=0, min_open=True, max=1e6)
 """Of messages and buckets, in MB or MiB."""
@@ -21,19 +22,32 @@ HERE, PAPER, PRESET = "here", "paper", "ddptrace.preset"
 
 def common(name: str, ranks: str = "2", rounds: int = 7) -> Callable[[Command], Command]:
     """--ranks, --backend, --rounds, --steps, --warmup and --out. Under torchrun its ranks are used instead."""
-    options = (
+    return _all_of(
         click.option("--ranks", default=ranks, show_default=True, callback=numbers, help="Processes, up to 16 a core."),
         click.option("--backend", type=click.Choice(["gloo", "nccl"]), help="[default: nccl if ranks have GPUs]"),
         click.option("--rounds", type=click.IntRange(min=1), default=rounds, show_default=True, help="Repeats."),
         click.option("--steps", type=click.IntRange(min=1), default=4, show_default=True, help="Timed in each round."),
         click.option("--warmup", type=click.IntRange(min=0), default=2, show_default=True, help="Untimed, before."),
+        written(name),
+    )
+
+
+def written(name: str) -> Callable[[Command], Command]:
+    """--out and --json, of every benchmark that writes a sheet."""
+    return _all_of(
         click.option(
-            "-o", "--out", type=click.Path(path_type=Path), default=f"run/bench/{name}", show_default=True,
+            "-o",
+            "--out",
+            type=click.Path(path_type=Path),
+            default=f"run/bench/{name}",
+            show_default=True,
             help="Folder for the tables, the page and the traced runs.",
         ),
         click.option("--json", "as_json", is_flag=True, help="Print every measurement as JSON, and nothing else."),
-    )  # fmt: skip
+    )
 
+
+def _all_of(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
     def decorated(command: Command) -> Command:
         for option in reversed(options):
             command = option(command)
@@ -79,14 +93,25 @@ def numbers(ctx: click.Context, parameter: click.Parameter, value: str) -> tuple
     return tuple(map(int, found))
 
 
-def show(name: str, options: Options, out: Path, as_json: bool) -> None:
-    """Conduct the benchmark, print its tables, and say where the page is. Silent on ranks that others started."""
-    from ddptrace.bench.conduct import conduct
-    from ddptrace.render.sheet import markdown
+def show(experiment: str, options: Options, out: Path, as_json: bool) -> None:
+    """Conduct the benchmark, print its tables, and say where the page is. Silent on ranks that others started.
 
-    sheet = conduct(name, options, out)
+    `experiment`: its folder in ddptrace.bench, or the module that holds it.
+    """
+    from ddptrace.bench.conduct import conduct
+
+    module = experiment if "." in experiment else f"ddptrace.bench.{experiment}.experiment"
+    sheet = conduct(module, options, out)
     if sheet is not None:
-        click.echo((out / f"{sheet.name}.json").read_text() if as_json else markdown(sheet))
-        click.echo(f"page {out / sheet.name}.html, traced runs {out / 'runs'}", err=True)
+        print_sheet(sheet, out, as_json)
     if "RANK" in os.environ:
         os._exit(0)  # a rank among others: Gloo now and then aborts while Python shuts down
+
+
+def print_sheet(sheet: Sheet, out: Path, as_json: bool) -> None:
+    """Print a sheet's tables, or its JSON, and name its files."""
+    from ddptrace.render.sheet import markdown
+
+    click.echo((out / f"{sheet.name}.json").read_text() if as_json else markdown(sheet))
+    runs = f", traced runs {out / 'runs'}" if (out / "runs").is_dir() else ""
+    click.echo(f"page {out / sheet.name}.html{runs}", err=True)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import ddptrace
+from benchmarks.ranks.replicate import replicate
 from ddptrace.analysis import Result
-from ddptrace.bench.ranks.replicate import replicate
 from ddptrace.record import RecordReader
 from ddptrace.render.chrome import write_trace
 from ddptrace.render.report import write_report

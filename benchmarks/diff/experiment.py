@@ -1,0 +1,138 @@
+"""`ddptrace diff` on runs whose truth is known: are equal sides called equal, and is a planted change found and named?
+
+A try is a few turns of three runs, in an order drawn by chance: two plain ones and one in which more is sent beside a
+bucket that is drawn as well. The plain ones are two equal sides, and the first of them and the planted ones two that
+differ. What is planted takes three times as long as plain runs differed by so far.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from statistics import fmean, variance
+from typing import Any, Final
+
+from benchmarks import hosts
+from benchmarks.diff.program import LAYERS, LINK_BYTES_PER_S, RANKS, Order, be_rank
+from benchmarks.diff.sheet import sheet
+from benchmarks.prepared import limit_s, prepare
+from ddptrace.bench.folder import held
+from ddptrace.errors import DdptraceError
+from ddptrace.render.sheet import Sheet
+
+LEAST_STEPS: Final = 20
+KINDS: Final = ("plain", "equal", "planted")
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """`runs`: of each side of a try; `deviations`: how often what plain runs differ by is planted."""
+
+    tries: int = 20
+    runs: int = 6
+    steps: int = 60
+    deviations: float = 3.0
+    keeps_runs: bool = False
+
+    def __post_init__(self) -> None:
+        if self.steps < LEAST_STEPS:
+            raise DdptraceError(f"{self.steps} steps are no run to compare: give {LEAST_STEPS} or more")
+        if self.runs < 2:
+            raise DdptraceError("one run a side tells nothing of chance: give 2 or more")
+
+
+@dataclass(frozen=True, slots=True)
+class Try:
+    """`deviation_ns`: of its plain runs' typical step, by a stopwatch; `planted_ns`: what was planted takes on the
+    link, less what is hidden of it."""
+
+    bucket: int
+    planted_ns: float
+    deviation_ns: float
+    load: float  # of the machine at its end: processes that wanted a processor, mean of a minute
+
+
+def bench_diff(options: Options, folder: Path, progress: Progress) -> Sheet:
+    """Make all runs, compare them, and write `folder`/diff.json, .md and .html. Raises DdptraceError where a rank
+    fails, where this machine cannot make hosts, and where another benchmark writes into the folder."""
+    from benchmarks.diff.verdict import judged
+    from benchmarks.forks import ended_in_order
+    from ddptrace.render.sheet_page import write_sheet
+
+    why_not = hosts.refusal()
+    if why_not:
+        raise DdptraceError(f"ranks on hosts of their own are needed, and {why_not}")
+    folder.mkdir(parents=True, exist_ok=True)
+    with held(folder), ended_in_order():
+        prepare(folder, "benchmarks.diff.program")
+        with hosts.network(RANKS, 0) as network:
+            tries = list(_tries(options, folder, network.namespaces, progress))
+        progress("all runs are made, and now compared")
+        found = judged(folder / "runs", tries)
+        made = sheet(_setup(options), found)
+        write_sheet(made, {"options": asdict(options), "tries": [asdict(one) for one in tries]} | found, folder)
+        if not options.keeps_runs:
+            shutil.rmtree(folder / "runs")
+    return made
+
+
+def _tries(options: Options, folder: Path, namespaces: tuple[str, ...], progress: Progress) -> Iterator[Try]:
+    drawn = random.Random(0)
+    plain = [[_run(Order(folder / "runs" / "first" / str(at), namespaces, options.steps), folder) for at in range(8)]]
+    for at in range(options.tries):
+        bucket, planted_ns = drawn.randrange(LAYERS), options.deviations * _deviation(plain)
+        times: dict[str, list[float]] = {kind: [] for kind in KINDS}
+        for turn in range(options.runs):
+            for kind in drawn.sample(KINDS, len(KINDS)):
+                run = folder / "runs" / f"{at:03d}" / kind / str(turn)
+                nbytes = round(planted_ns / 1e9 * LINK_BYTES_PER_S) if kind == "planted" else 0
+                times[kind].append(_run(Order(run, namespaces, options.steps, bucket, nbytes), folder))
+        plain += [times["plain"], times["equal"]]
+        deviation_ns = _deviation(plain[-2:])
+        longer_ns = fmean(times["planted"]) - fmean(times["plain"])
+        load = os.getloadavg()[0]
+        progress(
+            f"{at + 1} of {options.tries}: {planted_ns / 1e6:.1f} ms planted beside bucket {bucket}, steps"
+            f" {longer_ns / 1e6:+.1f} ms, plain runs differ by {deviation_ns / 1e6:.2f} ms, load {load:.1f}"
+        )
+        yield Try(bucket, planted_ns, deviation_ns, load)
+
+
+def _run(order: Order, folder: Path) -> float:
+    """Ns of its typical step by a stopwatch: the mean of the middle half."""
+    from benchmarks.forks import in_forks
+
+    order.run.parent.mkdir(parents=True, exist_ok=True)
+    store = Path(f"{order.run}.store")
+    try:
+        times = in_forks([partial(be_rank, rank, order) for rank in range(RANKS)], folder / "ranks.log",
+                         limit_s(order.steps))  # fmt: skip
+    finally:
+        store.unlink(missing_ok=True)
+    steps = sorted(map(fmean, zip(*times, strict=True)))
+    return fmean(steps[len(steps) // 4 : len(steps) - len(steps) // 4])
+
+
+def _deviation(sides: Sequence[Sequence[float]]) -> float:
+    """Standard deviation within the sides."""
+    return math.sqrt(fmean(map(variance, sides)))
+
+
+def _setup(options: Options) -> Mapping[str, Any]:
+    import torch
+
+    from ddptrace.bench.setup import device_name
+
+    return {
+        "ranks": str(RANKS), "backend": "gloo", "link": "1 Gbit/s", "device": device_name(torch.device("cpu")),
+        "torch": version("torch"), "steps": str(options.steps), "runs a side": str(options.runs),
+    }  # fmt: skip
