@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from ddptrace.cli import Commands
-from ddptrace.cli.bench_options import common, names, numbers, print_sheet, show, written
+from ddptrace.cli.bench_options import names, numbers, print_sheet, run, show, timed, written
 
 PLANTS = "data,forward,backward,optimizer,gc,link,half-core"
 COUNT = click.IntRange(min=1)
@@ -36,25 +36,12 @@ def main() -> None:
     help="Modes to measure: those in the table, and `exporting thread` and `companion` (with --steps 30). "
     "[default: all in the table]",
 )
-@common("overhead", rounds=20)
-def overhead(
-    workload: str,
-    modes: tuple[str, ...],
-    ranks: tuple[int, ...],
-    backend: str | None,
-    rounds: int,
-    steps: int,
-    warmup: int,
-    out: Path,
-    as_json: bool,
-) -> None:
+@timed("overhead", rounds=20)
+def overhead(modes: tuple[str, ...], **asked: Any) -> None:
     """Compare the step time under ddptrace, and under other ways to watch it, with untraced steps."""
-    from benchmarks.overhead.experiment import MODES, Options
-    from ddptrace.bench.timing import Repeats
+    from benchmarks.overhead import MODES
 
-    asked = tuple(MODES) if modes == ("all",) else modes
-    options = Options(ranks, backend, workload, asked, Repeats(rounds, steps, warmup))
-    show("benchmarks.overhead.experiment", options, out, as_json)
+    run("benchmarks.overhead", modes=tuple(MODES) if modes == ("all",) else modes, **asked)
 
 
 @main.command()
@@ -65,7 +52,7 @@ def overhead(
 @click.option("--json", "as_json", is_flag=True, help="Print every measurement as JSON, and nothing else.")
 def load(trace: Path, ranks: int, mb: int, with_hta: bool, as_json: bool) -> None:
     """Measure processor time, time and memory of reading traces made from TRACE, a trace of torch.profiler."""
-    from benchmarks.load.experiment import bench_load, table
+    from benchmarks.load import bench_load, table
 
     if with_hta:
         from ddptrace.analysis.hta import demand
@@ -83,9 +70,9 @@ def load(trace: Path, ranks: int, mb: int, with_hta: bool, as_json: bool) -> Non
 @written("ranks")
 def ranks(out: Path, as_json: bool, **asked: Any) -> None:
     """Measure time and memory of analyzing many ranks, which are made from two recorded ones."""
-    from benchmarks.ranks.experiment import Options
+    from benchmarks.ranks import Options
 
-    show("benchmarks.ranks.experiment", Options(**asked), out, as_json)
+    show("benchmarks.ranks", Options(**asked), out, as_json)
 
 
 @main.command()
@@ -104,7 +91,7 @@ def ranks(out: Path, as_json: bool, **asked: Any) -> None:
 @written("blame")
 def blame(out: Path, as_json: bool, **asked: Any) -> None:
     """Make one rank late for a known cause: does the analysis name the rank, the cause and the cost?"""
-    from benchmarks.blame.experiment import Options, bench_blame
+    from benchmarks.blame import Options, bench_blame
 
     print_sheet(bench_blame(Options(**asked), out, say), out, as_json)
 
@@ -124,7 +111,7 @@ def blame(out: Path, as_json: bool, **asked: Any) -> None:
 @written("diff")
 def diff(out: Path, as_json: bool, **asked: Any) -> None:
     """Compare equal runs, and runs in which one bucket sends more: does the comparison call the right ones a change?"""
-    from benchmarks.diff.experiment import Options, bench_diff
+    from benchmarks.diff import Options, bench_diff
 
     print_sheet(bench_diff(Options(**asked), out, say), out, as_json)
 
@@ -152,8 +139,8 @@ def diff(out: Path, as_json: bool, **asked: Any) -> None:
 @written("whatif")
 def whatif(out: Path, as_json: bool, caps: tuple[str, ...], **asked: Any) -> None:
     """Predict each setting's step time from a recording of another setting, and compare it with the measured one."""
-    from benchmarks.whatif.experiment import Options, bench_whatif
-    from ddptrace.bench.asked import caps as caps_of
+    from benchmarks.whatif import Options, bench_whatif
+    from ddptrace.bench.experiment import caps as caps_of
 
     options = Options(caps_mb=tuple(caps_of(caps).values()), **asked)
     print_sheet(bench_whatif(options, out, say), out, as_json)

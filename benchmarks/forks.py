@@ -1,4 +1,4 @@
-"""Processes that are forks of this one, which has torch: a rank starts in milliseconds and not in seconds.
+"""Ranks that are forks of this process, which has imported torch: one starts in milliseconds instead of seconds.
 
 They end with this process, however it ends, and a failure of one ends the others.
 """
@@ -6,9 +6,12 @@ They end with this process, however it ends, and a failure of one ends the other
 from __future__ import annotations
 
 import ctypes
+import gc
+import importlib
 import json
 import os
 import selectors
+import shutil
 import signal
 import time
 import traceback
@@ -22,6 +25,16 @@ from ddptrace.errors import DdptraceError
 
 PR_SET_PDEATHSIG: Final = 1
 PIPE_NBYTES: Final = 1 << 16
+START_S: Final = 60.0
+SECONDS_A_STEP: Final = 2.0
+IMPORTED: Final = (
+    "ddptrace.capture.session",
+    "torch.distributed.fsdp",
+    "torch.fx.experimental.symbolic_shapes",
+    "torch.onnx",
+    "sympy",
+)
+"""Modules that every rank uses, and those that stock DDP and its optimizers import in their first step."""
 
 
 @dataclass(slots=True)
@@ -32,15 +45,32 @@ class _Fork:
     is_done: bool = False
 
 
-def in_forks(works: Sequence[Callable[[], Any]], log: Path, timeout_s: float) -> list[Any]:
-    """What each returned, which is JSON. What they print goes into `log`.
+def prepare(folder: Path, *modules: str) -> None:
+    """Import what ranks need, and `modules`, before they are forked; start no threads. Remove old runs in `folder`."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    for module in (*modules, *IMPORTED):
+        importlib.import_module(module)
+    shutil.rmtree(folder / "runs", ignore_errors=True)
+    (folder / "runs").mkdir()
+    (folder / "ranks.log").unlink(missing_ok=True)
+    gc.collect()
+    gc.freeze()
 
-    Raises DdptraceError with the reason of the first that failed, or where they take too long.
+
+def limit_s(steps: int) -> float:
+    """Return the seconds after which a run of this many steps hangs."""
+    return START_S + SECONDS_A_STEP * steps
+
+
+def in_forks(works: Sequence[Callable[[], Any]], log: Path, timeout_s: float) -> list[Any]:
+    """Run each work in a fork, and return their results, which must be JSON. What they print goes into `log`.
+
+    Raises: DdptraceError with the reason of the first that failed, or if they take longer than `timeout_s`.
     """
     forks: list[_Fork] = []
     try:
         for work in works:
-            forks.append(_fork(work, log))  # noqa: PERF401 (each that is there is ended, whatever the next one does)
+            forks.append(_fork(work, log))  # noqa: PERF401 (if one fork fails, those before it must be ended)
         return _answers(forks, log, timeout_s)
     finally:
         _end(forks)
@@ -48,12 +78,13 @@ def in_forks(works: Sequence[Callable[[], Any]], log: Path, timeout_s: float) ->
 
 @contextmanager
 def ended_in_order() -> Iterator[None]:
-    """Signals that would end this process at once raise SystemExit in it, so that it clears up what it has made."""
+    """Make SIGTERM and SIGHUP raise SystemExit, so that this process cleans up what it made."""
 
     def leave(number: int, frame: object) -> NoReturn:
         raise SystemExit(128 + number)
 
-    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    heard = (number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN)
+    before = {number: signal.signal(number, leave) for number in heard}  # nohup asked to ignore SIGHUP
     try:
         yield
     finally:
@@ -73,12 +104,12 @@ def _fork(work: Callable[[], Any], log: Path) -> _Fork:
 
 
 def _become(work: Callable[[], Any], log: Path, answers: int, starter: int) -> NoReturn:
-    """Nothing of this process's own end is run: Gloo now and then aborts in it."""
+    """Work, answer and exit at once: Gloo sometimes aborts while Python shuts down."""
     try:
         _end_with(starter)
         for name in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(name, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all: who started us decides
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all processes: the starter decides
         _speak_into(log)
         _tell(answers, {"answer": work()})
     except BaseException as error:
@@ -89,7 +120,7 @@ def _become(work: Callable[[], Any], log: Path, answers: int, starter: int) -> N
 
 
 def _end_with(starter: int) -> None:
-    """Be killed when the process that forked this one is gone."""
+    """Have the kernel kill this process when the one that forked it is gone."""
     libc = ctypes.CDLL(None, use_errno=True)
     if hasattr(libc, "prctl"):
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -126,7 +157,7 @@ def _answers(forks: Sequence[_Fork], log: Path, timeout_s: float) -> list[Any]:
 
 
 def _hear(fork: _Fork) -> bool:
-    """Whether that was all."""
+    """Read what a fork sent. Returns whether that was all."""
     heard = os.read(fork.answers, PIPE_NBYTES)
     fork.said += heard
     fork.is_done = not heard
@@ -134,7 +165,7 @@ def _hear(fork: _Fork) -> bool:
 
 
 def _check(fork: _Fork, position: int, log: Path) -> None:
-    """Raises DdptraceError where it failed, or died before it could say so."""
+    """Raise DdptraceError if the fork failed, or died before it could answer."""
     told = json.loads(fork.said) if fork.said else {"error": "it was killed"}
     if "error" in told:
         raise DdptraceError(f"rank {position} failed: {told['error']} (all they said: {log})")

@@ -14,8 +14,8 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 
+from ddptrace.bench.experiment import Repeats
 from ddptrace.bench.job import Job
 from ddptrace.bench.statistics import Spread
 
@@ -28,15 +28,6 @@ Around = Callable[[str, int], AbstractContextManager[object]]
 
 def _nothing(name: str, round_: int) -> AbstractContextManager[object]:
     return nullcontext()
-
-
-@dataclass(frozen=True, slots=True)
-class Repeats:
-    """How often: `rounds` times each thing is warmed up `warmup` times and then timed `steps` times."""
-
-    rounds: int = 7
-    steps: int = 4
-    warmup: int = 2
 
 
 def interleaved(

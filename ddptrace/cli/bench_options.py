@@ -1,27 +1,46 @@
-"""What the benchmarks of training have in common on the command line, and how their findings are shown."""
+"""Options that several benchmarks share, and how a benchmark is run and its sheet printed.
+
+The arguments of an experiment's command are the fields of its `Options`, so that a command needs no code.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 if TYPE_CHECKING:
-    from ddptrace.bench.conduct import Options
     from ddptrace.render.sheet import Sheet
 
 SIZE: Final = click.FloatRange(min=0, min_open=True, max=1e6)
 """Of messages and buckets, in MB or MiB."""
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+Command = Callable[..., Any]
+Decorator = Callable[[Command], Command]
 HERE, PAPER, PRESET = "here", "paper", "ddptrace.preset"
 
 
-def common(name: str, ranks: str = "2", rounds: int = 7) -> Callable[[Command], Command]:
-    """--ranks, --backend, --rounds, --steps, --warmup and --out. Under torchrun its ranks are used instead."""
+def names(ctx: click.Context, parameter: click.Parameter, value: str) -> tuple[str, ...]:
+    """Read a list as people type it: `1,5,25`."""
+    found = tuple(dict.fromkeys(part.strip() for part in value.split(",") if part.strip()))
+    if not found:
+        raise click.BadParameter("give at least one, as in 1,2,4")
+    return found
+
+
+def numbers(ctx: click.Context, parameter: click.Parameter, value: str) -> tuple[int, ...]:
+    """Read a list of whole numbers above zero."""
+    found = names(ctx, parameter, value)
+    if not all(part.isdecimal() and int(part) for part in found):
+        raise click.BadParameter(f"{value!r} is no list of whole numbers above zero, as in 1,2,4")
+    return tuple(map(int, found))
+
+
+def timed(name: str, ranks: str = "2", rounds: int = 7) -> Decorator:
+    """Add the options of every experiment. Under torchrun its ranks are used instead of --ranks."""
     return _all_of(
         click.option("--ranks", default=ranks, show_default=True, callback=numbers, help="Processes, up to 16 a core."),
         click.option("--backend", type=click.Choice(["gloo", "nccl"]), help="[default: nccl if ranks have GPUs]"),
@@ -32,8 +51,8 @@ def common(name: str, ranks: str = "2", rounds: int = 7) -> Callable[[Command], 
     )
 
 
-def written(name: str) -> Callable[[Command], Command]:
-    """--out and --json, of every benchmark that writes a sheet."""
+def written(name: str) -> Decorator:
+    """Add --out and --json, the options of every benchmark that writes a sheet."""
     return _all_of(
         click.option(
             "-o",
@@ -47,7 +66,46 @@ def written(name: str) -> Callable[[Command], Command]:
     )
 
 
-def _all_of(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+def trained(flag: str, here: str, paper: str) -> Decorator:
+    """Add --preset, and `flag` that names workloads: by default `here` for one machine, or `paper` for a cluster.
+
+    The command gets one argument of the flag's name: a name, or a tuple of names if the flag is a plural (--models).
+    """
+    several = flag.endswith("s")
+
+    def chosen(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | tuple[str, ...]:
+        asked = value or {HERE: here, PAPER: paper}[ctx.meta[PRESET]]
+        return names(ctx, parameter, asked) if several else asked
+
+    models = "Models to train" if several else "Model to train"
+    return _all_of(
+        click.option(
+            "--preset",
+            type=click.Choice([HERE, PAPER]),
+            default=HERE,
+            show_default=True,
+            is_eager=True,
+            expose_value=False,
+            callback=lambda ctx, parameter, value: ctx.meta.update({PRESET: value}),
+            help="Sizes for this machine, or those that papers measure, for a cluster with GPUs.",
+        ),
+        click.option(flag, callback=chosen, help=f"{models}.  [default: {here}; preset paper: {paper}]"),
+    )
+
+
+def reducer() -> Decorator:
+    """Add --reducer."""
+    return click.option("--reducer", type=click.Choice(["ddp", "bucketed"]), default="ddp", show_default=True)
+
+
+def cap(default: float) -> Decorator:
+    """Add --cap."""
+    return click.option("--cap", "cap_mb", type=SIZE, default=default, show_default=True, help="Of buckets, in MiB.")
+
+
+def _all_of(*options: Decorator) -> Decorator:
+    """Return one decorator that adds the options, in this order on the help page."""
+
     def decorated(command: Command) -> Command:
         for option in reversed(options):
             command = option(command)
@@ -56,51 +114,18 @@ def _all_of(*options: Callable[[Command], Command]) -> Callable[[Command], Comma
     return decorated
 
 
-def trained(flag: str, here: str, paper: str) -> Callable[[Command], Command]:
-    """--preset, and `flag` that names workloads: `here` for this machine, `paper` for a cluster, or what is asked for.
+def run(module: str, out: Path, as_json: bool, *, rounds: int, steps: int, warmup: int, **asked: Any) -> None:
+    """Run the experiment in a module with the options of its command, and print its sheet."""
+    from ddptrace.bench.conduct import experiment_in
+    from ddptrace.bench.experiment import Repeats
 
-    The command gets one argument of the flag's name: a name, or where the flag is a plural (--models) a tuple of names.
-    """
-    several = flag.endswith("s")
-
-    def chosen(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | tuple[str, ...]:
-        asked = value or {HERE: here, PAPER: paper}[ctx.meta[PRESET]]
-        return names(ctx, parameter, asked) if several else asked
-
-    preset = click.option(
-        "--preset", type=click.Choice([HERE, PAPER]), default=HERE, show_default=True, is_eager=True,
-        expose_value=False, callback=lambda ctx, parameter, value: ctx.meta.update({PRESET: value}),
-        help="Sizes for this machine, or those that papers measure, for a cluster with GPUs.",
-    )  # fmt: skip
-    models = "Models to train" if several else "Model to train"
-    what = click.option(flag, callback=chosen, help=f"{models}.  [default: {here}; preset paper: {paper}]")
-    return lambda command: preset(what(command))
+    show(module, experiment_in(module).options(repeats=Repeats(rounds, steps, warmup), **asked), out, as_json)
 
 
-def names(ctx: click.Context, parameter: click.Parameter, value: str) -> tuple[str, ...]:
-    """A list as people type it: `1,5,25`."""
-    found = tuple(dict.fromkeys(part.strip() for part in value.split(",") if part.strip()))
-    if not found:
-        raise click.BadParameter("give at least one, as in 1,2,4")
-    return found
-
-
-def numbers(ctx: click.Context, parameter: click.Parameter, value: str) -> tuple[int, ...]:
-    """Whole numbers above zero."""
-    found = names(ctx, parameter, value)
-    if not all(part.isdecimal() and int(part) for part in found):
-        raise click.BadParameter(f"{value!r} is no list of whole numbers above zero, as in 1,2,4")
-    return tuple(map(int, found))
-
-
-def show(experiment: str, options: Options, out: Path, as_json: bool) -> None:
-    """Conduct the benchmark, print its tables, and say where the page is. Silent on ranks that others started.
-
-    `experiment`: its folder in ddptrace.bench, or the module that holds it.
-    """
+def show(module: str, options: Any, out: Path, as_json: bool) -> None:
+    """Run the experiment in a module, and print its sheet. Ranks that others started print nothing, but rank 0."""
     from ddptrace.bench.conduct import conduct
 
-    module = experiment if "." in experiment else f"ddptrace.bench.{experiment}.experiment"
     sheet = conduct(module, options, out)
     if sheet is not None:
         print_sheet(sheet, out, as_json)

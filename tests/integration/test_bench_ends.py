@@ -24,9 +24,15 @@ SOON_S = 20
 
 
 def start(out: Path, *words: str, **place: str) -> subprocess.Popen[str]:
-    return subprocess.Popen([*COMMAND, *words, "--out", str(out)], env=environment() | place, stderr=subprocess.PIPE,
-                            stdout=subprocess.DEVNULL, text=True, start_new_session=True,
-                            preexec_fn=hear_interrupts)  # fmt: skip
+    return subprocess.Popen(
+        [*COMMAND, *words, "--out", str(out)],
+        env=environment() | place,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+        preexec_fn=hear_interrupts,
+    )
 
 
 def hear_interrupts() -> None:
@@ -35,8 +41,14 @@ def hear_interrupts() -> None:
 
 
 def run(out: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *words, "--out", str(out)], env=environment(), capture_output=True, text=True,
-                          timeout=120, check=False)  # fmt: skip
+    return subprocess.run(
+        [*COMMAND, *words, "--out", str(out)],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
 
 
 def meeting_place() -> dict[str, str]:

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from benchmarks import blame_quota as quota
 from benchmarks import hosts
-from benchmarks.blame import quota
-from benchmarks.blame.plants import PLANTS
+from benchmarks.blame_plants import PLANTS
 from tests.launch import environment
 
 pytestmark = pytest.mark.alone
@@ -26,8 +26,14 @@ COMMAND = [sys.executable, "-m", "benchmarks", "blame", "--ranks", "2", "--healt
 @pytest.fixture(scope="module")
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("blame")
-    done = subprocess.run([*COMMAND, "--runs", "1", "--steps", "60", "--out", str(folder)], env=environment(),
-                          capture_output=True, text=True, timeout=200, check=False)  # fmt: skip
+    done = subprocess.run(
+        [*COMMAND, "--runs", "1", "--steps", "60", "--out", str(folder)],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return folder
 
@@ -89,8 +95,9 @@ def made_by(pid: int) -> list[Path]:
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_it_ends_its_ranks_and_removes_what_it_has_made(ending: signal.Signals, tmp_path: Path) -> None:
     command = [*COMMAND, "--runs", "1", "--plants", "link", "--steps", "10000", "--out", str(tmp_path)]
-    with subprocess.Popen(command, env=environment(), start_new_session=True, preexec_fn=hear_interrupts,
-                          stderr=subprocess.DEVNULL) as bench:  # fmt: skip
+    with subprocess.Popen(
+        command, env=environment(), start_new_session=True, preexec_fn=hear_interrupts, stderr=subprocess.DEVNULL
+    ) as bench:
         until = time.monotonic() + 60
         while not list(tmp_path.glob("runs/*/rank-00001/records-*")):
             assert bench.poll() is None and time.monotonic() < until

@@ -14,8 +14,22 @@ from tests.launch import environment
 
 def test_a_try_is_made_judged_and_written(tmp_path: Path) -> None:
     need(not hosts.refusal(), "network namespaces")
-    argv = [sys.executable, "-m", "benchmarks", "diff", "--tries", "1", "--runs", "3", "--steps", "20",
-            "--deviations", "8", "-o", str(tmp_path)]  # fmt: skip
+    argv = [
+        sys.executable,
+        "-m",
+        "benchmarks",
+        "diff",
+        "--tries",
+        "1",
+        "--runs",
+        "3",
+        "--steps",
+        "20",
+        "--deviations",
+        "8",
+        "-o",
+        str(tmp_path),
+    ]
     done = subprocess.run(argv, env=environment(), capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     told = json.loads((tmp_path / "diff.json").read_text())

@@ -9,8 +9,8 @@ import urllib.request
 from pathlib import Path
 
 import ddptrace
-from benchmarks.overhead.exporting import Rate, sustained
-from benchmarks.overhead.receiver import receiver
+from benchmarks.overhead_exporting import Rate, sustained
+from benchmarks.overhead_receiver import receiver
 from tests.launch import environment
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.overhead.costs import Costs
-from benchmarks.overhead.experiment import MODES, OFF, Options, sheet
+from benchmarks.overhead import EXPERIMENT, MODES, OFF, Options
+from benchmarks.overhead_costs import Costs
 from ddptrace.errors import DdptraceError
 from tests.launch import environment
 
@@ -57,7 +57,9 @@ def test_the_share_of_a_step_adds_up() -> None:
 def test_a_null_control_that_lies_beside_1_or_is_wide_is_told(null: tuple[float, float], sure: bool) -> None:
     times = {"off": [[1000]] * 8, "null control": [[round(1000 * x)] for x in null * 4], "always-on": [[1001]] * 8}
     costs = {field.name: 1.0 for field in dataclasses.fields(Costs)}
-    found = sheet(Options(), [{"setup": {}, "times_ns": times, "costs": costs, "exported": None, "compiled": False}])
+    found = EXPERIMENT.sheet(
+        Options(), [{"setup": {}, "times_ns": times, "costs": costs, "exported": None, "compiled": False}]
+    )
     first = "Always-on tracing makes a step 1.0010 times" if sure else "What always-on tracing costs cannot be told"
     assert found.words[0].startswith(first) and ("(95 %)" in found.words[0]) is sure
     assert ("1.0010" in " ".join(found.words)) is sure, "no digits that the noise covers"
@@ -67,7 +69,9 @@ def test_a_null_control_that_lies_beside_1_or_is_wide_is_told(null: tuple[float,
 def test_the_most_of_few_rounds_is_called_that() -> None:
     times = {"off": [[1000]] * 3, "null control": [[1000]] * 3, "always-on": [[1001], [1002], [1003]]}
     costs = {field.name: 1.0 for field in dataclasses.fields(Costs)}
-    found = sheet(Options(), [{"setup": {}, "times_ns": times, "costs": costs, "exported": None, "compiled": False}])
+    found = EXPERIMENT.sheet(
+        Options(), [{"setup": {}, "times_ns": times, "costs": costs, "exported": None, "compiled": False}]
+    )
     assert "at most 1.0030 (the most of 3 rounds)" in found.words[0]
     assert found.grids[0].heads[2] == "range of the rounds"
 

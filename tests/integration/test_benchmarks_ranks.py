@@ -22,8 +22,14 @@ MB = 1_000_000
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ranks")
     asked = f"benchmarks ranks --workload mlp --to 12,4 --steps {STEPS} --rounds 1 --out {folder}"
-    done = subprocess.run([sys.executable, "-m", *asked.split()], env=environment(), capture_output=True, text=True,
-                          timeout=300, check=False)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", *asked.split()],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "| ranks " in done.stdout and "round 1 of 1: 12 ranks" in done.stderr
     return folder

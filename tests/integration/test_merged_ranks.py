@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import ddptrace
-from benchmarks.ranks.replicate import replicate
+from benchmarks.ranks_replicate import replicate
 from ddptrace.analysis import Result
 from ddptrace.record import RecordReader
 from ddptrace.render.chrome import write_trace

@@ -8,16 +8,22 @@ from pathlib import Path
 import pytest
 
 from ddptrace.analysis.tables import CollectiveRow
-from ddptrace.bench.collectives.experiment import NAMES, Options
-from ddptrace.bench.collectives.fit import Fit, fit, line
-from ddptrace.bench.collectives.memory import host_available, shortage
-from ddptrace.bench.collectives.ops import OPS, divisible
-from ddptrace.bench.collectives.plan import BATCH_MAX, CELL_BUDGET_NS, batch, parse_sizes, repeats_for
-from ddptrace.bench.collectives.sheet import busbw, sheet_of
-from ddptrace.bench.collectives.traced import by_size
-from ddptrace.bench.collectives.words import CALLED, fit_words, op_words, short_words, traced_words
-from ddptrace.bench.timing import Repeats
-from ddptrace.cli.bench_collectives import OPS as OFFERED
+from ddptrace.analysis.transfers import line
+from ddptrace.bench.experiment import Repeats
+from ddptrace.bench.experiments.collectives import EXPERIMENT, Options, by_size
+from ddptrace.bench.experiments.collectives_fit import CALLED, Fit, fit, fit_words, op_words
+from ddptrace.bench.experiments.collectives_ops import OPS, divisible
+from ddptrace.bench.experiments.collectives_plan import (
+    BATCH_MAX,
+    CELL_BUDGET_NS,
+    batch,
+    host_available,
+    parse_sizes,
+    repeats_for,
+    shortage,
+)
+from ddptrace.bench.experiments.collectives_sheet import busbw, short_words, traced_words
+from ddptrace.cli.bench import OPS as OFFERED
 from ddptrace.errors import DdptraceError
 from ddptrace.schema import Evidence
 
@@ -26,9 +32,12 @@ SIZES = (4_000, 64_000, 1_000_000, 16_000_000)
 
 def made(start_ns: float, rate: float, noise: float = 0.0, sizes: tuple[int, ...] = SIZES) -> Fit | None:
     chance = random.Random(1)
-    return fit({
-        size: [(start_ns + size / rate * 1e9) * (1 + noise * chance.uniform(-1, 1)) for _ in range(7)] for size in sizes
-    })  # fmt: skip
+    return fit(
+        {
+            size: [(start_ns + size / rate * 1e9) * (1 + noise * chance.uniform(-1, 1)) for _ in range(7)]
+            for size in sizes
+        }
+    )
 
 
 def fitted(start_ns: float, rate: float, noise: float = 0.0) -> Fit:
@@ -38,7 +47,7 @@ def fitted(start_ns: float, rate: float, noise: float = 0.0) -> Fit:
 
 
 def test_every_list_of_the_collectives_names_the_same() -> None:
-    assert set(NAMES) == set(OPS) == set(CALLED) == set(OFFERED.split(",")) and len(NAMES) == 9
+    assert set(OPS) == set(CALLED) == set(OFFERED.split(",")) and len(OPS) == 9
 
 
 def test_sizes_are_decimal_ascending_and_each_once() -> None:
@@ -74,8 +83,10 @@ def test_repeats_are_as_asked_until_the_budget_is_spent_and_never_fewer_than_thr
     assert planned[:2] == [asked, asked]
     assert planned[-1] == Repeats(3, 1, 0)
     assert repeats_for(10**10, Repeats(2, 4, 2)) == Repeats(2, 1, 0), "no more than asked"
-    spent = [ms * 1_000_000 * one.rounds * (one.steps + one.warmup)
-             for ms, one in zip((1, 95, 96, 300, 700), planned, strict=False)]  # fmt: skip
+    spent = [
+        ms * 1_000_000 * one.rounds * (one.steps + one.warmup)
+        for ms, one in zip((1, 95, 96, 300, 700), planned, strict=False)
+    ]
     assert all(ns <= CELL_BUDGET_NS for ns in spent)
     counts = [one.rounds * one.steps for one in planned]
     assert counts == sorted(counts, reverse=True)
@@ -115,9 +126,18 @@ def test_a_control_group_can_leave_less_than_the_machine_has(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("op", "factor"),
-    [("all_reduce", 1.5), ("all_gather", 0.75), ("reduce_scatter", 0.75), ("all_to_all", 0.75), ("gather", 0.75),
-     ("scatter", 0.75), ("broadcast", 1), ("reduce", 1), ("send_recv", 1)],
-)  # fmt: skip
+    [
+        ("all_reduce", 1.5),
+        ("all_gather", 0.75),
+        ("reduce_scatter", 0.75),
+        ("all_to_all", 0.75),
+        ("gather", 0.75),
+        ("scatter", 0.75),
+        ("broadcast", 1),
+        ("reduce", 1),
+        ("send_recv", 1),
+    ],
+)
 def test_busbw_is_bytes_per_second_times_the_factor_of_the_op_over_four_ranks(op: str, factor: float) -> None:
     assert busbw(op, 4, 2_000_000, 1e6) == pytest.approx(2e9 * factor)
 
@@ -217,8 +237,12 @@ def row(
 
 
 def test_traced_times_are_the_slowest_ranks_by_place_in_the_step_and_the_median_over_steps() -> None:
-    rows = [row(rank, step, 10 * step + at, "reduce", 100 * at + 10 * step + rank)
-            for rank in (0, 1) for step in (1, 2, 3) for at in (2, 1)]  # fmt: skip
+    rows = [
+        row(rank, step, 10 * step + at, "reduce", 100 * at + 10 * step + rank)
+        for rank in (0, 1)
+        for step in (1, 2, 3)
+        for at in (2, 1)
+    ]
     rows += [row(0, 1, 15, "barrier", 9_999), row(0, 4, 41, "reduce", 9_999), row(0, None, 51, "reduce", 9_999)]
     rows += [row(0, 5, 60 + at, "reduce", 9_999, Evidence.HOST) for at in (1, 2)]
     assert by_size(rows, ("reduce",), (4_000, 8_000)) == {4_000: (121, "backend"), 8_000: (221, "backend")}
@@ -226,8 +250,17 @@ def test_traced_times_are_the_slowest_ranks_by_place_in_the_step_and_the_median_
 
 def test_the_sheet_divides_batches_by_their_calls_and_says_what_was_skipped() -> None:
     def job(ranks: int) -> dict[str, object]:
-        cells = [{"op": "all_reduce", "nbytes": size, "calls": 4, "times_ns": [[4 * size, 4 * size]] * 3,
-                  "exec_ns": size // 2, "evidence": "backend"} for size in SIZES]  # fmt: skip
+        cells = [
+            {
+                "op": "all_reduce",
+                "nbytes": size,
+                "calls": 4,
+                "times_ns": [[4 * size, 4 * size]] * 3,
+                "exec_ns": size // 2,
+                "evidence": "backend",
+            }
+            for size in SIZES
+        ]
         return {
             "setup": {"ranks": str(ranks), "backend": "gloo"},
             "ranks": ranks,
@@ -235,7 +268,7 @@ def test_the_sheet_divides_batches_by_their_calls_and_says_what_was_skipped() ->
             "skipped": [f"No {ranks}."],
         }
 
-    sheet = sheet_of([job(2), job(4)])
+    sheet = EXPERIMENT.sheet(Options(), [job(2), job(4)])
     assert sheet.setup == (("ranks", "2; 4"), ("backend", "gloo")) and sheet.words[-2:] == ("No 2.", "No 4.")
     first = dict(zip(sheet.grids[0].heads, sheet.grids[0].rows[6], strict=True))
     assert (first["workers"], first["time"], first["algbw"], first["busbw"]) == (

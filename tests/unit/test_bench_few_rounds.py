@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ddptrace.bench.buckets.experiment import Options, sheet
+from ddptrace.bench.experiments.buckets import EXPERIMENT, Options
 
 MS = 1_000_000
 TRUTH = {"comm_ns": MS, "hidden_ns": MS, "exposed_ns": 0, "overlap_ratio": 1.0}
@@ -16,7 +16,7 @@ def told(rounds: int) -> str:
     times = {cap: [[round(ms * MS)]] * rounds for cap, ms in STEP_MS.items()}
     traced: dict[str, Any] = {f"cap-{cap}": TRUTH for cap in STEP_MS}
     one = {"setup": {}, "nbytes": 8, "times_ns": times, "traced": traced}
-    (sentence,) = sheet(Options(caps_mb=tuple(STEP_MS)), [one]).words
+    (sentence,) = EXPERIMENT.sheet(Options(caps_mb=tuple(STEP_MS)), [one]).words
     return sentence
 
 

@@ -7,21 +7,30 @@ from itertools import pairwise
 
 import pytest
 
-from ddptrace.bench.conduct import _in_environments
-from ddptrace.bench.groups.experiment import Options
-from ddptrace.bench.groups.facts import waited
-from ddptrace.bench.groups.layout import Arrangement
-from ddptrace.bench.groups.load import LOADED_STEPS, of_host
-from ddptrace.bench.groups.sheet import sheet
-from ddptrace.bench.groups.verdict import Cause, Point, verdict
+from ddptrace.bench.conduct import in_environments
+from ddptrace.bench.experiments.groups import EXPERIMENT, Options
+from ddptrace.bench.experiments.groups_facts import LOADED_STEPS, of_host, waited
+from ddptrace.bench.experiments.groups_layout import Arrangement
+from ddptrace.bench.experiments.groups_verdict import Cause, Point, verdict
 from ddptrace.errors import DdptraceError
 
 MS = 1e6
 MB = 1_000_000
 ONE = Point(
-    groups=1, step_ns=40 * MS, sent_nbytes=32 * MB, calls=4, span_ns=40 * MS, exec_ns=20 * MS, behind_ns=10 * MS,
-    idle_ns=0, cores=2, cpu_ns=50 * MS, cpu_ratio=0.6, machine_ratio=0.65, ready=0.5,
-)  # fmt: skip
+    groups=1,
+    step_ns=40 * MS,
+    sent_nbytes=32 * MB,
+    calls=4,
+    span_ns=40 * MS,
+    exec_ns=20 * MS,
+    behind_ns=10 * MS,
+    idle_ns=0,
+    cores=2,
+    cpu_ns=50 * MS,
+    cpu_ratio=0.6,
+    machine_ratio=0.65,
+    ready=0.5,
+)
 """Two worker threads run two of four at once."""
 
 
@@ -128,7 +137,7 @@ def test_pairs_share_no_rank_and_cross_from_the_first_half_to_the_second() -> No
 
 def test_a_job_is_started_as_asked_and_once_in_each_environment() -> None:
     asked = Options(environments=("A=1", "A=1 B=2"))
-    assert [each.environment for each in _in_environments(asked)] == ["", "A=1", "A=1 B=2"]
+    assert [each.environment for each in in_environments(asked)] == ["", "A=1", "A=1 B=2"]
 
 
 def test_what_sets_no_variable_is_refused_in_one_sentence() -> None:
@@ -143,21 +152,24 @@ def measured(step_ms: dict[str, float]) -> dict[str, object]:
     }
     parts = [name.split("-") for name in step_ms]
     return {
-        "setup": {"ranks": "4 on 1 host"}, "environment": "", "on_gpu": False, "loads": loads,
+        "setup": {"ranks": "4 on 1 host"},
+        "environment": "",
+        "on_gpu": False,
+        "loads": loads,
         "arrangements": [
             {"name": name, "shape": shape, "mode": mode, "groups": int(groups), "threads": None}
             for name, (shape, mode, groups) in zip(step_ms, parts, strict=True)
         ],
         "calls": dict.fromkeys(step_ms),
         "times_ns": {name: [[round((ms + d) * 1e6)] for d in (-1, 0, 1)] for name, ms in step_ms.items()},
-    }  # fmt: skip
+    }
 
 
 def test_the_sheet_answers_for_the_most_groups_and_admits_noise() -> None:
     # GIVEN pairs that double and groups over the same ranks that differ by less than their rounds do
     times = {"pairs-sync-1": 20, "pairs-sync-2": 40, "pairs-async-1": 20, "pairs-async-2": 40}
     times |= {"same-sync-1": 20, "same-sync-2": 21, "same-async-1": 20, "same-async-2": 30}
-    made = sheet(Options(groups=(1, 2)), [measured(times)])
+    made = EXPERIMENT.sheet(Options(groups=(1, 2)), [measured(times)])
     # THEN
     pairs, _, same, *_ = made.words
     assert pairs.startswith("2 disjoint pairs of ranks, synchronously, against 1, so 2.00 times as many: 2.00 times")
@@ -171,5 +183,5 @@ def test_charts_hold_the_points_in_the_order_of_the_groups() -> None:
     times = {
         f"{shape}-{mode}-{n}": 10.0 * n for shape in ("pairs", "same") for mode in ("sync", "async") for n in (1, 2)
     }
-    made = sheet(Options(groups=(1, 2)), [measured(times)])
+    made = EXPERIMENT.sheet(Options(groups=(1, 2)), [measured(times)])
     assert all(before < after for line in made.charts[0].lines for before, after in pairwise(line.x))  # type: ignore[operator]

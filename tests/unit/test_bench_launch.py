@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ddptrace.bench import launch
-from ddptrace.bench.folder import held
+from ddptrace.bench.conduct import held
 from ddptrace.bench.launch import RANKS_A_CORE, refuse_too_many, run_ranks
 from ddptrace.errors import DdptraceError
 
@@ -96,7 +96,7 @@ def test_a_folder_is_held_once_and_let_go_of_afterwards(tmp_path: Path) -> None:
 
 def test_a_holder_that_was_killed_lets_go_of_its_folder(tmp_path: Path) -> None:
     program = (
-        "import sys, time; from pathlib import Path; from ddptrace.bench.folder import held\n"
+        "import sys, time; from pathlib import Path; from ddptrace.bench.conduct import held\n"
         "with held(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True) as holder:

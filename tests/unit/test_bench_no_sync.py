@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddptrace.bench.no_sync.experiment import Options, sheet
-from ddptrace.bench.no_sync.words import Way, words
+from ddptrace.bench.experiments.no_sync import EXPERIMENT, Options, Way, words
 from ddptrace.bench.statistics import Spread
 
 MS = 1_000_000
@@ -77,9 +76,15 @@ def test_a_gain_whose_interval_holds_1_is_not_called_one(low: float, high: float
 def test_micro_batches_that_make_no_whole_update_are_left_out_and_told(asked: int, told: str) -> None:
     true = {"comm_ns": 1, "hidden_ns": 1, "exposed_ns": 0, "overlap_ratio": 1.0, "evidence": "backend"}
     one = {
-        "setup": {}, "nbytes": 1, "ranks": 2, "times_ns": {"1": [[MS]] * 6, "4": [[MS]] * 6}, "samples_a_time": 16,
-        "traced": {"n-1": true, "n-4": true}, "losses": {"1": FIRST, "4": FIRST}, "samples_a_point": 32,
+        "setup": {},
+        "nbytes": 1,
+        "ranks": 2,
+        "times_ns": {"1": [[MS]] * 6, "4": [[MS]] * 6},
+        "samples_a_time": 16,
+        "traced": {"n-1": true, "n-4": true},
+        "losses": {"1": FIRST, "4": FIRST},
+        "samples_a_point": 32,
         "micro_batches": 16,
-    }  # fmt: skip
-    ((what, trained),) = sheet(Options(counts=(1, 4), micro_batches=asked), [one]).setup
+    }
+    ((what, trained),) = EXPERIMENT.sheet(Options(counts=(1, 4), micro_batches=asked), [one]).setup
     assert what == "trained on" and trained.startswith(told) and ("asked" in trained) is (asked != 16)

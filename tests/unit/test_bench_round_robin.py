@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from ddptrace.bench.round_robin.experiment import Options, counts
-from ddptrace.bench.round_robin.words import Turn, verdict, words
+from ddptrace.bench.experiments.round_robin import Options, Turn, counts, verdict, words
 from ddptrace.bench.statistics import Spread
 from ddptrace.errors import DdptraceError
 

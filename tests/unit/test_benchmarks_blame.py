@@ -13,14 +13,13 @@ from typing import Any
 
 import pytest
 
+from benchmarks import blame_quota as quota
 from benchmarks import hosts
 from benchmarks.__main__ import PLANTS as OFFERED
-from benchmarks.blame import quota
-from benchmarks.blame.experiment import HEALTHY, Options, trials_of
-from benchmarks.blame.plants import PLANTS, is_on
-from benchmarks.blame.sheet import sheet
-from benchmarks.blame.truth import share_on, truth_of
-from benchmarks.blame.verdict import Planted
+from benchmarks.blame import HEALTHY, Options, trials_of
+from benchmarks.blame_plants import PLANTS, is_on
+from benchmarks.blame_sheet import sheet
+from benchmarks.blame_verdict import Planted, share_on, truth_of
 from ddptrace.errors import DdptraceError
 
 MS = 1_000_000
@@ -33,8 +32,15 @@ def run(
     cost = truth_ms * MS
     said = [{"rank": rank, "cause": cause, "cost_ns": ms * MS, "cost_ratio": ms / 40} for rank, cause, ms in named]
     truth = {"cost_ns": cost, "low_ns": 0.95 * cost, "high_ns": 1.05 * cost, "plain_ns": 40 * MS}
-    return {"plant": plant, "ranks": 2, "late": late, "named": said, "truth": truth, "on_ratio": on_ratio,
-            "highest_ratio": 0.02}  # fmt: skip
+    return {
+        "plant": plant,
+        "ranks": 2,
+        "late": late,
+        "named": said,
+        "truth": truth,
+        "on_ratio": on_ratio,
+        "highest_ratio": 0.02,
+    }
 
 
 def test_the_truth_is_what_settled_steps_with_the_plant_take_longer() -> None:
@@ -91,9 +97,12 @@ def test_a_run_is_right_where_its_rank_is_the_first_and_its_cause_is_called_by_i
 
 def test_the_sheet_counts_ranks_causes_costs_and_alarms() -> None:
     runs = [
-        run("data", 1, (1, "data", 5)), run("data", 0, (0, "other", 4)), run("gc", 1),
-        run(HEALTHY, 0), run(HEALTHY, 0, (1, "forward", 2)),
-    ]  # fmt: skip
+        run("data", 1, (1, "data", 5)),
+        run("data", 0, (0, "other", 4)),
+        run("gc", 1),
+        run(HEALTHY, 0),
+        run(HEALTHY, 0, (1, "forward", 2)),
+    ]
     made = sheet({"ranks": "2"}, {"link": "network namespaces need root"}, runs)
     assert made.words == (
         "Left out: link (its host sends at 200 Mbit/s and the others at 1 Gbit/s), since network namespaces need root.",
@@ -132,9 +141,19 @@ def test_runs_take_turns_and_are_the_same_whenever_they_are_drawn() -> None:
     drawn = list(trials_of(options, {"link": "no"}))
     assert drawn == list(trials_of(options, {"link": "no"}))
     assert [(one.plant, one.ranks) for one in drawn] == [
-        ("data", 2), ("gc", 2), (HEALTHY, 2), (HEALTHY, 4), ("data", 4), ("gc", 4), (HEALTHY, 2), (HEALTHY, 4),
-        ("data", 2), ("gc", 2), ("data", 4), ("gc", 4),
-    ]  # fmt: skip
+        ("data", 2),
+        ("gc", 2),
+        (HEALTHY, 2),
+        (HEALTHY, 4),
+        ("data", 4),
+        ("gc", 4),
+        (HEALTHY, 2),
+        (HEALTHY, 4),
+        ("data", 2),
+        ("gc", 2),
+        ("data", 4),
+        ("gc", 4),
+    ]
     assert {one.late for one in trials_of(Options(runs=40), {})} == {0, 1, 2, 3}
 
 
@@ -224,8 +243,9 @@ def test_hosts_reach_each_other_at_a_rate_that_changes_and_are_gone_afterwards()
     with pytest.raises(ZeroDivisionError), hosts.network(2, 1) as network:
         names = network.namespaces
         listener = "import socket; s = socket.create_server(('10.77.0.2', 9)); print(flush=True); s.accept()"
-        with subprocess.Popen(["ip", "netns", "exec", names[1], sys.executable, "-c", listener],
-                              stdout=subprocess.PIPE) as other:  # fmt: skip
+        with subprocess.Popen(
+            ["ip", "netns", "exec", names[1], sys.executable, "-c", listener], stdout=subprocess.PIPE
+        ) as other:
             assert other.stdout is not None and other.stdout.readline()
             caller = "import socket; socket.create_connection(('10.77.0.2', 9), 10)"
             assert in_host(names[0], sys.executable, "-c", caller).returncode == 0
@@ -261,7 +281,11 @@ def test_a_process_in_the_group_is_held_to_half_a_core_and_the_group_is_gone_aft
         group.hold(is_held=True)
         burnt = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); b = time.time()\n"
         burnt += "while time.time() < b + 1: pass\nprint(time.process_time())"
-        done = subprocess.run([sys.executable, "-c", burnt, str(group.folder / "cgroup.procs")], capture_output=True,
-                              text=True, check=True)  # fmt: skip
+        done = subprocess.run(
+            [sys.executable, "-c", burnt, str(group.folder / "cgroup.procs")],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
         assert float(done.stdout) < 0.75
     assert not group.folder.exists()

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.diff.experiment import Options
-from benchmarks.diff.sheet import sheet
-from benchmarks.diff.verdict import _sides, with_longer
+from benchmarks.diff import Options
+from benchmarks.diff_sheet import sheet
+from benchmarks.diff_verdict import _sides, with_longer
 from ddptrace.errors import DdptraceError
 from tests.unit.made_diff import made_run
 
@@ -18,19 +18,36 @@ MS = 1_000_000
 
 def made_try(bucket: int, named: int | None, *, deviations: float = 3, false: tuple[str, ...] = ()) -> dict[str, Any]:
     return {
-        "bucket": bucket, "named": named, "deviations": deviations, "planted_ns": 4 * MS, "load": 2.5,
-        "false": list(false), "is_found": named is not None, "step_is_found": named == bucket,
-        "change_ns": 4 * MS, "low_ns": MS, "high_ns": 7 * MS, "step_ns": 20 * MS,
-    }  # fmt: skip
+        "bucket": bucket,
+        "named": named,
+        "deviations": deviations,
+        "planted_ns": 4 * MS,
+        "load": 2.5,
+        "false": list(false),
+        "is_found": named is not None,
+        "step_is_found": named == bucket,
+        "change_ns": 4 * MS,
+        "low_ns": MS,
+        "high_ns": 7 * MS,
+        "step_ns": 20 * MS,
+    }
 
 
 def test_the_sheet_counts_what_was_found_named_and_called_different() -> None:
     tries = [made_try(1, 1), made_try(2, 3, deviations=1), made_try(0, None, deviations=2, false=("part idle",))]
     drawn = [
-        {"runs": runs, "draws": 400, "added_ns": 8_900_000, "false": false, "false_step": 9, "found": 400,
-         "found_step": found, "named": 396}
+        {
+            "runs": runs,
+            "draws": 400,
+            "added_ns": 8_900_000,
+            "false": false,
+            "false_step": 9,
+            "found": 400,
+            "found_step": found,
+            "named": 396,
+        }
         for runs, false, found in ((6, 20, 399), (8, 21, 379))
-    ]  # fmt: skip
+    ]
     made = sheet({"ranks": "2"}, {"real": tries, "drawn": drawn})
     assert made.words == (
         "Equal sides: nothing is called sure in 2 of 3 tries: missed.",
@@ -46,8 +63,18 @@ def test_the_sheet_counts_what_was_found_named_and_called_different() -> None:
         " 94.8 % (missed, 95 % are asked for), and the bucket named in 99.0 %.",
     )
     assert made.grids[0].rows[2] == (
-        "3", "2.5", "4.00", "2.0", "20.0", "4.00", "1.00 .. 7.00", "no", "0", "-", "part idle",
-    )  # fmt: skip
+        "3",
+        "2.5",
+        "4.00",
+        "2.0",
+        "20.0",
+        "4.00",
+        "1.00 .. 7.00",
+        "no",
+        "0",
+        "-",
+        "part idle",
+    )
 
 
 def test_drawn_sides_hold_each_plain_run_once() -> None:
@@ -56,8 +83,10 @@ def test_drawn_sides_hold_each_plain_run_once() -> None:
     assert {run.path for run in (*one, *other)} == {
         run.path for turn in turns for run in (turn["plain"], turn["equal"])
     }
-    assert all({run.path for run in pair} == {turns[k]["plain"].path, turns[k]["equal"].path}
-               for k, pair in enumerate(zip(one, other, strict=True)))  # fmt: skip
+    assert all(
+        {run.path for run in pair} == {turns[k]["plain"].path, turns[k]["equal"].path}
+        for k, pair in enumerate(zip(one, other, strict=True))
+    )
 
 
 def test_what_is_added_to_a_run_is_in_the_step_its_parts_its_phases_and_the_bucket() -> None:
@@ -69,9 +98,14 @@ def test_what_is_added_to_a_run_is_in_the_step_its_parts_its_phases_and_the_buck
         if round(ns) == 5 * MS
     }
     assert longer == {
-        ("step", "step", None), ("part", "exposed_comm", None), ("total", "comm", None), ("phase", "backward", None),
-        ("bucket", "exposed", 2), ("bucket", "comm", 2), *(("rank", "exposed_comm", rank) for rank in range(4)),
-    }  # fmt: skip
+        ("step", "step", None),
+        ("part", "exposed_comm", None),
+        ("total", "comm", None),
+        ("phase", "backward", None),
+        ("bucket", "exposed", 2),
+        ("bucket", "comm", 2),
+        *(("rank", "exposed_comm", rank) for rank in range(4)),
+    }
     assert sum(round(ns) != 0 for ns in added) == len(longer)
 
 

@@ -21,8 +21,8 @@ from click.testing import CliRunner
 import ddptrace
 from benchmarks import processes
 from benchmarks.__main__ import main
-from benchmarks.load.experiment import FEW, HTA, INFLATE, OURS, WARM, Benchmark, check_same, table
-from benchmarks.load.replicate import replicate
+from benchmarks.load import FEW, HTA, INFLATE, OURS, WARM, Benchmark, check_same, table
+from benchmarks.load_replicate import replicate
 from benchmarks.processes import Cost, measured
 from ddptrace.analyzer import rank_populations
 from ddptrace.errors import DdptraceError
@@ -193,8 +193,7 @@ def test_a_program_that_is_being_measured_ends_when_the_benchmark_is_killed(tmp_
     pipe = tmp_path / "never"
     os.mkfifo(pipe)
     program = (
-        "import sys; from pathlib import Path; from benchmarks.load.experiment import _run\n"
-        "_run('inflate', [Path(sys.argv[1])])"
+        "import sys; from pathlib import Path; from benchmarks.load import _run\n_run('inflate', [Path(sys.argv[1])])"
     )
     with subprocess.Popen([sys.executable, "-c", program, str(pipe)]) as parent:
         children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children")

@@ -11,9 +11,9 @@ import pytest
 from numpy.typing import NDArray
 
 import ddptrace
-from benchmarks.ranks.experiment import Options, _nbytes, sheet
-from benchmarks.ranks.points import Point, growth, judged
-from benchmarks.ranks.replicate import called, records_nbytes, replicate
+from benchmarks.ranks import EXPERIMENT, Options, _nbytes
+from benchmarks.ranks_growth import Point, growth, judged
+from benchmarks.ranks_replicate import called, records_nbytes, replicate
 from ddptrace.errors import DdptraceError
 from ddptrace.record import RecordReader, Records
 from ddptrace.record.lost import Dropped
@@ -33,8 +33,14 @@ def record(folder: Path, rank: int, calls: int = CALLS, every_ns: int = EVERY_NS
     """Collectives by turns asynchronous and synchronous; rank 1 calls each 50 us later, and learns 10 us later."""
     folder.mkdir(parents=True)
     later = 50 * US * rank
-    texts = {1: "all_reduce", 2: "0", 3: "float32", 1 << 20: json.dumps({"name": "0", "ranks": [0, 1], "size": 2,
-             "backend": "gloo", "threads": 2, "more": "x" * 60})}  # fmt: skip
+    texts = {
+        1: "all_reduce",
+        2: "0",
+        3: "float32",
+        1 << 20: json.dumps(
+            {"name": "0", "ranks": [0, 1], "size": 2, "backend": "gloo", "threads": 2, "more": "x" * 60}
+        ),
+    }
     body = [
         STRING.pack(Kind.STRING, len(part), chunk, number, part, GUARD)
         for number, text in texts.items()
@@ -117,8 +123,13 @@ def test_its_process_groups_are_of_all_ranks_and_are_otherwise_as_they_were(repl
     records = read(replica, 5)
     group = json.loads(records.strings[1 << 20])
     assert group == {
-        "name": "0", "ranks": list(range(20)), "size": 20, "backend": "gloo", "threads": 2, "more": "x" * 60
-    }  # fmt: skip
+        "name": "0",
+        "ranks": list(range(20)),
+        "size": 20,
+        "backend": "gloo",
+        "threads": 2,
+        "more": "x" * 60,
+    }
 
 
 def test_all_instants_of_a_host_read_as_much_more_as_its_clock(run: Path, replica: Path) -> None:
@@ -201,8 +212,11 @@ def test_an_analysis_that_left_something_out_is_no_measurement(replica: Path) ->
     tables = folder / "analysis.json"
     tables.write_text(json.dumps({"ranks": [{}] * 20, "collectives": [{}] * 20 * CALLS, "steps": []}))
     assert _nbytes(replica, 20) == {
-        "records": records_nbytes(replica), "trace": 13, "report": 11, "tables": tables.stat().st_size
-    }  # fmt: skip
+        "records": records_nbytes(replica),
+        "trace": 13,
+        "report": 11,
+        "tables": tables.stat().st_size,
+    }
     tables.write_text(json.dumps({"ranks": [{}] * 20, "collectives": [{}] * (20 * CALLS - 1)}))
     with pytest.raises(DdptraceError, match=r"299 collectives of 20 ranks were analyzed instead of 300 of 20"):
         _nbytes(replica, 20)
@@ -212,8 +226,13 @@ def point(ranks: int, cpu_s: float, peak_mb: int | None = 100, records: int | No
     """Files of a size that goes with the ranks."""
     files = {"records": records or 1000 * ranks, "trace": 2000 * ranks, "report": 5_000_000, "tables": 10 * ranks}
     peak = None if peak_mb is None else peak_mb * 1_000_000
-    return {"ranks": ranks, "nbytes": files, "cpu_s": [cpu_s, cpu_s, 9 * cpu_s], "wall_s": [2 * cpu_s] * 3,
-            "peak_nbytes": [peak] * 3}  # fmt: skip
+    return {
+        "ranks": ranks,
+        "nbytes": files,
+        "cpu_s": [cpu_s, cpu_s, 9 * cpu_s],
+        "wall_s": [2 * cpu_s] * 3,
+        "peak_nbytes": [peak] * 3,
+    }
 
 
 def cpu(point: Point) -> float:
@@ -242,7 +261,7 @@ def test_growth_is_judged_from_a_fourth_of_the_ranks_on() -> None:
 
 
 def said(*points: dict[str, Any]) -> tuple[str, ...]:
-    return sheet(Options(), [{"setup": {"ranks": "2 on 1 host"}, "points": list(points)}]).words
+    return EXPERIMENT.sheet(Options(), [{"setup": {"ranks": "2 on 1 host"}, "points": list(points)}]).words
 
 
 def test_the_verdict_names_every_cost_and_falls_by_the_worst() -> None:
@@ -266,7 +285,7 @@ def test_what_cannot_be_told_is_not() -> None:
 
 def test_the_tables_have_a_row_for_each_number_and_a_column_for_each_span() -> None:
     points = [point(2, 1.0, 50), *(point(ranks, ranks / 32, ranks) for ranks in (32, 64, 128, 256))]
-    made = sheet(Options(), [{"setup": {}, "points": points}])
+    made = EXPERIMENT.sheet(Options(), [{"setup": {}, "points": points}])
     costs, growing = made.grids
     assert [row[0] for row in costs.rows] == ["2", "32", "64", "128", "256"]
     assert costs.rows[-1][1:6] == ("256 kB", "8.00 (8.00 .. 72.0)", "31.2", "16.0 (16.0 .. 16.0)", "256 MB")

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.whatif.experiment import Options
-from benchmarks.whatif.settings import LOOPBACK, Tried, tried_of
-from benchmarks.whatif.sheet import sheet
+from benchmarks.whatif import Options
+from benchmarks.whatif_program import LOOPBACK, Tried, tried_of
+from benchmarks.whatif_sheet import sheet
 from ddptrace.errors import DdptraceError
 from ddptrace.render.sheet import markdown
 
@@ -17,20 +17,41 @@ MS = 1_000_000
 
 def row(error: float, noise: float = 0.01, exposed_off: float | None = 0.05, of_step: float = 0.01) -> dict[str, Any]:
     return {
-        "model": "mlp", "rate": "1gbit", "known": "cap 5", "asked": "cap 1", "step_ns": round(100 * MS * (1 + error)),
-        "measured_ns": 100.0 * MS, "error_ratio": error, "noise_ratio": noise, "exposed_off_ratio": exposed_off,
-        "exposed_of_step_ratio": of_step, "is_within": abs(error) < 0.05, "contention_is_known": True,
-    }  # fmt: skip
+        "model": "mlp",
+        "rate": "1gbit",
+        "known": "cap 5",
+        "asked": "cap 1",
+        "step_ns": round(100 * MS * (1 + error)),
+        "measured_ns": 100.0 * MS,
+        "error_ratio": error,
+        "noise_ratio": noise,
+        "exposed_off_ratio": exposed_off,
+        "exposed_of_step_ratio": of_step,
+        "is_within": abs(error) < 0.05,
+        "contention_is_known": True,
+    }
 
 
 def run(*rows: dict[str, Any], regret: float = 0.0) -> dict[str, Any]:
     truth = {"step_ns": 100.0 * MS, "exposed_ns": 20.0 * MS, "noise_ratio": 0.01}
-    regrets = [{"model": "mlp", "rate": "1gbit", "known": "cap 5", "advised": "cap 1", "regret_ratio": regret,
-                "noise_ratio": 0.01}]  # fmt: skip
+    regrets = [
+        {
+            "model": "mlp",
+            "rate": "1gbit",
+            "known": "cap 5",
+            "advised": "cap 1",
+            "regret_ratio": regret,
+            "noise_ratio": 0.01,
+        }
+    ]
     return {
-        "model": "mlp", "rate": "1gbit", "truths": {"cap 1": truth, "cap 5": truth},
-        "replays": {"cap 1": 0.001, "cap 5": -0.002}, "rows": list(rows), "regrets": regrets,
-    }  # fmt: skip
+        "model": "mlp",
+        "rate": "1gbit",
+        "truths": {"cap 1": truth, "cap 5": truth},
+        "replays": {"cap 1": 0.001, "cap 5": -0.002},
+        "rows": list(rows),
+        "regrets": regrets,
+    }
 
 
 def test_errors_are_told_as_median_and_90_percent_and_held_against_the_noise() -> None:
@@ -50,8 +71,12 @@ def test_ranks_of_one_host_are_told_apart_from_those_that_have_a_link_between_th
 
 
 def test_exposed_time_is_near_within_a_tenth_of_it_or_little_of_the_step() -> None:
-    rows = [row(0.0), row(0.0, exposed_off=0.5, of_step=0.01), row(0.0, exposed_off=0.5, of_step=0.1),
-            row(0.0, exposed_off=None, of_step=0.1)]  # fmt: skip
+    rows = [
+        row(0.0),
+        row(0.0, exposed_off=0.5, of_step=0.01),
+        row(0.0, exposed_off=0.5, of_step=0.1),
+        row(0.0, exposed_off=None, of_step=0.1),
+    ]
     assert "50 % in exposed time" in sheet({}, "", [run(*rows)]).words[0]
 
 
