@@ -54,12 +54,12 @@ class Options:
     def __post_init__(self) -> None:
         known("plant", self.plants, PLANTS)
         if min(self.ranks) < 2:
-            raise DdptraceError("one rank makes nobody wait: start at least 2 (--ranks 2)")
+            raise DdptraceError("a late rank needs others that wait: start at least 2 (--ranks 2)")
         refuse_too_many(max(self.ranks))
         if self.steps < LEAST_STEPS:
             raise DdptraceError(
-                f"plants come and go every {BLOCK_STEPS} steps: {self.steps} steps tell nothing, give {LEAST_STEPS}"
-                " or more"
+                f"plants are on and off in blocks of {BLOCK_STEPS} steps: {self.steps} steps are too few, use"
+                f" {LEAST_STEPS} or more"
             )
 
 

@@ -1,4 +1,4 @@
-"""What can be wrong with one rank, and what the analysis is to call it."""
+"""What can be wrong with one rank, and the cause that the analysis must name."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Final, Literal
 from ddptrace.analysis.across.causes import COLLECTION, QUOTA, SLOW_LINK
 
 BLOCK_STEPS: Final = 5
-"""A plant is off for so many steps, then on for as many, and so on."""
+"""A plant is off for this many steps, then on for as many, and so on."""
 
 SETTLING_STEPS: Final = 2
-"""Of a block, in which the one before it may still be felt."""
+"""First steps of a block, which the block before may still affect."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plant:
-    """`cause`: its right name. `what`: done to the rank, for a reader. `needs`: of the machine."""
+    """`cause`: the right one. `what`: what happens to the rank, for a reader. `needs`: what the machine must have."""
 
     name: str
     cause: str
@@ -49,5 +49,5 @@ def is_settled(step: int) -> bool:
 
 
 def blocks(steps: int) -> Sequence[range]:
-    """Of a run's steps, whole ones."""
+    """Return the whole blocks of a run's steps."""
     return [range(begin, begin + BLOCK_STEPS) for begin in range(0, steps - BLOCK_STEPS + 1, BLOCK_STEPS)]

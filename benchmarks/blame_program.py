@@ -1,9 +1,9 @@
-"""The program that is traced: ranks that mostly sleep, so that none has to wait for a processor, and one that is late.
+"""The program that is traced: ranks that mostly sleep, so that none waits for a processor, and one that is late.
 
     data 1 ms · forward 0.5 ms of work, 6.5 of sleep · backward of 4 layers, 0.2 and 3.8 each · update 0.2 and 1.8
 
-A rank that computed all the time would be sped up by one that sleeps, on a machine with too few processors, and what
-the sleep costs could not be compared with anything.
+On a machine with too few processors, a rank that sleeps speeds up ranks that compute all the time, and the cost of the
+sleep would have no measure.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from ddptrace.bench.traced import recording
 LAYERS: Final = 4
 WIDTH: Final = 256
 LINK_WIDTH: Final = 512
-"""Buckets of 1 MB, where a link is to be felt."""
+"""For buckets of 1 MB, which make a slow link show."""
 PLANT_NS: Final = 30_000_000
-"""Long beside what the steps of four ranks on two cores differ by of themselves, so that a run knows its truth."""
+"""Long compared with the spread of steps of four ranks on two cores, so that a run shows its truth."""
 FORWARD_MS, FORWARD_REST_MS = 0.5, 6.5
 HELD_MS: Final = 40.0
-"""The same where a quota is to be felt: a rank that sleeps most of the time never uses half a core up. The other ranks
-sleep in what is more, since processors may be too few for all."""
+"""Work in forward if a quota is to show: a rank that mostly sleeps never uses half a core. The other ranks sleep for
+the difference, since there may be too few processors for all."""
 BATCH: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """One run. `plant`: its name, empty for none; `late`: the rank that has it."""
+    """One run. `plant`: its name, empty for none. `late`: the rank that has it."""
 
     run: Path
     ranks: int
@@ -55,7 +55,7 @@ class Order:
 
 
 def be_rank(rank: int, order: Order) -> list[int]:
-    """Train, traced; ns of each step, from update to update."""
+    """Train under a trace. Returns the ns of each step, from update to update."""
     torch.set_num_threads(1)
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(order.ranks)}
     os.environ["GLOO_SOCKET_IFNAME"] = "lo" if order.network is None else DEVICE
@@ -69,7 +69,7 @@ def be_rank(rank: int, order: Order) -> list[int]:
 
 
 class Late:
-    """What is done to this rank; nothing on all but one."""
+    """What makes this rank late; nothing on the other ranks."""
 
     def __init__(self, order: Order | None) -> None:
         self._plant = order.plant if order is not None else ""
@@ -86,9 +86,9 @@ class Late:
             self._set = lambda on: group.hold(is_held=on)
 
     def begin(self, step: int) -> None:
-        """Right after the update of the step before."""
+        """Begin a step, right after the update of the step before."""
         if step == 1 and self._plant == "gc":
-            self._lists = _enough_lists()  # what torch imports in the first step is there now
+            self._lists = _enough_lists()  # torch has done the imports of its first step
         if is_on(step) != self._is_on:
             self._is_on = is_on(step)
             self._set(self._is_on)
@@ -101,7 +101,7 @@ class Late:
 
 
 def _enough_lists() -> list[list[object]]:
-    """So many that one look at them takes about as long as the other plants."""
+    """Return so many lists that a collection takes about as long as the other plants."""
     gc.collect()
     gc.freeze()
     lists: list[list[object]] = [[] for _ in range(10_000)]
@@ -116,7 +116,7 @@ def _enough_lists() -> list[list[object]]:
 
 
 def _work(ms: float) -> None:
-    """For so many ms of this thread's processor time."""
+    """Compute for `ms` of this thread's processor time."""
     one = torch.ones(64, 64)
     until = time.thread_time_ns() + round(ms * 1e6)
     while time.thread_time_ns() < until:
@@ -216,7 +216,7 @@ def _train(order: Order, late: Late) -> list[int]:
         for step in range(order.steps):
             late.begin(step)
             optimizer.zero_grad()
-            dist.all_reduce(loss)  # as programs do that tell their loss
+            dist.all_reduce(loss)  # like programs that report their loss
             loss = model(next(rows)).pow(2).mean()
             loss.backward()
             loss = loss.detach()

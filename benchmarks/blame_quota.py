@@ -1,4 +1,4 @@
-"""Half a core for one process: a control group of its own with a quota of processor time, of version 1 or 2."""
+"""Half a core for one process: a separate control group, version 1 or 2, with a quota of processor time."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ddptrace.errors import DdptraceError
 
 PERIOD_US: Final = 10_000
 HALF_US, PLENTY_US = 5_000, 100_000
-"""Of each period: half a core, and more than a process with few threads can use."""
+"""Quotas for each period: half a core, and more than a process with few threads can use."""
 
 BELOW: Final = "cgroup.subtree_control"
-"""What the groups below one control; of version 2 alone."""
+"""File that names what the groups below control; only in version 2."""
 
 NAME: Final = "ddptrace-blame-"
 REMOVED_S: Final = 2.0
-"""So long the kernel may take to let go of a process that has ended."""
+"""Time that the kernel may take to release a process that has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +31,11 @@ class Group:
     is_second: bool  # version 2
 
     def join(self) -> None:
-        """Put this process into it."""
+        """Move this process into the group."""
         (self.folder / "cgroup.procs").write_text(str(os.getpid()))
 
     def hold(self, *, is_held: bool) -> None:
-        """To half a core, or to nothing that would be felt."""
+        """Limit the group to half a core, or to more than it can use."""
         quota = HALF_US if is_held else PLENTY_US
         if self.is_second:
             (self.folder / "cpu.max").write_text(f"{quota} {PERIOD_US}")
@@ -44,7 +44,7 @@ class Group:
 
 
 def refusal() -> str:
-    """Why this machine sets no quota; empty where it does."""
+    """Return why this machine sets no quota; empty if it does."""
     try:
         with group():
             return ""
@@ -54,8 +54,10 @@ def refusal() -> str:
 
 @contextmanager
 def group() -> Iterator[Group]:
-    """A control group that is removed at the end, when the processes in it have ended. Raises DdptraceError where the
-    system grants none."""
+    """Make a control group, and remove it at the end, when its processes have ended.
+
+    Raises: DdptraceError if the system grants none.
+    """
     parent, is_second = _parent()
     _sweep(parent)
     made = Group(parent / f"{NAME}{os.getpid()}", is_second)
@@ -73,8 +75,8 @@ def group() -> Iterator[Group]:
 
 
 def _parent() -> tuple[Path, bool]:
-    """Where a group for processor time can be made: below this process's own, or of version 2, where groups that hold
-    processes have none below them, beside it or further up."""
+    """Find where a group for processor time can be made: below this process's group; in version 2, where a group that
+    holds processes has none below it, beside it or further up."""
     told = (_text(Path("/proc/self", name)) for name in ("cgroup", "mountinfo"))
     around = [folder for folder in groups_around(*told) if folder.is_dir()]
     if around and not (around[0] / BELOW).exists():
@@ -90,7 +92,7 @@ def _words(path: Path) -> list[str]:
 
 
 def _text(path: Path) -> str:
-    """Empty where there is none."""
+    """Return the text of a file; empty if it does not exist."""
     try:
         return path.read_text()
     except OSError:
@@ -98,7 +100,7 @@ def _text(path: Path) -> str:
 
 
 def _sweep(parent: Path) -> None:
-    """What a process that was killed has left behind."""
+    """Remove what killed processes have left behind."""
     for folder in parent.glob(f"{NAME}*"):
         if not Path("/proc", folder.name.removeprefix(NAME)).exists():
             with suppress(OSError):

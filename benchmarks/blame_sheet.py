@@ -1,4 +1,4 @@
-"""What was planted and what was named, as sentences, tables and a chart."""
+"""The sheet of `blame`: what was planted and what was named, as sentences, tables and a chart."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from ddptrace.render.sheet import Chart, Grid, Line, Sheet
 from ddptrace.render.words import NOT_MEASURED, counted, millis, percent
 
 CAUSES_MIN_RATIO: Final = 66 / 70
-"""Of the planted runs, in which the cause has to be right; the rank has to be in all."""
+"""Share of the planted runs that must name the right cause. All must name the right rank."""
 
 HEALTHY: Final = "none"
-"""The plant's name in a run without one."""
+"""Name of the plant in a run without one."""
 
 
 def sheet(setup: Mapping[str, str], left_out: Mapping[str, str], runs: Sequence[Mapping[str, Any]]) -> Sheet:
-    """`left_out`: plants that this machine cannot have, and why not."""
+    """Return the sheet. `left_out`: plants that this machine cannot have, and why."""
     planted = [Planted.of(run) for run in runs if run["plant"] != HEALTHY]
     healthy = [run for run in runs if run["plant"] == HEALTHY]
     words = (*_left_out(left_out), *_named(planted), *_costs(planted), *_alarms(healthy))
@@ -33,7 +33,7 @@ def sheet(setup: Mapping[str, str], left_out: Mapping[str, str], runs: Sequence[
 
 def _left_out(left_out: Mapping[str, str]) -> Iterator[str]:
     for name, why in left_out.items():
-        yield f"Left out: {name} ({PLANTS[name].what}), since {why}."
+        yield f"Skipped: {name} ({PLANTS[name].what}), since {why}."
 
 
 def _named(planted: Sequence[Planted]) -> Iterator[str]:
@@ -43,13 +43,13 @@ def _named(planted: Sequence[Planted]) -> Iterator[str]:
     of = len(planted)
     enough = ranks == of and causes >= CAUSES_MIN_RATIO * of
     yield (
-        f"The late rank is named first in {ranks} of {of} runs, with the right cause in {causes};"
-        f" {of} and at least {round(CAUSES_MIN_RATIO * of)} are asked for: {'met' if enough else 'missed'}."
+        f"The late rank is named first in {ranks} of {of} runs, with the right cause in {causes}"
+        f" (required: {of} and {round(CAUSES_MIN_RATIO * of)}): {'met' if enough else 'missed'}."
     )
 
 
 def _costs(planted: Sequence[Planted]) -> Iterator[str]:
-    """The truth of single runs is not always known well enough: those of a plant are judged together."""
+    """Judge the runs of a plant together, since the truth of single runs is not always known well enough."""
     ratios = {name: ratio for name, runs in _plants(planted) if (ratio := together(runs)) is not None}
     if not ratios:
         return
@@ -57,15 +57,15 @@ def _costs(planted: Sequence[Planted]) -> Iterator[str]:
     sharp = [one for one in planted if one.is_truth_sharp]
     name = max(ratios, key=lambda name: abs(ratios[name] - 1))
     yield (
-        f"What all runs of a plant are said to cost is within {percent(NEAR)} of what they do for {near} of"
-        f" {counted(len(ratios), 'plant')}, furthest for {name} ({ratios[name]:.2f} times the truth):"
+        f"The stated cost of all runs of a plant is within {percent(NEAR)} of the truth for {near} of"
+        f" {counted(len(ratios), 'plant')}, furthest off for {name} ({ratios[name]:.2f} times the truth):"
         f" {'met' if near == len(ratios) else 'missed'}. Of single runs, {sum(one.is_near for one in sharp)} of"
         f" {len(sharp)} are."
     )
     if len(sharp) < len(planted):
         yield (
-            f"In {counted(len(planted) - len(sharp), 'run')} the truth itself is not known within {percent(NEAR)}: left"
-            " out of this."
+            f"This leaves out {counted(len(planted) - len(sharp), 'run')}, since their truth is not known within"
+            f" {percent(NEAR)}."
         )
 
 
@@ -73,16 +73,17 @@ def _alarms(healthy: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     if healthy:
         alarms = sum(bool(run["named"]) for run in healthy)
         yield (
-            f"In {alarms} of {counted(len(healthy), 'healthy run')} a rank is named:"
-            f" {'missed' if alarms else 'met'}, none may be."
+            f"A rank is named in {alarms} of {counted(len(healthy), 'healthy run')} (required: 0):"
+            f" {'missed' if alarms else 'met'}."
         )
 
 
 NOTE: Final = (
-    f"A plant is off for {BLOCK_STEPS} steps and on for {BLOCK_STEPS}, and so on. Truth: median step with it less the "
-    f"median without, the first {SETTLING_STEPS} of each {BLOCK_STEPS} left out; in brackets where it lies with 95 %, "
-    "by what each block differs from those beside it. Cost: of the first that is named, in a step with the plant. By "
-    f"plant, the sum of costs is held against that of truths, of runs whose truth is known within {percent(NEAR)}."
+    f"A plant is off for {BLOCK_STEPS} steps, then on for {BLOCK_STEPS}, and so on. Truth: median step with it less "
+    f"the median without, leaving out the first {SETTLING_STEPS} of each {BLOCK_STEPS}; in brackets its 95 % interval, "
+    "by the difference of each block from those beside it. Cost: of the first rank named, in a step with the plant. "
+    "The table by plant compares the sum of costs with the sum of truths, of runs whose truth is known within "
+    f"{percent(NEAR)}."
 )
 
 
@@ -94,7 +95,7 @@ def _by_plant(planted: Sequence[Planted]) -> Grid:
         "rank first",
         "cause",
         "cost ÷ truth",
-        "of single runs",
+        "single runs",
         "within 10 %",
         "truth ms",
     )
@@ -151,7 +152,7 @@ def _run_row(one: Planted) -> tuple[str, ...]:
 
 def _healthy(runs: Sequence[Mapping[str, Any]]) -> Grid:
     heads = ("ranks", "runs", "alarms", "step ms", "highest cost", "what was named")
-    note = "highest cost: of one rank in one phase or in all, mean over the steps, as a share of the step."
+    note = "highest cost: of one rank, in one phase or in all phases, mean over the steps, as a share of the step."
     counts = sorted({run["ranks"] for run in runs})
     rows = (_healthy_row(count, [run for run in runs if run["ranks"] == count]) for count in counts)
     return Grid("Healthy runs", heads, tuple(rows), note)
@@ -179,7 +180,7 @@ def _charts(planted: Sequence[Planted]) -> Iterator[Chart]:
         ends = (tuple(pick(ratios) for _, ratios in told) for pick in (statistics.median, min, max))
         line = Line("cost ÷ truth", names, *ends)
         yield Chart(
-            "Cost that is told to what it really is",
+            "Stated cost over true cost",
             "plant",
             "ratio",
             (line,),

@@ -50,9 +50,9 @@ class Options:
 
     def __post_init__(self) -> None:
         if self.steps < LEAST_STEPS:
-            raise DdptraceError(f"{self.steps} steps are no run to compare: give {LEAST_STEPS} or more")
+            raise DdptraceError(f"{self.steps} steps are too few to compare: use {LEAST_STEPS} or more")
         if self.runs < 2:
-            raise DdptraceError("one run a side tells nothing of chance: give 2 or more")
+            raise DdptraceError("one run a side does not show chance: use 2 or more")
 
 
 def bench_diff(options: Options, folder: Path, progress: Progress) -> Sheet:
@@ -63,13 +63,13 @@ def bench_diff(options: Options, folder: Path, progress: Progress) -> Sheet:
     """
     why_not = hosts.refusal()
     if why_not:
-        raise DdptraceError(f"ranks on hosts of their own are needed, and {why_not}")
+        raise DdptraceError(f"each rank needs its own host, and {why_not}")
     folder.mkdir(parents=True, exist_ok=True)
     with held(folder):
         prepare(folder)
         with hosts.network(RANKS, 0) as network:
             tries = list(_tries(options, folder, network.namespaces, progress))
-        progress("all runs are made, and now compared")
+        progress("all runs are made; comparing them")
         found = judged(folder / "runs", tries)
         made = sheet(_setup(options), found)
         write_sheet(made, {"options": asdict(options), "tries": [asdict(one) for one in tries]} | found, folder)

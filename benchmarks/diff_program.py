@@ -1,9 +1,9 @@
-"""The program that is run again and again: two ranks on hosts of their own, whose link has a set rate.
+"""The program that runs again and again: two ranks on two hosts, whose link has a set rate.
 
     data 1 ms · forward 3 ms · backward of 4 layers, 1 ms each, a bucket of 256 kB behind each · update 1 ms
 
-Ranks mostly sleep, so that none waits for a processor, and the link takes time but no processor. What is planted is
-sent beside one of the buckets, at each step.
+Ranks mostly sleep, so that none waits for a processor, and the link takes time but no processor. A planted change is
+more bytes, sent beside one of the buckets in each step.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ DATA_MS, FORWARD_MS, BACKWARD_MS, UPDATE_MS = 1.0, 3.0, 1.0, 1.0
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """One run. `namespaces`: the ranks' hosts; `bucket`: beside which `extra_nbytes` are sent; 0 bytes: none are."""
+    """One run. `namespaces`: the ranks' hosts. `bucket`: the one beside which `extra_nbytes` are sent."""
 
     run: Path
     namespaces: tuple[str, ...]
@@ -44,7 +44,7 @@ class Order:
 
 
 def be_rank(rank: int, order: Order) -> list[int]:
-    """Train, traced; ns of each step, from update to update."""
+    """Train under a trace. Returns the ns of each step, from update to update."""
     torch.set_num_threads(1)
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(RANKS), "GLOO_SOCKET_IFNAME": DEVICE}
     enter(order.namespaces[rank])
@@ -56,7 +56,7 @@ def be_rank(rank: int, order: Order) -> list[int]:
 
 
 def _take(ms: float) -> None:
-    """A little work, and sleep for the rest."""
+    """Compute a little, and sleep for the rest of `ms`."""
     one = torch.ones(64, 64)
     until = time.thread_time_ns() + round(WORK_MS * 1e6)
     while time.thread_time_ns() < until:
@@ -90,7 +90,7 @@ class _Net(nn.Module):
 
 
 class _Sent:
-    """The communication hook: the bucket, and beside it what was planted."""
+    """The communication hook: sends the bucket, and beside it the planted bytes."""
 
     def __init__(self, order: Order) -> None:
         self._bucket = order.bucket

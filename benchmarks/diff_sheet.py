@@ -1,4 +1,4 @@
-"""What was planted, what was found, and what was called different and is not, as sentences and tables."""
+"""The sheet of `diff`: what was planted, what was found, and what was wrongly called a change."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from ddptrace.render.sheet import Grid, Sheet
 from ddptrace.render.words import NOT_MEASURED, counted, millis
 
 ASKED: Final = 19 / 20
-"""Of the tries, in which the answer has to be right."""
+"""Share of the tries that must be right."""
 
 NEAR: Final = 2.5
-"""Deviations of its own plain runs: a try with less is one in which the machine got noisier after it was planned."""
+"""Standard deviations of a try's own plain runs. In a try with less, the machine got noisier after it was planned."""
 
 TITLE: Final = "Comparing runs: is a change found, and none where there is none?"
 NOTE: Final = (
-    "Planted: what is sent beside the bucket takes so long on the link. Deviations: of the try's own plain runs. Step: "
-    "what the comparison tells, with its 95 % interval. False: what it calls sure about the equal sides."
+    "planted: the time on the link of what is sent beside the bucket. deviations: the same in standard deviations of "
+    "the try's own plain runs. step, change: by the comparison, with its 95 % interval. false: what the comparison of "
+    "the equal sides calls a sure change."
 )
 HEADS: Final = (
     "try",
@@ -44,14 +45,14 @@ def sheet(setup: Mapping[str, Any], found: Mapping[str, Any]) -> Sheet:
 
 def _equal(real: Sequence[Mapping[str, Any]]) -> str:
     right, of = sum(not one["false"] for one in real), len(real)
-    return f"Equal sides: nothing is called sure in {right} of {counted(of, 'try', 'tries')}: {_met(right, of)}."
+    return f"Equal sides: no sure change in {right} of {counted(of, 'try', 'tries')}: {_met(right, of)}."
 
 
 def _planted(real: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     yield _found("Sides that differ", real)
     kept = [one for one in real if one["deviations"] >= NEAR]
     if 0 < len(kept) < len(real):
-        yield _found(f"Of these, where {NEAR:g} deviations of their own plain runs or more are planted", kept)
+        yield _found(f"Of these, those with {NEAR:g} or more deviations of their own plain runs", kept)
 
 
 def _found(what: str, tries: Sequence[Mapping[str, Any]]) -> str:
@@ -59,8 +60,8 @@ def _found(what: str, tries: Sequence[Mapping[str, Any]]) -> str:
     named, of = sum(one["named"] == one["bucket"] for one in tries), len(tries)
     planted = median(one["deviations"] for one in tries)
     return (
-        f"{what} (median {planted:.1f}): a change is found in {found} of {of}: {_met(found, of)}; in the step itself in"
-        f" {step}: {_met(step, of)}; the bucket is named in {named}: {_met(named, of)}."
+        f"{what} (median {planted:.1f} deviations): a change is found in {found} of {of}: {_met(found, of)}; in the"
+        f" step itself in {step}: {_met(step, of)}; the bucket is named in {named}: {_met(named, of)}."
     )
 
 
@@ -73,10 +74,10 @@ def _drawn(drawn: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         false, found, named = (one[name] / one["draws"] for name in ("false", "found_step", "named"))
         quiet, seen = "met" if false <= 1 - ASKED else "missed", "met" if found >= ASKED else "missed"
         yield (
-            f"{one['draws']} times {one['runs']} runs a side drawn from the plain ones: something is called sure in"
-            f" {100 * false:.1f} % ({quiet}, 5 % may be). With three deviations of all plain runs"
-            f" ({millis(one['added_ns'])} ms) added to one side by a bucket, the longer step is found in"
-            f" {100 * found:.1f} % ({seen}, 95 % are asked for), and the bucket named in {100 * named:.1f} %."
+            f"{one['draws']} draws of {one['runs']} runs a side from the plain runs: {100 * false:.1f} % report a sure"
+            f" change (at most 5 %: {quiet}). With three deviations of all plain runs ({millis(one['added_ns'])} ms)"
+            f" added to a bucket of one side, {100 * found:.1f} % report the longer step (at least 95 %: {seen}), and"
+            f" {100 * named:.1f} % name the bucket."
         )
 
 

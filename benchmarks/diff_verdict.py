@@ -28,7 +28,7 @@ LONGER: Final = (
     ("phase", "backward"),
     ("rank", "exposed_comm"),
 )
-"""What more communication makes longer, beside the bucket itself."""
+"""Quantities that more communication makes longer, beside the bucket itself."""
 Turn = Mapping[str, RunFigures]
 
 
@@ -44,8 +44,8 @@ class Try:
 
 
 def judged(folder: Path, tries: Sequence[Try]) -> dict[str, Any]:
-    """`real`: each try; `drawn`: by runs a side, how often sides that are drawn from the plain runs are called
-    different, as they are and with `added_ns` more in each step of one of them."""
+    """Judge the comparisons. `real`: of each try. `drawn`: by runs a side, how often sides drawn from the plain runs
+    are called different, as they are and with `added_ns` more in each step of one side."""
     turns = [_turns(folder / f"{at:03d}") for at in range(len(tries))]
     return {
         "real": [_real(one, mine) for one, mine in zip(tries, turns, strict=True)],
@@ -82,13 +82,13 @@ def _real(one: Try, turns: Sequence[Turn]) -> dict[str, Any]:
 
 
 def _false(diff: Diff) -> list[str]:
-    """What is called sure about equal sides."""
+    """Return the changes that are called sure."""
     return [f"{row.kind} {row.name}" for row in diff.changes if row.is_sure]
 
 
 def _drawn(tries: Sequence[Sequence[Turn]], runs: int) -> dict[str, Any]:
-    """Turns that follow each other, across tries too, and of each turn which of the two plain runs is on which side:
-    as they are, and with `DEVIATIONS` of all plain runs added to one side's step by a bucket that is drawn."""
+    """Draw turns that follow each other, also across tries, and the side of each of their two plain runs. Compare them
+    as they are, and with `DEVIATIONS` of all plain runs added to a random bucket of one side."""
     drawn, turns = random.Random(runs), [turn for mine in tries for turn in mine]
     added_ns = DEVIATIONS * deviation_ns(tries)
     counts = Counter[str]()
@@ -109,13 +109,13 @@ def _drawn(tries: Sequence[Sequence[Turn]], runs: int) -> dict[str, Any]:
 
 
 def deviation_ns(tries: Sequence[Sequence[Turn]]) -> float:
-    """Standard deviation of plain runs' steps within the sides of a try."""
+    """Return the standard deviation of plain runs' steps within the sides of a try."""
     sides = [[turn[kind].step_ns for turn in mine] for mine in tries for kind in ("plain", "equal")]
     return math.sqrt(fmean(map(variance, sides)))
 
 
 def with_longer(run: RunFigures, bucket: int, added_ns: float) -> RunFigures:
-    """The run as if the bucket's communication had taken so much longer, all of it exposed."""
+    """Return the run as if the bucket's communication had taken `added_ns` longer, all exposed."""
     adds = [added_ns * _is_longer(one, bucket) for one in run.quantities]
     return replace(run, values=run.values + np.array(adds))
 

@@ -148,7 +148,7 @@ def _answers(forks: Sequence[_Fork], log: Path, timeout_s: float) -> list[Any]:
         while waiting.get_map():
             ready = waiting.select(until - time.monotonic())
             if not ready:
-                raise DdptraceError(f"ranks are not done after {timeout_s:.0f} s (all they said: {log})")
+                raise DdptraceError(f"ranks are not done after {timeout_s:.0f} s (their output: {log})")
             for key, _ in ready:
                 if _hear(key.data):
                     waiting.unregister(key.fileobj)
@@ -168,7 +168,7 @@ def _check(fork: _Fork, position: int, log: Path) -> None:
     """Raise DdptraceError if the fork failed, or died before it could answer."""
     told = json.loads(fork.said) if fork.said else {"error": "it was killed"}
     if "error" in told:
-        raise DdptraceError(f"rank {position} failed: {told['error']} (all they said: {log})")
+        raise DdptraceError(f"rank {position} failed: {told['error']} (their output: {log})")
 
 
 def _end(forks: Sequence[_Fork]) -> None:

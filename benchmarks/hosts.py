@@ -1,4 +1,4 @@
-"""Several hosts on one machine: network namespaces on one bridge, each sending at a rate of its own. Linux and root.
+"""Several hosts on one machine: network namespaces on one bridge, each with its own rate. Needs Linux and root.
 
 host 0  eth0 ══════╗
 host 1  eth0 ══════╬══ bridge
@@ -31,7 +31,7 @@ NAMESPACES: Final = Path("/run/netns")
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """`namespaces`: by host. `shaper`: takes commands of `tc` for the host that may be slowed."""
+    """`namespaces`: by host. `shaper`: accepts commands of `tc` for the host that may be slowed."""
 
     namespaces: tuple[str, ...]
     shaper: IO[str]
@@ -43,7 +43,7 @@ class Network:
 
 
 def refusal() -> str:
-    """Why this machine cannot make hosts; empty where it can."""
+    """Return why this machine cannot make hosts; empty if it can."""
     missing = [tool for tool in ("ip", "tc") if shutil.which(tool) is None]
     if missing:
         return f"{' and '.join(missing)} is not installed"
@@ -58,8 +58,10 @@ def refusal() -> str:
 
 @contextmanager
 def network(hosts: int, slowed: int, rate: str = FULL) -> Iterator[Network]:
-    """So many hosts, each sending at `rate`, of which `slowed` may be slowed. All is removed at the end. Raises
-    DdptraceError where the system refuses one."""
+    """Make `hosts` hosts that send at `rate`, and remove them at the end. `slowed`: the host that may be slowed.
+
+    Raises: DdptraceError if the system refuses one.
+    """
     prefix = f"ddptrace{os.getpid()}"
     bridge, names = f"{prefix}-bridge", tuple(f"{prefix}-{host}" for host in range(hosts))
     _sweep()
@@ -75,7 +77,7 @@ def network(hosts: int, slowed: int, rate: str = FULL) -> Iterator[Network]:
 
 
 def enter(namespace: str) -> None:
-    """Become a process on this host, under its name."""
+    """Move this process to this host, under its name."""
     libc = ctypes.CDLL(None, use_errno=True)
     with (NAMESPACES / namespace).open() as file:
         if libc.setns(file.fileno(), CLONE_NEWNET) or libc.unshare(CLONE_NEWUTS):
@@ -94,7 +96,7 @@ def _join(bridge: str, host: int, name: str, rate: str) -> None:
 
 @contextmanager
 def _shaper(name: str) -> Iterator[IO[str]]:
-    """It stays, so that a new rate costs its rank no start of a process."""
+    """Start `tc` once, so that a new rate does not cost its rank the start of a process."""
     command = ("ip", "netns", "exec", name, "tc", "-batch", "-")
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
         try:
@@ -119,12 +121,12 @@ def _do(*command: str) -> None:
 
 
 def _remove(name: str) -> None:
-    """Nothing where it was not made. Its links go with it."""
+    """Remove a namespace and its links, if it exists."""
     subprocess.run(("ip", "netns", "del", name), capture_output=True, check=False)
 
 
 def _sweep() -> None:
-    """What a process that was killed has left behind."""
+    """Remove what killed processes have left behind."""
     for name in _made():
         found = NAME.match(name)
         if found and not Path("/proc", found[1]).exists():

@@ -1,7 +1,7 @@
-"""What reading traces costs: our loading with the populations of all ranks, beside mere unpacking and beside HTA.
+"""What reading traces costs: our loading with the populations of all ranks, against unpacking alone and against HTA.
 
-Each is measured in a process of its own, its imports included. A round measures all of them, one after the other, so
-that a machine that gets slower meanwhile slows all of them.
+Each runs in a separate process, whose imports count. A round measures all of them, one after the other, so that a
+machine that gets slower slows all of them.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from ddptrace.errors import DdptraceError
 
 ROUNDS: Final = 3
 FEW_RANKS: Final = 8
-"""With more ranks than that, so many are measured too: memory must not grow with their number."""
+"""With more ranks, this many are measured too: memory must not grow with the number of ranks."""
 
 INFLATE, OURS, FEW, WARM, HTA = "inflating alone", "ddptrace", f"ddptrace, {FEW_RANKS} ranks", "ddptrace, cached", "HTA"
 CPU_FLOOR: Final = 1 / 10
 MEMORY_FLOOR: Final = 1 / 5
-"""Of HTA's, which ours may cost at most."""
+"""Largest share of HTA's cost that ours may take."""
 
 SAME_PERCENT: Final = 0.0051  # HTA rounds to two decimals
 SAME_TIME: Final = 1e-6  # it adds up in float64
@@ -39,7 +39,7 @@ Ratios = tuple[float, float, float]
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """`costs`: by what was measured, one per round. `nbytes`: how much text each of them reads, unpacked."""
+    """`costs`: by what was measured, one for each round. `nbytes`: the unpacked text that each reads."""
 
     trace: str
     ranks: int
@@ -47,7 +47,7 @@ class Benchmark:
     nbytes: dict[str, int]
 
     def ratios(self, one: str, other: str, part: Callable[[Cost], float | None]) -> Ratios | None:
-        """Lowest, median and highest of the rounds' ratios; None where one was not measured."""
+        """Return the lowest, median and highest of the rounds' ratios; None if one was not measured."""
         pairs = zip(self.costs.get(one, ()), self.costs.get(other, ()), strict=False)
         values = [(part(above), part(below)) for above, below in pairs]
         found = sorted(above / below for above, below in values if above is not None and below)
@@ -73,8 +73,10 @@ def peak_nbytes(cost: Cost) -> float | None:
 
 
 def bench_load(trace: Path, *, ranks: int, nbytes: int, with_hta: bool, progress: Progress) -> Benchmark:
-    """Replicate `trace` to so many ranks of about `nbytes` each and measure. Raises DdptraceError where HTA and we do
-    not come to the same numbers, or one of them fails."""
+    """Replicate `trace` to `ranks` ranks of about `nbytes` each, and measure.
+
+    Raises: DdptraceError if HTA and we get different numbers, or if one of them fails.
+    """
     with tempfile.TemporaryDirectory(prefix="ddptrace-bench-") as folder:
         progress(f"writing {ranks} files of about {nbytes / 1e6:.0f} MB")
         files = replicate(trace, Path(folder), ranks=ranks, nbytes=nbytes)
@@ -115,7 +117,7 @@ def _run(what: str, files: Sequence[Path], cache: Path | None = None) -> tuple[C
 
 
 def check_same(answers: dict[str, dict[str, Any]]) -> None:
-    """Raises DdptraceError where the cache or HTA gives other numbers than our plain reading."""
+    """Raise DdptraceError if the cache or HTA gives other numbers than our plain reading."""
     ours = answers[OURS]
     if answers[WARM] != ours:
         raise DdptraceError("the cache gives other numbers than the files; this is a defect of ddptrace")
@@ -123,7 +125,7 @@ def check_same(answers: dict[str, dict[str, Any]]) -> None:
         for rank, theirs in ranks.items():
             if not _is_same(theirs, ours[population].get(rank)):
                 told = f"HTA says {theirs} and ddptrace {ours[population].get(rank)} of rank {rank}"
-                raise DdptraceError(f"{told} (overlap %, idle, compute and span µs): they did not do the same")
+                raise DdptraceError(f"{told} (overlap %, idle, compute and span µs): they must be equal")
 
 
 def _is_same(theirs: list[float], ours: list[float] | None) -> bool:
@@ -134,7 +136,7 @@ def _is_same(theirs: list[float], ours: list[float] | None) -> bool:
 
 
 def table(found: Benchmark) -> str:
-    """Markdown: the median of the rounds, and how far below HTA we are in each."""
+    """Return a Markdown table: the median of the rounds, and HTA's cost over ours."""
     lines = [
         f"{found.ranks} ranks of {found.nbytes[OURS] / found.ranks / 1e6:.1f} MB (unpacked), replicated from"
         f" {found.trace}; median of {ROUNDS} rounds. Peak: all processes together, shared pages once.\n",

@@ -1,10 +1,10 @@
-"""Large trace files out of a small real one: its events again and again, each time later and under other numbers.
+"""Makes large trace files from a small real one: its events again and again, each time later and with other numbers.
 
     the trace   ├ events ┤
     a replica   ├ events ┤ ├ events ┤ ├ events ┤   times, correlation and other ids, ProfilerStep numbers go on
 
-Everything else stays as the profiler wrote it, digit by digit and blank by blank: what a replica costs to read is what
-a long trace costs.
+Everything else stays as the profiler wrote it, digit by digit and blank by blank, so that reading a replica costs what
+reading a long trace costs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ddptrace.load.kineto.source import NotATrace, Source
 
 GAP_US: Final = 1000  # between two copies
 LEVEL: Final = 6
-"""Of gzip: zlib's own default, between what torch's exporters use."""
+"""Level of gzip: zlib's default, between those of torch's exporters."""
 
 NUMBER: Final = re.compile(
     rb'(?:"(?P<time>ts)"|"(?P<id>correlation|External id|external id|id)")\s*:\s*"?(-?\d+)|(?P<step>ProfilerStep)#(\d+)'
@@ -47,7 +47,7 @@ class Template:
         return sum(map(len, self.texts)) + sum(len(str(number)) for number in self.numbers)
 
     def copies(self, count: int) -> Iterator[bytes]:
-        """The text of all events, copy by copy, with commas between them."""
+        """Yield the text of all events, copy by copy, with commas between them."""
         for copy in range(count):
             steps = [copy * stride for stride in self.strides]
             numbers = (b"%d" % (number + steps[kind]) for number, kind in zip(self.numbers, self.kinds, strict=True))
@@ -56,8 +56,11 @@ class Template:
 
 
 def replicate(trace: Path, folder: Path, *, ranks: int, nbytes: int) -> list[Path]:
-    """Write one file per rank, each of about `nbytes` unpacked and of one whole copy at least. They differ in their
-    rank only. Raises DdptraceError where `trace` is none."""
+    """Write one file for each rank, of about `nbytes` unpacked and at least one whole copy. They differ only in the
+    rank.
+
+    Raises: DdptraceError if `trace` is not a trace.
+    """
     template = read_template(trace)
     count = max(1, round(nbytes / template.nbytes))
     paths = [folder / f"rank-{rank}.json.gz" for rank in range(ranks)]
@@ -74,7 +77,7 @@ def replicate(trace: Path, folder: Path, *, ranks: int, nbytes: int) -> list[Pat
 
 
 class Packed:
-    """A gzip file that is written piece by piece."""
+    """A gzip file, written piece by piece."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -89,14 +92,14 @@ class Packed:
 
 
 def _head(template: Template, rank: int, ranks: int) -> bytes:
-    """HTA finds a rank only with a blank before the number, which `json` puts there."""
+    """Return the text before the events. HTA finds a rank only after a blank, which `json` writes."""
     info = {"backend": "nccl", "rank": rank, "world_size": ranks}
     around = json.dumps(template.around | {"distributedInfo": info}, indent=1)
     return around.removesuffix("\n}").encode() + b',\n"traceEvents": [\n'
 
 
 def read_template(trace: Path) -> Template:
-    """Raises DdptraceError where the file holds no events of a profiler."""
+    """Read a trace. Raises: DdptraceError if it holds no events of a profiler."""
     import msgspec
 
     try:
@@ -122,7 +125,7 @@ def _template(events: bytes, around: dict[str, Any]) -> Template:
     for one in NUMBER.finditer(events):
         group = 5 if one["step"] else 3
         number = int(one[group])
-        if one["id"] and number <= 0:  # says that there is none
+        if one["id"] and number <= 0:  # means that there is none
             continue
         texts.append(events[at : one.start(group)])
         numbers.append(number)
@@ -142,7 +145,7 @@ def _strides(events: bytes, numbers: list[int], kinds: list[int]) -> tuple[int, 
 
 
 def _span_us(events: bytes) -> int:
-    """From the first begin to the last end, in whole µs."""
+    """Return the time from the first begin to the last end, in whole µs."""
     import msgspec
 
     class Times(msgspec.Struct):

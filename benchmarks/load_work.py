@@ -1,6 +1,6 @@
-"""One thing that `ddptrace bench load` measures, in a process of its own: `python -m benchmarks.load_work WHAT …`.
+"""One thing that `load` measures, in a separate process: `python -m benchmarks.load_work WHAT …`.
 
-Prints as JSON what it found: per rank the numbers that HTA gives too, so that all can be seen to have done the same.
+It prints JSON: for each rank the numbers that HTA gives too, which shows that all did the same work.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Answer = dict[str, Any]
 
 
 def inflate(files: list[Path]) -> Answer:
-    """Read and unpack, nothing else: no reader can be faster."""
+    """Only read and unpack: no reader can be faster."""
     from ddptrace.load.kineto.source import Source
 
     return {"raw_nbytes": sum(len(piece) for file in files for piece in Source(file).pieces())}
@@ -38,7 +38,7 @@ def ours(files: list[Path], cache: Path | None = None) -> Answer:
 
 
 def hta(files: list[Path]) -> Answer:
-    """HTA's own loading, overlap and temporal breakdown, its times as exact as ours and no step left out."""
+    """Run HTA's loading, overlap and temporal breakdown, with times as exact as ours and with every step."""
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)
     from hta.trace_analysis import TraceAnalysis
@@ -58,7 +58,7 @@ def hta(files: list[Path]) -> Answer:
 
 
 def _figures(ours: Population | None) -> list[float] | None:
-    """Overlap in percent; idle, compute and span in µs."""
+    """Return overlap in percent; idle, compute and span in µs."""
     if ours is None or ours.overlap_ratio is None:
         return None
     return [100 * ours.overlap_ratio, ours.idle_ns / 1000, ours.compute_ns / 1000, ours.span_ns / 1000]

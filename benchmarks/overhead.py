@@ -46,7 +46,7 @@ CAP_MB: Final = 4
 TOLD_RATIO: Final = 0.005
 """Largest deviation of the null control with which the cost of tracing is stated."""
 COMPILED: Final = "compiled code"
-BY_PYTHON: Final = "Python (less by what `ddptrace compile` makes)"
+BY_PYTHON: Final = "Python (`ddptrace compile` makes this cheaper)"
 MODES: Final = {
     OFF: "untraced",
     NULL: "untraced again: what differs here is noise",
@@ -59,7 +59,7 @@ MODES: Final = {
 THREAD: Final = "exporting thread"
 COMPANION: Final = "companion"
 EXPORTING: Final = {
-    THREAD: "`ddptrace.trace` with a provider of the program's own: a thread of the training makes and sends spans",
+    THREAD: "`ddptrace.trace` with the program's own provider: a thread of the training makes and sends spans",
     COMPANION: "`ddptrace.trace` and `OTEL_*`: a process beside the training makes and sends spans and metrics",
 }
 """Modes whose cost shows only if steps go on for some seconds. Ask for them with `--steps 30`."""
@@ -177,12 +177,11 @@ def _words(ratios: dict[str, Spread]) -> list[str]:
     sure = interval_head([on], "95 %", f"the most of {counted(on.count, 'round')}")
     if off > TOLD_RATIO:
         return [
-            "What always-on tracing costs cannot be told: the null control, untraced like its reference, reaches"
-            f" {100 * off:.1f} % from 1; always-on came out at {on.median:.2f}. Measure more rounds, or on a quieter"
-            " machine."
+            f"Inconclusive: the null control deviates by {100 * off:.1f} %, and always-on tracing came out at"
+            f" {on.median:.2f}. Run more rounds or use a quieter machine."
         ]
     told = f"Always-on tracing makes a step {on.median:.4f} times as long, at most {on.high:.4f} ({sure})."
-    return [told, f"The null control reaches {100 * off:.2f} % from 1 ({ratio_interval(null, 4)})."]
+    return [told, f"The null control deviates by {100 * off:.2f} % ({ratio_interval(null, 4)})."]
 
 
 def _chart(ratios: dict[str, Spread]) -> Chart:

@@ -1,9 +1,4 @@
-"""What single instruments cost the thread that meets them, from which the share of any step can be added up.
-
-Each is the difference of the same loop before the first trace and in one, best of many: what other programs do can only
-add. Collectives of the program go to a backend of torch's own that does nothing, buckets to Gloo on one rank. In
-training it takes longer, where caches are cold and the backend's thread wants the core: that is in the ratios above.
-"""
+"""What single instruments cost the thread that calls them. Their sum is their share of a step."""
 
 from __future__ import annotations
 
@@ -40,16 +35,22 @@ SMALL_NBYTES, STAMPED_NBYTES = 4 << 10, 128 << 10
 
 SMALL, LARGE, SPLIT, UNSTAMPED, WHOLE, ONE = "small", "large", "split", "unstamped", "whole", "one"
 TRACES: Final = ((SMALL, LARGE), (SPLIT,), (UNSTAMPED,), (WHOLE,), (ONE,))
-"""The loops of each trace: of a stock DDP, one alone."""
+"""The loops of each trace. A loop of stock DDP is alone in its trace."""
 
+NOTE: Final = (
+    "Each is the difference between the same loop inside a trace and before the first trace, the best of many, since "
+    "other programs can only add time. The program's collectives go to a backend of torch that does nothing, buckets "
+    "to Gloo on one rank. In training they cost more, since caches are cold and the backend's thread needs the core: "
+    "the ratios above include that."
+)
 Loop = Callable[[], float]
-"""Meets an instrument PARAMETERS times. Returns how long that took, in ns."""
+"""Calls an instrument PARAMETERS times. Returns the time in ns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """In ns each. `collective`: one that the program issues; `bucket`: one of stock DDP, where it is the only one;
-    either without and with the stamp of its completion. `parameter`: recording when a gradient is ready."""
+    """Each in ns. `collective`: one that the program issues. `bucket`: one of a single stock DDP. `stamped`: with the
+    time of its completion. `parameter`: recording when a gradient is ready."""
 
     record_ns: float
     collective_ns: float
@@ -59,7 +60,7 @@ class Costs:
     parameter_ns: float
 
     def share(self, bucket_ns: float) -> float:
-        """Of a step of STEP_NS with BUCKETS buckets and PARAMETERS gradients."""
+        """Return the share of a step of STEP_NS with BUCKETS buckets and PARAMETERS gradients."""
         return (BUCKETS * bucket_ns + PARAMETERS * self.parameter_ns) / STEP_NS
 
     def grid(self) -> Grid:
@@ -69,9 +70,9 @@ class Costs:
             ("one collective of the program, completion stamped", duration(self.stamped_collective_ns)),
             ("one bucket of stock DDP, completion not stamped", duration(self.bucket_ns)),
             ("one bucket of stock DDP, completion stamped", duration(self.stamped_bucket_ns)),
-            ("when one gradient is ready", duration(self.parameter_ns)),
+            ("recording when one gradient is ready", duration(self.parameter_ns)),
         )
-        return Grid("What one of each costs", ("instrument", "cost"), rows, __doc__.split("\n\n")[1].replace("\n", " "))
+        return Grid("What one of each costs", ("instrument", "cost"), rows, NOTE)
 
     def words(self) -> str:
         plain, stamped = (100 * self.share(ns) for ns in (self.bucket_ns, self.stamped_bucket_ns))
@@ -82,8 +83,8 @@ class Costs:
 
 
 def costs(job: Job) -> Costs:
-    """Collective: rank 0 measures, the others keep its trace company. To be called before the first trace of the
-    process: what that puts into torch's dispatcher stays there."""
+    """Measure on rank 0, while the other ranks join its traces. Call it before the first trace of the process, which
+    leaves something in torch's dispatcher. Collective."""
     alone = dist.new_group([0], backend="gloo")
     loops = _loops(alone) if job.rank == 0 else {}
     plain = {name: _least(loop) for name, loop in loops.items()}
@@ -106,7 +107,7 @@ def _single(plain: dict[str, float], traced: dict[str, float]) -> Costs:
 
 @contextmanager
 def _unstamped() -> Iterator[None]:
-    """Completions are not stamped."""
+    """Do not stamp completions."""
     follow = Completions.follow
     Completions.follow = lambda *_: None  # type: ignore[method-assign]
     try:
@@ -116,7 +117,7 @@ def _unstamped() -> Iterator[None]:
 
 
 def record_ns(count: int = 100_000) -> float:
-    """Appending one record, the loop around it taken off."""
+    """Return the cost of one record, without the loop around it."""
     with tempfile.TemporaryDirectory() as folder:
         recorder = Recorder(lambda: Path(folder))
         cost = min(_per_call_ns(lambda: recorder.event(Kind.DONE, 0, 0, 1, 1, 1), count) for _ in range(7))
@@ -125,7 +126,8 @@ def record_ns(count: int = 100_000) -> float:
 
 
 def _loops(alone: object) -> dict[str, Loop]:
-    """Of stock DDP: a bucket for each of PARAMETERS gradients, one for all of them, and a single gradient."""
+    """Return loops of the program, and of stock DDP: a bucket for each of PARAMETERS gradients, one for all, and a
+    single gradient."""
     split, whole, one = (
         DistributedDataParallel(_Sum(count), process_group=alone, bucket_cap_mb=cap_mb)
         for count, cap_mb in ((PARAMETERS, 1e-6), (PARAMETERS, 1000), (1, 1000))
@@ -136,7 +138,7 @@ def _loops(alone: object) -> dict[str, Loop]:
 
 
 def _issue(nbytes: int) -> Callable[[], object]:
-    """Issues a collective that does nothing."""
+    """Return a call that issues a collective which does nothing."""
     options = dist.AllreduceOptions()
     options.asyncOp = True
     return partial(methodcaller("allreduce", [torch.zeros(nbytes // 4)], options), silent_group())
@@ -168,7 +170,7 @@ def _per_call_ns(call: Callable[[], object], count: int) -> float:
 
 
 class _Sum(nn.Module):
-    """Parameters of one element each, all used once: next to nothing is computed."""
+    """Parameters of one element, each used once: almost nothing is computed."""
 
     def __init__(self, count: int) -> None:
         super().__init__()

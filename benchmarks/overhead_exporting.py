@@ -1,4 +1,4 @@
-"""Tracing with its telemetry on: what making and sending spans beside the steps costs, and how many there can be."""
+"""Tracing with telemetry: what making and sending spans beside the steps costs, and how many a process can send."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 ENDPOINT: Final = "OTEL_EXPORTER_OTLP_ENDPOINT"
 BEGUN_S: Final = 3.0
-"""Until another process has started: that is paid once a job, not in each step."""
+"""Time until the exporting process has started, which each job pays once and not in each step."""
 SUSTAINED_S: Final = 3.0
 
 
 @contextmanager
 def from_a_companion(run: Path, address: str) -> Iterator[None]:
-    """A trace that the `OTEL_*` variables ask to be exported."""
+    """Trace with the `OTEL_*` variables set, so that a separate process exports."""
     os.environ[ENDPOINT] = address
     try:
         with recording(run):
@@ -37,7 +37,7 @@ def from_a_companion(run: Path, address: str) -> Iterator[None]:
 
 
 def provider_for(address: str) -> TracerProvider:
-    """As a program sets one up by the book."""
+    """Return a provider as OpenTelemetry's documentation sets it up."""
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
@@ -49,22 +49,22 @@ def provider_for(address: str) -> TracerProvider:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Spans of a recorded run that one process reads, makes and sends to a collector on the same machine. `cpu_ns`: of
-    that process for one of them."""
+    """How fast one process reads, makes and sends the spans of a recorded run to a collector on the same machine.
+    `cpu_ns`: its processor time for one span."""
 
     spans_per_s: float
     cpu_ns: float
 
     def words(self) -> str:
         return (
-            f"A process beside the training makes and sends {self.spans_per_s:,.0f} spans a second at most, from the "
-            f"records to the collector, each in {duration(self.cpu_ns)} of processor time; in the training's own "
-            "process as much would be taken from its interpreter."
+            f"A process beside the training makes and sends at most {self.spans_per_s:,.0f} spans a second, from the "
+            f"records to the collector, with {duration(self.cpu_ns)} of processor time each. Inside the training "
+            "process, its interpreter would lose this time."
         )
 
 
 def sustained(run: Path, address: str) -> Rate:
-    """The same run again and again, for SUSTAINED_S."""
+    """Export the same run again and again, for SUSTAINED_S."""
     begin_ns, begin_cpu_ns, spans = time.perf_counter_ns(), time.process_time_ns(), 0
     while (passed_ns := time.perf_counter_ns() - begin_ns) < SUSTAINED_S * 1e9:
         spans += _exported(run, address)

@@ -1,4 +1,5 @@
-"""A collector that takes all and keeps nothing, in a process of its own: `python -m` this. It prints its port."""
+"""A collector that accepts everything and keeps nothing, in a separate process: `python -m` this. It prints its
+port."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ class _Taker(BaseHTTPRequestHandler):
         self.rfile.read(int(self.headers.get("Content-Length", 0)))
         self.send_response(200)
         self.send_header("Content-Type", "application/x-protobuf")
-        self.send_header("Content-Length", "0")  # as OTLP says that all was accepted
+        self.send_header("Content-Length", "0")  # in OTLP, everything was accepted
         self.end_headers()
 
     def log_message(self, format: str, *args: object) -> None:
@@ -25,7 +26,7 @@ class _Taker(BaseHTTPRequestHandler):
 
 @contextmanager
 def receiver() -> Iterator[str]:
-    """Its address. It ends when its standard input does, so also with whoever started it."""
+    """Start the collector. Yields its address. It ends when its standard input closes, so also with its starter."""
     program = [sys.executable, "-m", "benchmarks.overhead_receiver"]
     with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

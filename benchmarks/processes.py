@@ -1,4 +1,4 @@
-"""What a program costs, itself and all that it starts: processor time, time, and memory at its peak."""
+"""What a program and all that it starts cost: processor time, time and peak memory."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from ddptrace.errors import DdptraceError
 
 SAMPLE_S: Final = 0.01
 WORTH_A_LOOK: Final = 1.01
-"""Shared pages are told apart only where the plain sum grows by so much: telling them takes a while."""
+"""Growth of the plain sum from which shared pages are counted exactly, which takes a while."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """`peak_nbytes`: of the whole tree of processes, pages that several share counted once (PSS), sampled; None where
-    the system does not tell."""
+    """`peak_nbytes`: of the whole tree of processes, sampled, with shared pages counted once (PSS); None if the system
+    does not report it."""
 
     cpu_s: float
     wall_s: float
@@ -29,7 +29,7 @@ class Cost:
 
 
 def measured(command: Sequence[str], environment: Mapping[str, str]) -> tuple[Cost, str]:
-    """Run a program to its end: its cost and what it printed. Raises DdptraceError where it fails."""
+    """Run a program to its end. Returns its cost and its output. Raises: DdptraceError if it fails."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
         before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
         with subprocess.Popen(
@@ -47,7 +47,7 @@ def measured(command: Sequence[str], environment: Mapping[str, str]) -> tuple[Co
 
 
 def _watched(process: subprocess.Popen[str]) -> int | None:
-    """Wait for its end; the highest sum of memory that was seen. Whatever ends us meanwhile ends it."""
+    """Wait for its end. Returns the highest sum of memory. Whatever ends this process ends it too."""
     try:
         return _peak_nbytes(process)
     finally:
@@ -67,7 +67,7 @@ def _peak_nbytes(process: subprocess.Popen[str]) -> int | None:
 
 
 def _tree(pid: int) -> Iterator[int]:
-    """The process and all that descend from it, as far as they live."""
+    """Yield the process and all its living descendants."""
     yield pid
     for children in Path(f"/proc/{pid}/task").glob("*/children"):
         for child in _read(children).split():
@@ -85,7 +85,7 @@ def _proportional_nbytes(pid: int) -> int:
 
 
 def _read(path: Path) -> str:
-    """Empty where the process is gone."""
+    """Return the text of a file; empty if the process is gone."""
     try:
         return path.read_text()
     except OSError:

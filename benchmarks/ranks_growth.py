@@ -78,12 +78,12 @@ def judged(points: Sequence[Point]) -> tuple[Point, Point] | None:
 
 COSTS: Final = (
     "One process reads all, compares the ranks, and writes tables, report and trace. cpu: user and system time, median"
-    " of the rounds; in brackets their range. peak: of the whole tree of processes, shared pages once. The first row is"
-    " the run as it was recorded. A machine at work on other things shows in the wall time."
+    " of the rounds, in brackets their range. peak: of all processes, shared pages counted once. The first row is the"
+    " recorded run. Other load on the machine affects the wall time."
 )
 GROWTH: Final = (
-    "By how much more than the records a cost grows each time that these double, beyond what the recorded run costs:"
-    " 1.00 as fast as the records, less: slower."
+    "Growth of a cost, beyond the recorded run's, over the growth of the records, for each doubling of the records."
+    " 1.00: as fast as the records; less: slower."
 )
 
 
@@ -92,11 +92,11 @@ def words(alone: Point, points: Sequence[Point]) -> tuple[str, ...]:
     said = (
         f"{counted(most.ranks, 'rank')} with {size(most.nbytes[RECORDS])} of records are analyzed and merged in"
         f" {three_figures(statistics.median(most.cpu_s))} s of processor time"
-        f" ({three_figures(statistics.median(most.wall_s))} s) and {_peak(most)} of memory; the merged trace has"
-        f" {size(most.nbytes['trace'])}, the report {size(most.nbytes['report'])}."
+        f" ({three_figures(statistics.median(most.wall_s))} s wall time) and {_peak(most)} of memory; the merged trace"
+        f" has {size(most.nbytes['trace'])}, the report {size(most.nbytes['report'])}."
     )
     ends = judged(points)
-    return (said, "One number of ranks alone tells nothing of growth." if ends is None else _verdict(alone, *ends))
+    return (said, "A single number of ranks shows no growth." if ends is None else _verdict(alone, *ends))
 
 
 def _verdict(alone: Point, few: Point, many: Point) -> str:
@@ -104,8 +104,8 @@ def _verdict(alone: Point, few: Point, many: Point) -> str:
     told = ", ".join(f"{name} {_times(value)}" for name, value in grown.items())
     known = [value for value in grown.values() if value is not None]
     met = "met" if known and max(known) <= GROWTH_MOST else "missed" if known else "not measured"
-    between = f"From {few.ranks} to {many.ranks} ranks, each time that the records double"
-    return f"{between}, costs grow by so many times theirs: {told}. At most {GROWTH_MOST}: {met}."
+    between = f"From {few.ranks} to {many.ranks} ranks, for each doubling of the records"
+    return f"{between}, costs grow by these multiples of the records' growth: {told}. At most {GROWTH_MOST}: {met}."
 
 
 def grids(alone: Point, points: Sequence[Point]) -> tuple[Grid, ...]:

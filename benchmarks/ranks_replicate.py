@@ -1,11 +1,11 @@
-"""A run of many ranks out of a real one of few: each rank's records once more, on other hosts and a little apart.
+"""Makes a run of many ranks from a real run of few: each rank's records again, on other hosts and a little later.
 
     recorded      rank 0, rank 1
     replicated    rank 0 1 2 3 4 5 6 7   8 9 10 ...     rank k has the records of rank k modulo those recorded
                   ╰──── node0 ────────╯  ╰── node1 ...  a host's clock reads 296 us more than that of the one before it
 
-Each collective is launched by every fifth rank, another fifth each time, up to 1 ms later than it was, but before its
-result was there and the next one was called. All else is as it was recorded.
+Every fifth rank launches a collective up to 1 ms later than recorded, another fifth for each collective, but before its
+result arrives and before the next call. Everything else is as recorded.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ Slots = NDArray[np.void]
 
 RANKS_A_HOST: Final = 8
 APART_NS: Final = RANKS_A_HOST * 37_000
-"""The clock of a host and that of the next."""
+"""Difference between the clocks of a host and the next host."""
 
 LATE_EVERY: Final = 5
-LATE_STEPS: Final = 7  # so many different latenesses
+LATE_STEPS: Final = 7  # number of different delays
 LATE_MOST_NS: Final = 1_000_000
 WITHOUT_TIME: Final = (Kind.STRING, Kind.READY)
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One recorded rank. `slots`: its records without trailers; `groups`: the texts of its process groups, by id, which
-    are not among them. `called`: positions of its calls; `begin`, `end`: when each was launched, and over."""
+    """One recorded rank. `slots`: its records without trailers and without `groups`, the texts of its process groups by
+    id. `called`: positions of its calls. `begin`, `end`: when each was launched, and over."""
 
     meta: dict[str, Any]
     slots: Slots
@@ -64,13 +64,13 @@ class Source:
 
 
 def replicate(run: Path, out: Path, ranks: int) -> None:
-    """Write a run of so many ranks to `out`, whatever was there before.
+    """Write a run of `ranks` ranks to `out`, and replace what is there.
 
-    Raises DdptraceError where the ranks of `run` did not call the same number of collectives.
+    Raises: DdptraceError if the ranks of `run` called different numbers of collectives.
     """
     sources = [_source(folder) for folder in sorted(run.glob("rank-*"))]
     if len({len(source.called) for source in sources}) != 1:
-        raise DdptraceError(f"the ranks of {run} did not call equally many collectives; record it anew")
+        raise DdptraceError(f"the ranks of {run} called different numbers of collectives; record it again")
     room = _room(sources)
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
@@ -81,8 +81,8 @@ def replicate(run: Path, out: Path, ranks: int) -> None:
 
 
 def _room(sources: Sequence[Source]) -> Ints:
-    """How much later each call could be launched, so that none has it before all have called, nor calls the next one
-    before it."""
+    """Return how much later each call could be launched: before its result arrives on any rank, and before the next
+    call."""
     room = np.min([one.end for one in sources], axis=0) - np.max([one.begin for one in sources], axis=0)
     after = np.min([np.diff(one.begin, append=one.begin[-1:] + LATE_MOST_NS) for one in sources], axis=0)
     least: Ints = np.minimum(room, after)
@@ -90,7 +90,7 @@ def _room(sources: Sequence[Source]) -> Ints:
 
 
 def called(run: Path) -> int:
-    """How many collectives each rank of a run called, as its first one has it."""
+    """Return how many collectives each rank of a run called, by its first rank."""
     return len(_source(run / rank_folder(0)).called)
 
 
@@ -111,8 +111,8 @@ def _source(folder: Path) -> Source:
 
 
 def _over(slots: Slots, called: Ints) -> Ints:
-    """By when each call was over: completed, waited for, or done by the backward that it was launched in, whichever
-    came first; without any of these, returned."""
+    """Return when each call was over: at its completion, at the end of its wait or of its backward, whichever came
+    first; without any of these, when it returned."""
     begin = slots["begin"][called]
     never = np.iinfo(np.int64).max
     over = np.full(len(called), never)
@@ -144,14 +144,14 @@ def _write(source: Source, out: Path, rank: int, ranks: int, room: Ints) -> None
 
 
 def _late_ns(rank: int, room: Ints) -> Ints:
-    """How much later this rank launches each of its calls."""
+    """Return how much later this rank launches each of its calls."""
     its_turn = (np.arange(len(room)) + rank) % LATE_EVERY == 0
     most = (room // 2).clip(0, LATE_MOST_NS)
     return np.where(its_turn, most * (1 + rank % LATE_STEPS) // LATE_STEPS, 0)
 
 
 def _launch_later(slots: Slots, called: Ints, late_ns: Ints) -> None:
-    """In place. Nothing of a call is before its launch: neither its return nor a wait for it."""
+    """Launch calls later, in place. Neither a call's return nor a wait for it precedes its launch."""
     launch = slots["begin"][called] + late_ns
     slots["begin"][called] = launch
     slots["end"][called] = np.maximum(slots["end"][called], launch)
@@ -162,7 +162,7 @@ def _launch_later(slots: Slots, called: Ints, late_ns: Ints) -> None:
 
 
 def _shift(slots: Slots, by_ns: int) -> None:
-    """In place, the monotonic and the wall clock alike. An instant of 0 was not set."""
+    """Shift the monotonic and the wall clock, in place. An instant of 0 was not set."""
     timed = ~np.isin(slots["kind"], WITHOUT_TIME)
     for name in ("begin", "end"):
         slots[name][timed & (slots[name] != 0)] += by_ns
@@ -172,7 +172,7 @@ def _shift(slots: Slots, by_ns: int) -> None:
 
 
 def _described(groups: dict[int, dict[str, Any]], ranks: int) -> bytes:
-    """The texts of process groups, which are of all ranks now."""
+    """Return the texts of process groups, which now hold all ranks."""
     records: list[bytes] = []
 
     def write(shape: Struct, *fields: Any) -> bool:

@@ -45,7 +45,7 @@ class Options:
         for name in self.models:
             workload(name)
         if self.turns < 1 or not self.caps_mb or min(self.caps_mb) <= 0:
-            raise DdptraceError("give one turn at least, and caps of more than 0 MiB")
+            raise DdptraceError("use at least one turn, and caps above 0 MiB")
 
     @property
     def tried(self) -> tuple[Tried, ...]:

@@ -1,4 +1,4 @@
-"""What each recording says of all other settings, beside what these took."""
+"""What each recording predicts for all other settings, against what these took."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ddptrace.load.run import read_run
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """Of one setting. `noise_ratio`: how far the medians of the odd and of the even steps lie apart."""
+    """What one setting took. `noise_ratio`: distance between the medians of the odd and of the even steps."""
 
     step_ns: float
     exposed_ns: float
@@ -28,8 +28,8 @@ class Truth:
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """One setting predicted from a recording at another. Ratios are of the measured step, but `exposed_off_ratio` of
-    the measured exposed time."""
+    """One setting, predicted from a recording of another. Ratios are of the measured step, except for
+    `exposed_off_ratio`, of the measured exposed time."""
 
     model: str
     rate: str
@@ -47,7 +47,7 @@ class HeldOut:
 
 @dataclass(frozen=True, slots=True)
 class Regret:
-    """What the cap that a recording advises takes longer than the best of those measured."""
+    """How much longer the cap that a recording advises takes than the best measured cap."""
 
     model: str
     rate: str
@@ -58,7 +58,7 @@ class Regret:
 
 
 def judged(run: Path, tried: Sequence[Tried], model: str, rate: str) -> dict[str, Any]:
-    """All predictions of a run directory, as JSON."""
+    """Return all predictions of a run directory, as JSON."""
     predictors = _predictors(run, tried)
     truths = {one.name: _truth(found) for one, found in predictors.items()}
     rows, regrets = [], []
@@ -77,7 +77,7 @@ def judged(run: Path, tried: Sequence[Tried], model: str, rate: str) -> dict[str
 
 
 def _predictors(run: Path, tried: Sequence[Tried]) -> dict[Tried, Predictor]:
-    """Of each setting's own steps, as if the run held no others."""
+    """Return a predictor for each setting, from its own steps alone."""
     ranks = read_run(run).ranks
     return {
         one: Predictor(model_of([_alone(observe(rank, number)) for rank in ranks])) for number, one in enumerate(tried)
@@ -122,7 +122,7 @@ def _rows(
 def _regret(
     known: Tried, predictors: Mapping[Tried, Predictor], truths: Mapping[str, Truth], where: tuple[str, str]
 ) -> Regret:
-    """Of the caps that were measured, the one that would be advised; that of the recording where none is better."""
+    """Judge the measured cap that would be advised: the recording's own if none is better."""
     caps = [one for one in predictors if one.is_plain]
     told = [predictors[known].predict(one.name, one.setting) for one in caps]
     advised = best_of(predictors[known].predict(known.name, RECORDED), told).name

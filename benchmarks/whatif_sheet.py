@@ -1,4 +1,4 @@
-"""How far predictions are off, in a few numbers for each model and link."""
+"""The sheet of `whatif`: how far predictions are off, for each model and link."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EXPOSED_OF_STEP_RATIO: Final = 0.02
 GOOD_RATIO: Final = 0.95
 PLACES: Final[Mapping[str, Callable[[str], bool]]] = {
     "Between hosts": lambda rate: rate != LOOPBACK,
-    "On one host, where ranks take each other's processors": lambda rate: rate == LOOPBACK,
+    "On one host, where ranks share processors": lambda rate: rate == LOOPBACK,
 }
 HEADS: Final = (
     "model",
@@ -37,16 +37,16 @@ HEADS: Final = (
     "noise, median",
 )
 NOTE: Final = (
-    "Each plain cap's steps predict all other settings. As near as noise: off by at most 3 %, or 1.5 times what the"
-    " halves of the measured steps differ by. Exposed as near: off by at most 10 % of it, or 2 % of the step. Regret:"
-    " what the cap that is advised takes longer than the best measured one."
+    "The steps of each plain cap predict all other settings. As near as noise: off by at most 3 %, or 1.5 times the"
+    " difference between the halves of the measured steps. Exposed as near: off by at most 10 % of the exposed time, or"
+    " 2 % of the step. Regret: how much longer the advised cap takes than the best measured one."
 )
 
 
 def sheet(setup: Mapping[str, str], left_out: str, runs: Sequence[Run]) -> Sheet:
-    """`left_out`: why there were no links of a set rate; empty where there were."""
+    """Return the sheet. `left_out`: why there are no links with a set rate; empty if there are."""
     rows = [row for run in runs for row in run["rows"]]
-    words = (*(f"Links of a set rate were left out: {left_out}." for _ in range(bool(left_out))), *_words(rows, runs))
+    words = (*(f"Links with a set rate are skipped: {left_out}." for _ in range(bool(left_out))), *_words(rows, runs))
     grid = Grid("Held-out predictions", HEADS, tuple(map(_row, runs)), NOTE)
     steps = Grid("Steps", ("model", "link", "setting", "step ms", "replay off"), tuple(_steps(runs)))
     return Sheet(
@@ -76,16 +76,16 @@ def _place(place: str, runs: Sequence[Run]) -> Iterator[str]:
     near = max(NEAR_RATIO, NOISE_TIMES * statistics.median(row["noise_ratio"] for row in rows))
     settings = sum(len(run["truths"]) for run in runs)
     yield (
-        f"{place}: {len(rows)} predictions of {settings} settings, each from steps at another one, are off by"
-        f" {middle:.1%} in the median and {far:.1%} at 90 % (at most {near:.1%} and {FAR_RATIO:.0%} are asked for:"
-        f" {_met(middle <= near and far <= FAR_RATIO)}); {_share(rows, _is_near)} as near as noise allows,"
+        f"{place}: {len(rows)} predictions of {settings} settings, each from the steps of another one, are off by"
+        f" {middle:.1%} in the median and {far:.1%} at 90 % (required: at most {near:.1%} and {FAR_RATIO:.0%}:"
+        f" {_met(middle <= near and far <= FAR_RATIO)}); {_share(rows, _is_near)} are as near as noise allows,"
         f" {_share(rows, _is_exposed_near)} in exposed time, {_share(rows, _is_within)} within their interval."
     )
     regrets = [one for run in runs for one in run["regrets"]]
     good = sum(one["regret_ratio"] <= max(NEAR_RATIO, one["noise_ratio"]) for one in regrets)
     yield (
         f"{place}: the advised cap is within 3 %, or the noise, of the best measured one in {good} of {len(regrets)}"
-        f" recordings (95 % are asked for: {_met(good >= GOOD_RATIO * len(regrets))})."
+        f" recordings (required: 95 %: {_met(good >= GOOD_RATIO * len(regrets))})."
     )
 
 
@@ -137,7 +137,7 @@ def _steps(runs: Sequence[Run]) -> Iterator[tuple[str, ...]]:
 
 
 def _charts(rows: Sequence[Run]) -> tuple[Chart, ...]:
-    """Predicted over measured, one line of points for each link."""
+    """Chart predicted over measured steps, one line of points for each link."""
     lines = tuple(
         Line(rate, *_points([row for row in rows if row["rate"] == rate]))
         for rate in dict.fromkeys(row["rate"] for row in rows)

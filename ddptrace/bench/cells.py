@@ -11,7 +11,7 @@ from ddptrace.render.words import NOT_MEASURED, millis, percent
 
 COMM_HEADS: Final = ("comm ms", "hidden ms", "exposed ms", "hidden")
 """The heads of the cells that `comm_cells` returns."""
-ONE_ROUND: Final = "one round, which tells nothing of noise"
+ONE_ROUND: Final = "one round does not show the noise"
 NO_DIFFERENCE: Final = "not beyond the noise"
 
 
@@ -23,12 +23,12 @@ def comm_cells(typical: Mapping[str, Any] | None) -> tuple[str, ...]:
     return *parts, percent(typical["overlap_ratio"])
 
 
-def interval_head(spreads: Iterable[Spread], sure: str = "95 % of the median", few: str = "range of the rounds") -> str:
+def interval_head(spreads: Iterable[Spread], sure: str = "95 % interval", few: str = "range of the rounds") -> str:
     """Name the intervals in a column: few rounds give no more than their range."""
     counts = [spread.count for spread in spreads]
     if min(counts, default=ROUNDS_SURE) >= ROUNDS_SURE:
         return sure
-    return few if max(counts) < ROUNDS_SURE else f"{sure}; below {ROUNDS_SURE} rounds their range"
+    return few if max(counts) < ROUNDS_SURE else f"{sure}; range below {ROUNDS_SURE} rounds"
 
 
 def ms_interval(found: Spread) -> str:
@@ -56,7 +56,7 @@ def spread_line(name: str, x: Sequence[float | str], spreads: Sequence[Spread], 
     return Line(name, tuple(x), *ends)
 
 
-STEP_CAPTION: Final = "The step untraced, with its interval over the rounds; what is exposed by a traced run."
+STEP_CAPTION: Final = "Step: untraced, with its interval over the rounds. Exposed communication: by a traced run."
 
 
 def step_lines(

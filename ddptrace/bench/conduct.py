@@ -63,7 +63,7 @@ def held(folder: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise DdptraceError(
-                f"another benchmark writes into {folder}: wait for its end, or give another folder (--out)"
+                f"another benchmark writes into {folder}: wait for its end, or use another folder (--out)"
             ) from None
         except OSError:
             pass  # some clusters' file systems have no locks
@@ -132,7 +132,7 @@ def _sheet(module: str, options: JobOptions, measured: list[Measured], folder: P
     try:
         write_sheet(made, {"options": asdict(options), "measured": measured}, folder)
     except OSError as error:
-        raise DdptraceError(f"all is measured and cannot be written into {folder}: {error.strerror}") from error
+        raise DdptraceError(f"all is measured, but cannot be written into {folder}: {error.strerror}") from error
     return made
 
 
@@ -164,8 +164,8 @@ def with_doubt(sheet: Sheet, options: JobOptions, measured: Sequence[Measured]) 
 def _few_rounds(options: JobOptions) -> Iterator[str]:
     if isinstance(options, TimedOptions) and options.repeats.rounds < ROUNDS_SURE:
         yield (
-            f"Of {options.repeats.rounds} rounds an interval is only the range of what was seen, and proves no "
-            f"difference; {ROUNDS_SURE} or more give 95 %."
+            f"With {options.repeats.rounds} rounds an interval is only their range, which proves no difference. "
+            f"{ROUNDS_SURE} or more rounds give 95 % intervals."
         )
 
 
@@ -174,8 +174,8 @@ def _ranks_missing(measured: Sequence[Measured]) -> Iterator[str]:
     missing, ranks = max((tuple(job.get(ELSEWHERE, (0, 0))) for job in measured), default=(0, 0))
     if missing:
         yield (
-            f"The folder is not shared: {missing} of {ranks} ranks wrote their part of the traced runs on other hosts, "
-            "and what is said of traced runs rests on the others; give a folder that all hosts share (--out)."
+            f"The folder is not shared: {missing} of {ranks} ranks wrote their part of the traced runs on other hosts. "
+            "All numbers from traces rest on the other ranks. Use a folder that all hosts share (--out)."
         )
 
 

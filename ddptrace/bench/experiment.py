@@ -109,14 +109,15 @@ def known(kind: str, asked: Iterable[str], names: Collection[str]) -> None:
     """Raise DdptraceError for the first of `asked` that is not among `names`."""
     unknown = next((name for name in asked if name not in names), None)
     if unknown is not None:
-        raise DdptraceError(f"no {kind} is called {unknown!r}; there are: {', '.join(names)}")
+        raise DdptraceError(f"no {kind} is called {unknown!r}; choose from: {', '.join(names)}")
 
 
 def only_one(ranks: Sequence[int]) -> None:
     """Raise DdptraceError for several numbers of ranks, in a benchmark that compares other things."""
     if len(ranks) > 1:
         raise DdptraceError(
-            f"this benchmark runs on one number of ranks, and {ranks} are several: run it once for each"
+            f"this benchmark takes one number of ranks, and several are given ({', '.join(map(str, ranks))}): "
+            "run it once for each"
         )
 
 
@@ -129,7 +130,7 @@ def caps(asked: Sequence[str], named: Mapping[str, float] = NO_NAMES) -> dict[st
     if not found or not all(0 < mib < math.inf for mib in found.values()):
         names = f", {' or '.join(named)}" if named else ""
         raise DdptraceError(
-            f"a cap is a number of MiB above 0{names}, and {', '.join(asked)} are not all such; try 1,5,25"
+            f"a cap is a number of MiB above 0{names}, and not all of {', '.join(asked)} are caps: try 1,5,25"
         )
     return found
 

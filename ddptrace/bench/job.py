@@ -88,7 +88,9 @@ def _device(backend: str | None) -> torch.device:
     seen = torch.cuda.device_count() if torch.cuda.is_available() else 0
     own = 0 if seen == 1 and "CUDA_VISIBLE_DEVICES" in os.environ else local  # a scheduler may show each rank its own
     if backend == "nccl" and own >= seen:
-        raise DdptraceError(f"nccl needs a GPU for each rank; {local_ranks} are here, and {seen} GPUs: --backend gloo")
+        raise DdptraceError(
+            f"nccl needs a GPU for each rank; here are {local_ranks} ranks and {seen} GPUs: --backend gloo"
+        )
     if backend == "gloo" or own >= seen or (own == local and seen < local_ranks):
         return torch.device("cpu")
     torch.cuda.set_device(own)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 LEAD_STEPS: Final = 2
 """Steps before the profiler window. The profiler's own warm-up takes one more."""
-NOT_WHOLE: Final = ("records-lost", "records-dropped", "names-lost", "description-lost", "surface-failed")
+INCOMPLETE: Final = ("records-lost", "records-dropped", "names-lost", "description-lost", "surface-failed")
 """Findings that make a measurement worthless: training would go on, and a benchmark must not."""
 
 
@@ -82,8 +82,8 @@ def analysis(run: Path) -> Result:
     """Analyze a run that a benchmark recorded. Needs no process group. Raises: DdptraceError if records were lost."""
     result = ddptrace.analyze(run)
     for finding in result.findings:
-        if finding.code in NOT_WHOLE:
-            raise DdptraceError(f"the traced run {run} is not whole ({finding.where}): {finding.message}")
+        if finding.code in INCOMPLETE:
+            raise DdptraceError(f"the traced run {run} is incomplete ({finding.where}): {finding.message}")
     return result
 
 

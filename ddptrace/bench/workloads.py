@@ -33,7 +33,7 @@ def _vectors(chance: torch.Generator, size: int) -> Batch:
 
 
 def _tokens(vocabulary: int, context: int) -> Callable[[torch.Generator, int], Batch]:
-    """Tokens, and for each the one that follows it."""
+    """Return a batch of tokens, and for each token the next one."""
 
     def batch(chance: torch.Generator, size: int) -> Batch:
         tokens = torch.randint(vocabulary, (size, context + 1), generator=chance)
@@ -43,7 +43,7 @@ def _tokens(vocabulary: int, context: int) -> Callable[[torch.Generator, int], B
 
 
 def _sentences(chance: torch.Generator, size: int) -> Batch:
-    """128 tokens, which of two sentences each belongs to, and what is to be predicted in its place."""
+    """Return 128 tokens, the sentence (of two) of each, and the token to predict in its place."""
     tokens, targets = torch.randint(30522, (2, size, 128), generator=chance)
     return tokens, torch.arange(128).ge(64).long().expand(size, -1), targets
 

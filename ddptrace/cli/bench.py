@@ -14,7 +14,7 @@ EXPERIMENTS: Final = "ddptrace.bench.experiments"
 
 @click.group()
 def bench() -> None:
-    """Measure what things cost on this machine."""
+    """Measure what communication costs on this machine, or on your cluster."""
 
 
 @bench.command()
@@ -26,11 +26,11 @@ def bench() -> None:
     default="0,0.5,1,2,4,8,16,all",
     show_default=True,
     callback=names,
-    help="In MiB; 0 is a bucket for each parameter, all one bucket.",
+    help="Bucket caps in MiB. 0: one bucket for each parameter; all: one bucket.",
 )
 @timed("buckets")
 def buckets(**asked: Any) -> None:
-    """Step time over bucket cap, with what is hidden at each: which cap is best here, and why."""
+    """Measure step time and hidden communication over bucket caps, and name the best cap."""
     run(f"{EXPERIMENTS}.buckets", **asked)
 
 
@@ -41,11 +41,11 @@ def buckets(**asked: Any) -> None:
     default="1MB,4MB,16MB,64MB,256MB,1000MB",
     show_default=True,
     callback=names,
-    help="Decimal, kB to GB. Small ones, as in 4kB,64kB,1MB, tell what a start costs.",
+    help="Message sizes, decimal, kB to GB. Small ones, such as 4kB,64kB, show what a start costs.",
 )
 @timed("collectives", ranks="2,4,6")
 def collectives(**asked: Any) -> None:
-    """Time, algbw and busbw of collectives, what a start costs, and the time that a trace shows beside it."""
+    """Measure time, algbw and busbw of collectives over size, and what starting one costs."""
     run(f"{EXPERIMENTS}.collectives", **asked)
 
 
@@ -57,18 +57,18 @@ def collectives(**asked: Any) -> None:
     default="25",
     show_default=True,
     callback=names,
-    help="In MiB, of the buckets of bucketed and ddp.",
+    help="Bucket caps in MiB, for bucketed and ddp.",
 )
 @click.option(
     "--strategies",
     default="naive,flat,overlap,bucketed,ddp",
     show_default=True,
     callback=names,
-    help="Some of these; ddp is always measured, twice.",
+    help="Strategies to compare. ddp is always measured, and again as null control.",
 )
 @timed("ddp")
 def ddp(**asked: Any) -> None:
-    """Step time of naive, flat, overlap and bucketed beside stock DDP's, and how much communication each hides."""
+    """Compare step time and hidden communication of naive, flat, overlap and bucketed with stock DDP's."""
     run(f"{EXPERIMENTS}.ddp", **asked)
 
 
@@ -78,12 +78,22 @@ def _whole_floats(ctx: click.Context, parameter: click.Parameter, megabytes: flo
 
 
 @bench.command()
-@click.option("--groups", default="1,2,4,8", show_default=True, callback=numbers, help="How many at once.")
+@click.option("--groups", default="1,2,4,8", show_default=True, callback=numbers, help="Numbers of groups at once.")
 @click.option(
-    "--mb", "nbytes", type=SIZE, default=4, show_default=True, callback=_whole_floats, help="Size of one all-reduce."
+    "--mb",
+    "nbytes",
+    type=SIZE,
+    default=4,
+    show_default=True,
+    callback=_whole_floats,
+    help="Size of an all-reduce in MB.",
 )
-@click.option("--calls", type=click.IntRange(min=1), default=4, show_default=True, help="All-reduces in each group.")
-@click.option("--threads", default="1,2,4", show_default=True, callback=numbers, help="Gloo's, in each group, to try.")
+@click.option(
+    "--calls", type=click.IntRange(min=1), default=4, show_default=True, help="All-reduces in each group and step."
+)
+@click.option(
+    "--threads", default="1,2,4", show_default=True, callback=numbers, help="Gloo worker threads in each group."
+)
 @click.option(
     "--try",
     "environments",
@@ -92,22 +102,28 @@ def _whole_floats(ctx: click.Context, parameter: click.Parameter, megabytes: flo
     default=("OMP_NUM_THREADS=2", "GLOO_SOCKET_IFNAME=lo", "GLOO_SOCKET_IFNAME=lo,lo"),
     show_default=True,
     callback=lambda ctx, parameter, values: tuple(filter(None, values)),
-    help='Environment of one more job; repeat it for several; "" for none.',
+    help='Environment variables of one more job. Repeat the option for more jobs; "": none.',
 )
 @timed("groups", ranks="16")
 def groups(**asked: Any) -> None:
-    """All-reduce in many process groups at once: its time, and whether cores, queues or the wire make it grow."""
+    """Measure all-reduces in many process groups at once: do cores, queues or the wire limit them?"""
     run(f"{EXPERIMENTS}.groups", **asked)
 
 
 @bench.command()
 @trained("--workload", "gpt", "bert")
 @reducer()
-@click.option("--hooks", default="fp16,bf16,PowerSGD,quantization", show_default=True, callback=names)
+@click.option(
+    "--hooks",
+    default="fp16,bf16,PowerSGD,quantization",
+    show_default=True,
+    callback=names,
+    help="Communication hooks to compare with none.",
+)
 @cap(4)
 @timed("hooks")
 def hooks(**asked: Any) -> None:
-    """Bytes, step time and error of gradients with compressing communication hooks, against none."""
+    """Compare bytes, step time and gradient error of compressing communication hooks with no hook."""
     run(f"{EXPERIMENTS}.hooks", **asked)
 
 
@@ -118,30 +134,30 @@ def hooks(**asked: Any) -> None:
     default="1,2,4,8",
     show_default=True,
     callback=numbers,
-    help="Micro-batches for each synchronisation; 1 is needed.",
+    help="Numbers of micro-batches for each synchronisation; must include 1.",
 )
 @click.option(
     "--micro-batches",
     type=click.IntRange(min=1),
     default=256,
     show_default=True,
-    help="Of each rank, trained on for the loss curve; down to whole updates of every count.",
+    help="Micro-batches of each rank for the loss curve, rounded down to whole updates of every count.",
 )
 @timed("no-sync")
 def no_sync(**asked: Any) -> None:
-    """Time per sample with 1, 2, 4, 8 micro-batches a synchronisation, and the loss after the same samples."""
+    """Measure time per sample, and loss after the same samples, with several micro-batches for each synchronisation."""
     run(f"{EXPERIMENTS}.no_sync", **asked)
 
 
 @bench.command("round-robin")
 @trained("--workload", "mlp", "bert")
 @click.option(
-    "--groups", default="1,3,5", show_default=True, callback=numbers, help="How many take turns; 1 is needed."
+    "--groups", default="1,3,5", show_default=True, callback=numbers, help="Numbers of groups; must include 1."
 )
 @cap(1)
 @timed("round-robin")
 def round_robin(**asked: Any) -> None:
-    """Step time with 1, 3 and 5 process groups in turn: does one group fill the link?"""
+    """Measure step time with 1, 3 and 5 process groups that take turns: does one group fill the link?"""
     run(f"{EXPERIMENTS}.round_robin", **asked)
 
 
@@ -150,7 +166,7 @@ def round_robin(**asked: Any) -> None:
 @cap(25)
 @timed("scale", ranks="1,2,4")
 def scale(**asked: Any) -> None:
-    """Samples per second over workers, each with a batch of its own: how much of each further worker is left."""
+    """Measure samples per second over workers, each with its own batch: the efficiency of weak scaling."""
     run(f"{EXPERIMENTS}.scale", **asked)
 
 
@@ -159,5 +175,5 @@ def scale(**asked: Any) -> None:
 @cap(4)
 @timed("unused")
 def unused(**asked: Any) -> None:
-    """Step time with find_unused_parameters against without, and what the difference is made of."""
+    """Measure what find_unused_parameters costs in a step, and what the cost is made of."""
     run(f"{EXPERIMENTS}.unused", **asked)

@@ -27,7 +27,7 @@ def names(ctx: click.Context, parameter: click.Parameter, value: str) -> tuple[s
     """Read a list as people type it: `1,5,25`."""
     found = tuple(dict.fromkeys(part.strip() for part in value.split(",") if part.strip()))
     if not found:
-        raise click.BadParameter("give at least one, as in 1,2,4")
+        raise click.BadParameter("give at least one value, as in 1,2,4")
     return found
 
 
@@ -35,18 +35,34 @@ def numbers(ctx: click.Context, parameter: click.Parameter, value: str) -> tuple
     """Read a list of whole numbers above zero."""
     found = names(ctx, parameter, value)
     if not all(part.isdecimal() and int(part) for part in found):
-        raise click.BadParameter(f"{value!r} is no list of whole numbers above zero, as in 1,2,4")
+        raise click.BadParameter(f"{value!r} is not a list of whole numbers above zero, such as 1,2,4")
     return tuple(map(int, found))
 
 
 def timed(name: str, ranks: str = "2", rounds: int = 7) -> Decorator:
     """Add the options of every experiment. Under torchrun its ranks are used instead of --ranks."""
     return _all_of(
-        click.option("--ranks", default=ranks, show_default=True, callback=numbers, help="Processes, up to 16 a core."),
-        click.option("--backend", type=click.Choice(["gloo", "nccl"]), help="[default: nccl if ranks have GPUs]"),
-        click.option("--rounds", type=click.IntRange(min=1), default=rounds, show_default=True, help="Repeats."),
-        click.option("--steps", type=click.IntRange(min=1), default=4, show_default=True, help="Timed in each round."),
-        click.option("--warmup", type=click.IntRange(min=0), default=2, show_default=True, help="Untimed, before."),
+        click.option(
+            "--ranks",
+            default=ranks,
+            show_default=True,
+            callback=numbers,
+            help="Ranks to start, at most 16 for each core.",
+        ),
+        click.option(
+            "--backend",
+            type=click.Choice(["gloo", "nccl"]),
+            help="Backend of torch.distributed.  [default: nccl if each rank has a GPU, else gloo]",
+        ),
+        click.option(
+            "--rounds", type=click.IntRange(min=1), default=rounds, show_default=True, help="Rounds to measure."
+        ),
+        click.option(
+            "--steps", type=click.IntRange(min=1), default=4, show_default=True, help="Timed steps in each round."
+        ),
+        click.option(
+            "--warmup", type=click.IntRange(min=0), default=2, show_default=True, help="Untimed steps before them."
+        ),
         written(name),
     )
 
@@ -87,7 +103,7 @@ def trained(flag: str, here: str, paper: str) -> Decorator:
             is_eager=True,
             expose_value=False,
             callback=lambda ctx, parameter, value: ctx.meta.update({PRESET: value}),
-            help="Sizes for this machine, or those that papers measure, for a cluster with GPUs.",
+            help="Models that fit this machine, or those that papers measure on clusters with GPUs.",
         ),
         click.option(flag, callback=chosen, help=f"{models}.  [default: {here}; preset paper: {paper}]"),
     )
@@ -95,12 +111,18 @@ def trained(flag: str, here: str, paper: str) -> Decorator:
 
 def reducer() -> Decorator:
     """Add --reducer."""
-    return click.option("--reducer", type=click.Choice(["ddp", "bucketed"]), default="ddp", show_default=True)
+    return click.option(
+        "--reducer",
+        type=click.Choice(["ddp", "bucketed"]),
+        default="ddp",
+        show_default=True,
+        help="Stock DDP, or BucketedDataParallel.",
+    )
 
 
 def cap(default: float) -> Decorator:
     """Add --cap."""
-    return click.option("--cap", "cap_mb", type=SIZE, default=default, show_default=True, help="Of buckets, in MiB.")
+    return click.option("--cap", "cap_mb", type=SIZE, default=default, show_default=True, help="Bucket cap in MiB.")
 
 
 def _all_of(*options: Decorator) -> Decorator:

@@ -105,7 +105,7 @@ def test_ranks_that_torchrun_started_measure_together_and_one_of_them_shows(tmp_
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("--sizes", "4TiB"), "'4TiB' is no size; give bytes as in 4kB"),
+        (("--sizes", "4TiB"), "'4TiB' is not a size; give bytes as in 4kB"),
         (("--ops", "allreduce"), "no collective is called 'allreduce'"),
         (("--ranks", "1"), "a collective needs at least 2 ranks"),
     ],

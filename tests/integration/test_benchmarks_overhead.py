@@ -60,10 +60,10 @@ def test_a_null_control_that_lies_beside_1_or_is_wide_is_told(null: tuple[float,
     found = EXPERIMENT.sheet(
         Options(), [{"setup": {}, "times_ns": times, "costs": costs, "exported": None, "compiled": False}]
     )
-    first = "Always-on tracing makes a step 1.0010 times" if sure else "What always-on tracing costs cannot be told"
+    first = "Always-on tracing makes a step 1.0010 times" if sure else "Inconclusive: the null control deviates by "
     assert found.words[0].startswith(first) and ("(95 %)" in found.words[0]) is sure
     assert ("1.0010" in " ".join(found.words)) is sure, "no digits that the noise covers"
-    assert found.grids[0].heads[2] == "95 % of the median"
+    assert found.grids[0].heads[2] == "95 % interval"
 
 
 def test_the_most_of_few_rounds_is_called_that() -> None:

@@ -72,5 +72,5 @@ def test_the_recorded_steps_are_whole_and_every_collective_of_all_ranks_is_match
 
 def test_the_sheet_says_what_it_costs_and_how_it_grows(out: Path) -> None:
     text = (out / "ranks.md").read_text()
-    assert "12 ranks with " in text and "From 4 to 12 ranks, each time that the records double" in text
+    assert "12 ranks with " in text and "From 4 to 12 ranks, for each doubling of the records" in text
     assert (out / "ranks.html").read_text("utf-8").count("<figure>") == 2

@@ -31,11 +31,11 @@ def of(rounds: int, low: float = 0.9, high: float = 1.1) -> Spread:
 @pytest.mark.parametrize(
     ("rounds", "head"),
     [
-        ((7, 6), "95 % of the median"),
+        ((7, 6), "95 % interval"),
         ((1,), "range of the rounds"),
         ((5, 3), "range of the rounds"),
-        ((7, 3), "95 % of the median; below 6 rounds their range"),
-        ((), "95 % of the median"),
+        ((7, 3), "95 % interval; range below 6 rounds"),
+        ((), "95 % interval"),
     ],
 )
 def test_a_head_says_95_percent_only_of_intervals_that_are_that(rounds: tuple[int, ...], head: str) -> None:
@@ -84,7 +84,7 @@ def test_what_jobs_were_measured_on_is_told_once_where_it_is_the_same() -> None:
 
 def test_the_first_name_that_is_none_is_refused_with_all_that_are() -> None:
     known("hook", ("b", "a"), ("a", "b"))
-    with pytest.raises(DdptraceError, match=r"^no hook is called 'x'; there are: a, b$"):
+    with pytest.raises(DdptraceError, match=r"^no hook is called 'x'; choose from: a, b$"):
         known("hook", ("a", "x", "y"), ("a", "b"))
 
 

@@ -112,7 +112,7 @@ def test_the_table_has_the_columns_that_were_asked_for_in_their_order() -> None:
 
 def test_a_stopwatch_that_says_little_is_explained_with_both_numbers() -> None:
     told = said("stock DDP with", CELL)
-    assert "says 0.30 ms, 0.3 % of its step of 100.0 ms; in the trace the backend communicated for 20.0 ms" in told
+    assert "shows 0.30 ms, 0.3 % of its step of 100.0 ms; in the trace the backend communicated for 20.0 ms" in told
     assert "20.0 ms, 20.0 % of its step of 100.0 ms, 4.00 ms of it exposed" in told
     assert "in C++" in told
 
@@ -120,12 +120,12 @@ def test_a_stopwatch_that_says_little_is_explained_with_both_numbers() -> None:
 def test_nothing_is_explained_where_the_stopwatch_says_as_much_as_the_trace() -> None:
     seen = CELL.watched | {"ddp": {"step_ns": [100 * MS], "comm_ns": [19 * MS]}}
     told = said("stock DDP with", replace(CELL, watched=seen))
-    assert told.endswith("here the stopwatch does not miss much.") and "C++" not in told
+    assert told.endswith("here the stopwatch misses little.") and "C++" not in told
 
 
 def test_a_blocking_call_overstates_and_the_last_ranks_own_time_stands_beside_it() -> None:
     told = said("naive with", CELL)
-    assert "says 37.5 ms" in told and "communicated for 30.0 ms" in told and "it was 15.0 ms" in told
+    assert "shows 37.5 ms" in told and "communicated for 30.0 ms" in told and "it was 15.0 ms" in told
     assert "overstates" in told
     seen = CELL.watched | {"naive": {"step_ns": [130 * MS], "comm_ns": [29 * MS]}}
     assert said("naive with", replace(CELL, watched=seen)).endswith("does not overstate.")
@@ -134,7 +134,7 @@ def test_a_blocking_call_overstates_and_the_last_ranks_own_time_stands_beside_it
 def test_a_run_without_communication_is_told_as_such() -> None:
     silent = dict.fromkeys(truth(1, 1)) | {"evidence": ""}
     cell = replace(CELL, traced=CELL.traced | {"ddp": silent})
-    assert said("The trace of stock DDP", cell).endswith("no communication to set beside the stopwatch's.")
+    assert said("The trace of stock DDP", cell).endswith("no communication to compare with the stopwatch's.")
 
 
 def test_the_verdict_is_the_median_over_cells_beside_the_null_control() -> None:
@@ -146,14 +146,14 @@ def test_the_verdict_is_the_median_over_cells_beside_the_null_control() -> None:
     six = replace(CELL, times_ns={name: times * 2 for name, times in CELL.times_ns.items()})
     assert "bucketed ÷ ddp is 1.000 (95 %: 0.99" in said("Over 1 cell", six)
     assert said("In no cell", CELL, slow(102, 102, 102)) == (
-        "In no cell bucketed takes more than 1.05 times as long as stock DDP."
+        "In no cell does bucketed take more than 1.05 times as long as stock DDP."
     )
 
 
 def test_a_cell_above_the_bound_is_named_with_what_the_traces_say() -> None:
     cell = replace(slow(110, 111, 109), traced=CELL.traced | {"bucketed": truth(21, 7, 108)})
     told = said("Bucketed is above 1.05 with gpt at cap 1 MiB on 2 ranks: 1.100 (1.090 .. 1.110)", CELL, cell)
-    assert "3.00 ms more of a step is exposed communication, and 5.00 ms more is all else" in told
+    assert "exposed communication takes 3.00 ms more of a step, and all else 5.00 ms more" in told
     assert told.endswith("100 µs for each of 50 parameters.")
 
 
@@ -163,7 +163,7 @@ def test_a_cell_above_the_bound_within_the_noise_is_named_as_that() -> None:
 
 def test_traces_that_do_not_show_a_slow_cell_are_not_made_to_explain_it() -> None:
     cell = replace(slow(110, 111, 109), traced=CELL.traced | {"bucketed": truth(21, 7, 99)})
-    assert said("Bucketed is above 1.05", CELL, cell).endswith("do not show it (99.0 and 100.0 ms).")
+    assert said("Bucketed is above 1.05", CELL, cell).endswith("do not show the difference (99.0 and 100.0 ms).")
 
 
 def test_no_text_stands_in_the_page_twice() -> None:
@@ -174,20 +174,20 @@ def test_no_text_stands_in_the_page_twice() -> None:
 
 
 def test_the_intervals_of_three_rounds_are_called_their_range() -> None:
-    assert made(CELL).grids[1].heads[5:] == ("range of the rounds", "null control", "range of the null control")
+    assert made(CELL).grids[1].heads[5:] == ("range of the rounds", "null control", "null control's range")
     six = replace(CELL, times_ns={name: times * 2 for name, times in CELL.times_ns.items()})
-    assert made(six).grids[1].heads[5:] == ("95 % of the median", "null control", "95 % of the null control")
+    assert made(six).grids[1].heads[5:] == ("95 % interval", "null control", "null control's 95 % interval")
 
 
 def test_strategies_that_noise_covers_are_not_ranked() -> None:
     six = replace(CELL, times_ns={name: times * 2 for name, times in CELL.times_ns.items()})
     told = said("A step of gpt at cap 25", six)
-    assert "takes naive 1.31 times stock DDP's; not told apart from stock DDP: bucketed 1.00;" in told
+    assert "takes naive 1.31 times stock DDP's; no difference beyond the noise: bucketed 1.00;" in told
 
 
 def test_of_fewer_than_six_rounds_no_strategy_is_said_to_take_longer() -> None:
     told = said("3 rounds of gpt at cap 25 MiB on 2 ranks", CELL)
-    assert told.endswith("came out at naive 1.31, bucketed 1.00 times stock DDP's step, not proven.")
+    assert told.endswith("gave naive 1.31, bucketed 1.00 times stock DDP's step, which proves no difference.")
     assert not any("takes naive" in sentence for sentence in made(CELL).words)
 
 
@@ -200,7 +200,7 @@ def test_the_interval_over_cells_does_not_grow_with_the_distance_between_them() 
     [
         ({"caps_mb": ("5", "0")}, "a cap is a number of MiB above 0"),
         ({"caps_mb": ("big",)}, "a cap is a number of MiB above 0"),
-        ({"strategies": ("naif",)}, "no strategy is called 'naif'; there are: naive, flat, overlap, bucketed, ddp"),
+        ({"strategies": ("naif",)}, "no strategy is called 'naif'; choose from: naive, flat, overlap, bucketed, ddp"),
         ({"models": ("gtp",)}, "no workload is called 'gtp'"),
     ],
 )

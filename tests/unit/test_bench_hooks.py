@@ -53,7 +53,7 @@ def test_power_sgd_in_several_buckets_stands_beside_no_hook_in_several() -> None
     assert ratios["PowerSGD"] == "0.50" and not any("in one bucket" in sentence for sentence in words)
 
 
-@pytest.mark.parametrize(("rounds", "head"), [(3, "range of the rounds"), (6, "95 % of the median")])
+@pytest.mark.parametrize(("rounds", "head"), [(3, "range of the rounds"), (6, "95 % interval")])
 def test_the_head_of_the_intervals_says_what_they_are(rounds: int, head: str) -> None:
     one = job({"none": 100, "fp16": 50}, SENT, {})
     one["times_ns"] = {name: times[:rounds] for name, times in one["times_ns"].items()}

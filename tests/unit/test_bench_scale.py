@@ -59,14 +59,16 @@ def test_a_loss_within_the_noise_is_not_called_one() -> None:
 
 
 def test_communication_that_is_all_of_the_difference_is_said_to_be() -> None:
-    assert said(job(1, 100, 0), job(2, 110, 12))[1].endswith("12.0 ms more of it, is all of the difference.")
+    assert said(job(1, 100, 0), job(2, 110, 12))[1].endswith(
+        "12.0 ms more exposed communication is all of the difference."
+    )
     assert said(job(1, 100, 0), job(2, 90, 12))[1].endswith("although 12.0 ms of it are exposed communication.")
 
 
 def test_too_few_cores_are_told_of_by_the_number_of_workers_that_has_them() -> None:
     found = said(job(1, 100, 0), job(2, 110, 12, threads_per_core=1), job(4, 200, 12, threads_per_core=2))
-    assert found[2] == "With 2 workers every core computes: the backend's threads have no core of their own."
-    assert found[3].startswith("With 4 workers there are 2 threads that compute for each core")
+    assert found[2] == "With 2 workers every core computes: no core is left for the backend's threads."
+    assert found[3].startswith("With 4 workers 2 computing threads share each core")
     assert "about 50 %" in found[3]
     assert len(said(job(1, 100, 0, None), job(4, 200, 12, None))) == 2, "a GPU computes"
 
@@ -76,7 +78,7 @@ def test_without_one_worker_there_is_no_efficiency() -> None:
     made = EXPERIMENT.sheet(options, [job(4, 125, 20)])
     assert (
         made.words[0]
-        == "ddp trains 128 samples/s with 4 workers; 1 worker was not measured beside, so there is no efficiency."
+        == "ddp trains 128 samples/s with 4 workers; 1 worker was not measured, so there is no efficiency."
     )
     assert made.grids[0].rows[0][5:7] == ("-", "- .. -")
 

@@ -11,6 +11,7 @@ from benchmarks.diff import Options
 from benchmarks.diff_sheet import sheet
 from benchmarks.diff_verdict import _sides, with_longer
 from ddptrace.errors import DdptraceError
+from tests.sentences import facts
 from tests.unit.made_diff import made_run
 
 MS = 1_000_000
@@ -49,19 +50,12 @@ def test_the_sheet_counts_what_was_found_named_and_called_different() -> None:
         for runs, false, found in ((6, 20, 399), (8, 21, 379))
     ]
     made = sheet({"ranks": "2"}, {"real": tries, "drawn": drawn})
-    assert made.words == (
-        "Equal sides: nothing is called sure in 2 of 3 tries: missed.",
-        "Sides that differ (median 2.0): a change is found in 2 of 3: missed; in the step itself in 1: missed; the"
-        " bucket is named in 1: missed.",
-        "Of these, where 2.5 deviations of their own plain runs or more are planted (median 3.0): a change is found in"
-        " 1 of 1: met; in the step itself in 1: met; the bucket is named in 1: met.",
-        "400 times 6 runs a side drawn from the plain ones: something is called sure in 5.0 % (met, 5 % may be). With"
-        " three deviations of all plain runs (8.90 ms) added to one side by a bucket, the longer step is found in"
-        " 99.8 % (met, 95 % are asked for), and the bucket named in 99.0 %.",
-        "400 times 8 runs a side drawn from the plain ones: something is called sure in 5.2 % (missed, 5 % may be)."
-        " With three deviations of all plain runs (8.90 ms) added to one side by a bucket, the longer step is found in"
-        " 94.8 % (missed, 95 % are asked for), and the bucket named in 99.0 %.",
-    )
+    equal, differing, kept, *of_draws = map(facts, made.words)
+    assert equal == "2 3 missed", "tries without a sure change"
+    assert differing == "2.0 2 3 missed 1 missed 1 missed", "median planted; change, step and bucket"
+    assert kept == "2.5 3.0 1 1 met 1 met 1 met", "the same, of tries with 2.5 deviations or more"
+    # draws, runs a side, false alarms, what was added; the longer step and the bucket
+    assert of_draws == ["400 6 5.0 5 met 8.90 99.8 95 met 99.0", "400 8 5.2 5 missed 8.90 94.8 95 missed 99.0"]
     assert made.grids[0].rows[2] == (
         "3",
         "2.5",
@@ -109,7 +103,7 @@ def test_what_is_added_to_a_run_is_in_the_step_its_parts_its_phases_and_the_buck
     assert sum(round(ns) != 0 for ns in added) == len(longer)
 
 
-@pytest.mark.parametrize(("asked", "reason"), [({"steps": 5}, "5 steps are no run"), ({"runs": 1}, "one run a side")])
+@pytest.mark.parametrize(("asked", "reason"), [({"steps": 5}, "5 steps are too few"), ({"runs": 1}, "one run a side")])
 def test_what_cannot_be_compared_is_refused(asked: dict[str, Any], reason: str) -> None:
     with pytest.raises(DdptraceError, match=reason):
         Options(**asked)

@@ -19,6 +19,7 @@ from ddptrace.record import RecordReader, Records
 from ddptrace.record.lost import Dropped
 from ddptrace.record.segment import trailer
 from ddptrace.schema import EVENT, GUARD, READY, SCHEMA_VERSION, STRING, CallFlag, Kind, Phase, StepEnd, rank_folder
+from tests.sentences import facts
 
 US, MS = 1_000, 1_000_000
 BEGIN = 5_000 * MS
@@ -200,7 +201,7 @@ def test_what_is_counted_of_a_run_is_what_its_files_hold(run: Path, replica: Pat
 def test_ranks_that_called_differently_are_refused(tmp_path: Path) -> None:
     for rank in range(2):
         record(tmp_path / "run" / rank_folder(rank), rank, CALLS + rank)
-    with pytest.raises(DdptraceError, match="equally many collectives; record it anew"):
+    with pytest.raises(DdptraceError, match="called different numbers of collectives; record it again"):
         replicate(tmp_path / "run", tmp_path / "more", 4)
 
 
@@ -266,20 +267,17 @@ def said(*points: dict[str, Any]) -> tuple[str, ...]:
 
 def test_the_verdict_names_every_cost_and_falls_by_the_worst() -> None:
     told, verdict = said(point(2, 1.0, 50), point(64, 3.0, 100), point(256, 9.0, 250))
-    assert told == (
-        "256 ranks with 256 kB of records are analyzed and merged in 9.00 s of processor time (18.0 s) and 250 MB of"
-        " memory; the merged trace has 512 kB, the report 5.00 MB."
-    )
-    assert verdict == (
-        "From 64 to 256 ranks, each time that the records double, costs grow by so many times theirs: processor time"
-        " 0.99, peak memory 0.99, trace 1.00, report -, tables 1.00. At most 1.15: met."
+    assert facts(told) == "256 256 9.00 18.0 250 512 5.00", "ranks, records, s, wall s, memory, trace, report"
+    assert verdict.startswith("From 64 to 256 ranks, ")
+    assert verdict.endswith(
+        "processor time 0.99, peak memory 0.99, trace 1.00, report -, tables 1.00. At most 1.15: met."
     )
     *_, verdict = said(point(2, 1.0, 50), point(64, 3.0, 100), point(256, 13.0, 250))
     assert "processor time 1.21" in verdict and verdict.endswith("At most 1.15: missed.")
 
 
 def test_what_cannot_be_told_is_not() -> None:
-    assert said(point(2, 1.0), point(64, 3.0))[1] == "One number of ranks alone tells nothing of growth."
+    assert said(point(2, 1.0), point(64, 3.0))[1] == "A single number of ranks shows no growth."
     assert "peak memory -" in said(point(2, 1.0, None), point(64, 3.0, None), point(256, 9.0, None))[1]
 
 

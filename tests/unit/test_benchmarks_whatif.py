@@ -56,9 +56,9 @@ def run(*rows: dict[str, Any], regret: float = 0.0) -> dict[str, Any]:
 
 def test_errors_are_told_as_median_and_90_percent_and_held_against_the_noise() -> None:
     made = sheet({}, "", [run(row(0.01), row(-0.02), row(0.2), row(0.05, noise=0.04))])
-    assert "off by 3.5% in the median and 20.0% at 90 % (at most 3.0% and 8% are asked for: missed)" in made.words[0]
-    assert "75 % as near as noise allows" in made.words[0]
-    assert "are asked for: met)" in sheet({}, "", [run(row(0.01), row(-0.02), row(0.03))]).words[0]
+    assert "off by 3.5% in the median and 20.0% at 90 % (required: at most 3.0% and 8%: missed)" in made.words[0]
+    assert "75 % are as near as noise allows" in made.words[0]
+    assert "8%: met)" in sheet({}, "", [run(row(0.01), row(-0.02), row(0.03))]).words[0]
 
 
 def test_ranks_of_one_host_are_told_apart_from_those_that_have_a_link_between_them() -> None:
@@ -87,7 +87,7 @@ def test_advice_is_good_within_3_percent_of_the_best(regret: float, good: str) -
 
 def test_what_was_left_out_is_said_first() -> None:
     made = sheet({}, "network namespaces need root", [])
-    assert made.words[0].startswith("Links of a set rate were left out: network namespaces need root")
+    assert made.words[0].startswith("Links with a set rate are skipped: network namespaces need root")
     assert "Nothing was measured" in markdown(made)
 
 

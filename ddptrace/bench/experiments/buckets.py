@@ -1,6 +1,6 @@
-"""Step time over bucket cap: every start of a collective costs, and what leaves late cannot hide. A U-curve.
+"""Step time over bucket cap: each start of a collective costs time, and a late bucket cannot hide. A U-curve.
 
-Cap 0 sends every gradient alone, as soon as it is ready; "all" sends all of them at once, when backward is over.
+Cap 0 sends every gradient alone, as soon as it is ready; "all" sends all at once, when backward is over.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ def _words(spreads: dict[str, Spread], best: str) -> str:
     """Name the best cap, and say whether the curve is a U: both of its ends above the best beyond their intervals. Few
     rounds tell no more than which median is lowest."""
     if spreads[best].count < ROUNDS_SURE:
-        lowest = f"Of {counted(len(spreads), 'cap')} {best} has the lowest median, {millis(spreads[best].median)} ms"
-        return f"{lowest}; that it is the best is not proven."
+        lowest = f"Of {counted(len(spreads), 'cap')}, {best} has the lowest median, {millis(spreads[best].median)} ms"
+        return f"{lowest}; this does not prove that it is the best."
     ends = [cap for cap in (next(iter(spreads)), list(spreads)[-1]) if cap != best]
     above = (f", {spreads[cap].median / spreads[best].median:.2f} times as long at {cap}" for cap in ends)
     found = f"The best of {counted(len(spreads), 'cap')} is {best}: a step takes {millis(spreads[best].median)} ms"
@@ -91,13 +91,13 @@ def _words(spreads: dict[str, Spread], best: str) -> str:
 
 def _shape(spreads: dict[str, Spread], best: str, ends: list[str]) -> str:
     if len(spreads) < 3:
-        return "fewer than three caps tell no curve"
+        return "fewer than three caps show no curve"
     if best in CAPS_MIB:
-        return "the minimum is at an end, which no cap lies beyond: no U-curve here"
+        return "the minimum is at an end, and no cap lies beyond it: no U-curve here"
     if len(ends) < 2:
-        return "the minimum is at an end of what was measured: beyond it may be a better one"
+        return "the minimum is at an end of the measured caps: one beyond it may be better"
     beyond = all(spreads[cap].low > spreads[best].high for cap in ends)
-    return "a U-curve with its minimum inside" if beyond else "no clear U: its ends are not both beyond the noise"
+    return "a U-curve with its minimum inside" if beyond else "no clear U: its ends do not both exceed the noise"
 
 
 def _chart(job: Measured, spreads: dict[str, Spread]) -> Chart:

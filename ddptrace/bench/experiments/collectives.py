@@ -91,7 +91,7 @@ def _fitting(job: Job, name: str, op: Op, sizes: list[int]) -> tuple[list[int], 
     short = {nbytes: shortage(nbytes, claimed) for nbytes in sizes}
     skipped = [
         f"{name} of {size(nbytes)} over {counted(job.ranks, 'rank')} is skipped: "
-        f"it needs {size(lack[0])} of memory in one place, where {size(lack[1])} are available."
+        f"it needs {size(lack[0])} of memory, and {size(lack[1])} are available."
         for nbytes, lack in short.items()
         if lack is not None
     ]

@@ -114,7 +114,7 @@ def fit_words(fits: Mapping[str, Mapping[int, Fit | None]]) -> list[str]:
     told = [op_words(op, of_op) for op, of_op in fits.items() if op not in without]
     if without:
         wanted = f"{SIZES_MIN} sizes or more, {SPAN_MIN} times apart, in {ROUNDS_MIN} rounds or more"
-        told.append(f"Start and rate are not fitted for {', '.join(without)}: that takes {wanted}.")
+        told.append(f"Start and rate are not fitted for {', '.join(without)}: a fit needs {wanted}.")
     return told
 
 
@@ -126,16 +126,16 @@ def op_words(op: str, fits: Mapping[int, Fit | None]) -> str:
 
 def _part(one: Fit | None) -> str:
     if one is None:
-        return "was measured too little to be fitted"
-    off = f"fit off by {percent(one.rms_ratio)} on average, {percent(one.worst_ratio)} at most"
+        return "has too few measurements for a fit"
+    off = f"mean error of the fit {percent(one.rms_ratio)}, largest {percent(one.worst_ratio)}"
     if one.rms_ratio > WRONG_MIN_RATIO:
-        return f"is described badly by one start and one rate ({off})"
+        return f"does not follow one start and one rate ({off})"
     if one.rate is None:
         sizes = f"from {size(one.least_nbytes)} to {size(one.most_nbytes)}"
-        return f"takes no surely longer time with a larger size, {sizes}, so no rate is told ({off})"
+        return f"does not surely take longer with a larger size, {sizes}, so it has no rate ({off})"
     moves = f"moves {rate(one.rate)} ({rate(one.rate_low)} to {rate(one.rate_high)})"
     if not one.start_is_seen:
-        return f"{moves}, and its start is too short to be told from sizes of {size(one.least_nbytes)} and more ({off})"
+        return f"{moves}, and its start is too short to measure with sizes from {size(one.least_nbytes)} up ({off})"
     start = f"{duration(one.start_ns)} ({duration(one.start_low_ns)} to {duration(one.start_high_ns)})"
     return f"starts in about {start} and then {moves}; {_half(one)} ({off})"
 
@@ -145,7 +145,7 @@ def _half(one: Fit) -> str:
     half, low, high = one.half_nbytes or 0, one.half_low_nbytes or 0, one.half_high_nbytes or 0
     if one.least_nbytes <= half <= one.most_nbytes:
         interval = f"{size(round(low))} to {size(round(high))}"
-        return f"up to about {size(round(half))} ({interval}) the start is more than half of it"
+        return f"up to about {size(round(half))} ({interval}) the start takes more than half of the time"
     sure = high < one.least_nbytes or low > one.most_nbytes
     side = "less" if half < one.least_nbytes else "more"
-    return f"at every size measured the start is {'' if sure else 'about half of it or '}{side} than half"
+    return f"at every measured size the start takes {'' if sure else 'about half or '}{side} than half of the time"

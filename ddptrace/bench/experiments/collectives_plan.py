@@ -41,7 +41,7 @@ def _nbytes(text: str) -> int:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip().lower())
     nbytes = round(float(found[1]) * UNITS[found[2]]) if found and found[2] in UNITS else 0
     if nbytes < 1:
-        raise DdptraceError(f"{text!r} is no size; give bytes as in 4kB,64kB,1MB,1GB (a bare number counts MB)")
+        raise DdptraceError(f"{text!r} is not a size; give bytes as in 4kB,64kB,1MB,1GB (a bare number means MB)")
     return nbytes
 
 

@@ -16,17 +16,27 @@ from ddptrace.render.sheet import Chart, Grid, Line
 from ddptrace.render.words import NOT_MEASURED, counted, duration, percent, rate, size
 
 NOTE: Final = (
-    "time: of one call on the slowest rank, median over the rounds; timed: batches × calls in each. "
-    "Calls of a batch follow each other without a barrier, as in nccl-tests, so those of an op with one root may "
-    "overlap. algbw: bytes / time; busbw: algbw times the factor of nccl-tests. send_recv: each even rank sends to its "
-    "odd neighbour. exec by trace: the same call alone after a barrier, as the backend or the device ran it on the "
-    "slowest rank, median of a traced run; nothing was computed beside it, so all of it is exposed. "
-    "-: not measured, since a traced run of it would take too long, or its trace did not show it."
+    "time: of one call on the slowest rank, median over the rounds. timed: batches × calls in each. "
+    "Calls of a batch follow each other without a barrier, as in nccl-tests, so calls of an op with one root may "
+    "overlap. algbw: bytes / time. busbw: algbw times the factor of nccl-tests. send_recv: each even rank sends to its "
+    "odd neighbour. exec by trace: execution of the same call, alone after a barrier, by the backend or the device, on "
+    "the slowest rank, median of a traced run; nothing is computed beside it, so all of it is exposed. "
+    "-: not measured, since a traced run would take too long, or since its trace does not show it."
 )
-FIT_HEADS: Final = ("op", "workers", "start", "range", "rate", "range", "off by, mean", "at most", "start is half at")
+FIT_HEADS: Final = (
+    "op",
+    "workers",
+    "start",
+    "range",
+    "rate",
+    "range",
+    "mean error",
+    "largest error",
+    "start is half at",
+)
 FIT_NOTE: Final = (
     "time = start + bytes / rate, by least squares on the relative error of the medians. range: by resampling the "
-    "rounds; off by: how far the line lies from the medians. -: not to be told from these sizes."
+    "rounds. error: how far the medians lie from the line. -: these sizes do not show it."
 )
 
 
@@ -85,7 +95,7 @@ def _heads(cells: Sequence[Cell]) -> tuple[str, ...]:
 def ranges_words(cells: Sequence[Cell]) -> str:
     sure = min(cell.time.count for cell in cells) >= ROUNDS_SURE
     what = "are 95 % intervals" if sure else f"are 95 % intervals only from {ROUNDS_SURE} rounds on"
-    return f"Ranges of a start or a rate {what}, by resampling the rounds; they do not show how far a fit is off."
+    return f"Ranges of a start or a rate {what}, by resampling the rounds; they do not include the error of the fit."
 
 
 def short_words(rounds: Sequence[int]) -> list[str]:
@@ -94,8 +104,8 @@ def short_words(rounds: Sequence[int]) -> list[str]:
     if few in (0, len(rounds)):
         return []
     return [
-        f"Of {counted(len(rounds), 'cell')} {few} had time for fewer than {ROUNDS_SURE} rounds: there the interval "
-        "is only the range of what was seen."
+        f"{few} of {counted(len(rounds), 'cell')} had time for fewer than {ROUNDS_SURE} rounds: their intervals are "
+        "only the range of the rounds."
     ]
 
 
@@ -103,13 +113,13 @@ def traced_words(times: Sequence[tuple[int | None, float]], evidence: Sequence[s
     """Return a sentence on the traces' exec times against the stopwatch's, given as (exec, stopwatch) in ns."""
     ratios = [exec_ns / watch_ns for exec_ns, watch_ns in times if exec_ns is not None]
     if not ratios:
-        return ["No traced run showed when a collective itself ran."]
+        return ["No traced run shows when a collective itself ran."]
     middle, low, high = statistics.median(ratios), min(ratios), max(ratios)
     return [
-        f"By the traces (evidence: {' and '.join(evidence)}) a collective itself ran for {middle:.2f} times what the "
-        f"stopwatch says, in the middle of {counted(len(ratios), 'cell')} ({low:.2f} to {high:.2f}): below 1 the rest "
-        "is launching and learning of the end; above 1 the traced call, alone after a barrier and under a profiler, "
-        "took longer than one in a batch."
+        f"By the traces (evidence: {' and '.join(evidence)}) a collective itself ran for {middle:.2f} times the "
+        f"stopwatch's time, the median of {counted(len(ratios), 'cell')} ({low:.2f} to {high:.2f}). Below 1, the rest "
+        "is launching and noticing the end; above 1, the traced call, alone after a barrier and under a profiler, took "
+        "longer than one in a batch."
     ]
 
 
@@ -163,7 +173,7 @@ def _fit_row(op: str, ranks: int, one: Fit) -> tuple[str, ...]:
 
 def _chart(cells: Sequence[Cell]) -> tuple[Chart, ...]:
     lines = tuple(_line(op, ranks, mine) for (op, ranks), mine in _by_line(cells).items())
-    caption = "Each line is an op over so many workers; bars span its interval over the rounds."
+    caption = "Each line is an op with its number of workers. Bars span its interval over the rounds."
     title = "Bus bandwidth over size"
     chart = Chart(title, "size in MB", "busbw in MB/s", lines, log_x=True, log_y=True, caption=caption)
     return (chart,) if lines else ()

@@ -32,21 +32,20 @@ STEP_HEADS: Final = (
     "exposed ms",
 )
 STEP_NOTE: Final = (
-    "step_time: of the timed steps, the slowest rank's. comm_time, comm_frac: what a stopwatch around communication "
-    "calls sees on the host, the mean over the ranks, in steps of their own (naive, flat: the blocking calls; overlap: "
-    "asynchronous calls and waits; bucketed: launching to launched, as its observer is told; ddp: the asynchronous "
-    "call in a communication hook). true comm, hidden, exposed: the typical step of a traced run. cap_mb means nothing "
-    "to naive, flat and overlap. Stock DDP and bucketed also send rank 0's buffers before each forward, where the "
-    "model has any."
+    "step_time: of the timed steps, on the slowest rank. comm_time, comm_frac: by a stopwatch around communication "
+    "calls on the host, mean over the ranks, in separate steps (naive, flat: the blocking calls; overlap: asynchronous "
+    "calls and waits; bucketed: launching to launched, as its observer reports; ddp: the asynchronous call in a "
+    "communication hook). true comm, hidden, exposed: the typical step of a traced run. naive, flat and overlap have "
+    "no cap. Stock DDP and bucketed also send rank 0's buffers before each forward, if the model has any."
 )
 RATIO_HEADS: Final = ("model", "cap_mb", "world_size", "strategy", "step ratio to ddp")
 RATIO_NOTE: Final = (
-    "A round's ratio is the strategy's median step over stock DDP's in the same round; shown is the median over the "
-    "rounds. The null control is a second instance of stock DDP: its ratio is noise."
+    "A round's ratio is the strategy's median step over stock DDP's in the same round; the table shows the median over "
+    "the rounds. The null control is a second instance of stock DDP: the distance of its ratio from 1 is noise."
 )
 
-RATIO_CAPTION: Final = "Bars span the interval over the rounds. 1 is stock DDP; the null control's distance is noise."
-COMM_CAPTION: Final = "A step of each: what a stopwatch on the host adds up, and what ran by the trace."
+RATIO_CAPTION: Final = "Bars span the interval over the rounds. 1 is stock DDP. The null control shows the noise."
+COMM_CAPTION: Final = "A step of each: the time by a stopwatch on the host, and the time by the trace."
 
 
 def steps_grid(cells: Sequence[Cell], repeats: Repeats) -> Grid:
@@ -82,7 +81,7 @@ def _average_and_deviation(values: Sequence[float]) -> tuple[str, str]:
 def ratios_grid(cells: Sequence[Cell]) -> Grid:
     rows = tuple(_ratio_row(cell, strategy) for cell in cells for strategy in cell.strategies if strategy != DDP)
     nulls = [cell.ratio(NULL) for cell in cells]
-    of_null = interval_head(nulls, "95 % of the null control", "range of the null control")
+    of_null = interval_head(nulls, "null control's 95 % interval", "null control's range")
     heads = (*RATIO_HEADS, interval_head(nulls), NULL, of_null)
     return Grid("Step time to stock DDP's", heads, rows, RATIO_NOTE)
 

@@ -62,7 +62,7 @@ def _slow_ones(cells: Sequence[Cell]) -> Iterator[str]:
     """Name each cell above the bound, with the reason if it is more than noise."""
     slow = [cell for cell in cells if cell.ratio(OWN).median > TOO_SLOW_RATIO]
     if not slow:
-        yield f"In no cell bucketed takes more than {TOO_SLOW_RATIO} times as long as stock DDP."
+        yield f"In no cell does bucketed take more than {TOO_SLOW_RATIO} times as long as stock DDP."
     for cell in slow:
         own, null = cell.ratio(OWN), cell.ratio(NULL)
         ratios = f"{own.median:.3f} ({ratio_interval(own)}), null control {null.median:.3f} ({ratio_interval(null)})"
@@ -74,13 +74,14 @@ def _why(cell: Cell) -> str:
     """Say where the two traces differ: in exposed communication, or in host work for each parameter."""
     own, stock = cell.traced[OWN], cell.traced[DDP]
     if None in (own["exposed_ns"], stock["exposed_ns"], own["window_ns"], stock["window_ns"]):
-        return "The traces do not tell where communication was exposed."
+        return "The traces do not show where communication was exposed."
     if own["window_ns"] <= stock["window_ns"]:
-        return f"The traced steps do not show it ({millis(own['window_ns'])} and {millis(stock['window_ns'])} ms)."
+        windows = f"{millis(own['window_ns'])} and {millis(stock['window_ns'])} ms"
+        return f"The traced steps do not show the difference ({windows})."
     exposed = own["exposed_ns"] - stock["exposed_ns"]
     rest = own["window_ns"] - stock["window_ns"] - exposed
     each = f"{duration(rest / cell.parameters)} for each of {cell.parameters} parameters"
-    return f"In the traces {_more(exposed)} of a step is exposed communication, and {_more(rest)} is all else: {each}."
+    return f"In the traces exposed communication takes {_more(exposed)} of a step, and all else {_more(rest)}: {each}."
 
 
 def _more(ns: int) -> str:
@@ -92,11 +93,12 @@ def _beside(cell: Cell, others: Sequence[str]) -> str:
     null, found = cell.ratio(NULL), {name: cell.ratio(name) for name in (*others, OWN) if name in cell.strategies}
     if null.count < ROUNDS_SURE:
         seen = ", ".join(f"{name} {one.median:.2f}" for name, one in found.items())
-        return f"{counted(null.count, 'round')} of {cell.label} came out at {seen} times stock DDP's step, not proven."
+        rounds = counted(null.count, "round")
+        return f"{rounds} of {cell.label} gave {seen} times stock DDP's step, which proves no difference."
     apart = [f"{name} {one.median:.2f}" for name, one in found.items() if _is_apart(one, null)]
     same = [f"{name} {one.median:.2f}" for name, one in found.items() if not _is_apart(one, null)]
     parts = [f"{', '.join(apart)} times stock DDP's"] if apart else []
-    parts += [f"not told apart from stock DDP: {', '.join(same)}"] if same else []
+    parts += [f"no difference beyond the noise: {', '.join(same)}"] if same else []
     return f"A step of {cell.label} takes {'; '.join(parts)}; null control {null.median:.3f} ({ratio_interval(null)})."
 
 
@@ -113,7 +115,7 @@ def explained(cells: Sequence[Cell]) -> Iterator[str]:
             continue
         if cell.comm_ratio(strategy) is None:
             where = f"{_name(strategy)} with {cell.label}"
-            yield f"The trace of {where} tells of no communication to set beside the stopwatch's."
+            yield f"The trace of {where} shows no communication to compare with the stopwatch's."
         else:
             yield SENTENCES[strategy](cell, strategy)
 
@@ -122,11 +124,11 @@ def _issued(cell: Cell, strategy: str) -> str:
     """Explain stock DDP and our reducer: a stopwatch sees them issue, and little of what follows."""
     host, true = cell.host_ratio(strategy), cell.comm_ratio(strategy) or 0.0
     if true < FAR_RATIO * host:
-        return f"{_both(cell, strategy)}; here the stopwatch does not miss much."
-    where = "in C++, where no stopwatch in Python is" if strategy == DDP else "after the stretch that was timed"
+        return f"{_both(cell, strategy)}; here the stopwatch misses little."
+    where = "in C++, where Python has no stopwatch" if strategy == DDP else "after the timed part"
     return (
         f"{_both(cell, strategy)}. An asynchronous all-reduce returns as soon as it is queued, and {_name(strategy)} "
-        f"waits for it {where}: the stopwatch's {_percent(host)} is the issuing, and the true numbers are the trace's."
+        f"waits for it {where}: the stopwatch's {_percent(host)} is only the issuing; the trace has the true numbers."
     )
 
 
@@ -136,8 +138,8 @@ def _waited(cell: Cell, strategy: str) -> str:
     if cell.host_comm_ns(strategy) >= true["comm_ns"]:
         return f"{_both(cell, strategy)}; here issuing and waiting took as long as all communication."
     return (
-        f"{_both(cell, strategy)}. The stopwatch sees the issuing and the waits, and cannot see what backward hid: "
-        f"{millis(true['hidden_ns'])} ms."
+        f"{_both(cell, strategy)}. The stopwatch sees the issuing and the waits, but not the "
+        f"{millis(true['hidden_ns'])} ms that backward hid."
     )
 
 
@@ -151,8 +153,8 @@ def _blocked(cell: Cell, strategy: str) -> str:
     moved = true["transfer_ns"]
     part = "" if moved is None else f"; on the rank that came last, which waited for nobody, it was {millis(moved)} ms"
     return (
-        f"{told}{part}. A blocking call overstates communication: its time counts waiting for slower ranks, as the "
-        "backend's own does too, and until the thread runs again."
+        f"{told}{part}. A blocking call overstates communication: its time includes the wait for slower ranks, as the "
+        "backend's own time does, and the delay until the thread runs again."
     )
 
 
@@ -171,7 +173,7 @@ def _both(cell: Cell, strategy: str) -> str:
     comm, ratio = cell.host_comm_ns(strategy), cell.comm_ratio(strategy) or 0.0
     doubt = f" ({EVIDENCE[Evidence(true['evidence'])]})" if true["evidence"] in APPROXIMATE else ""
     return (
-        f"{_name(strategy)} with {cell.label}: a stopwatch around its calls says {millis(comm)} ms, "
+        f"{_name(strategy)} with {cell.label}: a stopwatch around its calls shows {millis(comm)} ms, "
         f"{_percent(cell.host_ratio(strategy))} of its step of {millis(cell.host_step_ns(strategy))} ms; in the trace "
         f"the backend communicated for {millis(true['comm_ns'])} ms, {_percent(ratio)} of its step of "
         f"{millis(true['window_ns'])} ms, {millis(true['exposed_ns'])} ms of it exposed{doubt}"

@@ -41,13 +41,15 @@ class Options(TimedOptions):
     def __post_init__(self) -> None:
         wrong = [text for text in self.environments for part in text.split() if not part.partition("=")[2]]
         if wrong:
-            raise DdptraceError(f"{wrong[0]!r} sets no environment variable: write NAME=VALUE, several with spaces")
+            raise DdptraceError(
+                f"{wrong[0]!r} sets no environment variable: write NAME=VALUE, and separate several by spaces"
+            )
 
 
 def measure(job: Job, options: Options) -> Measured:
     """Measure times, traced calls and processors of each arrangement that fits on the ranks. Collective."""
     if job.ranks < 2:
-        raise DdptraceError("one rank has nobody to reduce with: start at least 2 (--ranks 2)")
+        raise DdptraceError("a group needs at least 2 ranks: start at least 2 (--ranks 2)")
     floor, asked = Floor(job, options.nbytes, options.calls), list(arrangements(options, job))
     steps = {each.name: floor.step(each) for each in asked}
     threads = {each.name: floor.threads(each) for each in asked}

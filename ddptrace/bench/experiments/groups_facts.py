@@ -1,4 +1,4 @@
-"""How each all-reduce waited and ran, by a trace, and what the processors did meanwhile, by the kernel's accounts."""
+"""How each all-reduce waited and ran, by a trace, and what the processors did at the time, by the kernel's accounts."""
 
 from __future__ import annotations
 

@@ -17,25 +17,25 @@ from ddptrace.schema import Evidence
 
 SHAPES: Final = {"pairs": "disjoint pairs of ranks", "same": "groups over the same two ranks"}
 NOTE: Final = (
-    "step: every rank's all-reduces, the slowest rank, median over the rounds, untraced. all groups: bytes that all "
-    "ranks send per second. cores busy: by the ranks, on the busiest host. ready, no core: threads that could have "
-    "run, on the mean. From a traced run, where no computation is that could hide communication: comm, from the first "
-    "launch to the last end on one rank; exec, one all-reduce; behind, its wait for a worker thread of its group."
+    "step: of all all-reduces, on the slowest rank, median over the rounds, untraced. all groups: bytes that all ranks "
+    "send per second. cores busy: by the ranks, on the busiest host. ready, no core: mean number of threads that are "
+    "ready without a core. From a traced run without computation: comm, from the first launch to the last end "
+    "on one rank; exec, one all-reduce; behind, its wait for a worker thread of its group."
 )
 TUNED_NOTE: Final = (
-    "All asynchronous. OMP_NUM_THREADS and GLOO_SOCKET_IFNAME are each set in a job of their own, so that × default "
-    "compares two jobs and a few percent are noise; Gloo's threads are tried within the same job. Of each interface in "
-    "a list a group gets a connection, an I/O thread and two worker threads. new_group has no option "
-    "for Gloo's threads: tried are groups made with ProcessGroupGloo's own options."
+    "All asynchronous. OMP_NUM_THREADS and GLOO_SOCKET_IFNAME are set in separate jobs, so that × default compares two "
+    "jobs and a few percent are noise. Gloo's threads are tried within the same job. For each interface in a list a "
+    "group gets a connection, an I/O thread and two worker threads. new_group has no option for Gloo's threads: these "
+    "groups are made with ProcessGroupGloo's own options."
 )
 NCCL: Final = (
-    ("NCCL_MIN_NCHANNELS, NCCL_MAX_NCHANNELS", "how many channels, thus blocks of the GPU, each communicator may use"),
+    ("NCCL_MIN_NCHANNELS, NCCL_MAX_NCHANNELS", "channels of each communicator, each a block on the GPU"),
     ("NCCL_NTHREADS", "threads of each of those blocks"),
     ("NCCL_SOCKET_NTHREADS, NCCL_NSOCKS_PERTHREAD", "processor threads and sockets of each connection over TCP"),
-    ("NCCL_SOCKET_IFNAME", "which network interfaces; several are used at once"),
+    ("NCCL_SOCKET_IFNAME", "network interfaces; several are used at once"),
     ("NCCL_CROSS_NIC, NCCL_IB_QPS_PER_CONNECTION", "how traffic is spread over network cards and queues"),
-    ("CUDA_DEVICE_MAX_CONNECTIONS", "hardware queues, which streams of several groups share when there are few"),
-    ("TORCH_NCCL_HIGH_PRIORITY", "streams of the communicators before those that compute"),
+    ("CUDA_DEVICE_MAX_CONNECTIONS", "hardware queues, which the streams of several groups share if there are few"),
+    ("TORCH_NCCL_HIGH_PRIORITY", "whether the communicators' streams precede those that compute"),
 )
 
 
@@ -99,14 +99,14 @@ def _section(
 
 
 def _evidence(jobs: Sequence[Measured]) -> str:
-    """What the traced runs know executions by."""
+    """Return the evidence for executions in the traced runs."""
     seen = {told["evidence"] for one in jobs for told in one["calls"].values() if told is not None}
     codes = sorted({code for told in seen for code in told.split("+") if code})
-    return "; ".join(EVIDENCE[Evidence(code)] for code in codes) or "nothing: no execution was seen"
+    return "; ".join(EVIDENCE[Evidence(code)] for code in codes) or "nothing: the traces show no execution"
 
 
 def points(job: Measured, nbytes: int, calls: int) -> list[MeasuredArrangement]:
-    """What a job measured, arrangement by arrangement. In a group of two each rank sends the whole tensor once."""
+    """Return what a job measured of each arrangement. In a group of two each rank sends the whole tensor once."""
     found = []
     for each in job["arrangements"]:
         name, traced = each["name"], job["calls"][each["name"]]
@@ -130,8 +130,8 @@ def _alike(each: MeasuredArrangement, swept: Sequence[MeasuredArrangement]) -> l
 
 
 def _verdict(each: MeasuredArrangement, swept: Sequence[MeasuredArrangement]) -> Verdict:
-    """Against the fewest groups of the same shape and mode; the most bytes of any other arrangement of the shape, since
-    a rate that still grows is not at its ceiling."""
+    """Judge against the fewest groups of the same shape and mode. The ceiling is the most bytes per second of any other
+    arrangement of the shape, since a rate that still grows is not at its ceiling."""
     others = (other.point.bytes_per_s for other in swept if other.shape == each.shape and other is not each)
     most = max(others, default=each.point.bytes_per_s)
     return verdict(_alike(each, swept)[0].point, each.point, most)
@@ -139,7 +139,7 @@ def _verdict(each: MeasuredArrangement, swept: Sequence[MeasuredArrangement]) ->
 
 def _row(each: MeasuredArrangement, told: Verdict) -> tuple[str, ...]:
     point, time = each.point, each.spread
-    why = "-" if told.growth == 1 else told.cause.value  # 1: the fewest, beside themselves
+    why = "-" if told.growth == 1 else told.cause.value  # 1: the fewest, against themselves
     return (
         *each.row,
         millis(time.median),
@@ -162,7 +162,7 @@ def _reasons(swept: Sequence[MeasuredArrangement], verdicts: Sequence[Verdict], 
 
 
 def _answers(swept: Sequence[MeasuredArrangement], verdicts: Sequence[Verdict]) -> list[str]:
-    """The most groups of each shape and mode."""
+    """Say why the most groups of each shape and mode take longer."""
     last = {(each.shape, each.mode): (each, told) for each, told in zip(swept, verdicts, strict=True)}
     return [_answer(each, told, _alike(each, swept)) for each, told in last.values()]
 
@@ -170,15 +170,15 @@ def _answers(swept: Sequence[MeasuredArrangement], verdicts: Sequence[Verdict]) 
 def _answer(each: MeasuredArrangement, told: Verdict, alike: Sequence[MeasuredArrangement]) -> str:
     asked = f"{each.groups} {SHAPES[each.shape]}, {each.mode}hronously"
     if len(alike) < 2:
-        return f"{asked}: {duration(each.spread.median)}; one number of groups alone tells nothing of growth."
+        return f"{asked}: {duration(each.spread.median)}; a single number of groups shows no growth."
     few = alike[0]
     if few.spread.high >= each.spread.low and few.spread.low <= each.spread.high:
-        return f"{asked}, against {few.groups}: no longer beyond the noise ({three_figures(told.growth)} times)."
-    return f"{asked}, against {few.groups}, so {three_figures(each.groups / few.groups)} times as many: {told.words}"
+        return f"{asked}, against {few.groups}: no difference beyond the noise ({three_figures(told.growth)} times)."
+    return f"{asked}, against {few.groups}, {three_figures(each.groups / few.groups)} times as many: {told.words}"
 
 
 def _modes_words(swept: Sequence[MeasuredArrangement]) -> list[str]:
-    """What launching all at once brings, at the most groups of each shape."""
+    """Say what launching all at once gains, at the most groups of each shape."""
     most = {(each.shape, each.mode): each for each in swept}
     return [_mode_words(most[shape, "sync"], most[shape, "async"]) for shape in SHAPES]
 
@@ -192,7 +192,7 @@ def _mode_words(sync: MeasuredArrangement, at_once: MeasuredArrangement) -> str:
 
 
 def _tuned_words(found: Sequence[MeasuredArrangement], where: str) -> list[str]:
-    """What Gloo's threads bring, which are tried in the same job as the default."""
+    """Say what Gloo's threads gain, which are tried in the same job as the default."""
     told = []
     for shape in SHAPES:
         tried = [each for each in found if each.shape == shape and each.threads is not None]
@@ -226,7 +226,7 @@ def _tuned(
 
 
 def _most(defaults: dict[tuple[str, int], MeasuredArrangement], each: MeasuredArrangement) -> MeasuredArrangement:
-    """The default with the most groups of the same shape."""
+    """Return the default with the most groups of the same shape."""
     return defaults[each.shape, max(groups for shape, groups in defaults if shape == each.shape)]
 
 

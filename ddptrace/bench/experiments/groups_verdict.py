@@ -1,14 +1,14 @@
-"""Why more all-reduces at once take longer: from what was measured to an answer in words, each with its numbers.
+"""Why more all-reduces at once take longer: from the measurements to an answer in words with its numbers.
 
-A rank's step is its calls, one execution long each, so many at once:  span = calls × exec ÷ at_once. So between two
-arrangements, exactly,
+A rank's step is its calls, each one execution long, `at_once` at a time:  span = calls × exec ÷ at_once. So between
+two arrangements, exactly,
 
     growth of the span  =  (calls ÷ at_once, after : before)  ×  (exec, after : before)
                             more turns are taken                  each runs longer
 
-More turns: calls stood behind others until a worker of their group was free (queue), or the program itself waited
-for one before it launched the next (program). Each runs longer: the processors were busy (cores), or all groups
-together got no more bytes through while processors were idle (wire).
+More turns: calls waited behind others until a worker of their group was free (queue), or the program waited for one
+before it launched the next (program). Each runs longer: the processors were busy (cores), or all groups together got
+no more bytes through while processors were idle (wire).
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from ddptrace.render.words import counted, duration, percent, rate, three_figure
 
 NOT_LONGER: Final = 1.1
 BUSY, IDLE = 0.85, 0.6
-"""Share of its host's cores that the ranks keep busy, from which they are the limit, and below which they are not."""
+"""Share of the host's cores that the ranks keep busy: from BUSY on the cores are the limit, below IDLE they are not."""
 CEILING: Final = 0.8
-"""Bytes per second of all groups, to the most that any number of groups reached, from which they count as that most."""
+"""Share of the highest bytes per second of any number of groups, from which all groups count as at the ceiling."""
 ALIKE: Final = 2.0
-"""How far the growth of the traced span may be from the untraced step's for the one to explain the other."""
+"""Largest ratio between the growth of the traced span and of the untraced step, for one to explain the other."""
 HELD_BACK: Final = 0.25
-"""Time between launch and begin, to that of the execution."""
+"""Time between launch and begin, as a share of the execution."""
 
 
 class Cause(enum.Enum):
@@ -42,8 +42,9 @@ class Cause(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One arrangement as measured. Times in ns. `step_ns`: untraced. `sent_nbytes`: by all ranks in a step. The four
-    times of calls are `groups_facts.Calls`, None where no execution was seen; the four of processors `groups_load`."""
+    """One arrangement as measured. Times in ns. `step_ns`: untraced. `sent_nbytes`: by all ranks in a step. `calls` to
+    `idle_ns`: see `groups_facts.Calls`, None if no execution was seen. `cores` to `ready`: see
+    `groups_facts.of_host`."""
 
     groups: int
     step_ns: float
@@ -71,15 +72,15 @@ class Point:
 
     @property
     def saturated(self) -> bool:
-        """The ranks keep the cores busy, or as many of their threads stand ready without a core as there are cores:
-        then other programs have a part of them."""
+        """Whether the ranks keep the cores busy, or have as many threads ready without a core as there are cores: then
+        other programs take a part of the cores."""
         return not self.on_gpu and (self.cpu_ratio >= BUSY or (self.ready or 0) >= self.cores)
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`growth` of the untraced step; `longer` and `turns` multiply to the growth of the traced span, None where no
-    execution was seen."""
+    """Why an arrangement takes longer. `growth`: of the untraced step. `longer` times `turns`: the growth of the traced
+    span; None if no execution was seen."""
 
     cause: Cause
     growth: float
@@ -89,7 +90,8 @@ class Verdict:
 
 
 def verdict(before: Point, after: Point, most_bytes_per_s: float) -> Verdict:
-    """Why `after` takes longer than `before`. `most_bytes_per_s`: of all groups together, in any arrangement."""
+    """Explain why `after` takes longer than `before`. `most_bytes_per_s`: of all groups together, in any
+    arrangement."""
     growth, factors = after.step_ns / before.step_ns, _factors(before, after)
     cause = _cause(growth, factors, after, most_bytes_per_s)
     longer, turns = factors or (None, None)
@@ -98,7 +100,7 @@ def verdict(before: Point, after: Point, most_bytes_per_s: float) -> Verdict:
 
 
 def _factors(before: Point, after: Point) -> tuple[float, float] | None:
-    """How many times as long each runs, and how many times as many turns are taken."""
+    """Return how many times as long each call runs, and how many times as many turns there are."""
     if not before.at_once or not after.at_once or not before.exec_ns or not after.exec_ns:
         return None
     longer = after.exec_ns / before.exec_ns
@@ -118,12 +120,12 @@ def _cause(growth: float, factors: tuple[float, float] | None, after: Point, mos
 
 
 def _explain(growth: float, factors: tuple[float, float]) -> bool:
-    """Whether the traced run grew as the untraced one did."""
+    """Whether the traced run grew like the untraced one."""
     return 1 / ALIKE <= math.prod(factors) / growth <= ALIKE
 
 
 def _held_back(after: Point) -> Cause:
-    """Why fewer executed at once than there were."""
+    """Return why fewer calls executed at once than there were."""
     behind, idle = after.behind_ns or 0, after.idle_ns or 0
     if behind + idle < HELD_BACK * (after.exec_ns or 0):
         return Cause.PROGRAM
@@ -139,7 +141,7 @@ def _grown(growth: float, factors: tuple[float, float] | None) -> str:
     if factors is None:
         return f"{times}, "
     if not _explain(growth, factors):
-        return f"{times} (its traced run grew {three_figures(math.prod(factors))} times, too unlike to be split), "
+        return f"{times} (its traced run grew {three_figures(math.prod(factors))} times, too differently to be split), "
     longer, turns = map(three_figures, factors)
     return f"{times} (traced: each all-reduce runs {longer} times as long, in {turns} times as many turns), "
 
@@ -150,16 +152,18 @@ def _because(cause: Cause, before: Point, after: Point, most_bytes_per_s: float)
         case Cause.NONE:
             return f": {reached}"
         case Cause.CORES:
-            return f"which is the cores: {_busy(after)}; {_demand(before, after)}"
+            return f"because of the cores: {_busy(after)}; {_demand(before, after)}"
         case Cause.WIRE:
-            where = "the link or the GPU itself, not told apart here" if after.on_gpu else f"the wire: {_busy(after)}"
-            return f"which is {where}, and {reached}"
+            where = (
+                "the link or the GPU itself, not distinguished here" if after.on_gpu else f"the wire: {_busy(after)}"
+            )
+            return f"because of {where}, and {reached}"
         case Cause.QUEUE:
-            return f"which is the queue: {_queued(after)}; {_busy(after)}"
+            return f"because of the queue: {_queued(after)}; {_busy(after)}"
         case Cause.PROGRAM:
-            return f"which is the program, as it waits for one before it launches the next: {_at_once(after)}"
+            return f"because the program waits for one before it launches the next: {_at_once(after)}"
         case _:
-            return f"not decided by what was measured: {_busy(after)}, and {reached}"
+            return f"for a reason that these measurements do not show: {_busy(after)}, and {reached}"
 
 
 def _of_most(after: Point, most_bytes_per_s: float) -> str:
@@ -172,12 +176,12 @@ def _busy(point: Point) -> str:
     if others > 0.1:
         told += f" (with the kernel and other programs: {percent(point.machine_ratio)})"
     if point.ready is not None:
-        told += f", {three_figures(point.ready)} threads stand ready without a core on the mean"
+        told += f", {three_figures(point.ready)} threads are ready without a core on average"
     return told
 
 
 def _demand(before: Point, after: Point) -> str:
-    """What the fewer groups' own need foretells: independent of how long the many took."""
+    """Predict the time from the need of the fewer groups, whatever time the many took."""
     foretold = before.cpu_ns * (after.sent_nbytes / before.sent_nbytes) / after.cores
     need = f"{counted(before.groups, 'group')} alone took {duration(before.cpu_ns)} of processor time a step"
     least = f"{after.groups} at that price need {duration(foretold)} of {counted(after.cores, 'core')}"
@@ -185,9 +189,9 @@ def _demand(before: Point, after: Point) -> str:
 
 
 def _queued(point: Point) -> str:
-    behind = f"an all-reduce stands {duration(point.behind_ns)} behind others of its group"
+    behind = f"an all-reduce waits {duration(point.behind_ns)} behind others of its group"
     return f"{behind} and runs {duration(point.exec_ns)}"
 
 
 def _at_once(point: Point) -> str:
-    return f"on the mean {three_figures(point.at_once or 0)} run at once, of {counted(point.groups, 'group')}"
+    return f"on average {three_figures(point.at_once or 0)} run at once, of {counted(point.groups, 'group')}"

@@ -145,8 +145,8 @@ NOTE: Final = (
     "sent: by each rank in a traced step, as a ring sends it, whatever the backend does. step: median over the rounds, "
     "untraced; ratio: of medians within a round, to no hook in the same buckets. error: of the mean "
     "gradient, ‖hooked − exact‖ ÷ ‖exact‖ in float64, in one backward after all timing. PowerSGD, of rank 4, sends "
-    "what it left out in a later step: its error also holds what it catches up on. comm, hidden and exposed: the "
-    "typical step of a traced run."
+    "later what it left out: its error includes what it sends late. comm, hidden and exposed: the typical step of a "
+    "traced run."
 )
 
 
@@ -178,14 +178,14 @@ def words(rows: Sequence[Row], ranks: int, coarse_ratio: float) -> list[str]:
     wait = millis((none.typical or {}).get("exposed_ns"))
     step = millis(none.time.median if none.time else None)
     told = [
-        f"With {counted(ranks, 'rank')} and no hook a step takes {step} ms, and {wait} ms of a traced one are exposed "
+        f"With {counted(ranks, 'rank')} and no hook a step takes {step} ms, and {wait} ms of a traced step are exposed "
         f"communication; each rank sends {size(none.nbytes)}."
     ]
     told += [_of(row, none) for row in others]
     if any(row.name == "fp16" for row in others):
         told.append(
-            f"{percent(coarse_ratio)} of the mean gradient's elements are below 6.1e-5, where fp16 has ever fewer "
-            "digits and below 6.0e-8 none: scaling the loss spares its error, and bf16 has no such bound."
+            f"{percent(coarse_ratio)} of the mean gradient's elements are below 6.1e-5, where fp16 loses digits, "
+            "and all below 6.0e-8. Scaling the loss avoids this error, and bf16 does not have it."
         )
     return told + [f"{row.name} was not measured: {row.note}" + _stop(row.note) for row in rows if row.time is None]
 
@@ -198,13 +198,13 @@ def _of(row: Row, none: Row) -> str:
     beside = "" if row.beside == none.name else " as without a hook, also in one bucket"
     return (
         f"{row.name}{bucket}: {_fewer(row.nbytes, none.nbytes)}, a step {row.ratio.median:.2f} times as long{beside} "
-        f"({row.interval}: {verdict}), and a mean gradient that is off by {row.error:.1e} of its length."
+        f"({row.interval}: {verdict}), and a relative error of the mean gradient of {row.error:.1e}."
     )
 
 
 def _fewer(mine: int | None, all_of_it: int | None) -> str:
     if not mine or not all_of_it:
-        return "the bytes are not known"
+        return "an unknown number of bytes"
     share = mine / all_of_it
     return f"{size(mine)} a step, " + ("as many" if 0.99 < share < 1.01 else f"{share:.3g} times as many")
 

@@ -44,7 +44,7 @@ def hooked(job: Job, name: str, work: str, reducer: str, cap_mb: float) -> Hooke
         register(trainee.model, name)
     except (TypeError, ValueError, DdptraceError) as refusal:  # DDP's own check of a hook raises a TypeError
         return Hooked(None, f"refused: {str(refusal).splitlines()[0]}")
-    return Hooked(trainee, STANDSTILL if in_one and name == "PowerSGD" else "")
+    return Hooked(trainee, HANGS if in_one and name == "PowerSGD" else "")
 
 
 def needs_one_bucket(reducer: str, backend: str) -> bool:
@@ -147,5 +147,5 @@ HOOKS: Final[dict[str, Callable[[], Made]]] = {
     "PowerSGD": _power_sgd,
     "quantization": _quantization,
 }
-NCCL_ONLY: Final = "torch's hook raises an IndexError on Gloo, whose all-gather ends in another list than NCCL's"
-STANDSTILL: Final = "in one bucket: with several, stock DDP on Gloo comes to a standstill with this hook"
+NCCL_ONLY: Final = "torch's hook raises an IndexError on Gloo, whose all-gather returns another list than NCCL's"
+HANGS: Final = "in one bucket: with several, stock DDP on Gloo hangs with this hook"

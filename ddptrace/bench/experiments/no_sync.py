@@ -39,11 +39,11 @@ class Options(TimedOptions):
 
     def __post_init__(self) -> None:
         if 1 not in self.counts:
-            raise DdptraceError("numbers of micro-batches are compared to 1: have it among them, as in 1,2,4,8")
+            raise DdptraceError("all counts of micro-batches are compared to 1: include it, as in 1,2,4,8")
         if self.micro_batches < self.block:
             raise DdptraceError(
-                f"{self.micro_batches} micro-batches make no whole updates of {', '.join(map(str, self.counts))} each: "
-                f"train on at least {self.block} (--micro-batches)"
+                f"{self.micro_batches} micro-batches are no whole updates of every count "
+                f"({', '.join(map(str, self.counts))}): train on at least {self.block} (--micro-batches)"
             )
 
     @property
@@ -140,8 +140,8 @@ def _heads(ways: list[Way]) -> tuple[str, ...]:
 
 
 NOTE: Final = (
-    "ms a sample: of each rank, untraced, median over the rounds; n micro-batches of one size make an update. loss: "
-    "mean cross-entropy in nats of text that was not trained on, after the same samples and with the same learning "
+    "ms a sample: of each rank, untraced, median over the rounds; n micro-batches of equal size make an update. loss: "
+    "mean cross-entropy in nats on held-out text, after the same samples and with the same learning "
     "rate for every n. comm, hidden and exposed: of one update, in a traced run."
 )
 
@@ -189,13 +189,13 @@ def words(ways: Sequence[Way], samples: int, ranks: int) -> list[str]:
     first, others = ways[0], ways[1:]
     end = (len(first.losses) - 1) * samples
     told = [
-        f"With {counted(ranks, 'rank')} a sample costs {millis(first.time.median)} ms where every micro-batch is "
+        f"With {counted(ranks, 'rank')} a sample costs {millis(first.time.median)} ms if every micro-batch is "
         f"synchronised{_won(others)}."
     ]
     at_others = "".join(f", {way.losses[-1]:.3f} at {way.count}" for way in others)
     told.append(
         f"After the same {end:,} samples, with the same learning rate, the held-out loss is {first.losses[-1]:.3f} "
-        f"nats at n = 1{at_others} (from {first.losses[0]:.3f}; one seed, so small differences say nothing)."
+        f"nats at n = 1{at_others} (from {first.losses[0]:.3f}; one seed, so small differences mean nothing)."
     )
     return told + [_weighed(first, way, samples, ranks) for way in others[-1:]]
 
@@ -215,14 +215,14 @@ def _weighed(first: Way, way: Way, samples: int, ranks: int) -> str:
     loss, points = way.losses[-1], len(way.losses) - 1
     at = next((at for at, of_first in enumerate(first.losses) if of_first <= loss), None)
     if at is None:
-        return f"n = 1 was at no point as low as {loss:.3f}: in these trainings fewer updates cost no loss."
+        return f"n = 1 never reached {loss:.3f}: in these trainings fewer updates cost no loss."
     before, each = max(0, at - 1), samples / ranks  # a rank's samples from point to point
     earliest, latest = (duration(point * each * first.time.median) for point in (before, at))
     mine = duration(points * each * way.time.median)
     return (
-        f"n = 1 came down to {loss:.3f} nats between {before * samples:,} and {at * samples:,} samples, {earliest} to "
-        f"{latest} at its time of a sample, where n = {way.count} takes {mine}; "
-        f"{_verdict(before / points, at / points, way)}. One training of each tells nothing of other seeds, and a "
+        f"n = 1 reached {loss:.3f} nats between {before * samples:,} and {at * samples:,} samples, {earliest} to "
+        f"{latest} at its time of a sample; n = {way.count} takes {mine}: "
+        f"{_verdict(before / points, at / points, way)}. One training of each shows nothing of other seeds, and a "
         "higher learning rate for larger n was not tried."
     )
 
@@ -231,12 +231,12 @@ def _verdict(least: float, most: float, way: Way) -> str:
     """Say which is less. n = 1 needs between `least` and `most` of `way`'s samples for the same loss, and share ÷ ratio
     of its time. A verdict holds for both shares and for the whole interval of the ratio."""
     if way.ratio.count == 1:
-        return "more rounds would tell which is less"
+        return "more rounds would show which is less"
     if most < way.ratio.low:
         return "synchronising less often loses more than it wins"
     if least > way.ratio.high:
         return "it wins more than it loses"
-    return "which is less is not to be told from the curve's points and beyond the noise"
+    return "the curve's points and the noise do not show which is less"
 
 
 EXPERIMENT: Final = Experiment("no-sync", Options, measure, title, each_job(section), setup)

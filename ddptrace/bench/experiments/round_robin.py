@@ -55,7 +55,7 @@ class Options(TimedOptions):
     def __post_init__(self) -> None:
         workload(self.workload)
         if 1 not in self.groups:
-            raise DdptraceError("numbers of process groups are compared to 1: have it among them, as in 1,3,5")
+            raise DdptraceError("all numbers of process groups are compared to 1: include it, as in 1,3,5")
 
 
 def measure(job: Job, options: Options) -> Measured:
@@ -144,8 +144,8 @@ def _heads(turns: list[Turn]) -> tuple[str, ...]:
 
 NOTE: Final = (
     f"step: median over the rounds, untraced. ÷ 1 group: of the same round; “{CONTROL}” is one group under a second "
-    "name, so its ratio is what noise alone does. comm, hidden and exposed: the typical step of a traced run; comm is "
-    "the time in which at least one collective ran, and at once is how many ran then, in the mean."
+    "name, so its ratio shows the noise. comm, hidden and exposed: the typical step of a traced run; comm is the time "
+    "in which at least one collective ran, and at once the mean number that ran then."
 )
 
 
@@ -209,14 +209,14 @@ def _why(asked: Sequence[Turn], verdicts: Mapping[str, Verdict]) -> list[str]:
     before, after = one.typical["comm_ns"], most.typical["comm_ns"]
     told = (
         f"In the traced steps {one.at_once:.2f} collectives run at once with 1 group and {most.at_once:.2f} with "
-        f"{most.groups}, and some collective runs for {millis(before)} ms and {millis(after)} ms of a step"
+        f"{most.groups}, and at least one runs for {millis(before)} ms and {millis(after)} ms of a step"
     )
     if most.at_once < MORE_AT_ONCE * one.at_once:
-        return [f"{told}: more groups do not put more of them side by side here."]
+        return [f"{told}: more groups do not run more of them side by side here."]
     if after >= before:
         return [f"{told}: side by side each takes longer, so the link or the processor was full with 1 group."]
     won = verdicts[most.name] == "faster"
-    return [f"{told}: side by side they are done sooner{'' if won else ', yet the step is not shorter for it'}."]
+    return [f"{told}: side by side they end sooner{'' if won else ', but the step is not shorter'}."]
 
 
 def _beside_the_paper(backend: str, verdicts: set[Verdict]) -> str:

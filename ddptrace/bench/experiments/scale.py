@@ -130,13 +130,11 @@ def sections(options: Options, jobs: Sequence[Measured]) -> Iterator[Section]:
 
 NOTE: Final = (
     "step: median over the rounds, untraced, of the slowest worker. efficiency: step time of 1 worker ÷ that of n; its "
-    "range: from the ends of both intervals. The numbers of workers were measured one after another: what else "
-    "the machine did meanwhile is in the efficiency. comm, hidden and exposed: the typical step of a traced run."
+    "range: from the ends of both intervals. The numbers of workers are measured one after another, so other load on "
+    "the machine affects the efficiency. comm, hidden and exposed: the typical step of a traced run."
 )
 
-RATES: Final = (
-    "From the median step, untraced. If nothing were lost: as many times the first point as there are workers."
-)
+RATES: Final = "From the median untraced step. If nothing were lost: the first point times the number of workers."
 
 
 def _row(name: str, point: Point) -> tuple[str, ...]:
@@ -180,7 +178,7 @@ def _parts(name: str, points: list[Point]) -> Chart:
     rest = tuple(chart_ms(_without(point.typical["window_ns"], point.typical["exposed_ns"])) for point in points)
     exposed = tuple(chart_ms(point.typical["exposed_ns"]) for point in points)
     lines = (Line("all else", x, rest), Line("exposed communication", x, exposed))
-    caption = "The typical step of a traced run. All else: computation, what is copied, and idle time."
+    caption = "The typical step of a traced run. All else: computation, copies and idle time."
     return Chart(f"What a step is made of: {name}", "workers", "ms", lines, "stack", caption=caption)
 
 
@@ -204,7 +202,7 @@ def words(points: Mapping[str, Sequence[Point]]) -> tuple[str, ...]:
 def _won(name: str, most: Point) -> str:
     rate = f"{name} trains {three_figures(most.samples_per_s)} samples/s with {counted(most.workers, 'worker')}"
     if most.efficiency is None or most.alone is None:
-        return f"{rate}; 1 worker was not measured beside, so there is no efficiency."
+        return f"{rate}; 1 worker was not measured, so there is no efficiency."
     if most.workers == 1:
         return f"{rate}; more were not measured, so there is nothing to scale."
     low, middle, high = most.efficiency
@@ -226,7 +224,7 @@ def _went(name: str, most: Point, least: Point) -> str:
     if more <= 0:
         return f"{against}, although {millis(waited)} ms of it are exposed communication."
     if of_waiting >= more:
-        return f"{against}: exposed communication, {millis(of_waiting)} ms more of it, is all of the difference."
+        return f"{against}: {millis(of_waiting)} ms more exposed communication is all of the difference."
     rest = "longer computation and idle time"
     return f"{against}: {millis(of_waiting)} ms of the difference are exposed communication, the rest {rest}."
 
@@ -236,10 +234,10 @@ def _crowded(point: Point) -> str:
     if threads is None or threads < 1:
         return ""
     if threads == 1:
-        return f"With {point.workers} workers every core computes: the backend's threads have no core of their own."
+        return f"With {point.workers} workers every core computes: no core is left for the backend's threads."
     bound = percent(1 / threads)
-    told = f"With {point.workers} workers there are {threads:.3g} threads that compute for each core"
-    return f"{told}: the efficiency tells of this machine, whose cores alone allow about {bound}, not of the reducer."
+    told = f"With {point.workers} workers {threads:.3g} computing threads share each core"
+    return f"{told}: this machine's cores alone limit the efficiency to about {bound}, whatever the reducer does."
 
 
 EXPERIMENT: Final = Experiment("scale", Options, measure, title, sections)

@@ -136,8 +136,8 @@ def _heads(cases: list[Case]) -> tuple[str, ...]:
 
 
 NOTE: Final = (
-    "step: median over the rounds, untraced; ratio: of medians within a round. walk: of the host through the graph, by "
-    "a stopwatch of its own, the best of several. bitmap: its all-reduce in a traced step, from begin to end. buckets, "
+    "step: median over the rounds, untraced; ratio: of medians within a round. walk: of the host through the graph, "
+    "timed separately, the best of several. bitmap: its all-reduce in a traced step, from begin to end. buckets, "
     "comm, hidden and exposed: of the typical step of a traced run."
 )
 
@@ -172,9 +172,9 @@ def words(cases: Sequence[Case], ranks: int, layers: int) -> list[str]:
     for off, on, left_out in zip(cases[::3], cases[1::3], cases[2::3], strict=True):
         told.append(
             f"{on.reducer} with {counted(ranks, 'rank')}: find_unused_parameters makes a step {on.ratio.median:.3f} "
-            f"times as long ({on.interval}{_doubt(on.ratio)}) where all parameters are used, and "
-            f"{left_out.ratio.median:.3f} times ({left_out.interval}{_doubt(left_out.ratio)}) where each rank "
-            f"leaves out one of {layers} layers at random, which also spares that layer's computation."
+            f"times as long ({on.interval}{_doubt(on.ratio)}) if all parameters are used, and "
+            f"{left_out.ratio.median:.3f} times ({left_out.interval}{_doubt(left_out.ratio)}) if each rank "
+            f"leaves out one of {layers} layers at random, which also saves that layer's computation."
         )
         told.append(_made_of(off, on, left_out))
     return told
@@ -197,17 +197,17 @@ def _made_of(off: Case, on: Case, left_out: Case) -> str:
 def _bitmap(on: Case, left_out: Case) -> str:
     used, unused = on.facts["bitmap_ns"], left_out.facts["bitmap_ns"]
     if used is None or unused is None:
-        return "the bitmap's all-reduce was not seen in the traced steps"
-    return f"the bitmap's all-reduce takes {duration(used)}, and {duration(unused)} where a layer is left out"
+        return "the traced steps do not show the bitmap's all-reduce"
+    return f"the bitmap's all-reduce takes {duration(used)}, and {duration(unused)} if a layer is left out"
 
 
 def _buckets(off: Case, on: Case) -> str:
     if off.facts["buckets"] == on.facts["buckets"]:
-        return "buckets are never made anew, which makes no difference here: they are the same"
+        return "buckets are never rebuilt, which makes no difference here: they are the same"
     hidden = (percent(case.typical["overlap_ratio"]) for case in (on, off))
     counts = (len(case.facts["buckets"]) for case in (on, off))
     return (
-        "buckets are never made anew in the order of gradients: {} instead of {} in a step, and {} of communication is "
+        "buckets are never rebuilt in the order of gradients: {} instead of {} in a step, and {} of communication is "
         "hidden instead of {}"
     ).format(*counts, *hidden)
 

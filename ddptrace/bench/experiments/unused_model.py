@@ -33,7 +33,7 @@ class Leaving:
         module: Any = self.trainee.model.module
         self.layers = equal_layers(module)
         if not self.layers:
-            raise DdptraceError(f"no layer of {work.name} can be left out: they are not alike; measure gpt or mlp")
+            raise DdptraceError(f"no layer of {work.name} can be left out, since its layers differ: measure gpt or mlp")
         self.left: int | None = None
         self._chance = random.Random(job.rank)
         for number, layer in enumerate(self.layers):
