@@ -45,7 +45,7 @@ lint: .venv/.ready-to-test
 	$(BIN)/mypy
 
 bench-overhead: .venv/.ready-to-run
-	$(BIN)/ddptrace bench overhead
+	$(BIN)/python -m benchmarks overhead
 
 # One thread a rank, as in the demo.
 soak: export OMP_NUM_THREADS := 1

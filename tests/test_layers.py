@@ -60,13 +60,11 @@ ALLOWED = {
         ("numpy", "opentelemetry", "grpc", "google", "requests", "urllib3", "prometheus_client"),
     ),
     "render": Row(ours("analysis", "load.tables"), ("numpy",), inside=("plotly", "rich")),
-    # the package itself and record: benchmarks measure under `trace` as users call it, and one append. engine: how many
-    # cores there are. analyzer, isal and hta: what reading costs beside HTA is measured on files made for it, no torch.
-    # numpy: runs of many ranks are made of records, whose layout schema tells in its terms
+    # the package itself: training is measured under `trace`, as users call it. engine: the number of cores
     "bench": Row(
-        ours("__init__", "reducer", "capture", "record", "load", "analysis", "render", "engine", "own_module"),
-        ("torch", "numpy"),
-        inside=(*ours("analyzer", "differ", "telemetry"), "msgspec", "hta", "isal", "opentelemetry"),
+        ours("__init__", "reducer", "analysis", "render", "engine", "own_module"),
+        ("torch",),
+        inside=(*ours("capture"), "msgspec", "opentelemetry"),
     ),
     "figures": Row(ours("analysis", "render"), inside=("plotly", "kaleido")),
     "view": Row(),  # serves files; the UI's wheel is looked for and not imported
@@ -245,6 +243,7 @@ def test_telemetry_uses_only_public_names_of_opentelemetry() -> None:
         ("cli", "import ddptrace.load"),
         ("cli", "def late() -> None:\n    import torch"),
         ("load", "class Held:\n    import pandas"),
+        ("bench", "from benchmarks import hosts"),
     ],
 )
 def test_a_planted_wrong_import_is_found(tmp_path: Path, room: str, line: str) -> None:

@@ -1,4 +1,4 @@
-"""Cells, heads and lines of charts that the sheets of several benchmarks have in common."""
+"""Cells, column heads and chart lines that several sheets share."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from ddptrace.render.sheet import Line
 from ddptrace.render.words import NOT_MEASURED, millis, percent
 
 COMM_HEADS: Final = ("comm ms", "hidden ms", "exposed ms", "hidden")
-"""Of the cells that `comm_cells` gives."""
-ONE_ROUND: Final = "one round, which tells nothing of noise"
+"""The heads of the cells that `comm_cells` returns."""
+ONE_ROUND: Final = "one round does not show the noise"
 NO_DIFFERENCE: Final = "not beyond the noise"
 
 
-def comm_cells(true: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """Of a traced run's `Truth`; None: it was not traced."""
-    if true is None:
+def comm_cells(typical: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """Return the cells of a `TypicalStep` as JSON, or of None: it was not traced."""
+    if typical is None:
         return (NOT_MEASURED,) * len(COMM_HEADS)
-    parts = (millis(true[part]) for part in ("comm_ns", "hidden_ns", "exposed_ns"))
-    return *parts, percent(true["overlap_ratio"])
+    parts = (millis(typical[part]) for part in ("comm_ns", "hidden_ns", "exposed_ns"))
+    return *parts, percent(typical["overlap_ratio"])
 
 
-def interval_head(spreads: Iterable[Spread], sure: str = "95 % of the median", few: str = "range of the rounds") -> str:
-    """What the intervals in a column are: so few rounds give no more than their range."""
+def interval_head(spreads: Iterable[Spread], sure: str = "95 % interval", few: str = "range of the rounds") -> str:
+    """Name the intervals in a column: few rounds give no more than their range."""
     counts = [spread.count for spread in spreads]
     if min(counts, default=ROUNDS_SURE) >= ROUNDS_SURE:
         return sure
-    return few if max(counts) < ROUNDS_SURE else f"{sure}; below {ROUNDS_SURE} rounds their range"
+    return few if max(counts) < ROUNDS_SURE else f"{sure}; range below {ROUNDS_SURE} rounds"
 
 
 def ms_interval(found: Spread) -> str:
@@ -40,7 +40,7 @@ def ratio_interval(found: Spread, digits: int = 3) -> str:
 
 
 def doubt(ratio: Spread) -> str:
-    """Why a ratio other than 1 proves no difference; empty where it does."""
+    """Say why a ratio other than 1 proves no difference; empty if it proves one."""
     if ratio.count == 1:
         return ONE_ROUND
     return NO_DIFFERENCE if ratio.low <= 1 <= ratio.high else ""
@@ -51,17 +51,17 @@ def chart_ms(ns: float | None) -> float | None:
 
 
 def spread_line(name: str, x: Sequence[float | str], spreads: Sequence[Spread], unit: float = 1) -> Line:
-    """The medians with their intervals, in units of so many of theirs (1e6: of ns in ms)."""
+    """Return the medians and intervals, divided by `unit` (1e6: from ns to ms)."""
     ends = (tuple(getattr(one, part) / unit for one in spreads) for part in ("median", "low", "high"))
     return Line(name, tuple(x), *ends)
 
 
-STEP_CAPTION: Final = "The step untraced, with its interval over the rounds; what is exposed by a traced run."
+STEP_CAPTION: Final = "Step: untraced, with its interval over the rounds. Exposed communication: by a traced run."
 
 
 def step_lines(
-    x: Sequence[str], steps: Sequence[Spread], trues: Iterable[Mapping[str, Any] | None]
+    x: Sequence[str], steps: Sequence[Spread], traced: Iterable[Mapping[str, Any] | None]
 ) -> tuple[Line, Line]:
-    """Step times and what of a traced step is exposed communication, in ms."""
-    exposed = tuple(chart_ms(None if true is None else true["exposed_ns"]) for true in trues)
+    """Return step times, and the exposed communication of the typical traced steps, in ms."""
+    exposed = tuple(chart_ms(None if one is None else one["exposed_ns"]) for one in traced)
     return spread_line("step", x, steps, 1e6), Line("exposed communication", tuple(x), exposed)

@@ -1,10 +1,10 @@
-"""Ranks as processes of this machine: started together, ended together, and why one of them failed.
+"""Ranks as processes on this machine: start them together, end them together, and say why one failed.
 
     ddptrace bench ──line──▶ rank 0
                   ╰──line──▶ rank 1
 
-A line is the standard input of a rank. Its end says that we are gone, be it killed, and the rank ends itself. Back over
-it comes why a rank failed, which needs no room on a disk.
+A line is the standard input of a rank. It closes when this process ends, also by a kill, and then the rank ends itself.
+A rank that fails sends the reason back over it, which needs no space on a disk.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from ddptrace.errors import DdptraceError
 
 POLL_S: Final = 0.05
 RANKS_A_CORE: Final = 16
-"""More only wait for each other, and so many processes can take the whole machine down."""
+"""More ranks only wait for each other, and so many processes can take the whole machine down."""
 OURS = re.compile(r"^(\[rank\d+\]: )?(ddptrace\.errors\.\w+: )?")
-"""What Python and torch put before a sentence of ours."""
+"""What Python and torch print before our error message."""
 NOISE = re.compile(r"^(\[rank\d+\]:\s*)?\[[WI]\d{4}|^USDT:")
-"""Warnings of torch's C++ parts, which may come after the error."""
+"""Warnings of torch's C++ code, which may come after the error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Started:
 
 
 def refuse_too_many(ranks: int) -> None:
-    """Raises DdptraceError for more ranks than this machine can be asked to run."""
+    """Raise DdptraceError for more ranks than this machine can run."""
     most = RANKS_A_CORE * cores()
     if ranks > most:
         raise DdptraceError(
@@ -54,9 +54,9 @@ def refuse_too_many(ranks: int) -> None:
 
 
 def run_ranks(ranks: int, command: Sequence[str], folder: Path) -> None:
-    """Run a command once for each rank, to its end; one that fails ends the others. What they say: `rank-<r>.log`.
+    """Run a command once for each rank, to its end. If one fails, end the others. Their output: `rank-<r>.log`.
 
-    Raises DdptraceError with the reason of the rank that failed first.
+    Raises: DdptraceError with the reason of the rank that failed first.
     """
     place = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "MASTER_PORT": str(_free_port())}
     common = {"OMP_NUM_THREADS": "1"} | dict(os.environ) | place | {"MASTER_ADDR": "127.0.0.1"}
@@ -70,7 +70,7 @@ def run_ranks(ranks: int, command: Sequence[str], folder: Path) -> None:
         failed = _failed(started)
         if failed:
             rank, words = _first(started, failed)
-            raise DdptraceError(f"rank {rank} of {ranks} failed: {words} (all it said: {folder / _log(rank)})")
+            raise DdptraceError(f"rank {rank} of {ranks} failed: {words} (its output: {folder / _log(rank)})")
 
 
 def _start(command: Sequence[str], told: dict[str, str], out: IO[Any], log: IO[bytes]) -> Started:
@@ -88,8 +88,8 @@ def _end(started: Sequence[Started]) -> None:
 
 
 def _failed(started: Sequence[Started]) -> list[int]:
-    """Wait for all; the ranks that ended other than well, as soon as there are some. Those that die of their death end
-    a moment later."""
+    """Wait for all ranks. Returns those that failed as soon as there are any; others that fail because of them end a
+    moment later."""
     while True:
         codes = [rank.process.poll() for rank in started]
         failed = [rank for rank, code in enumerate(codes) if code]
@@ -99,8 +99,8 @@ def _failed(started: Sequence[Started]) -> list[int]:
 
 
 def _first(started: Sequence[Started], failed: Sequence[int]) -> tuple[int, str]:
-    """Of ranks that ended at nearly the same time: one that was killed, or that failed first; and its last words.
-    An abort is no sign of either: what is left of torch aborts when its peers are gone."""
+    """Return the rank that was killed or failed first, of those that ended at nearly the same time, and its last words.
+    An abort is no sign of either: torch aborts when its peers are gone."""
     killed = [rank for rank in failed if 0 > (started[rank].process.returncode or 0) != -signal.SIGABRT]
     told = {rank: _told(started[rank].line) for rank in killed or failed}
     rank = min(told, key=lambda rank: told[rank][0])
@@ -108,7 +108,7 @@ def _first(started: Sequence[Started], failed: Sequence[int]) -> tuple[int, str]
 
 
 def _told(line: socket.socket) -> tuple[float, str]:
-    """When a rank failed, by the host's clock, and why; empty where it told nothing."""
+    """Return when a rank failed, by the host's clock, and why; empty if it sent nothing."""
     with suppress(OSError, ValueError):
         at_ns, words = json.loads(line.recv(1 << 16, socket.MSG_DONTWAIT))
         return at_ns, words
@@ -123,7 +123,7 @@ def _last_words(output: IO[bytes]) -> str:
     output.seek(0)
     lines = [line for line in output.read().decode(errors="replace").splitlines() if line.strip()]
     said = [line for line in lines if not NOISE.search(line)]
-    return OURS.sub("", said[-1])[-WORDS_MAX:] if said else "it said nothing: it may have been killed"
+    return OURS.sub("", said[-1])[-WORDS_MAX:] if said else "no output, it may have been killed"
 
 
 def _free_port() -> int:

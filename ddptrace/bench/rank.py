@@ -1,6 +1,6 @@
-"""What a process does that measures for another one: it ends when that one is gone, and tells it why it failed.
+"""A process that measures for its starter: it ends when the starter is gone, and tells it why it failed.
 
-Its line to whoever started it is its standard input; see `launch`.
+Its line to the starter is its standard input; see `launch`.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Final, NoReturn
 from ddptrace.errors import DdptraceError
 
 LINE: Final = 0
-"""The file descriptor."""
+"""File descriptor of the line to the starter."""
 WORDS_MAX: Final = 400
 
 
 def end_with_starter() -> None:
-    """End this process when whoever started it is gone, be it killed, whatever goes on here then."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all: who started us decides
+    """End this process when its starter is gone, also if that was killed, whatever this process does then."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all processes: the starter decides
 
     def watch() -> None:
         with suppress(OSError):
@@ -34,7 +34,7 @@ def end_with_starter() -> None:
 
 
 def end_failed(error: BaseException) -> NoReturn:
-    """Tell why over the line, which needs no room on a disk, and end before the other ranks notice."""
+    """Send the reason over the line, which needs no space on a disk, and end before other ranks notice."""
     at_ns = time.monotonic_ns()
     with suppress(OSError):  # the log may be on a full disk
         traceback.print_exception(error)
@@ -46,8 +46,8 @@ def end_failed(error: BaseException) -> NoReturn:
 
 
 def hear_signals() -> None:
-    """Of a rank that others started: let the system end it. It waits in C++ nearly all the time, where Python's own
-    handlers are not run."""
+    """Let signals end a rank that others started. It waits in C++ nearly all the time, where Python runs no
+    handlers."""
     for ending in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         if signal.getsignal(ending) != signal.SIG_IGN:  # nohup asked to be left alone
             signal.signal(ending, signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""Spread and ratios of timings on a machine where other things go on too."""
+"""The spread of timings on a machine that also does other things."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from typing import Final
 
 ROUNDS_SURE: Final = 6
-"""From so many values on, an interval of the median holds it 95 times in 100; fewer can only give their range."""
+"""Number of values from which an interval holds the median 95 times in 100. Fewer values give only their range."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A median, the 95 % interval of the median, and where single values lie (5 % and 95 % quantile).
+    """A median, its 95 % interval, and the 5 % and 95 % quantiles of single values. `count`: number of values.
 
-    Of fewer than ROUNDS_SURE values the interval is their range, which holds the median less often. `count`: of values.
+    With fewer than ROUNDS_SURE values the interval is their range, which holds the median less often.
     """
 
     median: float
@@ -35,10 +35,10 @@ class Spread:
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float]:
-    """The 95 % interval of the median: between the k-th value from below and from above.
+    """Return the 95 % interval of the median: the k-th value from below and from above.
 
-    Each value lies below the true median with chance 1/2, whatever the distribution: k is the largest for which fewer
-    than k values lie on one side, as a coin would have it, at most 5 times in 100.
+    Each value lies below the true median with probability 1/2, whatever the distribution. So the number of values below
+    is binomial, and k is the largest number for which fewer than k values lie on one side at most 5 times in 100.
     """
     ordered, outside, chance = sorted(values), 0, 0.0
     for below in range(len(ordered) // 2):
@@ -50,5 +50,5 @@ def median_interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 def quantile(ordered: Sequence[float], at: float) -> float:
-    """Of ascending values, the one at this share of the way, 0..1."""
+    """Return the value at the share `at`, 0..1, of ascending values."""
     return ordered[round(at * (len(ordered) - 1))]

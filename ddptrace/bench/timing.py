@@ -1,10 +1,10 @@
-"""Times several things side by side, so that what disturbs the machine disturbs them all alike.
+"""Times several things side by side, so that a disturbance of the machine disturbs all alike.
 
 round 0   warm up A, time A A A | warm up C, time C C C | warm up B, time B B B
-round 1   warm up B, time B B B | warm up A, time A A A | ...                        the order is another each round
+round 1   warm up B, time B B B | warm up A, time A A A | ...                        the order changes each round
 
 Two things are compared by the ratio of their medians within one round. Measuring one of them under two names gives the
-null control: how far that ratio lies from 1 when nothing is different.
+null control: its ratio differs from 1 only by noise.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 
+from ddptrace.bench.experiment import Repeats
 from ddptrace.bench.job import Job
 from ddptrace.bench.statistics import Spread
 
 Rounds = Sequence[Sequence[int]]
-"""Times in ns, by round and repetition, each the slowest rank's."""
+"""Times in ns by round and step, each of the slowest rank."""
 
 
 Around = Callable[[str, int], AbstractContextManager[object]]
@@ -30,21 +30,12 @@ def _nothing(name: str, round_: int) -> AbstractContextManager[object]:
     return nullcontext()
 
 
-@dataclass(frozen=True, slots=True)
-class Repeats:
-    """How often: `rounds` times each thing is warmed up `warmup` times and then timed `steps` times."""
-
-    rounds: int = 7
-    steps: int = 4
-    warmup: int = 2
-
-
 def interleaved(
     job: Job, things: Mapping[str, Callable[[], None]], repeats: Repeats, around: Around = _nothing
 ) -> dict[str, list[list[int]]]:
-    """Times of each thing, by round. Collective: every rank passes the same names in the same order.
+    """Time each thing. Returns its times by round. Collective: every rank passes the same names in the same order.
 
-    `around(name, round)` makes the context in which a thing is warmed up and timed in a round.
+    `around(name, round)` returns the context in which a thing is warmed up and timed in a round.
     """
     chance, times = random.Random(0), {name: list[list[int]]() for name in things}
     for round_ in range(repeats.rounds):
@@ -71,11 +62,11 @@ def _block(job: Job, thing: Callable[[], None], repeats: Repeats) -> list[int]:
 
 
 def spread(rounds: Rounds) -> Spread:
-    """Of the rounds' medians, in ns."""
+    """Return the spread of the rounds' medians, in ns."""
     return Spread.of([statistics.median(times) for times in rounds])
 
 
 def ratio(rounds: Rounds, reference: Rounds) -> Spread:
-    """Of each round's median to the reference's in the same round."""
+    """Return the spread of each round's median over the reference's median in the same round."""
     pairs = zip(rounds, reference, strict=True)
     return Spread.of([statistics.median(times) / statistics.median(others) for times, others in pairs])

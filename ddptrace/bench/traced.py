@@ -1,4 +1,4 @@
-"""The same steps under `ddptrace.trace`: what the wire and the processor really did, beside what a stopwatch says."""
+"""The same steps under `ddptrace.trace`: what the wire and the processor did, beside what a stopwatch shows."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from ddptrace.capture.session import Profile
 
 LEAD_STEPS: Final = 2
-"""Before the window, and one more for the profiler's own warm-up."""
-NOT_WHOLE: Final = ("records-lost", "records-dropped", "names-lost", "description-lost", "surface-failed")
-"""Findings that take the ground from a measurement. Training would go on, and a benchmark must not."""
+"""Steps before the profiler window. The profiler's own warm-up takes one more."""
+INCOMPLETE: Final = ("records-lost", "records-dropped", "names-lost", "description-lost", "surface-failed")
+"""Findings that make a measurement worthless: training would go on, and a benchmark must not."""
 
 
 @dataclass(frozen=True, slots=True)
-class Truth:
+class TypicalStep:
     """The typical step of a traced run: means over its typical rank-steps, in ns. None: it did not communicate."""
 
     window_ns: int | None
@@ -44,7 +44,7 @@ class Truth:
 def recording(
     run: Path, profile: Profile | None = None, tracer_provider: TracerProvider | None = None
 ) -> Iterator[ddptrace.trace]:
-    """`ddptrace.trace`, but that it raises DdptraceError where nothing can be recorded, as on a full disk."""
+    """Trace as `ddptrace.trace` does. Raises: DdptraceError if it cannot record, for instance on a full disk."""
     with ExitStack() as entered:
         with warnings.catch_warnings():
             warnings.filterwarnings("error", "ddptrace records nothing", RuntimeWarning)
@@ -58,43 +58,43 @@ def recording(
 
 
 def record(job: Job, name: str, thing: Callable[[], None], steps: int = 6) -> Path:
-    """Run a thing (one step each) in a profiler window; the run directory. Collective."""
+    """Run a thing, one step each time, in a profiler window. Returns the run directory. Collective."""
     run = job.folder / "runs" / name
     window = torch.profiler.schedule(wait=LEAD_STEPS, warmup=1, active=steps, repeat=1)
     with recording(run, window) as trace:
-        for _ in range(LEAD_STEPS + 1 + steps + 1):  # the last one ends the window
+        for _ in range(LEAD_STEPS + 1 + steps + 1):  # the last step ends the window
             thing()
             trace.step()
-    job.meet()  # a window's file is written when its rank leaves the trace: all of them are there now
+    job.meet()  # each rank writes its window's file when it leaves the trace: now all files exist
     return run
 
 
 def analyzed(
     job: Job, things: Mapping[str, Callable[[], None]], called: Callable[[str], str] = str
 ) -> dict[str, Result]:
-    """Record each thing, then analyse each run, once; by the thing's name, empty but on rank 0. `called`: the run's
-    name. Collective."""
+    """Record each thing, then analyze each run once. Returns results by the thing's name, on rank 0 alone. `called`:
+    from the thing's name to the run's name. Collective."""
     runs = {name: record(job, called(name), thing) for name, thing in things.items()}
     return {name: analysis(run) for name, run in runs.items()} if job.rank == 0 else {}
 
 
 def analysis(run: Path) -> Result:
-    """Of a run that a benchmark recorded. Raises DdptraceError where a part of it was lost. Needs no process group."""
+    """Analyze a run that a benchmark recorded. Needs no process group. Raises: DdptraceError if records were lost."""
     result = ddptrace.analyze(run)
     for finding in result.findings:
-        if finding.code in NOT_WHOLE:
-            raise DdptraceError(f"the traced run {run} is not whole ({finding.where}): {finding.message}")
+        if finding.code in INCOMPLETE:
+            raise DdptraceError(f"the traced run {run} is incomplete ({finding.where}): {finding.message}")
     return result
 
 
-def truths(results: Mapping[str, Result]) -> dict[str, dict[str, Any]]:
-    """The `Truth` of each as JSON."""
-    return {name: asdict(truth(result)) for name, result in results.items()}
+def typical_steps(results: Mapping[str, Result]) -> dict[str, dict[str, Any]]:
+    """Return the `TypicalStep` of each result as JSON."""
+    return {name: asdict(typical_step(result)) for name, result in results.items()}
 
 
-def truth(result: Result) -> Truth:
+def typical_step(result: Result) -> TypicalStep:
     summary = summarize(result)
     comm, hidden = summary.comm_ns, summary.hidden_ns
     exposed = None if comm is None or hidden is None else comm - hidden
     evidence = "" if summary.evidence is None else summary.evidence.value
-    return Truth(summary.window_ns, comm, hidden, exposed, summary.overlap_ratio, evidence)
+    return TypicalStep(summary.window_ns, comm, hidden, exposed, summary.overlap_ratio, evidence)

@@ -1,38 +1,132 @@
-"""What the benchmarks of training have in common on the command line, and how their findings are shown."""
+"""Options that several benchmarks share, and how a benchmark is run and its sheet printed.
+
+The arguments of an experiment's command are the fields of its `Options`, so that a command needs no code.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 if TYPE_CHECKING:
-    from ddptrace.bench.conduct import Options
+    from ddptrace.render.sheet import Sheet
 
 SIZE: Final = click.FloatRange(min=0, min_open=True, max=1e6)
 """Of messages and buckets, in MB or MiB."""
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+Command = Callable[..., Any]
+Decorator = Callable[[Command], Command]
 HERE, PAPER, PRESET = "here", "paper", "ddptrace.preset"
 
 
-def common(name: str, ranks: str = "2", rounds: int = 7) -> Callable[[Command], Command]:
-    """--ranks, --backend, --rounds, --steps, --warmup and --out. Under torchrun its ranks are used instead."""
-    options = (
-        click.option("--ranks", default=ranks, show_default=True, callback=numbers, help="Processes, up to 16 a core."),
-        click.option("--backend", type=click.Choice(["gloo", "nccl"]), help="[default: nccl if ranks have GPUs]"),
-        click.option("--rounds", type=click.IntRange(min=1), default=rounds, show_default=True, help="Repeats."),
-        click.option("--steps", type=click.IntRange(min=1), default=4, show_default=True, help="Timed in each round."),
-        click.option("--warmup", type=click.IntRange(min=0), default=2, show_default=True, help="Untimed, before."),
+def names(ctx: click.Context, parameter: click.Parameter, value: str) -> tuple[str, ...]:
+    """Read a list as people type it: `1,5,25`."""
+    found = tuple(dict.fromkeys(part.strip() for part in value.split(",") if part.strip()))
+    if not found:
+        raise click.BadParameter("give at least one value, as in 1,2,4")
+    return found
+
+
+def numbers(ctx: click.Context, parameter: click.Parameter, value: str) -> tuple[int, ...]:
+    """Read a list of whole numbers above zero."""
+    found = names(ctx, parameter, value)
+    if not all(part.isdecimal() and int(part) for part in found):
+        raise click.BadParameter(f"{value!r} is not a list of whole numbers above zero, such as 1,2,4")
+    return tuple(map(int, found))
+
+
+def timed(name: str, ranks: str = "2", rounds: int = 7) -> Decorator:
+    """Add the options of every experiment. Under torchrun its ranks are used instead of --ranks."""
+    return _all_of(
         click.option(
-            "-o", "--out", type=click.Path(path_type=Path), default=f"run/bench/{name}", show_default=True,
+            "--ranks",
+            default=ranks,
+            show_default=True,
+            callback=numbers,
+            help="Ranks to start, at most 16 for each core.",
+        ),
+        click.option(
+            "--backend",
+            type=click.Choice(["gloo", "nccl"]),
+            help="Backend of torch.distributed.  [default: nccl if each rank has a GPU, else gloo]",
+        ),
+        click.option(
+            "--rounds", type=click.IntRange(min=1), default=rounds, show_default=True, help="Rounds to measure."
+        ),
+        click.option(
+            "--steps", type=click.IntRange(min=1), default=4, show_default=True, help="Timed steps in each round."
+        ),
+        click.option(
+            "--warmup", type=click.IntRange(min=0), default=2, show_default=True, help="Untimed steps before them."
+        ),
+        written(name),
+    )
+
+
+def written(name: str) -> Decorator:
+    """Add --out and --json, the options of every benchmark that writes a sheet."""
+    return _all_of(
+        click.option(
+            "-o",
+            "--out",
+            type=click.Path(path_type=Path),
+            default=f"run/bench/{name}",
+            show_default=True,
             help="Folder for the tables, the page and the traced runs.",
         ),
         click.option("--json", "as_json", is_flag=True, help="Print every measurement as JSON, and nothing else."),
-    )  # fmt: skip
+    )
+
+
+def trained(flag: str, here: str, paper: str) -> Decorator:
+    """Add --preset, and `flag` that names workloads: by default `here` for one machine, or `paper` for a cluster.
+
+    The command gets one argument of the flag's name: a name, or a tuple of names if the flag is a plural (--models).
+    """
+    several = flag.endswith("s")
+
+    def chosen(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | tuple[str, ...]:
+        asked = value or {HERE: here, PAPER: paper}[ctx.meta[PRESET]]
+        return names(ctx, parameter, asked) if several else asked
+
+    models = "Models to train" if several else "Model to train"
+    return _all_of(
+        click.option(
+            "--preset",
+            type=click.Choice([HERE, PAPER]),
+            default=HERE,
+            show_default=True,
+            is_eager=True,
+            expose_value=False,
+            callback=lambda ctx, parameter, value: ctx.meta.update({PRESET: value}),
+            help="Models that fit this machine, or those that papers measure on clusters with GPUs.",
+        ),
+        click.option(flag, callback=chosen, help=f"{models}.  [default: {here}; preset paper: {paper}]"),
+    )
+
+
+def reducer() -> Decorator:
+    """Add --reducer."""
+    return click.option(
+        "--reducer",
+        type=click.Choice(["ddp", "bucketed"]),
+        default="ddp",
+        show_default=True,
+        help="Stock DDP, or BucketedDataParallel.",
+    )
+
+
+def cap(default: float) -> Decorator:
+    """Add --cap."""
+    return click.option("--cap", "cap_mb", type=SIZE, default=default, show_default=True, help="Bucket cap in MiB.")
+
+
+def _all_of(*options: Decorator) -> Decorator:
+    """Return one decorator that adds the options, in this order on the help page."""
 
     def decorated(command: Command) -> Command:
         for option in reversed(options):
@@ -42,51 +136,29 @@ def common(name: str, ranks: str = "2", rounds: int = 7) -> Callable[[Command], 
     return decorated
 
 
-def trained(flag: str, here: str, paper: str) -> Callable[[Command], Command]:
-    """--preset, and `flag` that names workloads: `here` for this machine, `paper` for a cluster, or what is asked for.
+def run(module: str, out: Path, as_json: bool, *, rounds: int, steps: int, warmup: int, **asked: Any) -> None:
+    """Run the experiment in a module with the options of its command, and print its sheet."""
+    from ddptrace.bench.conduct import experiment_in
+    from ddptrace.bench.experiment import Repeats
 
-    The command gets one argument of the flag's name: a name, or where the flag is a plural (--models) a tuple of names.
-    """
-    several = flag.endswith("s")
-
-    def chosen(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | tuple[str, ...]:
-        asked = value or {HERE: here, PAPER: paper}[ctx.meta[PRESET]]
-        return names(ctx, parameter, asked) if several else asked
-
-    preset = click.option(
-        "--preset", type=click.Choice([HERE, PAPER]), default=HERE, show_default=True, is_eager=True,
-        expose_value=False, callback=lambda ctx, parameter, value: ctx.meta.update({PRESET: value}),
-        help="Sizes for this machine, or those that papers measure, for a cluster with GPUs.",
-    )  # fmt: skip
-    models = "Models to train" if several else "Model to train"
-    what = click.option(flag, callback=chosen, help=f"{models}.  [default: {here}; preset paper: {paper}]")
-    return lambda command: preset(what(command))
+    show(module, experiment_in(module).options(repeats=Repeats(rounds, steps, warmup), **asked), out, as_json)
 
 
-def names(ctx: click.Context, parameter: click.Parameter, value: str) -> tuple[str, ...]:
-    """A list as people type it: `1,5,25`."""
-    found = tuple(dict.fromkeys(part.strip() for part in value.split(",") if part.strip()))
-    if not found:
-        raise click.BadParameter("give at least one, as in 1,2,4")
-    return found
-
-
-def numbers(ctx: click.Context, parameter: click.Parameter, value: str) -> tuple[int, ...]:
-    """Whole numbers above zero."""
-    found = names(ctx, parameter, value)
-    if not all(part.isdecimal() and int(part) for part in found):
-        raise click.BadParameter(f"{value!r} is no list of whole numbers above zero, as in 1,2,4")
-    return tuple(map(int, found))
-
-
-def show(name: str, options: Options, out: Path, as_json: bool) -> None:
-    """Conduct the benchmark, print its tables, and say where the page is. Silent on ranks that others started."""
+def show(module: str, options: Any, out: Path, as_json: bool) -> None:
+    """Run the experiment in a module, and print its sheet. Ranks that others started print nothing, but rank 0."""
     from ddptrace.bench.conduct import conduct
-    from ddptrace.render.sheet import markdown
 
-    sheet = conduct(name, options, out)
+    sheet = conduct(module, options, out)
     if sheet is not None:
-        click.echo((out / f"{sheet.name}.json").read_text() if as_json else markdown(sheet))
-        click.echo(f"page {out / sheet.name}.html, traced runs {out / 'runs'}", err=True)
+        print_sheet(sheet, out, as_json)
     if "RANK" in os.environ:
         os._exit(0)  # a rank among others: Gloo now and then aborts while Python shuts down
+
+
+def print_sheet(sheet: Sheet, out: Path, as_json: bool) -> None:
+    """Print a sheet's tables, or its JSON, and name its files."""
+    from ddptrace.render.sheet import markdown
+
+    click.echo((out / f"{sheet.name}.json").read_text() if as_json else markdown(sheet))
+    runs = f", traced runs {out / 'runs'}" if (out / "runs").is_dir() else ""
+    click.echo(f"page {out / sheet.name}.html{runs}", err=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,8 +11,9 @@ import pytest
 import torch.distributed as dist
 
 import ddptrace
+from ddptrace.bench.conduct import experiment_in
+from ddptrace.bench.experiment import Repeats
 from ddptrace.bench.job import Job
-from ddptrace.bench.timing import Repeats
 from ddptrace.errors import DdptraceError
 
 ONCE = Repeats(1, 1, 0)
@@ -47,8 +47,8 @@ def test_no_run_is_analysed_twice(name: str, job: Job, monkeypatch: pytest.Monke
         return analyze(path, **how)
 
     monkeypatch.setattr(ddptrace, "analyze", counting)
-    experiment = importlib.import_module(f"ddptrace.bench.{name}.experiment")
-    experiment.measure(job, experiment.Options(ranks=(1,), backend="gloo", repeats=ONCE, **ASKED[name]))
+    experiment = experiment_in(f"ddptrace.bench.experiments.{name}")
+    experiment.measure(job, experiment.options(ranks=(1,), backend="gloo", repeats=ONCE, **ASKED[name]))
     assert set(seen) == {path.name for path in (job.folder / "runs").iterdir()}
     assert set(seen.values()) == {1}, seen
 
@@ -60,5 +60,5 @@ def test_a_run_of_which_records_were_lost_is_not_told_of(job: Job) -> None:
     def losing() -> None:
         session._current.recorder.note("records-lost", "no room for more records")  # type: ignore[union-attr]
 
-    with pytest.raises(DdptraceError, match=r"runs/lost is not whole .*no room for more records"):
+    with pytest.raises(DdptraceError, match=r"runs/lost is incomplete .*no room for more records"):
         traced.analyzed(job, {"lost": losing})

@@ -81,7 +81,7 @@ def test_ranks_that_torchrun_started_measure_together_and_one_of_them_shows(tmp_
     [
         (("--workload", "nothing"), "no workload is called 'nothing'"),
         (("--caps", "1,x"), "a cap is a number of MiB"),
-        (("--ranks", "0"), "is no list of whole numbers above zero"),
+        (("--ranks", "0"), "is not a list of whole numbers above zero"),
     ],
 )
 def test_a_mistake_is_one_sentence(words: tuple[str, ...], sentence: str, tmp_path: Path) -> None:

@@ -11,12 +11,15 @@ from typing import Any
 import pytest
 
 import ddptrace
-from ddptrace.bench.collectives.experiment import NAMES
+from ddptrace.bench.experiments.collectives_ops import OPS
 from tests.launch import environment
 
 SIZES = (4_000, 64_000)
-AS_TRACED = {"all_gather": "all_gather_into_tensor", "reduce_scatter": "reduce_scatter_tensor",
-             "all_to_all": "all_to_all_single"}  # fmt: skip
+AS_TRACED = {
+    "all_gather": "all_gather_into_tensor",
+    "reduce_scatter": "reduce_scatter_tensor",
+    "all_to_all": "all_to_all_single",
+}
 
 
 def run(*words: object, launcher: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
@@ -41,12 +44,12 @@ def measured(out: Path) -> dict[str, Any]:
 
 def test_every_collective_is_timed_with_every_size_in_every_round_and_step(swept: Path) -> None:
     cells = measured(swept)["cells"]
-    assert [(cell["op"], cell["nbytes"]) for cell in cells] == [(op, size) for op in NAMES for size in SIZES]
+    assert [(cell["op"], cell["nbytes"]) for cell in cells] == [(op, size) for op in OPS for size in SIZES]
     assert all([len(times) for times in cell["times_ns"]] == [3, 3] for cell in cells)
     assert all(cell["calls"] >= 1 and min(min(times) for times in cell["times_ns"]) > 1_000 for cell in cells)
 
 
-@pytest.mark.parametrize("op", [op for op in NAMES if op != "send_recv"])
+@pytest.mark.parametrize("op", [op for op in OPS if op != "send_recv"])
 def test_the_traced_run_holds_this_collective_with_these_bytes_once_a_step(swept: Path, op: str) -> None:
     rows = [row for row in ddptrace.analyze(swept / "runs" / f"{op}-2-ranks").collectives if row.op != "barrier"]
     assert {row.op for row in rows} == {AS_TRACED.get(op, op)}
@@ -70,7 +73,7 @@ def test_each_cell_has_the_backends_own_time_from_the_trace_of_its_call(swept: P
 
 def test_a_size_that_does_not_fit_is_left_out_with_a_sentence(swept: Path) -> None:
     text = (swept / "collectives.md").read_text()
-    for op in NAMES:
+    for op in OPS:
         assert f"{op} of 900 GB over 2 ranks is skipped: it needs " in text
     assert "are available." in text and "| 900 GB" not in text
 
@@ -102,7 +105,7 @@ def test_ranks_that_torchrun_started_measure_together_and_one_of_them_shows(tmp_
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("--sizes", "4TiB"), "'4TiB' is no size; give bytes as in 4kB"),
+        (("--sizes", "4TiB"), "'4TiB' is not a size; give bytes as in 4kB"),
         (("--ops", "allreduce"), "no collective is called 'allreduce'"),
         (("--ranks", "1"), "a collective needs at least 2 ranks"),
     ],

@@ -45,8 +45,12 @@ def benched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, A
     command = ["bench", "ddp", "--models", "convnet", "--caps", "2", "--rounds", "1", "--steps", "2", "--warmup", "1"]
     done = subprocess.run(
         [sys.executable, "-m", "ddptrace", *command, "--json", "-o", str(out)],
-        env=environment() | {"PYTHONWARNINGS": ""}, capture_output=True, text=True, timeout=240, check=False,
-    )  # fmt: skip
+        env=environment() | {"PYTHONWARNINGS": ""},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     told: dict[str, Any] = json.loads(done.stdout)
     return out, told

@@ -37,8 +37,14 @@ def start(
 
 
 def run(out: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *words, "--out", str(out)], env=environment(), capture_output=True, text=True,
-                          timeout=120, check=False)  # fmt: skip
+    return subprocess.run(
+        [*COMMAND, *words, "--out", str(out)],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
 
 
 def meeting_place() -> dict[str, str]:

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from ddptrace.bench.groups.sheet import Measured, points
-from ddptrace.bench.groups.verdict import Cause, Verdict, verdict
+from ddptrace.bench.experiments.groups_sheet import MeasuredArrangement, points
+from ddptrace.bench.experiments.groups_verdict import Cause, Verdict, verdict
 from tests.launch import environment
 
 pytestmark = pytest.mark.alone
@@ -25,8 +25,14 @@ NO_MORE_JOBS = ("--try", "")
 
 def run(out: Path, *options: str, before: tuple[str, ...] = ()) -> dict[str, Any]:
     """The answer of a job that is started here."""
-    done = subprocess.run([*before, *COMMAND, "-o", str(out), *options], env=environment(), capture_output=True,
-                          text=True, timeout=120, check=False)  # fmt: skip
+    done = subprocess.run(
+        [*before, *COMMAND, "-o", str(out), *options],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert "## What can be tuned" in done.stdout
     return told(out)
@@ -37,13 +43,13 @@ def told(out: Path) -> dict[str, Any]:
     return answer
 
 
-def found(answer: dict[str, Any], job: int = 0) -> dict[tuple[str, str, int, int | None], Measured]:
+def found(answer: dict[str, Any], job: int = 0) -> dict[tuple[str, str, int, int | None], MeasuredArrangement]:
     options = answer["options"]
     made = points(answer["measured"][job], options["nbytes"], options["calls"])
     return {(each.shape, each.mode, each.groups, each.threads): each for each in made}
 
 
-def judged(before: Measured, after: Measured) -> Verdict:
+def judged(before: MeasuredArrangement, after: MeasuredArrangement) -> Verdict:
     """By the traced spans alone: what else runs on this machine disturbs two kinds of runs unlike."""
     one, other = (replace(each.point, step_ns=each.point.span_ns or 0) for each in (before, after))
     return verdict(one, other, max(one.bytes_per_s, other.bytes_per_s))

@@ -21,8 +21,14 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("round-robin")
     launcher = "torch.distributed.run --standalone --nproc-per-node=2 -m ddptrace bench round-robin"
     asked = f"{launcher} --workload convnet --cap 1 --groups 1,3 --rounds 2 --steps 1 --warmup 1 --out {folder}"
-    done = subprocess.run([sys.executable, "-m", *asked.split()], env=environment(), capture_output=True, text=True,
-                          timeout=300, check=False)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", *asked.split()],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("# Process groups in turn") == 1, "rank 0 alone shows it"
     return folder

@@ -26,8 +26,14 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     asked = (
         f"ddptrace bench scale --workload convnet --cap 5 --ranks 1,2 --rounds 2 --steps 1 --warmup 1 --out {folder}"
     )
-    done = subprocess.run([sys.executable, "-m", *asked.split()], env=environment(), capture_output=True, text=True,
-                          timeout=300, check=False)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", *asked.split()],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "| reducer " in done.stdout
     return folder

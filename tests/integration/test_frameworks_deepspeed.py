@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import ddptrace
-from ddptrace.analysis import CollectiveRow
+from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.load import read_run
 from tests.integration.test_frameworks import RANKS, ended, left, need_package
 from tests.integration.test_origins import line

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import ddptrace
+from benchmarks.ranks_replicate import replicate
 from ddptrace.analysis.result import Result
-from ddptrace.bench.ranks.replicate import replicate
 from ddptrace.record import RecordReader
 from ddptrace.render.report import write_report
 from ddptrace.render.terminal import summary_text

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import ddptrace
-from ddptrace.analysis import CollectiveRow
+from ddptrace.analysis.tables.collectives import CollectiveRow
 from tests.integration.test_origins import line
 from tests.launch import PROGRAMS, command, environment, torchrun
 

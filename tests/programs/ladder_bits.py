@@ -13,8 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ddptrace.bench.models import Gpt
-from ddptrace.bench.strategies import bucketed, flat, naive, overlap, stock_ddp
-from ddptrace.bench.training import Strategy
+from ddptrace.bench.strategies import Strategy, bucketed, flat, naive, overlap, stock_ddp
 from tests.programs.leaving import leave
 
 STEPS, CAP_MB = 3, 0.02

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from ddptrace.bench.asked import caps, known, only_one
 from ddptrace.bench.cells import (
     COMM_HEADS,
     NO_DIFFERENCE,
@@ -18,7 +17,7 @@ from ddptrace.bench.cells import (
     spread_line,
     step_lines,
 )
-from ddptrace.bench.setup import merged
+from ddptrace.bench.experiment import JobOptions, caps, known, merged_setup, only_one
 from ddptrace.bench.statistics import Spread
 from ddptrace.errors import DdptraceError
 
@@ -32,11 +31,11 @@ def of(rounds: int, low: float = 0.9, high: float = 1.1) -> Spread:
 @pytest.mark.parametrize(
     ("rounds", "head"),
     [
-        ((7, 6), "95 % of the median"),
+        ((7, 6), "95 % interval"),
         ((1,), "range of the rounds"),
         ((5, 3), "range of the rounds"),
-        ((7, 3), "95 % of the median; below 6 rounds their range"),
-        ((), "95 % of the median"),
+        ((7, 3), "95 % interval; range below 6 rounds"),
+        ((), "95 % interval"),
     ],
 )
 def test_a_head_says_95_percent_only_of_intervals_that_are_that(rounds: tuple[int, ...], head: str) -> None:
@@ -46,10 +45,14 @@ def test_a_head_says_95_percent_only_of_intervals_that_are_that(rounds: tuple[in
 @pytest.mark.parametrize(
     ("ratio", "said"),
     [
-        (of(1, 0.8, 0.8), ONE_ROUND), (of(7, 0.8, 0.8), ""), (of(7, 0.8, 0.99), ""), (of(7, 0.8, 1.0), NO_DIFFERENCE),
-        (of(7, 0.9, 1.1), NO_DIFFERENCE), (of(7, 1.01, 1.1), ""),
+        (of(1, 0.8, 0.8), ONE_ROUND),
+        (of(7, 0.8, 0.8), ""),
+        (of(7, 0.8, 0.99), ""),
+        (of(7, 0.8, 1.0), NO_DIFFERENCE),
+        (of(7, 0.9, 1.1), NO_DIFFERENCE),
+        (of(7, 1.01, 1.1), ""),
     ],
-)  # fmt: skip
+)
 def test_a_ratio_whose_interval_holds_1_proves_no_difference_nor_does_one_round(ratio: Spread, said: str) -> None:
     assert doubt(ratio) == said
 
@@ -76,12 +79,12 @@ def test_lines_of_charts_hold_medians_and_ends_in_their_unit_and_gaps_where_noth
 
 def test_what_jobs_were_measured_on_is_told_once_where_it_is_the_same() -> None:
     jobs = [{"setup": {"ranks": f"{ranks} on 1 host", "backend": "gloo"}} for ranks in (2, 4, 2)]
-    assert merged(jobs) == (("ranks", "2 on 1 host; 4 on 1 host"), ("backend", "gloo"))
+    assert merged_setup(JobOptions(), jobs) == (("ranks", "2 on 1 host; 4 on 1 host"), ("backend", "gloo"))
 
 
 def test_the_first_name_that_is_none_is_refused_with_all_that_are() -> None:
     known("hook", ("b", "a"), ("a", "b"))
-    with pytest.raises(DdptraceError, match=r"^no hook is called 'x'; there are: a, b$"):
+    with pytest.raises(DdptraceError, match=r"^no hook is called 'x'; choose from: a, b$"):
         known("hook", ("a", "x", "y"), ("a", "b"))
 
 

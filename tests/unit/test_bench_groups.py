@@ -7,21 +7,30 @@ from itertools import pairwise
 
 import pytest
 
-from ddptrace.bench.conduct import _in_environments
-from ddptrace.bench.groups.experiment import Options
-from ddptrace.bench.groups.facts import waited
-from ddptrace.bench.groups.layout import Arrangement
-from ddptrace.bench.groups.load import LOADED_STEPS, of_host
-from ddptrace.bench.groups.sheet import sheet
-from ddptrace.bench.groups.verdict import Cause, Point, verdict
+from ddptrace.bench.conduct import in_environments
+from ddptrace.bench.experiments.groups import EXPERIMENT, Options
+from ddptrace.bench.experiments.groups_facts import LOADED_STEPS, of_host, waited
+from ddptrace.bench.experiments.groups_layout import Arrangement
+from ddptrace.bench.experiments.groups_verdict import Cause, Point, verdict
 from ddptrace.errors import DdptraceError
 
 MS = 1e6
 MB = 1_000_000
 ONE = Point(
-    groups=1, step_ns=40 * MS, sent_nbytes=32 * MB, calls=4, span_ns=40 * MS, exec_ns=20 * MS, behind_ns=10 * MS,
-    idle_ns=0, cores=2, cpu_ns=50 * MS, cpu_ratio=0.6, machine_ratio=0.65, ready=0.5,
-)  # fmt: skip
+    groups=1,
+    step_ns=40 * MS,
+    sent_nbytes=32 * MB,
+    calls=4,
+    span_ns=40 * MS,
+    exec_ns=20 * MS,
+    behind_ns=10 * MS,
+    idle_ns=0,
+    cores=2,
+    cpu_ns=50 * MS,
+    cpu_ratio=0.6,
+    machine_ratio=0.65,
+    ready=0.5,
+)
 """Two worker threads run two of four at once."""
 
 
@@ -34,7 +43,7 @@ def eight(**different: float | None) -> Point:
 def test_busy_cores_are_the_cause_and_the_need_of_one_group_foretells_the_time() -> None:
     told = verdict(ONE, eight(cpu_ratio=0.97, ready=14.0), 800 * MB)
     assert (told.cause, told.growth, told.longer, told.turns) == (Cause.CORES, 8, 8, 1)
-    assert "97 % of 2 cores busy" in told.words and "14.0 threads stand ready" in told.words
+    assert "97 % of 2 cores busy" in told.words and "14.0 threads are ready" in told.words
     assert "8 at that price need 200 ms of 2 cores" in told.words, "50 ms × 8 groups ÷ 2 cores"
 
 
@@ -62,20 +71,20 @@ def test_calls_behind_others_of_their_group_are_the_queue() -> None:
     many = replace(one, calls=8, step_ns=160 * MS, span_ns=160 * MS, behind_ns=70 * MS, cpu_ratio=0.97)
     told = verdict(one, many, 800 * MB)
     assert (told.cause, told.longer, told.turns) == (Cause.QUEUE, 1, 8)
-    assert "stands 70.0 ms behind others of its group and runs 20.0 ms" in told.words
+    assert "waits 70.0 ms behind others of its group and runs 20.0 ms" in told.words
 
 
 def test_calls_that_are_not_launched_together_are_the_programs_choice() -> None:
     one = replace(ONE, span_ns=80 * MS, behind_ns=0)
     told = verdict(one, replace(one, groups=8, step_ns=320 * MS, calls=32, span_ns=640 * MS), 800 * MB)
-    assert told.cause is Cause.PROGRAM and "on the mean 1.00 run at once, of 8 groups" in told.words
+    assert told.cause is Cause.PROGRAM and "1.00 run at once, of 8 groups" in told.words
 
 
 def test_a_traced_run_that_grew_otherwise_does_not_explain_and_processors_decide() -> None:
     # GIVEN turns that would be the queue's, in a traced run that took half the time of one group's
     unlike = eight(exec_ns=2 * MS, span_ns=20 * MS, behind_ns=9 * MS, cpu_ratio=0.97)
     told = verdict(ONE, unlike, 800 * MB)
-    assert told.cause is Cause.CORES and "grew 0.50 times, too unlike to be split" in told.words
+    assert told.cause is Cause.CORES and "grew 0.50 times, too differently" in told.words
 
 
 def test_no_more_turns_are_no_queue() -> None:
@@ -91,7 +100,7 @@ def test_what_takes_no_longer_has_no_cause() -> None:
 
 def test_on_a_gpu_busy_processors_are_not_blamed() -> None:
     told = verdict(ONE, eight(cpu_ratio=0.97, ready=9.0, on_gpu=True), 800 * MB)
-    assert told.cause is Cause.WIRE and "not told apart here" in told.words
+    assert told.cause is Cause.WIRE and "not distinguished here" in told.words
 
 
 def test_without_executions_the_factors_are_not_told() -> None:
@@ -128,7 +137,7 @@ def test_pairs_share_no_rank_and_cross_from_the_first_half_to_the_second() -> No
 
 def test_a_job_is_started_as_asked_and_once_in_each_environment() -> None:
     asked = Options(environments=("A=1", "A=1 B=2"))
-    assert [each.environment for each in _in_environments(asked)] == ["", "A=1", "A=1 B=2"]
+    assert [each.environment for each in in_environments(asked)] == ["", "A=1", "A=1 B=2"]
 
 
 def test_what_sets_no_variable_is_refused_in_one_sentence() -> None:
@@ -143,25 +152,28 @@ def measured(step_ms: dict[str, float]) -> dict[str, object]:
     }
     parts = [name.split("-") for name in step_ms]
     return {
-        "setup": {"ranks": "4 on 1 host"}, "environment": "", "on_gpu": False, "loads": loads,
+        "setup": {"ranks": "4 on 1 host"},
+        "environment": "",
+        "on_gpu": False,
+        "loads": loads,
         "arrangements": [
             {"name": name, "shape": shape, "mode": mode, "groups": int(groups), "threads": None}
             for name, (shape, mode, groups) in zip(step_ms, parts, strict=True)
         ],
         "calls": dict.fromkeys(step_ms),
         "times_ns": {name: [[round((ms + d) * 1e6)] for d in (-1, 0, 1)] for name, ms in step_ms.items()},
-    }  # fmt: skip
+    }
 
 
 def test_the_sheet_answers_for_the_most_groups_and_admits_noise() -> None:
     # GIVEN pairs that double and groups over the same ranks that differ by less than their rounds do
     times = {"pairs-sync-1": 20, "pairs-sync-2": 40, "pairs-async-1": 20, "pairs-async-2": 40}
     times |= {"same-sync-1": 20, "same-sync-2": 21, "same-async-1": 20, "same-async-2": 30}
-    made = sheet(Options(groups=(1, 2)), [measured(times)])
+    made = EXPERIMENT.sheet(Options(groups=(1, 2)), [measured(times)])
     # THEN
     pairs, _, same, *_ = made.words
-    assert pairs.startswith("2 disjoint pairs of ranks, synchronously, against 1, so 2.00 times as many: 2.00 times")
-    assert same.endswith("synchronously, against 1: no longer beyond the noise (1.05 times).")
+    assert pairs.startswith("2 disjoint pairs of ranks, synchronously, against 1, 2.00 times as many: 2.00 times")
+    assert same.endswith("synchronously, against 1: no difference beyond the noise (1.05 times).")
     assert [row[-1] for row in made.grids[0].rows[:2]] == ["-", "cores"]
     assert all(len(row) == len(grid.heads) for grid in made.grids for row in grid.rows)
     assert [line.name for line in made.charts[0].lines] == ["pairs, sync", "pairs, async", "same, sync", "same, async"]
@@ -171,5 +183,5 @@ def test_charts_hold_the_points_in_the_order_of_the_groups() -> None:
     times = {
         f"{shape}-{mode}-{n}": 10.0 * n for shape in ("pairs", "same") for mode in ("sync", "async") for n in (1, 2)
     }
-    made = sheet(Options(groups=(1, 2)), [measured(times)])
+    made = EXPERIMENT.sheet(Options(groups=(1, 2)), [measured(times)])
     assert all(before < after for line in made.charts[0].lines for before, after in pairwise(line.x))  # type: ignore[operator]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ddptrace.bench.hooks.experiment import Options, sheet
+from ddptrace.bench.experiments.hooks import EXPERIMENT, Options
 
 MS = 1_000_000
 TRUE = {"comm_ns": MS, "hidden_ns": 0, "exposed_ns": MS, "overlap_ratio": 0.0, "evidence": "backend"}
@@ -14,11 +14,16 @@ TRUE = {"comm_ns": MS, "hidden_ns": 0, "exposed_ns": MS, "overlap_ratio": 0.0, "
 
 def job(step_ms: dict[str, int], nbytes: dict[str, int], notes: dict[str, str]) -> dict[str, Any]:
     return {
-        "setup": {"ranks": "2 on 1 host"}, "nbytes": 1000, "ranks": 2, "coarse_ratio": 0.0,
-        "times_ns": {name: [[ms * MS]] * 6 for name, ms in step_ms.items()}, "traced": dict.fromkeys(step_ms, TRUE),
-        "notes": dict.fromkeys(step_ms, "") | notes, "errors": dict.fromkeys(step_ms, 0.5),
+        "setup": {"ranks": "2 on 1 host"},
+        "nbytes": 1000,
+        "ranks": 2,
+        "coarse_ratio": 0.0,
+        "times_ns": {name: [[ms * MS]] * 6 for name, ms in step_ms.items()},
+        "traced": dict.fromkeys(step_ms, TRUE),
+        "notes": dict.fromkeys(step_ms, "") | notes,
+        "errors": dict.fromkeys(step_ms, 0.5),
         "sent": {name: {"calls": 1.0, "nbytes": nbytes[name]} for name in step_ms},
-    }  # fmt: skip
+    }
 
 
 IN_ONE = {"PowerSGD": "in one bucket: with several, it stands still"}
@@ -27,7 +32,7 @@ SENT = {"none": 1000, "none, one bucket": 1000, "fp16": 500, "PowerSGD": 10}
 
 def said(*jobs: dict[str, Any]) -> tuple[list[str], dict[str, str]]:
     """The words, and the ratio of each hook."""
-    made = sheet(Options(), list(jobs))
+    made = EXPERIMENT.sheet(Options(), list(jobs))
     grid = made.grids[0]
     return list(made.words), {row[0]: row[grid.heads.index("ratio to none")] for row in grid.rows}
 
@@ -48,8 +53,8 @@ def test_power_sgd_in_several_buckets_stands_beside_no_hook_in_several() -> None
     assert ratios["PowerSGD"] == "0.50" and not any("in one bucket" in sentence for sentence in words)
 
 
-@pytest.mark.parametrize(("rounds", "head"), [(3, "range of the rounds"), (6, "95 % of the median")])
+@pytest.mark.parametrize(("rounds", "head"), [(3, "range of the rounds"), (6, "95 % interval")])
 def test_the_head_of_the_intervals_says_what_they_are(rounds: int, head: str) -> None:
     one = job({"none": 100, "fp16": 50}, SENT, {})
     one["times_ns"] = {name: times[:rounds] for name, times in one["times_ns"].items()}
-    assert sheet(Options(), [one]).grids[0].heads[4] == head
+    assert EXPERIMENT.sheet(Options(), [one]).grids[0].heads[4] == head

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ddptrace.bench import launch
-from ddptrace.bench.folder import held
+from ddptrace.bench.conduct import held
 from ddptrace.bench.launch import RANKS_A_CORE, refuse_too_many, run_ranks
 from ddptrace.errors import DdptraceError
 
@@ -39,7 +39,7 @@ def test_a_rank_that_fails_ends_the_others_and_its_own_words_are_told(tmp_path: 
     begin = time.monotonic()
     said = failing(tmp_path, program)
     assert time.monotonic() - begin < 30
-    assert said == f"rank 1 of 2 failed: a sentence (all it said: {tmp_path / 'rank-1.log'})"
+    assert said == f"rank 1 of 2 failed: a sentence (its output: {tmp_path / 'rank-1.log'})"
     other = int((tmp_path / "0.pid").read_text())
     with pytest.raises(ProcessLookupError):
         os.kill(other, 0)
@@ -54,7 +54,7 @@ def test_why_a_rank_failed_is_told_although_the_disk_of_its_log_is_full(tmp_path
     said = failing(
         tmp_path, FAILS + full + "time.sleep(9 - 9 * int(os.environ['RANK'])); end_failed(OSError(28, 'Full'))"
     )
-    assert said.startswith("rank 1 of 2 failed: OSError: [Errno 28] Full (all it said:")
+    assert said.startswith("rank 1 of 2 failed: OSError: [Errno 28] Full (its output:")
     assert (tmp_path / "rank-1.log").read_bytes() == b""
 
 
@@ -69,7 +69,7 @@ def test_of_two_ranks_that_failed_at_nearly_the_same_time_the_first_one_is_told(
     # GIVEN that both are over when they are looked at, rank 1 long before rank 0
     monkeypatch.setattr(launch, "POLL_S", 5)
     program = FAILS + "time.sleep(2 - 2 * int(os.environ['RANK'])); end_failed(DdptraceError(os.environ['RANK']))"
-    assert failing(tmp_path, program).startswith("rank 1 of 2 failed: 1 (all it said")
+    assert failing(tmp_path, program).startswith("rank 1 of 2 failed: 1 (its output")
 
 
 def test_a_rank_that_was_killed_is_the_reason_and_not_the_one_that_misses_it(
@@ -77,7 +77,7 @@ def test_a_rank_that_was_killed_is_the_reason_and_not_the_one_that_misses_it(
 ) -> None:
     monkeypatch.setattr(launch, "POLL_S", 5)
     program = FAILS + "os.environ['RANK'] == '1' and os.kill(os.getpid(), 9); end_failed(RuntimeError('peer is gone'))"
-    assert failing(tmp_path, program).startswith("rank 1 of 2 failed: it said nothing: it may have been killed")
+    assert failing(tmp_path, program).startswith("rank 1 of 2 failed: no output, it may have been killed")
 
 
 def test_so_many_ranks_as_cores_can_take_turns_for_and_no_more() -> None:
@@ -96,7 +96,7 @@ def test_a_folder_is_held_once_and_let_go_of_afterwards(tmp_path: Path) -> None:
 
 def test_a_holder_that_was_killed_lets_go_of_its_folder(tmp_path: Path) -> None:
     program = (
-        "import sys, time; from pathlib import Path; from ddptrace.bench.folder import held\n"
+        "import sys, time; from pathlib import Path; from ddptrace.bench.conduct import held\n"
         "with held(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True) as holder:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddptrace.bench.no_sync.experiment import Options, sheet
-from ddptrace.bench.no_sync.words import Way, words
+from ddptrace.bench.experiments.no_sync import EXPERIMENT, Options, Way, words
 from ddptrace.bench.statistics import Spread
 
 MS = 1_000_000
@@ -29,9 +28,9 @@ def said(losses: tuple[float, ...], low: float, high: float, rounds: int = 7) ->
     ("low", "high", "verdict"),
     [
         (0.55, 0.60, "synchronising less often loses more than it wins"),  # n = 1 needs at most half of the samples
-        (0.50, 0.60, "which is less is not to be told"),
-        (0.26, 0.45, "which is less is not to be told"),  # it needs between a quarter and a half of them
-        (0.20, 0.25, "which is less is not to be told"),
+        (0.50, 0.60, "do not show which is less"),
+        (0.26, 0.45, "do not show which is less"),  # it needs between a quarter and a half of them
+        (0.20, 0.25, "do not show which is less"),
         (0.20, 0.24, "it wins more than it loses"),
     ],
 )
@@ -43,14 +42,14 @@ def test_both_points_are_told_as_samples_and_as_time() -> None:
     # 50 samples of each rank from point to point, at 10 ms each with n = 1, at 5 ms with n = 4
     told = said((5.0, 4.6, 4.2, 3.8, 3.5), 0.4, 0.6)[-1]
     assert told.startswith(
-        "n = 1 came down to 3.500 nats between 100 and 200 samples, 500 ms to 1.00 s at its time of a sample, where "
-        "n = 4 takes 1.00 s; "
+        "n = 1 reached 3.500 nats between 100 and 200 samples, 500 ms to 1.00 s at its time of a sample; "
+        "n = 4 takes 1.00 s: "
     )
-    assert "One training of each tells nothing of other seeds" in told
+    assert "One training of each shows nothing of other seeds" in told
 
 
 def test_a_loss_that_n_1_never_had_is_no_cost() -> None:
-    assert said((5.0, 4.0, 2.0, 1.0, 0.5), 0.4, 0.6)[-1].startswith("n = 1 was at no point as low as 0.500")
+    assert said((5.0, 4.0, 2.0, 1.0, 0.5), 0.4, 0.6)[-1].startswith("n = 1 never reached 0.500")
 
 
 def test_what_never_learned_lost_more_whatever_it_won() -> None:
@@ -64,7 +63,7 @@ def test_what_never_learned_lost_more_whatever_it_won() -> None:
         (0.9, 1.1, 7, "(0.90 .. 1.10, not beyond the noise)."),
         (0.9, 1.0, 7, "(0.90 .. 1.00, not beyond the noise)."),
         (1.1, 1.2, 7, "(1.10 .. 1.20, so it costs more)."),
-        (0.5, 0.5, 1, "(0.50 .. 0.50, one round, which tells nothing of noise)."),
+        (0.5, 0.5, 1, "(0.50 .. 0.50, one round does not show the noise)."),
     ],
 )
 def test_a_gain_whose_interval_holds_1_is_not_called_one(low: float, high: float, rounds: int, ending: str) -> None:
@@ -77,9 +76,15 @@ def test_a_gain_whose_interval_holds_1_is_not_called_one(low: float, high: float
 def test_micro_batches_that_make_no_whole_update_are_left_out_and_told(asked: int, told: str) -> None:
     true = {"comm_ns": 1, "hidden_ns": 1, "exposed_ns": 0, "overlap_ratio": 1.0, "evidence": "backend"}
     one = {
-        "setup": {}, "nbytes": 1, "ranks": 2, "times_ns": {"1": [[MS]] * 6, "4": [[MS]] * 6}, "samples_a_time": 16,
-        "traced": {"n-1": true, "n-4": true}, "losses": {"1": FIRST, "4": FIRST}, "samples_a_point": 32,
+        "setup": {},
+        "nbytes": 1,
+        "ranks": 2,
+        "times_ns": {"1": [[MS]] * 6, "4": [[MS]] * 6},
+        "samples_a_time": 16,
+        "traced": {"n-1": true, "n-4": true},
+        "losses": {"1": FIRST, "4": FIRST},
+        "samples_a_point": 32,
         "micro_batches": 16,
-    }  # fmt: skip
-    ((what, trained),) = sheet(Options(counts=(1, 4), micro_batches=asked), [one]).setup
+    }
+    ((what, trained),) = EXPERIMENT.sheet(Options(counts=(1, 4), micro_batches=asked), [one]).setup
     assert what == "trained on" and trained.startswith(told) and ("asked" in trained) is (asked != 16)

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from ddptrace.bench.round_robin.experiment import Options, counts
-from ddptrace.bench.round_robin.words import Turn, verdict, words
+from ddptrace.bench.experiments.round_robin import Options, Turn, counts, verdict, words
 from ddptrace.bench.statistics import Spread
 from ddptrace.errors import DdptraceError
 
@@ -55,10 +54,10 @@ def test_each_ratio_is_told_with_its_interval_and_that_of_the_control() -> None:
 @pytest.mark.parametrize(
     ("ratio", "comm_ms", "at_once", "end"),
     [
-        ((0.9, 0.93, 0.96), 40, 1.05, "more groups do not put more of them side by side here."),
+        ((0.9, 0.93, 0.96), 40, 1.05, "more groups do not run more of them side by side here."),
         ((0.9, 0.93, 0.96), 40, 2, "so the link or the processor was full with 1 group."),
-        ((0.9, 0.93, 0.96), 30, 2, "side by side they are done sooner."),
-        ((0.9, 1.0, 1.1), 30, 2, "done sooner, yet the step is not shorter for it."),
+        ((0.9, 0.93, 0.96), 30, 2, "side by side they end sooner."),
+        ((0.9, 1.0, 1.1), 30, 2, "end sooner, but the step is not shorter."),
     ],
 )
 def test_the_reason_follows_the_traced_runs(ratio: Range, comm_ms: int, at_once: float, end: str) -> None:

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from ddptrace.bench import timing
+from ddptrace.bench.experiment import Repeats
 from ddptrace.bench.statistics import Spread
-from ddptrace.bench.timing import Repeats, interleaved, ratio, spread
+from ddptrace.bench.timing import interleaved, ratio, spread
 
 
 class Rank:
@@ -62,8 +63,9 @@ def timed(rank: Any, names: str, repeats: Repeats, **around: Any) -> dict[str, l
 def test_what_is_timed_is_each_call_after_the_warm_up_to_its_end_on_the_device(rank: Rank) -> None:
     # calls 1 and 2 of a round warm up, 3, 4 and 5 are timed; the second round goes on with call 6
     assert timed(rank, "ab", Repeats(rounds=2, steps=3, warmup=2)) == {
-        "a": [[13, 14, 15], [18, 19, 20]], "b": [[23, 24, 25], [28, 29, 30]],
-    }  # fmt: skip
+        "a": [[13, 14, 15], [18, 19, 20]],
+        "b": [[23, 24, 25], [28, 29, 30]],
+    }
 
 
 def test_the_slowest_ranks_time_counts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,8 +105,15 @@ def test_each_things_warm_up_and_steps_of_a_round_are_inside_its_context(rank: R
 
     timed(rank, "a", Repeats(rounds=2, steps=1, warmup=1), around=around)
     assert [event for event in rank.events if "meet" not in event and "round" not in event] == [
-        "<a0", "a", "a", "a0>", "<a1", "a", "a", "a1>",
-    ]  # fmt: skip
+        "<a0",
+        "a",
+        "a",
+        "a0>",
+        "<a1",
+        "a",
+        "a",
+        "a1>",
+    ]
 
 
 def test_a_ratio_is_of_the_medians_of_one_round_and_the_median_over_the_rounds() -> None:

@@ -12,8 +12,7 @@ from click.testing import CliRunner
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from ddptrace.bench.models import ResNet
-from ddptrace.bench.paper_models import Bert, Gpt2
+from ddptrace.bench.models import Bert, Gpt2, ResNet
 from ddptrace.bench.workloads import WORKLOADS, nbytes, workload
 from ddptrace.cli.bench import bench
 from ddptrace.cli.bench_options import trained
@@ -108,7 +107,7 @@ def test_the_convnet_has_many_small_parameters_and_buffers() -> None:
 
 def test_a_name_that_is_none_ends_in_a_sentence_with_all_names() -> None:
     with pytest.raises(
-        DdptraceError, match="no workload is called 'vgg'; there are: gpt, mlp, convnet, resnet50, bert"
+        DdptraceError, match="no workload is called 'vgg'; choose from: gpt, mlp, convnet, resnet50, bert"
     ):
         workload("vgg")
 

@@ -1,0 +1,180 @@
+"""What single instruments cost the thread that calls them. Their sum is their share of a step."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from operator import methodcaller
+from pathlib import Path
+from typing import Final
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from ddptrace.bench.job import Job
+from ddptrace.bench.traced import recording
+from ddptrace.capture import compiled
+from ddptrace.capture.completions import Completions
+from ddptrace.capture.tap import silent_group
+from ddptrace.record import Recorder
+from ddptrace.render.sheet import Grid
+from ddptrace.render.words import duration
+from ddptrace.schema import Kind
+
+STEP_NS: Final = 100_000_000
+BUCKETS: Final = 25
+PARAMETERS: Final = 150
+TRIALS: Final = 300
+SMALL_NBYTES, STAMPED_NBYTES = 4 << 10, 128 << 10
+
+SMALL, LARGE, SPLIT, UNSTAMPED, WHOLE, ONE = "small", "large", "split", "unstamped", "whole", "one"
+TRACES: Final = ((SMALL, LARGE), (SPLIT,), (UNSTAMPED,), (WHOLE,), (ONE,))
+"""The loops of each trace. A loop of stock DDP is alone in its trace."""
+
+NOTE: Final = (
+    "Each is the difference between the same loop inside a trace and before the first trace, the best of many, since "
+    "other programs can only add time. The program's collectives go to a backend of torch that does nothing, buckets "
+    "to Gloo on one rank. In training they cost more, since caches are cold and the backend's thread needs the core: "
+    "the ratios above include that."
+)
+Loop = Callable[[], float]
+"""Calls an instrument PARAMETERS times. Returns the time in ns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Each in ns. `collective`: one that the program issues. `bucket`: one of a single stock DDP. `stamped`: with the
+    time of its completion. `parameter`: recording when a gradient is ready."""
+
+    record_ns: float
+    collective_ns: float
+    stamped_collective_ns: float
+    bucket_ns: float
+    stamped_bucket_ns: float
+    parameter_ns: float
+
+    def share(self, bucket_ns: float) -> float:
+        """Return the share of a step of STEP_NS with BUCKETS buckets and PARAMETERS gradients."""
+        return (BUCKETS * bucket_ns + PARAMETERS * self.parameter_ns) / STEP_NS
+
+    def grid(self) -> Grid:
+        rows = (
+            ("one record", duration(self.record_ns)),
+            ("one collective of the program, completion not stamped", duration(self.collective_ns)),
+            ("one collective of the program, completion stamped", duration(self.stamped_collective_ns)),
+            ("one bucket of stock DDP, completion not stamped", duration(self.bucket_ns)),
+            ("one bucket of stock DDP, completion stamped", duration(self.stamped_bucket_ns)),
+            ("recording when one gradient is ready", duration(self.parameter_ns)),
+        )
+        return Grid("What one of each costs", ("instrument", "cost"), rows, NOTE)
+
+    def words(self) -> str:
+        plain, stamped = (100 * self.share(ns) for ns in (self.bucket_ns, self.stamped_bucket_ns))
+        return (
+            f"Added up, the instruments of a step of {duration(STEP_NS)} with {BUCKETS} buckets of stock DDP and "
+            f"{PARAMETERS} parameters take {plain:.2f} % of it without and {stamped:.2f} % with completion times."
+        )
+
+
+def costs(job: Job) -> Costs:
+    """Measure on rank 0, while the other ranks join its traces. Call it before the first trace of the process, which
+    leaves something in torch's dispatcher. Collective."""
+    alone = dist.new_group([0], backend="gloo")
+    loops = _loops(alone) if job.rank == 0 else {}
+    plain = {name: _least(loop) for name, loop in loops.items()}
+    job.meet()
+    traced: dict[str, float] = {}
+    for names in TRACES:
+        with recording(job.folder / "runs" / "costs"), _unstamped() if names == (UNSTAMPED,) else nullcontext():
+            traced |= {name: _least(loops[name]) for name in names if name in loops}
+            job.meet()
+    return _single(plain, traced) if loops else Costs(*[0.0] * 6)
+
+
+def _single(plain: dict[str, float], traced: dict[str, float]) -> Costs:
+    cost = {name: traced[name] - plain[name] for name in plain}
+    small, large = (cost[name] / PARAMETERS for name in (SMALL, LARGE))
+    unstamped = UNSTAMPED if compiled.loaded() is None else SPLIT  # compiled code always stamps
+    bucket, stamped = ((cost[name] - cost[WHOLE]) / (PARAMETERS - 1) for name in (unstamped, SPLIT))
+    return Costs(record_ns(), small, large, bucket, stamped, (cost[WHOLE] - cost[ONE]) / (PARAMETERS - 1))
+
+
+@contextmanager
+def _unstamped() -> Iterator[None]:
+    """Do not stamp completions."""
+    follow = Completions.follow
+    Completions.follow = lambda *_: None  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Completions.follow = follow  # type: ignore[method-assign]
+
+
+def record_ns(count: int = 100_000) -> float:
+    """Return the cost of one record, without the loop around it."""
+    with tempfile.TemporaryDirectory() as folder:
+        recorder = Recorder(lambda: Path(folder))
+        cost = min(_per_call_ns(lambda: recorder.event(Kind.DONE, 0, 0, 1, 1, 1), count) for _ in range(7))
+        recorder.close()
+    return cost - min(_per_call_ns(lambda: None, count) for _ in range(7))
+
+
+def _loops(alone: object) -> dict[str, Loop]:
+    """Return loops of the program, and of stock DDP: a bucket for each of PARAMETERS gradients, one for all, and a
+    single gradient."""
+    split, whole, one = (
+        DistributedDataParallel(_Sum(count), process_group=alone, bucket_cap_mb=cap_mb)
+        for count, cap_mb in ((PARAMETERS, 1e-6), (PARAMETERS, 1000), (1, 1000))
+    )
+    program = {SMALL: _program(_issue(SMALL_NBYTES)), LARGE: _program(_issue(STAMPED_NBYTES))}
+    stock = {SPLIT: split, UNSTAMPED: split, WHOLE: whole, ONE: one}
+    return program | {name: _backward(model) for name, model in stock.items()}
+
+
+def _issue(nbytes: int) -> Callable[[], object]:
+    """Return a call that issues a collective which does nothing."""
+    options = dist.AllreduceOptions()
+    options.asyncOp = True
+    return partial(methodcaller("allreduce", [torch.zeros(nbytes // 4)], options), silent_group())
+
+
+def _program(issue: Callable[[], object]) -> Loop:
+    return lambda: PARAMETERS * _per_call_ns(lambda: issue(), PARAMETERS)
+
+
+def _backward(model: nn.Module) -> Loop:
+    def backward() -> float:
+        loss = model()
+        begin = time.perf_counter_ns()
+        loss.backward()
+        return time.perf_counter_ns() - begin
+
+    return backward
+
+
+def _least(loop: Loop) -> float:
+    return min(loop() for _ in range(TRIALS))
+
+
+def _per_call_ns(call: Callable[[], object], count: int) -> float:
+    begin = time.perf_counter_ns()
+    for _ in range(count):
+        call()
+    return (time.perf_counter_ns() - begin) / count
+
+
+class _Sum(nn.Module):
+    """Parameters of one element, each used once: almost nothing is computed."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.ones = nn.ParameterList(nn.Parameter(torch.ones(1)) for _ in range(count))
+
+    def forward(self) -> torch.Tensor:
+        return torch.cat(list(self.ones)).sum()

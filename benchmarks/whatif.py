@@ -1,0 +1,107 @@
+"""Predictions from one recorded setting against the measured other settings: how far off are they, is the advice
+good?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from functools import partial
+from importlib.metadata import version
+from itertools import count, product
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from benchmarks import hosts
+from benchmarks.forks import in_forks, limit_s, prepare
+from benchmarks.whatif_held_out import judged
+from benchmarks.whatif_program import LOOPBACK, Order, Tried, be_rank, tried_of
+from benchmarks.whatif_sheet import sheet
+from ddptrace.bench.conduct import held
+from ddptrace.bench.job import device_name
+from ddptrace.bench.workloads import workload
+from ddptrace.errors import DdptraceError
+from ddptrace.render.sheet import Sheet
+from ddptrace.render.sheet_page import write_sheet
+
+SECONDS_A_BYTE: Final = 1 / 20e6
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """`rates`: of the links between two hosts, as `tc` writes them, or "loopback"."""
+
+    rates: tuple[str, ...] = ("200mbit", "500mbit", "1gbit", LOOPBACK)
+    models: tuple[str, ...] = ("mlp", "convnet", "gpt")
+    caps_mb: tuple[float, ...] = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 25.0, 100.0)
+    backwards: tuple[int, ...] = (1, 2, 4, 8)
+    fp16: bool = True
+    turns: int = 10
+
+    def __post_init__(self) -> None:
+        for name in self.models:
+            workload(name)
+        if self.turns < 1 or not self.caps_mb or min(self.caps_mb) <= 0:
+            raise DdptraceError("use at least one turn, and caps above 0 MiB")
+
+    @property
+    def tried(self) -> tuple[Tried, ...]:
+        return tried_of(self.caps_mb, self.backwards, fp16=self.fp16)
+
+
+def bench_whatif(options: Options, folder: Path, progress: Progress) -> Sheet:
+    """Make and judge all runs, and write whatif.json, whatif.md and whatif.html into `folder`.
+
+    Raises: DdptraceError if a rank fails, and if another benchmark writes into the folder.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with held(folder):
+        left_out = refusal(options)
+        prepare(folder, "ddptrace.analyzer")
+        runs = list(_runs(options, folder, progress, left_out))
+        made = sheet(_setup(options), left_out, runs)
+        write_sheet(made, {"options": asdict(options), "left_out": left_out, "runs": runs}, folder)
+    return made
+
+
+def refusal(options: Options) -> str:
+    """Return why this machine has no links with a set rate; empty if it has, or if none is asked for."""
+    return "" if set(options.rates) == {LOOPBACK} else hosts.refusal()
+
+
+def _runs(options: Options, folder: Path, progress: Progress, left_out: str) -> Iterator[dict[str, Any]]:
+    asked = [one for one in product(options.rates, options.models) if one[0] == LOOPBACK or not left_out]
+    for at, (rate, model) in zip(count(1), asked):
+        run = _run(options, folder, rate, model)
+        errors = sorted(abs(row["error_ratio"]) for row in run["rows"])
+        middle = f", median error {errors[len(errors) // 2]:.1%}" if errors else ""
+        progress(f"{at} of {len(asked)}: {model} at {rate}{middle}")
+        yield run
+
+
+def _run(options: Options, folder: Path, rate: str, model: str) -> dict[str, Any]:
+    """Make a run on two ranks, and judge it in another process."""
+    path, log = folder / "runs" / f"{model}-{rate}", folder / "ranks.log"
+    store = Path(f"{path}.store")
+    patience_s = 4 * limit_s(len(options.tried) * (options.turns * 2 + 5))
+    with ExitStack() as made:
+        made.callback(store.unlink, missing_ok=True)
+        network = None if rate == LOOPBACK else made.enter_context(hosts.network(2, 0, rate))
+        order = Order(path, 2, model, options.tried, options.turns, network)
+        in_forks([partial(be_rank, rank, order) for rank in range(2)], log, patience_s)
+    (found,) = in_forks([partial(judged, path, options.tried, model, rate)], log, patience_s)
+    return dict(found)
+
+
+def _setup(options: Options) -> dict[str, str]:
+    return {
+        "ranks": "2",
+        "backend": "gloo",
+        "device": device_name(torch.device("cpu")),
+        "torch": version("torch"),
+        "links": ", ".join(options.rates),
+        "steps of a setting": str(options.turns * 2 + 4),
+    }

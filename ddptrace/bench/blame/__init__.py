@@ -1,1 +1,0 @@
-"""`ddptrace bench blame`; begin with experiment.py."""

@@ -1,1 +1,0 @@
-"""`ddptrace bench buckets`; begin with experiment.py."""

@@ -1,1 +1,0 @@
-"""`ddptrace bench collectives`; begin with experiment.py."""

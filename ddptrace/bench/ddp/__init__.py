@@ -1,1 +1,0 @@
-"""`ddptrace bench ddp`; begin with experiment.py."""

@@ -1,1 +1,0 @@
-"""`ddptrace bench diff`; begin with experiment.py."""

@@ -1,0 +1,189 @@
+"""What the numbers say, in sentences: step times against stock DDP's, and why a stopwatch and a trace differ."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from statistics import median
+from typing import Any, Final
+
+from ddptrace.bench.cells import ratio_interval
+from ddptrace.bench.experiments.ddp_cell import DDP, NULL, Cell
+from ddptrace.bench.statistics import ROUNDS_SURE, Spread, quantile
+from ddptrace.render.words import EVIDENCE, counted, duration, millis
+from ddptrace.schema import Evidence
+
+OWN: Final = "bucketed"
+TOO_SLOW_RATIO: Final = 1.05
+DRAWS: Final = 2000
+FAR_RATIO: Final = 1.5
+"""Ratio from which a stopwatch is called misleading. Steps and traced steps are not the same steps."""
+APPROXIMATE: Final = (Evidence.CALLBACK.value, Evidence.HOST.value)
+
+
+def compared(cells: Sequence[Cell]) -> Iterator[str]:
+    """Yield sentences on step times: our reducer over all cells, then every strategy in each cell."""
+    if all(OWN in cell.strategies for cell in cells):
+        yield _over_all(cells)
+        yield from _slow_ones(cells)
+    for cell in cells:
+        others = [name for name in cell.strategies if name not in (DDP, OWN)]
+        if others:
+            yield _beside(cell, others)
+
+
+def _over_all(cells: Sequence[Cell]) -> str:
+    own, null = (over_cells([cell.ratios(name) for cell in cells]) for name in (OWN, NULL))
+    rounds = min(cell.ratio(OWN).count for cell in cells)
+    return (
+        f"Over {counted(len(cells), 'cell')} the median of the ratios bucketed ÷ ddp is {_with_interval(own, rounds)}; "
+        f"the null control's, stock DDP ÷ itself, is {_with_interval(null, rounds)}."
+    )
+
+
+def over_cells(ratios: Sequence[Sequence[float]]) -> tuple[float, float, float]:
+    """Return the median over cells of each cell's median round, and its 95 % interval by resampling each cell's rounds.
+    The cells are no sample of other cells, so they are not resampled."""
+    chance = random.Random(0)
+
+    def drawn() -> float:
+        return median(median(chance.choices(rounds, k=len(rounds))) for rounds in ratios)
+
+    found = sorted(drawn() for _ in range(DRAWS))
+    return median(map(median, ratios)), quantile(found, 0.025), quantile(found, 0.975)
+
+
+def _with_interval(found: tuple[float, float, float], rounds: int) -> str:
+    what = "95 %" if rounds >= ROUNDS_SURE else f"by resampling {counted(rounds, 'round')}"
+    return f"{found[0]:.3f} ({what}: {found[1]:.3f} .. {found[2]:.3f})"
+
+
+def _slow_ones(cells: Sequence[Cell]) -> Iterator[str]:
+    """Name each cell above the bound, with the reason if it is more than noise."""
+    slow = [cell for cell in cells if cell.ratio(OWN).median > TOO_SLOW_RATIO]
+    if not slow:
+        yield f"In no cell does bucketed take more than {TOO_SLOW_RATIO} times as long as stock DDP."
+    for cell in slow:
+        own, null = cell.ratio(OWN), cell.ratio(NULL)
+        ratios = f"{own.median:.3f} ({ratio_interval(own)}), null control {null.median:.3f} ({ratio_interval(null)})"
+        where = f"Bucketed is above {TOO_SLOW_RATIO} with {cell.label}: {ratios}"
+        yield f"{where}. {_why(cell)}" if own.low > null.high else f"{where}; that is within the noise."
+
+
+def _why(cell: Cell) -> str:
+    """Say where the two traces differ: in exposed communication, or in host work for each parameter."""
+    own, stock = cell.traced[OWN], cell.traced[DDP]
+    if None in (own["exposed_ns"], stock["exposed_ns"], own["window_ns"], stock["window_ns"]):
+        return "The traces do not show where communication was exposed."
+    if own["window_ns"] <= stock["window_ns"]:
+        windows = f"{millis(own['window_ns'])} and {millis(stock['window_ns'])} ms"
+        return f"The traced steps do not show the difference ({windows})."
+    exposed = own["exposed_ns"] - stock["exposed_ns"]
+    rest = own["window_ns"] - stock["window_ns"] - exposed
+    each = f"{duration(rest / cell.parameters)} for each of {cell.parameters} parameters"
+    return f"In the traces exposed communication takes {_more(exposed)} of a step, and all else {_more(rest)}: {each}."
+
+
+def _more(ns: int) -> str:
+    return f"{millis(abs(ns))} ms {'less' if ns < 0 else 'more'}"
+
+
+def _beside(cell: Cell, others: Sequence[str]) -> str:
+    """Name the strategies that differ from stock DDP, and those that do not beyond the noise."""
+    null, found = cell.ratio(NULL), {name: cell.ratio(name) for name in (*others, OWN) if name in cell.strategies}
+    if null.count < ROUNDS_SURE:
+        seen = ", ".join(f"{name} {one.median:.2f}" for name, one in found.items())
+        rounds = counted(null.count, "round")
+        return f"{rounds} of {cell.label} gave {seen} times stock DDP's step, which proves no difference."
+    apart = [f"{name} {one.median:.2f}" for name, one in found.items() if _is_apart(one, null)]
+    same = [f"{name} {one.median:.2f}" for name, one in found.items() if not _is_apart(one, null)]
+    parts = [f"{', '.join(apart)} times stock DDP's"] if apart else []
+    parts += [f"no difference beyond the noise: {', '.join(same)}"] if same else []
+    return f"A step of {cell.label} takes {'; '.join(parts)}; null control {null.median:.3f} ({ratio_interval(null)})."
+
+
+def _is_apart(found: Spread, null: Spread) -> bool:
+    """Whether the two intervals do not overlap."""
+    return found.low > null.high or found.high < null.low
+
+
+def explained(cells: Sequence[Cell]) -> Iterator[str]:
+    """Yield sentences on stopwatch and trace, in the cell where stock DDP communicates for most of the step."""
+    cell = max(cells, key=lambda one: one.comm_ratio(DDP) or 0.0)
+    for strategy in cell.strategies:
+        if strategy not in SENTENCES:
+            continue
+        if cell.comm_ratio(strategy) is None:
+            where = f"{_name(strategy)} with {cell.label}"
+            yield f"The trace of {where} shows no communication to compare with the stopwatch's."
+        else:
+            yield SENTENCES[strategy](cell, strategy)
+
+
+def _issued(cell: Cell, strategy: str) -> str:
+    """Explain stock DDP and our reducer: a stopwatch sees them issue, and little of what follows."""
+    host, true = cell.host_ratio(strategy), cell.comm_ratio(strategy) or 0.0
+    if true < FAR_RATIO * host:
+        return f"{_both(cell, strategy)}; here the stopwatch misses little."
+    where = "in C++, where Python has no stopwatch" if strategy == DDP else "after the timed part"
+    return (
+        f"{_both(cell, strategy)}. An asynchronous all-reduce returns as soon as it is queued, and {_name(strategy)} "
+        f"waits for it {where}: the stopwatch's {_percent(host)} is only the issuing; the trace has the true numbers."
+    )
+
+
+def _waited(cell: Cell, strategy: str) -> str:
+    """Explain overlap by hand: issuing and waiting."""
+    true = cell.traced[strategy]
+    if cell.host_comm_ns(strategy) >= true["comm_ns"]:
+        return f"{_both(cell, strategy)}; here issuing and waiting took as long as all communication."
+    return (
+        f"{_both(cell, strategy)}. The stopwatch sees the issuing and the waits, but not the "
+        f"{millis(true['hidden_ns'])} ms that backward hid."
+    )
+
+
+def _blocked(cell: Cell, strategy: str) -> str:
+    """Explain synchronous calls: everything until the thread runs again."""
+    host, true = cell.host_comm_ns(strategy), cell.traced[strategy]
+    told = _both(cell, strategy)
+    if host < true["comm_ns"]:
+        queued = ", since a call there returns when its kernel is queued" if cell.backend == "nccl" else ""
+        return f"{told}; here the stopwatch does not overstate{queued}."
+    moved = true["transfer_ns"]
+    part = "" if moved is None else f"; on the rank that came last, which waited for nobody, it was {millis(moved)} ms"
+    return (
+        f"{told}{part}. A blocking call overstates communication: its time includes the wait for slower ranks, as the "
+        "backend's own time does, and the delay until the thread runs again."
+    )
+
+
+SENTENCES: Final[dict[str, Callable[[Cell, str], str]]] = {
+    "naive": _blocked,
+    "flat": _blocked,
+    "overlap": _waited,
+    "bucketed": _issued,
+    DDP: _issued,
+}
+
+
+def _both(cell: Cell, strategy: str) -> str:
+    """State both numbers side by side."""
+    true: dict[str, Any] = cell.traced[strategy]
+    comm, ratio = cell.host_comm_ns(strategy), cell.comm_ratio(strategy) or 0.0
+    doubt = f" ({EVIDENCE[Evidence(true['evidence'])]})" if true["evidence"] in APPROXIMATE else ""
+    return (
+        f"{_name(strategy)} with {cell.label}: a stopwatch around its calls shows {millis(comm)} ms, "
+        f"{_percent(cell.host_ratio(strategy))} of its step of {millis(cell.host_step_ns(strategy))} ms; in the trace "
+        f"the backend communicated for {millis(true['comm_ns'])} ms, {_percent(ratio)} of its step of "
+        f"{millis(true['window_ns'])} ms, {millis(true['exposed_ns'])} ms of it exposed{doubt}"
+    )
+
+
+def _name(strategy: str) -> str:
+    return "stock DDP" if strategy == DDP else strategy
+
+
+def _percent(ratio: float) -> str:
+    """Return a percentage with a decimal: small ones are the point."""
+    return f"{100 * ratio:.1f} %"

@@ -1,1 +1,0 @@
-"""`ddptrace bench groups`; begin with experiment.py."""

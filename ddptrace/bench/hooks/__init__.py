@@ -1,1 +1,0 @@
-"""`ddptrace bench hooks`; begin with experiment.py."""

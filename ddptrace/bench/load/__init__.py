@@ -1,1 +1,0 @@
-"""`ddptrace bench load`; begin with experiment.py."""

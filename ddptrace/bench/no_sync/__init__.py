@@ -1,1 +1,0 @@
-"""`ddptrace bench no-sync`; begin with experiment.py."""

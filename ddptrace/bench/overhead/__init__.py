@@ -1,1 +1,0 @@
-"""`ddptrace bench overhead`; begin with experiment.py."""

@@ -1,1 +1,0 @@
-"""`ddptrace bench ranks`; begin with experiment.py."""

@@ -1,1 +1,0 @@
-"""`ddptrace bench round-robin`; begin with experiment.py."""

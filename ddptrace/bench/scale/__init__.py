@@ -1,1 +1,0 @@
-"""`ddptrace bench scale`; begin with experiment.py."""

@@ -1,1 +1,0 @@
-"""`ddptrace bench unused`; begin with experiment.py."""

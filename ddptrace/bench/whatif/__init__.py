@@ -1,1 +1,0 @@
-"""One recorded run tells what others take: predicted, and measured."""

@@ -1,0 +1,43 @@
+"""`python -m benchmarks overhead` with telemetry: the modes that were asked for are measured, and spans are sent."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import ddptrace
+from benchmarks.overhead_exporting import Rate, sustained
+from benchmarks.overhead_receiver import receiver
+from tests.launch import environment
+
+
+def test_spans_are_made_and_sent_while_steps_are_timed(tmp_path: Path) -> None:
+    words = ("--workload", "convnet", "--rounds", "1", "--steps", "2", "--warmup", "1", "--out", str(tmp_path))
+    command = [sys.executable, "-m", "benchmarks", "overhead", "--modes", "exporting thread,companion", *words]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "RuntimeWarning" not in done.stderr, "nothing was lost on the way"
+    (one,) = json.loads((tmp_path / "overhead.json").read_text())["measured"]
+    assert set(one["times_ns"]) == {"off", "exporting thread", "companion"}
+    assert one["exported"]["spans_per_s"] > 0 and one["exported"]["cpu_ns"] > 0
+    log = (tmp_path / "runs" / "companion-0" / "export.log").read_text()
+    assert "Error" not in log and "not" not in log.split(), log
+    # all that is recorded can be sent, again and again
+    assert len(ddptrace.analyze(tmp_path / "runs" / "companion-0").steps) >= 4
+    with receiver() as address:
+        assert sustained(tmp_path / "runs" / "companion-0", address).spans_per_s > 0
+
+
+def test_the_receiver_answers_as_a_collector_that_took_everything() -> None:
+    with receiver() as address:
+        request = urllib.request.Request(f"{address}/v1/traces", data=b"any")
+        with urllib.request.urlopen(request) as answer:
+            assert (answer.status, answer.headers["Content-Type"]) == (200, "application/x-protobuf")
+            assert answer.read() == b""
+
+
+def test_a_rate_is_told_in_spans_and_processor_time() -> None:
+    assert "3,306 spans a second" in Rate(3306.4, 289_000.0).words() and "289 µs" in Rate(3306.4, 289_000.0).words()
