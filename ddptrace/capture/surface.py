@@ -9,6 +9,8 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+from ddptrace.errors import printable
+
 
 class Surface:
     """Whether one surface works. The first failure warns, leaves a note for the findings and switches it off. `live`:
@@ -32,7 +34,7 @@ class Surface:
         message = f"ddptrace stopped watching {self.name}: {_worded(error)}"
         with contextlib.suppress(Exception):  # the program may have made errors of warnings
             self._note("surface-failed", message)
-            warnings.warn(f"{message} (training is not affected)", RuntimeWarning, stacklevel=3)
+            warnings.warn(printable(f"{message} (training is not affected)"), RuntimeWarning, stacklevel=3)
 
     def guarded(self, action: Callable[..., Any]) -> Callable[..., Any]:
         """`action` as `call` runs it."""

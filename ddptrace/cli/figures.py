@@ -6,6 +6,9 @@ from pathlib import Path
 
 import click
 
+from ddptrace.cli.say import say
+from ddptrace.errors import printable
+
 
 @click.command()
 @click.argument("run", nargs=-1, required=True)
@@ -28,4 +31,4 @@ def figures(run: tuple[str, ...], format: str, output: Path | None) -> None:
     if not found:
         raise DdptraceError(f"{', '.join(run)} holds nothing to draw: `ddptrace analyze` tells what was recorded there")
     for path in write_images(found, output or folder_for(run) / "figures", format):
-        click.echo(path)
+        say(printable(path))

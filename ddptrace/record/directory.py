@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any, Final, TypeGuard
 
 from ddptrace.errors import RunDirectoryError
+from ddptrace.record.regular_file import read_regular
 from ddptrace.schema import ANALYSIS, MANIFEST, META, rank_folder
 
 PENDING: Final = "rank-pending-"
 APART_S: Final = 5.0  # hosts' clocks are closer than this
+MOST_JSON_NBYTES: Final = 4 << 20  # a manifest and a rank's words are some kB
 
 
 def attempt_root(path: Path, attempt: int, job: str | None, *, judges: bool, overwrite: bool) -> tuple[int, Path]:
@@ -100,7 +102,7 @@ def settle(folder: Path, rank: int, *, overwrite: bool) -> Path:
 def read_json(path: Path) -> dict[str, Any] | None:
     """The file's object; None where there is no such file or it is not one."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+        content = json.loads(read_regular(path, MOST_JSON_NBYTES).decode())
     except (OSError, ValueError, RecursionError):
         return None
     return content if isinstance(content, dict) else None
