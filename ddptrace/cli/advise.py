@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,7 +60,7 @@ def _verified(recorded: Predictor, advice: Advice, command: str, run: Path) -> V
     from ddptrace.errors import DdptraceError
     from ddptrace.predictor import predictor
 
-    if run.exists():
+    if os.path.lexists(run):
         raise DdptraceError(f"{run} is there already: say with --output where the run of --verify goes")
     caps = advice.best.setting.caps_mb or advice.recorded_caps_mb
     run.parent.mkdir(parents=True, exist_ok=True)

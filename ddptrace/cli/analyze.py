@@ -77,12 +77,25 @@ def analyze(
 
 
 def folder_for(run: Sequence[str]) -> Path:
-    """The folder beside what was given, or in it where it is one folder."""
+    """Return the folder `analysis` beside what was given, or in it where it is one folder. Raises DdptraceError where
+    that is a link, which could lead to what nobody wants overwritten."""
     from ddptrace.schema import ANALYSIS
 
     if len(run) == 1 and os.path.isdir(run[0]):  # noqa: PTH112 (false for what the system refuses to look at)
-        return Path(run[0], ANALYSIS)
-    return Path(os.path.commonpath([_beside(Path(path).absolute()) for path in run])) / ANALYSIS
+        return unlinked(Path(run[0], ANALYSIS))
+    return unlinked(Path(os.path.commonpath([_beside(Path(path).absolute()) for path in run])) / ANALYSIS)
+
+
+def unlinked(folder: Path) -> Path:
+    """Return `folder`, one that nobody has named to us. Raises DdptraceError where it is a link."""
+    from ddptrace.errors import DdptraceError
+
+    if folder.is_symlink():
+        raise DdptraceError(
+            f"{folder} is a link to {folder.readlink()}, and nothing is written through it: remove it, or give the"
+            " folder that you mean with --output"
+        )
+    return folder
 
 
 def _beside(path: Path) -> Path:

@@ -63,11 +63,16 @@ def trace_of(run: Path) -> tuple[Path, str]:
         run.open("rb").close()  # what refuses to be read is told here, and not by the browser
         return run, run.name
     folder = run
-    if not all((run / file).is_file() for file in FILES.values()):  # as `ddptrace analyze --output` leaves it
+    if not all(_is_made(run / file) for file in FILES.values()):  # as `ddptrace analyze --output` leaves it
         folder = folder_for([str(run)])
         if not (run.is_dir() and is_current(folder / FILES["trace"], run)):  # beside what is not there lie others' too
             _analyze(run, folder)
     return folder / FILES["trace"], f"{run.resolve().name}.json.gz"
+
+
+def _is_made(file: Path) -> bool:
+    """Whether we may have made it: a link could lead to what is nobody's to see."""
+    return file.is_file() and not file.is_symlink()
 
 
 def _analyze(run: Path, folder: Path) -> None:

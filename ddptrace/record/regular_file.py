@@ -25,10 +25,10 @@ def open_regular(path: Path) -> io.BufferedReader:
 def read_regular(path: Path, most_nbytes: int) -> bytes:
     """Read a regular file. Raises OSError as `open_regular` does, and where it is larger than `most_nbytes`."""
     with open_regular(path) as file:
-        content = file.read(most_nbytes + 1) if os.fstat(file.fileno()).st_size <= most_nbytes else None
-    if content is None or len(content) > most_nbytes:
-        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
-    return content
+        nbytes = os.fstat(file.fileno()).st_size
+        if nbytes > most_nbytes:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
+        return file.read(nbytes)
 
 
 def _check(told: os.stat_result, path: Path) -> None:

@@ -17,8 +17,8 @@ from click.testing import CliRunner
 from ddptrace.cli import main
 from ddptrace.errors import DdptraceError
 
-FOLLOWED_S: Final = 0.5
-"""So long a run is followed that does not end by itself."""
+FOLLOWED_S, AGAIN_S = 1.0, 10.0
+"""So long a run is followed that does not end by itself; and until it is asked again that did not hear."""
 MOST_DRAWN: Final = ((80, 24), (40, 12), (200, 60))
 
 
@@ -159,7 +159,7 @@ def export_followed(place: Place) -> Said:
 @contextmanager
 def _interrupted_after(seconds: float) -> Iterator[None]:
     before = signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN_S)
     try:
         yield
     finally:

@@ -84,7 +84,7 @@ def tried(seed: int, bases: Mapping[str, Path], most: int = len(COMMANDS)) -> Tr
 def import_all(bases: Mapping[str, Path]) -> None:
     """What commands import when they are run, so that no child has to. They are run in a child: what they leave behind,
     such as threads, would be in the way of every fork."""
-    for base in sorted(bases):
+    for base in ("profiled", "traces"):
         with tempfile.TemporaryDirectory(prefix="mutant-", ignore_cleanup_errors=True) as folder:
             every = [form for forms in COMMANDS for form in forms]
             imported, trace = _forked(_place(Path(folder), bases, base), every, _imported)
@@ -198,6 +198,7 @@ def _become(place: Place, commands: Sequence[Command], work: Work, tell: int, tr
     """The child: never comes back."""
     try:
         os.setpgid(0, 0)
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background has it ignored
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(trace, 2)
         _limit_memory()
@@ -239,6 +240,8 @@ def _judgement(command: Command, place: Place) -> tuple[str, str, str]:
     """Outcome, why and more."""
     with warnings.catch_warnings():
         warnings.simplefilter("always")
+        for hidden in (ResourceWarning, DeprecationWarning, ImportWarning):  # as by Python itself
+            warnings.simplefilter("ignore", hidden)
         said = command(place)
     if said.error is not None:
         return FAILED, _raised(said.error), "".join(traceback.format_exception(said.error))[-4000:]

@@ -28,7 +28,8 @@ EVENT_FIELDS: Final = ("kind", "flags", "thread", "name", "begin", "end", "a", "
 RECORD_JSON: Final = ("{", "[")
 NAMES: Final = (
     "rank-00002", "rank-²", "rank-", "rank-00000000001", "rank--1", "rank-99999999999999999999", "rank-٣",
-    "rank-pending-x", "rank-pending-\x1b[31m", "attempt-1", "attempt-²", "attempt-999999999999999999999", "attempt-", "attempt-0",
+    "rank-pending-x", "rank-pending-\x1b[31m", "attempt-1", "attempt-²", "attempt-9999999999999999999", "attempt-",
+    "attempt-0",
     "records-00000.bin", "records-99999.bin", "records-².bin", "records-x.bin", "kineto-9.json.gz", "manifest.json",
     "analysis", "\x1b]0;owned\x07", "a\nError: forged", "\udcff\udc9b31m", "\u202etxt.json", "x" * 255, "rank-1.json",
     "<img src=x onerror=alert(1)>.json.gz", "trace.pt.trace.json", "-o", "--json",

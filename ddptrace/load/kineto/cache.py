@@ -87,7 +87,9 @@ def load(cache: Path, path: Path, key: Key) -> KinetoEvents | None:
 
 
 def store(cache: Path, path: Path, key: Key, events: KinetoEvents) -> None:
-    """Write the columns, whole or not at all; several processes may do so at once."""
+    """Write the columns, whole or not at all; several processes may do so at once. A cache that is a link is none."""
+    if cache.is_symlink():
+        return
     packed = igzip_lib.compress(msgspec.msgpack.encode(_stored(key, events)), 1, igzip_lib.COMP_GZIP)
     with suppress(OSError):
         cache.mkdir(parents=True, exist_ok=True)
