@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+import re
+import unicodedata
+from collections.abc import Callable
+from typing import Final
+
+ODD: Final = re.compile("[^ -~]+")
+MOST_MARKS: Final = 4
+"""Over or under one letter. More of them, which no language has, cover the lines above and below."""
+
 
 class DdptraceError(Exception):
-    """Base of every error that ddptrace raises on purpose."""
+    """Base of every error that ddptrace raises on purpose. Its message is fit for a terminal, whatever it quotes."""
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
 
 
 class RunDirectoryError(DdptraceError):
@@ -20,5 +32,19 @@ class CompileError(DdptraceError):
 
 
 def printable(name: object) -> str:
-    """A name from outside (of a file, a kernel) without what a terminal would obey or no encoding can hold."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(name))
+    """Return a text from outside (a file's name, a kernel's) as one line that no terminal obeys: escape sequences,
+    control characters, line breaks, invisible and bidirectional marks are shown as in `\\x1b` and `\\u202e`."""
+    return escaped(str(name), lambda sign: sign.encode("unicode_escape").decode())
+
+
+def escaped(text: str, escape: Callable[[str], str]) -> str:
+    """Return the text with `escape(sign)` in place of each sign that must not reach a terminal."""
+    return ODD.sub(lambda run: "".join(_escaped(run[0], escape)), text)
+
+
+def _escaped(signs: str, escape: Callable[[str], str]) -> list[str]:
+    shown, marks = [], 0
+    for sign in signs:
+        marks = marks + 1 if unicodedata.category(sign) in ("Mn", "Me") else 0
+        shown.append(sign if sign.isprintable() and marks <= MOST_MARKS else escape(sign))
+    return shown

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from ddptrace.errors import DdptraceError, TraceStateError
+from ddptrace.errors import DdptraceError, TraceStateError, printable
 from ddptrace.keep import Keep
 from ddptrace.schema import run_path
 
@@ -80,7 +80,8 @@ class trace:
                 traceparent=active_span(),
             )  # fmt: skip
         except OSError as error:  # a full disk: the training matters more than its record
-            warnings.warn(f"ddptrace records nothing into {self._path}: {error}", RuntimeWarning, stacklevel=2)
+            why = printable(f"ddptrace records nothing into {self._path}: {error}")
+            warnings.warn(why, RuntimeWarning, stacklevel=2)
             return self
         if exporter is not None:
             exporter.start()

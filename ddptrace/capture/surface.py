@@ -12,6 +12,8 @@ from typing import Any, Final
 
 import torch
 
+from ddptrace.errors import printable
+
 unseen: Final = torch._C.DisableTorchFunction
 """A context in which reading a tensor calls no code of the program: neither its function modes nor its subclasses."""
 
@@ -38,7 +40,7 @@ class Surface:
         message = f"ddptrace stopped watching {self.name}: {_worded(error)}"
         with contextlib.suppress(Exception):  # the program may have made errors of warnings
             self._note("surface-failed", message)
-            warnings.warn(f"{message} (training is not affected)", RuntimeWarning, stacklevel=3)
+            warnings.warn(printable(f"{message} (training is not affected)"), RuntimeWarning, stacklevel=3)
 
     def guarded(self, action: Callable[..., Any]) -> Callable[..., Any]:
         """`action` as `call` runs it."""

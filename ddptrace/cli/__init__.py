@@ -32,12 +32,18 @@ class Commands(click.Group):
         return command if isinstance(command, click.Command) else None
 
     def invoke(self, ctx: click.Context) -> object:
+        from ddptrace.cli.say import printable_lines
         from ddptrace.errors import DdptraceError, printable
 
         try:
             return super().invoke(ctx)
+        except click.ClickException as error:
+            vars(error)["message"] = printable_lines(error.message)  # it quotes what was typed
+            raise
         except DdptraceError as error:
-            raise click.ClickException(printable(str(error))) from error
+            raise click.ClickException(str(error)) from error
+        except MemoryError as error:
+            raise click.ClickException("there is not enough memory for this; give it more, or fewer ranks") from error
         except BrokenPipeError:
             raise  # whoever read from us has seen enough: click knows what to do
         except OSError as error:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+
+from ddptrace.cli.say import say, say_json
 
 if TYPE_CHECKING:
     from ddptrace.analysis.whatif.advise import Advice, Verdict
@@ -31,8 +34,6 @@ def advise(run: Path, as_json: bool, verify: str | None, output: Path | None) ->
       ddptrace advise run/ --verify \\
         'torchrun --nproc-per-node 2 -m ddptrace.run train.py --steps 30 --bucket-caps {caps}'
     """
-    import msgspec
-
     from ddptrace.analysis.whatif.advise import advise as advise_run
     from ddptrace.cli.analyze import progress
     from ddptrace.predictor import predictor
@@ -44,12 +45,12 @@ def advise(run: Path, as_json: bool, verify: str | None, output: Path | None) ->
         found = predictor(run, progress=tell)
     advice = advise_run(found)
     if not as_json:
-        click.echo(advice_text(advice), nl=False)
+        say(advice_text(advice), nl=False)
     verdict = None if verify is None else _verified(found, advice, verify, output or run / "advised")
     if as_json:
-        click.echo(msgspec.json.encode(advice.to_json_dict() | {"verified": verdict}))
+        say_json(advice.to_json_dict() | {"verified": verdict})
     elif verdict is not None:
-        click.echo(f"\n{verdict_text(verdict)}", nl=False)
+        say(f"\n{verdict_text(verdict)}", nl=False)
 
 
 def _verified(recorded: Predictor, advice: Advice, command: str, run: Path) -> Verdict:
@@ -58,7 +59,7 @@ def _verified(recorded: Predictor, advice: Advice, command: str, run: Path) -> V
     from ddptrace.errors import DdptraceError
     from ddptrace.predictor import predictor
 
-    if run.exists():
+    if os.path.lexists(run):
         raise DdptraceError(f"{run} is there already: say with --output where the run of --verify goes")
     caps = advice.best.setting.caps_mb or advice.recorded_caps_mb
     run.parent.mkdir(parents=True, exist_ok=True)

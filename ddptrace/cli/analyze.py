@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -12,6 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+
+from ddptrace.cli.say import as_json_bytes, say, say_json_piece
+from ddptrace.errors import printable
 
 if TYPE_CHECKING:
     from ddptrace.analysis.result import Result
@@ -59,29 +61,42 @@ def analyze(
     written = write_all(result, folder, forecast)
     if as_json:
         for piece in encoded(result):
-            click.echo(piece, nl=False)
-        click.echo()
+            say_json_piece(piece)
+        say("")
     else:
         from ddptrace.render.terminal import summary_text
         from ddptrace.render.whatif.advice import in_short
 
-        click.echo(summary_text(result))
+        say(summary_text(result))
         said = in_short(forecast)
         if said and not result.suspects:  # who makes the others wait comes before any size of buckets
-            click.echo("\n".join((*said, "")))
+            say("\n".join((*said, "")))
         for name, path in written.items():
-            click.echo(f"{name:<7} {path}")
+            say(f"{name:<7} {printable(path)}")
     if output is not None and len(written) < len(FILES):
         sys.exit(1)  # what was asked for is not there
 
 
 def folder_for(run: Sequence[str]) -> Path:
-    """The folder beside what was given, or in it where it is one folder."""
+    """Return the folder `analysis` beside what was given, or in it where it is one folder. Raises DdptraceError where
+    that is a link, which could lead to what nobody wants overwritten."""
     from ddptrace.schema import ANALYSIS
 
     if len(run) == 1 and os.path.isdir(run[0]):  # noqa: PTH112 (false for what the system refuses to look at)
-        return Path(run[0], ANALYSIS)
-    return Path(os.path.commonpath([_beside(Path(path).absolute()) for path in run])) / ANALYSIS
+        return unlinked(Path(run[0], ANALYSIS))
+    return unlinked(Path(os.path.commonpath([_beside(Path(path).absolute()) for path in run])) / ANALYSIS)
+
+
+def unlinked(folder: Path) -> Path:
+    """Return `folder`, one that nobody has named to us. Raises DdptraceError where it is a link."""
+    from ddptrace.errors import DdptraceError
+
+    if folder.is_symlink():
+        raise DdptraceError(
+            f"{folder} is a link to {folder.readlink()}, and nothing is written through it: remove it, or give the"
+            " folder that you mean with --output"
+        )
+    return folder
 
 
 def _beside(path: Path) -> Path:
@@ -125,16 +140,6 @@ def _rows_encoded(table: Table[Any]) -> Iterator[bytes]:
     yield b"]" if len(table) else b"[]"
 
 
-def as_json_bytes(value: Any) -> bytes:
-    """What no encoding can hold, as of the name of a folder, becomes the JSON escape of itself."""
-    import msgspec
-
-    try:
-        return msgspec.json.encode(value)
-    except UnicodeEncodeError:
-        return json.dumps(msgspec.to_builtins(value), separators=(",", ":")).encode()
-
-
 def forecast_for(run: Sequence[str], result: Result) -> Forecast:
     """For runs of ddptrace.trace; of other traces nothing is known of when gradients were ready. Whatever is wrong with
     it, the report is written."""
@@ -167,7 +172,8 @@ def write_all(result: Result, folder: Path, forecast: Forecast | None = None) ->
             why = error.strerror or str(error)
     missing = ", ".join(file for name, file in FILES.items() if name not in written)
     if missing:
-        click.echo(f"Not written to {folder} ({why}): {missing}. Say with --output where you may write.", err=True)
+        where = f"Not written to {printable(folder)} ({printable(why)}): {missing}"
+        say(f"{where}. Say with --output where you may write.", err=True)
     return written
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import click
 
+from ddptrace.cli.say import say
+from ddptrace.errors import CompileError, printable
+
 
 @click.command()
 def compile() -> None:
@@ -12,8 +15,6 @@ def compile() -> None:
     It takes some ten seconds and a C++ compiler. From then on every trace with this torch on this machine uses it, and
     records the same. Without it Python is called for every bucket, which is most of what tracing costs.
     """
-    from ddptrace.errors import CompileError
-
     try:
         from ddptrace.capture.compiled import compile_library
     except ModuleNotFoundError as error:
@@ -21,4 +22,4 @@ def compile() -> None:
             raise
         raise CompileError("it is compiled for a torch, and none is installed: pip install 'ddptrace[torch]'") from None
     path = compile_library()
-    click.echo(f"{path}\nTraces use it from now on; remove that file to have Python record all buckets again.")
+    say(f"{printable(path)}\nTraces use it from now on; remove that file to have Python record all buckets again.")

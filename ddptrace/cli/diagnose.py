@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from ddptrace.cli.say import say, say_json
+
 
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path))
@@ -26,11 +28,9 @@ def diagnose(run: Path, as_json: bool) -> None:
 
     diagnosis = diagnosis_of(read_job(run))
     if as_json:
-        import msgspec
-
-        click.echo(msgspec.json.encode(diagnosis))
+        say_json(diagnosis)
     else:
         from ddptrace.render.diagnosis import diagnosis_text
 
-        click.echo(diagnosis_text(diagnosis), nl=False)
+        say(diagnosis_text(diagnosis), nl=False)
     sys.exit(diagnosis.exit_code)

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from ddptrace.cli.say import say, say_json
+from ddptrace.errors import printable
+
 if TYPE_CHECKING:
     from ddptrace.analysis.diff.limits import Limit
     from ddptrace.analysis.diff.tables import Diff
@@ -63,7 +66,7 @@ def diff(
     if repeat is not None and run_before is not None and run_after is not None:
         from ddptrace.cli.in_turns import make_runs
 
-        make_runs(repeat, {before: run_before, after: run_after}, lambda told: click.echo(told, err=True))
+        make_runs(repeat, {before: run_before, after: run_after}, lambda told: say(told, err=True))
     with progress("Reading runs") as tell:
         found = diff_runs(before, after, jobs=jobs, progress=tell)
     _show(found, output, as_json=as_json)
@@ -79,15 +82,13 @@ def _show(found: Diff, output: Path | None, *, as_json: bool) -> None:
         output.mkdir(parents=True, exist_ok=True)
         write_sheet(diff_sheet(found), found.to_json_dict(), output)
     if as_json:
-        from ddptrace.cli.analyze import as_json_bytes
-
-        click.echo(as_json_bytes(found.to_json_dict()))
+        say_json(found.to_json_dict())
         return
     from ddptrace.render.diff.terminal import diff_text
 
-    click.echo(diff_text(found), nl=False)
+    say(diff_text(found), nl=False)
     if output is not None:
-        click.echo(f"\npage {output / 'diff.html'}")
+        say(f"\npage {printable(output / 'diff.html')}")
 
 
 def _is_exceeded(found: Diff, limits: Sequence[Limit]) -> bool:
@@ -97,5 +98,5 @@ def _is_exceeded(found: Diff, limits: Sequence[Limit]) -> bool:
 
     exceeded = [(limit, rows) for limit in limits if (rows := exceeding(found, limit))]
     for limit, rows in exceeded:
-        click.echo(exceeded_words(limit.text, rows), err=True)
+        say(exceeded_words(limit.text, rows), err=True)
     return bool(exceeded)

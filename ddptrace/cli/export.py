@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from ddptrace.cli.endings import ending_in_order
+from ddptrace.cli.say import say
 from ddptrace.cli.within_reach import does, is_done
+from ddptrace.errors import printable
 
 if TYPE_CHECKING:
     from ddptrace.telemetry.delivery.delivery import Delivery
@@ -183,6 +185,4 @@ def _end(exported: _Exported, run: Path) -> None:
 
 def _say(sentence: str) -> None:
     """Beside what a console exporter or a file on /dev/stdout writes."""
-    from ddptrace.errors import printable
-
-    click.echo(printable(sentence), err=True)
+    say(printable(sentence), err=True)

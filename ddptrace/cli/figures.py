@@ -6,6 +6,9 @@ from pathlib import Path
 
 import click
 
+from ddptrace.cli.say import say
+from ddptrace.errors import printable
+
 
 @click.command()
 @click.argument("run", nargs=-1, required=True)
@@ -18,7 +21,7 @@ def figures(run: tuple[str, ...], format: str, output: Path | None) -> None:
     draws them, and kaleido drives it: pip install 'ddptrace[images]'.
     """
     from ddptrace.analyzer import analyze
-    from ddptrace.cli.analyze import folder_for, progress
+    from ddptrace.cli.analyze import folder_for, progress, unlinked
     from ddptrace.errors import DdptraceError
     from ddptrace.figures import every, write_images
 
@@ -27,5 +30,5 @@ def figures(run: tuple[str, ...], format: str, output: Path | None) -> None:
     found = every(result)
     if not found:
         raise DdptraceError(f"{', '.join(run)} holds nothing to draw: `ddptrace analyze` tells what was recorded there")
-    for path in write_images(found, output or folder_for(run) / "figures", format):
-        click.echo(path)
+    for path in write_images(found, output or unlinked(folder_for(run) / "figures"), format):
+        say(printable(path))

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ddptrace.cli.say import say, say_json
+
 if TYPE_CHECKING:
     from ddptrace.analysis.result import Result
 
@@ -16,8 +18,6 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON, and nothing else.")
 def hta(folder: Path, as_json: bool) -> None:
     """Run HTA (pip install 'ddptrace[hta]') on the traces in FOLDER, and explain where its numbers are not ours."""
-    import msgspec
-
     from ddptrace.analysis.hta.compare import compare, demand
     from ddptrace.analyzer import analyze
     from ddptrace.errors import DdptraceError
@@ -29,7 +29,10 @@ def hta(folder: Path, as_json: bool) -> None:
     if not files:
         raise DdptraceError(f"{folder} holds no profiler file, and HTA reads nothing else; record with profile=True")
     report = compare(result, files)
-    click.echo(msgspec.json.encode(report) if as_json else hta_text(report), nl=as_json)
+    if as_json:
+        say_json(report)
+    else:
+        say(hta_text(report), nl=False)
 
 
 def first_files(folder: Path, result: Result) -> dict[int, Path]:

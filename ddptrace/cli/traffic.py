@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from ddptrace.cli.say import say, say_json
+
 
 @click.command()
 @click.argument("run", nargs=-1, required=True)
@@ -21,10 +23,8 @@ def traffic(run: tuple[str, ...], as_json: bool) -> None:
         result = analyze(run, progress=tell)
     report = traffic_report(result)
     if as_json:
-        import msgspec
-
-        click.echo(msgspec.json.encode(report))
+        say_json(report)
     else:
         from ddptrace.render.traffic.terminal import traffic_text
 
-        click.echo(traffic_text(result, report), nl=False)
+        say(traffic_text(result, report), nl=False)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from ddptrace.cli.endings import UNTIL_ASKED, ending_in_order
+from ddptrace.cli.say import say
 
 if TYPE_CHECKING:
     from ddptrace.view import Server, Site
@@ -46,7 +47,7 @@ def site_of(run: Path, online: bool) -> Site:
     if ui is not None:
         return offline_site(trace, name, ui)
     instead = "" if online else f" For a UI that needs no internet: {OFFLINE_UI}"
-    click.echo(f"ui.perfetto.dev reads the trace from here; the browser asks whether it may.{instead}", err=True)
+    say(f"ui.perfetto.dev reads the trace from here; the browser asks whether it may.{instead}", err=True)
     return online_site(trace)
 
 
@@ -62,11 +63,16 @@ def trace_of(run: Path) -> tuple[Path, str]:
         run.open("rb").close()  # what refuses to be read is told here, and not by the browser
         return run, run.name
     folder = run
-    if not all((run / file).is_file() for file in FILES.values()):  # as `ddptrace analyze --output` leaves it
+    if not all(_is_made(run / file) for file in FILES.values()):  # as `ddptrace analyze --output` leaves it
         folder = folder_for([str(run)])
         if not (run.is_dir() and is_current(folder / FILES["trace"], run)):  # beside what is not there lie others' too
             _analyze(run, folder)
     return folder / FILES["trace"], f"{run.resolve().name}.json.gz"
+
+
+def _is_made(file: Path) -> bool:
+    """Whether we may have made it: a link could lead to what is nobody's to see."""
+    return file.is_file() and not file.is_symlink()
 
 
 def _analyze(run: Path, folder: Path) -> None:
@@ -105,7 +111,7 @@ def _tell(server: Server, no_browser: bool) -> None:
     """stdout has the address and nothing else."""
     from ddptrace.view import open_browser, tunnel
 
-    click.echo(server.address)
+    say(server.address)
     if no_browser or not open_browser(server.address):
-        click.echo(f"Where the browser is on another machine, type this there first: {tunnel(server.port)}", err=True)
-    click.echo("Ctrl-C ends it.", err=True)
+        say(f"Where the browser is on another machine, type this there first: {tunnel(server.port)}", err=True)
+    say("Ctrl-C ends it.", err=True)

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from ddptrace.cli.say import say, say_json
+
 
 def _caps(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[tuple[float, ...], ...]:
     """Each value a cap, or caps of the first bucket, the second, and so on."""
@@ -53,8 +55,6 @@ def whatif(
 
     All options together are one setting; several --caps are one each. Without any, the usual questions are answered.
     """
-    import msgspec
-
     from ddptrace.analysis.whatif.answer import answer, usual
     from ddptrace.analysis.whatif.scale import scaling
     from ddptrace.analysis.whatif.tables import Setting
@@ -75,10 +75,10 @@ def whatif(
     settings = {setting_words(one): one for one in asked} if asked != [Setting()] else usual(found)
     answers = answer(found, settings)
     if not as_json:
-        click.echo(whatif_text(answers), nl=False)
+        say(whatif_text(answers), nl=False)
     rows = scaling(found, asked[0], per_host=per_host) if scale else None
     if as_json:
         more_keys = {} if rows is None else {"scale": rows.to_dicts()}
-        click.echo(msgspec.json.encode(answers.to_json_dict() | more_keys))
+        say_json(answers.to_json_dict() | more_keys)
     elif rows is not None:
-        click.echo("\n" + "\n".join(scale_lines(rows, setting_words(asked[0]), per_host)))
+        say("\n" + "\n".join(scale_lines(rows, setting_words(asked[0]), per_host)))

@@ -46,14 +46,15 @@ def _backends(folder: Path) -> set[str]:
     except RunDirectoryError:  # reading the run has told
         return set()
     events = records.events
-    texts = [records.strings[int(name)] for name in events["name"][events["kind"] == Kind.GROUP]]
+    names = map(int, events["name"][events["kind"] == Kind.GROUP])
+    texts = [records.strings[name] for name in names if name in records.strings]  # a name can be lost
     return {str(_group(text).get("backend", "")) for text in texts}
 
 
 def _group(text: str) -> dict[str, Any]:
     try:
         return _dict(json.loads(text))
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
 
 

@@ -17,6 +17,7 @@ from ddptrace.schema import MANIFEST, META, SCHEMA_VERSION, Kind
 
 FIRST_ATTEMPT = "attempt-0"
 LISTED = 3
+LONGEST_NUMBER = 20  # digits; beyond some thousand Python reads none
 MOST_RANKS = 1_000_000  # a manifest that says more is damaged
 
 
@@ -68,7 +69,7 @@ def check_version(version: object, where: Path) -> str | None:
             f"{where} was written in schema version {version}, and this ddptrace reads {ours_major}.x; "
             "analyze it with the ddptrace that recorded it"
         )
-    if minor.isdigit() and int(minor) > int(ours_minor):
+    if len(minor) < LONGEST_NUMBER and minor.isdecimal() and int(minor) > int(ours_minor):
         return f"written in schema version {version}, newer than {SCHEMA_VERSION}: what is unknown here is ignored"
     return None
 

@@ -81,7 +81,7 @@ def _real(path: Path) -> Path | None:
 
 
 def _walk(folder: Path, findings: list[Finding]) -> Iterator[Path]:
-    """Links to folders are followed, each folder once."""
+    """Links to folders are followed, each folder once, but not to one that holds `folder`, as `/` does."""
 
     def refused(error: OSError) -> None:
         message = (
@@ -96,8 +96,12 @@ def _walk(folder: Path, findings: list[Finding]) -> Iterator[Path]:
             folders.clear()
             continue
         seen.add(real)
-        folders[:] = [name for name in folders if is_searched(name)]
+        folders[:] = [name for name in folders if is_searched(name) and not _is_around(Path(root, name), folder)]
         yield from (Path(root, name) for name in files if _is_named_so(name))
+
+
+def _is_around(link: Path, folder: Path) -> bool:
+    return link.is_symlink() and Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(link))
 
 
 def is_searched(folder: str) -> bool:

@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any, Final, TypeGuard
 
 from ddptrace.errors import RunDirectoryError
+from ddptrace.record.regular_file import read_regular
 from ddptrace.schema import ANALYSIS, MANIFEST, META, rank_folder
 
 PENDING: Final = "rank-pending-"
 APART_S: Final = 5.0  # hosts' clocks are closer than this
+MOST_JSON_NBYTES: Final = 4 << 20  # a manifest and a rank's words are some kB
 
 
 def attempt_root(path: Path, attempt: int, job: str | None, *, judges: bool, overwrite: bool) -> tuple[int, Path]:
@@ -100,7 +102,7 @@ def settle(folder: Path, rank: int, *, overwrite: bool) -> Path:
 def read_json(path: Path) -> dict[str, Any] | None:
     """The file's object; None where there is no such file or it is not one."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+        content = json.loads(read_regular(path, MOST_JSON_NBYTES).decode())
     except (OSError, ValueError, RecursionError):
         return None
     return content if isinstance(content, dict) else None
@@ -110,7 +112,9 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
     """Write `content` so that a reader sees the old file or the new one, never half. Raises OSError."""
     beside = path.with_name(f"{path.name}.{os.getpid()}.new")
     try:
-        beside.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        beside.unlink(missing_ok=True)  # it may be a link that leads elsewhere
+        with beside.open("x", encoding="utf-8") as file:
+            file.write(json.dumps(content, indent=1) + "\n")
         beside.replace(path)
     except OSError:
         beside.unlink(missing_ok=True)
@@ -189,17 +193,17 @@ def _clear_beside(attempt: Path) -> None:
     (path / MANIFEST).unlink(missing_ok=True)
     for left in (path / ANALYSIS, *path.glob("rank-*"), *path.glob("attempt-*")):
         if left != attempt:
-            shutil.rmtree(left, ignore_errors=True)
+            _remove(left)
 
 
 def _clear(root: Path, folder: Path, rank: int | None) -> None:
     """Remove what an earlier run left, each rank its own; rank 0 what belongs to all."""
-    shutil.rmtree(folder, ignore_errors=True)
+    _remove(folder)
     if rank == 0:
         (root / MANIFEST).unlink(missing_ok=True)
         pending = (left for left in root.glob(f"{PENDING}*") if _is_older(left, read_json(left / META)))
         for left in (root / ANALYSIS, *root.glob("attempt-*"), *pending):
-            shutil.rmtree(left, ignore_errors=True)
+            _remove(left)
 
 
 def remove_strangers(root: Path, world_size: int) -> None:
@@ -208,4 +212,12 @@ def remove_strangers(root: Path, world_size: int) -> None:
     for folder in root.glob("rank-[0-9]*"):
         number = folder.name.removeprefix("rank-")
         if number.isdigit() and int(number) >= world_size and not _is_anothers(folder):
-            shutil.rmtree(folder, ignore_errors=True)
+            _remove(folder)
+
+
+def _remove(folder: Path) -> None:
+    """What can be removed of it; of a link the link alone."""
+    if folder.is_symlink():
+        folder.unlink(missing_ok=True)
+    else:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -6,6 +6,7 @@ oldest records are being let go.
 
 from __future__ import annotations
 
+import stat
 import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddptrace.record.cursor import Cursor
+from ddptrace.record.regular_file import read_regular
 from ddptrace.schema import EVENT_DTYPE, GUARD, READY_DTYPE, RECORD_NBYTES, TEXT_PER_RECORD, Kind, segment_index
 
-MOST_NBYTES = 1 << 30  # no recorder writes a segment so large: a link to somewhere else
+MOST_NBYTES = 1 << 30  # no recorder writes a segment so large
 LOOKS = 5
 """Files that go away while they are listed: so often the folder is looked at again."""
 
@@ -28,8 +30,8 @@ class Records:
     `strings` maps id to text. `closed`: the rank said that it ended. `dropped`: records that the writer had to drop, of
     these `dropped_without_room` for want of a file, `dropped_in_bursts` since they came faster than files were made.
     `torn`: slots cut off by a death mid-write or overwritten. `damaged`: files whose bytes changed after they were
-    finished, or whose length is not a whole number of records. `missed`: what was let go had not all been read before.
-    `behind`: there are further files, which were left for the next read.
+    finished, whose length is not a whole number of records, or that no recorder has written. `missed`: what was let go
+    had not all been read before. `behind`: there are further files, which were left for the next read.
     """
 
     events: NDArray[np.void] = field(default_factory=lambda: np.empty(0, EVENT_DTYPE))
@@ -64,7 +66,7 @@ class RecordReader:
         at it again until its file is finished. `segments`: so many finished files at most, the oldest first.
         """
         records = Records()
-        files, records.behind = self._load(segments)
+        files, records.behind = self._load(segments, records)
         starts = [at for at, (_, data) in enumerate(files) if _stands_for_all_before(data)]
         if starts:
             files = files[starts[-1] :]
@@ -83,17 +85,20 @@ class RecordReader:
         self._has_read = True
         return records
 
-    def _load(self, segments: int | None) -> tuple[list[tuple[Path, bytes]], bool]:
+    def _load(self, segments: int | None, records: Records) -> tuple[list[tuple[Path, bytes]], bool]:
         """The files that are due, by index, and whether there are more. One that goes away was let go, and the next one
         tells of it, or it was a spare one."""
         for _ in range(LOOKS):
             found = sorted(self.folder.glob("records-*.bin"), key=lambda path: (segment_index(path.name), path.name))
             if found:  # else the folder itself may be out of sight for a moment
                 self._forget_all_but({path.name for path in found})
+            odd = {path: words for path in found if (words := _oddity(path))}
             try:
-                return _contents([path for path in found if self._is_due(path)], segments)
+                loaded = _contents([path for path in found if path not in odd and self._is_due(path)], segments)
             except FileNotFoundError:
                 continue
+            records.damaged += tuple(f"{path.name} {words} and is left out" for path, words in odd.items())
+            return loaded
         return [], False
 
     def _forget_all_but(self, names: set[str]) -> None:
@@ -102,7 +107,7 @@ class RecordReader:
 
     def _is_due(self, path: Path) -> bool:
         is_read = path.name in self._finished or segment_index(path.name) < self._from
-        return not is_read and path.is_file() and path.stat().st_size <= MOST_NBYTES
+        return not is_read and path.is_file()
 
     def _begin_at(self, thinned: Path, records: Records) -> None:
         records.missed = self._has_read
@@ -148,6 +153,17 @@ class RecordReader:
                 del self._chunks[number]
 
 
+def _oddity(path: Path) -> str:
+    """What it is that no recorder makes; empty where it may be a recorder's file."""
+    try:
+        told = path.stat()
+    except OSError:  # it was let go
+        return ""
+    if not stat.S_ISREG(told.st_mode):
+        return "is no file"
+    return "is larger than any that is recorded" if told.st_size > MOST_NBYTES else ""
+
+
 def _contents(paths: list[Path], most: int | None) -> tuple[list[tuple[Path, bytes]], bool]:
     """Of these files, up to the `most`-th that is finished, and whether others follow."""
     files: list[tuple[Path, bytes]] = []
@@ -155,7 +171,7 @@ def _contents(paths: list[Path], most: int | None) -> tuple[list[tuple[Path, byt
     for path in paths:
         if finished == most:
             return files, True
-        data = path.read_bytes()
+        data = read_regular(path, MOST_NBYTES)
         finished += _has_trailer(np.frombuffer(data, EVENT_DTYPE, count=len(data) // RECORD_NBYTES))
         files.append((path, data))
     return files, False

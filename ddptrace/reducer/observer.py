@@ -9,6 +9,8 @@ from typing import Protocol
 
 from torch.nn import Parameter
 
+from ddptrace.errors import printable
+
 
 @dataclass(frozen=True, slots=True)
 class ReducerMade:
@@ -86,7 +88,7 @@ class Guarded:
             self._observer = None
             warnings.warn(
                 f"The bucket observer failed in {what} and is told nothing more, training goes on: "
-                f"{type(error).__name__}: {error}",
+                + printable(f"{type(error).__name__}: {error}"),
                 RuntimeWarning,
                 stacklevel=2,
             )

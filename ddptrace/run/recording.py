@@ -134,7 +134,7 @@ class Recording:
     def _tell(self, sentence: str) -> None:
         if not self._told:
             self._told = True
-            print(f"ddptrace.run: {sentence}", file=sys.stderr)
+            print(f"ddptrace.run: {printable(sentence)}", file=sys.stderr)
 
 
 def refuse(error: DdptraceError) -> NoReturn:

@@ -26,6 +26,8 @@ from ddptrace.telemetry.extra import check_extra
 from ddptrace.telemetry.warned import warn
 
 LOG: Final = "export.log"
+APPENDING: Final = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+"""Not where a link leads; and a pipe that nobody reads keeps no training waiting."""
 LEAVE_S: Final = 2.0
 """So long at most leaving the trace waits for what was recorded last to be delivered."""
 GRACE_S: Final = 10.0
@@ -85,7 +87,7 @@ class Companion:
         package = Path(__file__).parents[2]
         told = [self._root, socket.gethostname(), self._inode, int(is_first), theirs.fileno()]
         passed = {name: value for name, value in environ.items() if name not in NOT_PASSED} | ALONE
-        with (self._root / LOG).open("ab") as log:
+        with os.fdopen(os.open(self._root / LOG, APPENDING, 0o666), "ab") as log:
             first = subprocess.Popen(
                 [sys.executable, "-S", "-P", "-c", BOOT, str(package), *map(str, told)], env=passed,
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=[theirs.fileno()], start_new_session=True,

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from ddptrace.errors import DdptraceError
+from ddptrace.errors import DdptraceError, printable
 from ddptrace.telemetry.companion import DROP
 from ddptrace.telemetry.extra import extra
 
@@ -46,7 +46,7 @@ def main(root: str, host: str, inode: str, is_first: str, fd: str) -> None:
 def say(sentence: str) -> None:
     """Into the log."""
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    print(f"{now} {socket.gethostname()}[{os.getpid()}] {sentence}", file=sys.stderr, flush=True)
+    print(f"{now} {socket.gethostname()}[{os.getpid()}] {printable(sentence)}", file=sys.stderr, flush=True)
 
 
 class Training:

@@ -30,6 +30,7 @@ SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 FLUSH_EVERY: Final = 512
 """Spans between two flushes: one batch of OpenTelemetry's BatchSpanProcessor, a quarter of its queue."""
 FLUSH_TIMEOUT_MS: Final = 5_000
+LATEST_UNIX_NS: Final = 2**63 - 1
 BREATHE_EVERY: Final = 16
 BREATH_S: Final = 0.001
 
@@ -81,7 +82,7 @@ class Emitter:
     def _emit(self, tree: Tree, node: Node, context: Context) -> None:
         if self._ids is not None:
             self._ids.span_id = span_id(tree.run_id, tree.step, tree.rank, node.key)
-        begin, end = tree.zero_unix_ns + node.begin_at_ns, tree.zero_unix_ns + node.end_at_ns
+        begin, end = (_unix_ns(tree.zero_unix_ns + at_ns) for at_ns in (node.begin_at_ns, node.end_at_ns))
         span = self._tracer.start_span(
             node.name, context=context, start_time=begin, attributes=node.attributes, links=self._links(tree, node)
         )
@@ -104,6 +105,11 @@ class Emitter:
             time.sleep(BREATH_S)
         if self._made % FLUSH_EVERY == 0:
             self._flush(FLUSH_TIMEOUT_MS)
+
+
+def _unix_ns(instant: int) -> int:
+    """The nearest that OTLP has: a run whose clock was lost may count from before 1970."""
+    return min(max(instant, 0), LATEST_UNIX_NS)
 
 
 def _there(tree: Tree, link: LinkTo) -> SpanContext:

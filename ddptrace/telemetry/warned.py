@@ -5,9 +5,12 @@ from __future__ import annotations
 import sys
 import warnings
 
+from ddptrace.errors import printable
+
 
 def warn(message: str, stacklevel: int) -> None:
-    """`stacklevel`: as in `warnings.warn`, counted from the caller."""
+    """Warn of it. `stacklevel`: as in `warnings.warn`, counted from the caller."""
+    message = printable(message)
     try:
         warnings.warn(message, RuntimeWarning, stacklevel=stacklevel + 1)
     except RuntimeWarning:  # the program turns warnings into errors

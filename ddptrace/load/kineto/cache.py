@@ -22,11 +22,13 @@ from numpy.typing import NDArray
 
 from ddptrace.load.kineto.events import CollectiveArgs, FileFacts, KinetoEvents, Lane
 from ddptrace.load.kineto.source import IsalError
+from ddptrace.record.regular_file import open_regular, read_regular
 
 FORMAT: Final = 2  # goes up whenever the reader comes to read anything otherwise
 MAGIC: Final = b"ddptrace columns\n"
 DIGEST_NBYTES: Final = 16
 EDGE_NBYTES: Final = 64 << 10
+MOST_NBYTES: Final = 1 << 30  # columns of the largest traces are a tenth of it
 NAME_LENGTH: Final = 100
 SMALL: Final = (np.uint8, np.uint16, np.uint32)
 
@@ -59,7 +61,7 @@ class _Stored(msgspec.Struct):
 
 def key_of(path: Path) -> Key:
     """Raises OSError where the file cannot be read."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         stat = os.fstat(file.fileno())
         digest = blake2b(file.read(EDGE_NBYTES), digest_size=DIGEST_NBYTES)
         file.seek(max(stat.st_size - EDGE_NBYTES, 0))
@@ -70,7 +72,7 @@ def key_of(path: Path) -> Key:
 def load(cache: Path, path: Path, key: Key) -> KinetoEvents | None:
     """The columns of this file; None where they are not there, are of another state of it, or are damaged."""
     try:
-        content = _place(cache, path).read_bytes()
+        content = read_regular(_place(cache, path), MOST_NBYTES)
     except OSError:
         return None
     digest, packed = content[len(MAGIC) :][:DIGEST_NBYTES], content[len(MAGIC) + DIGEST_NBYTES :]
@@ -78,13 +80,16 @@ def load(cache: Path, path: Path, key: Key) -> KinetoEvents | None:
         return None
     try:
         stored = msgspec.msgpack.decode(igzip_lib.decompress(packed, igzip_lib.DECOMP_GZIP), type=_Stored)
-        return _events(stored) if stored.key == key else None
-    except (msgspec.MsgspecError, IsalError, ValueError, KeyError, TypeError):
+        events = _events(stored) if stored.key == key else None
+    except (msgspec.MsgspecError, IsalError, ValueError, KeyError, TypeError, OverflowError):
         return None  # of another version of ddptrace
+    return events if events is not None and _is_sound(events) else None
 
 
 def store(cache: Path, path: Path, key: Key, events: KinetoEvents) -> None:
-    """Write the columns, whole or not at all; several processes may do so at once."""
+    """Write the columns, whole or not at all; several processes may do so at once. A cache that is a link is none."""
+    if cache.is_symlink():
+        return
     packed = igzip_lib.compress(msgspec.msgpack.encode(_stored(key, events)), 1, igzip_lib.COMP_GZIP)
     with suppress(OSError):
         cache.mkdir(parents=True, exist_ok=True)
@@ -135,6 +140,23 @@ def _packed(column: NDArray[Any]) -> _Column:
 
 def _unpacked(column: _Column, dtype: type[Any] = np.int64) -> NDArray[Any]:
     return np.frombuffer(column.values, column.dtype).astype(dtype)
+
+
+def _is_sound(events: KinetoEvents) -> bool:
+    """Whether the columns are such as the reader makes: the digest is anyone's to make."""
+    count, begin = len(events.begin_ns), events.begin_ns
+    columns = (events.category, events.name, events.lane, events.end_ns, events.correlation, events.is_collective)
+    return (
+        all(len(column) == count for column in columns)
+        and bool((events.end_ns >= begin).all() and (begin[1:] >= begin[:-1]).all())
+        and _is_within(events.name, len(events.names))
+        and _is_within(events.lane, len(events.lanes))
+        and all(0 <= at < count for at in events.collectives)
+    )
+
+
+def _is_within(places: NDArray[Any], count: int) -> bool:
+    return bool(((places >= 0) & (places < count)).all())
 
 
 def _events(stored: _Stored) -> KinetoEvents:

@@ -8,6 +8,8 @@ from typing import BinaryIO, Final
 
 from isal import igzip_lib
 
+from ddptrace.record.regular_file import open_regular
+
 PIECE_NBYTES: Final = 2 << 20
 PACKED_NBYTES: Final = 128 << 10  # read at a time; traces pack 10 to 40 times
 GZIP: Final = b"\x1f\x8b"
@@ -32,7 +34,7 @@ class Source:
 
     def pieces(self) -> Iterator[bytes]:
         """Raises OSError where the file cannot be read, NotATrace where its packing is damaged."""
-        with self.path.open("rb") as file:
+        with open_regular(self.path) as file:
             if file.peek(2)[:2] == GZIP:
                 yield from self._inflated(file)
             else:

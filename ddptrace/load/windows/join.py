@@ -43,7 +43,7 @@ def join_windows(
     for mark in recorded.windows:
         where = f"rank {recorded.run.rank}, {mark.file}"
         try:
-            events = read_kineto(folder / mark.file, cache)
+            events = read_kineto(_place(folder, mark.file), cache)
             joined = _join(events, recorded, rules, where)
         except (RunDirectoryError, ValueError, IndexError, OverflowError, MemoryError) as error:
             message = f"{error}: the steps in it are judged without a profiler"
@@ -54,6 +54,18 @@ def join_windows(
         windows.append(_window(mark, events, joined, recorded.clock))
     calls = tuple(_ran(call, execs[call.seq]) if call.seq in execs else call for call in recorded.run.calls)
     return dataclasses.replace(recorded.run, calls=calls, windows=tuple(windows)), findings
+
+
+def _place(folder: Path, file: str) -> Path:
+    """Return where a window's file lies.
+
+    Raises:
+        RunDirectoryError: the record names a file outside of the rank's own folder.
+    """
+    place = folder / file
+    if place.name != file or "\0" in file:
+        raise RunDirectoryError(f"{file} is no name of a file in {folder.name}")
+    return place
 
 
 def _ran(call: Call, found: ExecRange) -> Call:

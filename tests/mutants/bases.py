@@ -1,0 +1,120 @@
+"""Real runs to be spoiled: recorded once, small, and of every shape that a run directory has."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from tests.launch import PROGRAMS, command, environment, torchrun
+from tests.unit import foreign_files
+
+STEPS: Final = 6
+PATIENCE_S: Final = 60
+
+
+def ddp(folder: Path) -> Path:
+    torchrun("ddp.py", folder / "run", "--steps", STEPS)
+    return folder / "run"
+
+
+def profiled(folder: Path) -> Path:
+    torchrun("ddp.py", folder / "run", "--steps", STEPS + 1, "--profile")
+    return folder / "run"
+
+
+def killed(folder: Path) -> Path:
+    """Rank 1 was killed in a step, and the launcher ended the other: nothing is finished."""
+    run, flag = folder / "run", folder / "run.flag"
+    training = subprocess.Popen(
+        command("ddp.py", run, "--pause-at", STEPS - 1), env=environment(), stderr=subprocess.DEVNULL
+    )
+    try:
+        until = time.monotonic() + PATIENCE_S
+        while not flag.exists() and time.monotonic() < until:
+            time.sleep(0.05)
+        os.kill(json.loads((run / "rank-00001" / "meta.json").read_text())["pid"], signal.SIGKILL)
+        training.wait(timeout=PATIENCE_S)
+    finally:
+        training.kill()
+    return run
+
+
+def rpc(folder: Path) -> Path:
+    """Two trainers with DDP, a parameter server and a master."""
+    program = [sys.executable, str(PROGRAMS / "rpc_hybrid.py"), str(folder)]
+    subprocess.run(program, env=environment(), capture_output=True, check=True, timeout=PATIENCE_S)
+    return folder / "run"
+
+
+def restarted(folder: Path) -> Path:
+    """The same job twice, the second time in an attempt's folder."""
+    run = ddp(folder)
+    again = shutil.copytree(run, folder / "again")
+    said = json.loads((again / "manifest.json").read_text())
+    (again / "manifest.json").write_text(json.dumps(said | {"attempt": 1}))
+    again.rename(run / "attempt-1")
+    return run
+
+
+def analyzed(folder: Path) -> Path:
+    """With what `ddptrace analyze` has written beside it."""
+    run = profiled(folder)
+    subprocess.run([sys.executable, "-m", "ddptrace", "analyze", str(run)], capture_output=True, check=True)
+    return run
+
+
+def traces(folder: Path) -> Path:
+    """Profiler files alone: of a rank on a CPU, packed, and of one on a device, plain."""
+    of_cpu = next((profiled(folder) / "rank-00000").glob("kineto-*"))
+    found = folder / "traces"
+    found.mkdir()
+    shutil.copy(of_cpu, found / "rank-0.json.gz")
+    (found / "rank-1.json").write_text(json.dumps(device_trace()))
+    return found
+
+
+def device_trace() -> dict[str, Any]:
+    """Three steps with a collective each, as torch.profiler writes them on a GPU."""
+    events = []
+    for step in range(3):
+        at = 1000.0 * step
+        events += [
+            foreign_files.said(f"ProfilerStep#{step}", at, at + 900),
+            foreign_files.op("aten::mm", at + 10, at + 200),
+            foreign_files.launch(10 * step + 1, at + 20, at + 25),
+            foreign_files.kernel("sgemm_128x64", 10 * step + 1, at + 30, at + 400),
+            *foreign_files.nccl(10 * step + 2, at + 210, at + 300, at + 600),
+        ]
+    about = {"rank": 1, "world_size": 2, "backend": "nccl", "pg_config": [{"pg_name": "0", "ranks": "[0, 1]"}]}
+    return {"schemaVersion": 1, "distributedInfo": about, "traceEvents": events, "baseTimeNanoseconds": 0}
+
+
+BASES: Final[dict[str, Callable[[Path], Path]]] = {
+    made.__name__: made for made in (ddp, profiled, killed, rpc, restarted, analyzed, traces)
+}
+
+
+def record(folder: Path) -> dict[str, Path]:
+    """By name, each base in a folder of that name; those that are there already are taken as they are."""
+    found = {}
+    for name, make in BASES.items():
+        done = folder / name / "base"
+        if not done.exists():
+            (folder / name).mkdir(parents=True)
+            make(folder / name).rename(done)
+        found[name] = done
+    return found
+
+
+def kineto_json(path: Path) -> bytes:
+    data = path.read_bytes()
+    return gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
