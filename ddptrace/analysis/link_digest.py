@@ -17,20 +17,18 @@ from ddptrace.analysis.tables import GroupRow, TrafficRow
 
 @dataclass(frozen=True, slots=True)
 class LinkDigest:
-    """One process group that was used. Bytes are means per step, computed as `TrafficRow` says.
+    """One process group that was used. Bytes are means per step, computed as in `traffic`."""
 
-    `there_nbytes` goes from the first of two ranks to the second, without ops whose root is not known. None in a larger
-    group, and, like `back_nbytes`, where nothing of the rank that sends it was recorded."""
-
-    group: str
-    ranks: tuple[int, ...]
-    hosts: tuple[str, ...]
+    group: str  # name of the group
+    ranks: tuple[int, ...]  # its global ranks
+    hosts: tuple[str, ...]  # hosts of its ranks
     sent_nbytes: int  # by all of its ranks
-    there_nbytes: int | None
-    back_nbytes: int | None
-    rooted_nbytes: int  # of `sent_nbytes`, by ops whose root is not known
-    message_nbytes: int  # of `sent_nbytes`, by sends
-    peers_unknown: bool  # of messages among more than two ranks neither end tells the other
+    there_nbytes: int | None  # from the first of two ranks to the second, without ops whose root is not known; None in
+    #   a larger group, and, as back_nbytes, where the rank that sends recorded nothing
+    back_nbytes: int | None  # from the second to the first
+    rooted_nbytes: int  # part of sent, by ops whose root is not known
+    message_nbytes: int  # part of sent, by sends
+    peers_unknown: bool  # of messages among more than two ranks, neither end tells the other
 
 
 def links(

@@ -21,27 +21,26 @@ Ends = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class MessageDigest:
-    """Sends and receives from one rank to another, in all their groups: means per step. `messages` and `nbytes` are as
-    their sender recorded them, or else their receiver; `sent_nbytes` and `received_nbytes` as each of the two did, None
-    where it recorded nothing. A receive from any source names no sender, so it counts in none."""
+    """Sends and receives from one rank to another, in all their groups: means per step. A receive from any source names
+    no sender, so it counts in none."""
 
-    source: int
-    destination: int
-    messages: float
-    nbytes: int  # each message once
-    sent_nbytes: int | None
-    received_nbytes: int | None
+    source: int  # global rank that sends
+    destination: int  # global rank that receives
+    messages: float  # as their sender recorded them, or else their receiver
+    nbytes: int  # of the same, each message once
+    sent_nbytes: int | None  # as the sender recorded; None where it recorded nothing
+    received_nbytes: int | None  # as the receiver recorded; None where it recorded nothing
 
 
 @dataclass(frozen=True, slots=True)
 class RootDigest:
     """Ops of one group with one root: means per step."""
 
-    op: str
-    group: str
+    op: str  # operation
+    group: str  # process group
     root: int  # global rank
-    ranks: int  # that issue it
-    calls: float
+    ranks: int  # ranks that issue it
+    calls: float  # number of calls
     sent_nbytes: int  # by the whole group, computed: what one other rank has part in, once for each of them
 
 

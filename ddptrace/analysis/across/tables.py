@@ -13,69 +13,68 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class DesyncRow:
-    """Where one rank's calls of a group part from the other ranks'. What it called at that turn, and what they did."""
+    """Where one rank's calls of a group part from the other ranks': what it called at that turn, and what they
+    called."""
 
-    group: str
+    group: str  # process group
     turn: int  # k-th call of the group, sends and receives left out
-    rank: int
+    rank: int  # global rank that differs
     kind: str  # "missing", "extra", "reordered", "order", "size", "dtype" or "root"
-    op: str  # "" where it called nothing more
-    nbytes: int | None
-    dtype: str
-    site: str | None
-    step: int | None
-    expected_op: str
-    expected_nbytes: int | None
-    expected_dtype: str
-    expected_site: str | None
-    expected_rank: int  # one of those that did
-    root: int | None = None  # global ranks of the roots; None too where the op has none
-    expected_root: int | None = None
-    origin: str | None = None  # who wanted it, a word of `schema.Origin`
-    expected_origin: str | None = None
-    through: str | None = None  # the line of the library that issued it for that of the program
-    expected_through: str | None = None
+    op: str  # what it called; "" where it called nothing more
+    nbytes: int | None  # of its call
+    dtype: str  # of its call
+    site: str | None  # line of its program
+    step: int | None  # ordinal of its step
+    expected_op: str  # what the others called
+    expected_nbytes: int | None  # of their call
+    expected_dtype: str  # of their call
+    expected_site: str | None  # line of their program
+    expected_rank: int  # one of the ranks that called it
+    root: int | None = None  # global rank of its root; None without a root
+    expected_root: int | None = None  # global rank of the others' root
+    origin: str | None = None  # who asked for its call, a word of `schema.Origin`
+    expected_origin: str | None = None  # who asked for the others' call
+    through: str | None = None  # line of the library that issued its call for the program
+    expected_through: str | None = None  # line of the library that issued the others' call
 
 
 @dataclass(frozen=True, slots=True)
 class ClockRow:
     """A piece of one rank's clock against the reference rank's: rank's instant = t + offset + drift x (t - begin).
 
-    The uncertainty is proved: no offset further away fits what the ranks sent each other. It is that at `begin` and at
-    `end`, and lies on a line between; None where nothing proves anything."""
+    The uncertainty is proved: no offset further away fits what the ranks sent each other. It lies on a line between its
+    values at begin and end; None where nothing proves anything."""
 
-    rank: int
-    reference: int
-    begin_at_ns: int  # from here on, in the reference's time; the first piece holds before too, the last one after
-    end_at_ns: int
-    offset_ns: int
-    drift_ratio: float
-    uncertainty_ns: int | None
-    uncertainty_end_ns: int | None
-    collectives: int  # that it rests on
+    rank: int  # global rank
+    reference: int  # rank whose clock it is compared with
+    begin_at_ns: int  # from here on, in the reference's time; the first piece holds before it, too
+    end_at_ns: int  # until here; the last piece holds after it, too
+    offset_ns: int  # how far the rank's clock is ahead at begin
+    drift_ratio: float  # how much faster it runs
+    uncertainty_ns: int | None  # how far off the offset can be at begin
+    uncertainty_end_ns: int | None  # how far off it can be at end
+    collectives: int  # number that it rests on
     shifted: bool  # the rank's instants in all tables are on the reference's time
-    why: str  # "same clock", "fitted", "disagrees" (fitted, though it was told to be the same), "clock pairs",
-    #           "not fitted", "as recorded" (offset and drift are known, and not taken off)
+    why: str  # "same clock", "fitted", "disagrees" (fitted, though both ran on one machine), "clock pairs", "not
+    #   fitted" or "as recorded" (offset and drift are known, and not taken off)
 
 
 @dataclass(frozen=True, slots=True)
 class ArrivalRow:
-    """One rank in one matched collective, by both estimates.
-
-    wait + transfer = the rank's execution, for each. `wait_ns`: until the last rank arrived, on aligned time.
-    `free_wait_ns`: what it took longer than the shortest execution of all ranks, which needs no clock."""
+    """One rank in one matched collective, by both estimates. wait + transfer = the rank's execution, for each. The
+    clock-free estimate calls waiting what an execution takes longer than the shortest one over the ranks."""
 
     match: int  # row of `matches`
-    rank: int
-    seq: int
-    step: int | None
-    arrival_at_ns: int
+    rank: int  # global rank
+    seq: int  # `seq` in `collectives`
+    step: int | None  # ordinal of the step
+    arrival_at_ns: int  # when it arrived
     arrived_by: str  # "exec": begin of its execution; "launch": its call
-    waited_ns: int | None  # last arrival - its own; None where their clocks are not comparable, or a rank is not here
-    wait_ns: int | None
-    transfer_ns: int | None
-    free_wait_ns: int | None
-    free_transfer_ns: int | None
+    waited_ns: int | None  # last arrival - its own; None where their clocks are not comparable, or a rank is missing
+    wait_ns: int | None  # execution until the last rank arrived, by aligned clocks
+    transfer_ns: int | None  # the rest of its execution
+    free_wait_ns: int | None  # waiting by the clock-free estimate
+    free_transfer_ns: int | None  # transfer by the clock-free estimate
 
 
 LAUNCH: Final = 0
@@ -106,69 +105,69 @@ class Trail:
 @dataclass(frozen=True, slots=True)
 class BlameRow:
     """What one step of all ranks would have been shorter by, had this rank's time in this phase been spread over the
-    steps as the others' is: less than nothing where the rank is the faster one, and only its mean over steps tells
-    something. `phase`: one of `LOCAL_PHASES`, or "all" of them together."""
+    steps as the others' is. It is negative where the rank is the faster one, and only its mean over steps tells
+    something."""
 
-    rank: int
-    step: int
-    phase: str
-    cost_ns: int
-    excess_ns: int  # of the rank's own time over the others' median
+    rank: int  # global rank
+    step: int  # ordinal of the step
+    phase: str  # one of `LOCAL_PHASES`, or "all" of them together
+    cost_ns: int  # what the step would have been shorter by
+    excess_ns: int  # the rank's own time less the others' median
 
 
 @dataclass(frozen=True, slots=True)
 class SuspectRow:
-    """A rank that is named: it made the others wait, again and again. Dearest first."""
+    """A rank that makes the others wait again and again; dearest first."""
 
-    rank: int
-    host: str
+    rank: int  # global rank
+    host: str  # its host
     phase: str  # one of `LOCAL_PHASES`, or "transfer"
     cause: str  # "data", "forward", "backward", "optimizer", "other", "garbage collection", "processor quota",
-    #             "processor contention", "slow link", "slow device"
+    #   "processor contention", "slow link" or "slow device"
     cost_ns: int  # per step, mean
-    cost_ratio: float  # of the median step
-    low_ns: int  # 95 % of that mean
-    high_ns: int
+    cost_ratio: float  # cost / median step
+    low_ns: int  # low end of the 95 % interval of that mean
+    high_ns: int  # high end
     persistent: bool  # in at least 80 % of the steps
-    steps: int
+    steps: int  # steps that this rests on
     evidence: str  # one clause: what the cause rests on
-    all_phases: bool = False  # the cost is of all its phases; `phase` is the one it lies in most
+    all_phases: bool = False  # the cost is of all its phases; `phase` is the one that it lies in most
 
 
 @dataclass(frozen=True, slots=True)
 class PathRow:
-    """A piece of the critical path, in time order; pieces touch. `what`: a phase, or "transfer" of `match`."""
+    """A piece of the critical path, in time order; pieces touch."""
 
-    step: int | None
-    rank: int
-    what: str
-    match: int | None
-    begin_at_ns: int
-    end_at_ns: int
+    step: int | None  # ordinal of the step; None outside of steps
+    rank: int  # global rank that everything waited for
+    what: str  # a phase of that rank, or "transfer"
+    match: int | None  # of a transfer, row of `matches`
+    begin_at_ns: int  # begin of the piece
+    end_at_ns: int  # its end
 
 
 @dataclass(frozen=True, slots=True)
 class ContentionRow:
-    """The same operators or kernels alone, and beside communication. `tax_ns`: what those beside it took longer, all
-    added. Each is compared with that of other steps which has its place in the step."""
+    """The same operators or kernels alone, and beside communication. Each is compared with the one that has its place
+    in other steps."""
 
-    rank: int
-    name: str
-    alone: int  # how often
-    beside: int
-    alone_ns: int  # median: what those beside would have taken alone
+    rank: int  # global rank
+    name: str  # of the operator or kernel
+    alone: int  # how often it ran alone
+    beside: int  # how often it ran beside communication
+    alone_ns: int  # median: what those beside communication would have taken alone
     beside_ns: int  # median: what they took
-    tax_ns: int
+    tax_ns: int  # what all of them together took longer
 
 
 @dataclass(frozen=True, slots=True)
 class JitterRow:
-    """How one part of a rank's steps varies. `share_ratio`: of the variance of the whole step; a rank's add up to 1."""
+    """How one part of a rank's steps varies."""
 
-    rank: int
-    part: str  # one of `LOCAL_PHASES` without waiting, or "waiting", or "step"
-    steps: int
-    median_ns: int
-    p95_ns: int
+    rank: int  # global rank
+    part: str  # one of `LOCAL_PHASES` without waiting, "waiting", or "step"
+    steps: int  # steps that this rests on
+    median_ns: int  # of the part
+    p95_ns: int  # 95th percentile of the part
     spread_ns: int  # 1.4826 x median absolute deviation
-    share_ratio: float | None
+    share_ratio: float | None  # of the variance of the whole step; a rank's shares add up to 1
