@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class DdptraceError(Exception):
-    """Base of every error that ddptrace raises on purpose."""
+    """Base class of every error that ddptrace raises on purpose. Its message is one sentence."""
 
 
 class RunDirectoryError(DdptraceError):
@@ -12,11 +12,11 @@ class RunDirectoryError(DdptraceError):
 
 
 class TraceStateError(DdptraceError):
-    """A trace was asked for where it cannot be: inside another one, or with arguments that do not fit."""
+    """A trace cannot be entered: this process is inside another one, or the arguments do not fit."""
 
 
 class CompileError(DdptraceError):
-    """What can be compiled to make tracing cheaper cannot be, here or for this torch."""
+    """`ddptrace compile` cannot compile its library, on this machine or for this torch."""
 
 
 def printable(name: object) -> str:

@@ -392,7 +392,7 @@ class Activity:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Result:
-    """Everything `ddptrace analyze` knows of a run."""
+    """Hold everything that ddptrace knows of a run: its tables and findings."""
 
     schema: str  # schema version of the run
     run_id: str  # 128 bits in hex; empty for foreign traces
@@ -448,11 +448,11 @@ class Result:
         return result_html(self)
 
     def to_json_dict(self) -> dict[str, Any]:
-        """The documented keys of `ddptrace analyze --json`."""
+        """Return the documented keys of `ddptrace analyze --json`."""
         return {key: value.to_dicts() if isinstance(value, Table) else value for key, value in self.json_items()}
 
     def json_items(self) -> Iterator[tuple[str, Any]]:
-        """The same, one by one, and tables as they are: as dicts they would take several times the memory."""
+        """Yield the same keys one by one, tables as they are: as dicts they would take several times the memory."""
         from ddptrace.analysis.summary import summarize
 
         yield from {

@@ -105,7 +105,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Diff:
-    """What changed from one side to the other."""
+    """Hold what changed from one side to the other."""
 
     before: str  # name of the side before
     after: str  # name of the side after
@@ -130,7 +130,7 @@ class Diff:
 
     @property
     def step(self) -> Change:
-        """Of the typical step, which there is always."""
+        """The change of the typical step; there is always one."""
         return next(row for row in self.changes if row.kind == "step")
 
     @property
@@ -140,13 +140,15 @@ class Diff:
 
     @property
     def bucket(self) -> Change | None:
-        """That surely changed most: by its own communication, since what it delays is charged to others; else by what
-        is exposed of it. In the direction of the step, where that surely changed."""
+        """The bucket that surely changed most, in the direction of the step where that surely changed.
+
+        It is judged by its own communication, since what it delays is charged to others; else by its exposed time.
+        """
         return self._most("bucket", "comm") or self._most("bucket", "exposed")
 
     @property
     def rank(self) -> Change | None:
-        """Whose compute surely changed most, and twice as much as that of the median rank."""
+        """The rank whose compute surely changed most, and at least twice as much as that of the median rank."""
         most = self._most("rank", "compute")
         changes = [row.change_ns for row in self.changes if (row.kind, row.name) == ("rank", "compute")]
         is_apart = most is not None and abs(most.change_ns) >= 2 * abs(median_low(sorted(changes, key=abs)))
@@ -158,7 +160,7 @@ class Diff:
         return max((row for row in rows if row.change_ns * way >= 0), key=lambda row: abs(row.change_ns), default=None)
 
     def to_json_dict(self) -> dict[str, Any]:
-        """The documented keys of `ddptrace diff --json`."""
+        """Return the documented keys of `ddptrace diff --json`."""
         plain = {field.name: getattr(self, field.name) for field in fields(self)}
         named = {"bucket": self.bucket, "rank": self.rank}
         return {name: value.to_dicts() if isinstance(value, Table) else value for name, value in plain.items()} | {

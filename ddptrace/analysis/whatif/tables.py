@@ -16,7 +16,11 @@ Hook = Literal["fp16"]
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What is to be different; the defaults are what was recorded."""
+    """Describe what is to be different; the defaults are what was recorded.
+
+    Raises:
+        DdptraceError: A value is out of range.
+    """
 
     caps_mb: tuple[float, ...] | None = None  # MiB of the first bucket, the second, ...; the last one repeats
     order: Order = "ready"  # "ready", or "definition": buckets from the last parameter to the first, whichever is ready
