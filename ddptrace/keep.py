@@ -24,9 +24,9 @@ class Keep:
     The manifest states the bounds, and a finding states what went.
 
     Args:
-        nbytes: Most bytes of a rank's folder, at least 4,000,000. Profiler files take up to half of it; the newest of
-            them stays whatever its size, and a file that is just being saved does not count. Names and descriptions
-            take up to a seventh; a finding says what does not fit.
+        nbytes: Most bytes of a rank's folder, at least 4,000,000; 64 MiB by default. Profiler files take up to half of
+            it; the newest of them stays whatever its size, and a file that is just being saved does not count. Names
+            and descriptions take up to a seventh; a finding says what does not fit.
         steps: Number of last steps to keep, rounded up to whole record files. None: as many as `nbytes` holds.
         every: Record one step in this many, besides the first three. Of the others, record only begin and end.
 

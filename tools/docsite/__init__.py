@@ -1,1 +1,1 @@
-"""The pages of the documentation site that are made from the code. `mkdocs.yml` names `hooks.py`, which MkDocs calls."""
+"""Pages of the documentation site that are made from the code. `mkdocs.yml` names `hooks.py`, which MkDocs calls."""
