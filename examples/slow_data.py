@@ -1,8 +1,8 @@
-"""A small training with a planted mistake: on rank 1 every sample takes 2 ms to read, as from a slow disk.
+"""A small training with a planted mistake: on rank 1 every sample takes 4 ms to read, as from a slow disk.
 
     torchrun --nproc-per-node 2 -m ddptrace.run --out run/before --profile 5,1,3 examples/slow_data.py
 
-The tutorial finds the mistake with ddptrace, and mends it with `--workers 1`: a worker process that reads ahead.
+The tutorial finds the mistake with ddptrace, and mends it with `--workers 2`: worker processes that read ahead.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     dist.init_process_group("gloo")
-    samples = Samples(read_s=0.002 if dist.get_rank() == 1 else 0.0)
+    samples = Samples(read_s=0.004 if dist.get_rank() == 1 else 0.0)
     layers = [layer for _ in range(4) for layer in (nn.Linear(WIDTH, WIDTH), nn.ReLU())]
     model = DistributedDataParallel(nn.Sequential(*layers, nn.Linear(WIDTH, 1)))
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
     for inputs, targets in DataLoader(samples, BATCH, num_workers=workers):
         loss = nn.functional.mse_loss(model(inputs).squeeze(1), targets)
         optimizer.zero_grad()

@@ -74,9 +74,8 @@ def is_read(page: Path) -> bool:
 
 
 def records_by_itself(page: Path) -> bool:
-    """Whether `run/` is made by the page, and so must not be there before."""
-    text = page.read_text(encoding="utf-8")
-    return 'trace("run/"' in text or "--out run" in text.split("```console", 1)[-1]
+    """Whether the page makes `run/`, which then must not be there before."""
+    return 'trace("run/"' in page.read_text(encoding="utf-8")
 
 
 def read(page: Path, folder: Path, names: dict[str, Any]) -> None:
