@@ -11,12 +11,14 @@ PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3
 BIN := .venv/bin
 RUN := run/demo
 
-.PHONY: help demo test lint bench-overhead soak acceptance clean
+.PHONY: help demo test test-fast lint docs bench-overhead soak acceptance clean
 
 help:
 	@echo "make demo            train a 10M-parameter model on 2 processes, then say where its step time went"
 	@echo "make test            ruff, mypy and all tests"
+	@echo "make test-fast       unit tests without the long ones: two minutes"
 	@echo "make lint            ruff and mypy only"
+	@echo "make docs            build the documentation site into run/site/, with every link checked"
 	@echo "make bench-overhead  what tracing costs a training step on this machine"
 	@echo "make acceptance      what only a machine that does nothing else can show: errors of fitted clocks"
 	@echo "make soak            100,000 steps under a trace: memory flat, disk within its bound (takes many minutes)"
@@ -44,6 +46,12 @@ lint: .venv/.ready-to-test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Material for MkDocs prints an advertisement for its successor otherwise.
+docs: export NO_MKDOCS_2_WARNING := 1
+docs: .venv/.ready-to-document
+	$(BIN)/python -m mkdocs build --strict --quiet
+	@echo "Open run/site/index.html in a browser."
+
 bench-overhead: .venv/.ready-to-run
 	$(BIN)/python -m benchmarks overhead
 
@@ -67,6 +75,10 @@ clean:
 .venv/.ready-to-test: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch,dev]'
 	@touch $@ .venv/.ready-to-run
+
+.venv/.ready-to-document: pyproject.toml constraints.txt constraints-docs.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet -c constraints.txt -c constraints-docs.txt -e '.[docs]'
+	@touch $@
 
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "ddptrace needs Python 3.11 or newer, and none is on the PATH: install one," \

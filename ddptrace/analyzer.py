@@ -51,19 +51,23 @@ def analyze(
     progress: Progress | None = None,
     align: bool = True,
 ) -> Result:
-    """Tables of a run: a directory that ddptrace.trace wrote, or profiler files, folders and globs. Needs no torch.
+    """Read a run into tables: a directory that ddptrace.trace wrote, or profiler traces of others. Needs no torch.
 
     Args:
-        path: one run directory, or any number of folders and files of torch.profiler traces.
-        jobs: processes; None: as many as there are processors, one where there is little to read.
-        scheduler: address of a Dask scheduler that works instead, on machines that see the same paths.
-        cache: folder in which profiler files are kept as columns, to be read faster next time.
-        comm_kernels: "REGEX" or "REGEX=op" each: kernels that communicate, beside those that ddptrace knows.
-        progress: called after each rank.
-        align: bring ranks whose clocks lie apart on one time line; False: instants as each rank recorded them.
+        path: One run directory, or any number of files, folders and globs of torch.profiler traces.
+        jobs: Number of processes. None: one for each processor, or a single one for little input.
+        scheduler: Address of a Dask scheduler that does the work instead, on machines that see the same paths.
+        cache: Folder that keeps profiler files as columns, to read them faster the next time.
+        comm_kernels: Names of kernels that communicate, besides those that ddptrace knows: "REGEX" or "REGEX=op" each.
+        progress: Function to call after each rank, with the number of ranks done and the number of all.
+        align: Move the times of ranks with different clocks to one time line. False: times as each rank recorded them.
 
-    Raises RunDirectoryError where there is nothing to analyze or it has another major schema version, and DdptraceError
-    where an argument or a worker fails.
+    Returns:
+        The run's tables and findings.
+
+    Raises:
+        RunDirectoryError: There is nothing to analyze, or the run has another major schema version.
+        DdptraceError: An argument is wrong, or a worker process failed.
     """
     from ddptrace.analysis.analyze import RunHead, combine
 

@@ -13,7 +13,8 @@ MOST_MARKS: Final = 4
 
 
 class DdptraceError(Exception):
-    """Base of every error that ddptrace raises on purpose. Its message is fit for a terminal, whatever it quotes."""
+    """Base class of every error that ddptrace raises on purpose. Its message is one sentence, and safe to print on a
+    terminal whatever names it quotes."""
 
     def __str__(self) -> str:
         return printable(super().__str__())
@@ -24,11 +25,11 @@ class RunDirectoryError(DdptraceError):
 
 
 class TraceStateError(DdptraceError):
-    """A trace was asked for where it cannot be: inside another one, or with arguments that do not fit."""
+    """A trace cannot be entered: this process is inside another one, or the arguments do not fit."""
 
 
 class CompileError(DdptraceError):
-    """What can be compiled to make tracing cheaper cannot be, here or for this torch."""
+    """`ddptrace compile` cannot compile its library, on this machine or for this torch."""
 
 
 def printable(name: object) -> str:

@@ -19,16 +19,19 @@ FIRST_STEPS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """What `ddptrace.trace` keeps of each rank. What is oldest goes first. The manifest tells these bounds,
-    and a finding what went.
+    """Bound what `ddptrace.trace` keeps of each rank. The oldest records go first.
 
-    `nbytes`: a rank's folder is no larger, profiler files included, which take up to half of it; only the newest of
-    them stays whatever its size, and one that is just being saved is not counted. Names and descriptions take up to a
-    seventh; what does not fit is told. `steps`: no more than the last so
-    many steps, rounded up to whole record files; None: as many as `nbytes` holds. `every`: one step in so many is
-    recorded, beside the first three, and of the others only when they began and ended.
+    The manifest states the bounds, and a finding states what went.
 
-    Raises DdptraceError where a number is out of range.
+    Args:
+        nbytes: Most bytes of a rank's folder, at least 4,000,000; 64 MiB by default. Profiler files take up to half of
+            it; the newest of them stays whatever its size, and a file that is just being saved does not count. Names
+            and descriptions take up to a seventh; a finding says what does not fit.
+        steps: Number of last steps to keep, rounded up to whole record files. None: as many as `nbytes` holds.
+        every: Record one step in this many, besides the first three. Of the others, record only begin and end.
+
+    Raises:
+        DdptraceError: A number is out of range.
     """
 
     nbytes: int = ORDINARY_NBYTES
@@ -42,11 +45,11 @@ class Keep:
             _check("steps", self.steps, 1)
 
     def records(self, step: int) -> bool:
-        """Whether the step of this ordinal is recorded; the same on all ranks."""
+        """Decide whether the step of this ordinal is recorded, the same on all ranks."""
         return step < FIRST_STEPS or step % self.every == 0
 
     def to_dict(self) -> dict[str, Any]:
-        """As the manifest tells it."""
+        """Return the bounds by name, as in the manifest."""
         return asdict(self)
 
 

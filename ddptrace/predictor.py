@@ -29,16 +29,20 @@ LARGE: Final = "the run is large, so that only `ddptrace advise` works it out"
 def whatif(
     path: AnyPath, settings: Mapping[str, Setting], *, jobs: int = 1, progress: Progress | None = None
 ) -> WhatIf:
-    """What each of these settings would make of the step, by name.
+    """Predict the step of a recorded run under other settings. Needs no torch.
 
     Args:
-        path: a run directory that `ddptrace.trace` wrote, of a program with one data-parallel module.
-        settings: what is asked, as in {"small buckets": ddptrace.Setting(caps_mb=(1,))}.
-        jobs: processes that read the run.
-        progress: called after each rank.
+        path: A run directory that `ddptrace.trace` wrote, of a program with one data-parallel module.
+        settings: Settings by name, as in {"small buckets": ddptrace.Setting(caps_mb=(1,))}.
+        jobs: Number of processes that read the run.
+        progress: Function to call after each rank, with the number of ranks done and the number of all.
 
-    Needs no torch. Raises RunDirectoryError where there is no such run, and DdptraceError where its steps cannot be
-    played again. A setting of which the run cannot tell is no error: its prediction says why.
+    Returns:
+        One prediction per setting. If the run cannot tell, `refusal` says why.
+
+    Raises:
+        RunDirectoryError: There is no such run.
+        DdptraceError: The steps of the run cannot be replayed.
     """
     from ddptrace.analysis.whatif.answer import answer
 
@@ -46,7 +50,20 @@ def whatif(
 
 
 def advise(path: AnyPath, *, jobs: int = 1, progress: Progress | None = None) -> Advice:
-    """The best bucket sizes, what limits the step now, and what would not help. Arguments and errors as `whatif`."""
+    """Find the best bucket sizes for a recorded run, what limits its step, and what would not help. Needs no torch.
+
+    Args:
+        path: A run directory that `ddptrace.trace` wrote, of a program with one data-parallel module.
+        jobs: Number of processes that read the run.
+        progress: Function to call after each rank, with the number of ranks done and the number of all.
+
+    Returns:
+        The caps to take, in MiB, with the predicted gain.
+
+    Raises:
+        RunDirectoryError: There is no such run.
+        DdptraceError: The steps of the run cannot be replayed.
+    """
     from ddptrace.analysis.whatif.advise import advise as advice_of
 
     return advice_of(predictor(path, jobs=jobs, progress=progress))

@@ -26,24 +26,26 @@ before_entering: Callable[[Path], None] | None = None
 
 
 class trace:
-    """Record the training that runs inside this context into the run directory `path`.
+    """Record the training that runs inside this context into a run directory.
 
-    Every rank enters it with the same `path`. `profile` opens windows of torch.profiler on the program's steps. It is a
-    schedule as `torch.profiler.schedule(wait=5, warmup=1, active=3, repeat=1)` makes it, or a
-    `torch.profiler.profile(schedule=..., with_stack=True, ...)` with any of torch's options, which the trace starts,
-    steps and stops; its `on_trace_ready` is called for each window. `tracer_provider` receives one
-    OpenTelemetry span per step, phase, bucket and collective, made off the training thread; they hang under the span
-    that is active where the trace is entered. What else the standard `OTEL_*` variables ask for, metrics, and without a
-    provider spans too, is exported by a process beside the training. `overwrite` replaces a run that `path` already
-    holds. `keep` bounds what each rank leaves on the disk, so that a trace can be left on for good: by default 64 MiB,
-    of which the oldest goes first.
+    Every rank enters it with the same path. The context raises nothing when it ends, and it never raises into training.
+
+    Args:
+        path: The run directory. Ranks of several hosts need one that all of them see.
+        profile: Windows of torch.profiler on the program's steps: a schedule, as
+            `torch.profiler.schedule(wait=5, warmup=1, active=3, repeat=1)` returns it, or a
+            `torch.profiler.profile(schedule=..., with_stack=True, ...)` that is not yet started. The trace starts,
+            steps and stops that profiler, and torch calls its `on_trace_ready` for each window.
+        tracer_provider: An OpenTelemetry provider. It receives one span per step, phase, bucket and collective, made
+            off the training thread, under the span that is active when the trace is entered. A process beside the
+            training exports what the `OTEL_*` variables ask for: metrics, and without a provider spans, too.
+        overwrite: Replace a run that `path` already holds.
+        keep: Bound on what each rank leaves on the disk. None: 64 MiB. The oldest records go first.
 
     Raises:
-        RunDirectoryError: the directory holds another run or cannot be written.
-        TraceStateError: this process is inside another trace, or an argument does not fit.
+        RunDirectoryError: The directory holds another run or cannot be written.
+        TraceStateError: This process is inside another trace, or an argument does not fit.
         DdptraceError: torch is not installed.
-
-    Leaving it raises nothing.
     """
 
     def __init__(
@@ -118,7 +120,7 @@ class trace:
         self._exporter = self._companion = self._session = None
 
     def step(self) -> None:
-        """Say that a step is over, where ddptrace cannot find it by itself. Once said, only said ones count."""
+        """Mark the end of a step, where ddptrace cannot find it by itself. From then on only marked steps count."""
         if self._session is not None:
             self._session.say_step()
 

@@ -1,4 +1,4 @@
-"""The pages of docs/, taken apart: their fenced blocks, their tables, their links."""
+"""README and the pages of docs/: their fenced blocks, commands, tables and links; and how a page is read."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -13,12 +14,15 @@ from typing import Any, Final
 from tests.launch import ROOT, environment
 
 DOCS: Final = ROOT / "docs"
+README: Final = ROOT / "README.md"
+EXAMPLES: Final = ROOT / "examples"
 PROMPT: Final = "$ "
+PROGRAMS: Final = {"ddptrace": "ddptrace", "torchrun": "torch.distributed.run"}
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What stands between two fences. `line`: of its first line in the page."""
+    """The text between two fences. `line`: of its first line in the page."""
 
     page: Path
     line: int
@@ -27,7 +31,11 @@ class Block:
 
 
 def pages() -> list[Path]:
-    return sorted(DOCS.glob("*.md"))
+    return [README, ROOT / "CONTRIBUTING.md", EXAMPLES / "README.md", *sorted(DOCS.rglob("*.md"))]
+
+
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
 
 
 def blocks(page: Path) -> list[Block]:
@@ -36,16 +44,16 @@ def blocks(page: Path) -> list[Block]:
 
 
 def links(page: Path) -> list[str]:
-    """Where it points to within the project."""
+    """Links to something within the project."""
     found = re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8"))
     return [link for link in found if not link.startswith("https://")]
 
 
 def leads_somewhere(page: Path, link: str) -> bool:
-    """To a file, and where it names one, to a heading in it."""
+    """Whether the file is there, and the heading in it. Headings that the site makes are the site's to check."""
     name, _, anchor = link.partition("#")
-    target = page.parent / name
-    return target.exists() and (not anchor or anchor in anchors(target))
+    target = page.parent / name if name else page
+    return target.exists() and (not anchor or anchor in anchors(target) or "<!-- made: " in target.read_text())
 
 
 def anchors(page: Path) -> list[str]:
@@ -61,21 +69,48 @@ def table(page: Path, heading: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in found.group().splitlines()[2:]]
 
 
-def run_python(page: Path, names: dict[str, Any]) -> None:
-    """All its Python, from top to bottom, in one namespace; errors tell the page and the line."""
+def is_read(page: Path) -> bool:
+    return any(block.language in ("python", "console") for block in blocks(page))
+
+
+def records_by_itself(page: Path) -> bool:
+    """Whether the page makes `run/`, which then must not be there before."""
+    return 'trace("run/"' in page.read_text(encoding="utf-8")
+
+
+def read(page: Path, folder: Path, names: dict[str, Any]) -> None:
+    """Run its Python, in one namespace, and its commands, from top to bottom. Errors name page and line."""
     for block in blocks(page):
         if block.language == "python":
             exec(compile("\n" * (block.line - 1) + block.text, str(page), "exec"), names)
+        elif block.language == "console":
+            for line in typed(block):
+                done = run_command(line, folder)
+                assert done.returncode == 0, f"{page}:{block.line}: {line}\n{done.stderr}"
 
 
-def commands(page: Path) -> list[str]:
-    """What it says to type, in order."""
-    lines = [line for block in blocks(page) if block.language == "console" for line in block.text.splitlines()]
-    return [line.removeprefix(PROMPT) for line in lines if line.startswith(PROMPT)]
+def typed(block: Block) -> list[str]:
+    """The commands of a block; those of a console stand behind a `$`."""
+    prompt = PROMPT if block.language == "console" else ""
+    lines = block.text.replace("\\\n", " ").splitlines()
+    return [line.removeprefix(prompt) for line in lines if line.startswith(prompt)]
 
 
 def run_command(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
     program, *arguments = shlex.split(line)
-    assert program == "ddptrace", line
-    argv = [sys.executable, "-m", "ddptrace", *arguments]
-    return subprocess.run(argv, cwd=folder, env=environment(), capture_output=True, text=True, timeout=120, check=False)
+    argv = [sys.executable, "-m", PROGRAMS[program], *arguments]
+    return subprocess.run(argv, cwd=folder, env=environment(), capture_output=True, text=True, timeout=240, check=False)
+
+
+def commands(page: Path) -> Iterator[list[str]]:
+    """Each whole command that the page tells to type, in words."""
+    for block in blocks(page):
+        if block.language in ("console", "sh"):
+            for line in typed(block):
+                yield shlex.split(line, comments=True)
+
+
+def mentioned(page: Path) -> list[str]:
+    """Commands between backticks in the text, which may leave out arguments."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    return re.findall(r"`(ddptrace [a-z][^`]*)`", text)

@@ -21,39 +21,50 @@ from ddptrace.load.tables import Finding
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Result:
-    """Everything `ddptrace analyze` knows of a run."""
+    """Hold everything that ddptrace knows of a run: its tables and findings."""
 
-    schema: str
-    run_id: str
-    zero_unix_ns: int
-    world_size: int | None
-    ranks: Table[RankRow]
-    steps: Table[StepRow]
-    phases: Table[PhaseRow]
-    buckets: Table[BucketRow]
-    collectives: Table[CollectiveRow]
-    findings: Table[Finding]
+    schema: str  # schema version of the run
+    run_id: str  # 128 bits in hex; empty for foreign traces
+    zero_unix_ns: int  # Unix time of the run's zero, ns: instants count from here
+    world_size: int | None  # ranks that took part; None where nothing tells
+    ranks: Table[RankRow]  # one row per rank
+    steps: Table[StepRow]  # one row per step and rank
+    phases: Table[PhaseRow]  # stretches of phases
+    buckets: Table[BucketRow]  # one row per occurrence of a gradient bucket on a rank
+    collectives: Table[CollectiveRow]  # one row per call, rank and step that it ran in
+    findings: Table[Finding]  # what the numbers mean and what spoils them, in sentences
     activity: tuple[Activity, ...] = field(repr=False)
-    streams: Table[StreamRow] = field(default_factory=lambda: Table(StreamRow))
-    launches: Table[LaunchRow] = field(default_factory=lambda: Table(LaunchRow))
-    scopes: Table[ScopeRow] = field(default_factory=lambda: Table(ScopeRow))
-    matches: Table[MatchRow] = field(default_factory=lambda: Table(MatchRow))
+    streams: Table[StreamRow] = field(default_factory=lambda: Table(StreamRow))  # device streams, by step
+    launches: Table[LaunchRow] = field(default_factory=lambda: Table(LaunchRow))  # how far the host ran ahead of the
+    #   device, by step
+    scopes: Table[ScopeRow] = field(default_factory=lambda: Table(ScopeRow))  # device time by module, annotation and
+    #   operator
+    matches: Table[MatchRow] = field(default_factory=lambda: Table(MatchRow))  # the same collective on all ranks
     recorded: bool = True  # by ddptrace; False: read out of profiler files alone
-    rpcs: Table[RpcRow] = field(default_factory=lambda: Table(RpcRow))
-    rpc_pairs: Table[RpcPairRow] = field(default_factory=lambda: Table(RpcPairRow))
-    groups: Table[GroupRow] = field(default_factory=lambda: Table(GroupRow))
-    traffic: Table[TrafficRow] = field(default_factory=lambda: Table(TrafficRow))
-    gradient_traffic: Table[GradientTrafficRow] = field(default_factory=lambda: Table(GradientTrafficRow))
-    partial_steps: Table[PartialStepRow] = field(default_factory=lambda: Table(PartialStepRow))
-    blind_spots: tuple[str, ...] = ()  # what no surface of ddptrace sees, as the run itself says
-    desyncs: Table[DesyncRow] = field(default_factory=lambda: Table(DesyncRow))
-    clocks: Table[ClockRow] = field(default_factory=lambda: Table(ClockRow))
-    arrivals: Table[ArrivalRow] = field(default_factory=lambda: Table(ArrivalRow))
-    blame: Table[BlameRow] = field(default_factory=lambda: Table(BlameRow))
-    suspects: Table[SuspectRow] = field(default_factory=lambda: Table(SuspectRow))
-    critical_path: Table[PathRow] = field(default_factory=lambda: Table(PathRow))
-    contention: Table[ContentionRow] = field(default_factory=lambda: Table(ContentionRow))
-    jitter: Table[JitterRow] = field(default_factory=lambda: Table(JitterRow))
+    rpcs: Table[RpcRow] = field(default_factory=lambda: Table(RpcRow))  # remote calls
+    rpc_pairs: Table[RpcPairRow] = field(default_factory=lambda: Table(RpcPairRow))  # remote calls by pair of workers
+    groups: Table[GroupRow] = field(default_factory=lambda: Table(GroupRow))  # process groups
+    traffic: Table[TrafficRow] = field(default_factory=lambda: Table(TrafficRow))  # bytes by kind of collective, step
+    #   and rank
+    gradient_traffic: Table[GradientTrafficRow] = field(default_factory=lambda: Table(GradientTrafficRow))  # bytes of
+    #   gradients by reducer, step and rank
+    partial_steps: Table[PartialStepRow] = field(default_factory=lambda: Table(PartialStepRow))  # steps of which only
+    #   the length is known
+    blind_spots: tuple[str, ...] = ()  # what ddptrace cannot see in this run
+    desyncs: Table[DesyncRow] = field(default_factory=lambda: Table(DesyncRow))  # where a rank's calls part from the
+    #   other ranks'
+    clocks: Table[ClockRow] = field(default_factory=lambda: Table(ClockRow))  # how far each rank's clock is from the
+    #   reference rank's
+    arrivals: Table[ArrivalRow] = field(default_factory=lambda: Table(ArrivalRow))  # waiting and transfer of each rank
+    #   in each matched collective
+    blame: Table[BlameRow] = field(default_factory=lambda: Table(BlameRow))  # what each rank's phases cost each step
+    suspects: Table[SuspectRow] = field(default_factory=lambda: Table(SuspectRow))  # ranks that make the others wait,
+    #   and why
+    critical_path: Table[PathRow] = field(default_factory=lambda: Table(PathRow))  # what the run waited for
+    contention: Table[ContentionRow] = field(default_factory=lambda: Table(ContentionRow))  # operators that take longer
+    #   beside communication
+    jitter: Table[JitterRow] = field(default_factory=lambda: Table(JitterRow))  # how the parts of each rank's steps
+    #   vary
 
     def __repr__(self) -> str:
         rows = ", ".join(f"{name} {len(getattr(self, name))}" for name in ("ranks", "steps", "buckets", "findings"))
@@ -77,7 +88,7 @@ class Result:
         return {key: value.to_dicts() if isinstance(value, Table) else value for key, value in self.json_items()}
 
     def json_items(self) -> Iterator[tuple[str, Any]]:
-        """Yield the same keys one by one, with tables as they are: as dicts they take several times the memory."""
+        """Yield the same keys one by one, tables as they are: as dicts they would take several times the memory."""
         yield from {
             "schema": self.schema,
             "run_id": self.run_id,

@@ -29,82 +29,82 @@ BucketKey = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A named part of the typical step: its mean over the typical steps, and the share of the whole that this is."""
+    """A named part of the typical step."""
 
-    name: str
-    ns: int
-    ratio: float
+    name: str  # of the part
+    ns: int  # mean over the typical steps
+    ratio: float  # of the whole
 
 
 @dataclass(frozen=True, slots=True)
 class BucketSummary:
-    """One bucket: mean over all typical steps, also those in which it was not sent, so that the buckets' parts add up
-    to the step's. One that is sent several times in a step counts with their sum. None where no step knows it."""
+    """One bucket: means over all typical steps, also those in which it was not sent, so that the buckets' parts add up
+    to the step's. A bucket that is sent several times in a step counts with their sum. None where no step knows it."""
 
-    reducer: int
-    layout: int
-    index: int
-    nbytes: int | None
-    parameters: tuple[str, ...]
+    reducer: int  # as in `buckets`
+    layout: int  # as in `buckets`
+    index: int  # as in `buckets`
+    nbytes: int | None  # of its gradients
+    parameters: tuple[str, ...]  # names of its parameters
     steps: int  # (rank, step) pairs that it was sent in
     is_last: bool  # of its layout: launched when backward has nothing left to compute
-    comm_ns: int | None
-    hidden_ns: int | None
-    exposed_charged_ns: int | None
-    wait_ns: int | None
-    queue_ns: int | None
+    comm_ns: int | None  # the communication ran
+    hidden_ns: int | None  # part of comm in which the rank computed
+    exposed_charged_ns: int | None  # its share of the step's exposed communication
+    wait_ns: int | None  # the host was blocked on it
+    queue_ns: int | None  # from launch to begin of the execution
     step_ratio: float | None  # exposed_charged / window of the typical step
-    evidence: Evidence | None  # the weakest
+    evidence: Evidence | None  # the weakest of its collectives
 
 
 @dataclass(frozen=True, slots=True)
 class RankSummary:
-    """Typical step of one rank; means over its `steps` typical steps."""
+    """Typical step of one rank: means over its typical steps."""
 
-    rank: int
-    steps: int
-    wall_ns: int
-    compute_ns: int | None  # this and the next three: None where not all of its steps know them
-    exposed_comm_ns: int | None
-    idle_ns: int | None
-    overlap_ratio: float | None
-    rpc_wait_ns: int | None = None  # of `idle_ns`, blocked on remote calls
-    phases: tuple[Share, ...] = ()  # as those of the summary
+    rank: int  # global rank
+    steps: int  # its typical steps
+    wall_ns: int  # time of the host
+    compute_ns: int | None  # it computed; None, as the next three, where not all of its steps know it
+    exposed_comm_ns: int | None  # communication that nothing hides
+    idle_ns: int | None  # neither
+    overlap_ratio: float | None  # hidden / comm
+    rpc_wait_ns: int | None = None  # part of idle: blocked on remote calls
+    phases: tuple[Share, ...] = ()  # as in the summary
 
 
 @dataclass(frozen=True, slots=True)
 class AllSteps:
     """Lengths of all steps on all ranks, the untypical too."""
 
-    steps: int
-    wall_mean_ns: int
-    wall_p95_ns: int  # that of a step which 95 % are no longer than
+    steps: int  # how many
+    wall_mean_ns: int  # mean
+    wall_p95_ns: int  # 95th percentile
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The typical step. `steps` (rank, step) pairs were taken, `population` says which; times are means over them, None
-    where there are none, or not all of them know it."""
+    """The typical step. Times are means over its (rank, step) pairs, None where there are none, or not all of them know
+    it."""
 
-    steps: int
-    population: str
-    profiled: bool
-    wall_ns: int | None
-    window_ns: int | None
-    comm_ns: int | None
-    hidden_ns: int | None
-    wait_ns: int | None  # over the steps where it is known
+    steps: int  # (rank, step) pairs that it is the mean of
+    population: str  # which they are, in words
+    profiled: bool  # all of them are profiled
+    wall_ns: int | None  # time of the host
+    window_ns: int | None  # what the parts add up to
+    comm_ns: int | None  # any collective ran
+    hidden_ns: int | None  # part of comm in which the rank computed
+    wait_ns: int | None  # the host was blocked on collectives, over the steps where it is known
     overlap_ratio: float | None  # all hidden / all comm; None without communication
-    evidence: Evidence | None  # the weakest
+    evidence: Evidence | None  # the weakest of its steps
     parts: tuple[Share, ...]  # compute, exposed_comm, exposed_memory, idle: a partition of the window; () if unknown
     phases: tuple[Share, ...]  # data, forward, backward, optimizer, other: a partition of the wall time
     buckets: Table[BucketSummary]  # most exposed first
-    worst: BucketSummary | None  # None where no bucket was exposed
-    ranks: Table[RankSummary]
-    host_idle_ns: int | None = None  # of the window: the device had nothing to do and nothing queued
-    rpc_wait_ns: int | None = None  # of idle: the host was blocked on remote calls
+    worst: BucketSummary | None  # the most exposed bucket; None where no bucket was exposed
+    ranks: Table[RankSummary]  # typical step of each rank
+    host_idle_ns: int | None = None  # part of the window: the device had nothing to do and nothing queued
+    rpc_wait_ns: int | None = None  # part of idle: the host was blocked on remote calls
     rpc_calls: float = 0.0  # remote calls that the program made
-    all_steps: AllSteps | None = None
+    all_steps: AllSteps | None = None  # lengths of all steps
 
     @property
     def is_seen(self) -> bool:

@@ -3,7 +3,8 @@
     result = ddptrace.analyze("run/")
     ddptrace.figures.timeline(result)
 
-Each raises DdptraceError where the run has nothing of the kind. `dark`: for a dark page.
+Each takes a result (`diff…`: a comparison) and `dark`, which draws it for a dark page. Each raises DdptraceError if the
+run has nothing of the kind.
 """
 
 from __future__ import annotations
@@ -59,84 +60,84 @@ __all__ = [
 
 
 def timeline(result: Result, *, dark: bool = False) -> Figure:
-    """What each rank computed in a typical step, and where its buckets were meanwhile."""
+    """Draw what each rank computed in a typical step, and where its buckets were meanwhile."""
     return drawn("A typical step", timeline_figure(result), "no step was found", dark)
 
 
 def buckets(result: Result, *, dark: bool = False) -> Figure:
-    """Communication of each bucket in the typical step: what of it is hidden, and what is exposed."""
+    """Draw the communication of each bucket in the typical step: the hidden part and the exposed part."""
     figure = step_figures.buckets_figure(summarize(result))
     return drawn("Exposed time per bucket", figure, "of no bucket it is known when it communicated", dark)
 
 
 def buckets_by_rank(result: Result, *, dark: bool = False) -> Figure:
-    """Exposed time of each bucket on each rank: a row for a rank, a column for a bucket."""
+    """Draw the exposed time of each bucket on each rank: a row for a rank, a column for a bucket."""
     why = "it takes two ranks and two buckets of typical steps"
     return drawn("Exposed time per bucket and rank", bucket_heat(result), why, dark)
 
 
 def steps(result: Result, *, dark: bool = False) -> Figure:
-    """Every step, broken down; of many ranks their mean."""
+    """Draw every step, broken down; of many ranks their mean."""
     return drawn("Every step", steps_figure(result.steps), "no step was found", dark)
 
 
 def ranks(result: Result, *, dark: bool = False) -> Figure:
-    """The typical step of each rank, broken down."""
+    """Draw the typical step of each rank, broken down."""
     figure = step_figures.parts_figure(typical_steps(result.steps)[0])
     return drawn("The typical step of each rank", figure, "no step was found", dark)
 
 
 def phases(result: Result, *, dark: bool = False) -> Figure:
-    """The typical step of each rank by what the training loop was doing."""
+    """Draw the phases of each rank's typical step."""
     figure = step_figures.phases_figure(typical_steps(result.steps)[0])
     return drawn("Phases of the typical step", figure, "no step was found", dark)
 
 
 def path(result: Result, *, dark: bool = False) -> Figure:
-    """The critical path: which rank or transfer everything waited for."""
+    """Draw the critical path: which rank or transfer everything waited for."""
     why = "the run has no critical path, for which all ranks of a step are needed"
     return drawn("What the run waited for", path_figure(result), why, dark)
 
 
 def matches(result: Result, *, dark: bool = False) -> Figure:
-    """How far apart the ranks began and ended each collective."""
+    """Draw how far apart the ranks began and ended each collective."""
     why = "no collective was found on several ranks"
     return drawn("The same collective on all ranks", matches_figure(result), why, dark)
 
 
 def jitter(result: Result, *, dark: bool = False) -> Figure:
-    """How much each phase of each rank varies from step to step."""
+    """Draw how much each phase of each rank varies from step to step."""
     return drawn("What varies from step to step", jitter_heat(result), "too few steps tell how much they vary", dark)
 
 
 def bandwidth(result: Result, *, dark: bool = False) -> Figure:
-    """How long collectives take over the size of their messages."""
+    """Draw how long collectives take over the size of their messages."""
     why = "of no collective it is known how long it took and how large it was"
     return drawn("Bandwidth over message size", bandwidth_figure(result), why, dark)
 
 
 def device(result: Result, *, dark: bool = False) -> Figure:
-    """Where the time of each rank's device went."""
+    """Draw where the time of each rank's device went."""
     return drawn("Device time", device_figures.device_figure(result), "the run shows no work of a device", dark)
 
 
 def streams(result: Result, *, dark: bool = False) -> Figure:
-    """How busy each stream of the devices was."""
+    """Draw how busy each stream of the devices was."""
     return drawn("Streams", device_figures.streams_figure(result), "the run shows no work of a device", dark)
 
 
 def by_module(result: Result, *, dark: bool = False) -> Figure:
-    """Device time by the module that launched the work."""
+    """Draw device time by the module that launched the work."""
     return _scopes(result, "module", dark)
 
 
 def by_annotation(result: Result, *, dark: bool = False) -> Figure:
-    """Device time by the annotation around the launch."""
+    """Draw device time by the annotation around the launch."""
     return _scopes(result, "annotation", dark)
 
 
 def by_operator(result: Result, *, dark: bool = False) -> Figure:
-    """Device time by the operator that launched the work."""
+    """Draw device time by the operator that launched the work."""
     return _scopes(result, "operator", dark)
 
 
@@ -153,7 +154,7 @@ FIGURES: Final[tuple[Callable[..., Figure], ...]] = (
 
 
 def every(result: Result, *, dark: bool = False) -> dict[str, Figure]:
-    """All of these that the run has something for, by the name of their function."""
+    """Draw all figures that the run has data for; returns them by the name of their function."""
     found = {}
     for draw in FIGURES:
         with contextlib.suppress(DdptraceError):
@@ -162,17 +163,17 @@ def every(result: Result, *, dark: bool = False) -> dict[str, Figure]:
 
 
 def diff(found: Diff, *, dark: bool = False) -> Figure:
-    """Where the change is: the step, its parts and phases, each with its 95 % interval."""
+    """Draw where the change is: the step, its parts and phases, each with its 95 % interval."""
     return _diff(found, "Where the change is", dark)
 
 
 def diff_buckets(found: Diff, *, dark: bool = False) -> Figure:
-    """What each bucket communicates longer, and what of that is charged to it."""
+    """Draw how much longer each bucket communicates, and how much of that is charged to it."""
     return _diff(found, "Buckets", dark)
 
 
 def diff_runs(found: Diff, *, dark: bool = False) -> Figure:
-    """The typical step of each run, in the order in which they began."""
+    """Draw the typical step of each run, in the order in which they began."""
     return _diff(found, "Each run", dark)
 
 

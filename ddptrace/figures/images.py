@@ -29,9 +29,18 @@ EACH_S: Final = 30
 
 
 def write_images(figures: Mapping[str, Figure], folder: str | os.PathLike[str], format: str = "svg") -> list[Path]:
-    """Write each figure to `folder`, as NAME.svg, NAME.png (twice as fine) or NAME.pdf; the paths.
+    """Write each figure to a file.
 
-    Raises DdptraceError where kaleido or a browser is missing, or the browser fails.
+    Args:
+        figures: Figures by name.
+        folder: Where to write NAME.svg, NAME.png or NAME.pdf.
+        format: "svg", "png" (at twice the resolution) or "pdf".
+
+    Returns:
+        The paths.
+
+    Raises:
+        DdptraceError: kaleido or a browser is missing, or the browser fails.
     """
     if format not in FORMATS:
         raise DdptraceError(f"figures cannot be written as {format!r}: choose one of {', '.join(FORMATS)}")

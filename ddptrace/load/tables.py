@@ -20,12 +20,12 @@ Intervals = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One sentence for the reader. `severity` is "info", "warning" or "error"; `where` names rank, step or file."""
+    """One sentence for the reader."""
 
-    code: str
-    severity: str
-    where: str
-    message: str
+    code: str  # short name, listed in the reference of findings
+    severity: str  # "info", "warning" or "error"
+    where: str  # rank, step, group or file that it is about, or "run"
+    message: str  # the sentence
 
 
 @dataclass(frozen=True, slots=True)

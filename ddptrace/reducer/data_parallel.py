@@ -34,24 +34,30 @@ from ddptrace.reducer.verify import described, local_problem, verify
 
 
 class BucketedDataParallel(nn.Module):
-    """Trains one module on several ranks: every rank the mean of all gradients, communicated while backward computes.
+    """Train one module on several ranks: each rank gets the mean of all gradients, sent while backward computes.
 
         model = BucketedDataParallel(module, bucket_cap_mb=25)
         loss = model(inputs).sum()
         loss.backward()      # afterwards every gradient is the mean over the ranks
 
-    `bucket_cap_mb`, `first_bucket_mb`: caps in MiB of all buckets and of the one that is sent first.
-    `bucket_caps_mb`: instead of both, the caps of the first bucket, the second, ...; the last one repeats.
-    `process_group`: None is the default group. Of several with the same ranks, bucket i takes group i modulo count.
-    `find_unused_parameters`: a step may leave parameters out, other ones on every rank. Buckets are then not rebuilt.
-    `broadcast_buffers`: buffers (as BatchNorm's) are rank 0's before a forward that follows a synchronised one.
-    `gradient_as_bucket_view`: `parameter.grad` is a view into its bucket; False keeps them apart, for a copy more.
-    `observer`: is told what the reducer does, see `BucketObserver`.
-    `timeout_s`: a wait for other ranks on the host that lasts longer ends in a sentence, at most five seconds later;
-    what a device waits for is bounded by the process group's own timeout.
-    `stock`: what torch's wrapper takes besides, as far as it asks for nothing: see `StockArguments`.
+    Args:
+        module: The module to train. Rank 0's parameters and buffers are sent to all ranks.
+        bucket_cap_mb: Cap of all buckets but the first, in MiB.
+        first_bucket_mb: Cap of the bucket that is sent first, in MiB.
+        bucket_caps_mb: Instead of both, caps in MiB of the first bucket, the second, ...; the last one repeats.
+        process_group: None is the default group. Of several groups with the same ranks, bucket i takes group i modulo
+            their number.
+        find_unused_parameters: Allow a step to leave parameters out, different ones on every rank. Buckets are then not
+            rebuilt.
+        broadcast_buffers: Send rank 0's buffers (as BatchNorm's) before a forward that follows a synchronised one.
+        gradient_as_bucket_view: Make `parameter.grad` a view into its bucket. False: keep them apart, and copy.
+        observer: A `BucketObserver` to call with what the reducer does.
+        timeout_s: Longest wait for other ranks on the host, in seconds; it ends with a sentence, at most five seconds
+            later. The process group's own timeout bounds what a device waits for.
+        **stock: What torch's wrapper takes besides, as far as it asks for nothing: see `StockArguments`.
 
-    Raises DdptraceError, on every rank, where ranks do not have the same parameters, buffers and settings.
+    Raises:
+        DdptraceError: Ranks do not have the same parameters, buffers and settings. Every rank raises it.
     """
 
     def __init__(
@@ -124,7 +130,7 @@ class BucketedDataParallel(nn.Module):
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Gradients of what runs inside stay on this rank and add up; the next backward outside sends the sum."""
+        """Keep the gradients of what runs inside on this rank. They add up; the next backward outside sends the sum."""
         before, self.require_backward_grad_sync = self.require_backward_grad_sync, False
         try:
             yield
@@ -133,9 +139,12 @@ class BucketedDataParallel(nn.Module):
 
     @contextlib.contextmanager
     def dropping(self, layers: Iterable[nn.Module]) -> Iterator[None]:
-        """A forward inside leaves these modules out, on every rank: buckets that hold nothing else are not sent.
+        """Leave these modules out of a forward inside, on every rank: buckets that hold nothing else are not sent.
 
         See `LayerDrop` for a choice that is the same on every rank. Gradients of dropped layers stay as they are.
+
+        Args:
+            layers: Modules that the forward skips, the same on every rank.
         """
         dropped = {id(parameter) for layer in layers for parameter in layer.parameters()}
         indices = (index for index, parameter in enumerate(self.reducer.parameters) if id(parameter) in dropped)
@@ -146,19 +155,26 @@ class BucketedDataParallel(nn.Module):
             self.reducer.dropped = before
 
     def register_comm_hook(self, state: object, hook: CommHook) -> None:
-        """Let `hook(state, bucket)` communicate, as with torch's wrapper; it returns a future of the reduced tensor.
+        """Let a hook communicate the buckets, as with torch's wrapper.
 
-        The hook divides by the number of ranks. `torch.distributed.algorithms.ddp_comm_hooks` holds ready ones. Buckets
-        are then not re-planned when the order drifts, since hooks may keep state for each bucket. Every rank registers
-        the same hook at the same place: ranks compare hooks in their first synchronised forward, and where one is
-        registered later, there and then.
+        Buckets are then not planned anew when the order drifts, since hooks may keep state for each bucket. Every rank
+        registers the same hook at the same place: ranks compare hooks in their first synchronised forward, and where
+        one is registered later, there and then.
+
+        Args:
+            state: First argument of the hook.
+            hook: `hook(state, bucket)` returns a future of the reduced tensor. It divides by the number of ranks.
+                `torch.distributed.algorithms.ddp_comm_hooks` holds ready ones.
         """
         self.reducer.register_hook(state, hook)
 
     def observe(self, observer: BucketObserver | None, *, seat: str = "program") -> None:
-        """Tell this observer what the reducer does, in the place of the one before in the same seat; None tells nobody.
+        """Call this observer with what the reducer does.
 
-        A tool takes a seat of its own name, so that it neither replaces the program's observer nor is replaced by it.
+        Args:
+            observer: Replaces the observer in the same seat; None: leave the seat empty.
+            seat: Name of the seat. A tool takes a seat under its own name, so that it neither replaces the program's
+                observer nor is replaced by it.
         """
         if observer is None:
             self._voice.leave(seat)

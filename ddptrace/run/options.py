@@ -74,7 +74,7 @@ class Command:
 
 def read_command(argv: Sequence[str], environ: Mapping[str, str], cwd: Path) -> Command:
     """The whole command line. Raises DdptraceError for a mistake in any of the three places."""
-    said = _parser().parse_args(argv)
+    said = command_line().parse_args(argv)
     flags = {f"--{name}": getattr(said, name) for name in NAMES}
     values = _from_file(cwd)
     values |= _taken({name: environ.get(f"DDPTRACE_{name.upper()}") or None for name in NAMES}, cwd, "DDPTRACE_{}")
@@ -90,7 +90,8 @@ class _Parser(argparse.ArgumentParser):
         raise DdptraceError(f"{message}; usage: {USAGE}")
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_line() -> argparse.ArgumentParser:
+    """Make the parser of what stands behind `python -m ddptrace.run`."""
     parser = _Parser(
         prog="python -m ddptrace.run", usage=USAGE, epilog=EPILOG, allow_abbrev=False,
         description="Record a training program as it stands: `ddptrace analyze DIR` says where its step time went.",

@@ -58,69 +58,66 @@ class Quantity:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One quantity on both sides: means over the runs of each. `low_ns` to `high_ns` hold the change with 95 %.
+    """One quantity on both sides: means over the runs of each, of a typical step. None: nothing tells how runs vary."""
 
-    `p`: how often chance alone makes at least so much of this quantity; `adjusted_p`: of any quantity here, so that of
-    20 comparisons of equal sides 19 call none sure. Times are of a typical step; None: nothing tells how runs vary."""
-
-    kind: Kind
-    name: str
-    reducer: int | None
-    layout: int | None
-    index: int | None
-    nbytes: int | None
-    parameters: tuple[str, ...]
-    rank: int | None
-    before_ns: int
-    after_ns: int
-    change_ns: int
-    change_ratio: float | None  # of its own time before; None where that is 0
-    step_ratio: float | None  # of the step before
-    low_ns: int | None
-    high_ns: int | None
-    p: float | None
-    adjusted_p: float | None
+    kind: Kind  # "step", "part", "total", "phase", "bucket" or "rank"
+    name: str  # of the quantity, as in "exposed_comm"
+    reducer: int | None  # of a bucket
+    layout: int | None  # of a bucket, in the run that names it
+    index: int | None  # of a bucket, in the run that names it
+    nbytes: int | None  # of a bucket, in the run that names it
+    parameters: tuple[str, ...]  # of a bucket
+    rank: int | None  # of a rank's time
+    before_ns: int  # mean of the side before
+    after_ns: int  # mean of the side after
+    change_ns: int  # after - before
+    change_ratio: float | None  # change / before; None where that is 0
+    step_ratio: float | None  # change / step before
+    low_ns: int | None  # low end of the 95 % interval of the change
+    high_ns: int | None  # high end
+    p: float | None  # how often chance alone makes this quantity change at least as much
+    adjusted_p: float | None  # how often chance alone makes any quantity here change as much: of 20 comparisons of
+    #   equal sides, 19 call none sure
     is_sure: bool  # adjusted_p is below 5 %, and runs, not blocks of steps, tell so
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedRun:
-    """One run of a side. `order`: its place among all runs by the time at which they began."""
+    """One run of a side."""
 
-    side: Literal["before", "after"]
-    path: str
-    run_id: str
-    order: int
+    side: Literal["before", "after"]  # "before" or "after"
+    path: str  # of the run
+    run_id: str  # of the run
+    order: int  # its place among all runs, by when they began
     steps: int  # typical (rank, step) pairs
-    step_ns: int
-    population: str
+    step_ns: int  # its typical step
+    population: str  # which steps are typical, in words
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Something in which the sides' runs were not set up alike; each distinct value once, with how many runs have it
-    where it is not all of them."""
+    """Something in which the runs of the sides were not set up alike: each distinct value once, with how many runs have
+    it where it is not all of them."""
 
-    name: str
-    before: str
-    after: str
+    name: str  # of the setting
+    before: str  # values of the side before
+    after: str  # values of the side after
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Diff:
-    """What changed from one side to the other. `units`: how many pairs, runs or blocks (before, after) tell of chance;
-    `run_ratio`: the deviation of a run's step from its side's mean, as a share of the step; None with fewer than two
-    runs on both sides."""
+    """Hold what changed from one side to the other."""
 
-    before: str
-    after: str
-    basis: Basis
-    units: tuple[int, int]
-    run_ratio: float | None
-    runs: Table[ComparedRun]
-    changes: Table[Change]
-    settings: Table[Setting]
-    findings: Table[Finding]
+    before: str  # name of the side before
+    after: str  # name of the side after
+    basis: Basis  # what varies by chance: "pairs" of runs in turns, "runs", "blocks" of steps, or "none"
+    units: tuple[int, int]  # how many pairs, runs or blocks (before, after)
+    run_ratio: float | None  # deviation of a run's step from its side's mean / step; None with fewer than two runs on
+    #   both sides
+    runs: Table[ComparedRun]  # all runs, in the order given
+    changes: Table[Change]  # one row per quantity
+    settings: Table[Setting]  # what the sides do not have in common
+    findings: Table[Finding]  # what to know before you rely on it
 
     def __repr__(self) -> str:
         sides = " to ".join(map(printable, (self.before, self.after)))
@@ -140,7 +137,7 @@ class Diff:
 
     @property
     def step(self) -> Change:
-        """Of the typical step, which there is always."""
+        """The change of the typical step; there is always one."""
         return next(row for row in self.changes if row.kind == "step")
 
     @property
@@ -150,13 +147,15 @@ class Diff:
 
     @property
     def bucket(self) -> Change | None:
-        """That surely changed most: by its own communication, since what it delays is charged to others; else by what
-        is exposed of it. In the direction of the step, where that surely changed."""
+        """The bucket that surely changed most, in the direction of the step where that surely changed.
+
+        It is judged by its own communication, since what it delays is charged to others; else by its exposed time.
+        """
         return self._most("bucket", "comm") or self._most("bucket", "exposed")
 
     @property
     def rank(self) -> Change | None:
-        """Whose compute surely changed most, and twice as much as that of the median rank."""
+        """The rank whose compute surely changed most, and at least twice as much as that of the median rank."""
         most = self._most("rank", "compute")
         changes = [row.change_ns for row in self.changes if (row.kind, row.name) == ("rank", "compute")]
         is_apart = most is not None and abs(most.change_ns) >= 2 * abs(median_low(sorted(changes, key=abs)))
@@ -168,7 +167,7 @@ class Diff:
         return max((row for row in rows if row.change_ns * way >= 0), key=lambda row: abs(row.change_ns), default=None)
 
     def to_json_dict(self) -> dict[str, Any]:
-        """The documented keys of `ddptrace diff --json`."""
+        """Return the documented keys of `ddptrace diff --json`."""
         plain = {field.name: getattr(self, field.name) for field in fields(self)}
         named = {"bucket": self.bucket, "rank": self.rank}
         return {name: value.to_dicts() if isinstance(value, Table) else value for name, value in plain.items()} | {

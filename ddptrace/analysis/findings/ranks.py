@@ -78,7 +78,7 @@ def _late(one: SuspectRow, place: str) -> Finding:
 
 
 def _slow_link(one: SuspectRow) -> Finding:
-    return Finding(SLOW_LINK.replace(" ", "-"), "warning", f"host {one.host}", (
+    return Finding("slow-link", "warning", f"host {one.host}", (
         f"Host {one.host} (rank {one.rank}) has a slow link, which costs every rank {_cost(one)}; {one.evidence}. Look"
         " at its network adapter, cable and switch port, and at who else sends over them."
     ))  # fmt: skip

@@ -17,21 +17,21 @@ RankStep = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class RpcDigest:
-    """Calls and bytes are means over `steps` steps of the caller; where it has none, sums over the run. What was not
-    measured is left out; bytes of which nothing was are None, gradients then 0: none were sent."""
+    """Remote calls of one kind between two workers: means per step of the caller; where it has no steps, sums over the
+    run. What was not measured is left out."""
 
-    caller: str | None
-    callee: str | None
-    op: str | None
-    steps: int
-    calls: float
-    nbytes_out: int | None
-    nbytes_back: int | None
-    gradient_nbytes_out: int
-    gradient_nbytes_back: int
-    gradient_inferred: bool
-    nbytes_min: int  # of all four together, in one step
-    nbytes_max: int
+    caller: str | None  # name of the worker that called
+    callee: str | None  # name of the worker that ran them
+    op: str | None  # as in `rpcs`
+    steps: int  # steps of the caller; 0: these are sums over the run
+    calls: float  # number of calls
+    nbytes_out: int | None  # from caller to callee; None where none was measured
+    nbytes_back: int | None  # from callee to caller; None where none was measured
+    gradient_nbytes_out: int  # gradients of results, caller to callee
+    gradient_nbytes_back: int  # gradients of arguments, callee to caller
+    gradient_inferred: bool  # the size of some gradients is that of their arguments
+    nbytes_min: int  # of all four together, least in one step
+    nbytes_max: int  # of all four together, most in one step
 
 
 def rpc_traffic(rows: Iterable[RpcRow], counted: Set[RankStep]) -> tuple[RpcDigest, ...]:

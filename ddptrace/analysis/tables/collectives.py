@@ -10,83 +10,84 @@ from ddptrace.schema import Evidence
 
 @dataclass(frozen=True, slots=True)
 class CollectiveRow:
-    """One collective call on one rank. One that ran past the end of its step has one row per step it ran in (`part`);
-    hidden + exposed = comm holds for every row that knows them; `exposed_charged_ns` of a step's rows adds up to its
-    exposed time."""
+    """One collective call on one rank. A call that ran past the end of its step has one row for each step that it ran
+    in (`part`). hidden + exposed = comm for every row that knows them; `exposed_charged_ns` of a step's rows adds up to
+    its exposed time."""
 
-    rank: int
-    step: int | None  # None: it ran outside every step
-    seq: int
-    part: int
-    op: str
-    group: str
-    ordinal: int
+    rank: int  # global rank
+    step: int | None  # ordinal of the step that it ran in; None outside of steps
+    seq: int  # number of the call on its rank, in launch order
+    part: int  # 0 in the step where its execution began, then 1, 2, ...
+    op: str  # operation
+    group: str  # process group
+    ordinal: int  # k-th call of its group on its rank, from 0
     nbytes: int | None  # of the larger side; None where a foreign trace does not tell
-    dtype: str
-    launch_at_ns: int
-    exec_start_at_ns: int | None
-    exec_end_at_ns: int | None
-    done_at_ns: int | None
-    wait_ns: int | None
-    queue_ns: int | None
-    comm_ns: int | None
-    hidden_ns: int | None  # this and the next two: None too where nothing told when the rank computed
-    exposed_ns: int | None
-    exposed_charged_ns: int | None
-    evidence: Evidence | None
-    bucket: tuple[int, int, int] | None  # (reducer, layout, index) of the bucket it carried
-    group_size: int | None = None
-    lane: str | None = None  # the device stream or backend thread it ran on
-    algbw_bytes_per_s: float | None = None  # of the whole execution, like busbw in its part 0 only
-    busbw_bytes_per_s: float | None = None  # algbw times the op's factor; None where op or group size is not known
+    dtype: str  # of its tensors
+    launch_at_ns: int  # the host issued it; not when communication began
+    exec_start_at_ns: int | None  # the communication began
+    exec_end_at_ns: int | None  # the communication ended
+    done_at_ns: int | None  # the host learned that it was over
+    wait_ns: int | None  # the host was blocked on it
+    queue_ns: int | None  # from launch to begin of the execution
+    comm_ns: int | None  # the communication ran, in this step
+    hidden_ns: int | None  # part of comm in which the rank computed; None, as the next two, where that is not known
+    exposed_ns: int | None  # the rest of comm
+    exposed_charged_ns: int | None  # its share of the step's exposed communication
+    evidence: Evidence | None  # where the execution comes from
+    bucket: tuple[int, int, int] | None  # (reducer, layout, index) of the bucket that it carried
+    group_size: int | None = None  # ranks in its group
+    lane: str | None = None  # device stream or backend thread that it ran on
+    algbw_bytes_per_s: float | None = None  # bytes / time of the whole execution; in part 0 only, as busbw
+    busbw_bytes_per_s: float | None = None  # algbw times the factor of the op; None where op or group size is not known
     identity: Identity = Identity.RECORDED  # what tells which collective this was
     match: int | None = None  # row of `matches`
-    origin: str | None = None  # who wanted it, a word of `schema.Origin`; None where a foreign trace does not tell
-    site: str | None = None  # "train.py:42 in train_step": the program's line that it comes from
-    through: str | None = None  # the line of the library that issued it for the program's
+    origin: str | None = None  # who asked for it, a word of `schema.Origin`; None where a foreign trace does not tell
+    site: str | None = None  # line of the program that led to it, as in "train.py:42 in train_step"
+    through: str | None = None  # line of the library that issued it for the program
     module: str | None = None  # nn.Module whose forward or backward it belongs to, named from the outermost one
-    turn: int | None = None  # as `ordinal`, but sends and receives are left out, so that it is the same on all ranks
-    peer: int | None = None  # global rank that it sends to or receives from, or that is its root; None where unknown
-    error: str | None = None  # what it failed with, in one sentence, where that was seen
-    profiler_range: str | None = None  # name of its range in the profiler's file, where one was on; no warm-up is there
-    on_device: bool = False  # its tensors are a device's: the host only launches it
+    turn: int | None = None  # as ordinal without sends and receives, so that it is the same on all ranks
+    peer: int | None = None  # global rank that it sends to or receives from, or its root; None where unknown
+    error: str | None = None  # what it failed with, in one sentence
+    profiler_range: str | None = None  # name of its range in the profiler's file; not for warm-up steps
+    on_device: bool = False  # its tensors are on a device: the host only launches it
 
 
 @dataclass(frozen=True, slots=True)
 class GroupRow:
     """One process group, as its own ranks describe it."""
 
-    group: str
-    ranks: tuple[int, ...]
+    group: str  # name of the group
+    ranks: tuple[int, ...]  # its global ranks
     hosts: tuple[str, ...]  # of those of its ranks that left records, each once
 
 
 @dataclass(frozen=True, slots=True)
 class BucketRow:
-    """One occurrence of one gradient bucket on one rank. `parameters` are names, in the bucket's order."""
+    """One occurrence of one gradient bucket on one rank."""
 
-    rank: int
-    step: int | None
+    rank: int  # global rank
+    step: int | None  # ordinal of the step that launched it; None outside of steps
     backward: int  # ordinal of the backward in its step
-    reducer: int
-    layout: int
-    index: int
-    nbytes: int | None  # None where a foreign trace does not tell
-    first_ready_at_ns: int | None
-    ready_at_ns: int | None
-    launch_at_ns: int
-    exec_start_at_ns: int | None
-    exec_end_at_ns: int | None
-    wait_ns: int | None
-    comm_ns: int | None
-    hidden_ns: int | None
-    exposed_ns: int | None
-    exposed_charged_ns: int | None
-    evidence: Evidence | None
-    parameters: tuple[str, ...]
-    queue_ns: int | None  # exec start - launch
-    done_at_ns: int | None
+    reducer: int  # number of the reducer; a DDP module has one
+    layout: int  # up by one each time the reducer rebuilds its buckets
+    index: int  # in launch order, from 0
+    nbytes: int | None  # of its gradients; None where a foreign trace does not tell
+    first_ready_at_ns: int | None  # its first gradient was accumulated
+    ready_at_ns: int | None  # its last gradient was accumulated
+    launch_at_ns: int  # the host issued the collective; not when communication began
+    exec_start_at_ns: int | None  # the communication began
+    exec_end_at_ns: int | None  # the communication ended
+    wait_ns: int | None  # the host was blocked on it
+    comm_ns: int | None  # the communication ran
+    hidden_ns: int | None  # part of comm in which the rank computed
+    exposed_ns: int | None  # the rest of comm
+    exposed_charged_ns: int | None  # its share of the step's exposed communication: the column to sort by
+    evidence: Evidence | None  # where the execution comes from, the weakest of its collectives
+    parameters: tuple[str, ...]  # names of its parameters, in the bucket's order
+    queue_ns: int | None  # from launch to begin of the execution
+    done_at_ns: int | None  # the host learned that it was over
     hook: str | None  # name of the user's communication hook
-    hook_ns: int | None  # host time inside it, the launching of its collectives included
-    seqs: tuple[int, ...]  # the collectives that carried it; empty where a hook did without
-    identity: str = "recorded"  # "order": nothing recorded the reducer, this is the index-th gradient all-reduce
+    hook_ns: int | None  # host time inside the hook, launching included
+    seqs: tuple[int, ...]  # `seq` of the collectives that carried it; empty where a hook did without
+    identity: str = "recorded"  # "recorded", or "order": nothing recorded the reducer, this is the index-th gradient
+    #   all-reduce

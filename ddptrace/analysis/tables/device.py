@@ -9,51 +9,51 @@ from ddptrace.load.tables import DeviceWork, Intervals
 
 @dataclass(frozen=True, slots=True)
 class Population:
-    """What a rank's device did in its profiler windows, over one population of its work. Lengths of unions, added over
-    the windows: span = idle + what any work covers; hidden + exposed = comm."""
+    """What a rank's device did in its profiler windows, over one population of its work. Times are lengths of unions,
+    added up over the windows: span = idle + time covered by any work; hidden + exposed = comm."""
 
-    span_ns: int
-    idle_ns: int
-    compute_ns: int
-    comm_ns: int
-    memory_ns: int
-    hidden_ns: int
-    exposed_ns: int
+    span_ns: int  # from the first event to the last, added up over the windows
+    idle_ns: int  # nothing ran on the device
+    compute_ns: int  # kernels that do not communicate ran
+    comm_ns: int  # kernels that communicate ran
+    memory_ns: int  # copies and fills ran
+    hidden_ns: int  # part of comm with compute beside it
+    exposed_ns: int  # the rest of comm
     overlap_ratio: float | None  # hidden / comm; None without communication
 
 
 @dataclass(frozen=True, slots=True)
 class RankRow:
-    """`file`: its profiler file, the first of several. Device counts and populations are None without a window."""
+    """One rank."""
 
-    rank: int
-    host: str
-    pid: int
-    device: str
-    clean: bool
-    dropped: int
-    steps: int
-    collectives: int
-    windows: int
-    file: str | None = None
-    gpu_events: int | None = None
-    gpu_events_with_launch: int | None = None
-    all: Population | None = None  # None where no device worked
-    with_launch: Population | None = None  # only work whose launch is in the file
+    rank: int  # global rank
+    host: str  # name of its host
+    pid: int  # its process
+    device: str  # name of the device that it computed on
+    clean: bool  # it ended its trace; False: the process died or still runs
+    dropped: int  # records that it could not write
+    steps: int  # steps that were recorded whole
+    collectives: int  # collective calls
+    windows: int  # profiler windows
+    file: str | None = None  # its profiler file, the first of several; None without a window
+    gpu_events: int | None = None  # device events in its windows; None without a window
+    gpu_events_with_launch: int | None = None  # of these, events whose launch is in the file
+    all: Population | None = None  # over all device work; None where no device worked
+    with_launch: Population | None = None  # over device work whose launch is in the file
 
 
 @dataclass(frozen=True, slots=True)
 class StreamRow:
-    """One device stream (`device:stream`) in one step, clipped to the step's window; step None: all windows whole."""
+    """One device stream in one step, clipped to the step's window."""
 
-    rank: int
-    step: int | None
-    stream: str
-    events: int
+    rank: int  # global rank
+    step: int | None  # ordinal of the step; None: all windows whole
+    stream: str  # "device:stream", as in "0:7"
+    events: int  # kernels, copies and fills
     busy_ns: int  # union of all its work
-    compute_ns: int  # of its work by kind, each a union
-    comm_ns: int
-    memory_ns: int
+    compute_ns: int  # union of kernels that do not communicate
+    comm_ns: int  # union of kernels that communicate
+    memory_ns: int  # union of copies and fills
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +65,16 @@ class LaunchRow:
                       delay                    late: the stream had nothing left
     """
 
-    rank: int
-    step: int
-    launched: int  # device events launched by the step
-    late: int  # of them, launched when their stream had run out of work
-    delay_p50_ns: int | None  # launch begin to start on the device
-    delay_p90_ns: int | None
-    delay_max_ns: int | None
-    window_ns: int
-    idle_ns: int  # of the device in the step's window: nothing runs at all
-    host_idle_ns: int  # of that, with nothing launched that still waits: the device waits for the host
+    rank: int  # global rank
+    step: int  # ordinal of the step
+    launched: int  # device events that the step launched
+    late: int  # of these, events launched when their stream had run out of work
+    delay_p50_ns: int | None  # from the begin of the launch to the start on the device, median
+    delay_p90_ns: int | None  # the same, 90th percentile
+    delay_max_ns: int | None  # the same, longest
+    window_ns: int  # length of the step's window
+    idle_ns: int  # nothing ran on the device
+    host_idle_ns: int  # part of idle with nothing launched that still waits: the device waits for the host
     launch_bound: bool  # host_idle is more than `LAUNCH_BOUND_RATIO` of the window
 
 
@@ -82,13 +82,13 @@ class LaunchRow:
 class ScopeRow:
     """Device time by what the host was doing when it launched the work. Sums of durations, which may overlap."""
 
-    rank: int
+    rank: int  # global rank
     kind: str  # "module", "annotation" or "operator"
-    name: str
-    events: int
-    compute_ns: int
-    comm_ns: int
-    memory_ns: int
+    name: str  # of the module, annotation or operator
+    events: int  # device events that it launched
+    compute_ns: int  # sum of its kernels that do not communicate
+    comm_ns: int  # sum of its kernels that communicate
+    memory_ns: int  # sum of its copies and fills
 
 
 @dataclass(frozen=True, slots=True)

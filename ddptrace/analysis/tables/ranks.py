@@ -12,141 +12,141 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class DesyncRow:
-    """Where one rank's calls of a group part from the other ranks'. What it called at that turn, and what they did."""
+    """Where one rank's calls of a group part from the other ranks': what it called at that turn, and what they
+    called."""
 
-    group: str
+    group: str  # process group
     turn: int  # k-th call of the group, sends and receives left out
-    rank: int
+    rank: int  # global rank that differs
     kind: str  # "missing", "extra", "reordered", "order", "size", "dtype" or "root"
-    op: str  # "" where it called nothing more
-    nbytes: int | None
-    dtype: str
-    site: str | None
-    step: int | None
-    expected_op: str
-    expected_nbytes: int | None
-    expected_dtype: str
-    expected_site: str | None
-    expected_rank: int  # one of those that did
-    root: int | None = None  # global ranks of the roots; None too where the op has none
-    expected_root: int | None = None
-    origin: str | None = None  # who wanted it, a word of `schema.Origin`
-    expected_origin: str | None = None
-    through: str | None = None  # the line of the library that issued it for that of the program
-    expected_through: str | None = None
+    op: str  # what it called; "" where it called nothing more
+    nbytes: int | None  # of its call
+    dtype: str  # of its call
+    site: str | None  # line of its program
+    step: int | None  # ordinal of its step
+    expected_op: str  # what the others called
+    expected_nbytes: int | None  # of their call
+    expected_dtype: str  # of their call
+    expected_site: str | None  # line of their program
+    expected_rank: int  # one of the ranks that called it
+    root: int | None = None  # global rank of its root; None without a root
+    expected_root: int | None = None  # global rank of the others' root
+    origin: str | None = None  # who asked for its call, a word of `schema.Origin`
+    expected_origin: str | None = None  # who asked for the others' call
+    through: str | None = None  # line of the library that issued its call for the program
+    expected_through: str | None = None  # line of the library that issued the others' call
 
 
 @dataclass(frozen=True, slots=True)
 class ClockRow:
     """A piece of one rank's clock against the reference rank's: rank's instant = t + offset + drift x (t - begin).
 
-    The uncertainty is proved: no offset further away fits what the ranks sent each other. It is that at `begin` and at
-    `end`, and lies on a line between; None where nothing proves anything."""
+    The uncertainty is proved: no offset further away fits what the ranks sent each other. It lies on a line between its
+    values at begin and end; None where nothing proves anything."""
 
-    rank: int
-    reference: int
-    begin_at_ns: int  # from here on, in the reference's time; the first piece holds before too, the last one after
-    end_at_ns: int
-    offset_ns: int
-    drift_ratio: float
-    uncertainty_ns: int | None
-    uncertainty_end_ns: int | None
-    collectives: int  # that it rests on
+    rank: int  # global rank
+    reference: int  # rank whose clock it is compared with
+    begin_at_ns: int  # from here on, in the reference's time; the first piece holds before it, too
+    end_at_ns: int  # until here; the last piece holds after it, too
+    offset_ns: int  # how far the rank's clock is ahead at begin
+    drift_ratio: float  # how much faster it runs
+    uncertainty_ns: int | None  # how far off the offset can be at begin
+    uncertainty_end_ns: int | None  # how far off it can be at end
+    collectives: int  # number that it rests on
     shifted: bool  # the rank's instants in all tables are on the reference's time
-    why: str  # "same clock", "fitted", "disagrees" (fitted, though it was told to be the same), "clock pairs",
+    why: str  # "same clock", "fitted", "disagrees" (fitted, though both ran on one machine), "clock pairs", "not
+    #   fitted" or "as recorded" (offset and drift are known, and not taken off)
 
 
 @dataclass(frozen=True, slots=True)
 class ArrivalRow:
-    """One rank in one matched collective, by both estimates.
-
-    wait + transfer = the rank's execution, for each. `wait_ns`: until the last rank arrived, on aligned time.
-    `free_wait_ns`: what it took longer than the shortest execution of all ranks, which needs no clock."""
+    """One rank in one matched collective, by both estimates. wait + transfer = the rank's execution, for each. The
+    clock-free estimate calls waiting what an execution takes longer than the shortest one over the ranks."""
 
     match: int  # row of `matches`
-    rank: int
-    seq: int
-    step: int | None
-    arrival_at_ns: int
+    rank: int  # global rank
+    seq: int  # `seq` in `collectives`
+    step: int | None  # ordinal of the step
+    arrival_at_ns: int  # when it arrived
     arrived_by: str  # "exec": begin of its execution; "launch": its call
-    waited_ns: int | None  # last arrival - its own; None where their clocks are not comparable, or a rank is not here
-    wait_ns: int | None
-    transfer_ns: int | None
-    free_wait_ns: int | None
-    free_transfer_ns: int | None
+    waited_ns: int | None  # last arrival - its own; None where their clocks are not comparable, or a rank is missing
+    wait_ns: int | None  # execution until the last rank arrived, by aligned clocks
+    transfer_ns: int | None  # the rest of its execution
+    free_wait_ns: int | None  # waiting by the clock-free estimate
+    free_transfer_ns: int | None  # transfer by the clock-free estimate
 
 
 @dataclass(frozen=True, slots=True)
 class BlameRow:
     """What one step of all ranks would have been shorter by, had this rank's time in this phase been spread over the
-    steps as the others' is: less than nothing where the rank is the faster one, and only its mean over steps tells
-    something. `phase`: one of `LOCAL_PHASES`, or "all" of them together."""
+    steps as the others' is. It is negative where the rank is the faster one, and only its mean over steps tells
+    something."""
 
-    rank: int
-    step: int
-    phase: str
-    cost_ns: int
-    excess_ns: int  # of the rank's own time over the others' median
+    rank: int  # global rank
+    step: int  # ordinal of the step
+    phase: str  # one of `LOCAL_PHASES`, or "all" of them together
+    cost_ns: int  # what the step would have been shorter by
+    excess_ns: int  # the rank's own time less the others' median
 
 
 @dataclass(frozen=True, slots=True)
 class SuspectRow:
-    """A rank that is named: it made the others wait, again and again. Dearest first."""
+    """A rank that makes the others wait again and again; dearest first."""
 
-    rank: int
-    host: str
+    rank: int  # global rank
+    host: str  # its host
     phase: str  # one of `LOCAL_PHASES`, or "transfer"
     cause: str  # "data", "forward", "backward", "optimizer", "other", "garbage collection", "processor quota",
-    #             "processor contention", "slow link", "slow device"
+    #   "processor contention", "slow link" or "slow device"
     cost_ns: int  # per step, mean
-    cost_ratio: float  # of the median step
-    low_ns: int  # 95 % of that mean
-    high_ns: int
+    cost_ratio: float  # cost / median step
+    low_ns: int  # low end of the 95 % interval of that mean
+    high_ns: int  # high end
     persistent: bool  # in at least 80 % of the steps
-    steps: int
+    steps: int  # steps that this rests on
     evidence: str  # one clause: what the cause rests on
-    all_phases: bool = False  # the cost is of all its phases; `phase` is the one it lies in most
+    all_phases: bool = False  # the cost is of all its phases; `phase` is the one that it lies in most
 
 
 @dataclass(frozen=True, slots=True)
 class PathRow:
-    """A piece of the critical path, in time order; pieces touch. `what`: a phase, or "transfer" of `match`."""
+    """A piece of the critical path, in time order; pieces touch."""
 
-    step: int | None
-    rank: int
-    what: str
-    match: int | None
-    begin_at_ns: int
-    end_at_ns: int
+    step: int | None  # ordinal of the step; None outside of steps
+    rank: int  # global rank that everything waited for
+    what: str  # a phase of that rank, or "transfer"
+    match: int | None  # of a transfer, row of `matches`
+    begin_at_ns: int  # begin of the piece
+    end_at_ns: int  # its end
 
 
 @dataclass(frozen=True, slots=True)
 class MatchRow:
-    """One collective on all the ranks whose files show it: the k-th of its group. Instants are on the time line of
-    `clocks`. A rank arrives when its execution begins, or where that is inferred, with its call."""
+    """One collective on all ranks whose files show it. Instants are on the time line of `clocks`. A rank arrives when
+    its execution begins, or where that is inferred, with its call."""
 
-    match: int
-    group: str
-    ordinal: int
-    op: str
-    nbytes: int | None
-    ranks: tuple[int, ...]
-    seqs: tuple[int, ...]  # on each of `ranks`
-    first_start_at_ns: int
-    last_start_at_ns: int
-    first_end_at_ns: int
-    last_end_at_ns: int
-    transfer_ns: int  # the shortest execution over the ranks
-    last_rank: int | None = None  # the last one to arrive; this and the rest: None where no arrival can be compared
-    last_arrival_at_ns: int | None = None
-    skew_ns: int | None = None  # between the first arrival and the last
-    blame_ns: int | None = None  # between the last but one and the last
-    aligned_transfer_ns: int | None = None  # median over ranks, from the last arrival on
-    busbw_bytes_per_s: float | None = None  # of the transfer alone
-    agrees: bool | None = None  # both estimates of the transfer, within their uncertainty
+    match: int  # number of the row
+    group: str  # process group
+    ordinal: int  # k-th call of the group, from 0
+    op: str  # operation
+    nbytes: int | None  # of the larger side; None where it is not known
+    ranks: tuple[int, ...]  # global ranks that show it
+    seqs: tuple[int, ...]  # `seq` in `collectives` on each of these ranks
+    first_start_at_ns: int  # first begin of its execution on any rank
+    last_start_at_ns: int  # last begin
+    first_end_at_ns: int  # first end
+    last_end_at_ns: int  # last end
+    transfer_ns: int  # shortest execution over the ranks
+    last_rank: int | None = None  # last rank to arrive; None, as the next seven, where arrivals cannot be compared
+    last_arrival_at_ns: int | None = None  # when it arrived
+    skew_ns: int | None = None  # from the first arrival to the last
+    blame_ns: int | None = None  # from the last but one arrival to the last
+    aligned_transfer_ns: int | None = None  # from the last arrival on, median over the ranks
+    busbw_bytes_per_s: float | None = None  # bus bandwidth of the transfer alone
+    agrees: bool | None = None  # both estimates of the transfer agree within their uncertainty
     uncertainty_ns: int | None = None  # of the arrivals against each other
-    bucket: tuple[int, int, int] | None = None  # (reducer, layout, index) that it carried
-    step: int | None = None  # on the lowest rank
+    bucket: tuple[int, int, int] | None = None  # (reducer, layout, index) of the bucket that it carried
+    step: int | None = None  # ordinal of the step on the lowest rank
 
 
 Ints = NDArray[np.int64]

@@ -9,61 +9,63 @@ from ddptrace.schema import Evidence
 
 @dataclass(frozen=True, slots=True)
 class ContentionRow:
-    """The same operators or kernels alone, and beside communication. `tax_ns`: what those beside it took longer, all
-    added. Each is compared with that of other steps which has its place in the step."""
+    """The same operators or kernels alone, and beside communication. Each is compared with the one that has its place
+    in other steps."""
 
-    rank: int
-    name: str
-    alone: int  # how often
-    beside: int
-    alone_ns: int  # median: what those beside would have taken alone
+    rank: int  # global rank
+    name: str  # of the operator or kernel
+    alone: int  # how often it ran alone
+    beside: int  # how often it ran beside communication
+    alone_ns: int  # median: what those beside communication would have taken alone
     beside_ns: int  # median: what they took
-    tax_ns: int
+    tax_ns: int  # what all of them together took longer
 
 
 @dataclass(frozen=True, slots=True)
 class JitterRow:
-    """How one part of a rank's steps varies. `share_ratio`: of the variance of the whole step; a rank's add up to 1."""
+    """How one part of a rank's steps varies."""
 
-    rank: int
-    part: str  # one of `LOCAL_PHASES` without waiting, or "waiting", or "step"
-    steps: int
-    median_ns: int
-    p95_ns: int
+    rank: int  # global rank
+    part: str  # one of `LOCAL_PHASES` without waiting, "waiting", or "step"
+    steps: int  # steps that this rests on
+    median_ns: int  # of the part
+    p95_ns: int  # 95th percentile of the part
     spread_ns: int  # 1.4826 x median absolute deviation
-    share_ratio: float | None
+    share_ratio: float | None  # of the variance of the whole step; a rank's shares add up to 1
 
 
 @dataclass(frozen=True, slots=True)
 class StepRow:
     """One step on one rank. compute + exposed_comm + exposed_memory + idle = window; the five phases add up to wall.
-    From `compute_ns` to `idle_ns` all is None where nothing told when the rank computed: on a device, outside of a
-    profiler window, there is nothing but what the host launched."""
+    From `compute_ns` to `idle_ns` all is None where nothing tells when the rank computed: on a device, outside of
+    profiler windows, only what the host launched is known."""
 
-    rank: int
-    step: int
-    begin_at_ns: int
-    end_at_ns: int
-    wall_ns: int
-    window_ns: int
-    compute_ns: int | None
-    comm_ns: int | None
-    hidden_ns: int | None
-    exposed_comm_ns: int | None
-    exposed_memory_ns: int | None  # 0 on CPU, where a copy is an operator like any other and counts as compute
-    idle_ns: int | None
+    rank: int  # global rank
+    step: int  # ordinal of the step on its rank, from 0
+    begin_at_ns: int  # end of the previous step; of step 0, the trace was entered
+    end_at_ns: int  # end of its last update
+    wall_ns: int  # time of the host, from begin to end
+    window_ns: int  # what the breakdown adds up to: wall on CPU, time of the device on a GPU
+    compute_ns: int | None  # the rank computed
+    comm_ns: int | None  # any of its collectives ran
+    hidden_ns: int | None  # part of comm in which the rank computed
+    exposed_comm_ns: int | None  # the rest of comm
+    exposed_memory_ns: int | None  # else, the device copied memory; 0 on CPU, where a copy is an operator and counts as
+    #   compute
+    idle_ns: int | None  # none of these
     overlap_ratio: float | None  # hidden / comm; None without communication
     evidence: Evidence | None  # the weakest of its collectives
-    data_ns: int
-    forward_ns: int
-    backward_ns: int
-    optimizer_ns: int
-    other_ns: int
-    wait_ns: int | None  # the host blocked on collectives
-    paused_ns: int  # ddptrace itself held the training thread: part of `other_ns`
+    data_ns: int  # phase: reading data
+    forward_ns: int  # phase: forward
+    backward_ns: int  # phase: backward
+    optimizer_ns: int  # phase: optimizer
+    other_ns: int  # phase: everything else
+    wait_ns: int | None  # the host was blocked on collectives
+    paused_ns: int  # part of other: ddptrace itself held the training thread
     profiled: bool  # compute comes from a profiler window, not from phases
     ended_by: str  # "optimizer", "backward" or "said"
-    rpc_wait_ns: int | None = None  # part of `idle_ns`: blocked on remote calls; None where that is, or nobody watched
+    rpc_wait_ns: int | None = None  # part of idle: the host was blocked on remote calls; None where idle is, or nobody
+    #   watched
 
     @property
     def is_seen(self) -> bool:
@@ -73,22 +75,22 @@ class StepRow:
 
 @dataclass(frozen=True, slots=True)
 class PartialStepRow:
-    """A step of which not all was kept, or that was not recorded: only its length is known."""
+    """A step that was not recorded, or of which not all was kept: only its length is known."""
 
-    rank: int
-    step: int
-    begin_at_ns: int
-    end_at_ns: int
-    wall_ns: int
-    ended_by: str
+    rank: int  # global rank
+    step: int  # ordinal of the step on its rank
+    begin_at_ns: int  # end of the previous step
+    end_at_ns: int  # end of its last update
+    wall_ns: int  # from begin to end
+    ended_by: str  # "optimizer", "backward" or "said"
 
 
 @dataclass(frozen=True, slots=True)
 class PhaseRow:
-    """A stretch of a phase; a step's rows are a partition of it. `phase`: data, forward, backward, optimizer, other."""
+    """A stretch of one phase; a step's rows are a partition of it."""
 
-    rank: int
-    step: int
-    phase: str
-    begin_at_ns: int
-    end_at_ns: int
+    rank: int  # global rank
+    step: int  # ordinal of the step
+    phase: str  # "data", "forward", "backward", "optimizer" or "other"
+    begin_at_ns: int  # begin of the stretch
+    end_at_ns: int  # its end

@@ -21,8 +21,7 @@ Row = TypeVar("Row")
 
 
 class Table(Sequence[Row], Generic[Row]):
-    """An immutable sequence of rows of one dataclass. `to_dicts()`, `to_pandas()` and `to_polars()` are the ways out; a
-    notebook shows its first rows."""
+    """An immutable sequence of rows of one dataclass. A notebook shows its first rows."""
 
     def __init__(self, row_type: type[Row], rows: Sequence[Row] = ()) -> None:
         self.row_type = row_type
@@ -59,24 +58,33 @@ class Table(Sequence[Row], Generic[Row]):
 
     @property
     def columns(self) -> tuple[str, ...]:
+        """Names of the columns, in the documented order."""
         return tuple(f.name for f in dataclasses.fields(self.row_type))  # type: ignore[arg-type]
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """One dict per row, in the documented order of keys; a row within a row is a dict too."""
+        """Return one dict per row, with keys in the documented order; a row within a row is a dict, too."""
         names = self.columns
         return [{name: plain(getattr(row, name)) for name in names} for row in self]
 
     def to_pandas(self) -> pd.DataFrame:
-        """A DataFrame with these columns, also where there are no rows.
+        """Return a pandas DataFrame with these columns, also without rows.
 
         Whole numbers are int64, or Int64 where one may be missing: nanoseconds stay exact, and None is `pandas.NA`. A
-        tuple is one cell. Raises DdptraceError without pandas, which ddptrace does not install.
+        tuple is one cell.
+
+        Raises:
+            DdptraceError: pandas is missing; ddptrace does not install it.
         """
         return pandas_frame(self)
 
     def to_polars(self) -> pl.DataFrame:
-        """A polars DataFrame with these columns: nanoseconds are Int64, None is null, a tuple is a list, a row within a
-        row a struct. Raises DdptraceError without polars, which ddptrace does not install."""
+        """Return a polars DataFrame with these columns.
+
+        Nanoseconds are Int64, None is null, a tuple is a list, a row within a row is a struct.
+
+        Raises:
+            DdptraceError: polars is missing; ddptrace does not install it.
+        """
         return polars_frame(self)
 
 

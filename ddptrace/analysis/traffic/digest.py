@@ -33,54 +33,52 @@ COUNTS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class KindDigest:
-    """Collectives of one kind. Means over the rank-steps of the ranks that issue it, also those without; of what went
-    once, over these ranks. Bytes are None where nothing tells them; `nbytes_min` and `nbytes_max` are those of one rank
-    in one step, of the larger side."""
+    """Collectives of one kind: means over the rank-steps of the ranks that issue it, also those without; of what went
+    once, over these ranks. Bytes are None where nothing tells them."""
 
-    op: str
-    group: str
-    group_size: int | None
-    origin: str | None
-    dtype: str
-    ranks: int  # that issue it
-    calls: float
-    nbytes_in: int | None
-    nbytes_out: int | None
-    nbytes_min: int | None
-    nbytes_max: int | None
-    sent_nbytes: int | None  # of one rank: computed, see `TrafficRow`
-    all_sent_nbytes: int | None  # of all its ranks together
+    op: str  # operation
+    group: str  # process group
+    group_size: int | None  # ranks in the group
+    origin: str | None  # who asked for them, a word of `schema.Origin`
+    dtype: str  # of their tensors
+    ranks: int  # ranks that issue it
+    calls: float  # number of calls
+    nbytes_in: int | None  # of tensors handed over
+    nbytes_out: int | None  # of tensors filled
+    nbytes_min: int | None  # least of one rank in one step, of the larger side
+    nbytes_max: int | None  # most of one rank in one step, of the larger side
+    sent_nbytes: int | None  # sent by one rank; computed, as in `traffic`
+    all_sent_nbytes: int | None  # sent by all its ranks together
 
 
 @dataclass(frozen=True, slots=True)
 class RankTraffic:
-    """One rank, all kinds together, means over its steps. What is not known counts as nothing."""
+    """One rank, all kinds together: means over its steps. What is not known counts as 0."""
 
-    rank: int
-    host: str
-    nbytes_in: int
-    nbytes_out: int
-    sent_nbytes: int
+    rank: int  # global rank
+    host: str  # its host
+    nbytes_in: int  # of tensors handed over
+    nbytes_out: int  # of tensors filled
+    sent_nbytes: int  # sent; computed, as in `traffic`
 
 
 @dataclass(frozen=True, slots=True)
 class TrafficReport:
-    """`per`: "step" (and rank), or "rank" where no step was found: all that it did, then. `steps`: ordinals of the
-    steps counted; `rank_steps`: of all ranks together. `findings` are those that touch the counts."""
+    """Bytes of a run per step."""
 
-    per: str
-    steps: tuple[int, ...]
-    rank_steps: int
-    kinds: tuple[KindDigest, ...]  # the most sent first
-    once: tuple[KindDigest, ...]
-    ranks: tuple[RankTraffic, ...]  # those with steps that count
-    uncounted: tuple[int, ...]  # ranks that sent or received something, in none of the steps that are counted
-    links: tuple[LinkDigest, ...]
-    messages: tuple[MessageDigest, ...]
-    roots: tuple[RootDigest, ...]
-    gradients: tuple[GradientDigest, ...]
-    rpcs: tuple[RpcDigest, ...]
-    findings: tuple[Finding, ...]
+    per: str  # "step" (and rank), or "rank" where no step was found: then all that the rank did
+    steps: tuple[int, ...]  # ordinals of the steps that count
+    rank_steps: int  # these steps, of all ranks together
+    kinds: tuple[KindDigest, ...]  # by kind of collective, the most sent first
+    once: tuple[KindDigest, ...]  # collectives that belong to no step, as of construction
+    ranks: tuple[RankTraffic, ...]  # ranks with steps that count
+    uncounted: tuple[int, ...]  # ranks that sent or received something, in none of the steps that count
+    links: tuple[LinkDigest, ...]  # by process group
+    messages: tuple[MessageDigest, ...]  # sends and receives by pair of ranks
+    roots: tuple[RootDigest, ...]  # ops with a root, by root
+    gradients: tuple[GradientDigest, ...]  # by reducer
+    rpcs: tuple[RpcDigest, ...]  # remote calls by pair of workers
+    findings: tuple[Finding, ...]  # those that touch the counts
 
 
 def traffic_report(result: Result) -> TrafficReport:

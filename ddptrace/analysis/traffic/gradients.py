@@ -116,20 +116,20 @@ def _dtypes(comms: Sequence[Communication]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class GradientDigest:
-    """One reducer; means over the `rank_steps` in which it got gradients."""
+    """One reducer: means over the rank-steps in which it got gradients."""
 
-    reducer: int
-    name: str
-    rank_steps: int
+    reducer: int  # number of the reducer
+    name: str  # as in "DistributedDataParallel of Net"
+    rank_steps: int  # (rank, step) pairs that it got gradients in
     gradient_nbytes: int  # of all parameters in its buckets
-    backwards: float  # that gave it gradients
-    synchronised: float  # of them, those that sent
+    backwards: float  # backwards that gave it gradients
+    synchronised: float  # of these, backwards that sent gradients
     expected_nbytes: int  # its gradients, once in each synchronised backward
-    nbytes: int | None  # tensors that were handed to its collectives; None where a hook went without
+    nbytes: int | None  # of tensors handed to its collectives; None where a hook went without
     sent_ratio: float | None  # nbytes / expected; None where nothing was to be sent
-    dtypes: tuple[str, ...]  # as they were sent
-    hooks: tuple[str, ...]
-    parameter_dtypes: tuple[str, ...]  # of those in its buckets
+    dtypes: tuple[str, ...]  # of the tensors that were sent
+    hooks: tuple[str, ...]  # the user's communication hooks
+    parameter_dtypes: tuple[str, ...]  # of the parameters in its buckets
 
 
 def gradients(rows: Iterable[GradientTrafficRow]) -> tuple[GradientDigest, ...]:

@@ -26,27 +26,26 @@ Ends = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class MessageDigest:
-    """Sends and receives from one rank to another, in all their groups: means per step. `messages` and `nbytes` are as
-    their sender recorded them, or else their receiver; `sent_nbytes` and `received_nbytes` as each of the two did, None
-    where it recorded nothing. A receive from any source names no sender, so it counts in none."""
+    """Sends and receives from one rank to another, in all their groups: means per step. A receive from any source names
+    no sender, so it counts in none."""
 
-    source: int
-    destination: int
-    messages: float
-    nbytes: int  # each message once
-    sent_nbytes: int | None
-    received_nbytes: int | None
+    source: int  # global rank that sends
+    destination: int  # global rank that receives
+    messages: float  # as their sender recorded them, or else their receiver
+    nbytes: int  # of the same, each message once
+    sent_nbytes: int | None  # as the sender recorded; None where it recorded nothing
+    received_nbytes: int | None  # as the receiver recorded; None where it recorded nothing
 
 
 @dataclass(frozen=True, slots=True)
 class RootDigest:
     """Ops of one group with one root: means per step."""
 
-    op: str
-    group: str
+    op: str  # operation
+    group: str  # process group
     root: int  # global rank
-    ranks: int  # that issue it
-    calls: float
+    ranks: int  # ranks that issue it
+    calls: float  # number of calls
     sent_nbytes: int  # by the whole group, computed: what one other rank has part in, once for each of them
 
 
@@ -120,20 +119,18 @@ def _of_one(row: TrafficRow) -> int:
 
 @dataclass(frozen=True, slots=True)
 class LinkDigest:
-    """One process group that was used. Bytes are means per step, computed as `TrafficRow` says.
+    """One process group that was used. Bytes are means per step, computed as in `traffic`."""
 
-    `there_nbytes` goes from the first of two ranks to the second, without ops whose root is not known. None in a larger
-    group, and, like `back_nbytes`, where nothing of the rank that sends it was recorded."""
-
-    group: str
-    ranks: tuple[int, ...]
-    hosts: tuple[str, ...]
+    group: str  # name of the group
+    ranks: tuple[int, ...]  # its global ranks
+    hosts: tuple[str, ...]  # hosts of its ranks
     sent_nbytes: int  # by all of its ranks
-    there_nbytes: int | None
-    back_nbytes: int | None
-    rooted_nbytes: int  # of `sent_nbytes`, by ops whose root is not known
-    message_nbytes: int  # of `sent_nbytes`, by sends
-    peers_unknown: bool  # of messages among more than two ranks neither end tells the other
+    there_nbytes: int | None  # from the first of two ranks to the second, without ops whose root is not known; None in
+    #   a larger group, and, as back_nbytes, where the rank that sends recorded nothing
+    back_nbytes: int | None  # from the second to the first
+    rooted_nbytes: int  # part of sent, by ops whose root is not known
+    message_nbytes: int  # part of sent, by sends
+    peers_unknown: bool  # of messages among more than two ranks, neither end tells the other
 
 
 def links(

@@ -26,31 +26,31 @@ WORTH_RATIO: Final = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What the step would win without it, by the model. `name`: "transfer", "bandwidth", "latency", "buckets",
-    "straggler" or "contention"; "transfer" is all of the communication that shows."""
+    """What the step would win without one limit, by the model."""
 
-    name: str
-    gain_ns: int
-    gain_ratio: float
+    name: str  # "transfer" (all communication that shows), "bandwidth", "latency", "buckets", "straggler" or
+    #   "contention"
+    gain_ns: int  # what the step would win
+    gain_ratio: float  # gain / step
     rank: int | None = None  # of a straggler
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """`best`: the recorded setting where no other is surely better. `caps_mb` as DDP's `bucket_cap_mb_list` wants them,
-    one where `bucket_cap_mb` is enough, none where nothing is to be changed."""
+    """The best bucket sizes for the training that one run recorded."""
 
-    recorded_ns: int
-    replay_error_ratio: float  # of the recorded setting, predicted as any other, to the recorded step
-    recorded: Prediction
-    best: Prediction
-    caps_mb: tuple[float, ...]
-    recorded_caps_mb: tuple[float, ...]
-    is_sure: bool  # the whole interval of the gain is above nothing
-    limits: tuple[Limit, ...]  # largest first; empty: nothing limits it
-    useful: tuple[Prediction, ...]  # what is sure to win something beside buckets
-    useless: tuple[Prediction, ...]
-    plans: int  # that were compared
+    recorded_ns: int  # median step as it was recorded
+    replay_error_ratio: float  # (replayed step - recorded step) / recorded step
+    recorded: Prediction  # the recorded setting, predicted as any other
+    best: Prediction  # the best setting; the recorded one where no other is surely better
+    caps_mb: tuple[float, ...]  # caps to take: one for bucket_cap_mb, several for bucket_cap_mb_list, none to change
+    #   nothing
+    recorded_caps_mb: tuple[float, ...]  # caps of the recorded buckets
+    is_sure: bool  # the whole interval of the gain is above 0
+    limits: tuple[Limit, ...]  # what limits the step, largest first
+    useful: tuple[Prediction, ...]  # what is sure to win something besides buckets
+    useless: tuple[Prediction, ...]  # what would not help
+    plans: int  # bucket plans that were compared
     tried: tuple[Prediction, ...]  # the most promising of them
 
     def to_json_dict(self) -> dict[str, Any]:

@@ -16,19 +16,23 @@ Hook = Literal["fp16"]
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What is to be otherwise; the defaults are what was recorded."""
+    """Describe what is to be different; the defaults are what was recorded.
+
+    Raises:
+        DdptraceError: A value is out of range.
+    """
 
     caps_mb: tuple[float, ...] | None = None  # MiB of the first bucket, the second, ...; the last one repeats
-    order: Order = "ready"  # "definition": buckets from the last parameter to the first, whichever is ready
-    ranks: int | None = None
-    bandwidth: float = 1.0  # times as fast
-    latency: float = 1.0  # times as long
-    hook: Hook | None = None
+    order: Order = "ready"  # "ready", or "definition": buckets from the last parameter to the first, whichever is ready
+    ranks: int | None = None  # number of ranks, in a ring of the same links
+    bandwidth: float = 1.0  # factor of the link's bytes per second
+    latency: float = 1.0  # factor of the link's latency
+    hook: Hook | None = None  # "fp16": send gradients in half precision
     accumulate: int | None = None  # backwards of an update, all but the last in no_sync()
     groups: int = 1  # process groups that take turns
     evened: int | None = None  # a rank that would be as fast as the median of the others
-    perfect_overlap: bool = False  # all can be sent when backward begins
-    free_network: bool = False
+    perfect_overlap: bool = False  # everything can be sent when backward begins
+    free_network: bool = False  # sending takes no time
 
     def __post_init__(self) -> None:
         counts = {name: getattr(self, name) for name in ("ranks", "accumulate", "groups")}
@@ -56,77 +60,73 @@ def _are_caps(caps: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """One answer. Times are of one step, the median over steps; `low_ns` to `high_ns` is where it is expected to lie.
-    All are None where the run cannot tell, and then `refusal` says why."""
+    """One answer. Times are of one step, the median over steps. All are None where the run cannot tell."""
 
-    name: str
-    setting: Setting
-    step_ns: int | None
-    low_ns: int | None
-    high_ns: int | None
+    name: str  # of the setting
+    setting: Setting  # what was asked
+    step_ns: int | None  # predicted step
+    low_ns: int | None  # low end of the interval in which it is expected
+    high_ns: int | None  # high end
     per_backward_ns: int | None  # step / backwards: what is compared where gradients are accumulated
-    gain_ratio: float | None  # of the time per backward, as the model has it without the change; less than 0 for a loss
-    gain_low_ratio: float | None
-    gain_high_ratio: float | None
-    exposed_ns: int | None
-    comm_ns: int | None
-    buckets: int | None
-    basis: tuple[str, ...] = ()
-    refusal: str | None = None
+    gain_ratio: float | None  # of the time per backward, against the model without the change; negative for a loss
+    gain_low_ratio: float | None  # low end of the gain's interval
+    gain_high_ratio: float | None  # high end
+    exposed_ns: int | None  # exposed communication
+    comm_ns: int | None  # communication
+    buckets: int | None  # number of buckets
+    basis: tuple[str, ...] = ()  # what it rests on, in sentences
+    refusal: str | None = None  # why the run cannot tell; None where it can
 
 
 @dataclass(frozen=True, slots=True)
 class SmallCost:
-    """The same of messages up to so many bytes; `bytes_per_s` is None where their bytes take no time to be seen."""
+    """Cost of small messages, where the recording shows that they are sent in another way."""
 
-    most_nbytes: int
-    latency_ns: int
-    bytes_per_s: float | None
+    most_nbytes: int  # largest message of this kind
+    latency_ns: int  # time of a message of no bytes
+    bytes_per_s: float | None  # rate; None where their bytes take no time that shows
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """An all-reduce of the recorded group: latency + bytes / rate, with the least and the most that fit as well.
-    `small`: where the recording shows that small messages are sent in another way."""
+    """Cost of an all-reduce of the recorded group: latency + bytes / rate, fitted to what was recorded."""
 
-    latency_ns: int
-    latency_low_ns: int
-    latency_high_ns: int
-    bytes_per_s: float
-    least_nbytes: int
-    most_nbytes: int
-    sends: int
-    error_ratio: float
-    small: SmallCost | None = None
+    latency_ns: int  # time of a message of no bytes
+    latency_low_ns: int  # least that fits as well
+    latency_high_ns: int  # most that fits as well
+    bytes_per_s: float  # rate
+    least_nbytes: int  # smallest message that was recorded
+    most_nbytes: int  # largest message that was recorded
+    sends: int  # messages that it rests on
+    error_ratio: float  # mean distance of the played ends from the recorded ones / time sent
+    small: SmallCost | None = None  # cost of small messages; None where one line fits all
 
 
 @dataclass(frozen=True, slots=True)
 class Contention:
-    """Compute beside communication takes 1 + ratio times as long. `why`: what that rests on; `is_known`: anything but
-    an assumption."""
+    """Compute beside communication takes 1 + ratio times as long."""
 
-    ratio: float
-    low_ratio: float
-    high_ratio: float
-    is_known: bool
-    why: str
+    ratio: float  # how much longer
+    low_ratio: float  # low end of its interval
+    high_ratio: float  # high end
+    is_known: bool  # it is measured, not assumed
+    why: str  # what it rests on
 
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """`recorded_ns`: median step as it was; `replayed`: the same setting, predicted as all others are, from ready times
-    and costs alone."""
+    """Answers about one recorded run."""
 
-    ranks: int
-    steps: int  # that are played again
-    recorded_ns: int
-    recorded_exposed_ns: int
-    backwards: int  # of a step
-    replayed: Prediction
-    replay_error_ratio: float  # of the replayed step, to the recorded one
-    cost: Cost
-    contention: Contention
-    predictions: Table[Prediction]
+    ranks: int  # ranks of the run
+    steps: int  # steps that are played again
+    recorded_ns: int  # median step as it was recorded
+    recorded_exposed_ns: int  # median exposed communication of these steps
+    backwards: int  # backwards of a step
+    replayed: Prediction  # the recorded setting, predicted as all others are, from ready times and costs alone
+    replay_error_ratio: float  # (replayed step - recorded step) / recorded step
+    cost: Cost  # fitted cost of an all-reduce
+    contention: Contention  # fitted slowdown of compute beside communication
+    predictions: Table[Prediction]  # one row per setting
 
     def to_json_dict(self) -> dict[str, Any]:
         """The documented keys of `ddptrace whatif --json`."""

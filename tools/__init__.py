@@ -1,0 +1,1 @@
+"""What the project needs for itself, and no user of ddptrace does."""
