@@ -55,6 +55,11 @@ def told(rows: list[CollectiveRow], origin: str) -> Counter[Told]:
     )
 
 
+def functions(rows: list[CollectiveRow], op: str) -> set[str]:
+    """Of DeepSpeed, through which its gradients and parameters went."""
+    return {(row.through or "").partition(" in ")[2] for row in rows if row.origin == "zero" and row.op == op}
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_losses_and_parameters_are_the_same_bits_with_and_without_tracing(trained: tuple[Path, str], case: str) -> None:
     folder, said = trained
@@ -86,6 +91,7 @@ def test_stages_1_and_2_reduce_gradients_in_buckets_and_gather_what_was_updated(
     assert {(op, module, purpose) for op, _, module, purpose in found} == {(REDUCE, None, "backward")}
     assert sum(nbytes * times for (_, nbytes, *_), times in found.items() if nbytes) == ALL * STEPS
     assert told(rows[case], "agreement") == {(REDUCE, 4, None, "step"): STEPS}  # the norm of the gradients
+    assert functions(rows[case], GATHER) == {"DeepSpeedZeroOptimizer.step"}
 
 
 def test_stage_3_gathers_the_parameters_of_modules_and_scatters_gradients(rows: dict[str, list[CollectiveRow]]) -> None:
@@ -99,6 +105,8 @@ def test_stage_3_gathers_the_parameters_of_modules_and_scatters_gradients(rows: 
         assert by_modules[nbytes, module][0] == GATHER
     assert any("," in (module or "") for _, module in by_modules)
     assert {module for _, module in by_modules if module is None} == set()
+    in_training = [row for row in rows["zero-3"] if row.step is not None and row.step < STEPS]
+    assert functions(in_training, GATHER) == {"PartitionedParameterCoordinator._fetch_sub_module_impl"}
     gathered = {module for op, _, module, purpose in found if purpose == "gathered"}
     assert gathered == {"embed, block.up, block.down"}
 
@@ -125,8 +133,8 @@ def test_tokens_go_to_the_experts_and_back_in_forward_and_in_backward(rows: dict
     assert {module: times for (_, _, module, _), times in backward.items()} == {
         None: 2, "block.deepspeed_moe": 2 * (STEPS - 1)
     }  # fmt: skip
-    through = {row.through.partition(" in ")[2] for row in rows["moe"] if row.origin == "zero" and row.through}
-    assert through == {"DeepSpeedEngine._reduce_non_expert_gradients", "DeepSpeedEngine._reduce_expert_gradients"}
+    reducing = {"DeepSpeedEngine._reduce_non_expert_gradients", "DeepSpeedEngine._reduce_expert_gradients"}
+    assert functions(rows["moe"], REDUCE) == reducing
 
 
 @pytest.mark.parametrize("case", CASES)
