@@ -19,7 +19,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from torch.fx import GraphModule
 
@@ -137,11 +137,18 @@ class CallSites:
         holder = frame.f_locals.get(what.local)
         held = getattr(holder, what.holds, None) if what.holds else holder
         if what.kind >= LIBRARY:
-            return UNKNOWN if held is None else self._intern(some_of(self._names.owners(held)))
+            return self._holding(held)
         if held is None or isinstance(held, GraphModule):  # a graph that torch made out of the program's modules
             return UNKNOWN
         modules = held if isinstance(held, tuple) else (held,)
         return self._intern(", ".join([self._names.name(module) for module in modules]))
+
+    def _holding(self, parameters: Any) -> int:
+        """The modules that hold the parameters of a library's frame, where it has some there."""
+        try:
+            return self._intern(some_of(self._names.owners(parameters)))
+        except Exception:  # in another version of the library that variable is missing, or is something else
+            return UNKNOWN
 
     def _of_node(self, origin: int, *, entered: bool) -> int:
         """The module whose node runs on this thread. `entered`: a call on this thread led into the engine."""

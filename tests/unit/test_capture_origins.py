@@ -323,6 +323,14 @@ def test_a_frame_of_a_graph_that_torch_made_names_no_module() -> None:
     assert found == ["Layered", UNKNOWN]
 
 
+def test_a_library_that_has_something_else_in_that_variable_names_no_module() -> None:
+    model = Layered()
+    sites = Stack().sites
+    for local in ("module", "missing"):
+        library = frames.Frame((lambda: None).__code__, frames.LIBRARY, local=local)
+        assert sites._held(library, held(model)) == UNKNOWN
+
+
 HELD = frames.Frame((lambda: None).__code__, frames.MODULE, local="module")
 
 
