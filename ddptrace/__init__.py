@@ -49,7 +49,7 @@ _HOMES = {
     "BucketedDataParallel": "ddptrace.reducer",
     "Diff": "ddptrace.analysis.diff.tables",
     "Keep": "ddptrace.keep",
-    "Result": "ddptrace.analysis",
+    "Result": "ddptrace.analysis.result",
     "Setting": "ddptrace.analysis.whatif.tables",
     "advise": "ddptrace.predictor",
     "analyze": "ddptrace.analyzer",
