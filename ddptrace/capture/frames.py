@@ -37,10 +37,10 @@ class Frame:
     holds: str = ""  # attribute of that with the module or a tuple of them; empty: it is the module itself
     sites: dict[int, int] = field(default_factory=dict)  # by instruction: string id of the call site
     through: dict[tuple[int, int], int] = field(default_factory=dict)  # by call site and instruction: of both lines
+    encloses: bool = field(init=False)  # its origin is one of ENCLOSING
 
-    @property
-    def encloses(self) -> bool:
-        return self.origin in ENCLOSING
+    def __post_init__(self) -> None:
+        self.encloses = self.origin in ENCLOSING
 
 
 DDP = "torch/nn/parallel/distributed.py", "DistributedDataParallel."
