@@ -41,6 +41,9 @@ test: lint
 	$(BIN)/python -m pytest --numprocesses $(SIDE_BY_SIDE) --dist loadfile --no-loadscope-reorder -m "not alone" --reruns 1
 	$(BIN)/python -m pytest -m alone --reruns 2
 
+test-fast: .venv/.ready-to-test
+	$(BIN)/python -m pytest --quiet --numprocesses 2 --dist worksteal -m "not alone and not long" tests/unit tests/test_layers.py
+
 lint: .venv/.ready-to-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

@@ -24,6 +24,8 @@ from ddptrace.load.sources import find_traces
 from ddptrace.load.tables import DeviceWork, Work
 from tests.conftest import need
 
+pytestmark = pytest.mark.long
+
 INTEGER_US = ("dlrm-8ranks", "old-format", "sampled-2of128")
 EVERY = (*INTEGER_US, "ddp-a100", "odd")
 US = 1000

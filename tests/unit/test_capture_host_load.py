@@ -25,6 +25,8 @@ from ddptrace.load.tables import RankRun
 from ddptrace.record import RecordReader
 from ddptrace.schema import Kind, Phase, StepEnd
 
+pytestmark = pytest.mark.long
+
 MS = 10**6
 OUTSIDE = 0
 

@@ -21,6 +21,8 @@ import ddptrace
 from ddptrace.load import read_run
 from ddptrace.schema import Phase
 
+pytestmark = pytest.mark.long
+
 TORCHS_OWN = vars(nn.Module)["__call__"]
 
 

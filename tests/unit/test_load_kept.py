@@ -17,6 +17,8 @@ from ddptrace.record import Recorder, directory
 from ddptrace.schema import MANIFEST, SCHEMA_VERSION, Kind, StepEnd, rank_folder
 from tests.unit.kept_records import give_way
 
+pytestmark = pytest.mark.long
+
 STEPS = 9_000
 LEAST_STEP_NS = 20_000
 CALLS = 4  # all-reduces of group "0" in a step

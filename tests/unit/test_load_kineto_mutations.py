@@ -26,6 +26,8 @@ from ddptrace.load.kineto import source as kineto_source
 from ddptrace.load.kineto import stream as kineto_stream
 from ddptrace.load.kineto.events import FAR_NS, KinetoEvents
 
+pytestmark = pytest.mark.long
+
 MUTANTS = 200  # of each seed, in each way of packing and cutting
 KEPT = {
     "cpu_op", "operator", "user_annotation", "cuda_runtime", "cuda_driver", "runtime", "kernel", "gpu_memcpy",

@@ -17,6 +17,8 @@ from tests.unit.made_meetings import TRANSFER_NS, met_result, played_result, wit
 from tests.unit.made_training import MS, Plan, only
 from tests.unit.test_render_chrome import written
 
+pytestmark = pytest.mark.long
+
 ARROWS = """
     select extract_arg(b.arg_set_id, 'args.match') as met, from_rank.pid - 1, to_rank.pid - 1,
            a.ts + a.dur, b.ts, a.category, b.name

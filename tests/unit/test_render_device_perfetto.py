@@ -14,6 +14,8 @@ from ddptrace.load.tables import Work
 from ddptrace.render.trace.chrome import write_trace
 from tests.perfetto import ask
 
+pytestmark = pytest.mark.long
+
 COUNTS = "select category, count(*), sum(dur) from slice where category like 'device.%' group by 1"
 TRACKS = """
     select process.pid - 1 as rank, thread.name as track, count(*)

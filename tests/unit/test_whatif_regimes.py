@@ -20,6 +20,8 @@ from ddptrace.render.whatif.words import cost_words
 from tests.unit.made_whatif import MS as MADE_MS
 from tests.unit.made_whatif import Made, in_buckets, made_ranks, step_ns
 
+pytestmark = pytest.mark.long
+
 MS = 1e6
 SIZES = np.array([40, 80, 150, 250, 1200, 2500, 5000, 9000, 120, 60]) * 1000
 EAGER = Wire(2 * MS, 10.0, small=Small(400_000, 0.1 * MS, 2.0))
