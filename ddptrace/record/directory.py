@@ -200,9 +200,11 @@ def _clear(root: Path, folder: Path, rank: int | None) -> None:
     """Remove what an earlier run left, each rank its own; rank 0 what belongs to all."""
     _remove(folder)
     if rank == 0:
+        # Without a manifest no run lies here, and a folder called "analysis" is somebody's own.
+        analysis = [root / ANALYSIS] if (root / MANIFEST).is_file() else []
         (root / MANIFEST).unlink(missing_ok=True)
         pending = (left for left in root.glob(f"{PENDING}*") if _is_older(left, read_json(left / META)))
-        for left in (root / ANALYSIS, *root.glob("attempt-*"), *pending):
+        for left in (*analysis, *root.glob("attempt-*"), *pending):
             _remove(left)
 
 

@@ -76,3 +76,13 @@ def test_overwriting_removes_folders_that_never_learned_their_rank_if_they_are_o
         directory.write_manifest(tmp_path, {})
     directory.claim(tmp_path, 0, overwrite=True)
     assert (old.exists(), new.exists()) == (False, True)
+
+
+def test_overwriting_where_no_run_lies_leaves_a_folder_called_analysis_alone(tmp_path: Path) -> None:
+    (tmp_path / "analysis").mkdir()
+    (tmp_path / "analysis" / "thesis.txt").write_text("mine")
+    directory.claim(tmp_path, 0, overwrite=True)
+    assert (tmp_path / "analysis" / "thesis.txt").read_text() == "mine"
+    (tmp_path / "manifest.json").write_text("{}")
+    directory.claim(tmp_path, 0, overwrite=True)
+    assert not (tmp_path / "analysis").exists()
