@@ -20,7 +20,7 @@ NEAR: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Truth:
+class PlantCost:
     """The real cost of a plant. `cost_ns`: median step with the plant less median step without; `low_ns`, `high_ns`:
     its 95 % interval, by the difference of each block from those beside it. `plain_ns`: median step without."""
 
@@ -30,14 +30,14 @@ class Truth:
     plain_ns: float
 
 
-def truth_of(ranks: Sequence[Sequence[int]]) -> Truth:
+def truth_of(ranks: Sequence[Sequence[int]]) -> PlantCost:
     """Return the truth from ns of each step, by rank, without the first block, in which programs warm up."""
     steps = [statistics.fmean(times) for times in zip(*ranks, strict=True)]
     settled = [(block[0], [steps[step] for step in block if is_settled(step)]) for block in blocks(len(steps))][1:]
     on = [time for begin, times in settled if is_on(begin) for time in times]
     plain = [time for begin, times in settled if not is_on(begin) for time in times]
     low, high = median_interval(_beyond_neighbours([(is_on(begin), statistics.median(t)) for begin, t in settled]))
-    return Truth(statistics.median(on) - statistics.median(plain), low, high, statistics.median(plain))
+    return PlantCost(statistics.median(on) - statistics.median(plain), low, high, statistics.median(plain))
 
 
 def _beyond_neighbours(medians: Sequence[tuple[bool, float]]) -> list[float]:
@@ -55,8 +55,8 @@ def share_on(steps: Sequence[int]) -> float:
     return statistics.fmean(is_on(step) for step in steps)
 
 
-def as_json(truth: Truth) -> dict[str, Any]:
-    return {name: getattr(truth, name) for name in Truth.__slots__}
+def as_json(truth: PlantCost) -> dict[str, Any]:
+    return {name: getattr(truth, name) for name in PlantCost.__slots__}
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,7 +146,8 @@ def title(options: Options, jobs: Sequence[Measured]) -> str:
 def setup(options: Options, jobs: Sequence[Measured]) -> Sequence[tuple[str, str]]:
     (job,) = jobs
     rounds, recorded_by = job["times_ns"][OFF], COMPILED if job["compiled"] else BY_PYTHON
-    measured = f"{len(rounds)} rounds of {options.repeats.steps} steps of {millis(spread(rounds).median)} ms"
+    steps = counted(options.repeats.steps, "step")
+    measured = f"{counted(len(rounds), 'round')} of {steps} of {millis(spread(rounds).median)} ms"
     return (*merged_setup(options, jobs), ("buckets are recorded by", recorded_by), ("measured", measured))
 
 

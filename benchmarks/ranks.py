@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.processes import measured as cost_of
-from benchmarks.ranks_growth import Point, charts, grids, words
+from benchmarks.ranks_growth import AnalysisCost, charts, grids, words
 from benchmarks.ranks_replicate import called, records_nbytes, replicate
 from ddptrace.bench.experiment import Experiment, JobOptions, Measured, Section, merged_setup, only_one
 from ddptrace.bench.job import Job, setup_of
@@ -123,7 +123,7 @@ def setup(options: Options, jobs: Sequence[Measured]) -> Sequence[tuple[str, str
 
 
 def sections(options: Options, jobs: Sequence[Measured]) -> Iterator[Section]:
-    alone, *points = (Point.of(told) for told in jobs[0]["points"])
+    alone, *points = (AnalysisCost.of(told) for told in jobs[0]["points"])
     yield Section(words(alone, points), grids(alone, points), charts(alone, points))
 
 

@@ -18,11 +18,11 @@ GROWTH_MOST: Final = 1.15
 FEWER: Final = 4
 """Growth is judged from about a quarter of the ranks to the most."""
 
-Part = Callable[["Point"], float | None]
+Part = Callable[["AnalysisCost"], float | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class AnalysisCost:
     """One number of ranks. `nbytes`: of the records and of the written files, by name. `cpu_s`, `wall_s`,
     `peak_nbytes`: one for each round; a peak is None if the system does not report it."""
 
@@ -33,7 +33,7 @@ class Point:
     peak_nbytes: tuple[int | None, ...]
 
     @classmethod
-    def of(cls, told: Mapping[str, Any]) -> Point:
+    def of(cls, told: Mapping[str, Any]) -> AnalysisCost:
         lists = {name: tuple(told[name]) for name in ("cpu_s", "wall_s", "peak_nbytes")}
         return cls(told["ranks"], told["nbytes"], **lists)
 
@@ -49,13 +49,13 @@ PARTS: Final[dict[str, Part]] = {
 """Costs that may grow no faster than the records, by name."""
 
 
-def median_peak(point: Point) -> float | None:
+def median_peak(point: AnalysisCost) -> float | None:
     """In bytes."""
     known = [peak for peak in point.peak_nbytes if peak is not None]
     return statistics.median(known) if known else None
 
 
-def growth(part: Part, alone: Point, few: Point, many: Point) -> float | None:
+def growth(part: Part, alone: AnalysisCost, few: AnalysisCost, many: AnalysisCost) -> float | None:
     """Return how many times faster than the records a cost grows for each doubling of the records.
 
     `alone`: the recorded run. Its cost is subtracted from both, since most of it is the start of Python, or plotly in
@@ -70,7 +70,7 @@ def growth(part: Part, alone: Point, few: Point, many: Point) -> float | None:
     return math.pow(beyond, 1 / math.log2(records))
 
 
-def judged(points: Sequence[Point]) -> tuple[Point, Point] | None:
+def judged(points: Sequence[AnalysisCost]) -> tuple[AnalysisCost, AnalysisCost] | None:
     """Return the few and the many ranks between which growth is judged; None for a single number of ranks."""
     few = next((point for point in points if point.ranks * FEWER >= points[-1].ranks), points[-1])
     return None if few is points[-1] else (few, points[-1])
@@ -87,7 +87,7 @@ GROWTH: Final = (
 )
 
 
-def words(alone: Point, points: Sequence[Point]) -> tuple[str, ...]:
+def words(alone: AnalysisCost, points: Sequence[AnalysisCost]) -> tuple[str, ...]:
     most = points[-1]
     said = (
         f"{counted(most.ranks, 'rank')} with {size(most.nbytes[RECORDS])} of records are analyzed and merged in"
@@ -99,7 +99,7 @@ def words(alone: Point, points: Sequence[Point]) -> tuple[str, ...]:
     return (said, "A single number of ranks shows no growth." if ends is None else _verdict(alone, *ends))
 
 
-def _verdict(alone: Point, few: Point, many: Point) -> str:
+def _verdict(alone: AnalysisCost, few: AnalysisCost, many: AnalysisCost) -> str:
     grown = {name: growth(part, alone, few, many) for name, part in PARTS.items()}
     told = ", ".join(f"{name} {_times(value)}" for name, value in grown.items())
     known = [value for value in grown.values() if value is not None]
@@ -108,7 +108,7 @@ def _verdict(alone: Point, few: Point, many: Point) -> str:
     return f"{between}, costs grow by these multiples of the records' growth: {told}. At most {GROWTH_MOST}: {met}."
 
 
-def grids(alone: Point, points: Sequence[Point]) -> tuple[Grid, ...]:
+def grids(alone: AnalysisCost, points: Sequence[AnalysisCost]) -> tuple[Grid, ...]:
     heads = ("ranks", "records", "cpu s", "cpu ms a rank", "wall s", "peak", "trace", "report", "tables")
     costs = Grid("Costs", heads, tuple(_row(point) for point in (alone, *points)), COSTS)
     steps = [*pairwise(points)]
@@ -122,7 +122,7 @@ def grids(alone: Point, points: Sequence[Point]) -> tuple[Grid, ...]:
     return (costs, Grid("Growth", ("what", *names), rows, GROWTH)) if spans else (costs,)
 
 
-def _row(point: Point) -> tuple[str, ...]:
+def _row(point: AnalysisCost) -> tuple[str, ...]:
     a_rank = 1000 * statistics.median(point.cpu_s) / point.ranks
     files = (size(point.nbytes[name]) for name in ("trace", "report", "tables"))
     return (
@@ -141,7 +141,7 @@ def _range(values: Sequence[float]) -> str:
     return f"{three_figures(middle)} ({three_figures(low)} .. {three_figures(high)})"
 
 
-def _peak(point: Point) -> str:
+def _peak(point: AnalysisCost) -> str:
     peak = median_peak(point)
     return size(None if peak is None else round(peak))
 
@@ -150,7 +150,7 @@ def _times(value: float | None) -> str:
     return NOT_MEASURED if value is None else f"{value:.2f}"
 
 
-def charts(alone: Point, points: Sequence[Point]) -> tuple[Chart, ...]:
+def charts(alone: AnalysisCost, points: Sequence[AnalysisCost]) -> tuple[Chart, ...]:
     every = (alone, *points)
     ranks = tuple(point.ranks for point in every)
     peaks = tuple(None if (peak := median_peak(point)) is None else peak / 1e6 for point in every)

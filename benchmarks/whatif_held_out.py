@@ -18,7 +18,7 @@ from ddptrace.load.run import read_run
 
 
 @dataclass(frozen=True, slots=True)
-class Truth:
+class MeasuredSetting:
     """What one setting took. `noise_ratio`: distance between the medians of the odd and of the even steps."""
 
     step_ns: float
@@ -88,15 +88,15 @@ def _alone(rank: ObservedRank) -> ObservedRank:
     return replace(rank, reducers=1)
 
 
-def _truth(found: Predictor) -> Truth:
+def _truth(found: Predictor) -> MeasuredSetting:
     steps = np.array([sample.wall_ns.mean() for sample in found.model.samples])
     halves = float(np.median(steps[::2])), float(np.median(steps[1::2]))
     exposed = float(np.median([sample.exposed_ns for sample in found.model.samples]))
-    return Truth(found.recorded_ns, exposed, abs(halves[0] - halves[1]) / found.recorded_ns)
+    return MeasuredSetting(found.recorded_ns, exposed, abs(halves[0] - halves[1]) / found.recorded_ns)
 
 
 def _rows(
-    known: Tried, predictors: Mapping[Tried, Predictor], truths: Mapping[str, Truth], where: tuple[str, str]
+    known: Tried, predictors: Mapping[Tried, Predictor], truths: Mapping[str, MeasuredSetting], where: tuple[str, str]
 ) -> Iterator[HeldOut]:
     for asked in predictors:
         if asked == known:
@@ -120,7 +120,7 @@ def _rows(
 
 
 def _regret(
-    known: Tried, predictors: Mapping[Tried, Predictor], truths: Mapping[str, Truth], where: tuple[str, str]
+    known: Tried, predictors: Mapping[Tried, Predictor], truths: Mapping[str, MeasuredSetting], where: tuple[str, str]
 ) -> Regret:
     """Judge the measured cap that would be advised: the recording's own if none is better."""
     caps = [one for one in predictors if one.is_plain]

@@ -29,7 +29,7 @@ from ddptrace.bench.statistics import ROUNDS_SURE
 from ddptrace.errors import DdptraceError
 from ddptrace.own_module import own_module
 from ddptrace.render.sheet import Sheet
-from ddptrace.render.words import EVIDENCE
+from ddptrace.render.words import EVIDENCE, counted
 from ddptrace.schema import Evidence
 
 EVIDENCE_NAME: Final = "executions from"
@@ -165,8 +165,8 @@ def with_doubt(sheet: Sheet, options: JobOptions, measured: Sequence[Measured]) 
 def _few_rounds(options: JobOptions) -> Iterator[str]:
     if isinstance(options, TimedOptions) and options.repeats.rounds < ROUNDS_SURE:
         yield (
-            f"With {options.repeats.rounds} rounds an interval is only their range, which proves no difference. "
-            f"{ROUNDS_SURE} or more rounds give 95 % intervals."
+            f"With {counted(options.repeats.rounds, 'round')} an interval is only the range, which proves no "
+            f"difference. {ROUNDS_SURE} or more rounds give 95 % intervals."
         )
 
 

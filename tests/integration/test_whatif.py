@@ -24,7 +24,7 @@ pytestmark = pytest.mark.alone
 RATE = "500mbit"
 CAPS = {"small": "1", "half": "6", "whole": "100", "accumulated": "6/2"}
 NEAR_RATIO = 0.2
-"""On a machine where other tests run; `ddptrace bench whatif` measures it on a quiet one."""
+"""On a machine where other tests run; `python -m benchmarks whatif` measures it on a quiet one."""
 
 
 @pytest.fixture(scope="module")

@@ -185,3 +185,19 @@ def test_charts_hold_the_points_in_the_order_of_the_groups() -> None:
     }
     made = EXPERIMENT.sheet(Options(groups=(1, 2)), [measured(times)])
     assert all(before < after for line in made.charts[0].lines for before, after in pairwise(line.x))  # type: ignore[operator]
+
+
+def test_jobs_that_tried_an_environment_are_rows_of_tuning_and_not_part_of_the_setup() -> None:
+    asked = Options(groups=(1,), environments=("OMP_NUM_THREADS=2",))
+    plain = measured({"pairs-sync-1": 20, "pairs-async-1": 20, "same-sync-1": 20, "same-async-1": 20})
+    tried = measured({"pairs-async-1": 30, "same-async-1": 40}) | {"environment": "OMP_NUM_THREADS=2"}
+    tried["setup"] = {"ranks": "4 on 1 host", "device": "CPU with 2 threads"}
+    made = EXPERIMENT.sheet(asked, [plain, tried])
+    assert made.setup == (("ranks", "4 on 1 host"), ("executions from", "nothing: the traces show no execution"))
+    *_, tuned, _ = made.grids
+    assert [row[:2] for row in tuned.rows] == [
+        ("1 pairs", "default"),
+        ("1 pairs", "OMP_NUM_THREADS=2"),
+        ("1 same", "default"),
+        ("1 same", "OMP_NUM_THREADS=2"),
+    ]

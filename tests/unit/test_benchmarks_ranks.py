@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 import ddptrace
 from benchmarks.ranks import EXPERIMENT, Options, _nbytes
-from benchmarks.ranks_growth import Point, growth, judged
+from benchmarks.ranks_growth import AnalysisCost, growth, judged
 from benchmarks.ranks_replicate import called, records_nbytes, replicate
 from ddptrace.errors import DdptraceError
 from ddptrace.record import RecordReader, Records
@@ -236,7 +236,7 @@ def point(ranks: int, cpu_s: float, peak_mb: int | None = 100, records: int | No
     }
 
 
-def cpu(point: Point) -> float:
+def cpu(point: AnalysisCost) -> float:
     return point.cpu_s[0]
 
 
@@ -244,7 +244,7 @@ def test_growth_is_that_of_a_cost_over_the_records_each_time_that_these_double()
     def grown(*cpu_s: float, records: int | None = None) -> float | None:
         alone, few, many = (point(ranks, cost) for ranks, cost in zip((2, 4, 10), cpu_s, strict=True))
         many["nbytes"]["records"] = records or 10_000
-        return growth(cpu, Point.of(alone), Point.of(few), Point.of(many))
+        return growth(cpu, AnalysisCost.of(alone), AnalysisCost.of(few), AnalysisCost.of(many))
 
     # the records beyond those of the recorded run: 2000 and 8000, twice doubled
     assert grown(1.0, 2.0, 5.0) == pytest.approx(1.0)
@@ -255,7 +255,7 @@ def test_growth_is_that_of_a_cost_over_the_records_each_time_that_these_double()
 
 
 def test_growth_is_judged_from_a_fourth_of_the_ranks_on() -> None:
-    points = [Point.of(point(ranks, ranks)) for ranks in (32, 64, 128, 256)]
+    points = [AnalysisCost.of(point(ranks, ranks)) for ranks in (32, 64, 128, 256)]
     assert judged(points) == (points[1], points[3])
     assert judged(points[2:]) == (points[2], points[3])
     assert judged(points[:1]) is None

@@ -163,10 +163,10 @@ def _chart(job: Measured, turns: list[Turn]) -> Chart:
     return Chart(title, "groups", "ms", lines, "bars", caption=STEP_CAPTION)
 
 
-Verdict = Literal["faster", "slower", "same"]
+Comparison = Literal["faster", "slower", "same"]
 
 
-def verdict(turn: Turn, control: Turn) -> Verdict:
+def verdict(turn: Turn, control: Turn) -> Comparison:
     """Return faster or slower only if the whole interval lies beyond 1 and beyond the control's interval."""
     if turn.ratio.high < min(1, control.ratio.low):
         return "faster"
@@ -186,7 +186,7 @@ def words(ranks: int, backend: str, buckets: int, turns: Sequence[Turn]) -> list
     return [*said, *_why(asked, verdicts), _beside_the_paper(backend, set(verdicts.values()))]
 
 
-def _found(several: Sequence[Turn], verdicts: Mapping[str, Verdict], control: Turn) -> str:
+def _found(several: Sequence[Turn], verdicts: Mapping[str, Comparison], control: Turn) -> str:
     """State each ratio with its interval."""
     parts = []
     for turn in several:
@@ -200,7 +200,7 @@ def _found(several: Sequence[Turn], verdicts: Mapping[str, Verdict], control: Tu
     return "; ".join([*parts, noise])
 
 
-def _why(asked: Sequence[Turn], verdicts: Mapping[str, Verdict]) -> list[str]:
+def _why(asked: Sequence[Turn], verdicts: Mapping[str, Comparison]) -> list[str]:
     """Explain it by the traced runs: do more collectives run side by side, and is communication over sooner?"""
     one = next(turn for turn in asked if turn.groups == 1)
     most = max(asked, key=lambda turn: turn.groups)
@@ -219,7 +219,7 @@ def _why(asked: Sequence[Turn], verdicts: Mapping[str, Verdict]) -> list[str]:
     return [f"{told}: side by side they end sooner{'' if won else ', but the step is not shorter'}."]
 
 
-def _beside_the_paper(backend: str, verdicts: set[Verdict]) -> str:
+def _beside_the_paper(backend: str, verdicts: set[Comparison]) -> str:
     paper = "Li et al. (VLDB 2020) found 3 groups faster than 1 for BERT over NCCL"
     if "faster" in verdicts:
         here = "this measurement, too, has a number of groups that is faster than 1"

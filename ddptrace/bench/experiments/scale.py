@@ -69,7 +69,7 @@ def _threads_per_core(job: Job) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class ScalePoint:
     """One reducer with one number of workers. `time`: of a step, in ns; `alone`: that of one worker, None if it was not
     measured. `typical`: `TypicalStep` as JSON. `threads_per_core`: see `_threads_per_core`."""
 
@@ -95,12 +95,12 @@ class Point:
         return alone.low / time.high, alone.median / time.median, alone.high / time.low
 
 
-def points_of(jobs: Sequence[Mapping[str, Any]], strategy: str) -> list[Point]:
+def points_of(jobs: Sequence[Mapping[str, Any]], strategy: str) -> list[ScalePoint]:
     """Return the points of a strategy by the number of workers, ascending."""
     times = {job["workers"]: spread(job["times_ns"][strategy]) for job in jobs}
     return sorted(
         (
-            Point(
+            ScalePoint(
                 job["workers"],
                 job["batch_size"],
                 times[job["workers"]],
@@ -137,7 +137,7 @@ NOTE: Final = (
 RATES: Final = "From the median untraced step. If nothing were lost: the first point times the number of workers."
 
 
-def _row(name: str, point: Point) -> tuple[str, ...]:
+def _row(name: str, point: ScalePoint) -> tuple[str, ...]:
     time = point.time
     least, efficiency, most = point.efficiency or (None, None, None)
     return (
@@ -152,7 +152,7 @@ def _row(name: str, point: Point) -> tuple[str, ...]:
     )
 
 
-def _charts(points: dict[str, list[Point]]) -> tuple[Chart, ...]:
+def _charts(points: dict[str, list[ScalePoint]]) -> tuple[Chart, ...]:
     rates = [
         Line(name, _workers(of_strategy), tuple(point.samples_per_s for point in of_strategy))
         for name, of_strategy in points.items()
@@ -172,7 +172,7 @@ def _charts(points: dict[str, list[Point]]) -> tuple[Chart, ...]:
     )
 
 
-def _parts(name: str, points: list[Point]) -> Chart:
+def _parts(name: str, points: list[ScalePoint]) -> Chart:
     """Chart the parts of a traced step, by workers."""
     x = tuple(str(point.workers) for point in points)
     rest = tuple(chart_ms(_without(point.typical["window_ns"], point.typical["exposed_ns"])) for point in points)
@@ -186,11 +186,11 @@ def _without(window_ns: int | None, exposed_ns: int | None) -> int | None:
     return None if window_ns is None else window_ns - (exposed_ns or 0)
 
 
-def _workers(points: list[Point]) -> tuple[int, ...]:
+def _workers(points: list[ScalePoint]) -> tuple[int, ...]:
     return tuple(point.workers for point in points)
 
 
-def words(points: Mapping[str, Sequence[Point]]) -> tuple[str, ...]:
+def words(points: Mapping[str, Sequence[ScalePoint]]) -> tuple[str, ...]:
     """Return the sentences: what the most workers gain, where the rest goes, and which numbers have too few cores."""
     several = [(name, of_strategy[-1], of_strategy[0]) for name, of_strategy in points.items()]
     said = [_won(name, most) for name, most, _ in several]
@@ -199,7 +199,7 @@ def words(points: Mapping[str, Sequence[Point]]) -> tuple[str, ...]:
     return tuple(sentence for sentence in said if sentence)
 
 
-def _won(name: str, most: Point) -> str:
+def _won(name: str, most: ScalePoint) -> str:
     rate = f"{name} trains {three_figures(most.samples_per_s)} samples/s with {counted(most.workers, 'worker')}"
     if most.efficiency is None or most.alone is None:
         return f"{rate}; 1 worker was not measured, so there is no efficiency."
@@ -212,7 +212,7 @@ def _won(name: str, most: Point) -> str:
     return f"{rate}, {times:.2f} times as many as with 1: {share}{verdict}."
 
 
-def _went(name: str, most: Point, least: Point) -> str:
+def _went(name: str, most: ScalePoint, least: ScalePoint) -> str:
     """Say what the traced step with the most workers has more of."""
     ends = [(point.typical["window_ns"], point.typical["exposed_ns"]) for point in (most, least)]
     (longer, waited), (shorter, waited_before) = ends
@@ -229,7 +229,7 @@ def _went(name: str, most: Point, least: Point) -> str:
     return f"{against}: {millis(of_waiting)} ms of the difference are exposed communication, the rest {rest}."
 
 
-def _crowded(point: Point) -> str:
+def _crowded(point: ScalePoint) -> str:
     threads = point.threads_per_core
     if threads is None or threads < 1:
         return ""
