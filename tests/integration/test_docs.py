@@ -40,7 +40,7 @@ from tests.documents import (
     table,
 )
 from tests.finding_codes import declared
-from tests.launch import torchrun
+from tests.launch import ROOT, torchrun
 
 FORMAT = DOCS / "reference" / "record-format.md"
 FINDINGS = DOCS / "reference" / "findings.md"
@@ -173,6 +173,14 @@ def test_every_page_is_in_the_index_and_in_the_site_s_list() -> None:
     listed = (DOCS.parent / "mkdocs.yml").read_text(encoding="utf-8")
     assert inside <= set(links(DOCS / "index.md"))
     assert all(f": {page}\n" in listed for page in inside)
+
+
+def test_every_path_that_contributors_are_sent_to_is_there() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    paths = [path for path in re.findall(r"`([\w./*-]+)`", text) if path.endswith(("/", ".py", ".md", ".yml", ".txt"))]
+    assert len(paths) > 40
+    named = [path for path in paths if "NAME" not in path]
+    assert not [path for path in named if not any(any(root.glob(path)) for root in (ROOT, ROOT / "ddptrace"))]
 
 
 def test_the_readme_is_short() -> None:
