@@ -20,11 +20,11 @@ from ddptrace.analysis.findings.steps import jitter_findings
 from ddptrace.analysis.findings.traffic import message_findings, traffic_findings
 from ddptrace.analysis.matching.matches import match_ranks, with_matches
 from ddptrace.analysis.rank_tables import RankTables
-from ddptrace.analysis.rank_view import View, view_of
+from ddptrace.analysis.rank_view import RankView, view_of
 from ddptrace.analysis.ranks.arrivals import arrivals_of
 from ddptrace.analysis.ranks.blame import blame_of
 from ddptrace.analysis.ranks.critical_path import critical_path
-from ddptrace.analysis.ranks.crossings import Meeting
+from ddptrace.analysis.ranks.crossings import ComparedRanks
 from ddptrace.analysis.ranks.trail import trail_of
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.rpc.rows import rank_calls, rpc_pair_rows, rpc_rows
@@ -110,7 +110,7 @@ def combine(head: RunHead, ranks: Iterable[RankTables], *, align: bool = True) -
     clocks = clock_rows(tables, matching.rows, align=align)
     tables = aligned_tables(tables, clocks)
     matches, arrivals = arrivals_of(tables, matching.rows, clocks)
-    met = Meeting(tables, matches)
+    met = ComparedRanks(tables, matches)
     blame = blame_of(met)
     rpcs = rpc_rows([table.rpc for table in tables])
     collectives = (row for table in tables for row in table.collectives)
@@ -154,7 +154,7 @@ def combine(head: RunHead, ranks: Iterable[RankTables], *, align: bool = True) -
     return replace(result, findings=Table(Finding, said))
 
 
-def _rank_row(view: View) -> RankRow:
+def _rank_row(view: RankView) -> RankRow:
     rank, windows = view.rank, view.rank.windows
     device = device_row(rank.rank, [window.device for window in windows if window.device is not None])
     return RankRow(
@@ -167,7 +167,7 @@ def _rank_row(view: View) -> RankRow:
     )  # fmt: skip
 
 
-def _activity(view: View) -> Activity:
+def _activity(view: RankView) -> Activity:
     ranges = [(comm.seq, comm.call.exec) for comm in view.comms if comm.call is not None]
     backend = tuple((e.lane, e.name, e.begin_at_ns, e.end_at_ns, seq) for seq, e in ranges if e is not None)
     works = tuple(window.device for window in view.rank.windows if window.device is not None)

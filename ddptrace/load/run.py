@@ -118,7 +118,7 @@ def load_device(source: RankSource) -> tuple[DeviceWork, ...]:
     return tuple(window.device for window in load_rank(source).run.windows if window.device is not None)
 
 
-class Told(Protocol):
+class ReadRank(Protocol):
     """What reading a rank has told beside its tables."""
 
     @property
@@ -127,7 +127,7 @@ class Told(Protocol):
     def said_world_size(self) -> int | None: ...
 
 
-def settle(plan: Plan, loaded: Iterable[Told]) -> tuple[int | None, tuple[Finding, ...]]:
+def settle(plan: Plan, loaded: Iterable[ReadRank]) -> tuple[int | None, tuple[Finding, ...]]:
     """World size and all that was found on the way, the plan's own first."""
     said, findings = plan.world_size, list(plan.findings)
     sizes: list[int] = []

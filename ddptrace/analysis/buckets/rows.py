@@ -10,7 +10,7 @@ import numpy as np
 from ddptrace.analysis.buckets.occurrences import Occurrence
 from ddptrace.analysis.collectives.execution import weakest
 from ddptrace.analysis.intervals import Measure, merged, pairs
-from ddptrace.analysis.rank_view import View
+from ddptrace.analysis.rank_view import RankView
 from ddptrace.analysis.steps.breakdown import Shares
 from ddptrace.analysis.tables.collectives import BucketRow
 from ddptrace.load.tables import Intervals
@@ -31,17 +31,17 @@ class _Ran:
     evidence: Evidence | None
 
 
-def bucket_rows(view: View, shares: Shares) -> list[BucketRow]:
+def bucket_rows(view: RankView, shares: Shares) -> list[BucketRow]:
     """Rows in launch order. A bucket of several collectives is known only where all of them are."""
     steps = view.steps.at(np.array([one.launch_at_ns for one in view.found], np.int64)).tolist()
     nth = _backward_in_step(view, steps)
     return [
-        _row(view, one, step, nth[step, one.backward], ran)
+        _bucket_row(view, one, step, nth[step, one.backward], ran)
         for one, step, ran in zip(view.found, steps, _executions(view, shares), strict=True)
     ]
 
 
-def _row(view: View, one: Occurrence, step: int, backward: int, ran: _Ran | None) -> BucketRow:
+def _bucket_row(view: RankView, one: Occurrence, step: int, backward: int, ran: _Ran | None) -> BucketRow:
     hook = one.hook
     measured = ran if ran is not None and view.knows_compute(step, ran.evidence) else None
     return BucketRow(
@@ -67,7 +67,7 @@ def _row(view: View, one: Occurrence, step: int, backward: int, ran: _Ran | None
     )  # fmt: skip
 
 
-def _executions(view: View, shares: Shares) -> list[_Ran | None]:
+def _executions(view: RankView, shares: Shares) -> list[_Ran | None]:
     """Of each occurrence; None where one of its communications is not known."""
     charged = dict(zip((c.seq for c in view.comms), shares.charged_by_comm(len(view.comms)).tolist(), strict=True))
     spans = [_union_of(one) for one in view.found]
@@ -98,7 +98,7 @@ def _hidden(unions: list[Spans], compute: Intervals) -> list[int]:
     return [int(ns) for ns in hidden]
 
 
-def _backward_in_step(view: View, steps: list[int]) -> dict[tuple[int, int], int]:
+def _backward_in_step(view: RankView, steps: list[int]) -> dict[tuple[int, int], int]:
     """Ordinal of a backward among those of a step, by (step's position, backward in the rank): those that began in it,
     and one begun before whose buckets were launched only here."""
     marks = [m for m in view.rank.phases if m.phase is Phase.BACKWARD and m.backward is not None]

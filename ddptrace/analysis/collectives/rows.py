@@ -10,7 +10,7 @@ import numpy as np
 
 from ddptrace.analysis.collectives.bandwidth import Bandwidth, bandwidth
 from ddptrace.analysis.collectives.execution import Communication
-from ddptrace.analysis.rank_view import View
+from ddptrace.analysis.rank_view import RankView
 from ddptrace.analysis.steps.breakdown import Shares
 from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.load.tables import Identity
@@ -26,7 +26,7 @@ Shared = tuple[int | None, int | None, int | None]  # hidden, exposed, charged
 What = tuple[str, str, int, int | None, str]
 
 
-def collective_rows(view: View, shares: Shares) -> list[CollectiveRow]:
+def collective_rows(view: RankView, shares: Shares) -> list[CollectiveRow]:
     """Rows in launch order. What belongs to the call as a whole (wait, queue, bandwidth) is told in its part 0 only."""
     known = _Known(
         buckets={comm.seq: (one.reducer, one.layout, one.index) for one in view.found for comm in one.comms},
@@ -54,7 +54,7 @@ class _Known:
         return bandwidth(comm.call, self.size(comm), comm.end_at_ns - comm.begin_at_ns)
 
 
-def _executed(view: View, shares: Shares, known: _Known) -> Iterator[CollectiveRow]:
+def _executed(view: RankView, shares: Shares, known: _Known) -> Iterator[CollectiveRow]:
     columns = (shares.comm, shares.step, shares.begins, shares.ends, shares.hidden, shares.charged)
     previous, part = -1, 0
     for at, step, begin, end, hidden, charged in zip(*(column.tolist() for column in columns), strict=True):
@@ -72,7 +72,7 @@ def _executed(view: View, shares: Shares, known: _Known) -> Iterator[CollectiveR
         )  # fmt: skip
 
 
-def _unknown(view: View, known: _Known) -> Iterator[CollectiveRow]:
+def _unknown(view: RankView, known: _Known) -> Iterator[CollectiveRow]:
     """Those of which nothing tells when they ran, in the step that launched them."""
     comms = [comm for comm in view.comms if comm.end_at_ns is None]
     steps = view.steps.at(np.array([comm.launch_at_ns for comm in comms], np.int64))

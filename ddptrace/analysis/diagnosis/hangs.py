@@ -24,7 +24,7 @@ from ddptrace.analysis.diagnosis.places import (
     where_words,
 )
 from ddptrace.analysis.diagnosis.tables import Verdict
-from ddptrace.analysis.matching.calls import Calls, Mark
+from ddptrace.analysis.matching.calls import GroupCall, GroupCalls
 from ddptrace.analysis.matching.desync import parting
 from ddptrace.analysis.tables.ranks import DesyncRow
 from ddptrace.analysis.wording import amount, line_words, named
@@ -47,7 +47,7 @@ def hang_verdicts(job: JobState) -> list[Verdict]:
     return [_in_circle(one, found) for one in found]
 
 
-def _groups(job: JobState) -> Iterator[tuple[str, tuple[int, ...], list[Shown]]]:
+def _groups(job: JobState) -> Iterator[tuple[str, tuple[int, ...], list[GroupOnRank]]]:
     """Name, ranks (of those that are known), and what those that are here show. Groups of one name may differ."""
     known: dict[str, set[tuple[int, ...]]] = defaultdict(set)
     for state in job.ranks:
@@ -55,7 +55,9 @@ def _groups(job: JobState) -> Iterator[tuple[str, tuple[int, ...], list[Shown]]]
             known[one.name] |= {one.ranks} - {()}
     for name, sets in sorted(known.items()):
         for ranks in sorted(sets) or [()]:
-            shown = [Shown(state, own) for state in job.ranks for own in [_own(state, name, ranks, len(sets))] if own]
+            shown = [
+                GroupOnRank(state, own) for state in job.ranks for own in [_own(state, name, ranks, len(sets))] if own
+            ]
             yield name, ranks or tuple(one.rank.rank for one in shown), shown
 
 
@@ -66,7 +68,7 @@ def _own(state: RankState, name: str, ranks: tuple[int, ...], alike: int) -> Gro
     return GroupState(name, ranks, 0, ()) if state.rank in ranks else None
 
 
-def _of_group(job: JobState, name: str, ranks: tuple[int, ...], shown: list[Shown]) -> Iterator[Verdict]:
+def _of_group(job: JobState, name: str, ranks: tuple[int, ...], shown: list[GroupOnRank]) -> Iterator[Verdict]:
     if all(one.rank.counted for one in shown):
         mismatch = mismatch_verdict(job, name, shown)
         if mismatch is not None:
@@ -80,7 +82,7 @@ def _of_group(job: JobState, name: str, ranks: tuple[int, ...], shown: list[Show
 # Ranks that have not come ---------------------------------------------------------------------------------------------
 
 
-def _behind(job: JobState, name: str, ranks: tuple[int, ...], shown: Sequence[Shown]) -> Iterator[Verdict]:
+def _behind(job: JobState, name: str, ranks: tuple[int, ...], shown: Sequence[GroupOnRank]) -> Iterator[Verdict]:
     """Of the first turn that some have called and others have not."""
     turns = dict.fromkeys(ranks, 0) | {one.rank.rank: one.own.turns for one in shown}
     turn = min(turns.values(), default=0)
@@ -91,7 +93,7 @@ def _behind(job: JobState, name: str, ranks: tuple[int, ...], shown: Sequence[Sh
         yield _verdict(job, name, waiting, absent)
 
 
-def _waits(one: Shown, calls: dict[int, LastCall]) -> bool:
+def _waits(one: GroupOnRank, calls: dict[int, LastCall]) -> bool:
     """A root may be done, and one that has left as it should does not wait."""
     return not _has_left(one.rank) and calls[one.rank.rank].done is not True
 
@@ -113,7 +115,7 @@ def _said(kind: str, sentence: str, likely: str) -> tuple[str, str]:
     return (f"just now {sentence}", "") if kind == "slow" else (sentence, likely)
 
 
-def _messages(job: JobState, name: str, shown: Sequence[Shown]) -> Iterator[Verdict]:
+def _messages(job: JobState, name: str, shown: Sequence[GroupOnRank]) -> Iterator[Verdict]:
     """Sends without a receive and receives without a send, of ranks that wait there."""
     counts = {(one.rank.rank, other.peer, other.is_send): other.count for one in shown for other in one.own.messages}
     for one in shown:
@@ -140,7 +142,7 @@ def _message_verdict(job: JobState, name: str, rank: RankState, call: LastCall, 
 # Calls that all have made, or that nothing can be compared with -------------------------------------------------------
 
 
-def _unanswered(job: JobState, name: str, ranks: tuple[int, ...], shown: Sequence[Shown]) -> Iterator[Verdict]:
+def _unanswered(job: JobState, name: str, ranks: tuple[int, ...], shown: Sequence[GroupOnRank]) -> Iterator[Verdict]:
     """A collective that does not end although nobody is missing, or nobody is known to be."""
     comparable = all(one.rank.counted for one in shown)
     inside = {
@@ -191,15 +193,15 @@ def _in_circle(one: Verdict, found: Sequence[Verdict]) -> Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class GroupOnRank:
     """A group on one rank. `own` is empty where it has not called in it."""
 
     rank: RankState
     own: GroupState
 
 
-def mismatch_verdict(job: JobState, name: str, shown: Sequence[Shown]) -> Verdict | None:
-    calls = [Calls(one.rank.rank, [_mark(call) for call in one.own.calls]) for one in shown if one.own.calls]
+def mismatch_verdict(job: JobState, name: str, shown: Sequence[GroupOnRank]) -> Verdict | None:
+    calls = [GroupCalls(one.rank.rank, [_mark(call) for call in one.own.calls]) for one in shown if one.own.calls]
     found = parting(name, calls) if len(calls) > 1 else None
     if found is None or found.turn is None:
         return None
@@ -216,8 +218,10 @@ def mismatch_verdict(job: JobState, name: str, shown: Sequence[Shown]) -> Verdic
     )  # fmt: skip
 
 
-def _mark(call: LastCall) -> Mark:
-    return Mark(call.turn, call.op, call.nbytes, call.dtype, call.peer, call.origin, call.site, through=call.through)
+def _mark(call: LastCall) -> GroupCall:
+    return GroupCall(
+        call.turn, call.op, call.nbytes, call.dtype, call.peer, call.origin, call.site, through=call.through
+    )
 
 
 def _sentence(rows: Sequence[DesyncRow], waiting: Sequence[int], there: Mapping[int, LastCall]) -> str:

@@ -9,7 +9,7 @@ from typing import Final
 
 from ddptrace.analysis.collectives.digest import CollectiveDigest, collectives
 from ddptrace.analysis.findings.facts import RankFacts
-from ddptrace.analysis.ranks.digest import MeetingDigest, Meetings, meetings
+from ddptrace.analysis.ranks.digest import MatchDigest, MatchDigests, match_digests
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import Share, Summary, typical_steps
 from ddptrace.analysis.tables.collectives import CollectiveRow
@@ -142,7 +142,7 @@ WAITING_MIN_RATIO: Final = 0.5
 
 def slow_message_findings(summary: Summary, result: Result) -> Iterator[Finding]:
     """The kind of small collectives that waits most, where that is much."""
-    found = meetings(result)
+    found = match_digests(result)
     measured = {row.match for row in result.collectives if row.evidence in (Evidence.DEVICE, Evidence.BACKEND)}
     told = {row.op for row in result.matches if row.match in measured}
     for kind in found.kinds:
@@ -151,7 +151,7 @@ def slow_message_findings(summary: Summary, result: Result) -> Iterator[Finding]
             return
 
 
-def _is_slow(kind: MeetingDigest, found: Meetings, summary: Summary) -> bool:
+def _is_slow(kind: MatchDigest, found: MatchDigests, summary: Summary) -> bool:
     wait, transfer = _wait_and_transfer_ns(kind)
     if kind.nbytes is None or not 0 < kind.nbytes <= FEW_NBYTES or wait + transfer < LONG_NS or not summary.window_ns:
         return False
@@ -159,14 +159,14 @@ def _is_slow(kind: MeetingDigest, found: Meetings, summary: Summary) -> bool:
     return wait >= WAITING_MIN_RATIO * (wait + transfer) and a_step >= SLOW_MIN_RATIO * summary.window_ns
 
 
-def _wait_and_transfer_ns(kind: MeetingDigest) -> tuple[int, int]:
+def _wait_and_transfer_ns(kind: MatchDigest) -> tuple[int, int]:
     """Wait and transfer, by aligned clocks where these tell."""
     if kind.wait_ns is None or kind.transfer_ns is None:
         return kind.free_wait_ns or 0, kind.free_transfer_ns
     return kind.wait_ns, kind.transfer_ns
 
 
-def _slow(kind: MeetingDigest, result: Result) -> Finding:
+def _slow(kind: MatchDigest, result: Result) -> Finding:
     wait, transfer = _wait_and_transfer_ns(kind)
     lag, clocks = kind.latest, "by aligned clocks" if kind.wait_ns is not None else "by lengths alone"
     last = f"; rank {lag.rank} is the last in {percent(lag.last_ratio)} of them" if lag is not None else ""
@@ -178,13 +178,13 @@ def _slow(kind: MeetingDigest, result: Result) -> Finding:
     ))  # fmt: skip
 
 
-def _site(kind: MeetingDigest, result: Result) -> str:
+def _site(kind: MatchDigest, result: Result) -> str:
     sites = (line_words(row.site, row.through) for row in result.collectives if _is_of(row, kind))
     site = next(filter(None, sites), None)
     return f" (at {site})" if site else ""
 
 
-def _is_of(row: CollectiveRow, kind: MeetingDigest) -> bool:
+def _is_of(row: CollectiveRow, kind: MatchDigest) -> bool:
     return (row.op, row.group, row.nbytes) == (kind.op, kind.group, kind.nbytes)
 
 

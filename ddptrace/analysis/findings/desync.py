@@ -14,7 +14,7 @@ from ddptrace.load.tables import Finding
 TOLD: Final = 5
 """So many are told one by one."""
 
-Told = tuple[Sequence[DesyncRow], bool]
+AlikeRows = tuple[Sequence[DesyncRow], bool]
 """Rows that one sentence tells, of one group; whether those ranks may only have been on their way."""
 
 
@@ -35,7 +35,7 @@ def _step(row: DesyncRow) -> float:
     return float("inf") if row.step is None else row.step
 
 
-def _alike(rows: Sequence[DesyncRow], ended: Set[int]) -> Iterator[Told]:
+def _alike(rows: Sequence[DesyncRow], ended: Set[int]) -> Iterator[AlikeRows]:
     """By group, what several ranks did alike. A rank that called no more and did not end may be on its way."""
     alike: dict[tuple[object, ...], list[DesyncRow]] = {}
     for row in rows:

@@ -14,7 +14,7 @@ import numpy as np
 from ddptrace.analysis.buckets.reducers import ReducerFacts, reducer_facts
 from ddptrace.analysis.collectives.rows import HOOK_OP
 from ddptrace.analysis.intervals import subtract, total, union
-from ddptrace.analysis.rank_view import View
+from ddptrace.analysis.rank_view import RankView
 from ddptrace.analysis.rpc.waits import Waited, waited_for
 from ddptrace.analysis.wording import line_words
 from ddptrace.load.tables import Call, RankRun, StepMark
@@ -96,7 +96,7 @@ MOST_IN_A_ROW: Final = 6
 training, one after another, and no iteration has updates of both."""
 
 
-def facts_of(view: View) -> RankFacts:
+def facts_of(view: RankView) -> RankFacts:
     rank = view.rank
     unknown = [comm.call for comm in view.comms if comm.evidence is None and not _is_preparation(comm.call)]
     return RankFacts(
@@ -145,7 +145,7 @@ def _median_ns(marks: Sequence[StepMark]) -> int | None:
     return round(median(mark.end_at_ns - mark.begin_at_ns for mark in marks)) if marks else None
 
 
-def _failures(view: View) -> Iterator[Failure]:
+def _failures(view: RankView) -> Iterator[Failure]:
     failed = [call for call in view.rank.calls if call.error is not None]
     failed.sort(key=lambda call: (call.done_at_ns or 0, call.seq))
     launches = np.array([call.launch_at_ns for call in failed], np.int64)
@@ -154,13 +154,13 @@ def _failures(view: View) -> Iterator[Failure]:
         yield Failure(call.op, call.group, call.ordinal, call.error or "", view.ordinal(step), view.ordinal(after))
 
 
-def _outside_windows(view: View) -> int:
+def _outside_windows(view: RankView) -> int:
     spans = [(window.begin_at_ns, window.end_at_ns) for window in view.rank.windows]
     launches = (c.launch_at_ns for c in view.comms if c.evidence not in (Evidence.DEVICE, Evidence.BACKEND))
     return sum(not any(begin <= at < end for begin, end in spans) for at in launches)
 
 
-def _outside_ns(view: View) -> int:
+def _outside_ns(view: RankView) -> int:
     works = [window.work for window in view.device.profiled]
     busy = union(*(np.column_stack((work.begin_at_ns, work.end_at_ns)) for work in works))
     return total(subtract(busy, union(view.windows.spans()))) if view.rank.steps else 0

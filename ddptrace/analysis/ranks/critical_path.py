@@ -17,7 +17,7 @@ import numpy as np
 
 from ddptrace.analysis.intervals import Ints, Pieces, pairs
 from ddptrace.analysis.rank_tables import RankTables
-from ddptrace.analysis.ranks.crossings import NONE, Crossings, Meeting, begins_of
+from ddptrace.analysis.ranks.crossings import NONE, ComparedRanks, Crossings, begins_of
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import BucketKey, typical_steps
 from ddptrace.analysis.tables.ranks import LOCAL_PHASES, WAIT, PathRow, Trail
@@ -38,7 +38,7 @@ class _Piece:
     end_at_ns: int
 
 
-def critical_path(met: Meeting) -> tuple[PathRow, ...]:
+def critical_path(met: ComparedRanks) -> tuple[PathRow, ...]:
     """Pieces that touch, in time order; none where no collective was matched, or where the path may lead through ranks
     that are not here. On a device a rank's own time is that of the phase which launched most of it. A transfer of a
     collective that was not matched has no match."""

@@ -174,7 +174,7 @@ def _transfers(matches: Sequence[MatchRow], arrival: Ints, before: Ints) -> tupl
 Span = tuple[int, int]
 
 
-class Meeting:
+class ComparedRanks:
     """The ranks with steps that met others, `tables`, and all that these met in, `matches`, the `matched` ones first.
     Nobody waits for one that met nobody."""
 

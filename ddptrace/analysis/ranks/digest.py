@@ -28,7 +28,7 @@ class Lag:
 
 
 @dataclass(frozen=True, slots=True)
-class MeetingDigest:
+class MatchDigest:
     """Matched collectives that are alike. Waits are means over collectives and ranks, transfers and skews medians over
     collectives; None where no clock tells."""
 
@@ -64,7 +64,7 @@ class RankDigest:
 
 
 @dataclass(frozen=True, slots=True)
-class Meetings:
+class MatchDigests:
     """`steps`: so many typical steps; 0 where the run has none, then all is told, per run in place of per step."""
 
     steps: int
@@ -72,13 +72,13 @@ class Meetings:
     timed: int
     agree: int
     wait_ratio: float | None  # of all executions
-    kinds: tuple[MeetingDigest, ...]  # where most is waited first
+    kinds: tuple[MatchDigest, ...]  # where most is waited first
     ranks: tuple[RankDigest, ...]
     only_waited: int = 0  # collectives beside these whose host's wait alone is known, which cannot be split
     here: tuple[int, int] | None = None  # ranks that are here, and of how many, where some are not
 
 
-def meetings(result: Result) -> Meetings:
+def match_digests(result: Result) -> MatchDigests:
     """Those of the typical steps; where these have none, all."""
     steps = {row.step for row in typical_steps(result.steps)[0]}
     matches = [row for row in result.matches if row.step in steps]
@@ -94,7 +94,7 @@ def meetings(result: Result) -> Meetings:
     timed = [row for row in matches if row.agrees is not None]
     ratio = _wait_ratio([row for rows in arrivals.values() for row in rows])
     ranks = _rank_digests(matches, arrivals, len(steps))
-    return Meetings(
+    return MatchDigests(
         len(steps), len(matches), len(timed), sum(bool(row.agrees) for row in timed), ratio, tuple(kinds), ranks,
         _only_waited(result, steps), _here(partial.values()),
     )  # fmt: skip
@@ -136,12 +136,12 @@ def _kind(row: MatchRow) -> _Alike:
 
 def _kind_digest(
     key: _Alike, rows: Sequence[MatchRow], arrivals: dict[int, list[ArrivalRow]], partial: Collection[int]
-) -> MeetingDigest:
+) -> MatchDigest:
     skews = [row.skew_ns for row in rows if row.skew_ns is not None]
     own = [arrival for row in rows for arrival in arrivals[row.match]]
     lags = _lags(rows)
     first = rows[0]
-    return MeetingDigest(
+    return MatchDigest(
         key[0], first.op, first.group, first.nbytes, key[4], len(rows),
         skew_ns=_median(skews), skew_p95_ns=sorted(skews)[-(-95 * len(skews) // 100) - 1] if skews else None,
         wait_ns=_mean(row.wait_ns for row in own), transfer_ns=_median(row.aligned_transfer_ns for row in rows),

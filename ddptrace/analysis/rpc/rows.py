@@ -10,7 +10,7 @@ from statistics import median
 
 import numpy as np
 
-from ddptrace.analysis.rank_view import View
+from ddptrace.analysis.rank_view import RankView
 from ddptrace.analysis.tables.rpc import RpcPairRow, RpcRow
 from ddptrace.load.tables import RankRpc, RpcCall, RpcRun
 from ddptrace.schema import CALL_BITS
@@ -37,7 +37,7 @@ class _Served:
 Key = tuple[str | None, str | None, str | None, bool]  # caller, callee, op, internal
 
 
-def rank_calls(view: View) -> RankCalls:
+def rank_calls(view: RankView) -> RankCalls:
     calls = view.rank.rpc.calls
     at = view.steps.at(np.array([call.begin_at_ns for call in calls], np.int64)).tolist() if calls else []
     return RankCalls(view.rank.rank, view.rank.rpc, tuple(view.ordinal(position) for position in at))
@@ -57,7 +57,7 @@ def rpc_rows(ranks: Sequence[RankCalls]) -> list[RpcRow]:
             else:
                 served[run.call] = one
     rows = [
-        _row(rank, call, step, served.pop(call.id, None), homes)
+        _rpc_row(rank, call, step, served.pop(call.id, None), homes)
         for rank in ranks
         for call, step in zip(rank.rpc.calls, rank.steps, strict=True)
     ]
@@ -74,7 +74,9 @@ def rpc_pair_rows(rows: Iterable[RpcRow]) -> list[RpcPairRow]:
     return [_pair(key, kinds[key]) for key in order]
 
 
-def _row(rank: RankCalls, call: RpcCall, step: int | None, served: _Served | None, homes: Mapping[str, int]) -> RpcRow:
+def _rpc_row(
+    rank: RankCalls, call: RpcCall, step: int | None, served: _Served | None, homes: Mapping[str, int]
+) -> RpcRow:
     run = served.run if served else None
     back, inferred = _argument_gradients(call, run)
     return RpcRow(

@@ -12,7 +12,7 @@ import numpy as np
 
 from ddptrace.analysis.collectives.execution import Communication, weakest
 from ddptrace.analysis.intervals import Ints, Measure, Pieces, intersect, pairs, subtract, union
-from ddptrace.analysis.rank_view import View
+from ddptrace.analysis.rank_view import RankView
 from ddptrace.analysis.steps.phases import phase_totals
 from ddptrace.analysis.tables.steps import PartialStepRow, StepRow
 from ddptrace.load.tables import Intervals, RankRun
@@ -23,7 +23,7 @@ UNKNOWN: Final[dict[str, Any]] = dict.fromkeys((
 ))  # fmt: skip
 
 
-def step_rows(view: View, shares: Shares) -> list[StepRow]:
+def step_rows(view: RankView, shares: Shares) -> list[StepRow]:
     """One row per step of the rank, in time order. What nothing told of a step is None."""
     columns = *_parts(view), *phase_totals(view.steps, view.phases).T
     numbers = zip(*(column.tolist() for column in columns), strict=True)
@@ -64,7 +64,7 @@ def partial_step_rows(rank: RankRun) -> list[PartialStepRow]:
     ]  # fmt: skip
 
 
-def _parts(view: View) -> tuple[Ints, Ints, Ints, Ints, Ints, Ints]:
+def _parts(view: RankView) -> tuple[Ints, Ints, Ints, Ints, Ints, Ints]:
     """By step: window, compute, comm, hidden, exposed memory, and what of the idle rest was spent on remote calls."""
     begins, ends = view.windows.begins, view.windows.ends
     comm = communicating(view)
@@ -74,18 +74,18 @@ def _parts(view: View) -> tuple[Ints, Ints, Ints, Ints, Ints, Ints]:
     return ends - begins, compute_ns, comm_ns, hidden_ns, memory_ns, remote_ns
 
 
-def remote_idle(view: View) -> Intervals:
+def remote_idle(view: RankView) -> Intervals:
     """Blocked on remote calls while nothing else ran."""
     return subtract(view.remote, union(view.compute, communicating(view), view.memory))
 
 
-def communicating(view: View) -> Intervals:
+def communicating(view: RankView) -> Intervals:
     """Union of all executions that are known."""
     known = ((c.begin_at_ns, c.end_at_ns) for c in view.comms)
     return union(pairs((begin, end) for begin, end in known if begin is not None and end is not None))
 
 
-def _waits(view: View) -> list[int | None]:
+def _waits(view: RankView) -> list[int | None]:
     """By step: how long the host was blocked, without what it computed meanwhile. None where the step has
     communication and of none of it is known whether the host waited."""
     waited = _within(view, subtract(view.waits.host, view.host_compute)).tolist()
@@ -96,7 +96,7 @@ def _waits(view: View) -> list[int | None]:
     return [ns if ns or known.get(step, True) else None for step, ns in enumerate(waited)]
 
 
-def _evidence(view: View, shares: Shares) -> dict[int, Evidence | None]:
+def _evidence(view: RankView, shares: Shares) -> dict[int, Evidence | None]:
     """By step: the weakest evidence of what communicated in it."""
     seen: dict[int, set[Evidence | None]] = defaultdict(set)
     for step, comm in zip(shares.step.tolist(), shares.comm.tolist(), strict=True):
@@ -104,7 +104,7 @@ def _evidence(view: View, shares: Shares) -> dict[int, Evidence | None]:
     return {step: weakest(evidences) for step, evidences in seen.items()}
 
 
-def _within(view: View, spans: Intervals) -> Ints:
+def _within(view: RankView, spans: Intervals) -> Ints:
     return Measure(spans).within(view.steps.begins, view.steps.ends)
 
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from ddptrace.analysis.device.populations import device_spans
 from ddptrace.analysis.device.steps import DeviceWindow
 from ddptrace.analysis.intervals import Ints, Measure, union
-from ddptrace.analysis.rank_view import View
+from ddptrace.analysis.rank_view import RankView
 from ddptrace.analysis.steps.breakdown import communicating
 from ddptrace.analysis.tables.steps import ContentionRow
 from ddptrace.load.tables import Intervals, OperatorWork, Work
@@ -50,7 +50,7 @@ class _Works:
     keys: tuple[Key, ...]
 
 
-def contention_rows(view: View) -> Iterator[ContentionRow]:
+def contention_rows(view: RankView) -> Iterator[ContentionRow]:
     """Dearest first; none without a profiler window, nor of work that ran in one of both ways only."""
     comm = communicating(view)
     looked = [_on_device(window) for window in view.device.profiled]
@@ -71,7 +71,7 @@ def _on_device(window: DeviceWindow) -> _Works:
     return _works(scopes, work.names, window.launched_by[chosen], spans, comm)
 
 
-def _on_host(view: View, work: OperatorWork, comm: Intervals) -> _Works:
+def _on_host(view: RankView, work: OperatorWork, comm: Intervals) -> _Works:
     """Operators, of the steps that lie in windows as a whole."""
     step = view.steps.at(work.begin_at_ns)
     chosen = np.flatnonzero(np.append(view.profiled, False)[step])  # the last one is for those outside all steps

@@ -17,7 +17,7 @@ import numpy as np
 from ddptrace.analysis.buckets.layouts import in_buckets, in_force
 from ddptrace.analysis.buckets.occurrences import backward_of
 from ddptrace.analysis.collectives.execution import Communication
-from ddptrace.analysis.rank_view import View
+from ddptrace.analysis.rank_view import RankView
 from ddptrace.analysis.tables.traffic import GradientTrafficRow
 from ddptrace.load.tables import Reducer
 from ddptrace.schema import Origin, Phase
@@ -34,7 +34,7 @@ class _Backward:
     step: int
 
 
-def gradient_traffic_rows(view: View) -> list[GradientTrafficRow]:
+def gradient_traffic_rows(view: RankView) -> list[GradientTrafficRow]:
     """By reducer, then step. Of a reducer that nothing described, or whose backwards were not seen, there is no row."""
     sent, backwards = _sent(view), _backwards(view)
     took_part = {(ready.reducer, ready.backward) for ready in view.rank.ready} | set(sent)
@@ -47,7 +47,7 @@ def gradient_traffic_rows(view: View) -> list[GradientTrafficRow]:
     return rows
 
 
-def _sent(view: View) -> dict[Key, list[Communication]]:
+def _sent(view: RankView) -> dict[Key, list[Communication]]:
     """The communications that carried gradients, by reducer and backward. One that belongs to no backward and to no
     whole step is left out: it is of a backward that the rank died in, or that lies outside of what was kept."""
     steps = view.steps.at(np.array([comm.launch_at_ns for comm in view.comms], np.int64)).tolist()
@@ -64,7 +64,7 @@ def _sent(view: View) -> dict[Key, list[Communication]]:
     return dict(sent)
 
 
-def _backwards(view: View) -> list[_Backward]:
+def _backwards(view: RankView) -> list[_Backward]:
     """Those that began inside a step, in time order."""
     marks = [(mark.backward, mark.begin_at_ns) for mark in view.rank.phases if mark.phase is Phase.BACKWARD]
     at = view.steps.at(np.array([begin for _, begin in marks], np.int64)).tolist()
@@ -77,7 +77,7 @@ def _backwards(view: View) -> list[_Backward]:
 
 
 def _rows(
-    view: View,
+    view: RankView,
     reducer: Reducer,
     backwards: Sequence[_Backward],
     sent: Mapping[Key, Sequence[Communication]],

@@ -15,7 +15,7 @@ import numpy as np
 from ddptrace.analysis.collectives.bandwidth import FACTORS, Factor, moved_nbytes
 from ddptrace.analysis.collectives.execution import Communication
 from ddptrace.analysis.collectives.rows import HOOK_OP, origin_of
-from ddptrace.analysis.rank_view import View
+from ddptrace.analysis.rank_view import RankView
 from ddptrace.analysis.tables.traffic import TrafficRow
 from ddptrace.load.tables import Call, Identity
 
@@ -46,7 +46,7 @@ SENT: Final[Mapping[str, Factor]] = {
 those of the busiest link: an op with a root loads that one more than the others."""
 
 
-def traffic_rows(view: View) -> list[TrafficRow]:
+def traffic_rows(view: RankView) -> list[TrafficRow]:
     """One row per step, kind and peer, in the order in which they were first launched."""
     sizes = {group.name: len(group.ranks) for group in view.rank.groups if group.ranks}
     carriers = {comm.seq for one in view.found for comm in one.comms}
@@ -55,7 +55,7 @@ def traffic_rows(view: View) -> list[TrafficRow]:
     for comm, position in zip(view.comms, at, strict=True):
         peer = None if comm.call is None else comm.call.peer
         alike[view.ordinal(position), _kind(comm, sizes, origin_of(comm, carriers)), peer].append(comm)
-    return [_row(view.rank.rank, step, kind, peer, comms) for (step, kind, peer), comms in alike.items()]
+    return [_traffic_row(view.rank.rank, step, kind, peer, comms) for (step, kind, peer), comms in alike.items()]
 
 
 def by_kind(rows: Iterable[TrafficRow]) -> list[TrafficRow]:
@@ -86,7 +86,9 @@ def _kind(comm: Communication, sizes: Mapping[str, int], origin: str | None) -> 
     return call.op, call.group, size, origin, call.dtype
 
 
-def _row(rank: int, step: int | None, kind: Kind, peer: int | None, comms: Sequence[Communication]) -> TrafficRow:
+def _traffic_row(
+    rank: int, step: int | None, kind: Kind, peer: int | None, comms: Sequence[Communication]
+) -> TrafficRow:
     calls, size = [comm.call for comm in comms], kind[2]
     return TrafficRow(
         rank, step, *kind, len(comms),

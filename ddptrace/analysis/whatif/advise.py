@@ -182,7 +182,7 @@ def _remedies(predictor: Predictor) -> Iterator[Prediction]:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Verification:
     """`error_ratio`: of the predicted step, to the measured one. `unlike`: why the run proves nothing, since it is not
     what was predicted; None where it is."""
 
@@ -198,11 +198,11 @@ class Verdict:
     unlike: str | None = None
 
 
-def verdict_of(predicted: Prediction, measured: Predictor, recorded: Predictor) -> Verdict:
+def verification_of(predicted: Prediction, measured: Predictor, recorded: Predictor) -> Verification:
     """`predicted` is answered, and of the recorded run, which was to be made better."""
     step, low, high = predicted.step_ns or 0, predicted.low_ns or 0, predicted.high_ns or 0
     took = round(measured.recorded_ns)
-    return Verdict(
+    return Verification(
         step, low, high, took, len(measured.model.samples), step / took - 1, low <= took <= high,
         predicted.buckets or 0, len(measured.model.buckets),
         _unlike(measured.model, recorded.model, buckets_of(predicted.setting, recorded.model)),

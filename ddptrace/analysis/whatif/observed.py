@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ddptrace.analysis.buckets.occurrences import Occurrence
 from ddptrace.analysis.intervals import Ints, merged
-from ddptrace.analysis.rank_view import View, view_of
+from ddptrace.analysis.rank_view import RankView, view_of
 from ddptrace.analysis.steps.breakdown import shares_of, step_rows
 from ddptrace.analysis.steps.jitter import waited_in_phases
 from ddptrace.analysis.steps.phases import main_marks
@@ -81,7 +81,7 @@ def observe(rank: RankRun, number: int | None = None) -> ObservedRank:
     )  # fmt: skip
 
 
-def _main_reducer(view: View) -> Reducer | None:
+def _main_reducer(view: RankView) -> Reducer | None:
     """The one that sends most; the others' times count as they are."""
     sent: dict[int, int] = defaultdict(int)
     for one in view.found:
@@ -89,7 +89,7 @@ def _main_reducer(view: View) -> Reducer | None:
     return max(view.rank.reducers, key=lambda one: sent[one.reducer], default=None) if sent else None
 
 
-def _steps(view: View, reducer: Reducer) -> Iterator[ObservedStep]:
+def _steps(view: RankView, reducer: Reducer) -> Iterator[ObservedStep]:
     rows = list(step_rows(view, shares_of(view.comms, view.windows, view.compute)))
     steady = {row.step for row in steady_steps(rows)}
     ready = {one.backward: one for one in view.rank.ready if one.reducer == reducer.reducer}
@@ -139,14 +139,14 @@ def _sent(one: Occurrence) -> tuple[int, int, int, int]:
     return first.launch_at_ns, first.issued_at_ns, last.end_at_ns or 0, nbytes or one.nbytes
 
 
-def _queued(view: View) -> dict[int, int]:
+def _queued(view: RankView) -> dict[int, int]:
     """By step's position, where the host tells."""
     marks = view.rank.load.marks
     at = view.steps.at(np.array([(mark.begin_at_ns + mark.end_at_ns) // 2 for mark in marks], np.int64)).tolist()
     return {position: mark.queued_ns for position, mark in zip(at, marks, strict=True)}
 
 
-def _backwards(view: View) -> dict[int, list[PhaseMark]]:
+def _backwards(view: RankView) -> dict[int, list[PhaseMark]]:
     """By step's position, in time order."""
     marks = [mark for mark in main_marks(view.rank) if mark.phase is Phase.BACKWARD and mark.backward is not None]
     found: dict[int, list[PhaseMark]] = defaultdict(list)
@@ -156,7 +156,7 @@ def _backwards(view: View) -> dict[int, list[PhaseMark]]:
     return found
 
 
-def _found(view: View, reducer: Reducer) -> dict[int, list[Occurrence]]:
+def _found(view: RankView, reducer: Reducer) -> dict[int, list[Occurrence]]:
     """By backward, in launch order."""
     found: dict[int, list[Occurrence]] = defaultdict(list)
     for one in sorted(view.found, key=attrgetter("launch_at_ns")):

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from ddptrace.analysis.steps.jitter import SPREAD_OF_DEVIATION
-from ddptrace.analysis.whatif.again import Plan, Steps, play_steps, sizes
+from ddptrace.analysis.whatif.again import Scenario, Steps, play_steps, sizes
 from ddptrace.analysis.whatif.contention import contention_of
 from ddptrace.analysis.whatif.model import Model
 from ddptrace.analysis.whatif.plan import Buckets, caps_nbytes, plan_buckets
@@ -89,7 +89,7 @@ class Predictor:
 
     def without_contention(self) -> float:
         """The recorded setting, had communication slowed nothing."""
-        plan = plan_of(RECORDED, self.model, self.model.fit.wire, self.contention.ratio)
+        plan = scenario_of(RECORDED, self.model, self.model.fit.wire, self.contention.ratio)
         return float(np.median(play_steps(self.model, replace(plan, slowdown=0.0)).step_ns))
 
     @property
@@ -101,7 +101,7 @@ class Predictor:
         which settings deserve a prediction."""
         few = replace(self.model, samples=self.model.samples[-SKETCHED:])
         slowest = max(self.model.fit.others, key=lambda wire: wire.latency_ns)
-        plans = (plan_of(setting, few, wire, self.contention.ratio) for wire in (self.model.fit.wire, slowest))
+        plans = (scenario_of(setting, few, wire, self.contention.ratio) for wire in (self.model.fit.wire, slowest))
         likely, slow = (_middle(play_steps(few, plan)) for plan in plans)
         return likely, slow
 
@@ -122,7 +122,7 @@ class Predictor:
         return middles[0], min(middles) - off, max(middles) + off
 
     def _play(self, setting: Setting, case: _Case) -> Steps:
-        return play_steps(self.model, plan_of(setting, self.model, case.wire, case.slowdown, case.hosting))
+        return play_steps(self.model, scenario_of(setting, self.model, case.wire, case.slowdown, case.hosting))
 
 
 def _middle(steps: Steps) -> float:
@@ -135,10 +135,10 @@ def _uncertainty(values: Floats) -> float:
     return float(SURE * MEDIAN_ERROR * spread * (2 / len(values)) ** HALF)
 
 
-def plan_of(setting: Setting, model: Model, wire: Wire, slowdown: float, hosting: float = 1.0) -> Plan:
+def scenario_of(setting: Setting, model: Model, wire: Wire, slowdown: float, hosting: float = 1.0) -> Scenario:
     """`hosting`: of a hook's cost on the host, so many times what it is taken to be."""
     wire = wire_of(setting, model, wire)
-    return Plan(
+    return Scenario(
         buckets_of(setting, model), wire, slowdown, slowdown,
         wire_ratio=HALF if setting.hook == "fp16" else model.wire_ratio,
         byte_ns=hosting * cast_ns(model) if setting.hook == "fp16" else 0.0,

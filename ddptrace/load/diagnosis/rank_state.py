@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddptrace.load.alive import process_of
-from ddptrace.load.diagnosis.last_calls import Told, group_states
+from ddptrace.load.diagnosis.last_calls import RankRecords, group_states
 from ddptrace.load.diagnosis.tables import GroupState, LastCall, RankState
 from ddptrace.load.records import described
 from ddptrace.load.records.clock import FAR_NS, Clock
@@ -115,7 +115,7 @@ class _State:
     def groups(self) -> tuple[GroupState, ...]:
         reducers = described.reducers([content for _, content in self.json(Kind.REDUCER)], [])
         told = described.groups([content for _, content in self.json(Kind.GROUP)])
-        return group_states(Told(self.events, self.text, told, {one.reducer: one.kind for one in reducers}))
+        return group_states(RankRecords(self.events, self.text, told, {one.reducer: one.kind for one in reducers}))
 
     def last_at_ns(self) -> int:
         """Of what the training does, begin or end. A description has no end."""

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddptrace.load.records import described
-from ddptrace.load.records.calls import Sources, with_proven_ends
+from ddptrace.load.records.calls import CallOrigins, with_proven_ends
 from ddptrace.load.records.clock import FAR_NS, Clock
 from ddptrace.load.records.fields import BEGIN, END, FLAGS, NAME, THREAD, A, B, C, D, E, F, G, Row
 from ddptrace.load.records.host_load import clock_name, host_load
@@ -78,7 +78,7 @@ class _Builder:
         groups = self.json(Kind.GROUP)
         self.groups, self.sizes = described.groups(groups), described.sizes(groups)
         ranks = {group.name: group.ranks for group in self.groups}
-        self.sources = Sources(self.rows(Kind.ORIGIN), self.text, ranks)
+        self.sources = CallOrigins(self.rows(Kind.ORIGIN), self.text, ranks)
         self.kept: Kept = kept(self.rows_as_written(Kind.STEP), self.rows_as_written(Kind.LET_GO))
 
     def rows(self, kind: Kind) -> list[Row]:

@@ -47,7 +47,7 @@ def _changes(diff: Diff) -> Iterator[Grid]:
     for title, kinds in KINDS.items():
         rows = _most([row for row in diff.changes if row.kind in kinds and (row.before_ns or row.after_ns)], kinds)
         if rows:
-            yield Grid(title, heads, tuple(map(_row, rows)), NOTE)
+            yield Grid(title, heads, tuple(map(_change_cells, rows)), NOTE)
 
 
 def _most(rows: list[Change], kinds: tuple[str, ...]) -> list[Change]:
@@ -56,7 +56,7 @@ def _most(rows: list[Change], kinds: tuple[str, ...]) -> list[Change]:
     return rows[:MOST_ROWS]
 
 
-def _row(row: Change) -> tuple[str, ...]:
+def _change_cells(row: Change) -> tuple[str, ...]:
     chances = (NOT_MEASURED if p is None else f"{p:.4f}" for p in (row.p, row.adjusted_p))
     ratio = NOT_MEASURED if row.change_ratio is None else signed_percent(row.change_ratio)
     return (

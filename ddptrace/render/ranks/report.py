@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from ddptrace.analysis.ranks.digest import Lag, MeetingDigest, Meetings, RankDigest, meetings
+from ddptrace.analysis.ranks.digest import Lag, MatchDigest, MatchDigests, RankDigest, match_digests
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.tables.ranks import SuspectRow
 from ddptrace.render.clocks import clock_sub, clock_table
@@ -59,7 +59,7 @@ RANK_HEADS: Final = (
 
 def across_body(result: Result, picture: Mapping[str, str]) -> list[str]:
     """From who is named to what the clocks are."""
-    found = meetings(result)
+    found = match_digests(result)
     both = met_table(result, found) + rank_table(found)
     return [
         section("Ranks that the others wait for", NAMED, suspect_table(result)),
@@ -85,7 +85,7 @@ def suspect_cells(row: SuspectRow) -> list[str]:
     ]  # fmt: skip
 
 
-def met_sub(result: Result, found: Meetings) -> str:
+def met_sub(result: Result, found: MatchDigests) -> str:
     inferred = {Evidence.CALLBACK, Evidence.HOST} & {
         row.evidence for row in result.collectives if row.match is not None
     }
@@ -97,14 +97,14 @@ def met_sub(result: Result, found: Meetings) -> str:
     return MET + absent + how + (agree if found.timed else "") + most
 
 
-def met_table(result: Result, found: Meetings) -> str:
+def met_table(result: Result, found: MatchDigests) -> str:
     layouts = {one.bucket[:2] for one in found.kinds if one.bucket is not None}
     apart = several(result), len({reducer for reducer, _ in layouts}) < len(layouts)
     rows = [met_cells(one, kind_name(one, *apart)) for one in found.kinds[:ROWS_MAX]]
     return folded(MET_HEADS, rows, ROWS_OPEN, "kinds") if rows else ""
 
 
-def met_cells(one: MeetingDigest, name: str) -> list[str]:
+def met_cells(one: MatchDigest, name: str) -> list[str]:
     return [
         label(name), str(one.ranks), f"{one.count:,}", skew_words(one),
         duration(one.skew_p95_ns), duration(one.free_wait_ns if one.wait_ns is None else one.wait_ns),
@@ -114,7 +114,7 @@ def met_cells(one: MeetingDigest, name: str) -> list[str]:
     ]  # fmt: skip
 
 
-def kind_name(one: MeetingDigest, several_reducers: bool, several_layouts: bool) -> str:
+def kind_name(one: MatchDigest, several_reducers: bool, several_layouts: bool) -> str:
     if one.bucket is None:
         return f"{op_name(one.op)} · {size(one.nbytes)}" + (f" · group {one.group}" if one.group else "")
     reducer, layout, index = one.bucket
@@ -122,7 +122,7 @@ def kind_name(one: MeetingDigest, several_reducers: bool, several_layouts: bool)
     return f"{named} · layout {layout}" if several_layouts else named
 
 
-def skew_words(one: MeetingDigest) -> str:
+def skew_words(one: MatchDigest) -> str:
     """With how sure it is, where ranks have different clocks."""
     sure = f" ± {duration(one.uncertainty_ns)}" if one.uncertainty_ns else ""
     return f"{duration(one.skew_ns)}{sure}"
@@ -132,7 +132,7 @@ def last_words(lag: Lag | None) -> str:
     return NOT_MEASURED if lag is None else f"rank {lag.rank}, {percent(lag.last_ratio)}"
 
 
-def rank_table(found: Meetings) -> str:
+def rank_table(found: MatchDigests) -> str:
     """Of many ranks those that came last most often."""
     shown = sorted(found.ranks, key=lambda one: (-one.lag.last_ratio, one.lag.rank))[:ROWS_MAX]
     told = any(one.lag.last for one in found.ranks)

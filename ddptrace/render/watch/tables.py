@@ -147,12 +147,12 @@ def table(columns: Sequence[Column], width: int, remark: str = "") -> list[Line]
     first, *others = fitting
     heads: Line = ((f"{first[0]:<{first[1] + 2}}", "head"), *((f"{head:>{room}}", "faint") for head, room, _ in others))
     rows = zip(*(cells for _, _, cells in fitting), strict=True)
-    lines = [_row(row, [room for _, room, _ in fitting]) for row in rows]
+    lines = [_table_line(row, [room for _, room, _ in fitting]) for row in rows]
     has_room = sum(room for _, room, _ in fitting) + 2 + len(remark) <= width
     return [(*heads, (remark, "faint")) if remark and has_room else heads, *lines]
 
 
-def _row(cells: Sequence[Piece], rooms: Sequence[int]) -> Line:
+def _table_line(cells: Sequence[Piece], rooms: Sequence[int]) -> Line:
     (name, style), *others = cells
     right = tuple((f"{words:>{room}}", how) for (words, how), room in zip(others, rooms[1:], strict=True))
     return (("  ", ""), (f"{name:<{rooms[0]}}", style), *right)

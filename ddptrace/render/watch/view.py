@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Final, Literal
 
-from ddptrace.analysis.ranks.digest import RankDigest, meetings
+from ddptrace.analysis.ranks.digest import RankDigest, match_digests
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import Summary, summarize
 
@@ -62,7 +62,7 @@ def last_steps(result: Result) -> LastSteps:
     for row in result.steps:
         lengths[row.step].append(row.wall_ns)
     means = tuple(fmean(lengths[step]) for step in sorted(lengths))
-    return LastSteps(result, summarize(result), means, {one.lag.rank: one for one in meetings(result).ranks})
+    return LastSteps(result, summarize(result), means, {one.lag.rank: one for one in match_digests(result).ranks})
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,12 +40,12 @@ def _table(found: WhatIf) -> Iterator[str]:
         return
     yield f"{'If':<{NAME_WIDTH + 2}} {'step ms':>9} {'between':>18} {'change':>7} {'exposed ms':>11} {'buckets':>8}"
     for one in (found.replayed, *answered):
-        yield _row(one)
+        yield _prediction_line(one)
     if any(one.setting.accumulate for one in answered):
         yield from indented("change: of the time for each backward, where several make an update")
 
 
-def _row(one: Prediction) -> str:
+def _prediction_line(one: Prediction) -> str:
     lines = textwrap.wrap(one.name, NAME_WIDTH) or [""]
     figures = f"{millis(one.step_ns):>9} {interval_words(one):>18} {gain_words(one):>7} {millis(one.exposed_ns):>11}"
     first = f"  {lines[0]:<{NAME_WIDTH}} {figures} {one.buckets if one.buckets else '-':>8}"
