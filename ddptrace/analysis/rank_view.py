@@ -68,6 +68,21 @@ def view_of(rank: RankRun) -> RankView:
     compute = rank_compute(rank, windows, phases, profiled, union(waits.host, remote))
     on_host, memory = host_compute(rank, compute), rank_memory(rank, windows, profiled)
     return RankView(
-        rank, steps, windows, device, phases, comms, found, unmatched, waits, profiled, compute, on_host,
-        waits.measured(on_host), memory, remote, only_remote, is_on_device(rank),
-    )  # fmt: skip
+        rank,
+        steps,
+        windows,
+        device,
+        phases,
+        comms,
+        found,
+        unmatched,
+        waits,
+        profiled,
+        compute,
+        on_host,
+        waits.measured(on_host),
+        memory,
+        remote,
+        only_remote,
+        is_on_device(rank),
+    )

@@ -154,7 +154,7 @@ def _open_traces(paths: Sequence[Path], found: Sequence[Path], reading: Reading)
     traces = find_traces(found)
     zero = traces.first_unix_ns
     sources = tuple(RankSource(TracedRank(file, zero), reading, _nbytes(file.paths)) for file in traces.files)
-    names = b"\0".join(os.fsencode(path) for one in traces.files for path in one.paths)
+    names = b"\0".join(os.fsencode(path) for trace in traces.files for path in trace.paths)
     name = hashlib.sha256(names).hexdigest()
     return Plan(paths[0], SCHEMA_VERSION, name[:32], zero, traces.world_size, sources, traces.findings, {})
 

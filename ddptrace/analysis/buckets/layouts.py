@@ -123,7 +123,7 @@ def in_force(reducer: Reducer, backward: int) -> tuple[Layout, ...]:
 def in_buckets(reducer: Reducer, layouts: Sequence[Layout]) -> tuple[Parameter, ...]:
     """The parameters that these layouts have in a bucket, which frozen ones are in none of; all, without a layout."""
     inside = {index for layout in layouts for bucket in layout.buckets for index in bucket}
-    return tuple(one for index, one in enumerate(reducer.parameters) if index in inside or not layouts)
+    return tuple(parameter for index, parameter in enumerate(reducer.parameters) if index in inside or not layouts)
 
 
 def _plans(reducer: Reducer) -> list[PlannedLayout]:

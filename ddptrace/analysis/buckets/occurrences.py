@@ -57,7 +57,7 @@ def occurrences(
     for comm, backward in zip(comms, backwards, strict=True):
         finder.sort_in(comm, backward)
     found = [*finder.hooked(), *finder.native(), *finder.by_order(), *finder.unwatched()]
-    found.sort(key=lambda one: (one.launch_at_ns, one.comms[0].seq))
+    found.sort(key=lambda occurrence: (occurrence.launch_at_ns, occurrence.comms[0].seq))
     return tuple(found), tuple(sorted(finder.unmatched))
 
 

@@ -97,7 +97,7 @@ def sightings_of(tables: Sequence[RankTables], matches: Sequence[MatchRow]) -> S
         for row in matches
         if row.op.startswith(ENDING_TOGETHER)
     ]
-    found += [(one.op, one.nbytes, np.array(one.positions), one.seqs) for one in waited_for(tables)]
+    found += [(waited.op, waited.nbytes, np.array(waited.positions), waited.seqs) for waited in waited_for(tables)]
     counts = [len(seqs) for *_, seqs in found]
     match = np.repeat(np.arange(len(found)), counts)
     seqs = np.fromiter(chain.from_iterable(seqs for *_, seqs in found), np.int64, len(match))

@@ -68,9 +68,18 @@ def _instants(tables: Sequence[RankTables]) -> Iterator[int]:
 
 def _fitted(reference: int, piece: Piece) -> ClockRow:
     return ClockRow(
-        reference, reference, round(piece.begin), round(piece.end), round(piece.offset), piece.drift,
-        round(piece.uncertainty), round(piece.uncertainty_end), piece.proofs, shifted=True, why="fitted",
-    )  # fmt: skip
+        reference,
+        reference,
+        round(piece.begin),
+        round(piece.end),
+        round(piece.offset),
+        piece.drift,
+        round(piece.uncertainty),
+        round(piece.uncertainty_end),
+        piece.proofs,
+        shifted=True,
+        why="fitted",
+    )
 
 
 def _own(row: ClockRow, rank: int, stepped_ns: int, *, disproved: bool, align: bool) -> ClockRow:

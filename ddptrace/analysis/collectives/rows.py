@@ -29,7 +29,11 @@ What = tuple[str, str, int, int | None, str]
 def collective_rows(view: RankView, shares: Shares) -> list[CollectiveRow]:
     """Rows in launch order. What belongs to the call as a whole (wait, queue, bandwidth) is told in its part 0 only."""
     known = _Known(
-        buckets={comm.seq: (one.reducer, one.layout, one.index) for one in view.found for comm in one.comms},
+        buckets={
+            comm.seq: (occurrence.reducer, occurrence.layout, occurrence.index)
+            for occurrence in view.found
+            for comm in occurrence.comms
+        },
         sizes={group.name: len(group.ranks) for group in view.rank.groups if group.ranks},
     )
     rows = [*_executed(view, shares, known), *_unknown(view, known)]
@@ -66,10 +70,28 @@ def _executed(view: RankView, shares: Shares, known: _Known) -> Iterator[Collect
         shared: Shared = (hidden, end - begin - hidden, charged) if is_known else (None, None, None)
         waited, queued = (None, None) if part else (view.wait_ns.get(comm.seq), begin - comm.launch_at_ns)
         yield CollectiveRow(
-            view.rank.rank, view.ordinal(step), comm.seq, part, *_what(comm), comm.launch_at_ns, begin, end,
-            comm.done_at_ns, waited, queued, end - begin, *shared, comm.evidence, known.buckets.get(comm.seq),
-            known.size(comm), _lane(comm), speed.algbw, speed.busbw, _identity(comm), **_source(comm, known),
-        )  # fmt: skip
+            view.rank.rank,
+            view.ordinal(step),
+            comm.seq,
+            part,
+            *_what(comm),
+            comm.launch_at_ns,
+            begin,
+            end,
+            comm.done_at_ns,
+            waited,
+            queued,
+            end - begin,
+            *shared,
+            comm.evidence,
+            known.buckets.get(comm.seq),
+            known.size(comm),
+            _lane(comm),
+            speed.algbw,
+            speed.busbw,
+            _identity(comm),
+            **_source(comm, known),
+        )
 
 
 def _unknown(view: RankView, known: _Known) -> Iterator[CollectiveRow]:
@@ -79,10 +101,20 @@ def _unknown(view: RankView, known: _Known) -> Iterator[CollectiveRow]:
     for comm, step in zip(comms, steps.tolist(), strict=True):
         nothing = (None,) * 2, (None,) * 7
         yield CollectiveRow(
-            view.rank.rank, view.ordinal(step), comm.seq, 0, *_what(comm), comm.launch_at_ns, *nothing[0],
-            comm.done_at_ns, *nothing[1], known.buckets.get(comm.seq), known.size(comm), identity=_identity(comm),
+            view.rank.rank,
+            view.ordinal(step),
+            comm.seq,
+            0,
+            *_what(comm),
+            comm.launch_at_ns,
+            *nothing[0],
+            comm.done_at_ns,
+            *nothing[1],
+            known.buckets.get(comm.seq),
+            known.size(comm),
+            identity=_identity(comm),
             **_source(comm, known),
-        )  # fmt: skip
+        )
 
 
 def _what(comm: Communication) -> What:

@@ -115,9 +115,16 @@ def _launches_of_window(view: RankView, window: DeviceWindow) -> Iterator[Launch
     rows = zip(_delays(window), zip(*(column.tolist() for column in columns), strict=True), strict=True)
     for (count, delays), (step, late_count, window_ns, idle_ns, host_idle_ns) in rows:
         yield LaunchRow(
-            view.rank.rank, view.rank.steps[step].ordinal, count, late_count, *delays, window_ns, idle_ns,
-            host_idle_ns, launch_bound=host_idle_ns > LAUNCH_BOUND_RATIO * window_ns,
-        )  # fmt: skip
+            view.rank.rank,
+            view.rank.steps[step].ordinal,
+            count,
+            late_count,
+            *delays,
+            window_ns,
+            idle_ns,
+            host_idle_ns,
+            launch_bound=host_idle_ns > LAUNCH_BOUND_RATIO * window_ns,
+        )
 
 
 def _busy_and_pending(work: DeviceWork) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -170,12 +170,15 @@ def _slow(kind: MatchDigest, result: Result) -> Finding:
     wait, transfer = _wait_and_transfer_ns(kind)
     lag, clocks = kind.latest, "by aligned clocks" if kind.wait_ns is not None else "by lengths alone"
     last = f"; rank {lag.rank} is the last in {percent(lag.last_ratio)} of them" if lag is not None else ""
-    return Finding("slow-message", "warning", "run", (
+    return Finding(
+        "slow-message",
+        "warning",
+        "run",
         f"{kind.op.rstrip('_')} of {amount(kind.nbytes or 0)}{_site(kind, result)} takes {ms(wait + transfer)} a time,"
         f" though its bytes are few: {ms(wait)} are waiting until the last rank has come, {brief(transfer)} transfer"
         f" (means of all ranks, {clocks}, {kind.count} of them){last}. A faster link does not help: look at what the"
-        " last rank does before it, or call it less often."
-    ))  # fmt: skip
+        " last rank does before it, or call it less often.",
+    )
 
 
 def _site(kind: MatchDigest, result: Result) -> str:
@@ -221,9 +224,11 @@ def queue_findings(ranks: Sequence[RankFacts], result: Result, summary: Summary)
 
 def _queue(rows: Sequence[CollectiveRow], steps: int) -> _Queue:
     return _Queue(
-        len(rows) / steps, sum(row.queue_ns or 0 for row in rows) / len(rows),
-        sum(row.comm_ns or 0 for row in rows) / len(rows), sum(row.exposed_charged_ns or 0 for row in rows) / steps,
-    )  # fmt: skip
+        len(rows) / steps,
+        sum(row.queue_ns or 0 for row in rows) / len(rows),
+        sum(row.comm_ns or 0 for row in rows) / len(rows),
+        sum(row.exposed_charged_ns or 0 for row in rows) / steps,
+    )
 
 
 def _fewer(rows: Sequence[CollectiveRow]) -> str:
@@ -238,10 +243,13 @@ def _fewer(rows: Sequence[CollectiveRow]) -> str:
 
 def _queued(group: str, threads: int, queue: _Queue, summary: Summary, fewer: str) -> Finding:
     share = queue.exposed_ns / (summary.window_ns or 1)
-    return Finding("queued", "warning", f"group {group}", (
+    return Finding(
+        "queued",
+        "warning",
+        f"group {group}",
         f"Collectives of group {group} stand in its queue for longer than they run: {ms(queue.queued_ns)} against"
         f" {ms(queue.ran_ns)} (means of {queue.calls:.0f} in a step), since the backend's {threads} worker threads run"
         f" {threads} at a time; {ms(queue.exposed_ns)} of them are exposed, {percent(share)} of the step. Launch fewer"
         f" and larger ones ({fewer}), or spread them over groups, which have threads of their own, as long as"
-        " processors are free for these."
-    ))  # fmt: skip
+        " processors are free for these.",
+    )

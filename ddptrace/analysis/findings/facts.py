@@ -100,7 +100,12 @@ def facts_of(view: RankView) -> RankFacts:
     rank = view.rank
     unknown = [comm.call for comm in view.comms if comm.evidence is None and not _is_preparation(comm.call)]
     return RankFacts(
-        rank.rank, rank.host, rank.pid, rank.clean, rank.recorded, rank.dropped,
+        rank.rank,
+        rank.host,
+        rank.pid,
+        rank.clean,
+        rank.recorded,
+        rank.dropped,
         last_step=max((mark.ordinal for mark in (*rank.steps, *rank.partial_steps)), default=None),
         ended_by=tuple(sorted({mark.ended_by.name.lower() for mark in rank.steps})),
         by_evidence=dict(Counter(comm.evidence for comm in view.comms)),
@@ -109,18 +114,23 @@ def facts_of(view: RankView) -> RankFacts:
         unmatched=len(view.unmatched),
         hooks=tuple(sorted({hook.name for hook in rank.hooks})),
         reducers=tuple(reducer_facts(reducer, rank) for reducer in rank.reducers),
-        groups=tuple((group.name, group.ranks) for group in rank.groups), outside_ns=_outside_ns(view),
+        groups=tuple((group.name, group.ranks) for group in rank.groups),
+        outside_ns=_outside_ns(view),
         failures=tuple(_failures(view)),
-        remote_calls=sum(not call.is_internal for call in rank.rpc.calls), only_remote=view.only_remote,
+        remote_calls=sum(not call.is_internal for call in rank.rpc.calls),
+        only_remote=view.only_remote,
         unmarked=not rank.phases,
-        windows=len(rank.windows), outside_windows=_outside_windows(view),
-        kept=_kept_facts(rank), waited=waited_for(view),
+        windows=len(rank.windows),
+        outside_windows=_outside_windows(view),
+        kept=_kept_facts(rank),
+        waited=waited_for(view),
         in_turn=optimizers_in_turn((*rank.steps, *rank.partial_steps)),
         backends=tuple(sorted({group.backend for group in rank.groups if group.backend})),
         queues={group.name: group.threads for group in rank.groups if group.threads},
-        searched_ns=tuple(ns for window in rank.windows for ns in window.searched_ns), on_device=view.is_on_device,
+        searched_ns=tuple(ns for window in rank.windows for ns in window.searched_ns),
+        on_device=view.is_on_device,
         device_windows=sum(window.on_device for window in rank.windows),
-    )  # fmt: skip
+    )
 
 
 def _is_preparation(call: Call | None) -> bool:
@@ -136,9 +146,15 @@ def _kept_facts(rank: RankRun) -> KeptFacts:
         since -= 1
     whole_ns, partial_ns = (_median_ns(marks) for marks in (rank.steps, rank.partial_steps))
     return KeptFacts(
-        rank.let_go, rank.sampled, len(whole), len(rank.partial_steps),
-        min((one for one in whole if since is not None and one >= since), default=None), last, whole_ns, partial_ns,
-    )  # fmt: skip
+        rank.let_go,
+        rank.sampled,
+        len(whole),
+        len(rank.partial_steps),
+        min((one for one in whole if since is not None and one >= since), default=None),
+        last,
+        whole_ns,
+        partial_ns,
+    )
 
 
 def _median_ns(marks: Sequence[StepMark]) -> int | None:

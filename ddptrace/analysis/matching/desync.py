@@ -60,9 +60,9 @@ class _Table:
         self.end = max(one.end for one in ranks)
         self.codes: Codes = np.full((len(ranks), self.end - self.begin), -1, np.int32)
         numbers: dict[Key, int] = {}
-        for row, one in zip(self.codes, ranks, strict=True):
-            turns = np.array([mark.turn for mark in one.marks], np.int64) - self.begin
-            row[turns] = [numbers.setdefault(mark.key, len(numbers)) for mark in one.marks]
+        for row, calls in zip(self.codes, ranks, strict=True):
+            turns = np.array([mark.turn for mark in calls.marks], np.int64) - self.begin
+            row[turns] = [numbers.setdefault(mark.key, len(numbers)) for mark in calls.marks]
 
     def first_difference(self) -> int | None:
         known = np.where(self.codes < 0, np.iinfo(np.int32).max, self.codes)
@@ -74,8 +74,8 @@ class _Table:
 
     def at(self, turn: int) -> Iterator[tuple[int, GroupCall]]:
         """Position of each rank that has a call there, and the call."""
-        for position, one in enumerate(self.ranks):
-            mark = one.at(turn)
+        for position, calls in enumerate(self.ranks):
+            mark = calls.at(turn)
             if mark is not None:
                 yield position, mark
 
@@ -92,11 +92,11 @@ class _Table:
 
 def _behind(group: str, table: _Table, first: int | None) -> Iterator[DesyncRow]:
     """Ranks that made their last call while others made another. After the ranks parted that tells nothing."""
-    for one in table.ranks:
-        if one.end < table.end and (first is None or one.end < first):
-            position, expected = next(table.at(one.end), (None, None))
+    for calls in table.ranks:
+        if calls.end < table.end and (first is None or calls.end < first):
+            position, expected = next(table.at(calls.end), (None, None))
             if position is not None and expected is not None:
-                yield _desync_row(group, one.rank, one.end, "missing", None, table.ranks[position].rank, expected)
+                yield _desync_row(group, calls.rank, calls.end, "missing", None, table.ranks[position].rank, expected)
 
 
 def _parted(group: str, table: _Table, first: int) -> Iterator[DesyncRow]:
@@ -104,13 +104,13 @@ def _parted(group: str, table: _Table, first: int) -> Iterator[DesyncRow]:
     most = _majority(table, first, history)
     expected, rank = marks[most[0]], table.ranks[most[0]].rank
     others = Side(expected, max((table.ahead(position, first) for position in most), key=len))
-    for position, one in enumerate(table.ranks):
+    for position, calls in enumerate(table.ranks):
         own = marks.get(position)
-        if own is None and one.end == first:
-            yield _desync_row(group, one.rank, first, "missing", None, rank, expected)
+        if own is None and calls.end == first:
+            yield _desync_row(group, calls.rank, first, "missing", None, rank, expected)
         elif own is not None and differ(own, expected):
             kind = kind_of(Side(own, table.ahead(position, first)), others, history)
-            yield _desync_row(group, one.rank, first, kind, own, rank, expected)
+            yield _desync_row(group, calls.rank, first, kind, own, rank, expected)
 
 
 def _majority(table: _Table, first: int, history: History) -> list[int]:
@@ -129,10 +129,27 @@ def _desync_row(
 ) -> DesyncRow:
     called = own or GroupCall(turn, "")
     return DesyncRow(
-        group, turn, rank, kind, called.op, called.nbytes, called.dtype, called.site, called.step,
-        expected.op, expected.nbytes, expected.dtype, expected.site, expected_rank, called.root, expected.root,
-        called.origin, expected.origin, called.through, expected.through,
-    )  # fmt: skip
+        group,
+        turn,
+        rank,
+        kind,
+        called.op,
+        called.nbytes,
+        called.dtype,
+        called.site,
+        called.step,
+        expected.op,
+        expected.nbytes,
+        expected.dtype,
+        expected.site,
+        expected_rank,
+        called.root,
+        expected.root,
+        called.origin,
+        expected.origin,
+        called.through,
+        expected.through,
+    )
 
 
 # What became of a call that differs -----------------------------------------------------------------------------------
@@ -201,8 +218,9 @@ class Side:
 
 def kind_of(own: Side, others: Side, history: History) -> str:
     """One word of `DesyncRow.kind`."""
-    guessed = [(*side.codes, *history.next(side.codes)) if len(side.codes) <= LOOK else side.codes
-               for side in (others, own)]  # fmt: skip
+    guessed = [
+        (*side.codes, *history.next(side.codes)) if len(side.codes) <= LOOK else side.codes for side in (others, own)
+    ]
     best, score = "", (0, False, 0)
     for story in _stories(others.codes, own.codes):
         known, unbroken = story.fits(others.codes, own.codes)

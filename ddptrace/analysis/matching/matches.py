@@ -60,8 +60,8 @@ def match_ranks(ranks: Sequence[RankCollectives]) -> Matching:
         if len(shown) < 2:
             continue
         group, ordinals = aligned(shown)
-        if all(one.whole and not one.sampled for one in shown):
-            parted = parting(name, [GroupCalls(one.rank, one.sightings) for one in shown])
+        if all(member.whole and not member.sampled for member in shown):
+            parted = parting(name, [GroupCalls(member.rank, member.sightings) for member in shown])
             desyncs += parted.rows
             rows += _matched(name, group, _agreed(ordinals, parted))
         elif (reason := doubt(group)) is not None:
@@ -106,13 +106,18 @@ def _is_whole(facts: RankFacts) -> bool:
 
 def _with_silent(key: GroupKey, shown: Sequence[RankInGroup], ranks: Sequence[RankCollectives]) -> list[RankInGroup]:
     """Also those of its ranks that called nothing of it, where that is known."""
-    called = {one.rank for one in shown}
+    called = {member.rank for member in shown}
     silent = [
-        RankInGroup(facts.rank, whole=True, sightings=()) for facts, *_ in ranks
-        if facts.rank not in called and key in facts.groups and facts.rank in key[1]
-        and _is_whole(facts) and not facts.kept.let_go and not facts.kept.sampled
-    ]  # fmt: skip
-    return sorted([*shown, *silent], key=attrgetter("rank")) if all(one.whole for one in shown) else list(shown)
+        RankInGroup(facts.rank, whole=True, sightings=())
+        for facts, *_ in ranks
+        if facts.rank not in called
+        and key in facts.groups
+        and facts.rank in key[1]
+        and _is_whole(facts)
+        and not facts.kept.let_go
+        and not facts.kept.sampled
+    ]
+    return sorted([*shown, *silent], key=attrgetter("rank")) if all(member.whole for member in shown) else list(shown)
 
 
 def _sightings(rows: Sequence[CollectiveRow], steps: Sequence[StepRow], *, numbered: bool) -> dict[str, list[Sighting]]:
@@ -131,11 +136,21 @@ def _sightings(rows: Sequence[CollectiveRow], steps: Sequence[StepRow], *, numbe
 
 def _sighting(row: CollectiveRow, turn: int, launched_in: int | None, end_at_ns: int | None) -> Sighting:
     return Sighting(
-        turn, row.op, None if row.op == SPARSE_OP else row.nbytes, row.dtype, row.peer, row.origin, row.site, row.step,
-        through=row.through, seq=row.seq, launched_in=launched_in,
-        begin_at_ns=None if end_at_ns is None else row.exec_start_at_ns, end_at_ns=end_at_ns,
+        turn,
+        row.op,
+        None if row.op == SPARSE_OP else row.nbytes,
+        row.dtype,
+        row.peer,
+        row.origin,
+        row.site,
+        row.step,
+        through=row.through,
+        seq=row.seq,
+        launched_in=launched_in,
+        begin_at_ns=None if end_at_ns is None else row.exec_start_at_ns,
+        end_at_ns=end_at_ns,
         exact=row.evidence is not Evidence.BACKEND,
-    )  # fmt: skip
+    )
 
 
 def _launched_in(rows: Sequence[CollectiveRow], steps: Sequence[StepRow]) -> list[int | None]:
@@ -152,8 +167,8 @@ def _agreed(ordinals: Sequence[int], parted: Parting) -> Sequence[int]:
 
 def _matched(name: str, group: Sequence[RankInGroup], ordinals: Sequence[int]) -> Iterator[MatchRow]:
     """As far as all ranks go, those whose execution all of them know. `match` is filled in later."""
-    ranks = tuple(one.rank for one in group)
-    for ordinal, *row in zip(ordinals, *(one.sightings for one in group), strict=False):
+    ranks = tuple(member.rank for member in group)
+    for ordinal, *row in zip(ordinals, *(member.sightings for member in group), strict=False):
         begins = [one.begin_at_ns for one in row if one.begin_at_ns is not None]
         ends = [one.end_at_ns for one in row if one.end_at_ns is not None]
         if len(begins) < len(row) or len(ends) < len(row):
@@ -161,19 +176,31 @@ def _matched(name: str, group: Sequence[RankInGroup], ordinals: Sequence[int]) -
         sizes = {one.nbytes for one in row if one.nbytes}
         nbytes = sizes.pop() if len(sizes) == 1 else None
         yield MatchRow(
-            -1, name, ordinal, row[0].op, nbytes, ranks, tuple(one.seq for one in row),
-            min(begins), max(begins), min(ends), max(ends),
+            -1,
+            name,
+            ordinal,
+            row[0].op,
+            nbytes,
+            ranks,
+            tuple(one.seq for one in row),
+            min(begins),
+            max(begins),
+            min(ends),
+            max(ends),
             transfer_ns=min(end - begin for begin, end in zip(begins, ends, strict=True)),
-        )  # fmt: skip
+        )
 
 
 def _refused(name: str, group: Sequence[RankInGroup], reason: str) -> Finding:
-    ranks, called = named("rank", [one.rank for one in group]), f"group {name}" if name else "the unnamed group"
-    whole = all(one.whole for one in group)
+    ranks, called = named("rank", [member.rank for member in group]), f"group {name}" if name else "the unnamed group"
+    whole = all(member.whole for member in group)
     advice = "look at where the ranks' programs part" if whole else "record the same steps, whole, on every rank"
-    return Finding("match-refused", "warning", called, (
-        f"The collectives of {called} on {ranks} are not compared across ranks: {reason}; {advice}."
-    ))  # fmt: skip
+    return Finding(
+        "match-refused",
+        "warning",
+        called,
+        f"The collectives of {called} on {ranks} are not compared across ranks: {reason}; {advice}.",
+    )
 
 
 # The same stretch on all ranks ----------------------------------------------------------------------------------------
@@ -182,26 +209,28 @@ def _refused(name: str, group: Sequence[RankInGroup], reason: str) -> Finding:
 def aligned(group: Sequence[RankInGroup]) -> tuple[list[RankInGroup], Sequence[int]]:
     """The ranks with those collectives only that all of them show, and the number in the group of each. Where they are
     sampled, what lies between was not counted: they are numbered as they come."""
-    if any(one.sampled for one in group):
+    if any(member.sampled for member in group):
         group = _of_common_steps(group)
-    elif any(one.let_go for one in group):
+    elif any(member.let_go for member in group):
         return _of_common_turns(group)
-    return list(group), range(max(len(one.sightings) for one in group))
+    return list(group), range(max(len(member.sightings) for member in group))
 
 
 def _of_common_steps(group: Sequence[RankInGroup]) -> list[RankInGroup]:
     """By the step that launched them: queued near its end, one may run in it on one rank and after it on another."""
-    common = set.intersection(*({one.launched_in for one in seen.sightings} for seen in group)) - {None}
-    return [_chosen(seen, [one.launched_in in common for one in seen.sightings]) for seen in group]
+    common = set.intersection(*({sighting.launched_in for sighting in seen.sightings} for seen in group)) - {None}
+    return [_chosen(seen, [sighting.launched_in in common for sighting in seen.sightings]) for seen in group]
 
 
 def _of_common_turns(group: Sequence[RankInGroup]) -> tuple[list[RankInGroup], Sequence[int]]:
-    turns = [[one.turn for one in seen.sightings] if seen.let_go else range(len(seen.sightings)) for seen in group]
+    turns = [
+        [sighting.turn for sighting in seen.sightings] if seen.let_go else range(len(seen.sightings)) for seen in group
+    ]
     common = set.intersection(*map(set, turns))
     chosen = [_chosen(seen, [turn in common for turn in mine]) for seen, mine in zip(group, turns, strict=True)]
     return chosen, sorted(common)
 
 
 def _chosen(seen: RankInGroup, wanted: Sequence[bool]) -> RankInGroup:
-    chosen = tuple(one for one, is_wanted in zip(seen.sightings, wanted, strict=True) if is_wanted)
+    chosen = tuple(sighting for sighting, is_wanted in zip(seen.sightings, wanted, strict=True) if is_wanted)
     return replace(seen, sightings=chosen)

@@ -64,8 +64,8 @@ class RankInGroup:
 def doubt(group: Sequence[RankInGroup]) -> str | None:
     """What speaks against matching the ranks by position, as the end of a sentence; None where they may be matched as
     far as all of them go. Two ranks at least."""
-    counts = [len(one.sightings) for one in group]
-    whole = all(one.whole for one in group)
+    counts = [len(member.sightings) for member in group]
+    whole = all(member.whole for member in group)
     if not whole and min(counts) != max(counts):
         few, many = counts.index(min(counts)), counts.index(max(counts))
         return f"rank {group[few].rank} shows {counts[few]} of them and rank {group[many].rank} {counts[many]}"
@@ -95,7 +95,7 @@ def _in_words(k: int, rank: int, a: GroupCall, other: int, b: GroupCall) -> str:
 
 def _apart(group: Sequence[RankInGroup]) -> str | None:
     """Whether the ends disagree, or agree only by clocks that are further apart than the collectives."""
-    rows = [row for row in zip(*(one.sightings for one in group), strict=True) if _tells(row)]
+    rows = [row for row in zip(*(member.sightings for member in group), strict=True) if _tells(row)]
     exact = all(one.exact for row in rows for one in row)
     if not exact and _same_steps(group):
         return None
@@ -135,12 +135,12 @@ def _ambiguous(group: Sequence[RankInGroup], ends: Floats, clocks: Floats, gap_n
 
 
 def _tells(row: Sequence[Sighting]) -> bool:
-    return row[0].op.startswith(ENDING_TOGETHER) and all(one.end_at_ns is not None for one in row)
+    return row[0].op.startswith(ENDING_TOGETHER) and all(sighting.end_at_ns is not None for sighting in row)
 
 
 def _same_steps(group: Sequence[RankInGroup]) -> bool:
     """Most positions lie in a step of the same number on every rank."""
-    steps = [[one.step for one in row] for row in zip(*(one.sightings for one in group), strict=True)]
+    steps = [[one.step for one in row] for row in zip(*(member.sightings for member in group), strict=True)]
     agreeing = sum(row[0] is not None and len(set(row)) == 1 for row in steps)
     return agreeing >= MOST * len(steps)
 

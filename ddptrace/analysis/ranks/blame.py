@@ -108,12 +108,12 @@ def _suspects(tables: Sequence[RankTables], matches: Sequence[MatchRow], costs: 
 
     late = tuple(suspect_rows(costs_of_suspects(costs, np.rint(own).astype(np.int64), held), costs, ranks))
     slow = slow_host(tables, matches)
-    if slow is None or any(one.host != slow.host for one in late):
+    if slow is None or any(suspect.host != slow.host for suspect in late):
         return late
     link = _slow_link(slow, tables, matches, costs)
     if link is None:
         return late
-    return (link, *(one for one in late if one.cost_ns >= LEAST_OF_FIRST * link.cost_ns))
+    return (link, *(suspect for suspect in late if suspect.cost_ns >= LEAST_OF_FIRST * link.cost_ns))
 
 
 def _slow_link(

@@ -46,7 +46,9 @@ def critical_path(met: ComparedRanks) -> tuple[PathRow, ...]:
         return ()
     pieces = list(_walk([table.trail for table in met.tables], met.crossings))
     rows = [
-        row for at, table in enumerate(met.tables) for row in _rows(table, [one for one in pieces if one.trail == at])
+        row
+        for at, table in enumerate(met.tables)
+        for row in _rows(table, [piece for piece in pieces if piece.trail == at])
     ]
     rows = [replace(row, match=None) if row.match is not None and row.match >= met.matched else row for row in rows]
     rows.sort(key=attrgetter("begin_at_ns", "end_at_ns"))

@@ -52,7 +52,7 @@ def costs_of_suspects(costs: Costs, own_ns: Ints, held_in: Callable[[Ints], Sequ
         verdict for at in range(len(costs.ranks)) if (verdict := _cost_of_rank(costs, at, own_ns, held_in)) is not None
     ]
     found.sort(key=lambda verdict: (-verdict.average.mean, verdict.rank))
-    return [one for one in found if one.average.mean >= LEAST_OF_FIRST * found[0].average.mean]
+    return [cost for cost in found if cost.average.mean >= LEAST_OF_FIRST * found[0].average.mean]
 
 
 def is_dear(cost: Average, costs: Costs) -> bool:
@@ -82,21 +82,41 @@ def unsure(costs: Costs) -> tuple[int, Average] | None:
 
 def suspect_rows(named: Sequence[RankCost], costs: Costs, ranks: Sequence[tuple[int, str]]) -> Iterator[SuspectRow]:
     """`ranks`: rank and host by position."""
-    for one in named:
+    for cost in named:
         yield suspect_row(
-            ranks[one.rank], one.phase, one.cause, one.average, costs, persistent=one.persistent,
-            all_phases=one.all_phases,
-        )  # fmt: skip
+            ranks[cost.rank],
+            cost.phase,
+            cost.cause,
+            cost.average,
+            costs,
+            persistent=cost.persistent,
+            all_phases=cost.all_phases,
+        )
 
 
 def suspect_row(
-    rank: tuple[int, str], phase: str, cause: Cause, cost: Average, costs: Costs, *, persistent: bool,
+    rank: tuple[int, str],
+    phase: str,
+    cause: Cause,
+    cost: Average,
+    costs: Costs,
+    *,
+    persistent: bool,
     all_phases: bool = False,
-) -> SuspectRow:  # fmt: skip
+) -> SuspectRow:
     return SuspectRow(
-        *rank, phase, cause.name, round(cost.mean), cost.mean / costs.typical_ns, round(cost.low), round(cost.high),
-        persistent, len(costs.steps), cause.evidence, all_phases,
-    )  # fmt: skip
+        *rank,
+        phase,
+        cause.name,
+        round(cost.mean),
+        cost.mean / costs.typical_ns,
+        round(cost.low),
+        round(cost.high),
+        persistent,
+        len(costs.steps),
+        cause.evidence,
+        all_phases,
+    )
 
 
 def is_persistent(values: Ints) -> bool:

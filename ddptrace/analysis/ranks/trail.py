@@ -61,9 +61,14 @@ def _trail(view: RankView, events: list[Event], steps: Pieces, phases: Pieces) -
     begins = np.maximum(begins, before)
     ordinals = np.append(np.array([mark.ordinal for mark in view.rank.steps], np.int64), -1)
     return Trail(
-        view.rank.rank, KINDS[what], at, seq, ordinals[np.where(what == STEP, step, steps.at(begins))],
-        _by_phase(before, begins, phases), on_device=phases is not view.phases,
-    )  # fmt: skip
+        view.rank.rank,
+        KINDS[what],
+        at,
+        seq,
+        ordinals[np.where(what == STEP, step, steps.at(begins))],
+        _by_phase(before, begins, phases),
+        on_device=phases is not view.phases,
+    )
 
 
 def _by_phase(begins: Ints, ends: Ints, phases: Pieces) -> Ints:

@@ -80,24 +80,58 @@ def _rpc_row(
     run = served.run if served else None
     back, inferred = _argument_gradients(call, run)
     return RpcRow(
-        call.id, call.op.name.lower(), call.function, call.is_internal, _caller(rank, call, run), call.callee,
-        rank.rank, served.rank if served else homes.get(call.callee), step, call.begin_at_ns, call.issued_at_ns,
-        call.done_at_ns, None if call.done_at_ns is None else call.done_at_ns - call.begin_at_ns, *_times(run),
+        call.id,
+        call.op.name.lower(),
+        call.function,
+        call.is_internal,
+        _caller(rank, call, run),
+        call.callee,
+        rank.rank,
+        served.rank if served else homes.get(call.callee),
+        step,
+        call.begin_at_ns,
+        call.issued_at_ns,
+        call.done_at_ns,
+        None if call.done_at_ns is None else call.done_at_ns - call.begin_at_ns,
+        *_times(run),
         _carried(call, call.nbytes_out),
-        run.nbytes_back if call.nbytes_back is None and run else _carried(call, call.nbytes_back), call.gradient_nbytes,
-        back, inferred,
-        call.error is not None or (run is not None and run.failed), call.error, call.gives_future,
-    )  # fmt: skip
+        run.nbytes_back if call.nbytes_back is None and run else _carried(call, call.nbytes_back),
+        call.gradient_nbytes,
+        back,
+        inferred,
+        call.error is not None or (run is not None and run.failed),
+        call.error,
+        call.gives_future,
+    )
 
 
 def _run_alone(served: _Served, homes: Mapping[str, int]) -> RpcRow:
     run = served.run
     caller_rank = homes.get(run.caller) if run.caller else None
     return RpcRow(
-        run.call, None, run.function, run.is_internal, run.caller, served.worker, caller_rank, served.rank, None, None,
-        None, None, None, *_times(run), run.nbytes_in, run.nbytes_back, None, run.gradient_nbytes, False,
-        run.failed, None, run.gives_future,
-    )  # fmt: skip
+        run.call,
+        None,
+        run.function,
+        run.is_internal,
+        run.caller,
+        served.worker,
+        caller_rank,
+        served.rank,
+        None,
+        None,
+        None,
+        None,
+        None,
+        *_times(run),
+        run.nbytes_in,
+        run.nbytes_back,
+        None,
+        run.gradient_nbytes,
+        False,
+        run.failed,
+        None,
+        run.gives_future,
+    )
 
 
 def _caller(rank: RankCalls, call: RpcCall, run: RpcRun | None) -> str | None:
@@ -134,13 +168,20 @@ def _pair(key: Key, rows: Sequence[RpcRow]) -> RpcPairRow:
     unfinished = sum(row.launch_at_ns is not None and row.done_at_ns is None for row in rows)
     calls, runs = _known(rows, "call_ns"), _known(rows, "run_ns")
     return RpcPairRow(
-        *key, len(rows), failed=sum(row.failed for row in rows), unfinished=unfinished,
-        nbytes_out=_sum_known(rows, "nbytes_out"), nbytes_back=_sum_known(rows, "nbytes_back"),
+        *key,
+        len(rows),
+        failed=sum(row.failed for row in rows),
+        unfinished=unfinished,
+        nbytes_out=_sum_known(rows, "nbytes_out"),
+        nbytes_back=_sum_known(rows, "nbytes_back"),
         gradient_nbytes_out=sum(_known(rows, "gradient_nbytes_out")),
         gradient_nbytes_back=sum(_known(rows, "gradient_nbytes_back")),
-        call_ns=sum(calls), runs=len(runs), run_ns=sum(runs),
-        call_median_ns=_median(calls), run_median_ns=_median(runs),
-    )  # fmt: skip
+        call_ns=sum(calls),
+        runs=len(runs),
+        run_ns=sum(runs),
+        call_median_ns=_median(calls),
+        run_median_ns=_median(runs),
+    )
 
 
 def _known(rows: Iterable[RpcRow], name: str) -> list[int]:

@@ -18,9 +18,17 @@ from ddptrace.analysis.tables.steps import PartialStepRow, StepRow
 from ddptrace.load.tables import Intervals, RankRun
 from ddptrace.schema import Evidence
 
-UNKNOWN: Final[dict[str, Any]] = dict.fromkeys((
-    "compute_ns", "comm_ns", "hidden_ns", "exposed_comm_ns", "exposed_memory_ns", "idle_ns", "overlap_ratio",
-))  # fmt: skip
+UNKNOWN: Final[dict[str, Any]] = dict.fromkeys(
+    (
+        "compute_ns",
+        "comm_ns",
+        "hidden_ns",
+        "exposed_comm_ns",
+        "exposed_memory_ns",
+        "idle_ns",
+        "overlap_ratio",
+    )
+)
 
 
 def step_rows(view: RankView, shares: Shares) -> list[StepRow]:
@@ -32,16 +40,28 @@ def step_rows(view: RankView, shares: Shares) -> list[StepRow]:
     rows = []
     for position, (window, *parts, remote, other, data, forward, backward, optimizer) in enumerate(numbers):
         mark, is_known = view.rank.steps[position], view.knows_compute(position)
-        rows.append(StepRow(
-            rank=view.rank.rank, step=mark.ordinal, begin_at_ns=mark.begin_at_ns, end_at_ns=mark.end_at_ns,
-            wall_ns=mark.end_at_ns - mark.begin_at_ns, window_ns=window,
-            **(_partition(window, *parts) if is_known else UNKNOWN),
-            evidence=evidence.get(position) if is_known else None,
-            data_ns=data, forward_ns=forward, backward_ns=backward, optimizer_ns=optimizer, other_ns=other,
-            wait_ns=waits[position], paused_ns=paused[position],
-            profiled=bool(view.profiled[position]), ended_by=mark.ended_by.name.lower(),
-            rpc_wait_ns=remote if view.rank.recorded and is_known else None,
-        ))  # fmt: skip
+        rows.append(
+            StepRow(
+                rank=view.rank.rank,
+                step=mark.ordinal,
+                begin_at_ns=mark.begin_at_ns,
+                end_at_ns=mark.end_at_ns,
+                wall_ns=mark.end_at_ns - mark.begin_at_ns,
+                window_ns=window,
+                **(_partition(window, *parts) if is_known else UNKNOWN),
+                evidence=evidence.get(position) if is_known else None,
+                data_ns=data,
+                forward_ns=forward,
+                backward_ns=backward,
+                optimizer_ns=optimizer,
+                other_ns=other,
+                wait_ns=waits[position],
+                paused_ns=paused[position],
+                profiled=bool(view.profiled[position]),
+                ended_by=mark.ended_by.name.lower(),
+                rpc_wait_ns=remote if view.rank.recorded and is_known else None,
+            )
+        )
     return rows
 
 
@@ -57,11 +77,15 @@ def _partition(window: int, compute: int, comm: int, hidden: int, memory: int) -
 def partial_step_rows(rank: RankRun) -> list[PartialStepRow]:
     return [
         PartialStepRow(
-            rank.rank, mark.ordinal, mark.begin_at_ns, mark.end_at_ns, mark.end_at_ns - mark.begin_at_ns,
+            rank.rank,
+            mark.ordinal,
+            mark.begin_at_ns,
+            mark.end_at_ns,
+            mark.end_at_ns - mark.begin_at_ns,
             mark.ended_by.name.lower(),
         )
         for mark in rank.partial_steps
-    ]  # fmt: skip
+    ]
 
 
 def _parts(view: RankView) -> tuple[Ints, Ints, Ints, Ints, Ints, Ints]:

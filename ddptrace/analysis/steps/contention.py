@@ -90,13 +90,16 @@ def _works(scopes: Ints, names: tuple[str, ...], step: Ints, spans: tuple[Ints, 
 
 def _together(looked: Sequence[_Works]) -> _Works:
     """All windows as one."""
-    keys = tuple(dict.fromkeys(key for one in looked for key in one.keys))
+    keys = tuple(dict.fromkeys(key for works in looked for key in works.keys))
     number = {key: position for position, key in enumerate(keys)}
-    columns = [(np.array([number[key] for key in one.keys], np.int64)[one.key], one) for one in looked]
+    columns = [(np.array([number[key] for key in works.keys], np.int64)[works.key], works) for works in looked]
     return _Works(
-        np.concatenate([key for key, _ in columns]), np.concatenate([one.step for one in looked]),
-        np.concatenate([one.length_ns for one in looked]), np.concatenate([one.beside_ns for one in looked]), keys,
-    )  # fmt: skip
+        np.concatenate([key for key, _ in columns]),
+        np.concatenate([works.step for works in looked]),
+        np.concatenate([works.length_ns for works in looked]),
+        np.concatenate([one.beside_ns for one in looked]),
+        keys,
+    )
 
 
 def _compared(rank: int, works: _Works) -> Iterator[ContentionRow]:
@@ -130,9 +133,12 @@ def _places(works: _Works) -> tuple[Ints, NDArray[np.bool_]]:
     """Which of its key in its step each is, from 0, and whether that step has as many of them as most steps have."""
     order = np.lexsort((works.step, works.key))  # stable: in the host's order within both
     cells, first, cell, count = np.unique(
-        np.column_stack((works.key, works.step))[order], axis=0, return_index=True, return_inverse=True,
+        np.column_stack((works.key, works.step))[order],
+        axis=0,
+        return_index=True,
+        return_inverse=True,
         return_counts=True,
-    )  # fmt: skip
+    )
     cell = cell.reshape(-1)
     place, usual = np.empty(len(order), np.int64), np.empty(len(order), np.bool_)
     place[order] = np.arange(len(order)) - first[cell]

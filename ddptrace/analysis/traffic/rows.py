@@ -49,7 +49,7 @@ those of the busiest link: an op with a root loads that one more than the others
 def traffic_rows(view: RankView) -> list[TrafficRow]:
     """One row per step, kind and peer, in the order in which they were first launched."""
     sizes = {group.name: len(group.ranks) for group in view.rank.groups if group.ranks}
-    carriers = {comm.seq for one in view.found for comm in one.comms}
+    carriers = {comm.seq for occurrence in view.found for comm in occurrence.comms}
     at = view.steps.at(np.array([comm.launch_at_ns for comm in view.comms], np.int64)).tolist()
     alike: defaultdict[tuple[int | None, Kind, int | None], list[Communication]] = defaultdict(list)
     for comm, position in zip(view.comms, at, strict=True):
@@ -72,9 +72,13 @@ def kind_of(row: TrafficRow) -> Kind:
 
 def _together(rows: Sequence[TrafficRow]) -> TrafficRow:
     return replace(
-        rows[0], calls=sum(row.calls for row in rows), nbytes_in=_sum(row.nbytes_in for row in rows),
-        nbytes_out=_sum(row.nbytes_out for row in rows), sent_nbytes=_sum(row.sent_nbytes for row in rows), peer=None,
-    )  # fmt: skip
+        rows[0],
+        calls=sum(row.calls for row in rows),
+        nbytes_in=_sum(row.nbytes_in for row in rows),
+        nbytes_out=_sum(row.nbytes_out for row in rows),
+        sent_nbytes=_sum(row.sent_nbytes for row in rows),
+        peer=None,
+    )
 
 
 def _kind(comm: Communication, sizes: Mapping[str, int], origin: str | None) -> Kind:
@@ -91,12 +95,15 @@ def _traffic_row(
 ) -> TrafficRow:
     calls, size = [comm.call for comm in comms], kind[2]
     return TrafficRow(
-        rank, step, *kind, len(comms),
+        rank,
+        step,
+        *kind,
+        len(comms),
         nbytes_in=_sum(None if call is None or _is_unknown(call) else call.nbytes_in for call in calls),
         nbytes_out=_sum(None if call is None or _is_unknown(call) else call.nbytes_out for call in calls),
         sent_nbytes=_sum(None if call is None else sent_nbytes(call, size) for call in calls),
         peer=peer,
-    )  # fmt: skip
+    )
 
 
 def sent_nbytes(call: Call, group_size: int | None) -> int | None:

@@ -43,9 +43,12 @@ class Own:
     def changed(self, change: Callable[[Floats], Floats]) -> Own:
         """Each column otherwise."""
         return Own(
-            change(self.before_ns), change(self.ready_ns), change(self.compute_ns), change(self.after_ns),
+            change(self.before_ns),
+            change(self.ready_ns),
+            change(self.compute_ns),
+            change(self.after_ns),
             self.elsewhere_ns,
-        )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +92,10 @@ def own_times(model: Model, plan: Scenario, sample: Sample) -> Own:
     own = Own(
         plan.backwards * sample.ahead_ns + (plan.backwards - 1) * accumulated,
         of_buckets * (not plan.is_eager) + np.cumsum(hosting) - model.launch_ns,
-        compute + hosting.sum(), sample.after_ns, sample.elsewhere_ns,
-    )  # fmt: skip
+        compute + hosting.sum(),
+        sample.after_ns,
+        sample.elsewhere_ns,
+    )
     return own if plan.evened is None else _evened(own, plan.evened)
 
 

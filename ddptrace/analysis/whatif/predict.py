@@ -81,11 +81,18 @@ class Predictor:
         backwards, buckets = setting.accumulate or self.model.backwards, buckets_of(setting, self.model)
         low, high = max(round(min(steps) - off), 0), round(max(steps) + off)
         return Prediction(
-            name, setting, round(middle), low, high, round(middle / backwards),
-            *self._gains(cases, played, backwards), round(float(np.median(played[0].exposed_ns))),
-            round(float(np.median(played[0].comm_ns))), len(buckets),
+            name,
+            setting,
+            round(middle),
+            low,
+            high,
+            round(middle / backwards),
+            *self._gains(cases, played, backwards),
+            round(float(np.median(played[0].exposed_ns))),
+            round(float(np.median(played[0].comm_ns))),
+            len(buckets),
             basis_of(setting, buckets, self.model, self.contention),
-        )  # fmt: skip
+        )
 
     def without_contention(self) -> float:
         """The recorded setting, had communication slowed nothing."""
@@ -116,8 +123,8 @@ class Predictor:
         step by step, so that what is unknown of both does not count."""
         share = self.model.backwards / backwards
         replays = [self._replays[replace(case, hosting=1.0)] for case in cases]
-        gains = [1 - share * one.step_ns / old.step_ns for one, old in zip(played, replays, strict=True)]
-        middles = [float(np.median(one)) for one in gains]
+        gains = [1 - share * steps.step_ns / old.step_ns for steps, old in zip(played, replays, strict=True)]
+        middles = [float(np.median(gain)) for gain in gains]
         off = hypot(_uncertainty(gains[0]), self.replay_error, self._model_ratio)
         return middles[0], min(middles) - off, max(middles) + off
 
@@ -139,13 +146,16 @@ def scenario_of(setting: Setting, model: Model, wire: Wire, slowdown: float, hos
     """`hosting`: of a hook's cost on the host, so many times what it is taken to be."""
     wire = wire_of(setting, model, wire)
     return Scenario(
-        buckets_of(setting, model), wire, slowdown, slowdown,
+        buckets_of(setting, model),
+        wire,
+        slowdown,
+        slowdown,
         wire_ratio=HALF if setting.hook == "fp16" else model.wire_ratio,
         byte_ns=hosting * cast_ns(model) if setting.hook == "fp16" else 0.0,
         backwards=setting.accumulate or model.backwards,
         evened=None if setting.evened is None else model.ranks.index(setting.evened),
         is_eager=setting.perfect_overlap,
-    )  # fmt: skip
+    )
 
 
 def cast_ns(model: Model) -> float:

@@ -73,9 +73,13 @@ def _scale_row(
     steps, even = play_all(model, scaled, drawn), play_all(model, scaled, [_typical(pool)] * 2)
     took = float(np.median(steps.step_ns))
     return ScaleRow(
-        ranks, algorithm, round(took), round(float(np.median(steps.exposed_ns))), round(took - even.step_ns[-1]),
+        ranks,
+        algorithm,
+        round(took),
+        round(float(np.median(steps.exposed_ns))),
+        round(took - even.step_ns[-1]),
         alone / took,
-    )  # fmt: skip
+    )
 
 
 def _drawn(rows: NDArray[np.int64]) -> Callable[[Floats], Floats]:
@@ -85,10 +89,12 @@ def _drawn(rows: NDArray[np.int64]) -> Callable[[Floats], Floats]:
 def _pool(steps: Sequence[Own]) -> Own:
     """All recorded ranks of all steps, as if of one."""
     return Own(
-        np.concatenate([own.before_ns for own in steps]), np.concatenate([own.ready_ns for own in steps]),
-        np.concatenate([own.compute_ns for own in steps]), np.concatenate([own.after_ns for own in steps]),
+        np.concatenate([own.before_ns for own in steps]),
+        np.concatenate([own.ready_ns for own in steps]),
+        np.concatenate([own.compute_ns for own in steps]),
+        np.concatenate([own.after_ns for own in steps]),
         float(np.median([own.elsewhere_ns for own in steps])),
-    )  # fmt: skip
+    )
 
 
 def _typical(pool: Own) -> Own:

@@ -119,10 +119,22 @@ class _Ends:
     def _call(self, row: Row, turn: int) -> LastCall:
         source, done = self._source(row), self._done.get(row[A])
         return LastCall(
-            turn, row[A], self._told.text(row[NAME]), max(row[B], row[C]), self._told.text(row[G]), source.peer,
-            source.origin, source.site, source.through, source.module, self._told.buckets_of.get(row[F] - 1),
-            row[BEGIN], bool(row[FLAGS] & CallFlag.SYNC), self._is_done(row, done), self._error(done),
-        )  # fmt: skip
+            turn,
+            row[A],
+            self._told.text(row[NAME]),
+            max(row[B], row[C]),
+            self._told.text(row[G]),
+            source.peer,
+            source.origin,
+            source.site,
+            source.through,
+            source.module,
+            self._told.buckets_of.get(row[F] - 1),
+            row[BEGIN],
+            bool(row[FLAGS] & CallFlag.SYNC),
+            self._is_done(row, done),
+            self._error(done),
+        )
 
     def _is_done(self, row: Row, done: Row | None) -> bool | None:
         if done is not None:

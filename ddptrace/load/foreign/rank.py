@@ -130,14 +130,25 @@ def _run(rank: int, windows: Sequence[ForeignWindow], findings: list[Finding]) -
     groups = {group.name: group for window in windows for group in window.groups}
     on_device = any(window.window.on_device for window in windows)
     return RankRun(
-        rank=rank, host=next(iter(hosts), ""), pid=windows[0].pid if windows else 0,
-        device=next(iter(devices), "" if on_device or not windows else "cpu"), clean=True, dropped=0,
+        rank=rank,
+        host=next(iter(hosts), ""),
+        pid=windows[0].pid if windows else 0,
+        device=next(iter(devices), "" if on_device or not windows else "cpu"),
+        clean=True,
+        dropped=0,
         begin_at_ns=windows[0].window.begin_at_ns if windows else 0,
         end_at_ns=windows[-1].window.end_at_ns if windows else 0,
-        steps=tuple(_numbered_steps(windows, rank, findings)), phases=tuple(_numbered_phases(windows)), calls=calls,
-        hooks=(), ready=(), reducers=reducers_of(calls), groups=tuple(groups.values()),
-        windows=tuple(window.window for window in windows), pauses=(), recorded=False,
-    )  # fmt: skip
+        steps=tuple(_numbered_steps(windows, rank, findings)),
+        phases=tuple(_numbered_phases(windows)),
+        calls=calls,
+        hooks=(),
+        ready=(),
+        reducers=reducers_of(calls),
+        groups=tuple(groups.values()),
+        windows=tuple(window.window for window in windows),
+        pauses=(),
+        recorded=False,
+    )
 
 
 def _numbered_calls(calls: Iterable[Call]) -> Iterator[Call]:

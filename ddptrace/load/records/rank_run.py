@@ -158,12 +158,15 @@ class _Builder:
         known = set(Phase)
         return tuple(
             PhaseMark(
-                phase := Phase(row[FLAGS]), row[BEGIN], row[END], self.threads.get(row[THREAD], 0),
+                phase := Phase(row[FLAGS]),
+                row[BEGIN],
+                row[END],
+                self.threads.get(row[THREAD], 0),
                 row[A] if phase is Phase.BACKWARD else None,
             )
             for row in self.rows(Kind.PHASE)
             if row[FLAGS] in known and row[END] >= row[BEGIN]
-        )  # fmt: skip
+        )
 
     def _calls(self, done: Mapping[int, Row]) -> tuple[Call, ...]:
         waits: dict[int, list[tuple[int, int]]] = defaultdict(list)
@@ -213,12 +216,19 @@ class _Builder:
     def _hooks(self, done: Mapping[int, Row]) -> tuple[HookCall, ...]:
         return tuple(
             HookCall(
-                seq=row[A], name=self.text(row[NAME]), reducer=row[F] - 1, index=row[D], backward=row[C], nbytes=row[B],
-                dtype=self.text(row[G]), begin_at_ns=row[BEGIN], end_at_ns=row[END],
+                seq=row[A],
+                name=self.text(row[NAME]),
+                reducer=row[F] - 1,
+                index=row[D],
+                backward=row[C],
+                nbytes=row[B],
+                dtype=self.text(row[G]),
+                begin_at_ns=row[BEGIN],
+                end_at_ns=row[END],
                 done_at_ns=done[row[A]][BEGIN] if row[A] in done else None,
             )
             for row in self.rows(Kind.HOOK)
-        )  # fmt: skip
+        )
 
     def _ready(self) -> tuple[Ready, ...]:
         """Unpack the runs: up to seven (parameter, base + delta) each."""

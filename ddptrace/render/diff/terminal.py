@@ -86,9 +86,12 @@ def _name(row: Change) -> str:
 def _settings(diff: Diff) -> Iterator[str]:
     if diff.settings:
         yield "Not set up alike"
-        for one in diff.settings:
+        for setting in diff.settings:
             yield from textwrap.wrap(
-                setting_words(one.name, one.before, one.after), WIDTH, initial_indent="  ", subsequent_indent="    "
+                setting_words(setting.name, setting.before, setting.after),
+                WIDTH,
+                initial_indent="  ",
+                subsequent_indent="    ",
             )
 
 

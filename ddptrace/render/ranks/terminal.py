@@ -34,7 +34,7 @@ def across_lines(result: Result) -> Iterator[str]:
         yield from told("waiting", f"{percent(found.wait_ratio)} of the communication waits for ranks that come later")
     elif found.here is not None:
         yield from told("waiting", absent_words(*found.here))
-    latest = sorted((one.lag for one in found.ranks if one.lag.last), key=lambda lag: (-lag.last, lag.rank))
+    latest = sorted((rank.lag for rank in found.ranks if rank.lag.last), key=lambda lag: (-lag.last, lag.rank))
     if latest:
         yield from told("last to arrive", *map(lag_words, latest[:MOST_LAST]), between=" ·")
     shares = [share for share in path_shares(result) if share.ratio >= LEAST_RATIO][:MOST_PIECES]
