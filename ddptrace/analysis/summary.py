@@ -154,7 +154,7 @@ def summarize(result: Measured) -> Summary:
         phases=_shares(steps, PHASES, "wall_ns"),
         buckets=Table(BucketSummary, buckets),
         worst=exposed[0] if exposed else None,
-        ranks=Table(RankSummary, _ranks(steps)),
+        ranks=Table(RankSummary, [_rank(rank, rows) for rank, rows in sorted(_by_rank(steps).items())]),
         host_idle_ns=_host_idle(result, steps),
         rpc_wait_ns=_rpc_wait(steps),
         rpc_calls=_rpc_calls(result, steps),
@@ -247,10 +247,6 @@ def _rpc_wait(steps: Sequence[StepRow]) -> int | None:
 def _rpc_calls(result: Measured, steps: Sequence[StepRow]) -> float:
     made = len(calls_in(result.rpcs, ((row.rank, row.step) for row in steps)))
     return made / len(steps) if steps else 0.0
-
-
-def _ranks(steps: Sequence[StepRow]) -> list[RankSummary]:
-    return [_rank(rank, rows) for rank, rows in sorted(_by_rank(steps).items())]
 
 
 def _rank(rank: int, rows: Sequence[StepRow]) -> RankSummary:

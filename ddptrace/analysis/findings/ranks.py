@@ -148,19 +148,15 @@ def matched_time(result: Result) -> MatchedTime | None:
     known = [
         match
         for match in result.matches
-        if _ends_together(match) and all(one in executions for one in _calls_of(match))
+        if match.op.startswith(ENDING_TOGETHER) and all(call in executions for call in _calls_of(match))
     ]
-    inside = [match for match in known if any(one in step_of for one in _calls_of(match))]
+    inside = [match for match in known if any(call in step_of for call in _calls_of(match))]
     told = inside or known
-    ran_ns = round(sum(executions[one] / len(match.ranks) for match in told for one in _calls_of(match)))
+    ran_ns = round(sum(executions[call] / len(match.ranks) for match in told for call in _calls_of(match)))
     if not ran_ns:
         return None
-    steps = len({step_of[one] for match in inside for one in _calls_of(match) if one in step_of})
+    steps = len({step_of[call] for match in inside for call in _calls_of(match) if call in step_of})
     return MatchedTime(len(told), steps, ran_ns, sum(match.transfer_ns for match in told))
-
-
-def _ends_together(match: MatchRow) -> bool:
-    return match.op.startswith(ENDING_TOGETHER)
 
 
 def _calls_of(match: MatchRow) -> list[tuple[int, int]]:

@@ -34,15 +34,12 @@ def arrivals_of(
         together[match.ranks].append(match)
     met = [side_by_side(those, ranks, uncertainty) for those in together.values()]
     rows = [row for one in met for row in met_rows(one)]
-    order = sorted(range(len(rows)), key=lambda position: _key(rows[position]))
+    by_start = attrgetter("first_start_at_ns", "group", "ordinal", "ranks")
+    order = sorted(range(len(rows)), key=lambda position: by_start(rows[position]))
     numbers = iter(np.argsort(np.array(order, np.int64)).tolist())
     arrivals = [arrival for one in met for arrival in _arrivals(one, numbers)]
     arrivals.sort(key=attrgetter("match"))
     return tuple(replace(rows[position], match=match) for match, position in enumerate(order)), tuple(arrivals)
-
-
-def _key(match: MatchRow) -> tuple[int, str, int, tuple[int, ...]]:
-    return match.first_start_at_ns, match.group, match.ordinal, match.ranks
 
 
 def _arrivals(met: SideBySide, numbers: Iterator[int]) -> Iterator[ArrivalRow]:
