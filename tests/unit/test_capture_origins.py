@@ -27,8 +27,8 @@ from ddptrace.capture.call_sites import UNKNOWN, CallSites
 from ddptrace.capture.forward_spans import ForwardSpans
 from ddptrace.capture.module_names import ModuleNames
 from ddptrace.capture.surface import Surface, ThreadState
-from ddptrace.load import read_run
 from ddptrace.load.records.calls import CallOrigins
+from ddptrace.load.run import read_run
 from ddptrace.schema import UNKNOWN_ORIGIN, CallFlag, Origin, Phase
 
 ROOTS = {"torch": Path(torch.__file__).parent, "ddptrace": Path(ddptrace.__file__).parent}

@@ -12,7 +12,7 @@ from pathlib import Path
 from ddptrace.errors import RunDirectoryError, printable
 from ddptrace.load.foreign.ddp import reducers_of
 from ddptrace.load.foreign.window import ForeignWindow, foreign_window
-from ddptrace.load.kineto import read_kineto
+from ddptrace.load.kineto.reader import read_kineto
 from ddptrace.load.sources import TraceFile
 from ddptrace.load.tables import Call, DeviceWork, Finding, LoadedRank, PhaseMark, RankRun, StepMark
 from ddptrace.load.windows.comm_kernels import CommRule

@@ -17,8 +17,8 @@ from typing import Final
 import numpy as np
 
 from ddptrace.errors import RunDirectoryError
-from ddptrace.load.kineto import read_kineto
 from ddptrace.load.kineto.events import NO_CORRELATION, Category, Ints, KinetoEvents
+from ddptrace.load.kineto.reader import read_kineto
 from ddptrace.load.records.calls import known_over_by
 from ddptrace.load.records.clock import Clock
 from ddptrace.load.records.rank_run import Recorded, WindowMark
