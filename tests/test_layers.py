@@ -225,6 +225,54 @@ def test_capture_and_analysis_never_meet() -> None:
     assert "ddptrace.capture" not in modules_after(*map(module_name, files("analysis")), "ddptrace.analyzer")
 
 
+SUBJECTS = ("analysis", "render", "load")
+"""Rooms that are divided by subject."""
+FILES_MAX = 25
+OUTPUTS = {"trace", "watch"}
+"""Rooms of render for an output that shows many subjects."""
+
+
+def modules_of(room: str) -> dict[str, Path]:
+    return {module_name(file): file for file in files(room)}
+
+
+@pytest.mark.parametrize("room", SUBJECTS)
+def test_no_module_imports_one_that_imports_it_however_late(room: str) -> None:
+    modules = modules_of(room)
+    needs = {
+        name: {other for found in imports(file) for other in found.names if other in modules and other != name}
+        for name, file in modules.items()
+    }
+    # WHEN modules that need none of the others left are taken away, again and again
+    while free := {name for name, others in needs.items() if not others}:
+        needs = {name: others - free for name, others in needs.items() if name not in free}
+    # THEN nothing is left that would need itself
+    assert needs == {}
+
+
+@pytest.mark.parametrize("room", SUBJECTS)
+def test_no_room_has_more_files_than_can_be_looked_over(room: str) -> None:
+    folders = [folder for folder in (PACKAGE / room).rglob("*") if (folder / "__init__.py").is_file()]
+    sizes = {str(folder): len(list(folder.glob("*.py"))) - 1 for folder in [PACKAGE / room, *folders]}
+    assert {folder: size for folder, size in sizes.items() if size > FILES_MAX} == {}
+
+
+@pytest.mark.parametrize("room", SUBJECTS)
+def test_each_room_says_what_comes_in_and_what_goes_out(room: str) -> None:
+    docstrings = {
+        str(init): ast.get_docstring(ast.parse(init.read_text())) or ""
+        for init in (PACKAGE / room).rglob("__init__.py")
+    }
+    assert [init for init, said in docstrings.items() if not ("\nIn: " in said and " Out: " in said)] == []
+
+
+def test_rooms_of_render_have_the_names_of_those_of_analysis() -> None:
+    subjects = [
+        {path.parent.name for path in (PACKAGE / room).glob("*/__init__.py")} for room in ("render", "analysis")
+    ]
+    assert subjects[0] - subjects[1] == OUTPUTS
+
+
 def test_telemetry_uses_only_public_names_of_opentelemetry() -> None:
     names = [name for file in files("telemetry") for one in imports(file) for name in one.names]
     private = [n for n in names if n.startswith("opentelemetry") and any(p.startswith("_") for p in n.split("."))]

@@ -1,5 +1,7 @@
 """Pure functions from the tables of a run to the tables a person reads. No files, no pictures, no torch.
 
+In: a `Run` (`ddptrace/load/tables.py`). Out: a `Result`, and what is worked out from one or several of them.
+
 Begin with `analyze.py`: one rank at a time, then all ranks together. `result.py` is what comes out, `tables/` its rows,
 `summary.py` the typical step. Each other room is one subject, and `ddptrace/render` has rooms of the same names.
 

@@ -20,11 +20,11 @@ from ddptrace.analysis.findings.steps import jitter_findings
 from ddptrace.analysis.findings.traffic import message_findings, traffic_findings
 from ddptrace.analysis.matching.matches import match_ranks, with_matches
 from ddptrace.analysis.rank_tables import RankTables
-from ddptrace.analysis.rank_view import View, view_of
+from ddptrace.analysis.rank_view import RankView, view_of
 from ddptrace.analysis.ranks.arrivals import arrivals_of
 from ddptrace.analysis.ranks.blame import blame_of
 from ddptrace.analysis.ranks.critical_path import critical_path
-from ddptrace.analysis.ranks.crossings import Meeting
+from ddptrace.analysis.ranks.crossings import ComparedRanks
 from ddptrace.analysis.ranks.trail import trail_of
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.rpc.rows import rank_calls, rpc_pair_rows, rpc_rows
@@ -96,10 +96,13 @@ def analyze_rank(rank: RankRun) -> RankTables:
         traffic=tuple(traffic_rows(view)),
         gradient_traffic=tuple(gradient_traffic_rows(view)),
         partial_steps=tuple(partial_step_rows(view.rank)),
-        load=rank.load, clock=rank.clock or rank.host,
-        trail=trail_of(view), contention=tuple(contention_rows(view)), tie_ns=rank.tie_ns,
+        load=rank.load,
+        clock=rank.clock or rank.host,
+        trail=trail_of(view),
+        contention=tuple(contention_rows(view)),
+        tie_ns=rank.tie_ns,
         waited_ns=waited_in_phases(view),
-    )  # fmt: skip
+    )
 
 
 def combine(head: RunHead, ranks: Iterable[RankTables], *, align: bool = True) -> Result:
@@ -110,35 +113,43 @@ def combine(head: RunHead, ranks: Iterable[RankTables], *, align: bool = True) -
     clocks = clock_rows(tables, matching.rows, align=align)
     tables = aligned_tables(tables, clocks)
     matches, arrivals = arrivals_of(tables, matching.rows, clocks)
-    met = Meeting(tables, matches)
+    met = ComparedRanks(tables, matches)
     blame = blame_of(met)
     rpcs = rpc_rows([table.rpc for table in tables])
     collectives = (row for table in tables for row in table.collectives)
     result = Result(
-        schema=head.schema, run_id=head.run_id, zero_unix_ns=head.zero_unix_ns, world_size=head.world_size,
+        schema=head.schema,
+        run_id=head.run_id,
+        zero_unix_ns=head.zero_unix_ns,
+        world_size=head.world_size,
         ranks=Table(RankRow, [table.row for table in tables]),
         steps=Table(StepRow, [row for table in tables for row in table.steps]),
         phases=Table(PhaseRow, [row for table in tables for row in table.phases]),
         buckets=Table(BucketRow, [row for table in tables for row in table.buckets]),
         collectives=Table(CollectiveRow, list(with_matches(collectives, matches))),
-        findings=Table(Finding), activity=tuple(table.activity for table in tables),
+        findings=Table(Finding),
+        activity=tuple(table.activity for table in tables),
         streams=Table(StreamRow, [row for table in tables for row in table.streams]),
         launches=Table(LaunchRow, [row for table in tables for row in table.launches]),
         scopes=Table(ScopeRow, [row for table in tables for row in table.scopes]),
-        matches=Table(MatchRow, matches), recorded=any(table.facts.recorded for table in tables),
-        rpcs=Table(RpcRow, rpcs), rpc_pairs=Table(RpcPairRow, rpc_pair_rows(rpcs)),
+        matches=Table(MatchRow, matches),
+        recorded=any(table.facts.recorded for table in tables),
+        rpcs=Table(RpcRow, rpcs),
+        rpc_pairs=Table(RpcPairRow, rpc_pair_rows(rpcs)),
         groups=Table(GroupRow, group_rows([table.facts for table in tables])),
         traffic=Table(TrafficRow, [row for table in tables for row in table.traffic]),
         gradient_traffic=Table(GradientTrafficRow, [row for table in tables for row in table.gradient_traffic]),
         partial_steps=Table(PartialStepRow, [row for table in tables for row in table.partial_steps]),
         blind_spots=head.blind_spots,
-        desyncs=Table(DesyncRow, matching.desyncs), clocks=Table(ClockRow, clocks),
+        desyncs=Table(DesyncRow, matching.desyncs),
+        clocks=Table(ClockRow, clocks),
         arrivals=Table(ArrivalRow, arrivals),
-        blame=Table(BlameRow, blame.rows), suspects=Table(SuspectRow, blame.suspects),
+        blame=Table(BlameRow, blame.rows),
+        suspects=Table(SuspectRow, blame.suspects),
         critical_path=Table(PathRow, critical_path(met)),
         contention=Table(ContentionRow, [row for table in tables for row in table.contention]),
         jitter=Table(JitterRow, [row for table in tables for row in jitter_rows(table)]),
-    )  # fmt: skip
+    )
     facts = [table.facts for table in tables]
     across = [*clock_findings(clocks), *blame.findings]
     fit = not any(finding.code in UNFIT for finding in across)
@@ -154,20 +165,28 @@ def combine(head: RunHead, ranks: Iterable[RankTables], *, align: bool = True) -
     return replace(result, findings=Table(Finding, said))
 
 
-def _rank_row(view: View) -> RankRow:
+def _rank_row(view: RankView) -> RankRow:
     rank, windows = view.rank, view.rank.windows
     device = device_row(rank.rank, [window.device for window in windows if window.device is not None])
     return RankRow(
-        rank.rank, rank.host, rank.pid, rank.device, rank.clean, rank.dropped,
-        steps=len(rank.steps), collectives=len(view.comms), windows=len(windows),
+        rank.rank,
+        rank.host,
+        rank.pid,
+        rank.device,
+        rank.clean,
+        rank.dropped,
+        steps=len(rank.steps),
+        collectives=len(view.comms),
+        windows=len(windows),
         file=windows[0].file if windows else None,
         gpu_events=device.gpu_events if windows else None,
         gpu_events_with_launch=device.gpu_events_with_launch if windows else None,
-        all=device.all, with_launch=device.with_launch,
-    )  # fmt: skip
+        all=device.all,
+        with_launch=device.with_launch,
+    )
 
 
-def _activity(view: View) -> Activity:
+def _activity(view: RankView) -> Activity:
     ranges = [(comm.seq, comm.call.exec) for comm in view.comms if comm.call is not None]
     backend = tuple((e.lane, e.name, e.begin_at_ns, e.end_at_ns, seq) for seq, e in ranges if e is not None)
     works = tuple(window.device for window in view.rank.windows if window.device is not None)

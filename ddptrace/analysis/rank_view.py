@@ -19,7 +19,7 @@ from ddptrace.schema import Evidence
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class RankView:
     """One rank, understood. Steps and windows are labelled by position in `rank.steps`."""
 
     rank: RankRun
@@ -50,7 +50,7 @@ class View:
         return self.rank.steps[position].ordinal if position >= 0 else None
 
 
-def view_of(rank: RankRun) -> View:
+def view_of(rank: RankRun) -> RankView:
     only_remote = is_only_remote(rank)
     if only_remote:
         rank = replace(rank, steps=(), partial_steps=())
@@ -67,7 +67,22 @@ def view_of(rank: RankRun) -> View:
     remote = remote_waits(rank)
     compute = rank_compute(rank, windows, phases, profiled, union(waits.host, remote))
     on_host, memory = host_compute(rank, compute), rank_memory(rank, windows, profiled)
-    return View(
-        rank, steps, windows, device, phases, comms, found, unmatched, waits, profiled, compute, on_host,
-        waits.measured(on_host), memory, remote, only_remote, is_on_device(rank),
-    )  # fmt: skip
+    return RankView(
+        rank,
+        steps,
+        windows,
+        device,
+        phases,
+        comms,
+        found,
+        unmatched,
+        waits,
+        profiled,
+        compute,
+        on_host,
+        waits.measured(on_host),
+        memory,
+        remote,
+        only_remote,
+        is_on_device(rank),
+    )

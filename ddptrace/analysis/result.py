@@ -99,9 +99,29 @@ class Result:
             "summary": summarize(self).to_json_dict(),
         }.items()
         for name in (
-            "ranks", "steps", "phases", "buckets", "collectives", "streams", "launches", "scopes", "matches",
-            "rpcs", "rpc_pairs", "groups", "traffic", "gradient_traffic", "partial_steps",
-            "desyncs", "clocks", "arrivals", "blame", "suspects", "critical_path", "contention", "jitter",
+            "ranks",
+            "steps",
+            "phases",
+            "buckets",
+            "collectives",
+            "streams",
+            "launches",
+            "scopes",
+            "matches",
+            "rpcs",
+            "rpc_pairs",
+            "groups",
+            "traffic",
+            "gradient_traffic",
+            "partial_steps",
+            "desyncs",
+            "clocks",
+            "arrivals",
+            "blame",
+            "suspects",
+            "critical_path",
+            "contention",
+            "jitter",
             "findings",
-        ):  # fmt: skip
+        ):
             yield name, getattr(self, name)

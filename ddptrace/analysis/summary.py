@@ -140,17 +140,26 @@ def summarize(result: Measured) -> Summary:
     buckets = _buckets(result, steps)
     exposed = [bucket for bucket in buckets if bucket.exposed_charged_ns]
     return Summary(
-        steps=len(steps), population=population, profiled=bool(steps) and all(row.profiled for row in steps),
-        wall_ns=_mean(row.wall_ns for row in steps), window_ns=_mean(row.window_ns for row in steps),
-        comm_ns=_mean(row.comm_ns for row in steps), hidden_ns=_mean(row.hidden_ns for row in steps),
-        wait_ns=_mean(row.wait_ns for row in steps if row.wait_ns is not None), overlap_ratio=_overlap(steps),
+        steps=len(steps),
+        population=population,
+        profiled=bool(steps) and all(row.profiled for row in steps),
+        wall_ns=_mean(row.wall_ns for row in steps),
+        window_ns=_mean(row.window_ns for row in steps),
+        comm_ns=_mean(row.comm_ns for row in steps),
+        hidden_ns=_mean(row.hidden_ns for row in steps),
+        wait_ns=_mean(row.wait_ns for row in steps if row.wait_ns is not None),
+        overlap_ratio=_overlap(steps),
         evidence=weakest(row.evidence for row in steps),
-        parts=_shares(steps, PARTS, "window_ns"), phases=_shares(steps, PHASES, "wall_ns"),
-        buckets=Table(BucketSummary, buckets), worst=exposed[0] if exposed else None,
-        ranks=Table(RankSummary, _ranks(steps)), host_idle_ns=_host_idle(result, steps),
-        rpc_wait_ns=_rpc_wait(steps), rpc_calls=_rpc_calls(result, steps),
+        parts=_shares(steps, PARTS, "window_ns"),
+        phases=_shares(steps, PHASES, "wall_ns"),
+        buckets=Table(BucketSummary, buckets),
+        worst=exposed[0] if exposed else None,
+        ranks=Table(RankSummary, [_rank(rank, rows) for rank, rows in sorted(_by_rank(steps).items())]),
+        host_idle_ns=_host_idle(result, steps),
+        rpc_wait_ns=_rpc_wait(steps),
+        rpc_calls=_rpc_calls(result, steps),
         all_steps=_all_steps(result.steps),
-    )  # fmt: skip
+    )
 
 
 def _all_steps(rows: Sequence[StepRow]) -> AllSteps | None:
@@ -240,10 +249,6 @@ def _rpc_calls(result: Measured, steps: Sequence[StepRow]) -> float:
     return made / len(steps) if steps else 0.0
 
 
-def _ranks(steps: Sequence[StepRow]) -> list[RankSummary]:
-    return [_rank(rank, rows) for rank, rows in sorted(_by_rank(steps).items())]
-
-
 def _rank(rank: int, rows: Sequence[StepRow]) -> RankSummary:
     return RankSummary(
         rank,
@@ -278,10 +283,19 @@ def _bucket(key: BucketKey, rows: Sequence[BucketRow], is_last: bool, steps: int
     names = ("comm_ns", "hidden_ns", "exposed_charged_ns", "wait_ns", "queue_ns")
     comm, hidden, charged, wait, queue = (_per_step(rows, name, steps) for name in names)
     return BucketSummary(
-        *key, rows[0].nbytes, rows[0].parameters, len({(row.rank, row.step) for row in rows}), is_last,
-        comm, hidden, charged, wait, queue,
-        charged * steps / all_ns if charged is not None and all_ns else None, weakest(row.evidence for row in rows),
-    )  # fmt: skip
+        *key,
+        rows[0].nbytes,
+        rows[0].parameters,
+        len({(row.rank, row.step) for row in rows}),
+        is_last,
+        comm,
+        hidden,
+        charged,
+        wait,
+        queue,
+        charged * steps / all_ns if charged is not None and all_ns else None,
+        weakest(row.evidence for row in rows),
+    )
 
 
 def _per_step(rows: Sequence[BucketRow], name: str, steps: int) -> int | None:

@@ -11,7 +11,7 @@ import click
 from ddptrace.cli.say import say, say_json
 
 if TYPE_CHECKING:
-    from ddptrace.analysis.whatif.advise import Advice, Verdict
+    from ddptrace.analysis.whatif.advise import Advice, Verification
     from ddptrace.analysis.whatif.predict import Predictor
 
 
@@ -37,7 +37,7 @@ def advise(run: Path, as_json: bool, verify: str | None, output: Path | None) ->
     from ddptrace.analysis.whatif.advise import advise as advise_run
     from ddptrace.cli.analyze import progress
     from ddptrace.predictor import predictor
-    from ddptrace.render.whatif.advice import advice_text, verdict_text
+    from ddptrace.render.whatif.advice import advice_text, verification_text
 
     if verify is not None and CAPS not in verify:
         raise click.UsageError(f"--verify needs {CAPS} where the command takes its bucket caps")
@@ -50,11 +50,11 @@ def advise(run: Path, as_json: bool, verify: str | None, output: Path | None) ->
     if as_json:
         say_json(advice.to_json_dict() | {"verified": verdict})
     elif verdict is not None:
-        say(f"\n{verdict_text(verdict)}", nl=False)
+        say(f"\n{verification_text(verdict)}", nl=False)
 
 
-def _verified(recorded: Predictor, advice: Advice, command: str, run: Path) -> Verdict:
-    from ddptrace.analysis.whatif.advise import verdict_of
+def _verified(recorded: Predictor, advice: Advice, command: str, run: Path) -> Verification:
+    from ddptrace.analysis.whatif.advise import verification_of
     from ddptrace.cli.in_turns import make_run
     from ddptrace.errors import DdptraceError
     from ddptrace.predictor import predictor
@@ -64,7 +64,7 @@ def _verified(recorded: Predictor, advice: Advice, command: str, run: Path) -> V
     caps = advice.best.setting.caps_mb or advice.recorded_caps_mb
     run.parent.mkdir(parents=True, exist_ok=True)
     make_run(run, command.replace(CAPS, ",".join(f"{cap:g}" for cap in caps)))
-    return verdict_of(advice.best, predictor(run), recorded)
+    return verification_of(advice.best, predictor(run), recorded)
 
 
 CAPS = "{caps}"

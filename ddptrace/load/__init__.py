@@ -1,19 +1,12 @@
-"""From a run directory to plain tables. Needs neither torch nor what recorded the run."""
+"""From a run directory, or from profiler files of others, to plain tables. Needs no torch, nor what recorded the run.
 
-from __future__ import annotations
+In: paths. Out: a `Run` of one `RankRun` for each rank (`tables.py`), or the `JobState` of a job that may still go on.
 
-from typing import TYPE_CHECKING
+Begin with `run.py`: what there is to read, as a plan, and each rank of it read on its own.
 
-if TYPE_CHECKING:
-    from ddptrace.load.run import read_run
-
-__all__ = ["read_run"]
-
-
-def __getattr__(name: str) -> object:
-    """Only reading brings in the parser; analysis needs no more than `ddptrace.load.tables`."""
-    if name != "read_run":
-        raise AttributeError(f"module 'ddptrace.load' has no attribute {name!r}")
-    from ddptrace.load.run import read_run
-
-    return read_run
+run_folder  a run directory: manifest, attempts, ranks           records    from a rank's records to its `RankRun`
+sources     profiler files, sorted by rank                       windows    what a profiler window adds to that
+diff        what a comparison needs beside the tables            kineto     profiler files as columns
+alive       whether the process that recorded is still there     foreign    profiler files that ddptrace did not make
+                                                                 diagnosis  the last that each rank recorded
+"""

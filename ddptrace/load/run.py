@@ -118,7 +118,7 @@ def load_device(source: RankSource) -> tuple[DeviceWork, ...]:
     return tuple(window.device for window in load_rank(source).run.windows if window.device is not None)
 
 
-class Told(Protocol):
+class ReadRank(Protocol):
     """What reading a rank has told beside its tables."""
 
     @property
@@ -127,7 +127,7 @@ class Told(Protocol):
     def said_world_size(self) -> int | None: ...
 
 
-def settle(plan: Plan, loaded: Iterable[Told]) -> tuple[int | None, tuple[Finding, ...]]:
+def settle(plan: Plan, loaded: Iterable[ReadRank]) -> tuple[int | None, tuple[Finding, ...]]:
     """World size and all that was found on the way, the plan's own first."""
     said, findings = plan.world_size, list(plan.findings)
     sizes: list[int] = []
@@ -154,7 +154,7 @@ def _open_traces(paths: Sequence[Path], found: Sequence[Path], reading: Reading)
     traces = find_traces(found)
     zero = traces.first_unix_ns
     sources = tuple(RankSource(TracedRank(file, zero), reading, _nbytes(file.paths)) for file in traces.files)
-    names = b"\0".join(os.fsencode(path) for one in traces.files for path in one.paths)
+    names = b"\0".join(os.fsencode(path) for trace in traces.files for path in trace.paths)
     name = hashlib.sha256(names).hexdigest()
     return Plan(paths[0], SCHEMA_VERSION, name[:32], zero, traces.world_size, sources, traces.findings, {})
 

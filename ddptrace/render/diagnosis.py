@@ -29,9 +29,9 @@ def diagnosis_text(diagnosis: Diagnosis) -> str:
     """The verdicts, what explains the most first, and the last of the ranks that none of them is about."""
     places = {place.rank: place for place in diagnosis.ranks}
     parts, told = [], set[int]()
-    for one in diagnosis.verdicts:
-        parts.append(_lines(_verdict_lines(one, places, told)))
-        told |= {*one.waiting, *one.absent}
+    for verdict in diagnosis.verdicts:
+        parts.append(_lines(_verdict_lines(verdict, places, told)))
+        told |= {*verdict.waiting, *verdict.absent}
     rest = [place for place in diagnosis.ranks if place.rank not in told]
     parts += [_lines(_rank_lines(rest, "The other ranks" if told else "The last of every rank"))] if rest else []
     return "\n\n".join(parts) + "\n"

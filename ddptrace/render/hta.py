@@ -60,7 +60,7 @@ def hta_text(report: HtaReport) -> str:
 
 
 def _figure_lines(ranks: Sequence[Explained]) -> Iterator[str]:
-    ranks = [one for one in ranks if not one.hta == one.ours == NO_FIGURES]
+    ranks = [explained for explained in ranks if not explained.hta == explained.ours == NO_FIGURES]
     if not ranks:
         return
     yield f"{'rank':<6} {'':<14} {'HTA':>12} {'ours by':>12} {'ours':>12}  why they differ"
@@ -81,12 +81,12 @@ def _figure(figures: Figures | None, name: str) -> str:
     return f"{value:.2f}" if name == "overlap_pctg" else f"{value / 1e6:,.3f}"
 
 
-def _why(one: Explained) -> str:
-    if one.hta is None:
+def _why(explained: Explained) -> str:
+    if explained.hta is None:
         return "HTA failed"
-    if one.why is None:
+    if explained.why is None:
         return "unexplained"
-    return ", ".join(applied.rule for applied in one.why) or "equal"
+    return ", ".join(applied.rule for applied in explained.why) or "equal"
 
 
 def _why_lines(ranks: Sequence[Explained]) -> Iterator[str]:
@@ -95,9 +95,9 @@ def _why_lines(ranks: Sequence[Explained]) -> Iterator[str]:
     for rule, count in events.items():
         if count:
             yield from _wrapped(f"{rule + ':':<9} {RULES[rule]} ({counted(count, 'event')}).")
-    for one in ranks:
-        if one.hta is not None and one.why is None:
-            yield from _wrapped(f"unexplained on rank {one.rank}: none of the rules known gives HTA's numbers.")
+    for explained in ranks:
+        if explained.hta is not None and explained.why is None:
+            yield from _wrapped(f"unexplained on rank {explained.rank}: none of the rules known gives HTA's numbers.")
 
 
 def _trouble_lines(report: HtaReport) -> Iterator[str]:

@@ -111,13 +111,15 @@ def drawn(result: Result, summary: Summary, forecast: Forecast = NOTHING) -> lis
 def top(result: Result, summary: Summary) -> str:
     """The answer: one number, what it rests on, and where the time goes."""
     device = device_total(result)
-    return "\n".join((
-        sections.run_line(result),
-        sections.headline(summary, device, len(own_calls(result.rpcs)), result.suspects),
-        sections.lead(summary),
-        sections.strip(summary, device),
-        sections.evidence_line(summary),
-    ))  # fmt: skip
+    return "\n".join(
+        (
+            sections.run_line(result),
+            sections.headline(summary, device, len(own_calls(result.rpcs)), result.suspects),
+            sections.lead(summary),
+            sections.strip(summary, device),
+            sections.evidence_line(summary),
+        )
+    )
 
 
 Pictures = Mapping[str, str]

@@ -76,11 +76,11 @@ def notes_once(grids: Sequence[Grid]) -> Iterator[Grid]:
 def _table(grid: Grid) -> str:
     rows = [grid.heads, *grid.rows]
     widths = [max(len(_cell(row[at])) for row in rows) for at in range(len(grid.heads))]
-    lines = [_row(row, widths) for row in rows]
+    lines = [_markdown_row(row, widths) for row in rows]
     return "\n".join([lines[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines[1:]])
 
 
-def _row(row: Sequence[str], widths: Sequence[int]) -> str:
+def _markdown_row(row: Sequence[str], widths: Sequence[int]) -> str:
     return "|" + "|".join(f" {_cell(cell):<{width}} " for cell, width in zip(row, widths, strict=True)) + "|"
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from ddptrace.analysis.clocks.groups import SAME_TIE_NS, STEPPED_NS
-from ddptrace.analysis.matching.calls import Key, Mark, differ
+from ddptrace.analysis.matching.calls import GroupCall, Key, differ
 from ddptrace.analysis.matching.proof import ENDING_TOGETHER
 from ddptrace.analysis.ranks.side_by_side import SEEN
 from ddptrace.analysis.tables.collectives import CollectiveRow
@@ -35,7 +35,7 @@ Group = tuple[str, str, tuple[int, ...]]
 class Arrival(NamedTuple):
     """One rank at one collective. Instants are Unix time as the rank's clock was tied to it."""
 
-    mark: Mark
+    mark: GroupCall
     key: Key
     launch_unix_ns: int
     begin_unix_ns: int | None  # None: nothing tells when it ran
@@ -162,7 +162,7 @@ def _stepped_ns(ranks: Mapping[int, _Rank], rank: int) -> int:
 def _arrival(rows: RankRows, row: CollectiveRow, turn: int, step: int | None) -> Arrival:
     zero, begin, end = rows.zero_unix_ns, row.exec_start_at_ns, row.exec_end_at_ns
     is_known = begin is not None and end is not None and row.evidence is not Evidence.HOST
-    mark = Mark(turn, row.op, None if row.op == SPARSE_OP else row.nbytes, row.dtype, row.peer, step=step)
+    mark = GroupCall(turn, row.op, None if row.op == SPARSE_OP else row.nbytes, row.dtype, row.peer, step=step)
     return Arrival(
         mark, mark.key, zero + row.launch_at_ns, zero + begin if is_known and begin is not None else None,
         row.comm_ns or 0, row.evidence in SEEN, row.on_device,

@@ -15,7 +15,7 @@ from torch import nn
 
 import ddptrace
 from ddptrace.keep import LEAST_NBYTES
-from ddptrace.load import read_run
+from ddptrace.load.run import read_run
 from ddptrace.record import RecordReader
 from ddptrace.schema import Kind, Phase
 from tests.launch import environment, torchrun

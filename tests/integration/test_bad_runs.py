@@ -18,8 +18,8 @@ from torch import nn
 
 import ddptrace
 from ddptrace.errors import RunDirectoryError
-from ddptrace.load import read_run
 from ddptrace.load.diagnosis.job import read_job
+from ddptrace.load.run import read_run
 from ddptrace.schema import EVENT_DTYPE, RECORD_NBYTES, SCHEMA_VERSION, Kind
 from tests.launch import command, environment, torchrun
 

@@ -15,7 +15,7 @@ import pytest
 from ddptrace.capture.compiled import compile_library, library_path
 from ddptrace.capture.compiled_sends import EACH
 from ddptrace.errors import CompileError
-from ddptrace.load import read_run
+from ddptrace.load.run import read_run
 from ddptrace.load.run_folder import records_of
 from ddptrace.load.tables import Call
 from ddptrace.record import Records

@@ -14,7 +14,7 @@ import pytest
 
 from ddptrace.capture import compiled
 from ddptrace.errors import CompileError
-from ddptrace.load import read_run
+from ddptrace.load.run import read_run
 from tests.conftest import need
 from tests.launch import environment, torchrun
 from tests.planted_modules import plant

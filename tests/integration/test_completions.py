@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from ddptrace.capture.completions import MANY, Completions
-from ddptrace.load import read_run
+from ddptrace.load.run import read_run
 from ddptrace.load.run_folder import records_of
 from ddptrace.record import Recorder
 from ddptrace.schema import Kind

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import ddptrace
-from ddptrace.load import read_run
+from ddptrace.load.run import read_run
 from ddptrace.schema import RANGE_PREFIX
 from tests.launch import torchrun
 

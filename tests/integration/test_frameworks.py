@@ -17,7 +17,7 @@ import pytest
 import torch
 
 import ddptrace
-from ddptrace.load import read_run
+from ddptrace.load.run import read_run
 from ddptrace.load.tables import RankRun
 from ddptrace.schema import RANGE_PREFIX, Phase, StepEnd
 from tests.conftest import need

@@ -10,7 +10,7 @@ import torch
 
 import ddptrace
 from ddptrace.analysis.tables.collectives import CollectiveRow
-from ddptrace.load import read_run
+from ddptrace.load.run import read_run
 from tests.integration.test_frameworks import RANKS, ended, left, need_package
 from tests.integration.test_origins import line
 from tests.launch import command

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import ddptrace
-from ddptrace.load import read_run
+from ddptrace.load.run import read_run
 from ddptrace.load.tables import RankRun
 from ddptrace.schema import Phase
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import ddptrace
-from ddptrace.load import read_run
+from ddptrace.load.run import read_run
 from ddptrace.load.tables import Run
 from ddptrace.schema import Phase
 from tests.launch import torchrun

@@ -13,7 +13,7 @@ from torch import nn
 
 import ddptrace
 from ddptrace.analysis.result import Result
-from ddptrace.load import read_run
+from ddptrace.load.run import read_run
 from tests.launch import torchrun
 from tests.programs.hooked import HOST_S
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from ddptrace.load import read_run
-from ddptrace.load.kineto import read_kineto
+from ddptrace.load.kineto.reader import read_kineto
 from ddptrace.load.records.calls import known_over_by
+from ddptrace.load.run import read_run
 from ddptrace.load.tables import Call, RankRun
 from ddptrace.load.windows.join import join_window
 from ddptrace.schema import RANGE_PREFIX, Evidence

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 
-from ddptrace.load import read_run
+from ddptrace.load.run import read_run
 from ddptrace.load.tables import Call, RankRun, Run
 from tests.launch import torchrun
 from tests.programs.matrix_witness import OPERATORS

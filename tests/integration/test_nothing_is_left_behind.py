@@ -25,7 +25,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 import ddptrace
 from ddptrace.capture.module_tree import named_modules
-from ddptrace.load import read_run
+from ddptrace.load.run import read_run
 
 PATCHED = [
     (nn.Module, "__call__"),

@@ -12,7 +12,7 @@ import pytest
 
 import ddptrace
 from ddptrace.analysis.result import Result
-from ddptrace.load import read_run
+from ddptrace.load.run import read_run
 from ddptrace.load.tables import RankRun
 from ddptrace.render.words import UNSEEN
 from ddptrace.telemetry.rows import of_result

@@ -10,7 +10,7 @@ import pytest
 
 import ddptrace
 from ddptrace.analysis.tables.collectives import CollectiveRow
-from ddptrace.load import read_run
+from ddptrace.load.run import read_run
 from tests.integration.test_everything_is_counted import WITNESS, kineto
 from tests.launch import PROGRAMS, torchrun
 

@@ -25,7 +25,7 @@ import ddptrace
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.tables.collectives import BucketRow
 from ddptrace.capture import own_reducer, tap
-from ddptrace.load import read_run
+from ddptrace.load.run import read_run
 from ddptrace.load.tables import RankRun
 from ddptrace.record import RecordReader
 from ddptrace.reducer import BucketedDataParallel

@@ -16,7 +16,7 @@ from torch import nn
 
 import ddptrace
 from ddptrace.capture.windows import Windows
-from ddptrace.load import read_run
+from ddptrace.load.run import read_run
 
 COPIED_S = 0.05
 

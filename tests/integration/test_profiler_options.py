@@ -15,7 +15,7 @@ from torch import nn
 from torch.profiler import profile, schedule
 
 import ddptrace
-from ddptrace.load import read_run
+from ddptrace.load.run import read_run
 from tests.launch import PROGRAMS, environment
 
 OPTIONS: dict[str, Any] = {

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import ddptrace
 from ddptrace.capture import pulse
-from ddptrace.load import read_run
+from ddptrace.load.run import read_run
 from ddptrace.load.tables import Pulse
 from ddptrace.record import recorder
 from ddptrace.schema import Phase

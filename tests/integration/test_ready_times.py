@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ddptrace.load import read_run
+from ddptrace.load.run import read_run
 from tests.launch import torchrun
 from tests.programs.ready_beside import BACKWARDS, CASES
 

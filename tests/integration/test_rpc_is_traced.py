@@ -28,7 +28,7 @@ from ddptrace.analysis.tables.rpc import RpcRow
 from ddptrace.capture import rpc as capture_rpc
 from ddptrace.capture import rpc_callee, rpc_messages, rpc_workers
 from ddptrace.capture.surface import Surface
-from ddptrace.load import read_run
+from ddptrace.load.run import read_run
 from ddptrace.record import Recorder
 from ddptrace.render.terminal import summary_text
 from ddptrace.render.trace.chrome import write_trace

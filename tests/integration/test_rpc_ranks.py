@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ddptrace.load import read_run
+from ddptrace.load.run import read_run
 from tests.programs.rpc_groups import SIZE, TRAINERS
 from tests.self_launched import self_launched
 

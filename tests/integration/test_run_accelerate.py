@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ddptrace.load import read_run
+from ddptrace.load.run import read_run
 from tests.conftest import need
 from tests.launch import PROGRAMS, environment
 

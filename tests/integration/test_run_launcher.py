@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import ddptrace
-from ddptrace.load import read_run
+from ddptrace.load.run import read_run
 from ddptrace.load.tables import Run
 from tests.launch import PROGRAMS, ROOT, environment, torchrun
 

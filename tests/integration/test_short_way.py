@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ddptrace.load import read_run
+from ddptrace.load.run import read_run
 from tests.launch import torchrun
 from tests.programs.short_way import CASES, WAYS
 

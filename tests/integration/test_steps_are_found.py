@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
 import ddptrace
-from ddptrace.load import read_run
+from ddptrace.load.run import read_run
 from ddptrace.load.tables import RankRun
 from ddptrace.schema import Phase, StepEnd
 

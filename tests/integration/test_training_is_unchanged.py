@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ddptrace.load import read_run
+from ddptrace.load.run import read_run
 from tests.launch import torchrun
 
 

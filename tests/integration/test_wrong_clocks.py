@@ -19,7 +19,7 @@ import pytest
 
 import ddptrace
 from ddptrace.analysis.result import Result
-from ddptrace.load import read_run
+from ddptrace.load.run import read_run
 from ddptrace.schema import MANIFEST, META, rank_folder
 from tests.clock_errors import Errors, errors, stated_ns, transfer_off, transfer_ratio
 from tests.conftest import need

@@ -16,8 +16,8 @@ from ddptrace.analysis.matching.absent import ABSENT
 from ddptrace.analysis.ranks.blame import blame_of
 from ddptrace.analysis.ranks.counterfactual import disorder_ratio
 from ddptrace.analysis.ranks.critical_path import critical_path
-from ddptrace.analysis.ranks.crossings import Meeting, crossings_of
-from ddptrace.analysis.ranks.digest import meetings
+from ddptrace.analysis.ranks.crossings import ComparedRanks, crossings_of
+from ddptrace.analysis.ranks.digest import match_digests
 from ddptrace.analysis.result import Result
 from ddptrace.load.run_folder import RecordedRank, read_rank
 from ddptrace.load.tables import Finding, Group, RankRun
@@ -45,7 +45,7 @@ def test_a_rank_that_is_here_is_named_and_waited_for() -> None:
     result = without(LATE)
     assert [row.rank for row in result.suspects] == [1]
     assert result.critical_path
-    assert meetings(result).here is None
+    assert match_digests(result).here is None
     assert ABSENT not in said(result)
 
 
@@ -58,7 +58,7 @@ def test_waiting_for_a_rank_that_is_not_here_is_no_transfer() -> None:
     assert {(row.last_rank, row.skew_ns, row.aligned_transfer_ns, row.agrees) for row in result.matches} == {
         (None, None, None, None)
     }
-    found = meetings(result)
+    found = match_digests(result)
     assert (found.wait_ratio, found.here) == (None, (2, 3))
     assert all(kind.partial for kind in found.kinds)
 
@@ -100,7 +100,7 @@ def test_groups_smaller_than_the_run_are_whole_where_all_their_ranks_are_here() 
 def test_groups_of_which_nobody_knows_the_ranks_are_taken_as_whole() -> None:
     runs = [replace(run, groups=(Group("0", (), "gloo", 1),)) for run in Player(LATE).runs() if run.rank != 1]
     result = result_of(runs)
-    assert meetings(result).here is None
+    assert match_digests(result).here is None
     assert ABSENT not in said(result)
 
 
@@ -136,8 +136,8 @@ def test_instants_that_cannot_be_are_compared_with_nothing_and_overflow_nothing(
     spoiled = [*tables[:2], replace(tables[2], trail=replace(trail, at_ns=at))]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert blame_of(Meeting(spoiled, matches)).suspects == ()
-        critical_path(Meeting(spoiled, matches))
+        assert blame_of(ComparedRanks(spoiled, matches)).suspects == ()
+        critical_path(ComparedRanks(spoiled, matches))
         crossings = crossings_of(tables, matches)
         assert np.isfinite(disorder_ratio([table.trail for table in spoiled], crossings))
 

@@ -9,7 +9,7 @@ from statistics import fmean, median
 import pytest
 
 from ddptrace.analysis.ranks.critical_path import path_shares
-from ddptrace.analysis.ranks.digest import meetings
+from ddptrace.analysis.ranks.digest import match_digests
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import typical_steps
 from ddptrace.analysis.tables.ranks import ArrivalRow, MatchRow, PathRow
@@ -26,7 +26,7 @@ def typical(result: Result) -> set[int]:
 
 def test_each_bucket_has_its_skew_its_wait_and_who_came_last() -> None:
     result = met_result(4, 8, 3)
-    found = meetings(result)
+    found = match_digests(result)
     steps = typical(result)
     assert (found.steps, found.count, found.timed, found.agree) == (
         len(steps),
@@ -53,7 +53,7 @@ def test_each_bucket_has_its_skew_its_wait_and_who_came_last() -> None:
 def test_a_rank_that_is_late_is_last_in_all_and_never_waits() -> None:
     # two transfers of 3 ms a step; rank 1 launches the first 8 ms after the others, and the second one queues
     result = played_result(Plan(3, 12, late=only(1, "forward", 8 * MS)), ["a"] * 3)
-    found = meetings(result)
+    found = match_digests(result)
     lags = {one.lag.rank: one.lag for one in found.ranks}
     assert (lags[1].last_ratio, lags[1].blame_ns) == (1.0, 8 * MS)
     assert lags[0].last == lags[2].last == 0
@@ -69,24 +69,24 @@ def test_the_share_that_waits_is_of_all_executions() -> None:
     steps = typical(result)
     waits = sum(row.wait_ns or 0 for row in result.arrivals if row.step in steps)
     whole = waits + TRANSFER_NS * sum(row.step in steps for row in result.arrivals)
-    assert meetings(result).wait_ratio == pytest.approx(waits / whole)
+    assert match_digests(result).wait_ratio == pytest.approx(waits / whole)
 
 
 def test_where_no_clock_tells_lengths_do() -> None:
     result = met_result(2, 6, 2)
     blind = [replace(row, wait_ns=None, transfer_ns=None, free_wait_ns=7) for row in result.arrivals]
     matches = [replace(row, last_rank=None, skew_ns=None, agrees=None) for row in result.matches]
-    found = meetings(replace(result, arrivals=Table(ArrivalRow, blind), matches=Table(MatchRow, matches)))
+    found = match_digests(replace(result, arrivals=Table(ArrivalRow, blind), matches=Table(MatchRow, matches)))
     assert all(one.free for one in found.ranks)
     assert {one.waits_ns for one in found.ranks} == {14}
     assert found.timed == 0
     assert all((one.skew_ns, one.wait_ns, one.free_wait_ns, one.latest) == (None, None, 7, None) for one in found.kinds)
-    assert not any(one.free for one in meetings(result).ranks)
+    assert not any(one.free for one in match_digests(result).ranks)
 
 
 def test_without_steps_all_matches_are_told() -> None:
     result = replace(met_result(2, 4, 2), steps=Table(StepRow))
-    found = meetings(result)
+    found = match_digests(result)
     assert (found.steps, found.count) == (0, 8)
 
 

@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 
 from ddptrace.analysis.ranks.critical_path import critical_path
-from ddptrace.analysis.ranks.crossings import Meeting
+from ddptrace.analysis.ranks.crossings import ComparedRanks
 from ddptrace.analysis.tables.ranks import PathRow
 from ddptrace.schema import Phase
 from tests.unit.analysis_records import call, mark, rank, step
@@ -20,7 +20,7 @@ Told = tuple[int, int | None, str, float, float]
 
 
 def path(plan: Plan) -> tuple[PathRow, ...]:
-    return critical_path(Meeting(*played(plan)))
+    return critical_path(ComparedRanks(*played(plan)))
 
 
 def told(rows: tuple[PathRow, ...]) -> list[Told]:
@@ -78,7 +78,7 @@ def test_the_pieces_touch_and_add_up_to_the_time_from_the_begin_to_the_last_end(
     groups = rng.choice([(), ((0, 1, 2, 3),), ((0, 2), (1, 3))])
     plan = Plan(4, 20, late=lambda one, at: times[one, at], groups=groups, transfer=rng.randint(0, 9 * MS))
     player = Player(plan)
-    rows = critical_path(Meeting(*analyzed(player.runs())))
+    rows = critical_path(ComparedRanks(*analyzed(player.runs())))
     assert rows[0].begin_at_ns == 0
     assert rows[-1].end_at_ns == max(steps[-1].end_at_ns for steps in player.steps)
     assert all(one.end_at_ns == following.begin_at_ns for one, following in pairwise(rows))
@@ -94,7 +94,7 @@ def test_a_clock_that_is_wrong_makes_no_piece_run_backwards(shift_ms: int) -> No
     tables, matches = played(Plan(2, 10, late=only(0, "optimizer", 60 * MS, lambda at: at == 9)))
     trail = tables[1].trail
     apart = replace(tables[1], trail=replace(trail, at_ns=trail.at_ns + shift_ms * MS))
-    rows = critical_path(Meeting([tables[0], apart], matches))
+    rows = critical_path(ComparedRanks([tables[0], apart], matches))
     assert rows
     assert all(a.end_at_ns == b.begin_at_ns for a, b in pairwise(rows))
     assert all(row.end_at_ns > row.begin_at_ns for row in rows)
@@ -106,10 +106,10 @@ def test_a_wait_for_what_is_over_is_the_ranks_own_time() -> None:
              calls=[call(1, launch, ran=(launch, 14), ordinal=0, turn=0, waits=((40, 41),))])
         for who, launch, end in ((0, 10, 50), (1, 12, 45))
     ]  # fmt: skip
-    rows = critical_path(Meeting(*analyzed(runs)))
+    rows = critical_path(ComparedRanks(*analyzed(runs)))
     assert [(row.rank, row.what, row.begin_at_ns, row.end_at_ns) for row in rows] == [(0, "forward", 0, 50)]
 
 
 def test_without_collectives_there_is_no_path() -> None:
     tables, _ = played(Plan(2, 3))
-    assert critical_path(Meeting(tables, ())) == ()
+    assert critical_path(ComparedRanks(tables, ())) == ()

@@ -12,31 +12,31 @@ from hypothesis import strategies as st
 
 from ddptrace.analysis.analyze import analyze_run
 from ddptrace.analysis.findings.desync import desync_findings
-from ddptrace.analysis.matching.calls import Calls, Mark
+from ddptrace.analysis.matching.calls import GroupCall, GroupCalls
 from ddptrace.analysis.matching.desync import parting
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.tables.ranks import DesyncRow
 from ddptrace.load.tables import Finding, Group, RankRun
 
-BUCKET_0 = Mark(0, "all_reduce", 400, "float32", origin="gradients", site="train.py:30 in step")
+BUCKET_0 = GroupCall(0, "all_reduce", 400, "float32", origin="gradients", site="train.py:30 in step")
 BUCKET_1 = replace(BUCKET_0, nbytes=200)
-LOSS = Mark(0, "all_reduce", 4, "float32", origin="program", site="train.py:35 in step")
-NORM = Mark(0, "all_gather", 32, "float32", origin="program", site="train.py:40 in step")
-SAVE = Mark(0, "broadcast", 64, "int64", root=0, origin="program", site="save.py:7 in save")
+LOSS = GroupCall(0, "all_reduce", 4, "float32", origin="program", site="train.py:35 in step")
+NORM = GroupCall(0, "all_gather", 32, "float32", origin="program", site="train.py:40 in step")
+SAVE = GroupCall(0, "broadcast", 64, "int64", root=0, origin="program", site="save.py:7 in save")
 STEP = (BUCKET_0, BUCKET_1, LOSS)
 
 
-def calls(number: int, *marks: Mark, first: int = 0) -> Calls:
+def calls(number: int, *marks: GroupCall, first: int = 0) -> GroupCalls:
     """With a step for each `STEP`."""
-    return Calls(number, [replace(mark, turn=first + k, step=k // len(STEP)) for k, mark in enumerate(marks)])
+    return GroupCalls(number, [replace(mark, turn=first + k, step=k // len(STEP)) for k, mark in enumerate(marks)])
 
 
-def among(ranks: int, own: Sequence[Mark], others: Sequence[Mark], *, first: int = 0) -> list[Calls]:
+def among(ranks: int, own: Sequence[GroupCall], others: Sequence[GroupCall], *, first: int = 0) -> list[GroupCalls]:
     """The last rank but one calls `own`, the rest `others`."""
     return [calls(k, *(own if k == ranks - 1 else others), first=first) for k in range(ranks)]
 
 
-def the_row(ranks: Sequence[Calls]) -> DesyncRow:
+def the_row(ranks: Sequence[GroupCalls]) -> DesyncRow:
     (row,) = parting("0", ranks).rows
     return row
 
@@ -76,7 +76,7 @@ def test_ranks_that_call_the_same_do_not_part(ranks: int) -> None:
     ],
 )
 def test_what_became_of_a_call_is_told_after_steps_that_agree(
-    kind: str, own: list[Mark], others: list[Mark], ranks: int, first: int
+    kind: str, own: list[GroupCall], others: list[GroupCall], ranks: int, first: int
 ) -> None:
     before = [*STEP] * 4
     found = parting("0", among(ranks, before + own, before + others, first=first))
@@ -104,7 +104,7 @@ def test_what_became_of_a_call_is_told_after_steps_that_agree(
     ],
 )
 def test_the_first_call_of_all_may_be_the_one_that_differs(
-    kind: str, own: list[Mark], others: list[Mark], ranks: int
+    kind: str, own: list[GroupCall], others: list[GroupCall], ranks: int
 ) -> None:
     row = the_row(among(ranks, own, others))
     assert (row.turn, row.rank, row.kind) == (0, ranks - 1, kind)
@@ -115,7 +115,7 @@ def test_the_first_call_of_all_may_be_the_one_that_differs(
     [([*STEP, *STEP], [SAVE, *STEP, *STEP]), ([*STEP], [SAVE, NORM, *STEP]), ([BUCKET_0], [SAVE]), ([LOSS], [SAVE])],
 )
 def test_a_call_that_was_never_made_before_is_left_out_by_one_of_four_and_extra_on_one_of_two(
-    own: list[Mark], others: list[Mark]
+    own: list[GroupCall], others: list[GroupCall]
 ) -> None:
     before = [*STEP] * 4
     row = the_row(among(4, before + own, before + others))
@@ -168,7 +168,7 @@ def test_ranks_that_part_in_different_ways_are_told_each_its_own() -> None:
 
 def test_what_is_not_known_of_a_call_or_may_differ_by_rank_parts_nobody() -> None:
     unknown = replace(LOSS, nbytes=None, dtype="")
-    uneven = [Mark(0, "all_to_all_single", nbytes, "float32") for nbytes in (10, 30)]
+    uneven = [GroupCall(0, "all_to_all_single", nbytes, "float32") for nbytes in (10, 30)]
     rootless = replace(SAVE, root=None)
     other_line = replace(LOSS, site="train.py:99 in other")
     found = parting("0", [
@@ -188,7 +188,7 @@ def test_at_another_line_of_a_library_it_is_another_call_and_not_one_of_another_
 
 
 @st.composite
-def dropped(draw: st.DrawFn) -> tuple[list[Mark], int, int, int]:
+def dropped(draw: st.DrawFn) -> tuple[list[GroupCall], int, int, int]:
     """Calls, the number of ranks, the rank that leaves one out, and which."""
     made = draw(st.lists(st.sampled_from([*STEP, SAVE]), min_size=1, max_size=40))
     ranks = draw(st.sampled_from([2, 3, 4]))
@@ -198,7 +198,7 @@ def dropped(draw: st.DrawFn) -> tuple[list[Mark], int, int, int]:
 @settings(max_examples=500)
 @given(dropped())
 def test_a_call_that_one_rank_leaves_out_is_found_there_and_nothing_different_is_matched(
-    drawn: tuple[list[Mark], int, int, int],
+    drawn: tuple[list[GroupCall], int, int, int],
 ) -> None:
     made, ranks, who, at = drawn
     fewer = made[:at] + made[at + 1 :]
@@ -219,7 +219,7 @@ def recorded(*ranks: RankRun) -> Result:
     return analyze_run(run(*ranks, world_size=len(ranks)))
 
 
-def member(number: int, *marks: Mark, world: int = 2, first: int = 0, clean: bool = True) -> RankRun:
+def member(number: int, *marks: GroupCall, world: int = 2, first: int = 0, clean: bool = True) -> RankRun:
     """A rank that ddptrace recorded; from its call number `first` on, the ones before let go."""
     made = [
         call(
@@ -262,7 +262,7 @@ def test_what_was_called_before_the_ranks_part_is_matched_and_nothing_after() ->
         ),
     ],
 )
-def test_what_differs_in_size_or_dtype_is_told_by_that(own: Mark, said: str) -> None:
+def test_what_differs_in_size_or_dtype_is_told_by_that(own: GroupCall, said: str) -> None:
     (finding,) = told(recorded(member(0, *STEP * 2), member(1, *STEP, own, *STEP[1:])), "desync")
     assert said in finding.message
     assert "on rank 0" in finding.message

@@ -14,7 +14,7 @@ from ddptrace.analysis.result import Result
 from ddptrace.analysis.tables.table import Table
 from ddptrace.analysis.traffic.digest import traffic_report
 from ddptrace.analysis.traffic.peers import MessageDigest, RootDigest
-from ddptrace.load.records.calls import Sources
+from ddptrace.load.records.calls import CallOrigins
 from ddptrace.load.tables import Call, Finding, Group
 
 STEPS = [step(0, 0, 100), step(1, 100, 200), step(2, 200, 300)]
@@ -196,6 +196,6 @@ def origin_record(peer: int) -> tuple[int, ...]:
 )
 def test_a_peer_is_told_by_its_global_rank(recorded: int, group: int, peer: int | None) -> None:
     texts = {0: "", 5: "pair", 9: "a group that nobody described"}
-    sources = Sources([origin_record(recorded)], texts.__getitem__, {"pair": (2, 6)})
+    sources = CallOrigins([origin_record(recorded)], texts.__getitem__, {"pair": (2, 6)})
     call_record = (3, 0, 0, 0, 0, 0, 7, 0, 0, group, 0, 0, 0)
     assert sources.of(call_record, "send", "float32").peer == peer

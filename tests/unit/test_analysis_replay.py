@@ -18,7 +18,7 @@ from ddptrace.analysis.ranks.counterfactual import (
     parts_of,
     step_lengths,
 )
-from ddptrace.analysis.ranks.crossings import Crossings, Meeting, crossings_of
+from ddptrace.analysis.ranks.crossings import ComparedRanks, Crossings, crossings_of
 from ddptrace.analysis.tables.ranks import BlameRow, MatchRow
 from ddptrace.load.tables import RankRun
 from ddptrace.schema import Phase
@@ -35,7 +35,7 @@ def mean_cost(plan: Plan, who: int, question: str) -> float:
 
 
 def blame_rows(plan: Plan) -> tuple[BlameRow, ...]:
-    return blame_of(Meeting(*played(plan))).rows
+    return blame_of(ComparedRanks(*played(plan))).rows
 
 
 def truth(plan: Plan) -> float:
@@ -143,7 +143,7 @@ def test_what_a_rank_costs_is_felt_by_its_own_group_alone() -> None:
 def test_ranks_that_meet_nowhere_are_not_blamed() -> None:
     tables, matches = played(Plan(2))
     assert matches
-    assert blame_of(Meeting(tables, ())).rows == ()
+    assert blame_of(ComparedRanks(tables, ())).rows == ()
 
 
 def test_a_late_root_holds_up_those_it_sends_to_and_a_late_receiver_only_itself() -> None:

@@ -13,9 +13,9 @@ from ddptrace.analysis.rank_tables import RankTables
 from ddptrace.analysis.ranks.blame import Blame, blame_of
 from ddptrace.analysis.ranks.causes import Held, Lateness, cause_of
 from ddptrace.analysis.ranks.counterfactual import Costs
-from ddptrace.analysis.ranks.crossings import Meeting
+from ddptrace.analysis.ranks.crossings import ComparedRanks
 from ddptrace.analysis.ranks.links import fast_of_its_kind, slow_host
-from ddptrace.analysis.ranks.suspects import average, students, verdicts
+from ddptrace.analysis.ranks.suspects import average, costs_of_suspects, students
 from ddptrace.analysis.tables.ranks import LOCAL_PHASES
 from ddptrace.load.tables import GcPause, HostLoad, HostMark, LinkSample, Throttle
 from tests.unit.made_training import MS, Late, Plan, Player, only, played
@@ -42,7 +42,7 @@ def nobody(one: int, at: int) -> Late:
 
 def blame(plan: Plan, loads: Loads | None = None, hosts: Sequence[str] = ()) -> Blame:
     tables, matches = played(plan)
-    return blame_of(Meeting([_with(table, loads or {}, hosts) for table in tables], matches))
+    return blame_of(ComparedRanks([_with(table, loads or {}, hosts) for table in tables], matches))
 
 
 def _with(table: RankTables, loads: Loads, hosts: Sequence[str]) -> RankTables:
@@ -362,7 +362,7 @@ def test_clocks_that_contradict_who_waited_for_whom_name_nobody() -> None:
     tables, matches = played(Plan(2, 80, late=only(1, "forward", 8 * MS)))
     trail = tables[1].trail
     apart = replace(tables[1], trail=replace(trail, at_ns=trail.at_ns + 12 * MS))
-    found = blame_of(Meeting([tables[0], apart], matches))
+    found = blame_of(ComparedRanks([tables[0], apart], matches))
     assert (found.rows, found.suspects) == ((), ())
     assert [finding.code for finding in found.findings] == ["replay-off"]
 
@@ -406,7 +406,7 @@ def test_of_phases_of_which_none_is_sure_one_stall_does_not_name_another_than_al
     own = np.full((all_of, 2), 100 * MS)
     mean = excess.mean(axis=2)[0]
     assert mean[LOCAL_PHASES.index("backward")] > mean[LOCAL_PHASES.index("other")]
-    assert [one.phase for one in verdicts(costs, own, lambda steps: held)] == ["other"]
+    assert [one.phase for one in costs_of_suspects(costs, own, lambda steps: held)] == ["other"]
 
 
 def test_time_that_nobody_feels_is_not_told_as_none() -> None:

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 import ddptrace
 from ddptrace.capture import fallback, session, tap
-from ddptrace.load import read_run
+from ddptrace.load.run import read_run
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import ddptrace
 from ddptrace.capture.tap import silent_group
-from ddptrace.load import read_run
+from ddptrace.load.run import read_run
 from ddptrace.load.tables import RankRun
 
 RANKS = 4

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import ddptrace
 from ddptrace.capture import host_load, session
 from ddptrace.capture.host_load import UNTOLD, Collections, HostMarks
-from ddptrace.load import read_run
+from ddptrace.load.run import read_run
 from ddptrace.load.tables import RankRun
 from ddptrace.record import RecordReader
 from ddptrace.schema import Kind, Phase, StepEnd

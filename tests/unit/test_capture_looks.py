@@ -14,7 +14,7 @@ from ddptrace.capture.links import Carried, Links
 from ddptrace.capture.pulse import Pulse
 from ddptrace.capture.quota import Held, Quota
 from ddptrace.capture.session import SURFACES
-from ddptrace.load import read_run
+from ddptrace.load.run import read_run
 from ddptrace.load.tables import LinkSample, Run, Throttle
 from ddptrace.record import recorder
 

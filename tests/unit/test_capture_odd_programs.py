@@ -25,7 +25,7 @@ from ddptrace.capture.call_sites import CallSites
 from ddptrace.capture.forward_spans import ForwardSpans
 from ddptrace.capture.module_names import ModuleNames
 from ddptrace.capture.surface import Surface, ThreadState
-from ddptrace.load import read_run
+from ddptrace.load.run import read_run
 from ddptrace.load.tables import RankRun
 
 

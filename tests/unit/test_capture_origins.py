@@ -27,8 +27,8 @@ from ddptrace.capture.call_sites import UNKNOWN, CallSites
 from ddptrace.capture.forward_spans import ForwardSpans
 from ddptrace.capture.module_names import ModuleNames
 from ddptrace.capture.surface import Surface, ThreadState
-from ddptrace.load import read_run
-from ddptrace.load.records.calls import Sources
+from ddptrace.load.records.calls import CallOrigins
+from ddptrace.load.run import read_run
 from ddptrace.schema import UNKNOWN_ORIGIN, CallFlag, Origin, Phase
 
 ROOTS = {"torch": Path(torch.__file__).parent, "ddptrace": Path(ddptrace.__file__).parent}
@@ -257,26 +257,26 @@ def call(*, flags: int = 0, hook: int = 0, seq: int = 7) -> tuple[int, ...]:
 def test_a_call_of_an_older_run_has_the_origin_that_its_own_record_tells(
     record: tuple[int, ...], op: str, dtype: str, origin: str
 ) -> None:
-    assert Sources([], str, {}).of(record, op, dtype) == (origin, None, None, None, None)
+    assert CallOrigins([], str, {}).of(record, op, dtype) == (origin, None, None, None, None)
 
 
 def test_an_origin_of_a_later_version_counts_for_nothing_and_its_line_stays() -> None:
     texts = {1: "train.py:3 in main", 2: "blocks.0", 0: ""}
     told = (24, 200, 1, 1, 0, 0, 7, 0, 0, 2, 0, 0, 0)
-    found = Sources([told], texts.__getitem__, {}).of(call(), "all_reduce", "float32")
+    found = CallOrigins([told], texts.__getitem__, {}).of(call(), "all_reduce", "float32")
     assert found == ("program", texts[1], None, texts[2], None)
 
 
 def test_a_call_site_of_two_lines_is_read_as_the_programs_and_the_librarys() -> None:
     texts = {1: "train.py:3 in main, through framework/loop.py:9 in run", 2: "blocks.0", 0: ""}
     told = (24, Origin.ZERO, 1, 1, 0, 0, 7, 0, 0, 2, 0, 0, 0)
-    found = Sources([told], texts.__getitem__, {}).of(call(), "all_reduce", "float32")
+    found = CallOrigins([told], texts.__getitem__, {}).of(call(), "all_reduce", "float32")
     assert found == ("zero", "train.py:3 in main", "framework/loop.py:9 in run", "blocks.0", None)
 
 
 def test_where_nobody_looked_the_origin_is_not_known_unless_the_call_itself_tells_it() -> None:
     told = (24, UNKNOWN_ORIGIN, 1, 0, 0, 0, 7, 0, 0, 0, 4, 0, 0)
-    sources = Sources([told], {0: ""}.__getitem__, {"": (5, 6, 7, 8)})
+    sources = CallOrigins([told], {0: ""}.__getitem__, {"": (5, 6, 7, 8)})
     assert [sources.of(made, "all_reduce", "float32").origin for made in (call(), call(hook=3))] == [None, "hook"]
     assert sources.of(call(), "broadcast", "float32").peer == 8
 

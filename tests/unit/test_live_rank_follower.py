@@ -14,7 +14,7 @@ from ddptrace.live import rank_follower
 from ddptrace.live.batch import Identity, Losses, RankBatch
 from ddptrace.live.identity import read_identity
 from ddptrace.live.rank_follower import RankFollower
-from ddptrace.load import read_run
+from ddptrace.load.run import read_run
 from ddptrace.schema import EVENT, GUARD, META, RECORD_NBYTES, Kind, StepEnd
 from ddptrace.telemetry.rows import of_batch, of_result
 from ddptrace.telemetry.trees import Node, trees

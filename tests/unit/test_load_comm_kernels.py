@@ -9,7 +9,7 @@ import pytest
 from foreign_files import kernel, write
 
 from ddptrace.errors import DdptraceError
-from ddptrace.load.kineto import read_kineto
+from ddptrace.load.kineto.reader import read_kineto
 from ddptrace.load.windows.comm_kernels import (
     LONGEST_NAME,
     UNKNOWN_OP,

@@ -13,7 +13,7 @@ from foreign_files import ENGINE, MAIN, Event, event, kernel, launch, node, op, 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddptrace.load.kineto import read_kineto
+from ddptrace.load.kineto.reader import read_kineto
 from ddptrace.load.tables import DeviceWork, Work
 from ddptrace.load.windows.device import DeviceEvents
 from ddptrace.load.windows.nesting import NOTHING, Nest

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from ddptrace.analysis.analyze import analyze_rank
 from ddptrace.load.foreign.rank import load_traces
-from ddptrace.load.kineto import read_kineto
+from ddptrace.load.kineto.reader import read_kineto
 from ddptrace.load.sources import TraceFile
 from ddptrace.load.tables import Identity, LoadedRank, RankRun, Work
 from ddptrace.load.windows.comm_kernels import CommRule

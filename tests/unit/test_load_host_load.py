@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import ddptrace
-from ddptrace.load import read_run
+from ddptrace.load.run import read_run
 from ddptrace.load.tables import GcPause, HostLoad, HostMark, LinkSample, Pulse, RankRun, Throttle
 from ddptrace.record import Recorder
 from ddptrace.schema import SCHEMA_VERSION, Kind, Phase, StepEnd

@@ -11,7 +11,7 @@ import pytest
 from ddptrace.analysis.analyze import analyze_run
 from ddptrace.analysis.result import Result
 from ddptrace.keep import LEAST_NBYTES, Keep
-from ddptrace.load import read_run
+from ddptrace.load.run import read_run
 from ddptrace.load.tables import Run
 from ddptrace.record import Recorder, directory
 from ddptrace.schema import MANIFEST, SCHEMA_VERSION, Kind, StepEnd, rank_folder

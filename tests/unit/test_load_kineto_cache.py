@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from ddptrace.load.kineto import cache as kineto_cache
-from ddptrace.load.kineto import read_kineto
 from ddptrace.load.kineto.events import KinetoEvents
+from ddptrace.load.kineto.reader import read_kineto
 
 
 def event(number: int) -> dict[str, object]:

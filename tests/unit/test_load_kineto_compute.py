@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import nn
 
-from ddptrace.load.kineto import read_kineto
+from ddptrace.load.kineto.reader import read_kineto
 from ddptrace.load.windows.cpu_compute import cpu_compute
 
 TRAINING = frozenset({1})

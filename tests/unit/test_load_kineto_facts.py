@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from ddptrace.errors import DdptraceError, RunDirectoryError
-from ddptrace.load.kineto import read_kineto
 from ddptrace.load.kineto.events import FAR_NS, CollectiveArgs, FileFacts, KinetoEvents
 from ddptrace.load.kineto.head import FileHead, identify
+from ddptrace.load.kineto.reader import read_kineto
 
 EVENT = {"ph": "X", "cat": "user_annotation", "name": "gloo:all_reduce", "pid": 7, "tid": 7, "ts": 1, "dur": 2}
 EVENT_KEYS = {key: EVENT[key] for key in EVENT if key not in ("ts", "dur")}

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ddptrace.load.kineto import read_kineto
+from ddptrace.load.kineto.reader import read_kineto
 from ddptrace.load.records.calls import known_over_by
 from ddptrace.load.tables import Call, PhaseMark, Work
 from ddptrace.load.windows.backend_ranges import BackendRange, OpenCall, assign, in_thread_order

@@ -21,10 +21,10 @@ from typing import Any
 import pytest
 
 from ddptrace.errors import RunDirectoryError
-from ddptrace.load.kineto import read_kineto
 from ddptrace.load.kineto import source as kineto_source
 from ddptrace.load.kineto import stream as kineto_stream
 from ddptrace.load.kineto.events import FAR_NS, KinetoEvents
+from ddptrace.load.kineto.reader import read_kineto
 
 pytestmark = pytest.mark.long
 

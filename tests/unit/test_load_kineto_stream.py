@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddptrace.load.kineto import read_kineto
 from ddptrace.load.kineto import source as kineto_source
 from ddptrace.load.kineto import stream as kineto_stream
 from ddptrace.load.kineto.events import FAR_NS, FileFacts, KinetoEvents
+from ddptrace.load.kineto.reader import read_kineto
 from ddptrace.load.kineto.stream import Event, EventStream
 from ddptrace.load.kineto.times import nanoseconds, time_column
 

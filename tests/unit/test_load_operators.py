@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from ddptrace.load.kineto import read_kineto
+from ddptrace.load.kineto.reader import read_kineto
 from ddptrace.load.windows.cpu_compute import operator_work, thread_ranges
 
 Ops = list[tuple[str, int, int]]

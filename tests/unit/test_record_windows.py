@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from ddptrace.keep import LEAST_NBYTES
-from ddptrace.load import read_run
+from ddptrace.load.run import read_run
 from ddptrace.load.tables import Finding
 from ddptrace.record import Recorder, RecordReader, directory
 from ddptrace.record.thin import Wanted, thinned

@@ -14,7 +14,7 @@ from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow
 from ddptrace.analysis.tables.ranks import ArrivalRow, MatchRow, PathRow
 from ddptrace.analysis.tables.table import Table
 from ddptrace.render.trace.chrome import places
-from ddptrace.render.trace.tracks import add_meetings, by_rank
+from ddptrace.render.trace.tracks import add_matches, by_rank
 from tests.made import make_result
 from tests.unit.made_device import moved
 from tests.unit.made_meetings import TRANSFER_NS, met_result
@@ -129,7 +129,7 @@ def test_hosts_stand_in_the_order_of_their_lowest_ranks() -> None:
 def test_numbers_of_arrows_are_used_once(tmp_path: Path) -> None:
     result = met_result(4, 3, 2)
     ranks = by_rank(result)
-    add_meetings(result, ranks, itertools.count(10))
+    add_matches(result, ranks, itertools.count(10))
     numbers = sorted(met.arrow for rows in ranks for met in rows.met.values() if met.arrow)
     assert numbers == list(range(10, 10 + 3 * len(result.matches)))
     started = sorted(

@@ -14,7 +14,7 @@ from ddptrace.analysis.result import Result
 from ddptrace.analysis.tables.collectives import CollectiveRow, GroupRow
 from ddptrace.analysis.tables.table import Table
 from ddptrace.live.batch import Identity, Losses, RankBatch
-from ddptrace.load import read_run
+from ddptrace.load.run import read_run
 from ddptrace.schema import Kind
 from ddptrace.telemetry.links import LINKS_MAX
 from ddptrace.telemetry.parents import Parent, parent_of

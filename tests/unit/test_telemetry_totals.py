@@ -17,7 +17,7 @@ from ddptrace.keep import LEAST_NBYTES, Keep
 from ddptrace.live.batch import Identity, Losses, RankBatch
 from ddptrace.live.identity import read_identity
 from ddptrace.live.rank_follower import RankFollower
-from ddptrace.load import read_run
+from ddptrace.load.run import read_run
 from ddptrace.schema import Kind
 from ddptrace.telemetry.finished_run import totals_of
 from ddptrace.telemetry.instruments import BUCKETS_MAX, COLLECTIVE_SKEW, COLLECTIVES_MAX, INSTRUMENTS

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ddptrace.analysis.whatif.again import Own, Plan, own_times, play_all
+from ddptrace.analysis.whatif.again import Own, Scenario, own_times, play_all
 from ddptrace.analysis.whatif.fit import fit_wire
 from ddptrace.analysis.whatif.model import model_of
 from ddptrace.analysis.whatif.observed import Sends, observe, sends_of
@@ -70,7 +70,7 @@ def test_a_rank_that_is_done_early_waits_in_the_next_step() -> None:
     made = Made(late=(0, 0))
     model = model_of([observe(one) for one in made_ranks(made, in_buckets(made, 8))])
     own = Own(np.zeros(2), np.ones((2, 1)), np.array([10.0, 20.0]), np.zeros(2), 0.0)
-    free = Plan(in_buckets(made, 8), Wire(0.0, 0.0))
+    free = Scenario(in_buckets(made, 8), Wire(0.0, 0.0))
     assert play_all(model, free, [own] * 4).step_ns[-1] == pytest.approx(20)
     # the early one computes longer now, and both meet in another collective before that, of length 5
     met = Own(np.array([0.0, 7.0]), np.ones((2, 1)), np.array([20.0, 10.0]), np.zeros(2), 5.0)
@@ -80,7 +80,7 @@ def test_a_rank_that_is_done_early_waits_in_the_next_step() -> None:
 def test_what_launching_takes_is_added_before_each_later_bucket_and_to_backward() -> None:
     made = Made(late=(0,))
     model = model_of([observe(one) for one in made_ranks(made, in_buckets(made, 2))])
-    plan = Plan(in_buckets(made, 2), Wire(0.0, 0.0))
+    plan = Scenario(in_buckets(made, 2), Wire(0.0, 0.0))
     before, after = (own_times(replace(model, launch_ns=ns), plan, model.samples[0]) for ns in (0.0, MS))
     assert (after.ready_ns - before.ready_ns).tolist() == [[0, MS, 2 * MS, 3 * MS]]
     assert (after.compute_ns - before.compute_ns).tolist() == [4 * MS]

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from ddptrace.analysis.whatif.advise import Advice, advise, verdict_of
+from ddptrace.analysis.whatif.advise import Advice, advise, verification_of
 from ddptrace.analysis.whatif.answer import RANKS, Forecast, answer, forecast_of, usual
 from ddptrace.analysis.whatif.model import model_of
 from ddptrace.analysis.whatif.observed import observe
 from ddptrace.analysis.whatif.predict import Predictor
 from ddptrace.analysis.whatif.tables import Setting, WhatIf
 from ddptrace.render.report import page
-from ddptrace.render.whatif.advice import advice_text, in_short, verdict_text
+from ddptrace.render.whatif.advice import advice_text, in_short, verification_text
 from ddptrace.render.whatif.report import advice_section
 from ddptrace.render.whatif.scale import SIMULATED
 from ddptrace.render.whatif.terminal import whatif_text
@@ -119,23 +119,23 @@ def test_a_summary_ends_with_advice_that_is_sure_to_win_and_with_no_other(advice
 
 
 def test_a_verdict_tells_whether_the_interval_held(found: Predictor, advice: Advice) -> None:
-    held = verdict_of(advice.recorded, found, found)
+    held = verification_of(advice.recorded, found, found)
     assert held.is_within
     assert held.unlike is None
-    assert "within the interval" in " ".join(verdict_text(held).split())
-    missed = verdict_text(replace(held, is_within=False, error_ratio=0.31))
+    assert "within the interval" in " ".join(verification_text(held).split())
+    missed = verification_text(replace(held, is_within=False, error_ratio=0.31))
     assert "+31.0 %" in missed
     assert "outside of the interval" in " ".join(missed.split())
 
 
 def test_a_forecast_that_failed_is_not_called_verified(found: Predictor, advice: Advice) -> None:
-    missed = replace(verdict_of(advice.recorded, found, found), is_within=False)
-    assert verdict_text(missed).startswith("Not confirmed: ")
-    assert "diff --repeat" in " ".join(verdict_text(missed).split())
+    missed = replace(verification_of(advice.recorded, found, found), is_within=False)
+    assert verification_text(missed).startswith("Not confirmed: ")
+    assert "diff --repeat" in " ".join(verification_text(missed).split())
 
 
 def test_a_command_that_ignored_the_advice_verifies_nothing(found: Predictor, advice: Advice) -> None:
-    told = verdict_text(verdict_of(advice.best, found, found))
+    told = verification_text(verification_of(advice.best, found, found))
     assert told.startswith("Not verified: of buckets in a step the command sent 1, and the advice is ")
 
 
@@ -148,7 +148,7 @@ def test_a_command_that_ignored_the_advice_verifies_nothing(found: Predictor, ad
 )
 def test_another_job_verifies_nothing(found: Predictor, advice: Advice, made: Made, why: str) -> None:
     other = Predictor(model_of([observe(one) for one in made_ranks(made, in_buckets(made, 8))]))
-    assert verdict_text(verdict_of(advice.recorded, other, found)).startswith(f"Not verified: {why}.")
+    assert verification_text(verification_of(advice.recorded, other, found)).startswith(f"Not verified: {why}.")
 
 
 def test_what_an_answer_rests_on_is_said_once_with_the_answers_that_it_is_about(answers: WhatIf) -> None:

@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from ddptrace.analysis.whatif.again import Own, Plan, play_all
+from ddptrace.analysis.whatif.again import Own, Scenario, play_all
 from ddptrace.analysis.whatif.model import model_of
 from ddptrace.analysis.whatif.observed import observe
 from ddptrace.analysis.whatif.predict import Predictor
@@ -52,7 +52,7 @@ def test_a_thousand_ranks_of_a_hundred_buckets_are_simulated_within_a_second(eve
     ready = np.sort(np.random.default_rng(0).uniform(0, 1e8, (1024, 100)), axis=1)
     steps = [Own(np.full(1024, 4e7), ready, ready[:, -1], np.full(1024, 2e6), 0.0)] * 10
     began = time.perf_counter()
-    play_all(found.model, Plan(in_buckets(made, 1), Wire(1e5, 0.01)), steps)
+    play_all(found.model, Scenario(in_buckets(made, 1), Wire(1e5, 0.01)), steps)
     assert time.perf_counter() - began < 1
 
 

@@ -21,7 +21,7 @@ Calls = dict[int, Communication]  # by bucket index, in launch order
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PlannedLayout:
     """One layout of one reducer. The tuples are by bucket index, in launch order."""
 
     layout: int
@@ -82,7 +82,7 @@ class Layouts:
         self._plans = {reducer.reducer: _plans(reducer) for reducer in rank.reducers}
         self._drop_layers = {reducer.reducer for reducer in rank.reducers if reducer.kind == DROPS_LAYERS}
 
-    def match(self, reducer: int, backward: int, comms: Sequence[Communication]) -> tuple[Plan, Calls] | None:
+    def match(self, reducer: int, backward: int, comms: Sequence[Communication]) -> tuple[PlannedLayout, Calls] | None:
         """The layout that the calls fit, and the call of each bucket."""
         for plan in self._by_preference(reducer, backward):
             found = plan.match(comms)
@@ -92,7 +92,7 @@ class Layouts:
 
     def match_used(
         self, reducer: int, backward: int, comms: Sequence[Communication], used: Ints
-    ) -> tuple[Plan, Calls] | None:
+    ) -> tuple[PlannedLayout, Calls] | None:
         """As `match`, in a backward that dropped layers. `used`: the parameters with a gradient to reduce."""
         for plan in self._by_preference(reducer, backward) if reducer in self._drop_layers else ():
             found = plan.match_used(comms, used)
@@ -100,14 +100,14 @@ class Layouts:
                 return plan, found
         return None
 
-    def of_hook(self, hook: HookCall) -> Plan | None:
+    def of_hook(self, hook: HookCall) -> PlannedLayout | None:
         """The layout whose bucket a hook was given."""
         for plan in self._by_preference(hook.reducer, hook.backward):
             if hook.index < len(plan.nbytes) and plan.nbytes[hook.index] == hook.nbytes:
                 return plan
         return None
 
-    def _by_preference(self, reducer: int, backward: int) -> list[Plan]:
+    def _by_preference(self, reducer: int, backward: int) -> list[PlannedLayout]:
         """Valid in that backward first, then those next to it: a rebuild is told late and may be dated one off."""
         plans = self._plans.get(reducer, [])
         valid = sum(plan.from_backward <= backward for plan in plans) - 1
@@ -123,13 +123,13 @@ def in_force(reducer: Reducer, backward: int) -> tuple[Layout, ...]:
 def in_buckets(reducer: Reducer, layouts: Sequence[Layout]) -> tuple[Parameter, ...]:
     """The parameters that these layouts have in a bucket, which frozen ones are in none of; all, without a layout."""
     inside = {index for layout in layouts for bucket in layout.buckets for index in bucket}
-    return tuple(one for index, one in enumerate(reducer.parameters) if index in inside or not layouts)
+    return tuple(parameter for index, parameter in enumerate(reducer.parameters) if index in inside or not layouts)
 
 
-def _plans(reducer: Reducer) -> list[Plan]:
+def _plans(reducer: Reducer) -> list[PlannedLayout]:
     parameters = reducer.parameters
     plans = [
-        Plan(
+        PlannedLayout(
             layout.layout,
             layout.from_backward,
             tuple(tuple(parameters[i].name for i in bucket) for bucket in layout.buckets),

@@ -9,7 +9,7 @@ from operator import itemgetter
 
 import numpy as np
 
-from ddptrace.analysis.buckets.layouts import Calls, Layouts, Plan, Span
+from ddptrace.analysis.buckets.layouts import Calls, Layouts, PlannedLayout, Span
 from ddptrace.analysis.collectives.execution import Communication
 from ddptrace.analysis.intervals import Ints, innermost
 from ddptrace.load.tables import HookCall, RankRun, Ready
@@ -57,7 +57,7 @@ def occurrences(
     for comm, backward in zip(comms, backwards, strict=True):
         finder.sort_in(comm, backward)
     found = [*finder.hooked(), *finder.native(), *finder.by_order(), *finder.unwatched()]
-    found.sort(key=lambda one: (one.launch_at_ns, one.comms[0].seq))
+    found.sort(key=lambda occurrence: (occurrence.launch_at_ns, occurrence.comms[0].seq))
     return tuple(found), tuple(sorted(finder.unmatched))
 
 
@@ -143,12 +143,12 @@ class _Finder:
                     self.unmatched.discard(key)
                     yield from self._settle(key, *match)
 
-    def _settle(self, key: Key, plan: Plan, calls: Calls) -> Iterator[Occurrence]:
+    def _settle(self, key: Key, plan: PlannedLayout, calls: Calls) -> Iterator[Occurrence]:
         self._settled.add(key)
         return (self._occurrence(key, plan, index, [comm], None) for index, comm in calls.items())
 
     def _occurrence(
-        self, key: Key, plan: Plan, index: int, comms: list[Communication], hook: HookCall | None
+        self, key: Key, plan: PlannedLayout, index: int, comms: list[Communication], hook: HookCall | None
     ) -> Occurrence:
         first, last = self._ready.of(key, plan, index)
         sizes = plan.nbytes[index], plan.names[index]
@@ -174,7 +174,7 @@ class _ReadyTimes:
         seen = [self._ready[reducer, backward].parameters for backward in asked if (reducer, backward) in self._ready]
         return np.concatenate([np.zeros(0, np.int64), *seen])
 
-    def of(self, key: Key, plan: Plan, index: int) -> Span:
+    def of(self, key: Key, plan: PlannedLayout, index: int) -> Span:
         ready = self._ready.get(key)
         if ready is None:
             return None, None

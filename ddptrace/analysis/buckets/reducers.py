@@ -69,16 +69,24 @@ def reducer_facts(reducer: Reducer, rank: RankRun) -> ReducerFacts:
     cap, sent = reducer.bucket_cap_nbytes, in_buckets(reducer, reducer.layouts)
     by_module = _by_module(sent)
     return ReducerFacts(
-        reducer.reducer, reducer.kind, reducer.module, cap,
-        over_cap=tuple((one.name, one.nbytes) for one in sent if cap is not None and one.nbytes > cap),
+        reducer.reducer,
+        reducer.kind,
+        reducer.module,
+        cap,
+        over_cap=tuple(
+            (parameter.name, parameter.nbytes) for parameter in sent if cap is not None and parameter.nbytes > cap
+        ),
         layouts=tuple((len(layout.buckets), layout.from_backward) for layout in reducer.layouts),
         bulky=tuple(_bulky(reducer)),
-        sizes=tuple(tuple(map(_nbytes, buckets)) for buckets in _layouts(reducer)), filled=_filled(reducer),
-        nbytes=_nbytes(sent), parameters=len(sent),
-        largest_nbytes=max((one.nbytes for one in sent), default=0),
-        modules=len(by_module), heaviest=_heaviest(by_module),
+        sizes=tuple(tuple(map(_nbytes, buckets)) for buckets in _layouts(reducer)),
+        filled=_filled(reducer),
+        nbytes=_nbytes(sent),
+        parameters=len(sent),
+        largest_nbytes=max((parameter.nbytes for parameter in sent), default=0),
+        modules=len(by_module),
+        heaviest=_heaviest(by_module),
         unused=_unused(reducer, sent, rank),
-    )  # fmt: skip
+    )
 
 
 def module_of(parameter: str) -> str:
@@ -135,5 +143,11 @@ def _unused(reducer: Reducer, sent: Sequence[Parameter], rank: RankRun) -> Unuse
     seen = [one for one in rank.ready if one.reducer == reducer.reducer and one.backward in whole]
     ready = np.concatenate([np.empty(0, np.int64), *(one.parameters for one in seen)])
     got = np.bincount(ready, minlength=len(reducer.parameters)).tolist()
-    lacking = [(one, len(seen) - count) for one, count in zip(reducer.parameters, got, strict=True) if one in sent]
-    return Unused(len(seen), tuple(((one.name, one.nbytes), count) for one, count in lacking if count > 0))
+    lacking = [
+        (parameter, len(seen) - count)
+        for parameter, count in zip(reducer.parameters, got, strict=True)
+        if parameter in sent
+    ]
+    return Unused(
+        len(seen), tuple(((parameter.name, parameter.nbytes), count) for parameter, count in lacking if count > 0)
+    )

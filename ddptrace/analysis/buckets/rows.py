@@ -10,7 +10,7 @@ import numpy as np
 from ddptrace.analysis.buckets.occurrences import Occurrence
 from ddptrace.analysis.collectives.execution import weakest
 from ddptrace.analysis.intervals import Measure, merged, pairs
-from ddptrace.analysis.rank_view import View
+from ddptrace.analysis.rank_view import RankView
 from ddptrace.analysis.steps.breakdown import Shares
 from ddptrace.analysis.tables.collectives import BucketRow
 from ddptrace.load.tables import Intervals
@@ -31,62 +31,72 @@ class _Ran:
     evidence: Evidence | None
 
 
-def bucket_rows(view: View, shares: Shares) -> list[BucketRow]:
+def bucket_rows(view: RankView, shares: Shares) -> list[BucketRow]:
     """Rows in launch order. A bucket of several collectives is known only where all of them are."""
-    steps = view.steps.at(np.array([one.launch_at_ns for one in view.found], np.int64)).tolist()
+    steps = view.steps.at(np.array([occurrence.launch_at_ns for occurrence in view.found], np.int64)).tolist()
     nth = _backward_in_step(view, steps)
     return [
-        _row(view, one, step, nth[step, one.backward], ran)
-        for one, step, ran in zip(view.found, steps, _executions(view, shares), strict=True)
+        _bucket_row(view, occurrence, step, nth[step, occurrence.backward], ran)
+        for occurrence, step, ran in zip(view.found, steps, _executions(view, shares), strict=True)
     ]
 
 
-def _row(view: View, one: Occurrence, step: int, backward: int, ran: _Ran | None) -> BucketRow:
-    hook = one.hook
+def _bucket_row(view: RankView, occurrence: Occurrence, step: int, backward: int, ran: _Ran | None) -> BucketRow:
+    hook = occurrence.hook
     measured = ran if ran is not None and view.knows_compute(step, ran.evidence) else None
     return BucketRow(
-        rank=view.rank.rank, step=view.ordinal(step), backward=backward, reducer=one.reducer, layout=one.layout,
-        index=one.index, nbytes=one.nbytes or None,
-        first_ready_at_ns=one.first_ready_at_ns, ready_at_ns=one.ready_at_ns,
-        launch_at_ns=one.launch_at_ns,
+        rank=view.rank.rank,
+        step=view.ordinal(step),
+        backward=backward,
+        reducer=occurrence.reducer,
+        layout=occurrence.layout,
+        index=occurrence.index,
+        nbytes=occurrence.nbytes or None,
+        first_ready_at_ns=occurrence.first_ready_at_ns,
+        ready_at_ns=occurrence.ready_at_ns,
+        launch_at_ns=occurrence.launch_at_ns,
         exec_start_at_ns=None if ran is None else ran.begin_at_ns,
         exec_end_at_ns=None if ran is None else ran.end_at_ns,
-        wait_ns=_wait(one, view.wait_ns),
+        wait_ns=_wait(occurrence, view.wait_ns),
         comm_ns=None if ran is None else ran.comm_ns,
         hidden_ns=None if measured is None else measured.hidden_ns,
         exposed_ns=None if measured is None else measured.comm_ns - measured.hidden_ns,
         exposed_charged_ns=None if measured is None else measured.charged_ns,
         evidence=None if ran is None else ran.evidence,
-        parameters=one.parameters,
-        queue_ns=None if ran is None else ran.begin_at_ns - one.launch_at_ns,
-        done_at_ns=_done(one),
+        parameters=occurrence.parameters,
+        queue_ns=None if ran is None else ran.begin_at_ns - occurrence.launch_at_ns,
+        done_at_ns=_done(occurrence),
         hook=None if hook is None else hook.name,
         hook_ns=None if hook is None else hook.end_at_ns - hook.begin_at_ns,
-        seqs=tuple(comm.seq for comm in one.comms if comm.call is not None),
-        identity=one.identity,
-    )  # fmt: skip
+        seqs=tuple(comm.seq for comm in occurrence.comms if comm.call is not None),
+        identity=occurrence.identity,
+    )
 
 
-def _executions(view: View, shares: Shares) -> list[_Ran | None]:
+def _executions(view: RankView, shares: Shares) -> list[_Ran | None]:
     """Of each occurrence; None where one of its communications is not known."""
     charged = dict(zip((c.seq for c in view.comms), shares.charged_by_comm(len(view.comms)).tolist(), strict=True))
-    spans = [_union_of(one) for one in view.found]
+    spans = [_union_of(occurrence) for occurrence in view.found]
     return [
-        _ran(one, ran, hidden, charged) if ran else None
-        for one, ran, hidden in zip(view.found, spans, _hidden(spans, view.compute), strict=True)
+        _ran(occurrence, ran, hidden, charged) if ran else None
+        for occurrence, ran, hidden in zip(view.found, spans, _hidden(spans, view.compute), strict=True)
     ]
 
 
-def _ran(one: Occurrence, ran: Spans, hidden_ns: int, charged: dict[int, int]) -> _Ran:
+def _ran(occurrence: Occurrence, ran: Spans, hidden_ns: int, charged: dict[int, int]) -> _Ran:
     comm_ns = sum(end - begin for begin, end in ran)
-    charged_ns = sum(charged[comm.seq] for comm in one.comms)
-    return _Ran(ran[0][0], ran[-1][1], comm_ns, hidden_ns, charged_ns, weakest(comm.evidence for comm in one.comms))
+    charged_ns = sum(charged[comm.seq] for comm in occurrence.comms)
+    return _Ran(
+        ran[0][0], ran[-1][1], comm_ns, hidden_ns, charged_ns, weakest(comm.evidence for comm in occurrence.comms)
+    )
 
 
-def _union_of(one: Occurrence) -> Spans:
+def _union_of(occurrence: Occurrence) -> Spans:
     """Union of the executions, empty where one is not known."""
-    known = [(c.begin_at_ns, c.end_at_ns) for c in one.comms if c.begin_at_ns is not None and c.end_at_ns is not None]
-    return merged(known) if len(known) == len(one.comms) else ()
+    known = [
+        (c.begin_at_ns, c.end_at_ns) for c in occurrence.comms if c.begin_at_ns is not None and c.end_at_ns is not None
+    ]
+    return merged(known) if len(known) == len(occurrence.comms) else ()
 
 
 def _hidden(unions: list[Spans], compute: Intervals) -> list[int]:
@@ -98,7 +108,7 @@ def _hidden(unions: list[Spans], compute: Intervals) -> list[int]:
     return [int(ns) for ns in hidden]
 
 
-def _backward_in_step(view: View, steps: list[int]) -> dict[tuple[int, int], int]:
+def _backward_in_step(view: RankView, steps: list[int]) -> dict[tuple[int, int], int]:
     """Ordinal of a backward among those of a step, by (step's position, backward in the rank): those that began in it,
     and one begun before whose buckets were launched only here."""
     marks = [m for m in view.rank.phases if m.phase is Phase.BACKWARD and m.backward is not None]
@@ -106,20 +116,20 @@ def _backward_in_step(view: View, steps: list[int]) -> dict[tuple[int, int], int
     members: dict[int, set[int]] = defaultdict(set)
     for step, mark in zip(began, marks, strict=True):
         members[step].add(mark.backward or 0)
-    for step, one in zip(steps, view.found, strict=True):
-        members[step].add(one.backward)
+    for step, occurrence in zip(steps, view.found, strict=True):
+        members[step].add(occurrence.backward)
     return {(step, backward): nth for step, those in members.items() for nth, backward in enumerate(sorted(those))}
 
 
-def _wait(one: Occurrence, wait_ns: dict[int, int]) -> int | None:
+def _wait(occurrence: Occurrence, wait_ns: dict[int, int]) -> int | None:
     """Wait for all of a bucket's communications, None where one's is not known."""
-    known = [wait_ns[comm.seq] for comm in one.comms if comm.seq in wait_ns]
-    return sum(known) if len(known) == len(one.comms) else None
+    known = [wait_ns[comm.seq] for comm in occurrence.comms if comm.seq in wait_ns]
+    return sum(known) if len(known) == len(occurrence.comms) else None
 
 
-def _done(one: Occurrence) -> int | None:
+def _done(occurrence: Occurrence) -> int | None:
     """When the host learned that the bucket was over: its hook's future, else the last of its collectives."""
-    if one.hook is not None and one.hook.done_at_ns is not None:
-        return one.hook.done_at_ns
-    known = [comm.done_at_ns for comm in one.comms if comm.done_at_ns is not None]
-    return max(known) if len(known) == len(one.comms) else None
+    if occurrence.hook is not None and occurrence.hook.done_at_ns is not None:
+        return occurrence.hook.done_at_ns
+    known = [comm.done_at_ns for comm in occurrence.comms if comm.done_at_ns is not None]
+    return max(known) if len(known) == len(occurrence.comms) else None

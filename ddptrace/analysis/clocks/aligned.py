@@ -45,8 +45,8 @@ class Clock:
     @classmethod
     def of(cls, pieces: Sequence[ClockRow]) -> Clock:
         """In time order."""
-        begins, offsets = ([getattr(one, name) for one in pieces] for name in ("begin_at_ns", "offset_ns"))
-        return cls(np.array(begins), np.array(offsets), np.array([one.drift_ratio for one in pieces]))
+        begins, offsets = ([getattr(clock, name) for clock in pieces] for name in ("begin_at_ns", "offset_ns"))
+        return cls(np.array(begins), np.array(offsets), np.array([clock.drift_ratio for clock in pieces]))
 
     def in_reference_time(self, instants: Ints) -> Ints:
         """Of any shape. What comes later on the clock never comes earlier there: where one piece passes into the next
@@ -62,11 +62,16 @@ class Clock:
 def _moved(table: RankTables, clock: Clock) -> RankTables:
     return replace(
         table,
-        steps=_rows(table.steps, clock), phases=_rows(table.phases, clock), buckets=_rows(table.buckets, clock),
-        collectives=_rows(table.collectives, clock), partial_steps=_rows(table.partial_steps, clock),
-        activity=_activity(table.activity, clock), rpc=_calls(table.rpc, clock), load=_load(table.load, clock),
+        steps=_rows(table.steps, clock),
+        phases=_rows(table.phases, clock),
+        buckets=_rows(table.buckets, clock),
+        collectives=_rows(table.collectives, clock),
+        partial_steps=_rows(table.partial_steps, clock),
+        activity=_activity(table.activity, clock),
+        rpc=_calls(table.rpc, clock),
+        load=_load(table.load, clock),
         trail=_columns(table.trail, clock),
-    )  # fmt: skip
+    )
 
 
 def _rows(rows: Sequence[Row], clock: Clock) -> tuple[Row, ...]:
@@ -109,7 +114,7 @@ def _activity(activity: Activity, clock: Clock) -> Activity:
         (lane, name, begin, end, seq)
         for (lane, name, *_, seq), (begin, end) in zip(activity.backend, spans.tolist(), strict=True)
     )
-    compute, device = clock.in_reference_time(activity.compute), tuple(_device(one, clock) for one in activity.device)
+    compute, device = clock.in_reference_time(activity.compute), tuple(_device(work, clock) for work in activity.device)
     return replace(activity, compute=compute, backend=backend, device=device)
 
 

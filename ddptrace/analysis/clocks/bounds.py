@@ -54,7 +54,7 @@ class Sightings:
 
 
 @dataclass(frozen=True, slots=True)
-class Meetings:
+class SharedCollectives:
     """The same by clock, of those that ranks of at least two clocks took part in: when the last of a clock's ranks
     began and the first ended. Shape (n, clocks), NaN where none took part."""
 
@@ -65,8 +65,8 @@ class Meetings:
     def __len__(self) -> int:
         return len(self.begin)
 
-    def chosen(self, rows: Mask | Ints) -> Meetings:
-        return Meetings(self.begin[rows], self.end[rows], self.proves[rows])
+    def chosen(self, rows: Mask | Ints) -> SharedCollectives:
+        return SharedCollectives(self.begin[rows], self.end[rows], self.proves[rows])
 
     @property
     def present(self) -> Mask:
@@ -97,7 +97,7 @@ def sightings_of(tables: Sequence[RankTables], matches: Sequence[MatchRow]) -> S
         for row in matches
         if row.op.startswith(ENDING_TOGETHER)
     ]
-    found += [(one.op, one.nbytes, np.array(one.positions), one.seqs) for one in waited_for(tables)]
+    found += [(waited.op, waited.nbytes, np.array(waited.positions), waited.seqs) for waited in waited_for(tables)]
     counts = [len(seqs) for *_, seqs in found]
     match = np.repeat(np.arange(len(found)), counts)
     seqs = np.fromiter(chain.from_iterable(seqs for *_, seqs in found), np.int64, len(match))
@@ -110,7 +110,7 @@ def sightings_of(tables: Sequence[RankTables], matches: Sequence[MatchRow]) -> S
     return Sightings(match, position, begin, end, proves[match])
 
 
-def meetings_of(seen: Sightings, clocks: Ints) -> Meetings:
+def shared_collectives_of(seen: Sightings, clocks: Ints) -> SharedCollectives:
     """`clocks`: the number of each rank's, from 0 on."""
     count = int(clocks.max(initial=-1)) + 1
     clock = clocks[seen.position]
@@ -124,7 +124,7 @@ def meetings_of(seen: Sightings, clocks: Ints) -> Meetings:
     begin[absent], end[absent] = np.nan, np.nan
     proves = np.zeros(len(match), np.bool_)
     proves[row[chosen]] = seen.proves[chosen]
-    return Meetings(begin, end, proves)
+    return SharedCollectives(begin, end, proves)
 
 
 def messages_of(tables: Sequence[RankTables], clocks: Ints, by_ns: Ints) -> Messages:

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ddptrace.analysis.clocks.bounds import Floats, Meetings, Messages
+from ddptrace.analysis.clocks.bounds import Floats, Messages, SharedCollectives
 from ddptrace.analysis.clocks.lines import Lines, band, cauchy, corners, least_absolute, least_squares
 
 ENDS_MOST: Final = 20_000
@@ -30,20 +30,20 @@ what is proved by short collectives is so from both sides alike. Both are as mea
 """
 
 
-def likeliest(met: Meetings, sent: Messages, links: list[Link]) -> Lines:
+def likeliest(met: SharedCollectives, sent: Messages, links: list[Link]) -> Lines:
     lines = rough(met, sent, links)
     some = _some(met)
     lines = lines.then(_by_ends(lines.off_meetings(some), lines.zero))
     return lines.then(_by_proofs(lines.off_meetings(met), lines.off_messages(sent), lines.zero, links))
 
 
-def _some(met: Meetings) -> Meetings:
+def _some(met: SharedCollectives) -> SharedCollectives:
     if len(met) <= ENDS_MOST:
         return met
     return met.chosen(np.sort(np.random.default_rng(0).permutation(len(met))[:ENDS_MOST]))
 
 
-def _by_ends(met: Meetings, zero: float) -> Lines:
+def _by_ends(met: SharedCollectives, zero: float) -> Lines:
     """Each pair on its own, then all pairs together: what two of them are apart by chance is averaged."""
     pairs = _pairs(met.present)
     lines = Lines.same(zero, met.end.shape[1])
@@ -77,7 +77,7 @@ def _joined(pairs: list[tuple[int, int]], wanted: list[bool]) -> bool:
     return len({mine for mine, is_wanted in zip(root, wanted, strict=True) if is_wanted}) <= 1
 
 
-def _pair_fit(met: Meetings, one: int, other: int, zero: float) -> tuple[float, float]:
+def _pair_fit(met: SharedCollectives, one: int, other: int, zero: float) -> tuple[float, float]:
     """Offset and drift by which `one` reads later at common ends. Who begins last also tends to hear of the end earlier
     or later: a column of its own takes that off. Short collectives weigh more, since both ranks are awake."""
     both = met.present[:, one] & met.present[:, other]
@@ -93,7 +93,7 @@ def _pair_fit(met: Meetings, one: int, other: int, zero: float) -> tuple[float, 
     return float(found[0]), drift_of(found[: columns.shape[1]])
 
 
-def _by_proofs(met: Meetings, sent: Messages, zero: float, links: list[Link]) -> Lines:
+def _by_proofs(met: SharedCollectives, sent: Messages, zero: float, links: list[Link]) -> Lines:
     """Towards the middle of what is proved, by as much as that is the surer."""
     lines = Lines.same(zero, met.end.shape[1])
     if not len(met):
@@ -115,7 +115,7 @@ def _by_proofs(met: Meetings, sent: Messages, zero: float, links: list[Link]) ->
     return lines
 
 
-def _middles(met: Meetings, sent: Messages) -> tuple[Floats, Floats, Floats]:
+def _middles(met: SharedCollectives, sent: Messages) -> tuple[Floats, Floats, Floats]:
     """In each of a few stretches: when, and for each clock against the reference the middle of what is proved and half
     its width, over all ways there are through other clocks."""
     ends = np.nanmean(met.end, axis=1)
@@ -132,7 +132,7 @@ def _middles(met: Meetings, sent: Messages) -> tuple[Floats, Floats, Floats]:
     return np.array(at), np.array(middle), np.array(half)
 
 
-def _most(met: Meetings, sent: Messages) -> Floats:
+def _most(met: SharedCollectives, sent: Messages) -> Floats:
     """By how much each clock (row) can read later than each other one (column)."""
     count = met.end.shape[1]
     most = np.full((count, count), np.inf)
@@ -166,7 +166,7 @@ class Link:
     met: int
 
 
-def links_of(met: Meetings, sent: Messages, clocks: int) -> list[Link]:
+def links_of(met: SharedCollectives, sent: Messages, clocks: int) -> list[Link]:
     """A tree from the reference, clock 0, over the most meetings; clocks that nothing leads to are left out."""
     present = met.present.astype(np.float64)
     common = (present.T @ present).astype(np.int64)
@@ -187,7 +187,7 @@ def links_of(met: Meetings, sent: Messages, clocks: int) -> list[Link]:
     return links
 
 
-def rough(met: Meetings, sent: Messages, links: list[Link]) -> Lines:
+def rough(met: SharedCollectives, sent: Messages, links: list[Link]) -> Lines:
     """Each clock against the one that it was reached from."""
     ends = np.concatenate((met.end[:, 0], sent.end[sent.receiver == 0], sent.begin[sent.sender == 0]))
     lines = Lines.same(float(np.nanmean(ends)), met.end.shape[1])
@@ -197,7 +197,7 @@ def rough(met: Meetings, sent: Messages, links: list[Link]) -> Lines:
     return lines
 
 
-def _rough_by_ends(met: Meetings, lines: Lines, link: Link) -> tuple[float, float]:
+def _rough_by_ends(met: SharedCollectives, lines: Lines, link: Link) -> tuple[float, float]:
     both = met.present[:, link.clock] & met.present[:, link.parent]
     parents = lines.off(met.end[both][:, link.parent], np.array(link.parent))
     apart = met.end[both, link.clock] - parents
@@ -207,7 +207,7 @@ def _rough_by_ends(met: Meetings, lines: Lines, link: Link) -> tuple[float, floa
     return middle + found[0], drift_of(found)
 
 
-def _rough_by_messages(met: Meetings, sent: Messages, lines: Lines, link: Link) -> tuple[float, float]:
+def _rough_by_messages(met: SharedCollectives, sent: Messages, lines: Lines, link: Link) -> tuple[float, float]:
     """The middle of what is proved; the straight way back and forth where that is nothing."""
     above, below = proofs(met.chosen(np.zeros(len(met), np.bool_)), lines.off_messages(sent), link, lines.zero)
     fit = corners(above, below)
@@ -220,7 +220,7 @@ def _rough_by_messages(met: Meetings, sent: Messages, lines: Lines, link: Link) 
     return float(middle[0]) - drift * float(at[0]), drift
 
 
-def proofs(met: Meetings, sent: Messages, link: Link, zero: float) -> tuple[Floats, Floats]:
+def proofs(met: SharedCollectives, sent: Messages, link: Link, zero: float) -> tuple[Floats, Floats]:
     """What is left of the link's clock against its parent's, in the reference's time, can be no more and no less than
     these; shape (n, 2) as instant - zero, offset."""
     one, other = link.clock, link.parent

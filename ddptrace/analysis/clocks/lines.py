@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ddptrace.analysis.clocks.bounds import Floats, Meetings, Messages
+from ddptrace.analysis.clocks.bounds import Floats, Messages, SharedCollectives
 
 LEAST_ABSOLUTE_ROUNDS: Final = 40
 LEAST_NS: Final = 2_000.0
@@ -48,7 +48,7 @@ class Lines:
         since: Floats = instants - self.zero - self.offset[clocks]
         return self.zero + since / (1 + self.drift[clocks])
 
-    def off_meetings(self, met: Meetings) -> Meetings:
+    def off_meetings(self, met: SharedCollectives) -> SharedCollectives:
         return replace(met, begin=self.off(met.begin), end=self.off(met.end))
 
     def off_messages(self, sent: Messages) -> Messages:
@@ -100,7 +100,7 @@ def corners(above: Floats, below: Floats, drifts: Drifts = (-STEEPEST, STEEPEST)
     high = _lower_hull(_binding(above))
     low = _lower_hull(_binding(below * (1.0, -1.0))) * (1.0, -1.0)
     points = np.concatenate((high, low))
-    lines = np.concatenate((_through_two(points, drifts), _through_one(points, drifts)))
+    lines = np.concatenate((_through_two(points, drifts), _steepest_through(points, drifts)))
     found: Floats = lines[_are_between(lines, high, low)]
     return found
 
@@ -146,7 +146,7 @@ def _through_two(points: Floats, drifts: Drifts) -> Floats:
     return np.asarray(lines[(drift >= drifts[0]) & (drift <= drifts[1])])
 
 
-def _through_one(points: Floats, drifts: Drifts) -> Floats:
+def _steepest_through(points: Floats, drifts: Drifts) -> Floats:
     drift = np.repeat(drifts, len(points))
     points = np.concatenate((points, points))
     return np.column_stack((points[:, 1] - drift * points[:, 0], drift))

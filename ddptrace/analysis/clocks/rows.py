@@ -9,14 +9,21 @@ from typing import Final
 
 import numpy as np
 
-from ddptrace.analysis.clocks.bounds import Floats, Meetings, Messages, meetings_of, messages_of, sightings_of
+from ddptrace.analysis.clocks.bounds import (
+    Floats,
+    Messages,
+    SharedCollectives,
+    messages_of,
+    shared_collectives_of,
+    sightings_of,
+)
 from ddptrace.analysis.clocks.fit import MEETINGS_MIN, Link, likeliest, links_of, proofs
 from ddptrace.analysis.clocks.groups import clocks_of
 from ddptrace.analysis.clocks.lines import STEEPEST, Lines, band, corners
 from ddptrace.analysis.rank_tables import RankTables
 from ddptrace.analysis.tables.ranks import ClockRow, MatchRow
 
-Told = dict[int, tuple[ClockRow, ...]]
+RowsByClock = dict[int, tuple[ClockRow, ...]]
 """By clock, what is known of it, as of the reference rank."""
 
 
@@ -27,13 +34,13 @@ def clock_rows(tables: Sequence[RankTables], matches: Sequence[MatchRow], *, ali
         return ()
     seen = sightings_of(tables, matches)
     clocks = clocks_of(tables, seen)
-    same = _row(tables, "same clock", uncertainty_ns=0)
-    told: Told = {0: (same,)}
+    same = _clock_row(tables, "same clock", uncertainty_ns=0)
+    told: RowsByClock = {0: (same,)}
     if clocks.count > 1:
-        met = meetings_of(seen.earlier(clocks.stepped_ns), clocks.number)
+        met = shared_collectives_of(seen.earlier(clocks.stepped_ns), clocks.number)
         sent = messages_of(tables, clocks.number, clocks.stepped_ns)
-        told |= dict.fromkeys(range(1, clocks.count), (_row(tables, "clock pairs"),))
-        told |= {link.clock: (_row(tables, "not fitted"),) for link in links_of(met, sent, clocks.count)}
+        told |= dict.fromkeys(range(1, clocks.count), (_clock_row(tables, "clock pairs"),))
+        told |= {link.clock: (_clock_row(tables, "not fitted"),) for link in links_of(met, sent, clocks.count)}
         fitted = pieces_of(met, sent, clocks.count)
         told |= {clock: tuple(_fitted(same.rank, piece) for piece in pieces) for clock, pieces in fitted.items()}
     numbers = zip(tables, clocks.number.tolist(), clocks.stepped_ns.tolist(), clocks.disproved, strict=True)
@@ -44,7 +51,7 @@ def clock_rows(tables: Sequence[RankTables], matches: Sequence[MatchRow], *, ali
     )
 
 
-def _row(tables: Sequence[RankTables], why: str, uncertainty_ns: int | None = None) -> ClockRow:
+def _clock_row(tables: Sequence[RankTables], why: str, uncertainty_ns: int | None = None) -> ClockRow:
     """As the clock tells, over all the time that any rank shows."""
     instants = list(_instants(tables)) or [0]
     begin, end = min(instants), max(instants)
@@ -61,9 +68,18 @@ def _instants(tables: Sequence[RankTables]) -> Iterator[int]:
 
 def _fitted(reference: int, piece: Piece) -> ClockRow:
     return ClockRow(
-        reference, reference, round(piece.begin), round(piece.end), round(piece.offset), piece.drift,
-        round(piece.uncertainty), round(piece.uncertainty_end), piece.proofs, shifted=True, why="fitted",
-    )  # fmt: skip
+        reference,
+        reference,
+        round(piece.begin),
+        round(piece.end),
+        round(piece.offset),
+        piece.drift,
+        round(piece.uncertainty),
+        round(piece.uncertainty_end),
+        piece.proofs,
+        shifted=True,
+        why="fitted",
+    )
 
 
 def _own(row: ClockRow, rank: int, stepped_ns: int, *, disproved: bool, align: bool) -> ClockRow:
@@ -103,7 +119,7 @@ Pieces = dict[int, tuple[Piece, ...]]
 """By clock, in time order; of clocks that were fitted, the reference left out."""
 
 
-def pieces_of(met: Meetings, sent: Messages, clocks: int, halvings: int = 0) -> Pieces:
+def pieces_of(met: SharedCollectives, sent: Messages, clocks: int, halvings: int = 0) -> Pieces:
     """A clock that no line fits over all the time is fitted in halves, and these again. One of which a part is left
     that none fits is not fitted at all: then something else is wrong than its pace."""
     links = links_of(met, sent, clocks)
@@ -121,7 +137,7 @@ def pieces_of(met: Meetings, sent: Messages, clocks: int, halvings: int = 0) -> 
     return found
 
 
-def _proved(met: Meetings, sent: Messages, lines: Lines, links: list[Link]) -> Pieces:
+def _proved(met: SharedCollectives, sent: Messages, lines: Lines, links: list[Link]) -> Pieces:
     """Each clock against the reference itself where the two have met, else against the one it was reached from."""
     met, sent = lines.off_meetings(met), lines.off_messages(sent)
     found: Pieces = {}
@@ -167,7 +183,9 @@ def _beside(piece: Piece, parents: tuple[Piece, ...]) -> Piece:
     return replace(piece, uncertainty=begin, uncertainty_end=end)
 
 
-def _halves(met: Meetings, sent: Messages, lines: Lines, bent: list[Link]) -> list[tuple[Meetings, Messages]]:
+def _halves(
+    met: SharedCollectives, sent: Messages, lines: Lines, bent: list[Link]
+) -> list[tuple[SharedCollectives, Messages]]:
     """Before and after the middle of the proofs of those that do not fit; nothing where that leaves too few."""
     at, ways = np.nanmean(lines.off(met.end), axis=1), lines.off_messages(sent).end
     clocks = [link.clock for link in bent]

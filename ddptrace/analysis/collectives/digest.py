@@ -64,7 +64,9 @@ def collectives(result: Result) -> Collectives:
         rows = list(result.collectives)
         per, count = "rank", len({row.rank for row in rows})
     found = [_collective(alike, count) for alike in _alike(rows)]
-    found.sort(key=lambda one: (-(one.exposed_ns or 0), -(one.mean_ns or 0) * one.calls, one.op, one.nbytes_max or 0))
+    found.sort(
+        key=lambda kind: (-(kind.exposed_ns or 0), -(kind.mean_ns or 0) * kind.calls, kind.op, kind.nbytes_max or 0)
+    )
     return Collectives(per, count, tuple(found))
 
 
@@ -95,16 +97,24 @@ def _collective(rows: Sequence[CollectiveRow], count: int) -> CollectiveDigest:
     charged = [row.exposed_charged_ns for row in rows if row.exposed_charged_ns is not None]
     hidden = sum(row.hidden_ns or 0 for row in rows)
     return CollectiveDigest(
-        first.op, first.group, first.group_size, min(sizes, default=None), max(sizes, default=None),
-        calls=calls / count, mean_ns=round(sum(comm) / measured) if measured else None,
+        first.op,
+        first.group,
+        first.group_size,
+        min(sizes, default=None),
+        max(sizes, default=None),
+        calls=calls / count,
+        mean_ns=round(sum(comm) / measured) if measured else None,
         hidden_ratio=hidden / sum(comm) if sum(comm) else None,
         exposed_ns=round(sum(charged) / count) if charged else None,
         algbw_bytes_per_s=_rate((row.algbw_bytes_per_s, row.nbytes) for row in rows),
         busbw_bytes_per_s=_rate((row.busbw_bytes_per_s, row.nbytes) for row in rows),
-        evidence=weakest(row.evidence for row in rows), identity=weakest_identity(row.identity for row in rows),
-        origin=first.origin, sites=_frequent(row.site for row in rows), modules=_frequent(row.module for row in rows),
+        evidence=weakest(row.evidence for row in rows),
+        identity=weakest_identity(row.identity for row in rows),
+        origin=first.origin,
+        sites=_frequent(row.site for row in rows),
+        modules=_frequent(row.module for row in rows),
         through=_frequent(row.through for row in rows),
-    )  # fmt: skip
+    )
 
 
 def _frequent(names: Iterable[str | None]) -> tuple[str, ...]:

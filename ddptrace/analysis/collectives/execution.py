@@ -45,7 +45,7 @@ class Communication:
 
 def weakest(evidences: Iterable[Evidence | None]) -> Evidence | None:
     """What all of them together rest on; None tells nothing and is left out."""
-    return max((one for one in evidences if one is not None), key=_WEAKNESS.__getitem__, default=None)
+    return max((evidence for evidence in evidences if evidence is not None), key=_WEAKNESS.__getitem__, default=None)
 
 
 def communications(rank: RankRun) -> tuple[Communication, ...]:

@@ -105,7 +105,7 @@ def awaited_in(
     """What the host waits for in DDP at the end of each backward: its buckets, and what else its C++ sent. In a
     distributed backward nothing tells the reducer, as gradients are not accumulated there. Not what ran on a device,
     where only a stream waits."""
-    carriers = {comm.seq for one in found for comm in one.comms}
+    carriers = {comm.seq for occurrence in found for comm in occurrence.comms}
     distributed = len(rank.reducers) > 0 and len(rank.rpc.calls) > 0
     awaited: Awaited = defaultdict(list)
     for comm, backward in zip(comms, backwards, strict=True):

@@ -10,7 +10,7 @@ import numpy as np
 
 from ddptrace.analysis.collectives.bandwidth import Bandwidth, bandwidth
 from ddptrace.analysis.collectives.execution import Communication
-from ddptrace.analysis.rank_view import View
+from ddptrace.analysis.rank_view import RankView
 from ddptrace.analysis.steps.breakdown import Shares
 from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.load.tables import Identity
@@ -26,10 +26,14 @@ Shared = tuple[int | None, int | None, int | None]  # hidden, exposed, charged
 What = tuple[str, str, int, int | None, str]
 
 
-def collective_rows(view: View, shares: Shares) -> list[CollectiveRow]:
+def collective_rows(view: RankView, shares: Shares) -> list[CollectiveRow]:
     """Rows in launch order. What belongs to the call as a whole (wait, queue, bandwidth) is told in its part 0 only."""
     known = _Known(
-        buckets={comm.seq: (one.reducer, one.layout, one.index) for one in view.found for comm in one.comms},
+        buckets={
+            comm.seq: (occurrence.reducer, occurrence.layout, occurrence.index)
+            for occurrence in view.found
+            for comm in occurrence.comms
+        },
         sizes={group.name: len(group.ranks) for group in view.rank.groups if group.ranks},
     )
     rows = [*_executed(view, shares, known), *_unknown(view, known)]
@@ -54,7 +58,7 @@ class _Known:
         return bandwidth(comm.call, self.size(comm), comm.end_at_ns - comm.begin_at_ns)
 
 
-def _executed(view: View, shares: Shares, known: _Known) -> Iterator[CollectiveRow]:
+def _executed(view: RankView, shares: Shares, known: _Known) -> Iterator[CollectiveRow]:
     columns = (shares.comm, shares.step, shares.begins, shares.ends, shares.hidden, shares.charged)
     previous, part = -1, 0
     for at, step, begin, end, hidden, charged in zip(*(column.tolist() for column in columns), strict=True):
@@ -66,23 +70,51 @@ def _executed(view: View, shares: Shares, known: _Known) -> Iterator[CollectiveR
         shared: Shared = (hidden, end - begin - hidden, charged) if is_known else (None, None, None)
         waited, queued = (None, None) if part else (view.wait_ns.get(comm.seq), begin - comm.launch_at_ns)
         yield CollectiveRow(
-            view.rank.rank, view.ordinal(step), comm.seq, part, *_what(comm), comm.launch_at_ns, begin, end,
-            comm.done_at_ns, waited, queued, end - begin, *shared, comm.evidence, known.buckets.get(comm.seq),
-            known.size(comm), _lane(comm), speed.algbw, speed.busbw, _identity(comm), **_source(comm, known),
-        )  # fmt: skip
+            view.rank.rank,
+            view.ordinal(step),
+            comm.seq,
+            part,
+            *_what(comm),
+            comm.launch_at_ns,
+            begin,
+            end,
+            comm.done_at_ns,
+            waited,
+            queued,
+            end - begin,
+            *shared,
+            comm.evidence,
+            known.buckets.get(comm.seq),
+            known.size(comm),
+            _lane(comm),
+            speed.algbw,
+            speed.busbw,
+            _identity(comm),
+            **_source(comm, known),
+        )
 
 
-def _unknown(view: View, known: _Known) -> Iterator[CollectiveRow]:
+def _unknown(view: RankView, known: _Known) -> Iterator[CollectiveRow]:
     """Those of which nothing tells when they ran, in the step that launched them."""
     comms = [comm for comm in view.comms if comm.end_at_ns is None]
     steps = view.steps.at(np.array([comm.launch_at_ns for comm in comms], np.int64))
     for comm, step in zip(comms, steps.tolist(), strict=True):
         nothing = (None,) * 2, (None,) * 7
         yield CollectiveRow(
-            view.rank.rank, view.ordinal(step), comm.seq, 0, *_what(comm), comm.launch_at_ns, *nothing[0],
-            comm.done_at_ns, *nothing[1], known.buckets.get(comm.seq), known.size(comm), identity=_identity(comm),
+            view.rank.rank,
+            view.ordinal(step),
+            comm.seq,
+            0,
+            *_what(comm),
+            comm.launch_at_ns,
+            *nothing[0],
+            comm.done_at_ns,
+            *nothing[1],
+            known.buckets.get(comm.seq),
+            known.size(comm),
+            identity=_identity(comm),
             **_source(comm, known),
-        )  # fmt: skip
+        )
 
 
 def _what(comm: Communication) -> What:

@@ -117,8 +117,8 @@ def _size_time(nbytes: int, times: Sequence[int]) -> SizeTime:
 def _line_of(sizes: Sequence[SizeTime]) -> TransferLine | None:
     if len(sizes) < SIZES_MIN or sizes[-1].nbytes < SPAN_MIN * sizes[0].nbytes:
         return None
-    start, slope = line([one.nbytes for one in sizes], [one.median_ns for one in sizes])
-    off = fmean(((start + slope * one.nbytes) / one.median_ns - 1) ** 2 for one in sizes) ** 0.5
+    start, slope = line([point.nbytes for point in sizes], [size.median_ns for size in sizes])
+    off = fmean(((start + slope * point.nbytes) / point.median_ns - 1) ** 2 for point in sizes) ** 0.5
     if off > OFF_MAX_RATIO:
         return None
     moved = slope * sizes[-1].nbytes / sizes[-1].median_ns

@@ -30,7 +30,7 @@ def device_total(result: Result) -> Population | None:
     if not known:
         return None
     span, idle, compute, comm, memory, hidden, exposed = (
-        sum(getattr(one, name) for one in known)
+        sum(getattr(population, name) for population in known)
         for name in ("span_ns", "idle_ns", "compute_ns", "comm_ns", "memory_ns", "hidden_ns", "exposed_ns")
     )
     return Population(span, idle, compute, comm, memory, hidden, exposed, hidden / comm if comm else None)
@@ -110,11 +110,16 @@ def _launches(rows: Sequence[LaunchRow]) -> LaunchDigest:
     tenths = [row.delay_p90_ns for row in rows if row.delay_p90_ns is not None]
     means = (round(fmean(getattr(row, name) for row in rows)) for name in ("window_ns", "idle_ns", "host_idle_ns"))
     return LaunchDigest(
-        rows[0].rank, len(rows), sum(row.launch_bound for row in rows), launched / len(rows),
+        rows[0].rank,
+        len(rows),
+        sum(row.launch_bound for row in rows),
+        launched / len(rows),
         sum(row.late for row in rows) / launched if launched else None,
-        round(median(halves)) if halves else None, round(median(tenths)) if tenths else None,
-        max((row.delay_max_ns for row in rows if row.delay_max_ns is not None), default=None), *means,
-    )  # fmt: skip
+        round(median(halves)) if halves else None,
+        round(median(tenths)) if tenths else None,
+        max((row.delay_max_ns for row in rows if row.delay_max_ns is not None), default=None),
+        *means,
+    )
 
 
 @dataclass(frozen=True, slots=True)

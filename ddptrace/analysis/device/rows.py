@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from ddptrace.analysis.device.populations import device_spans
 from ddptrace.analysis.device.steps import DeviceWindow
 from ddptrace.analysis.intervals import Ints, Measure, total, union
-from ddptrace.analysis.rank_view import View
+from ddptrace.analysis.rank_view import RankView
 from ddptrace.analysis.tables.device import LaunchRow, ScopeRow, StreamRow
 from ddptrace.load.tables import DeviceWork, Intervals, Work
 
 KINDS: Final = ("module", "annotation", "operator")
 
 
-def stream_rows(view: View) -> list[StreamRow]:
+def stream_rows(view: RankView) -> list[StreamRow]:
     """The windows whole, then step by step; the streams in the order in which the profiler's files name them."""
     names = dict.fromkeys(name for window in view.device.profiled for name in window.work.streams)
     streams = [_Stream(name, view.device.profiled) for name in names]
@@ -43,7 +43,7 @@ class _Stream:
     def whole(self, rank: int) -> StreamRow:
         return StreamRow(rank, None, self.name, len(self.spans), *map(total, self.unions))
 
-    def in_steps(self, view: View, steps: Ints) -> Iterator[tuple[int, StreamRow]]:
+    def in_steps(self, view: RankView, steps: Ints) -> Iterator[tuple[int, StreamRow]]:
         """With the step's position; none for a step in which the stream was idle."""
         begins, ends = view.windows.begins[steps], view.windows.ends[steps]
         events = _touching(self.spans, begins, ends)
@@ -60,7 +60,7 @@ def _touching(spans: Intervals, begins: Ints, ends: Ints) -> Ints:
     return np.where(ends > begins, started - over, 0)
 
 
-def scope_rows(view: View) -> list[ScopeRow]:
+def scope_rows(view: RankView) -> list[ScopeRow]:
     """Modules, then annotations, then operators; of each kind the most device time first."""
     rows = [row for kind in KINDS for row in _rows_of_kind(view, kind)]
     return sorted(
@@ -68,7 +68,7 @@ def scope_rows(view: View) -> list[ScopeRow]:
     )
 
 
-def _rows_of_kind(view: View, kind: str) -> Iterator[ScopeRow]:
+def _rows_of_kind(view: RankView, kind: str) -> Iterator[ScopeRow]:
     """All windows together, by name: window by window each has its own numbers."""
     totals: dict[str, Ints] = defaultdict(lambda: np.zeros(1 + len(Work), np.int64))
     for window in view.device.profiled:
@@ -99,12 +99,12 @@ and well above what the gaps between the kernels of a full queue add up to (1 to
 Delays = tuple[int | None, int | None, int | None]
 
 
-def launch_rows(view: View) -> list[LaunchRow]:
+def launch_rows(view: RankView) -> list[LaunchRow]:
     """One row per step whose device time is known, in time order."""
     return [row for window in view.device.profiled for row in _launches_of_window(view, window)]
 
 
-def _launches_of_window(view: View, window: DeviceWindow) -> Iterator[LaunchRow]:
+def _launches_of_window(view: RankView, window: DeviceWindow) -> Iterator[LaunchRow]:
     begins, ends = view.windows.begins[window.steps], view.windows.ends[window.steps]
     busy, pending = _busy_and_pending(window.work)
     idle = ends - begins - Measure(busy).within(begins, ends)
@@ -115,9 +115,16 @@ def _launches_of_window(view: View, window: DeviceWindow) -> Iterator[LaunchRow]
     rows = zip(_delays(window), zip(*(column.tolist() for column in columns), strict=True), strict=True)
     for (count, delays), (step, late_count, window_ns, idle_ns, host_idle_ns) in rows:
         yield LaunchRow(
-            view.rank.rank, view.rank.steps[step].ordinal, count, late_count, *delays, window_ns, idle_ns,
-            host_idle_ns, launch_bound=host_idle_ns > LAUNCH_BOUND_RATIO * window_ns,
-        )  # fmt: skip
+            view.rank.rank,
+            view.rank.steps[step].ordinal,
+            count,
+            late_count,
+            *delays,
+            window_ns,
+            idle_ns,
+            host_idle_ns,
+            launch_bound=host_idle_ns > LAUNCH_BOUND_RATIO * window_ns,
+        )
 
 
 def _busy_and_pending(work: DeviceWork) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

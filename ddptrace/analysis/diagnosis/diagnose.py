@@ -28,15 +28,15 @@ FOREIGN: Final = ("other-run", "other-rank")
 def diagnose(job: JobState) -> Diagnosis:
     places = tuple(place_of(one, job.now_at_ns) for one in job.ranks)
     hangs = hang_verdicts(job)
-    awaited = {rank for one in hangs if one.kind != "mismatch" for rank in one.absent}
+    awaited = {rank for verdict in hangs if verdict.kind != "mismatch" for rank in verdict.absent}
     found = _one_story(job, list(loss_verdicts(job, awaited)), hangs)
-    missing = _missing(job, {rank for one in found if one.kind != "slow" for rank in one.absent})
-    if not any(one.kind in (*LOST, *HANGING) for one in found):
+    missing = _missing(job, {rank for verdict in found if verdict.kind != "slow" for rank in verdict.absent})
+    if not any(verdict.kind in (*LOST, *HANGING) for verdict in found):
         idle = idle_verdict(job)
         found.append(idle or _well(job, places, anyone_waits=bool(found)))
     found += [*missing, *_doubts(job), *_clocks(job)]
     verdicts = tuple(sorted(found, key=lambda one: (ORDER.index(one.kind), _is_a_link(one, found))))
-    return Diagnosis(verdicts, places, _exit_code({one.kind for one in verdicts}))
+    return Diagnosis(verdicts, places, _exit_code({verdict.kind for verdict in verdicts}))
 
 
 def _exit_code(kinds: set[str]) -> int:
@@ -68,21 +68,28 @@ def _joined(job: JobState, loss: Verdict, hang: Verdict) -> Verdict:
     likely = hang.likely if loss.kind == "held" else ""  # of one that is gone nothing does not return
     said = f"{loss.sentence}; {named('rank', hang.waiting)} {verb} in {hang.op} #{hang.turn} of group {hang.group}"
     return replace(
-        loss, sentence=said, likely=likely, group=hang.group, turn=hang.turn, op=hang.op, nbytes=hang.nbytes,
-        waiting=hang.waiting, age_ns=hang.age_ns,
-    )  # fmt: skip
+        loss,
+        sentence=said,
+        likely=likely,
+        group=hang.group,
+        turn=hang.turn,
+        op=hang.op,
+        nbytes=hang.nbytes,
+        waiting=hang.waiting,
+        age_ns=hang.age_ns,
+    )
 
 
 def _waits(job: JobState, ranks: Sequence[int]) -> str:
     """Of those that are lost themselves it is over."""
-    if all(one.closed or one.alive is False for one in job.ranks if one.rank in ranks):
+    if all(rank.closed or rank.alive is False for rank in job.ranks if rank.rank in ranks):
         return "waited"
     return "waits" if len(ranks) == 1 else "wait"
 
 
-def _is_a_link(one: Verdict, found: Sequence[Verdict]) -> bool:
+def _is_a_link(verdict: Verdict, found: Sequence[Verdict]) -> bool:
     """Whether those that have not come wait themselves, for somebody else."""
-    return any(other is not one and set(one.absent) & set(other.waiting) for other in found)
+    return any(other is not verdict and set(verdict.absent) & set(other.waiting) for other in found)
 
 
 def _well(job: JobState, places: Sequence[RankPlace], *, anyone_waits: bool) -> Verdict:
@@ -96,7 +103,7 @@ def _well(job: JobState, places: Sequence[RankPlace], *, anyone_waits: bool) -> 
 
 def _as_should(job: JobState) -> str:
     """What is not here, or may be another run's, ended nobody knows how."""
-    foreign = any(one.code in FOREIGN for doubts in job.doubts.values() for one in doubts)
+    foreign = any(finding.code in FOREIGN for doubts in job.doubts.values() for finding in doubts)
     return "" if foreign or _absent_folders(job) else " as they should"
 
 
@@ -112,15 +119,15 @@ def _missing(job: JobState, told: Set[int]) -> list[Verdict]:
 
 
 def _absent_folders(job: JobState) -> list[int]:
-    return sorted(set(range(job.world_size or 0)) - {one.rank for one in job.ranks})
+    return sorted(set(range(job.world_size or 0)) - {rank.rank for rank in job.ranks})
 
 
 def _doubts(job: JobState) -> Iterator[Verdict]:
     """Why what is said of a rank may be none of this run."""
     alike: dict[str, list[int]] = defaultdict(list)
     for rank, doubts in job.doubts.items():
-        for one in doubts:
-            alike[one.message].append(rank)
+        for finding in doubts:
+            alike[finding.message].append(rank)
     yield from (Verdict("doubt", f"{named('rank', ranks)}: {message}") for message, ranks in alike.items())
 
 
@@ -134,7 +141,7 @@ def _clocks(job: JobState) -> Iterator[Verdict]:
 
 
 def _steps(job: JobState, going: Sequence[RankPlace]) -> str:
-    if all(one.step_ns is None for one in job.ranks):
+    if all(rank.step_ns is None for rank in job.ranks):
         return ", and none has ended a step yet: as a rule the job is starting"
     steps = sorted({place.step for place in going if place.step is not None})
     return "" if not steps else f", in step {steps[0]}" if len(steps) == 1 else f", in steps {steps[0]} to {steps[-1]}"

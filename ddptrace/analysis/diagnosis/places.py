@@ -50,9 +50,19 @@ def place_of(state: RankState, now_at_ns: int) -> RankPlace:
         through = None
     phase = state.phase.name.lower() if state.phase is not None else None
     return RankPlace(
-        state.rank, state.host, state.pid, status_of(state, now_at_ns), state.step, phase, _doing(state), site,
-        max(0, now_at_ns - state.last_at_ns), state.failure, through, _innermost(state),
-    )  # fmt: skip
+        state.rank,
+        state.host,
+        state.pid,
+        status_of(state, now_at_ns),
+        state.step,
+        phase,
+        _doing(state),
+        site,
+        max(0, now_at_ns - state.last_at_ns),
+        state.failure,
+        through,
+        _innermost(state),
+    )
 
 
 def status_of(state: RankState, now_at_ns: int) -> str:

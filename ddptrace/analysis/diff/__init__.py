@@ -1,5 +1,7 @@
 """What changed between two sides of one run or several each. Begin with tables.py, then compare.py.
 
-runs ─▶ figures.py: what is compared of each ─▶ compare.py ─▶ rotation.py: how surely ─▶ Diff
+In: the `Result` of every run, and how each was set up. Out: a `Diff`.
+
+runs ─▶ figures.py: what is compared of each ─▶ compare.py ─▶ changes.py: how surely ─▶ Diff
         settings.py: how each was set up ──────────┘
 """

@@ -80,16 +80,25 @@ def _chances(units: Units, count: int) -> list[_Chance]:
 def _change(what: Quantity, before: float, after: float, step: float, chance: _Chance) -> Change:
     change, bucket, reach = round(after) - round(before), what.bucket, chance.reach_ns
     return Change(
-        what.kind, what.name,
-        reducer=None if bucket is None else bucket.reducer, layout=None if bucket is None else bucket.layout,
-        index=None if bucket is None else bucket.index, nbytes=None if bucket is None else bucket.nbytes,
-        parameters=() if bucket is None else bucket.parameters, rank=what.rank,
-        before_ns=round(before), after_ns=round(after), change_ns=change,
-        change_ratio=change / before if before else None, step_ratio=change / step if step else None,
+        what.kind,
+        what.name,
+        reducer=None if bucket is None else bucket.reducer,
+        layout=None if bucket is None else bucket.layout,
+        index=None if bucket is None else bucket.index,
+        nbytes=None if bucket is None else bucket.nbytes,
+        parameters=() if bucket is None else bucket.parameters,
+        rank=what.rank,
+        before_ns=round(before),
+        after_ns=round(after),
+        change_ns=change,
+        change_ratio=change / before if before else None,
+        step_ratio=change / step if step else None,
         low_ns=None if reach is None else round(change - reach),
         high_ns=None if reach is None else round(change + reach),
-        p=chance.p, adjusted_p=chance.adjusted_p, is_sure=chance.is_sure,
-    )  # fmt: skip
+        p=chance.p,
+        adjusted_p=chance.adjusted_p,
+        is_sure=chance.is_sure,
+    )
 
 
 # A rotation test ------------------------------------------------------------------------------------------------------

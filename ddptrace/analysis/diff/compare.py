@@ -33,10 +33,15 @@ def compare(names: tuple[str, str], before: Sequence[RunFigures], after: Sequenc
     means = [np.mean([_picked(run, quantities) for run in side], axis=0) for side in (before, after)]
     runs = _runs(before, after)
     return Diff(
-        *names, units.basis, units.counts, _run_ratio(before, after), Table(ComparedRun, runs),
-        Table(Change, list(changes(quantities, means[0], means[1], units))), Table(Setting, settings),
+        *names,
+        units.basis,
+        units.counts,
+        _run_ratio(before, after),
+        Table(ComparedRun, runs),
+        Table(Change, list(changes(quantities, means[0], means[1], units))),
+        Table(Setting, settings),
         Table(Finding, list(cautions(before, after, units.basis, runs))),
-    )  # fmt: skip
+    )
 
 
 def _is_measured_apart(before: Sequence[RunFigures], after: Sequence[RunFigures]) -> bool:
@@ -46,15 +51,17 @@ def _is_measured_apart(before: Sequence[RunFigures], after: Sequence[RunFigures]
 
 def _common(runs: Sequence[RunFigures], *, measured_alike: bool) -> list[Quantity]:
     """What all runs know, as the last one names it."""
-    known = set.intersection(*({one.key for one in run.quantities} for run in runs))
+    known = set.intersection(*({quantity.key for quantity in run.quantities} for run in runs))
     return [
-        one for one in runs[-1].quantities if one.key in known and (measured_alike or one.kind not in MEASURED)
-    ]  # fmt: skip
+        quantity
+        for quantity in runs[-1].quantities
+        if quantity.key in known and (measured_alike or quantity.kind not in MEASURED)
+    ]
 
 
 def _places(run: RunFigures, quantities: Sequence[Quantity]) -> list[int]:
-    place = {one.key: at for at, one in enumerate(run.quantities)}
-    return [place[one.key] for one in quantities]
+    place = {quantity.key: at for at, quantity in enumerate(run.quantities)}
+    return [place[quantity.key] for quantity in quantities]
 
 
 def _picked(run: RunFigures, quantities: Sequence[Quantity]) -> Floats:
@@ -71,7 +78,7 @@ def _units(before: Sequence[RunFigures], after: Sequence[RunFigures], quantities
     blocks = [run.blocks[:, _places(run, quantities)] for run in runs]
     if min(map(len, blocks)) < 2:
         return Units("none", np.empty((0, len(quantities))), np.empty(0, np.bool_))
-    return Units("blocks", np.concatenate(blocks), np.repeat(is_after, [len(one) for one in blocks]))
+    return Units("blocks", np.concatenate(blocks), np.repeat(is_after, [len(block) for block in blocks]))
 
 
 def _pairs(runs: Sequence[RunFigures], is_after: NDArray[np.bool_]) -> NDArray[np.int64] | None:
@@ -91,11 +98,16 @@ def _runs(before: Sequence[RunFigures], after: Sequence[RunFigures]) -> list[Com
     sided.sort(key=lambda one: one[1].began_unix_ns)
     return [
         ComparedRun(
-            "after" if side == "after" else "before", run.path, run.run_id, order, run.steps, round(run.step_ns),
+            "after" if side == "after" else "before",
+            run.path,
+            run.run_id,
+            order,
+            run.steps,
+            round(run.step_ns),
             run.population,
         )
         for order, (side, run) in enumerate(sided)
-    ]  # fmt: skip
+    ]
 
 
 def _run_ratio(before: Sequence[RunFigures], after: Sequence[RunFigures]) -> float | None:
@@ -123,15 +135,21 @@ def cautions(
         few = "one run a side" if len(runs) == 2 else f"{len(runs)} runs in all"
         yield Finding("few-runs", "warning", "runs", FEW.format(few=few))
     if basis == "none":
-        yield Finding("short-runs", "warning", "runs", "a run has too few steps to tell what steps differ by of "
-                      "themselves: 17 or more are needed")  # fmt: skip
+        yield Finding(
+            "short-runs",
+            "warning",
+            "runs",
+            "a run has too few steps to tell what steps differ by of themselves: 17 or more are needed",
+        )
     if min(len(before), len(after)) >= 2 and sum(one.side != two.side for one, two in pairwise(runs)) == 1:
         first, last = ("before", "after") if runs[0].side == "before" else ("after", "before")
         yield Finding(
-            "not-in-turns", "warning", "runs",
+            "not-in-turns",
+            "warning",
+            "runs",
             f"all runs of the {first} side ran before those of the {last} side: whatever else changed on the machines "
             "in between counts as a change here. Let them take turns (--repeat does)",
-        )  # fmt: skip
+        )
     yield from _measured_apart(before, after)
     yield from _told_apart(before, after)
 
@@ -141,10 +159,12 @@ def _measured_apart(before: Sequence[RunFigures], after: Sequence[RunFigures]) -
     if not first & second:
         ways = [" or ".join(sorted(_how(*one) for one in side)) for side in (first, second)]
         yield Finding(
-            "measured-apart", "warning", "runs",
+            "measured-apart",
+            "warning",
+            "runs",
             f"the sides were not measured alike (compute from {ways[0]} before, {ways[1]} after): parts, buckets and "
             "ranks are left out. Record both with a profiler window, or both without",
-        )  # fmt: skip
+        )
 
 
 def _how(compute: str, evidence: str) -> str:
@@ -159,6 +179,8 @@ def _told_apart(before: Sequence[RunFigures], after: Sequence[RunFigures]) -> It
         if told in ([len(before), 0], [0, len(after)]):
             side = "before" if told[0] else "after"
             yield Finding(
-                "told-of-one-side", "info", code,
+                "told-of-one-side",
+                "info",
+                code,
                 f"`ddptrace analyze` says {code} of every run {side} and of none on the other side",
-            )  # fmt: skip
+            )

@@ -60,11 +60,18 @@ def figures_of(result: Result, path: str, said: Mapping[str, str]) -> RunFigures
     every = (typical_steps(block)[0] for block in _blocks(steady_steps(result.steps)))
     blocks = [block for block in every if _is_seen(block) or not _is_seen(rows)]
     return RunFigures(
-        path, result.run_id, result.zero_unix_ns, len(rows), population, ",".join(_evidences(rows)), quantities,
+        path,
+        result.run_id,
+        result.zero_unix_ns,
+        len(rows),
+        population,
+        ",".join(_evidences(rows)),
+        quantities,
         _values(rows, quantities, buckets),
         np.array([_values(block, quantities, buckets) for block in blocks]).reshape(len(blocks), len(quantities)),
-        settings_of(result) | dict(said), frozenset(finding.code for finding in result.findings),
-    )  # fmt: skip
+        settings_of(result) | dict(said),
+        frozenset(finding.code for finding in result.findings),
+    )
 
 
 def _is_seen(rows: Sequence[StepRow]) -> bool:
@@ -142,7 +149,7 @@ def _values(rows: Sequence[StepRow], quantities: Sequence[Quantity], buckets: Ma
     for row in rows:
         of_rank[None].append(row)
         of_rank[row.rank].append(row)
-    return np.array([_mean(of_rank[one.rank], one, buckets) for one in quantities])
+    return np.array([_mean(of_rank[quantity.rank], quantity, buckets) for quantity in quantities])
 
 
 def _mean(rows: Sequence[StepRow], what: Quantity, buckets: Mapping[BucketId, _Times]) -> float:

@@ -64,7 +64,7 @@ def _reducers(result: Result) -> Iterator[tuple[str, str]]:
 
 
 def _sizes(nbytes: Sequence[int | None]) -> str:
-    known = [one for one in nbytes if one is not None]
+    known = [nbyte for nbyte in nbytes if nbyte is not None]
     if not known or len(nbytes) > MOST_SIZES:
         whole = f", {amount(sum(known))} together" if known else ""
         return f"{len(nbytes)}{whole}"

@@ -29,10 +29,13 @@ def bucket_findings(
     if exposed is None or not summary.comm_ns:
         return
     if exposed.ratio < WELL_HIDDEN_RATIO:
-        yield Finding("well-hidden", "info", "run", (
+        yield Finding(
+            "well-hidden",
+            "info",
+            "run",
             f"Communication is well hidden: {percent(exposed.ratio)} of the step waits for it ({ms(exposed.ns)}"
-            f" exposed of {ms(summary.comm_ns)}, mean of {summary.steps} rank-steps): look for time elsewhere."
-        ))  # fmt: skip
+            f" exposed of {ms(summary.comm_ns)}, mean of {summary.steps} rank-steps): look for time elsewhere.",
+        )
         return
     if result.suspects:  # it is not the communication that is slow, and they are told with what they cost
         return
@@ -40,7 +43,10 @@ def bucket_findings(
     late = late_rank(summary) if comparable and len(judged) < MIN_STEPS else None
     if late is not None:
         yield late
-    elif summary.worst is not None and 2 * sum(one.exposed_charged_ns or 0 for one in summary.buckets) >= exposed.ns:
+    elif (
+        summary.worst is not None
+        and 2 * sum(bucket.exposed_charged_ns or 0 for bucket in summary.buckets) >= exposed.ns
+    ):
         yield _exposed(summary.worst, summary, next_look(summary.worst, summary, result, ranks))
     else:
         yield exposed_collective(exposed, result)
@@ -53,10 +59,13 @@ def _exposed(worst: BucketSummary, summary: Summary, look: str) -> Finding:
     names = worst.parameters
     holds = f" ({names[0]} to {names[-1]})" if len(names) > 1 else f" ({names[0]})" if names else ""
     severity = "warning" if (worst.step_ratio or 0) >= WELL_HIDDEN_RATIO else "info"
-    return Finding("exposed-bucket", severity, where, (
+    return Finding(
+        "exposed-bucket",
+        severity,
+        where,
         f"{named}{holds} costs the step most: {ms(worst.exposed_charged_ns or 0)} of its communication"
-        f" are exposed, {percent(worst.step_ratio or 0)} of the step; {look}"
-    ))  # fmt: skip
+        f" are exposed, {percent(worst.step_ratio or 0)} of the step; {look}",
+    )
 
 
 # Why the bucket is exposed --------------------------------------------------------------------------------------------
@@ -95,8 +104,8 @@ def next_look(worst: BucketSummary, summary: Summary, result: Result, ranks: Seq
 
 def _is_only(worst: BucketSummary, ranks: Sequence[RankFacts]) -> bool:
     """Whether it holds the gradients of a whole reducer, and could be divided."""
-    reducers = (one for rank in ranks for one in rank.reducers if one.reducer == worst.reducer)
-    return any(len(one.sizes[worst.layout]) == 1 for one in reducers if worst.layout < len(one.sizes)) and (
+    reducers = (reducer for rank in ranks for reducer in rank.reducers if reducer.reducer == worst.reducer)
+    return any(len(reducer.sizes[worst.layout]) == 1 for reducer in reducers if worst.layout < len(reducer.sizes)) and (
         _largest(worst, ranks) is None
     )
 
@@ -163,8 +172,8 @@ def _largest(worst: BucketSummary, ranks: Sequence[RankFacts]) -> str | None:
     """The one parameter that is most of it, which no cap divides; None where there is none."""
     if len(worst.parameters) == 1:
         return f"{worst.parameters[0]} is all that it holds"
-    reducers = (one for rank in ranks for one in rank.reducers if one.reducer == worst.reducer)
-    bulky = {name: nbytes for one in reducers for name, nbytes in one.bulky}
+    reducers = (reducer for rank in ranks for reducer in rank.reducers if reducer.reducer == worst.reducer)
+    bulky = {name: nbytes for reducer in reducers for name, nbytes in reducer.bulky}
     most = (worst.nbytes or 0) / 2  # it may be bulky in the buckets of another layout alone
     name = next((name for name in worst.parameters if bulky.get(name, 0) > most), None)
     return None if name is None else f"{name} alone has {amount(bulky[name])} of its {amount(worst.nbytes or 0)}"
@@ -199,13 +208,16 @@ def late_rank(summary: Summary) -> Finding | None:
     if ahead < LATE_MIN_RATIO * summary.wall_ns or 2 * least_ns > next_ns:
         return None
     others = "the other rank" if len(ranks) == 2 else "every other rank at least"
-    return Finding("late-rank", "warning", f"rank {least.rank}", (
+    return Finding(
+        "late-rank",
+        "warning",
+        f"rank {least.rank}",
         f"Rank {least.rank} is probably late: it exposes {ms(least_ns)} of communication and {others}"
         f" {ms(next_ns)}, waiting for it inside the collectives, which counts as running."
         f" It computes {ms(least.compute_ns or 0)} and idles {ms(least.idle_ns or 0)} of a step"
         f"{_longer(least, ranks[1:], ahead) or ': compare its phases with the others'} before you change buckets or the"
-        " network."
-    ))  # fmt: skip
+        " network.",
+    )
 
 
 def _longer(late: RankSummary, others: Sequence[RankSummary], ahead_ns: int) -> str:

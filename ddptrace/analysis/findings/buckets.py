@@ -115,7 +115,7 @@ class _UnusedByReducer:
 
 def unused_findings(ranks: Sequence[RankFacts], result: Result) -> Iterator[Finding]:
     """None where nothing looks for unused parameters."""
-    numbers = sorted({one.reducer for rank in ranks for one in rank.reducers if one.unused is not None})
+    numbers = sorted({reducer.reducer for rank in ranks for reducer in rank.reducers if reducer.unused is not None})
     for seen in (_unused_by_reducer(number, ranks) for number in numbers):
         if seen.backwards:
             where = f"reducer {seen.facts.reducer}"
@@ -125,8 +125,13 @@ def unused_findings(ranks: Sequence[RankFacts], result: Result) -> Iterator[Find
 
 
 def _unused_by_reducer(number: int, ranks: Sequence[RankFacts]) -> _UnusedByReducer:
-    mine = [one for rank in ranks for one in rank.reducers if one.reducer == number and one.unused is not None]
-    known = [one.unused for one in mine if one.unused is not None]
+    mine = [
+        reducer
+        for rank in ranks
+        for reducer in rank.reducers
+        if reducer.reducer == number and reducer.unused is not None
+    ]
+    known = [reducer.unused for reducer in mine if reducer.unused is not None]
     without: Counter[Sized] = Counter()
     for unused in known:
         without.update(dict(unused.without))
@@ -187,12 +192,12 @@ def heavy_layer_findings(summary: Summary, reducers: Sequence[ReducerFacts]) -> 
         heavy = reducer.heaviest
         if heavy is None or reducer.modules < FEWEST_MODULES or heavy.nbytes < HEAVY_MIN_RATIO * reducer.nbytes:
             continue
-        mine = [one for one in summary.buckets if one.reducer == reducer.reducer]
-        carriers = [one for one in mine if heavy.module in map(module_of, one.parameters)]
-        exposed = sum(one.exposed_charged_ns or 0 for one in carriers)
+        mine = [bucket for bucket in summary.buckets if bucket.reducer == reducer.reducer]
+        carriers = [bucket for bucket in mine if heavy.module in map(module_of, bucket.parameters)]
+        exposed = sum(bucket.exposed_charged_ns or 0 for bucket in carriers)
         if summary.window_ns and exposed >= EXPOSED_MIN_RATIO * summary.window_ns:
-            ran = sum(one.comm_ns or 0 for one in carriers), sum(one.comm_ns or 0 for one in mine)
-            where = named("bucket", sorted({one.index for one in carriers}))
+            ran = sum(bucket.comm_ns or 0 for bucket in carriers), sum(one.comm_ns or 0 for one in mine)
+            where = named("bucket", sorted({bucket.index for bucket in carriers}))
             cost = f"{ms(exposed)} of that are exposed, {percent(exposed / summary.window_ns)} of the step"
             yield _heavy(
                 reducer, heavy, f"{where}, {ms(ran[0])} of the {ms(ran[1])} that all buckets take in a step; {cost}"
@@ -201,9 +206,12 @@ def heavy_layer_findings(summary: Summary, reducers: Sequence[ReducerFacts]) -> 
 
 def _heavy(reducer: ReducerFacts, heavy: Heaviest, told: str) -> Finding:
     more = f" and {heavy.parameters - 1} more" if heavy.parameters > 1 else ""
-    return Finding("heavy-layer", "warning", f"reducer {reducer.reducer}", (
+    return Finding(
+        "heavy-layer",
+        "warning",
+        f"reducer {reducer.reducer}",
         f"Layer {heavy.module or heavy.largest} ({heavy.largest}{more}) has {amount(heavy.nbytes)} of the"
         f" {amount(reducer.nbytes)} of gradients, {percent(heavy.nbytes / reducer.nbytes)}. It goes with {told}. No"
         " bucket size divides a parameter: send fewer bytes of it (a sparse gradient where few of its rows are used, a"
-        " compressing hook) or freeze it."
-    ))  # fmt: skip
+        " compressing hook) or freeze it.",
+    )

@@ -21,30 +21,39 @@ def clock_findings(clocks: Sequence[ClockRow]) -> Iterator[Finding]:
 def _disagreeing(rows: Sequence[ClockRow]) -> Iterator[Finding]:
     if rows:
         ranks, worst = _ranks(rows), max(abs(row.offset_ns) for row in rows)
-        yield Finding("clock-disagrees", "warning", named("rank", ranks), (
+        yield Finding(
+            "clock-disagrees",
+            "warning",
+            named("rank", ranks),
             f"{_capital(named('rank', ranks))} ran on one machine with others, yet collectives prove that"
             f" {_their(ranks)} clock is another one: up to {ms(worst)} apart. Its times were brought on rank"
-            f" {rows[0].reference}'s clock; --no-align shows them as they were recorded."
-        ))  # fmt: skip
+            f" {rows[0].reference}'s clock; --no-align shows them as they were recorded.",
+        )
 
 
 def _not_fitted(rows: Sequence[ClockRow]) -> Iterator[Finding]:
     if rows:
         ranks = _ranks(rows)
-        yield Finding("clock-not-fitted", "warning", named("rank", ranks), (
+        yield Finding(
+            "clock-not-fitted",
+            "warning",
+            named("rank", ranks),
             f"No clock that runs evenly explains when {named('rank', ranks)} took part in what was done together with"
             f" rank {rows[0].reference}, so times are compared as they were recorded: either what was matched does not"
-            " belong together, or a clock was set while the run went on."
-        ))  # fmt: skip
+            " belong together, or a clock was set while the run went on.",
+        )
 
 
 def _by_pairs(rows: Sequence[ClockRow]) -> Iterator[Finding]:
     if rows:
         ranks = _ranks(rows)
-        yield Finding("clock-by-pairs", "info", named("rank", ranks), (
+        yield Finding(
+            "clock-by-pairs",
+            "info",
+            named("rank", ranks),
             f"Nothing that {named('rank', ranks)} did together with rank {rows[0].reference} tells how far their clocks"
-            " lie apart, so they are compared by their wall clocks alone, which may be off by milliseconds."
-        ))  # fmt: skip
+            " lie apart, so they are compared by their wall clocks alone, which may be off by milliseconds.",
+        )
 
 
 def _bent(clocks: Sequence[ClockRow]) -> Iterator[Finding]:
@@ -54,10 +63,13 @@ def _bent(clocks: Sequence[ClockRow]) -> Iterator[Finding]:
     bent = {rank: rows for rank, rows in pieces.items() if len(rows) > 1}
     if bent:
         most = max(map(len, bent.values()))
-        yield Finding("clock-bent", "info", named("rank", bent), (
+        yield Finding(
+            "clock-bent",
+            "info",
+            named("rank", bent),
             f"The clock of {named('rank', bent)} did not run evenly against that of rank {fitted[0].reference}: it was"
-            f" followed in up to {most} pieces."
-        ))  # fmt: skip
+            f" followed in up to {most} pieces.",
+        )
 
 
 def _ranks(rows: Sequence[ClockRow]) -> list[int]:

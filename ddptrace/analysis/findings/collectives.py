@@ -9,7 +9,7 @@ from typing import Final
 
 from ddptrace.analysis.collectives.digest import CollectiveDigest, collectives
 from ddptrace.analysis.findings.facts import RankFacts
-from ddptrace.analysis.ranks.digest import MeetingDigest, Meetings, meetings
+from ddptrace.analysis.ranks.digest import MatchDigest, MatchDigests, match_digests
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import Share, Summary, typical_steps
 from ddptrace.analysis.tables.collectives import CollectiveRow
@@ -142,7 +142,7 @@ WAITING_MIN_RATIO: Final = 0.5
 
 def slow_message_findings(summary: Summary, result: Result) -> Iterator[Finding]:
     """The kind of small collectives that waits most, where that is much."""
-    found = meetings(result)
+    found = match_digests(result)
     measured = {row.match for row in result.collectives if row.evidence in (Evidence.DEVICE, Evidence.BACKEND)}
     told = {row.op for row in result.matches if row.match in measured}
     for kind in found.kinds:
@@ -151,7 +151,7 @@ def slow_message_findings(summary: Summary, result: Result) -> Iterator[Finding]
             return
 
 
-def _is_slow(kind: MeetingDigest, found: Meetings, summary: Summary) -> bool:
+def _is_slow(kind: MatchDigest, found: MatchDigests, summary: Summary) -> bool:
     wait, transfer = _wait_and_transfer_ns(kind)
     if kind.nbytes is None or not 0 < kind.nbytes <= FEW_NBYTES or wait + transfer < LONG_NS or not summary.window_ns:
         return False
@@ -159,32 +159,35 @@ def _is_slow(kind: MeetingDigest, found: Meetings, summary: Summary) -> bool:
     return wait >= WAITING_MIN_RATIO * (wait + transfer) and a_step >= SLOW_MIN_RATIO * summary.window_ns
 
 
-def _wait_and_transfer_ns(kind: MeetingDigest) -> tuple[int, int]:
+def _wait_and_transfer_ns(kind: MatchDigest) -> tuple[int, int]:
     """Wait and transfer, by aligned clocks where these tell."""
     if kind.wait_ns is None or kind.transfer_ns is None:
         return kind.free_wait_ns or 0, kind.free_transfer_ns
     return kind.wait_ns, kind.transfer_ns
 
 
-def _slow(kind: MeetingDigest, result: Result) -> Finding:
+def _slow(kind: MatchDigest, result: Result) -> Finding:
     wait, transfer = _wait_and_transfer_ns(kind)
     lag, clocks = kind.latest, "by aligned clocks" if kind.wait_ns is not None else "by lengths alone"
     last = f"; rank {lag.rank} is the last in {percent(lag.last_ratio)} of them" if lag is not None else ""
-    return Finding("slow-message", "warning", "run", (
+    return Finding(
+        "slow-message",
+        "warning",
+        "run",
         f"{kind.op.rstrip('_')} of {amount(kind.nbytes or 0)}{_site(kind, result)} takes {ms(wait + transfer)} a time,"
         f" though its bytes are few: {ms(wait)} are waiting until the last rank has come, {brief(transfer)} transfer"
         f" (means of all ranks, {clocks}, {kind.count} of them){last}. A faster link does not help: look at what the"
-        " last rank does before it, or call it less often."
-    ))  # fmt: skip
+        " last rank does before it, or call it less often.",
+    )
 
 
-def _site(kind: MeetingDigest, result: Result) -> str:
+def _site(kind: MatchDigest, result: Result) -> str:
     sites = (line_words(row.site, row.through) for row in result.collectives if _is_of(row, kind))
     site = next(filter(None, sites), None)
     return f" (at {site})" if site else ""
 
 
-def _is_of(row: CollectiveRow, kind: MeetingDigest) -> bool:
+def _is_of(row: CollectiveRow, kind: MatchDigest) -> bool:
     return (row.op, row.group, row.nbytes) == (kind.op, kind.group, kind.nbytes)
 
 
@@ -221,9 +224,11 @@ def queue_findings(ranks: Sequence[RankFacts], result: Result, summary: Summary)
 
 def _queue(rows: Sequence[CollectiveRow], steps: int) -> _Queue:
     return _Queue(
-        len(rows) / steps, sum(row.queue_ns or 0 for row in rows) / len(rows),
-        sum(row.comm_ns or 0 for row in rows) / len(rows), sum(row.exposed_charged_ns or 0 for row in rows) / steps,
-    )  # fmt: skip
+        len(rows) / steps,
+        sum(row.queue_ns or 0 for row in rows) / len(rows),
+        sum(row.comm_ns or 0 for row in rows) / len(rows),
+        sum(row.exposed_charged_ns or 0 for row in rows) / steps,
+    )
 
 
 def _fewer(rows: Sequence[CollectiveRow]) -> str:
@@ -238,10 +243,13 @@ def _fewer(rows: Sequence[CollectiveRow]) -> str:
 
 def _queued(group: str, threads: int, queue: _Queue, summary: Summary, fewer: str) -> Finding:
     share = queue.exposed_ns / (summary.window_ns or 1)
-    return Finding("queued", "warning", f"group {group}", (
+    return Finding(
+        "queued",
+        "warning",
+        f"group {group}",
         f"Collectives of group {group} stand in its queue for longer than they run: {ms(queue.queued_ns)} against"
         f" {ms(queue.ran_ns)} (means of {queue.calls:.0f} in a step), since the backend's {threads} worker threads run"
         f" {threads} at a time; {ms(queue.exposed_ns)} of them are exposed, {percent(share)} of the step. Launch fewer"
         f" and larger ones ({fewer}), or spread them over groups, which have threads of their own, as long as"
-        " processors are free for these."
-    ))  # fmt: skip
+        " processors are free for these.",
+    )

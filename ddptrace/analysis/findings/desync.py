@@ -14,7 +14,7 @@ from ddptrace.load.tables import Finding
 TOLD: Final = 5
 """So many are told one by one."""
 
-Told = tuple[Sequence[DesyncRow], bool]
+AlikeRows = tuple[Sequence[DesyncRow], bool]
 """Rows that one sentence tells, of one group; whether those ranks may only have been on their way."""
 
 
@@ -25,9 +25,14 @@ def desync_findings(ranks: Sequence[RankFacts], rows: Sequence[DesyncRow]) -> li
     shown = [_finding(alike, is_open) for alike, is_open in told[:TOLD]]
     rest = told[TOLD:]
     if rest:
-        shown.append(Finding("desync", "warning" if rest[0][1] else "error", "run", (
-            f"Ranks part at {len(rest)} more calls, all in the table desyncs: what parts first tells most."
-        )))  # fmt: skip
+        shown.append(
+            Finding(
+                "desync",
+                "warning" if rest[0][1] else "error",
+                "run",
+                (f"Ranks part at {len(rest)} more calls, all in the table desyncs: what parts first tells most."),
+            )
+        )
     return shown
 
 
@@ -35,7 +40,7 @@ def _step(row: DesyncRow) -> float:
     return float("inf") if row.step is None else row.step
 
 
-def _alike(rows: Sequence[DesyncRow], ended: Set[int]) -> Iterator[Told]:
+def _alike(rows: Sequence[DesyncRow], ended: Set[int]) -> Iterator[AlikeRows]:
     """By group, what several ranks did alike. A rank that called no more and did not end may be on its way."""
     alike: dict[tuple[object, ...], list[DesyncRow]] = {}
     for row in rows:
@@ -55,17 +60,26 @@ def _finding(rows: Sequence[DesyncRow], is_open: bool) -> Finding:
     row, ranks = rows[0], named("rank", [row.rank for row in rows])
     where = f"group {row.group}" if row.group else "the unnamed group"
     if row.op:
-        return Finding("desync", "error", where, (
+        return Finding(
+            "desync",
+            "error",
+            where,
             f"{_different(row, ranks, where)}: {_meant(row.kind, ranks, row.expected_rank)}. What follows in this group"
-            " is not compared across ranks."
-        ))  # fmt: skip
+            " is not compared across ranks.",
+        )
     if is_open:
-        return Finding("rank-behind", "warning", where, (
-            f"{_less(row, ranks, where)}. The process died, hangs or was still on its way: ddptrace diagnose tells."
-        ))  # fmt: skip
-    return Finding("desync", "error", where, (
-        f"{_less(row, ranks, where)}: tracing ended there without it, so those that made it found no partner."
-    ))  # fmt: skip
+        return Finding(
+            "rank-behind",
+            "warning",
+            where,
+            f"{_less(row, ranks, where)}. The process died, hangs or was still on its way: ddptrace diagnose tells.",
+        )
+    return Finding(
+        "desync",
+        "error",
+        where,
+        f"{_less(row, ranks, where)}: tracing ended there without it, so those that made it found no partner.",
+    )
 
 
 def _less(row: DesyncRow, ranks: str, where: str) -> str:

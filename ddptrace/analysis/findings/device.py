@@ -27,11 +27,14 @@ def _without_launch(result: Result) -> Iterator[Finding]:
     if rows:
         events = sum(row.gpu_events or 0 for row in rows)
         without = events - sum(row.gpu_events_with_launch or 0 for row in rows)
-        yield Finding("without-launch", "info", _of(rows), (
+        yield Finding(
+            "without-launch",
+            "info",
+            _of(rows),
             f"{without} of {events} device events ({percent(without / events)}) on {_of(rows)} have no launch in the"
             f" file: most were queued before the profiler looked. {_overlaps(rows)}Steps take work without a launch by"
-            " its time alone."
-        ))  # fmt: skip
+            " its time alone.",
+        )
 
 
 def _overlaps(rows: Sequence[RankRow]) -> str:
@@ -44,9 +47,9 @@ def _of(rows: Sequence[RankRow]) -> str:
 
 
 def _overlap(populations: Sequence[Population | None]) -> str:
-    known = [one for one in populations if one is not None]
-    comm = sum(one.comm_ns for one in known)
-    return percent(sum(one.hidden_ns for one in known) / comm) if comm else UNKNOWN
+    known = [population for population in populations if population is not None]
+    comm = sum(population.comm_ns for population in known)
+    return percent(sum(population.hidden_ns for population in known) / comm) if comm else UNKNOWN
 
 
 def _outside(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
@@ -54,10 +57,13 @@ def _outside(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
     if strays:
         where = named("rank", [rank.rank for rank in strays])
         ns = sum(rank.outside_ns for rank in strays)
-        yield Finding("outside-window", "info", where, (
+        yield Finding(
+            "outside-window",
+            "info",
+            where,
             f"{ms(ns)} ({ns} ns) of device work on {where} lie outside every step's window (queued before the first"
-            " step, or launched after the last): no step counts them, the tables of ranks, streams and scopes do."
-        ))  # fmt: skip
+            " step, or launched after the last): no step counts them, the tables of ranks, streams and scopes do.",
+        )
 
 
 def _by_order(result: Result) -> Iterator[Finding]:
@@ -67,11 +73,14 @@ def _by_order(result: Result) -> Iterator[Finding]:
         changes = max(row.layout for row in rows)
         often = "once" if changes == 1 else f"{changes} times"
         several = f" Their sizes changed {often}: compare buckets of one layout only." if changes else ""
-        yield Finding("buckets-by-order", "info", where, (
+        yield Finding(
+            "buckets-by-order",
+            "info",
+            where,
             f"Nothing recorded DDP's buckets on {where}: they are its all-reduces of each backward, numbered as they"
             f" were launched, without names of parameters.{several} Trace with ddptrace.trace() to see which parameters"
-            " a bucket holds and when they were ready."
-        ))  # fmt: skip
+            " a bucket holds and when they were ready.",
+        )
 
 
 def _launch_bound(result: Result) -> Iterator[Finding]:
@@ -79,10 +88,13 @@ def _launch_bound(result: Result) -> Iterator[Finding]:
     if bound:
         where = named("rank", sorted({row.rank for row in bound}))
         idle_ns, window_ns = sum(row.host_idle_ns for row in bound), sum(row.window_ns for row in bound)
-        yield Finding("launch-bound", "warning", where, (
+        yield Finding(
+            "launch-bound",
+            "warning",
+            where,
             f"In {len(bound)} of {len(result.launches)} steps on {where} the device had nothing to do and nothing"
             f" queued for more than {percent(LAUNCH_BOUND_RATIO)} of the step, {percent(idle_ns / window_ns)} of them"
             f" together ({ms(idle_ns / len(bound))} a step): the host launches too slowly. Look for what holds it"
             " (.item(), printing, data loading), and give it less to launch: torch.compile, CUDA graphs, fused"
-            " optimizers, larger batches."
-        ))  # fmt: skip
+            " optimizers, larger batches.",
+        )

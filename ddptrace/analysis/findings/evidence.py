@@ -51,10 +51,13 @@ def _approximate(ranks: Sequence[RankFacts], advice: str) -> Iterator[Finding]:
     told += [(bounded, "only the launch and the end of the host's wait are known")] if bounded else []
     if told:
         of = "; ".join(f"of {count} {what}" if len(told) > 1 else what for count, what in told)
-        yield Finding("approximate-overlap", "info", "run", (
+        yield Finding(
+            "approximate-overlap",
+            "info",
+            "run",
             f"{ended + bounded} of {comms} collectives were not seen running ({of}), so their overlap is approximate:"
-            f" {advice}."
-        ))  # fmt: skip
+            f" {advice}.",
+        )
 
 
 def _under_the_profiler(result: Result) -> Iterator[Finding]:
@@ -65,10 +68,13 @@ def _under_the_profiler(result: Result) -> Iterator[Finding]:
         return
     ratio = median(under) / median(others)
     if abs(ratio - 1) > UNLIKE_MIN_RATIO:
-        yield Finding("profiled-steps-differ", "info", "run", (
+        yield Finding(
+            "profiled-steps-differ",
+            "info",
+            "run",
             f"Steps under the profiler took {ratio:.1f} times as long as the others (median {ms(median(under))} of"
-            f" {len(under)} rank-steps, {ms(median(others))} of {len(others)}): the typical step is one of the former."
-        ))  # fmt: skip
+            f" {len(under)} rank-steps, {ms(median(others))} of {len(others)}): the typical step is one of the former.",
+        )
 
 
 def _why_unprofiled(ranks: Sequence[RankFacts], result: Result, how: HowTo, asked: bool, so: str) -> str:
@@ -109,10 +115,13 @@ def _unknown(ranks: Sequence[RankFacts], missed: str | None, how: HowTo) -> Iter
         count, (op, _) = ops.total(), ops.most_common(1)[0]
         where = "".join(f", at {site}" for site, times in sites.most_common(1) if 2 * times > count)
         severity = "warning" if missed is None and count > UNKNOWN_MAX_RATIO * comms else "info"
-        yield Finding("unknown-exec", severity, "run", (
+        yield Finding(
+            "unknown-exec",
+            severity,
+            "run",
             f"{count} of {comms} collectives (most of them {op}{where}) left nothing that tells when they ran, so they"
-            f" are missing from communication and overlap: {missed or f'{how.profile} to see them'}."
-        ))  # fmt: skip
+            f" are missing from communication and overlap: {missed or f'{how.profile} to see them'}.",
+        )
 
 
 # Records that were let go, steps that were not recorded ---------------------------------------------------------------
@@ -130,10 +139,13 @@ def _let_go(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
     for rank in ranks:
         alike[_steps_left(rank.kept)].append(rank.rank)
     of = "; ".join(f"{_records_of(same)} {what}" for what, same in list(alike.items())[:2]) + " …" * (len(alike) > 2)
-    yield Finding("records-let-go", "info", named("rank", [rank.rank for rank in ranks]), (
+    yield Finding(
+        "records-let-go",
+        "info",
+        named("rank", [rank.rank for rank in ranks]),
         "The oldest records were let go, a whole file at a time, to stay within what ddptrace.Keep allows a rank:"
-        f" {of}. Give keep=ddptrace.Keep(nbytes=...) more, and steps= where you gave it, to see further back."
-    ))  # fmt: skip
+        f" {of}. Give keep=ddptrace.Keep(nbytes=...) more, and steps= where you gave it, to see further back.",
+    )
 
 
 def _records_of(ranks: Sequence[int]) -> str:
@@ -153,10 +165,13 @@ def _sampled(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
     if not ranks:
         return
     first, kept = ranks[0].rank, ranks[0].kept
-    yield Finding("steps-not-recorded", "info", named("rank", [rank.rank for rank in ranks]), (
+    yield Finding(
+        "steps-not-recorded",
+        "info",
+        named("rank", [rank.rank for rank in ranks]),
         f"Not every step was recorded, as ddptrace.Keep(every=...) has it: of rank {first}'s {_steps_made(kept)} steps"
-        f" {kept.whole} are here, and {kept.partial} left only when they began and ended{_length_words(kept)}."
-    ))  # fmt: skip
+        f" {kept.whole} are here, and {kept.partial} left only when they began and ended{_length_words(kept)}.",
+    )
 
 
 def _steps_made(kept: KeptFacts) -> int:

@@ -14,7 +14,7 @@ import numpy as np
 from ddptrace.analysis.buckets.reducers import ReducerFacts, reducer_facts
 from ddptrace.analysis.collectives.rows import HOOK_OP
 from ddptrace.analysis.intervals import subtract, total, union
-from ddptrace.analysis.rank_view import View
+from ddptrace.analysis.rank_view import RankView
 from ddptrace.analysis.rpc.waits import Waited, waited_for
 from ddptrace.analysis.wording import line_words
 from ddptrace.load.tables import Call, RankRun, StepMark
@@ -96,11 +96,16 @@ MOST_IN_A_ROW: Final = 6
 training, one after another, and no iteration has updates of both."""
 
 
-def facts_of(view: View) -> RankFacts:
+def facts_of(view: RankView) -> RankFacts:
     rank = view.rank
     unknown = [comm.call for comm in view.comms if comm.evidence is None and not _is_preparation(comm.call)]
     return RankFacts(
-        rank.rank, rank.host, rank.pid, rank.clean, rank.recorded, rank.dropped,
+        rank.rank,
+        rank.host,
+        rank.pid,
+        rank.clean,
+        rank.recorded,
+        rank.dropped,
         last_step=max((mark.ordinal for mark in (*rank.steps, *rank.partial_steps)), default=None),
         ended_by=tuple(sorted({mark.ended_by.name.lower() for mark in rank.steps})),
         by_evidence=dict(Counter(comm.evidence for comm in view.comms)),
@@ -109,18 +114,23 @@ def facts_of(view: View) -> RankFacts:
         unmatched=len(view.unmatched),
         hooks=tuple(sorted({hook.name for hook in rank.hooks})),
         reducers=tuple(reducer_facts(reducer, rank) for reducer in rank.reducers),
-        groups=tuple((group.name, group.ranks) for group in rank.groups), outside_ns=_outside_ns(view),
+        groups=tuple((group.name, group.ranks) for group in rank.groups),
+        outside_ns=_outside_ns(view),
         failures=tuple(_failures(view)),
-        remote_calls=sum(not call.is_internal for call in rank.rpc.calls), only_remote=view.only_remote,
+        remote_calls=sum(not call.is_internal for call in rank.rpc.calls),
+        only_remote=view.only_remote,
         unmarked=not rank.phases,
-        windows=len(rank.windows), outside_windows=_outside_windows(view),
-        kept=_kept_facts(rank), waited=waited_for(view),
+        windows=len(rank.windows),
+        outside_windows=_outside_windows(view),
+        kept=_kept_facts(rank),
+        waited=waited_for(view),
         in_turn=optimizers_in_turn((*rank.steps, *rank.partial_steps)),
         backends=tuple(sorted({group.backend for group in rank.groups if group.backend})),
         queues={group.name: group.threads for group in rank.groups if group.threads},
-        searched_ns=tuple(ns for window in rank.windows for ns in window.searched_ns), on_device=view.is_on_device,
+        searched_ns=tuple(ns for window in rank.windows for ns in window.searched_ns),
+        on_device=view.is_on_device,
         device_windows=sum(window.on_device for window in rank.windows),
-    )  # fmt: skip
+    )
 
 
 def _is_preparation(call: Call | None) -> bool:
@@ -136,16 +146,22 @@ def _kept_facts(rank: RankRun) -> KeptFacts:
         since -= 1
     whole_ns, partial_ns = (_median_ns(marks) for marks in (rank.steps, rank.partial_steps))
     return KeptFacts(
-        rank.let_go, rank.sampled, len(whole), len(rank.partial_steps),
-        min((one for one in whole if since is not None and one >= since), default=None), last, whole_ns, partial_ns,
-    )  # fmt: skip
+        rank.let_go,
+        rank.sampled,
+        len(whole),
+        len(rank.partial_steps),
+        min((one for one in whole if since is not None and one >= since), default=None),
+        last,
+        whole_ns,
+        partial_ns,
+    )
 
 
 def _median_ns(marks: Sequence[StepMark]) -> int | None:
     return round(median(mark.end_at_ns - mark.begin_at_ns for mark in marks)) if marks else None
 
 
-def _failures(view: View) -> Iterator[Failure]:
+def _failures(view: RankView) -> Iterator[Failure]:
     failed = [call for call in view.rank.calls if call.error is not None]
     failed.sort(key=lambda call: (call.done_at_ns or 0, call.seq))
     launches = np.array([call.launch_at_ns for call in failed], np.int64)
@@ -154,13 +170,13 @@ def _failures(view: View) -> Iterator[Failure]:
         yield Failure(call.op, call.group, call.ordinal, call.error or "", view.ordinal(step), view.ordinal(after))
 
 
-def _outside_windows(view: View) -> int:
+def _outside_windows(view: RankView) -> int:
     spans = [(window.begin_at_ns, window.end_at_ns) for window in view.rank.windows]
     launches = (c.launch_at_ns for c in view.comms if c.evidence not in (Evidence.DEVICE, Evidence.BACKEND))
     return sum(not any(begin <= at < end for begin, end in spans) for at in launches)
 
 
-def _outside_ns(view: View) -> int:
+def _outside_ns(view: RankView) -> int:
     works = [window.work for window in view.device.profiled]
     busy = union(*(np.column_stack((work.begin_at_ns, work.end_at_ns)) for work in works))
     return total(subtract(busy, union(view.windows.spans()))) if view.rank.steps else 0

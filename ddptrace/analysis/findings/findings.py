@@ -70,62 +70,85 @@ def _deaths(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
             continue
         name = f"rank {rank.rank}"
         whole = "no step of it was finished" if rank.last_step is None else f"its last whole step is {rank.last_step}"
-        yield Finding("process-died", "error", name, (
+        yield Finding(
+            "process-died",
+            "error",
+            name,
             f"{name} (pid {rank.pid} on {rank.host}) did not end its trace: it died or still runs; {whole},"
-            " and what it did after that is incomplete."
-        ))  # fmt: skip
+            " and what it did after that is incomplete.",
+        )
 
 
 def _communication(ranks: Sequence[RankFacts], result: Result, how: HowTo) -> Iterator[Finding]:
     if not any(rank.comms for rank in ranks) and not result.rpcs:
-        yield Finding("no-communication", "warning", "run", (
-            f"No collective was recorded on any rank, so there is no communication to judge: {how.communicate}."
-        ))  # fmt: skip
+        yield Finding(
+            "no-communication",
+            "warning",
+            "run",
+            f"No collective was recorded on any rank, so there is no communication to judge: {how.communicate}.",
+        )
     if result.world_size is None and len(ranks) == 1 and not ranks[0].recorded:
-        yield Finding("single-rank", "info", "run", (
+        yield Finding(
+            "single-rank",
+            "info",
+            "run",
             "One rank's file is all there is, and it does not say how many took part: give those of the other ranks too"
-            " to see who waits for whom."
-        ))  # fmt: skip
+            " to see who waits for whom.",
+        )
     elif (result.world_size if result.world_size is not None else len(ranks)) == 1:
-        yield Finding("single-rank", "info", "run", (
-            "Only one rank took part, so nothing waits for another: start several with torchrun to see communication."
-        ))  # fmt: skip
+        yield Finding(
+            "single-rank",
+            "info",
+            "run",
+            "Only one rank took part, so nothing waits for another: start several with torchrun to see communication.",
+        )
 
 
 def _steps(ranks: Sequence[RankFacts], remote_only: Set[int], how: HowTo) -> Iterator[Finding]:
     without = [rank.rank for rank in ranks if rank.last_step is None and rank.rank not in remote_only]
     if without:
-        yield Finding("no-steps", "warning", named("rank", without), (
-            f"No step was found on {named('rank', without)}, so its time cannot be broken down:"
-            f" {how.mark_steps}."
-        ))  # fmt: skip
+        yield Finding(
+            "no-steps",
+            "warning",
+            named("rank", without),
+            f"No step was found on {named('rank', without)}, so its time cannot be broken down: {how.mark_steps}.",
+        )
     by_backward = [rank.rank for rank in ranks if "backward" in rank.ended_by]
     if by_backward:
         remote = all(rank.remote_calls for rank in ranks if rank.rank in by_backward)
         updates = ", whose updates may be remote calls" if remote else ""
-        yield Finding("steps-by-backward", "info", named("rank", by_backward), (
+        yield Finding(
+            "steps-by-backward",
+            "info",
+            named("rank", by_backward),
             f"No optimizer was seen on {named('rank', by_backward)}{updates}, so each backward counts as one step:"
-            f" {how.mark_steps}{' where that is not so' if remote else ''}."
-        ))  # fmt: skip
+            f" {how.mark_steps}{' where that is not so' if remote else ''}.",
+        )
 
 
 def _in_turn(ranks: Sequence[RankFacts], how: HowTo) -> Iterator[Finding]:
     if ranks:
         where, names = named("rank", [rank.rank for rank in ranks]), Counter(ranks[0].in_turn)
         told = "; ".join(name if count == 1 else f"{count} times {name}" for name, count in names.items())
-        yield Finding("optimizers-in-turn", "info", where, (
+        yield Finding(
+            "optimizers-in-turn",
+            "info",
+            where,
             f"{names.total()} optimizers update in turn on {where}, each after a forward of its own ({told}). Each"
-            f" update counts as a step, so an iteration is several of them: {how.mark_steps} to have it count as one."
-        ))  # fmt: skip
+            f" update counts as a step, so an iteration is several of them: {how.mark_steps} to have it count as one.",
+        )
 
 
 def _unmatched(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
     lost = [(rank.rank, rank.unmatched) for rank in ranks if rank.unmatched]
     if lost:
-        yield Finding("bucket-layout-unknown", "warning", named("rank", [rank for rank, _ in lost]), (
+        yield Finding(
+            "bucket-layout-unknown",
+            "warning",
+            named("rank", [rank for rank, _ in lost]),
             f"In {sum(count for _, count in lost)} backward passes the reducer's communication fits no known bucket"
-            " layout, so it counts as collectives, without names of parameters."
-        ))  # fmt: skip
+            " layout, so it counts as collectives, without names of parameters.",
+        )
 
 
 def _pauses(result: Result) -> Iterator[Finding]:
@@ -133,10 +156,13 @@ def _pauses(result: Result) -> Iterator[Finding]:
     if held:
         steps = sorted({row.step for row in held})
         longest = max(row.paused_ns for row in held)
-        yield Finding("paused-steps", "info", named("step", steps), (
+        yield Finding(
+            "paused-steps",
+            "info",
+            named("step", steps),
             f"ddptrace itself held the training thread in {named('step', steps)}, for up to {ms(longest)} on one rank"
-            " (starting, stopping or saving the profiler): do not judge the program by these steps."
-        ))  # fmt: skip
+            " (starting, stopping or saving the profiler): do not judge the program by these steps.",
+        )
 
 
 def _layouts(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
@@ -144,11 +170,14 @@ def _layouts(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
     for reducer in (reducer for rank in ranks for reducer in rank.reducers):
         if len(reducer.layouts) > 1 and reducer.reducer not in told:
             told.add(reducer.reducer)
-            yield Finding("layout-rebuilt", "info", f"reducer {reducer.reducer}", (
+            yield Finding(
+                "layout-rebuilt",
+                "info",
+                f"reducer {reducer.reducer}",
                 f"{reducer.kind} of {reducer.module} rebuilt its buckets in the order in which gradients become ready:"
                 f" {layout_words(reducer)} (the last from backward {reducer.layouts[-1][1]} on). Compare buckets of one"
-                " layout only."
-            ))  # fmt: skip
+                " layout only.",
+            )
 
 
 def failure_findings(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
@@ -156,10 +185,13 @@ def failure_findings(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
     for rank in (rank for rank in ranks if rank.failures):
         first, rest = rank.failures[0], len(rank.failures) - 1
         more = f" ({rest} more failed after it)" if rest else ""
-        yield Finding("collective-failed", "error", f"rank {rank.rank}", (
+        yield Finding(
+            "collective-failed",
+            "error",
+            f"rank {rank.rank}",
             f"{first.op.rstrip('_')} number {first.ordinal} of group {first.group} failed on rank"
-            f" {rank.rank}{_failed_in(first)}: {first.error.rstrip('.')}{more}."
-        ))  # fmt: skip
+            f" {rank.rank}{_failed_in(first)}: {first.error.rstrip('.')}{more}.",
+        )
 
 
 def _failed_in(failure: Failure) -> str:

@@ -39,30 +39,39 @@ def suspect_findings(suspects: Sequence[SuspectRow], hosts: int) -> Iterator[Fin
 
 
 def replay_off(off_ratio: float) -> Finding:
-    return Finding("replay-off", "info", "run", (
+    return Finding(
+        "replay-off",
+        "info",
+        "run",
         f"Nobody is named for being late: by the ranks' clocks, {percent(off_ratio)} of the time does not fit who"
-        " waited for whom; align the clocks, or record the ranks on one machine."
-    ))  # fmt: skip
+        " waited for whom; align the clocks, or record the ranks on one machine.",
+    )
 
 
 def too_short(rank: int, cost: Average, costs: Costs, *, steps: int) -> Finding:
     """`steps`: so many are to be traced to tell."""
-    return Finding("run-too-short", "info", f"rank {rank}", (
+    return Finding(
+        "run-too-short",
+        "info",
+        f"rank {rank}",
         f"Rank {rank} seems to make the others wait, {ms(cost.mean)} of a step"
         f" ({percent(cost.mean / costs.typical_ns)}), but {len(costs.steps)} steps are too few to tell that from"
-        f" chance: trace {steps} or more."
-    ))  # fmt: skip
+        f" chance: trace {steps} or more.",
+    )
 
 
 def contention_finding(queued_ns: Sequence[float | None], step_ns: float) -> Iterator[Finding]:
     """`queued_ns`: by rank, how long it waited for a processor in a step."""
     known = [ns for ns in queued_ns if ns is not None]
     if known and median(known) >= CROWDED_RATIO * step_ns > 0:
-        yield Finding(CROWDED, "warning", "run", (
+        yield Finding(
+            CROWDED,
+            "warning",
+            "run",
             f"All ranks wait for a processor: {ms(median(known))} of a step ({percent(median(known) / step_ns)}, median"
             " of the ranks); steps take longer than the program needs: start fewer threads or processes, and let"
-            " nothing else run there."
-        ))  # fmt: skip
+            " nothing else run there.",
+        )
 
 
 def _late(one: SuspectRow, place: str) -> Finding:
@@ -71,17 +80,23 @@ def _late(one: SuspectRow, place: str) -> Finding:
         what = f"{one.cause}, mostly in {doing},"
     else:
         what = f"its own work, mostly {doing}," if one.all_phases else doing
-    return Finding(LATE, "warning", f"rank {one.rank}", (
+    return Finding(
+        LATE,
+        "warning",
+        f"rank {one.rank}",
         f"Rank {one.rank}{place} makes the others wait: {what} costs every rank {_cost(one)}; {one.evidence}."
-        f" {_sentence(_ADVICE.get(one.cause, _LOOK))}"
-    ))  # fmt: skip
+        f" {_sentence(_ADVICE.get(one.cause, _LOOK))}",
+    )
 
 
 def _slow_link(one: SuspectRow) -> Finding:
-    return Finding("slow-link", "warning", f"host {one.host}", (
+    return Finding(
+        "slow-link",
+        "warning",
+        f"host {one.host}",
         f"Host {one.host} (rank {one.rank}) has a slow link, which costs every rank {_cost(one)}; {one.evidence}. Look"
-        " at its network adapter, cable and switch port, and at who else sends over them."
-    ))  # fmt: skip
+        " at its network adapter, cable and switch port, and at who else sends over them.",
+    )
 
 
 def _sentence(words: str) -> str:
@@ -133,19 +148,15 @@ def matched_time(result: Result) -> MatchedTime | None:
     known = [
         match
         for match in result.matches
-        if _ends_together(match) and all(one in executions for one in _calls_of(match))
+        if match.op.startswith(ENDING_TOGETHER) and all(call in executions for call in _calls_of(match))
     ]
-    inside = [match for match in known if any(one in step_of for one in _calls_of(match))]
+    inside = [match for match in known if any(call in step_of for call in _calls_of(match))]
     told = inside or known
-    ran_ns = round(sum(executions[one] / len(match.ranks) for match in told for one in _calls_of(match)))
+    ran_ns = round(sum(executions[call] / len(match.ranks) for match in told for call in _calls_of(match)))
     if not ran_ns:
         return None
-    steps = len({step_of[one] for match in inside for one in _calls_of(match) if one in step_of})
+    steps = len({step_of[call] for match in inside for call in _calls_of(match) if call in step_of})
     return MatchedTime(len(told), steps, ran_ns, sum(match.transfer_ns for match in told))
-
-
-def _ends_together(match: MatchRow) -> bool:
-    return match.op.startswith(ENDING_TOGETHER)
 
 
 def _calls_of(match: MatchRow) -> list[tuple[int, int]]:
@@ -155,13 +166,16 @@ def _calls_of(match: MatchRow) -> list[tuple[int, int]]:
 def peer_findings(result: Result) -> Iterator[Finding]:
     time = matched_time(result)
     if time is not None and time.waiting_ratio >= WAITING_MIN_RATIO:
-        yield Finding("waiting-for-ranks", "warning", "run", (
+        yield Finding(
+            "waiting-for-ranks",
+            "warning",
+            "run",
             f"{percent(time.waiting_ratio)} of the communication is waiting for ranks that come late:"
             f" {time.collectives} collectives{_where(time)}, matched across ranks, run for {_each(time, time.ran_ns)}"
             " on a rank (mean; each by itself, also where they overlap), of which"
             f" {_each(time, time.transfer_ns)} are transfer (the shortest execution over the ranks). Evener ranks would"
-            " help, and a faster network would not; busbw of single ranks tells of the waiting too."
-        ))  # fmt: skip
+            " help, and a faster network would not; busbw of single ranks tells of the waiting too.",
+        )
 
 
 def _where(time: MatchedTime) -> str:

@@ -44,10 +44,13 @@ def _only_remote(ranks: Sequence[int], result: Result) -> Iterator[Finding]:
         served = sum(row.callee_rank in ranks and _was_served(row) and not row.internal for row in result.rpcs)
         called = sum(row.rank in ranks for row in own_calls(result.rpcs))
         has = "has" if len(ranks) == 1 else "have"
-        yield Finding("only-remote", "info", named("rank", ranks), (
+        yield Finding(
+            "only-remote",
+            "info",
+            named("rank", ranks),
             f"{named('Rank', ranks)} {has} no steps of {'its' if len(ranks) == 1 else 'their'} own: what ran there ran"
-            f" for others ({served:,} remote calls served, {called:,} made)."
-        ))  # fmt: skip
+            f" for others ({served:,} remote calls served, {called:,} made).",
+        )
 
 
 def _was_served(row: RpcRow) -> bool:
@@ -62,10 +65,13 @@ def _waiting(ranks: Sequence[RankFacts], result: Result) -> Iterator[Finding]:
     if not whole or waited < WAITING_MIN_RATIO * whole:
         return
     told = _most(_waited_for(ranks, steps), result, steps)
-    yield Finding("waiting-for-remote-calls", "warning", "run", (
+    yield Finding(
+        "waiting-for-remote-calls",
+        "warning",
+        "run",
         f"{percent(waited / whole)} of the step the host waits for remote calls and nothing else runs"
-        f" ({ms(waited / len(steps))}, mean of {len(steps):,} rank-steps).{told}"
-    ))  # fmt: skip
+        f" ({ms(waited / len(steps))}, mean of {len(steps):,} rank-steps).{told}",
+    )
 
 
 def _waited_for(ranks: Sequence[RankFacts], steps: Sequence[StepRow]) -> Counter[Target]:
@@ -73,8 +79,8 @@ def _waited_for(ranks: Sequence[RankFacts], steps: Sequence[StepRow]) -> Counter
     wanted = {(row.rank, row.step) for row in steps}
     found: Counter[Target] = Counter()
     for rank in ranks:
-        for one in rank.waited:
-            found[one.target] += one.ns if (rank.rank, one.step) in wanted else 0
+        for waited in rank.waited:
+            found[waited.target] += waited.ns if (rank.rank, waited.step) in wanted else 0
     return found
 
 
@@ -89,8 +95,8 @@ def _most(waited: Counter[Target], result: Result, steps: Sequence[StepRow]) -> 
     if target == BACKWARD:
         return f"{most} {OF_BACKWARD}"
     calls = rpc_functions(calls_in(result.rpcs, ((row.rank, row.step) for row in steps)))
-    one = next((one for one in calls if (one.function, one.callee) == target), None)
-    return "" if one is None else f"{most} {_longest(one, len(steps))}"
+    function = next((one for one in calls if (one.function, one.callee) == target), None)
+    return "" if function is None else f"{most} {_longest(function, len(steps))}"
 
 
 def _longest(one: RpcFunction, steps: int) -> str:

@@ -35,12 +35,15 @@ def contention_findings(result: Result) -> Iterator[Finding]:
         return
     what, advice = ON_DEVICE if any(row.all is not None for row in result.ranks) else ON_HOST
     dearest, dearest_ns = _dearest(result)
-    yield Finding("contention", "info", "run", (
+    yield Finding(
+        "contention",
+        "info",
+        "run",
         f"Computing takes longer while communication runs: {sum(row.beside for row in result.contention)} {what} that"
         f" would take {ms(alone_ns)} alone took {percent(tax_ns / alone_ns)} longer beside it, {ms(tax_ns)} in"
         f" {len(steps)} profiled rank-steps ({percent(tax_ns / window_ns)} of them); most in {dearest},"
-        f" {ms(dearest_ns)}. It counts as compute, not as communication; {advice}."
-    ))  # fmt: skip
+        f" {ms(dearest_ns)}. It counts as compute, not as communication; {advice}.",
+    )
 
 
 def _dearest(result: Result) -> tuple[str, int]:
@@ -89,9 +92,12 @@ def jitter_findings(ranks: Sequence[RankFacts], result: Result, said: Sequence[F
 
 def _jitter(worst: JitterRow, step: JitterRow, ranks: list[int]) -> Finding:
     where = named("rank", ranks)
-    return Finding("jitter", "warning", where, (
+    return Finding(
+        "jitter",
+        "warning",
+        where,
         f"Steps vary: one in twenty takes {ms(step.p95_ns)} or more, {step.p95_ns / step.median_ns:.1f} times the"
         f" median of {ms(step.median_ns)} ({step.steps} steps). {percent(worst.share_ratio or 0)} of that variance is"
         f" the {worst.part} phase of rank {worst.rank} (median {ms(worst.median_ns)}, one in twenty from"
-        f" {ms(worst.p95_ns)} on): look {LOOK[worst.part]}."
-    ))  # fmt: skip
+        f" {ms(worst.p95_ns)} on): look {LOOK[worst.part]}.",
+    )

@@ -37,17 +37,23 @@ def _of_reducer(rows: Sequence[GradientTrafficRow], several: bool) -> Iterator[F
     if often:
         yield Finding("synchronised-often", "warning", where, _often(name, often, len(rows)))
     if never:
-        yield Finding("synchronised-never", grave, where, (
+        yield Finding(
+            "synchronised-never",
+            grave,
+            where,
             f"{name} got gradients in {_steps(never)} and sent none of them before the update ({len(never)} of"
             f" {len(rows)} rank-steps): every backward was inside no_sync(). {DRIFT}: leave no_sync() for the last"
-            " backward before each update."
-        ))  # fmt: skip
+            " backward before each update.",
+        )
     if early:
-        yield Finding("synchronised-early", grave, where, (
+        yield Finding(
+            "synchronised-early",
+            grave,
+            where,
             f"{name} sent gradients in {_steps(early)}, but not in the last backward before the update ({len(early)} of"
             f" {len(rows)} rank-steps): what that one added stayed on its rank. {DRIFT}: no_sync() belongs around all"
-            " backwards but the last."
-        ))  # fmt: skip
+            " backwards but the last.",
+        )
 
 
 def _often(name: str, often: Sequence[GradientTrafficRow], judged: int) -> str:
@@ -90,15 +96,21 @@ def message_findings(result: Result, said: Iterable[Finding]) -> Iterator[Findin
     cut_short = [pair for pair in differing if pair[1].messages == pair[2].messages]
     missing = [pair for pair in differing if pair not in cut_short]
     if cut_short:
-        yield Finding("messages-differ", "warning", "run", (
+        yield Finding(
+            "messages-differ",
+            "warning",
+            "run",
             f"Messages were received into tensors of another size than theirs: {_named(cut_short)}. What is larger than"
-            " its message keeps old values in the rest, where the backend does not fail: give both sides one size."
-        ))  # fmt: skip
+            " its message keeps old values in the rest, where the backend does not fail: give both sides one size.",
+        )
     if missing:
-        yield Finding("messages-differ", "info", "run", (
+        yield Finding(
+            "messages-differ",
+            "info",
+            "run",
             f"Not all messages were recorded at both ends: {_named(missing)}. One of the two traces begins later or"
-            " ends earlier, or some of them went beneath the process group."
-        ))  # fmt: skip
+            " ends earlier, or some of them went beneath the process group.",
+        )
 
 
 def _differing(rows: Sequence[TrafficRow], ranks: AbstractSet[int]) -> Iterator[Pair]:

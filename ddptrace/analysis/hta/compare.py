@@ -198,7 +198,7 @@ def _work_in(result: Result, rank: int, reading: Reading) -> DeviceWork | None:
     begin_at_ns, end_at_ns = (
         ns - result.zero_unix_ns for ns in (reading.times.begin_unix_ns, reading.times.end_unix_ns)
     )
-    for work in next((one.device for one in result.activity if one.rank == rank), ()):
+    for work in next((activity.device for activity in result.activity if activity.rank == rank), ()):
         if work.begin_at_ns[0] <= end_at_ns and begin_at_ns <= work.end_at_ns.max():
             return work
     return None

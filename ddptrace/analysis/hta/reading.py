@@ -121,7 +121,7 @@ def table_of(name: str, frame: Any) -> HtaTable:
         return HtaTable(name, (), (), "HTA finds nothing of it in these files")
     if any(frame.index.names):
         frame = frame.reset_index()
-    columns = (" ".join(filter(None, one)) if isinstance(one, tuple) else str(one) for one in frame.columns)
+    columns = (" ".join(filter(None, column)) if isinstance(column, tuple) else str(column) for column in frame.columns)
     return HtaTable(name, tuple(columns), tuple(tuple(map(cell, row)) for row in frame.itertuples(index=False)))
 
 

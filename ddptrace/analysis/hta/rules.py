@@ -107,7 +107,7 @@ def explain(rank: int, hta: Figures | None, work: DeviceWork | None, reading: Re
     events = _events(work, reading, zero_unix_ns)
     rules = list(_applicable(events, reading))
     why = None if hta is None else _fewest(events, rules, reading, hta)
-    everything = figures_under(events, [one.rule for one in rules], reading)
+    everything = figures_under(events, [applied.rule for applied in rules], reading)
     return Explained(rank, hta, everything, figures_under(events, [], reading), why)
 
 
@@ -121,7 +121,7 @@ def figures_under(events: _Events, rules: Sequence[Rule], reading: Reading) -> F
 def _fewest(events: _Events, rules: Sequence[Applied], reading: Reading, hta: Figures) -> tuple[Applied, ...] | None:
     for size in range(len(rules) + 1):
         for chosen in combinations(rules, size):
-            if figures_under(events, [one.rule for one in chosen], reading) == hta:
+            if figures_under(events, [applied.rule for applied in chosen], reading) == hta:
                 return chosen
     return None
 
@@ -157,9 +157,13 @@ def _events(work: DeviceWork | None, reading: Reading, zero_unix_ns: int) -> _Ev
     kind = work.kind.astype(np.int64)
     told = np.array([reading.kinds.get(name, -1) for name in work.names] or [-1], np.int64)[work.name]
     return _Events(
-        work.begin_at_ns + since, work.end_at_ns + since, work.launched, work.launch_begin_at_ns + since, kind,
+        work.begin_at_ns + since,
+        work.end_at_ns + since,
+        work.launched,
+        work.launch_begin_at_ns + since,
+        kind,
         np.where(told < 0, kind, told),
-    )  # fmt: skip
+    )
 
 
 def _file_zero(work: DeviceWork, times: FileTimes, expected_ns: int) -> int:
@@ -210,7 +214,7 @@ def _with_strays(events: _Events, reading: Reading) -> _Events:
     added = _Events(
         more.begin_ns, more.end_ns, np.ones(count, np.bool_), np.full(count, ALWAYS_NS), more.kind, more.kind
     )
-    columns = [np.concatenate((getattr(events, one.name), getattr(added, one.name))) for one in fields(_Events)]
+    columns = [np.concatenate((getattr(events, field.name), getattr(added, field.name))) for field in fields(_Events)]
     return _Events(*columns)
 
 
@@ -225,4 +229,4 @@ _RULES: Final[Mapping[Rule, Callable[[_Events, Reading], _Events]]] = {
 
 
 def _kept(events: _Events, chosen: Mask) -> _Events:
-    return _Events(*(getattr(events, one.name)[chosen] for one in fields(_Events)))
+    return _Events(*(getattr(events, field.name)[chosen] for field in fields(_Events)))

@@ -55,7 +55,7 @@ def groups_in_part(tables: Sequence[RankTables], met: Sequence[RankTables]) -> l
     known = {table.row.rank: _groups_of(table) for table in tables}
     sizes = {(name, known[rank].get(name, ())): size for rank, name, size in _waiting(met or tables)}
     found = [Partial(name, _here(name, members, known.values()), size) for (name, members), size in sizes.items()]
-    return sorted((one for one in found if one.here < one.size), key=lambda one: (one.name, one.size, one.here))
+    return sorted((group for group in found if group.here < group.size), key=lambda one: (one.name, one.size, one.here))
 
 
 def _groups_of(table: RankTables) -> dict[str, tuple[int, ...]]:
@@ -68,9 +68,10 @@ def _waiting(tables: Sequence[RankTables]) -> set[tuple[int, str, int]]:
     """Rank, group and its size, of what no rank ends before all have come."""
     return {
         (row.rank, row.group, row.group_size)
-        for table in tables for row in table.collectives
+        for table in tables
+        for row in table.collectives
         if row.group_size is not None and row.op.startswith(ENDING_TOGETHER)
-    }  # fmt: skip
+    }
 
 
 def _here(name: str, members: tuple[int, ...], ranks: Iterable[dict[str, tuple[int, ...]]]) -> int:
@@ -84,8 +85,11 @@ def absent_findings(groups: Sequence[Partial]) -> Iterator[Finding]:
         one = max(groups, key=lambda group: group.size - group.here)
         where = f"group {one.name}" if one.name else "the unnamed group"
         verb, more = "is" if one.here == 1 else "are", f" (so of {len(groups)} groups)" if len(groups) > 1 else ""
-        yield Finding(ABSENT, "warning", "run", (
+        yield Finding(
+            ABSENT,
+            "warning",
+            "run",
             f"Nobody is named for being late: {one.here} of {one.size} ranks of {where} {verb} compared here{more},"
             " and waiting for the others counts as transfer. So waits and transfers are not told apart, and no critical"
-            " path is drawn; analyze all ranks together for these."
-        ))  # fmt: skip
+            " path is drawn; analyze all ranks together for these.",
+        )

@@ -22,7 +22,7 @@ Codes = NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class GroupCall:
     """One call of a group on one rank."""
 
     turn: int  # k-th of the group from 0, sends and receives left out
@@ -42,22 +42,22 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class Calls:
+class GroupCalls:
     """A rank's calls of a group by turn, up to its last one. The first may be missing, and some between."""
 
     rank: int
-    marks: Sequence[Mark]
+    marks: Sequence[GroupCall]
 
     @property
     def end(self) -> int:
         """Turn of the call that it has not made."""
         return self.marks[-1].turn + 1 if self.marks else 0
 
-    def at(self, turn: int) -> Mark | None:
+    def at(self, turn: int) -> GroupCall | None:
         place = bisect_left(self.marks, turn, key=attrgetter("turn"))
         return self.marks[place] if place < len(self.marks) and self.marks[place].turn == turn else None
 
 
-def differ(one: Mark, other: Mark) -> bool:
+def differ(one: GroupCall, other: GroupCall) -> bool:
     """In what is known of both."""
     return any(a != b for a, b in zip(one.key, other.key, strict=True) if a not in (None, "") and b not in (None, ""))

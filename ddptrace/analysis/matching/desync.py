@@ -27,7 +27,7 @@ from typing import Final
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from ddptrace.analysis.matching.calls import LOOK, Calls, Codes, Key, Mark, differ
+from ddptrace.analysis.matching.calls import LOOK, Codes, GroupCall, GroupCalls, Key, differ
 from ddptrace.analysis.tables.ranks import DesyncRow
 
 
@@ -40,7 +40,7 @@ class Parting:
     rows: tuple[DesyncRow, ...]
 
 
-def parting(group: str, ranks: Sequence[Calls]) -> Parting:
+def parting(group: str, ranks: Sequence[GroupCalls]) -> Parting:
     """Of a group on two ranks at least, given by rank. A rank that called less than others is told at its end: where
     the run still goes on, it may only be on its way."""
     table = _Table(ranks)
@@ -54,15 +54,15 @@ def parting(group: str, ranks: Sequence[Calls]) -> Parting:
 class _Table:
     """The ranks' calls as numbers, one row each. `codes` begins at the first turn that any of them shows."""
 
-    def __init__(self, ranks: Sequence[Calls]) -> None:
+    def __init__(self, ranks: Sequence[GroupCalls]) -> None:
         self.ranks = ranks
         self.begin = min((one.marks[0].turn for one in ranks if one.marks), default=0)
         self.end = max(one.end for one in ranks)
         self.codes: Codes = np.full((len(ranks), self.end - self.begin), -1, np.int32)
         numbers: dict[Key, int] = {}
-        for row, one in zip(self.codes, ranks, strict=True):
-            turns = np.array([mark.turn for mark in one.marks], np.int64) - self.begin
-            row[turns] = [numbers.setdefault(mark.key, len(numbers)) for mark in one.marks]
+        for row, calls in zip(self.codes, ranks, strict=True):
+            turns = np.array([mark.turn for mark in calls.marks], np.int64) - self.begin
+            row[turns] = [numbers.setdefault(mark.key, len(numbers)) for mark in calls.marks]
 
     def first_difference(self) -> int | None:
         known = np.where(self.codes < 0, np.iinfo(np.int32).max, self.codes)
@@ -72,10 +72,10 @@ class _Table:
                 return self.begin + int(place)
         return None
 
-    def at(self, turn: int) -> Iterator[tuple[int, Mark]]:
+    def at(self, turn: int) -> Iterator[tuple[int, GroupCall]]:
         """Position of each rank that has a call there, and the call."""
-        for position, one in enumerate(self.ranks):
-            mark = one.at(turn)
+        for position, calls in enumerate(self.ranks):
+            mark = calls.at(turn)
             if mark is not None:
                 yield position, mark
 
@@ -92,11 +92,11 @@ class _Table:
 
 def _behind(group: str, table: _Table, first: int | None) -> Iterator[DesyncRow]:
     """Ranks that made their last call while others made another. After the ranks parted that tells nothing."""
-    for one in table.ranks:
-        if one.end < table.end and (first is None or one.end < first):
-            position, expected = next(table.at(one.end), (None, None))
+    for calls in table.ranks:
+        if calls.end < table.end and (first is None or calls.end < first):
+            position, expected = next(table.at(calls.end), (None, None))
             if position is not None and expected is not None:
-                yield _row(group, one.rank, one.end, "missing", None, table.ranks[position].rank, expected)
+                yield _desync_row(group, calls.rank, calls.end, "missing", None, table.ranks[position].rank, expected)
 
 
 def _parted(group: str, table: _Table, first: int) -> Iterator[DesyncRow]:
@@ -104,13 +104,13 @@ def _parted(group: str, table: _Table, first: int) -> Iterator[DesyncRow]:
     most = _majority(table, first, history)
     expected, rank = marks[most[0]], table.ranks[most[0]].rank
     others = Side(expected, max((table.ahead(position, first) for position in most), key=len))
-    for position, one in enumerate(table.ranks):
+    for position, calls in enumerate(table.ranks):
         own = marks.get(position)
-        if own is None and one.end == first:
-            yield _row(group, one.rank, first, "missing", None, rank, expected)
+        if own is None and calls.end == first:
+            yield _desync_row(group, calls.rank, first, "missing", None, rank, expected)
         elif own is not None and differ(own, expected):
             kind = kind_of(Side(own, table.ahead(position, first)), others, history)
-            yield _row(group, one.rank, first, kind, own, rank, expected)
+            yield _desync_row(group, calls.rank, first, kind, own, rank, expected)
 
 
 def _majority(table: _Table, first: int, history: History) -> list[int]:
@@ -124,15 +124,32 @@ def _majority(table: _Table, first: int, history: History) -> list[int]:
     )[1]
 
 
-def _row(
-    group: str, rank: int, turn: int, kind: str, own: Mark | None, expected_rank: int, expected: Mark
+def _desync_row(
+    group: str, rank: int, turn: int, kind: str, own: GroupCall | None, expected_rank: int, expected: GroupCall
 ) -> DesyncRow:
-    called = own or Mark(turn, "")
+    called = own or GroupCall(turn, "")
     return DesyncRow(
-        group, turn, rank, kind, called.op, called.nbytes, called.dtype, called.site, called.step,
-        expected.op, expected.nbytes, expected.dtype, expected.site, expected_rank, called.root, expected.root,
-        called.origin, expected.origin, called.through, expected.through,
-    )  # fmt: skip
+        group,
+        turn,
+        rank,
+        kind,
+        called.op,
+        called.nbytes,
+        called.dtype,
+        called.site,
+        called.step,
+        expected.op,
+        expected.nbytes,
+        expected.dtype,
+        expected.site,
+        expected_rank,
+        called.root,
+        expected.root,
+        called.origin,
+        expected.origin,
+        called.through,
+        expected.through,
+    )
 
 
 # What became of a call that differs -----------------------------------------------------------------------------------
@@ -195,14 +212,15 @@ class History:
 class Side:
     """What a rank called at the turn and after it."""
 
-    mark: Mark
+    mark: GroupCall
     codes: Numbers
 
 
 def kind_of(own: Side, others: Side, history: History) -> str:
     """One word of `DesyncRow.kind`."""
-    guessed = [(*side.codes, *history.next(side.codes)) if len(side.codes) <= LOOK else side.codes
-               for side in (others, own)]  # fmt: skip
+    guessed = [
+        (*side.codes, *history.next(side.codes)) if len(side.codes) <= LOOK else side.codes for side in (others, own)
+    ]
     best, score = "", (0, False, 0)
     for story in _stories(others.codes, own.codes):
         known, unbroken = story.fits(others.codes, own.codes)
@@ -226,13 +244,13 @@ def _stories(theirs: Numbers, mine: Numbers) -> Iterator[Story]:
     yield Story("order", 1, 1)
 
 
-def _same_place(own: Mark, other: Mark) -> bool:
+def _same_place(own: GroupCall, other: GroupCall) -> bool:
     """As far as both are known."""
     pairs = (own.origin, other.origin), (own.site, other.site), (own.through, other.through)
     return own.op == other.op and all(a == b for a, b in pairs if a is not None and b is not None)
 
 
-def _in_what(own: Mark, other: Mark) -> str:
+def _in_what(own: GroupCall, other: GroupCall) -> str:
     if own.dtype != other.dtype and own.dtype and other.dtype:
         return "dtype"
     return "size" if own.key[1] != other.key[1] else "root"

@@ -24,9 +24,9 @@ from ddptrace.analysis.collectives.rows import HOOK_OP
 from ddptrace.analysis.findings.desync import desync_findings
 from ddptrace.analysis.findings.facts import RankFacts
 from ddptrace.analysis.intervals import Pieces, pairs
-from ddptrace.analysis.matching.calls import Calls
+from ddptrace.analysis.matching.calls import GroupCalls
 from ddptrace.analysis.matching.desync import Parting, parting
-from ddptrace.analysis.matching.proof import Seen, Sighting, doubt
+from ddptrace.analysis.matching.proof import RankInGroup, Sighting, doubt
 from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.analysis.tables.ranks import DesyncRow, MatchRow
 from ddptrace.analysis.tables.steps import StepRow
@@ -36,7 +36,7 @@ from ddptrace.load.tables import Finding
 from ddptrace.schema import Evidence
 
 UNPAIRED = ("send", "recv", HOOK_OP)  # not all ranks of the group take part
-Shown = tuple[RankFacts, Sequence[CollectiveRow], Sequence[StepRow]]
+RankCollectives = tuple[RankFacts, Sequence[CollectiveRow], Sequence[StepRow]]
 """What one rank shows: its collectives in launch order, its steps in time order."""
 GroupKey = tuple[str, tuple[int, ...]]  # name and ranks; ranks are () where they are not known
 
@@ -51,7 +51,7 @@ class Matching:
     desyncs: tuple[DesyncRow, ...] = ()
 
 
-def match_ranks(ranks: Sequence[Shown]) -> Matching:
+def match_ranks(ranks: Sequence[RankCollectives]) -> Matching:
     """`ranks`: by rank. Groups of which one rank alone is here are left out."""
     rows: list[MatchRow] = []
     findings: list[Finding] = []
@@ -60,8 +60,8 @@ def match_ranks(ranks: Sequence[Shown]) -> Matching:
         if len(shown) < 2:
             continue
         group, ordinals = aligned(shown)
-        if all(one.whole and not one.sampled for one in shown):
-            parted = parting(name, [Calls(one.rank, one.sightings) for one in shown])
+        if all(member.whole and not member.sampled for member in shown):
+            parted = parting(name, [GroupCalls(member.rank, member.sightings) for member in shown])
             desyncs += parted.rows
             rows += _matched(name, group, _agreed(ordinals, parted))
         elif (reason := doubt(group)) is not None:
@@ -82,19 +82,21 @@ def with_matches(rows: Iterable[CollectiveRow], matches: Sequence[MatchRow]) -> 
         yield row if match is None else replace(row, match=match)
 
 
-def _groups(ranks: Sequence[Shown]) -> dict[GroupKey, list[Seen]]:
+def _groups(ranks: Sequence[RankCollectives]) -> dict[GroupKey, list[RankInGroup]]:
     """By group, what each of its ranks shows of it. Different groups may have one name: their ranks differ."""
     members: dict[str, set[tuple[int, ...]]] = defaultdict(set)
     for facts, *_ in ranks:
         for name, those in facts.groups:
             members[name] |= {those} - {()}
     only = {name: next(iter(those)) for name, those in members.items() if len(those) == 1}
-    found: dict[GroupKey, list[Seen]] = defaultdict(list)
+    found: dict[GroupKey, list[RankInGroup]] = defaultdict(list)
     for facts, rows, steps in ranks:
         own, kept = dict(facts.groups), facts.kept
         for name, sightings in _sightings(rows, steps, numbered=kept.let_go > 0).items():
             key = name, own.get(name) or only.get(name, ())
-            found[key].append(Seen(facts.rank, _is_whole(facts), tuple(sightings), kept.let_go > 0, kept.sampled))
+            found[key].append(
+                RankInGroup(facts.rank, _is_whole(facts), tuple(sightings), kept.let_go > 0, kept.sampled)
+            )
     return {key: _with_silent(key, shown, ranks) for key, shown in found.items()}
 
 
@@ -102,15 +104,20 @@ def _is_whole(facts: RankFacts) -> bool:
     return facts.recorded and not facts.dropped
 
 
-def _with_silent(key: GroupKey, shown: Sequence[Seen], ranks: Sequence[Shown]) -> list[Seen]:
+def _with_silent(key: GroupKey, shown: Sequence[RankInGroup], ranks: Sequence[RankCollectives]) -> list[RankInGroup]:
     """Also those of its ranks that called nothing of it, where that is known."""
-    called = {one.rank for one in shown}
+    called = {member.rank for member in shown}
     silent = [
-        Seen(facts.rank, whole=True, sightings=()) for facts, *_ in ranks
-        if facts.rank not in called and key in facts.groups and facts.rank in key[1]
-        and _is_whole(facts) and not facts.kept.let_go and not facts.kept.sampled
-    ]  # fmt: skip
-    return sorted([*shown, *silent], key=attrgetter("rank")) if all(one.whole for one in shown) else list(shown)
+        RankInGroup(facts.rank, whole=True, sightings=())
+        for facts, *_ in ranks
+        if facts.rank not in called
+        and key in facts.groups
+        and facts.rank in key[1]
+        and _is_whole(facts)
+        and not facts.kept.let_go
+        and not facts.kept.sampled
+    ]
+    return sorted([*shown, *silent], key=attrgetter("rank")) if all(member.whole for member in shown) else list(shown)
 
 
 def _sightings(rows: Sequence[CollectiveRow], steps: Sequence[StepRow], *, numbered: bool) -> dict[str, list[Sighting]]:
@@ -129,11 +136,21 @@ def _sightings(rows: Sequence[CollectiveRow], steps: Sequence[StepRow], *, numbe
 
 def _sighting(row: CollectiveRow, turn: int, launched_in: int | None, end_at_ns: int | None) -> Sighting:
     return Sighting(
-        turn, row.op, None if row.op == SPARSE_OP else row.nbytes, row.dtype, row.peer, row.origin, row.site, row.step,
-        through=row.through, seq=row.seq, launched_in=launched_in,
-        begin_at_ns=None if end_at_ns is None else row.exec_start_at_ns, end_at_ns=end_at_ns,
+        turn,
+        row.op,
+        None if row.op == SPARSE_OP else row.nbytes,
+        row.dtype,
+        row.peer,
+        row.origin,
+        row.site,
+        row.step,
+        through=row.through,
+        seq=row.seq,
+        launched_in=launched_in,
+        begin_at_ns=None if end_at_ns is None else row.exec_start_at_ns,
+        end_at_ns=end_at_ns,
         exact=row.evidence is not Evidence.BACKEND,
-    )  # fmt: skip
+    )
 
 
 def _launched_in(rows: Sequence[CollectiveRow], steps: Sequence[StepRow]) -> list[int | None]:
@@ -148,10 +165,10 @@ def _agreed(ordinals: Sequence[int], parted: Parting) -> Sequence[int]:
     return ordinals if parted.turn is None else ordinals[: bisect_left(ordinals, parted.turn)]
 
 
-def _matched(name: str, group: Sequence[Seen], ordinals: Sequence[int]) -> Iterator[MatchRow]:
+def _matched(name: str, group: Sequence[RankInGroup], ordinals: Sequence[int]) -> Iterator[MatchRow]:
     """As far as all ranks go, those whose execution all of them know. `match` is filled in later."""
-    ranks = tuple(one.rank for one in group)
-    for ordinal, *row in zip(ordinals, *(one.sightings for one in group), strict=False):
+    ranks = tuple(member.rank for member in group)
+    for ordinal, *row in zip(ordinals, *(member.sightings for member in group), strict=False):
         begins = [one.begin_at_ns for one in row if one.begin_at_ns is not None]
         ends = [one.end_at_ns for one in row if one.end_at_ns is not None]
         if len(begins) < len(row) or len(ends) < len(row):
@@ -159,47 +176,61 @@ def _matched(name: str, group: Sequence[Seen], ordinals: Sequence[int]) -> Itera
         sizes = {one.nbytes for one in row if one.nbytes}
         nbytes = sizes.pop() if len(sizes) == 1 else None
         yield MatchRow(
-            -1, name, ordinal, row[0].op, nbytes, ranks, tuple(one.seq for one in row),
-            min(begins), max(begins), min(ends), max(ends),
+            -1,
+            name,
+            ordinal,
+            row[0].op,
+            nbytes,
+            ranks,
+            tuple(one.seq for one in row),
+            min(begins),
+            max(begins),
+            min(ends),
+            max(ends),
             transfer_ns=min(end - begin for begin, end in zip(begins, ends, strict=True)),
-        )  # fmt: skip
+        )
 
 
-def _refused(name: str, group: Sequence[Seen], reason: str) -> Finding:
-    ranks, called = named("rank", [one.rank for one in group]), f"group {name}" if name else "the unnamed group"
-    whole = all(one.whole for one in group)
+def _refused(name: str, group: Sequence[RankInGroup], reason: str) -> Finding:
+    ranks, called = named("rank", [member.rank for member in group]), f"group {name}" if name else "the unnamed group"
+    whole = all(member.whole for member in group)
     advice = "look at where the ranks' programs part" if whole else "record the same steps, whole, on every rank"
-    return Finding("match-refused", "warning", called, (
-        f"The collectives of {called} on {ranks} are not compared across ranks: {reason}; {advice}."
-    ))  # fmt: skip
+    return Finding(
+        "match-refused",
+        "warning",
+        called,
+        f"The collectives of {called} on {ranks} are not compared across ranks: {reason}; {advice}.",
+    )
 
 
 # The same stretch on all ranks ----------------------------------------------------------------------------------------
 
 
-def aligned(group: Sequence[Seen]) -> tuple[list[Seen], Sequence[int]]:
+def aligned(group: Sequence[RankInGroup]) -> tuple[list[RankInGroup], Sequence[int]]:
     """The ranks with those collectives only that all of them show, and the number in the group of each. Where they are
     sampled, what lies between was not counted: they are numbered as they come."""
-    if any(one.sampled for one in group):
+    if any(member.sampled for member in group):
         group = _of_common_steps(group)
-    elif any(one.let_go for one in group):
+    elif any(member.let_go for member in group):
         return _of_common_turns(group)
-    return list(group), range(max(len(one.sightings) for one in group))
+    return list(group), range(max(len(member.sightings) for member in group))
 
 
-def _of_common_steps(group: Sequence[Seen]) -> list[Seen]:
+def _of_common_steps(group: Sequence[RankInGroup]) -> list[RankInGroup]:
     """By the step that launched them: queued near its end, one may run in it on one rank and after it on another."""
-    common = set.intersection(*({one.launched_in for one in seen.sightings} for seen in group)) - {None}
-    return [_chosen(seen, [one.launched_in in common for one in seen.sightings]) for seen in group]
+    common = set.intersection(*({sighting.launched_in for sighting in seen.sightings} for seen in group)) - {None}
+    return [_chosen(seen, [sighting.launched_in in common for sighting in seen.sightings]) for seen in group]
 
 
-def _of_common_turns(group: Sequence[Seen]) -> tuple[list[Seen], Sequence[int]]:
-    turns = [[one.turn for one in seen.sightings] if seen.let_go else range(len(seen.sightings)) for seen in group]
+def _of_common_turns(group: Sequence[RankInGroup]) -> tuple[list[RankInGroup], Sequence[int]]:
+    turns = [
+        [sighting.turn for sighting in seen.sightings] if seen.let_go else range(len(seen.sightings)) for seen in group
+    ]
     common = set.intersection(*map(set, turns))
     chosen = [_chosen(seen, [turn in common for turn in mine]) for seen, mine in zip(group, turns, strict=True)]
     return chosen, sorted(common)
 
 
-def _chosen(seen: Seen, wanted: Sequence[bool]) -> Seen:
-    chosen = tuple(one for one, is_wanted in zip(seen.sightings, wanted, strict=True) if is_wanted)
+def _chosen(seen: RankInGroup, wanted: Sequence[bool]) -> RankInGroup:
+    chosen = tuple(sighting for sighting, is_wanted in zip(seen.sightings, wanted, strict=True) if is_wanted)
     return replace(seen, sightings=chosen)

@@ -22,7 +22,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ddptrace.analysis.matching.calls import Mark, differ
+from ddptrace.analysis.matching.calls import GroupCall, differ
 from ddptrace.analysis.wording import ms
 
 MOST: Final = 0.9
@@ -37,7 +37,7 @@ ENDING_TOGETHER: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sighting(Mark):
+class Sighting(GroupCall):
     """One collective on one rank. Begin and end are None where its execution is not known. `step`: it ran in;
     `launched_in`: the step that issued it, which does not depend on when it ran."""
 
@@ -49,7 +49,7 @@ class Sighting(Mark):
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class RankInGroup:
     """A group on one rank: its collectives in launch order. `whole`: they are known to count from the group's first, as
     those that ddptrace recorded do. `let_go`: some are left out, and each has its `turn`. `sampled`: so are those of
     whole steps, which nobody counted."""
@@ -61,11 +61,11 @@ class Seen:
     sampled: bool = False
 
 
-def doubt(group: Sequence[Seen]) -> str | None:
+def doubt(group: Sequence[RankInGroup]) -> str | None:
     """What speaks against matching the ranks by position, as the end of a sentence; None where they may be matched as
     far as all of them go. Two ranks at least."""
-    counts = [len(one.sightings) for one in group]
-    whole = all(one.whole for one in group)
+    counts = [len(member.sightings) for member in group]
+    whole = all(member.whole for member in group)
     if not whole and min(counts) != max(counts):
         few, many = counts.index(min(counts)), counts.index(max(counts))
         return f"rank {group[few].rank} shows {counts[few]} of them and rank {group[many].rank} {counts[many]}"
@@ -73,7 +73,7 @@ def doubt(group: Sequence[Seen]) -> str | None:
     return different if different or whole else _apart(group)
 
 
-def _different(group: Sequence[Seen]) -> str | None:
+def _different(group: Sequence[RankInGroup]) -> str | None:
     """The first position at which the ranks did not call the same."""
     first = group[0]
     for other in group[1:]:
@@ -83,7 +83,7 @@ def _different(group: Sequence[Seen]) -> str | None:
     return None
 
 
-def _in_words(k: int, rank: int, a: Mark, other: int, b: Mark) -> str:
+def _in_words(k: int, rank: int, a: GroupCall, other: int, b: GroupCall) -> str:
     if a.op != b.op:
         return f"ordinal {k} is {a.op} on rank {rank} and {b.op} on rank {other}"
     if a.dtype != b.dtype and a.dtype and b.dtype:
@@ -93,9 +93,9 @@ def _in_words(k: int, rank: int, a: Mark, other: int, b: Mark) -> str:
     return f"ordinal {k}, {a.op}, has {a.nbytes} bytes on rank {rank} and {b.nbytes} bytes on rank {other}"
 
 
-def _apart(group: Sequence[Seen]) -> str | None:
+def _apart(group: Sequence[RankInGroup]) -> str | None:
     """Whether the ends disagree, or agree only by clocks that are further apart than the collectives."""
-    rows = [row for row in zip(*(one.sightings for one in group), strict=True) if _tells(row)]
+    rows = [row for row in zip(*(member.sightings for member in group), strict=True) if _tells(row)]
     exact = all(one.exact for row in rows for one in row)
     if not exact and _same_steps(group):
         return None
@@ -122,7 +122,7 @@ def _scattered(begins: Floats, ends: Floats, gap_ns: float) -> str | None:
     )
 
 
-def _ambiguous(group: Sequence[Seen], ends: Floats, clocks: Floats, gap_ns: float) -> str | None:
+def _ambiguous(group: Sequence[RankInGroup], ends: Floats, clocks: Floats, gap_ns: float) -> str | None:
     """A file that begins one collective later looks like a clock that is wrong by the time between two, unless the ends
     fit in this order only."""
     clocks_ns, near_ns = float(np.ptp(clocks)), max(gap_ns / 2, TOLERANCE_NS[0])
@@ -135,12 +135,12 @@ def _ambiguous(group: Sequence[Seen], ends: Floats, clocks: Floats, gap_ns: floa
 
 
 def _tells(row: Sequence[Sighting]) -> bool:
-    return row[0].op.startswith(ENDING_TOGETHER) and all(one.end_at_ns is not None for one in row)
+    return row[0].op.startswith(ENDING_TOGETHER) and all(sighting.end_at_ns is not None for sighting in row)
 
 
-def _same_steps(group: Sequence[Seen]) -> bool:
+def _same_steps(group: Sequence[RankInGroup]) -> bool:
     """Most positions lie in a step of the same number on every rank."""
-    steps = [[one.step for one in row] for row in zip(*(one.sightings for one in group), strict=True)]
+    steps = [[one.step for one in row] for row in zip(*(member.sightings for member in group), strict=True)]
     agreeing = sum(row[0] is not None and len(set(row)) == 1 for row in steps)
     return agreeing >= MOST * len(steps)
 

@@ -34,15 +34,12 @@ def arrivals_of(
         together[match.ranks].append(match)
     met = [side_by_side(those, ranks, uncertainty) for those in together.values()]
     rows = [row for one in met for row in met_rows(one)]
-    order = sorted(range(len(rows)), key=lambda position: _key(rows[position]))
+    by_start = attrgetter("first_start_at_ns", "group", "ordinal", "ranks")
+    order = sorted(range(len(rows)), key=lambda position: by_start(rows[position]))
     numbers = iter(np.argsort(np.array(order, np.int64)).tolist())
     arrivals = [arrival for one in met for arrival in _arrivals(one, numbers)]
     arrivals.sort(key=attrgetter("match"))
     return tuple(replace(rows[position], match=match) for match, position in enumerate(order)), tuple(arrivals)
-
-
-def _key(match: MatchRow) -> tuple[int, str, int, tuple[int, ...]]:
-    return match.first_start_at_ns, match.group, match.ordinal, match.ranks
 
 
 def _arrivals(met: SideBySide, numbers: Iterator[int]) -> Iterator[ArrivalRow]:
@@ -50,13 +47,17 @@ def _arrivals(met: SideBySide, numbers: Iterator[int]) -> Iterator[ArrivalRow]:
     timed, free = met.compared & met.waits & met.known, met.complete & met.waits & met.known
     shortest = np.broadcast_to(met.shortest_ns[:, None], met.length_ns.shape)
     lengths = zip(
-        _or_none(met.waited_ns, met.compared), _or_none(met.wait_ns, timed), _or_none(met.transfer_ns, timed),
-        _or_none(met.length_ns - shortest, free), _or_none(shortest, free), strict=True,
-    )  # fmt: skip
+        _or_none(met.waited_ns, met.compared),
+        _or_none(met.wait_ns, timed),
+        _or_none(met.transfer_ns, timed),
+        _or_none(met.length_ns - shortest, free),
+        _or_none(shortest, free),
+        strict=True,
+    )
     columns = zip(met.at.tolist(), met.arrival_at_ns.tolist(), met.by_exec.tolist(), lengths, strict=True)
     for positions, instants, by_exec, ns in columns:
         match, arrived_by = next(numbers), "exec" if by_exec else "launch"
-        rows = [one.rows[position] for one, position in zip(met.found, positions, strict=True)]
+        rows = [executions.rows[position] for executions, position in zip(met.found, positions, strict=True)]
         for row, at, *lengths_ns in zip(rows, instants, *ns, strict=True):
             yield ArrivalRow(match, row.rank, row.seq, row.step, at, arrived_by, *lengths_ns)
 
@@ -79,23 +80,43 @@ def met_rows(met: SideBySide) -> Iterator[MatchRow]:
     free = np.where(met.known, met.shortest_ns, [match.transfer_ns for match in met.matches])
     speed = _busbw(met, np.where(timed, transfer, free), told)
     columns = zip(
-        met.matches, _first_and_last(met), free.tolist(), np.array(met.matches[0].ranks)[met.last].tolist(),
-        arrivals[:, -1].tolist(), (arrivals[:, -1] - arrivals[:, 0]).tolist(),
-        (arrivals[:, -1] - arrivals[:, -2]).tolist(), met.uncertainty_ns.tolist(), told.tolist(),
-        transfer.tolist(), met.agree.tolist(), timed.tolist(), speed, met.at[:, 0].tolist(), strict=True,
-    )  # fmt: skip
+        met.matches,
+        _first_and_last(met),
+        free.tolist(),
+        np.array(met.matches[0].ranks)[met.last].tolist(),
+        arrivals[:, -1].tolist(),
+        (arrivals[:, -1] - arrivals[:, 0]).tolist(),
+        (arrivals[:, -1] - arrivals[:, -2]).tolist(),
+        met.uncertainty_ns.tolist(),
+        told.tolist(),
+        transfer.tolist(),
+        met.agree.tolist(),
+        timed.tolist(),
+        speed,
+        met.at[:, 0].tolist(),
+        strict=True,
+    )
     for match, bounds, free_ns, last, at, skew, blame, unsure, is_told, aligned, agrees, is_timed, busbw, k in columns:
         first = met.found[0].rows[k]
         first_start, last_start, first_end, last_end = bounds
         yield replace(
-            match, first_start_at_ns=first_start, last_start_at_ns=last_start, first_end_at_ns=first_end,
-            last_end_at_ns=last_end, transfer_ns=free_ns,
-            last_rank=last if is_told else None, last_arrival_at_ns=at if is_told else None,
-            skew_ns=skew if is_told else None, blame_ns=blame if is_told else None,
-            aligned_transfer_ns=aligned if is_timed else None, busbw_bytes_per_s=busbw,
-            agrees=agrees if is_timed else None, uncertainty_ns=unsure if is_told else None,
-            bucket=first.bucket, step=first.step,
-        )  # fmt: skip
+            match,
+            first_start_at_ns=first_start,
+            last_start_at_ns=last_start,
+            first_end_at_ns=first_end,
+            last_end_at_ns=last_end,
+            transfer_ns=free_ns,
+            last_rank=last if is_told else None,
+            last_arrival_at_ns=at if is_told else None,
+            skew_ns=skew if is_told else None,
+            blame_ns=blame if is_told else None,
+            aligned_transfer_ns=aligned if is_timed else None,
+            busbw_bytes_per_s=busbw,
+            agrees=agrees if is_timed else None,
+            uncertainty_ns=unsure if is_told else None,
+            bucket=first.bucket,
+            step=first.step,
+        )
 
 
 def _first_and_last(met: SideBySide) -> list[list[int]]:

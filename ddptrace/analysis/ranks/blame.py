@@ -24,19 +24,19 @@ from ddptrace.analysis.ranks.counterfactual import (
     step_lengths,
 )
 from ddptrace.analysis.ranks.critical_path import TRANSFER
-from ddptrace.analysis.ranks.crossings import Meeting, crossings_of
+from ddptrace.analysis.ranks.crossings import ComparedRanks, crossings_of
 from ddptrace.analysis.ranks.links import SlowHost, fast_of_its_kind, slow_host
 from ddptrace.analysis.ranks.suspects import (
     LEAST_OF_FIRST,
     SHORT_STEPS,
     USUAL_SHARE,
     average,
+    costs_of_suspects,
     is_dear,
     is_persistent,
     suspect_row,
     suspect_rows,
     unsure,
-    verdicts,
 )
 from ddptrace.analysis.summary import PAUSED_MAX_RATIO
 from ddptrace.analysis.tables.ranks import BlameRow, MatchRow, SuspectRow
@@ -58,7 +58,7 @@ class Blame:
     findings: tuple[Finding, ...] = ()
 
 
-def blame_of(met: Meeting) -> Blame:
+def blame_of(met: ComparedRanks) -> Blame:
     """From the ranks' trails and what they met in. Nobody is blamed where no rank had to wait for another,
     nor where some ranks are not here: whoever was late may not have been the last."""
     if met.partial:
@@ -106,14 +106,14 @@ def _suspects(tables: Sequence[RankTables], matches: Sequence[MatchRow], costs: 
     def held(steps: Ints) -> list[Held]:
         return [held_in(table, steps) for table in tables]
 
-    late = tuple(suspect_rows(verdicts(costs, np.rint(own).astype(np.int64), held), costs, ranks))
+    late = tuple(suspect_rows(costs_of_suspects(costs, np.rint(own).astype(np.int64), held), costs, ranks))
     slow = slow_host(tables, matches)
-    if slow is None or any(one.host != slow.host for one in late):
+    if slow is None or any(suspect.host != slow.host for suspect in late):
         return late
     link = _slow_link(slow, tables, matches, costs)
     if link is None:
         return late
-    return (link, *(one for one in late if one.cost_ns >= LEAST_OF_FIRST * link.cost_ns))
+    return (link, *(suspect for suspect in late if suspect.cost_ns >= LEAST_OF_FIRST * link.cost_ns))
 
 
 def _slow_link(

@@ -119,7 +119,7 @@ def held_in(table: RankTables, steps: Ints) -> Held:
     walls = np.array([(row.begin_at_ns, row.end_at_ns, row.step) for row in table.steps], np.int64).reshape(-1, 3)
     load, count = table.load, max(len(steps), 1)
     collected = _in_steps(
-        [(one.begin_at_ns, one.end_at_ns - one.begin_at_ns) for one in load.collections], walls, steps
+        [(pause.begin_at_ns, pause.end_at_ns - pause.begin_at_ns) for pause in load.collections], walls, steps
     )
     marks = [(mark.begin_at_ns + mark.end_at_ns) // 2 for mark in load.marks]
     queued, cpu = (

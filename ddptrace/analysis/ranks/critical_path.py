@@ -17,7 +17,7 @@ import numpy as np
 
 from ddptrace.analysis.intervals import Ints, Pieces, pairs
 from ddptrace.analysis.rank_tables import RankTables
-from ddptrace.analysis.ranks.crossings import NONE, Crossings, Meeting, begins_of
+from ddptrace.analysis.ranks.crossings import NONE, ComparedRanks, Crossings, begins_of
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import BucketKey, typical_steps
 from ddptrace.analysis.tables.ranks import LOCAL_PHASES, WAIT, PathRow, Trail
@@ -38,7 +38,7 @@ class _Piece:
     end_at_ns: int
 
 
-def critical_path(met: Meeting) -> tuple[PathRow, ...]:
+def critical_path(met: ComparedRanks) -> tuple[PathRow, ...]:
     """Pieces that touch, in time order; none where no collective was matched, or where the path may lead through ranks
     that are not here. On a device a rank's own time is that of the phase which launched most of it. A transfer of a
     collective that was not matched has no match."""
@@ -46,7 +46,9 @@ def critical_path(met: Meeting) -> tuple[PathRow, ...]:
         return ()
     pieces = list(_walk([table.trail for table in met.tables], met.crossings))
     rows = [
-        row for at, table in enumerate(met.tables) for row in _rows(table, [one for one in pieces if one.trail == at])
+        row
+        for at, table in enumerate(met.tables)
+        for row in _rows(table, [piece for piece in pieces if piece.trail == at])
     ]
     rows = [replace(row, match=None) if row.match is not None and row.match >= met.matched else row for row in rows]
     rows.sort(key=attrgetter("begin_at_ns", "end_at_ns"))

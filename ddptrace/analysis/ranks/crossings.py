@@ -174,7 +174,7 @@ def _transfers(matches: Sequence[MatchRow], arrival: Ints, before: Ints) -> tupl
 Span = tuple[int, int]
 
 
-class Meeting:
+class ComparedRanks:
     """The ranks with steps that met others, `tables`, and all that these met in, `matches`, the `matched` ones first.
     Nobody waits for one that met nobody."""
 
@@ -200,16 +200,20 @@ class Meeting:
 def met_in(tables: Sequence[RankTables], matches: Sequence[MatchRow]) -> tuple[MatchRow, ...]:
     """`matches`, and after them the others, of which `match` is -1."""
     matched = {key for row in matches for key in zip(row.ranks, row.seqs, strict=True)}
-    found = [one for one in waited_for(tables) if not matched & set(_keys(one, tables))]
-    wanted = {key for one in found for key in _keys(one, tables)}
-    spans = {(row.rank, row.seq): _waited_span(row) for table in tables for row in table.collectives if row.part == 0
-             and (row.rank, row.seq) in wanted}  # fmt: skip
-    return (*matches, *(_waited_row(one, tables, [spans[key] for key in _keys(one, tables)]) for one in found))
+    found = [waited for waited in waited_for(tables) if not matched & set(_keys(waited, tables))]
+    wanted = {key for waited in found for key in _keys(waited, tables)}
+    spans = {
+        (row.rank, row.seq): _waited_span(row)
+        for table in tables
+        for row in table.collectives
+        if row.part == 0 and (row.rank, row.seq) in wanted
+    }
+    return (*matches, *(_waited_row(waited, tables, [spans[key] for key in _keys(waited, tables)]) for waited in found))
 
 
-def _keys(one: Waited, tables: Sequence[RankTables]) -> list[tuple[int, int]]:
+def _keys(waited: Waited, tables: Sequence[RankTables]) -> list[tuple[int, int]]:
     """Rank and seq on each of its ranks."""
-    return [(tables[position].row.rank, seq) for position, seq in zip(one.positions, one.seqs, strict=True)]
+    return [(tables[position].row.rank, seq) for position, seq in zip(waited.positions, waited.seqs, strict=True)]
 
 
 def _waited_span(row: CollectiveRow) -> Span:
@@ -217,11 +221,21 @@ def _waited_span(row: CollectiveRow) -> Span:
     return row.launch_at_ns, row.launch_at_ns if row.exec_end_at_ns is None else row.exec_end_at_ns
 
 
-def _waited_row(one: Waited, tables: Sequence[RankTables], spans: Sequence[Span]) -> MatchRow:
+def _waited_row(waited: Waited, tables: Sequence[RankTables], spans: Sequence[Span]) -> MatchRow:
     begins, ends = zip(*spans, strict=True)
-    ranks = tuple(tables[position].row.rank for position in one.positions)
+    ranks = tuple(tables[position].row.rank for position in waited.positions)
     shortest = min(end - begin for begin, end in spans)
     return MatchRow(
-        -1, one.group, one.turn, one.op, one.nbytes, ranks, one.seqs, min(begins), max(begins), min(ends), max(ends),
+        -1,
+        waited.group,
+        waited.turn,
+        waited.op,
+        waited.nbytes,
+        ranks,
+        waited.seqs,
+        min(begins),
+        max(begins),
+        min(ends),
+        max(ends),
         shortest,
-    )  # fmt: skip
+    )

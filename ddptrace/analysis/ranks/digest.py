@@ -28,7 +28,7 @@ class Lag:
 
 
 @dataclass(frozen=True, slots=True)
-class MeetingDigest:
+class MatchDigest:
     """Matched collectives that are alike. Waits are means over collectives and ranks, transfers and skews medians over
     collectives; None where no clock tells."""
 
@@ -64,7 +64,7 @@ class RankDigest:
 
 
 @dataclass(frozen=True, slots=True)
-class Meetings:
+class MatchDigests:
     """`steps`: so many typical steps; 0 where the run has none, then all is told, per run in place of per step."""
 
     steps: int
@@ -72,13 +72,13 @@ class Meetings:
     timed: int
     agree: int
     wait_ratio: float | None  # of all executions
-    kinds: tuple[MeetingDigest, ...]  # where most is waited first
+    kinds: tuple[MatchDigest, ...]  # where most is waited first
     ranks: tuple[RankDigest, ...]
     only_waited: int = 0  # collectives beside these whose host's wait alone is known, which cannot be split
     here: tuple[int, int] | None = None  # ranks that are here, and of how many, where some are not
 
 
-def meetings(result: Result) -> Meetings:
+def match_digests(result: Result) -> MatchDigests:
     """Those of the typical steps; where these have none, all."""
     steps = {row.step for row in typical_steps(result.steps)[0]}
     matches = [row for row in result.matches if row.step in steps]
@@ -90,28 +90,36 @@ def meetings(result: Result) -> Meetings:
     for row in matches:
         alike[_kind(row)].append(row)
     kinds = [_kind_digest(key, rows, arrivals, partial) for key, rows in alike.items()]
-    kinds.sort(key=lambda one: (-(one.wait_ns or one.free_wait_ns or 0) * one.count, one.op, one.nbytes or 0))
+    kinds.sort(key=lambda kind: (-(kind.wait_ns or kind.free_wait_ns or 0) * kind.count, kind.op, kind.nbytes or 0))
     timed = [row for row in matches if row.agrees is not None]
     ratio = _wait_ratio([row for rows in arrivals.values() for row in rows])
     ranks = _rank_digests(matches, arrivals, len(steps))
-    return Meetings(
-        len(steps), len(matches), len(timed), sum(bool(row.agrees) for row in timed), ratio, tuple(kinds), ranks,
-        _only_waited(result, steps), _here(partial.values()),
-    )  # fmt: skip
+    return MatchDigests(
+        len(steps),
+        len(matches),
+        len(timed),
+        sum(bool(row.agrees) for row in timed),
+        ratio,
+        tuple(kinds),
+        ranks,
+        _only_waited(result, steps),
+        _here(partial.values()),
+    )
 
 
 def _here(partial: Iterable[Partial]) -> tuple[int, int] | None:
     """Of the group of which most are missing."""
-    counts = {(one.here, one.size) for one in partial}
+    counts = {(group.here, group.size) for group in partial}
     return max(counts, key=lambda one: (one[1] - one[0], one), default=None)
 
 
 def _only_waited(result: Result, steps: Collection[int]) -> int:
     """On the rank that has most of them."""
     ranks = Counter(
-        row.rank for row in result.collectives
+        row.rank
+        for row in result.collectives
         if row.evidence is Evidence.HOST and row.part == 0 and (row.step in steps or not steps)
-    )  # fmt: skip
+    )
     return max(ranks.values(), default=0)
 
 
@@ -136,22 +144,31 @@ def _kind(row: MatchRow) -> _Alike:
 
 def _kind_digest(
     key: _Alike, rows: Sequence[MatchRow], arrivals: dict[int, list[ArrivalRow]], partial: Collection[int]
-) -> MeetingDigest:
+) -> MatchDigest:
     skews = [row.skew_ns for row in rows if row.skew_ns is not None]
     own = [arrival for row in rows for arrival in arrivals[row.match]]
     lags = _lags(rows)
     first = rows[0]
-    return MeetingDigest(
-        key[0], first.op, first.group, first.nbytes, key[4], len(rows),
-        skew_ns=_median(skews), skew_p95_ns=sorted(skews)[-(-95 * len(skews) // 100) - 1] if skews else None,
-        wait_ns=_mean(row.wait_ns for row in own), transfer_ns=_median(row.aligned_transfer_ns for row in rows),
+    return MatchDigest(
+        key[0],
+        first.op,
+        first.group,
+        first.nbytes,
+        key[4],
+        len(rows),
+        skew_ns=_median(skews),
+        skew_p95_ns=sorted(skews)[-(-95 * len(skews) // 100) - 1] if skews else None,
+        wait_ns=_mean(row.wait_ns for row in own),
+        transfer_ns=_median(row.aligned_transfer_ns for row in rows),
         free_wait_ns=_mean(row.free_wait_ns for row in own),
         free_transfer_ns=round(median(row.transfer_ns for row in rows)),
-        timed=sum(row.agrees is not None for row in rows), agree=sum(bool(row.agrees) for row in rows),
-        busbw_bytes_per_s=_rate(rows), latest=max(lags, key=lambda one: (one.last, -one.rank), default=None),
+        timed=sum(row.agrees is not None for row in rows),
+        agree=sum(bool(row.agrees) for row in rows),
+        busbw_bytes_per_s=_rate(rows),
+        latest=max(lags, key=lambda one: (one.last, -one.rank), default=None),
         uncertainty_ns=max((row.uncertainty_ns for row in rows if row.uncertainty_ns is not None), default=None),
         partial=any(row.match in partial for row in rows),
-    )  # fmt: skip
+    )
 
 
 def _rate(rows: Sequence[MatchRow]) -> float | None:

@@ -86,7 +86,7 @@ def slow_host(tables: Sequence[RankTables], matches: Sequence[MatchRow] = ()) ->
     if found_host is None:
         return None
     host, others = found_host
-    own = min((one for one in found if one.touches(host)), key=lambda one: one.bytes_per_s)
+    own = min((connection for connection in found if connection.touches(host)), key=lambda one: one.bytes_per_s)
     comm_ns = sum(step.comm_ns or 0 for table in members[host] for step in table.steps)
     if not own.busy_ns >= BUSY_MIN_RATIO * comm_ns > 0:
         return None
@@ -107,7 +107,10 @@ def fast_of_its_kind(matches: Sequence[MatchRow], transfer_ns: Ints) -> Ints:
 def _named(slowest: Connection, found: Sequence[Connection], later: str | None) -> tuple[str, float] | None:
     """The slow host, and how fast the others are."""
     sender, receiver = slowest.sender, slowest.receiver
-    apart = {host: [one.bytes_per_s for one in found if not one.touches(host)] for host in (sender, receiver)}
+    apart = {
+        host: [connection.bytes_per_s for connection in found if not connection.touches(host)]
+        for host in (sender, receiver)
+    }
     if any(apart.values()):
         host = max(apart, key=lambda one: min(apart[one], default=inf))  # the sender, where both explain as much
         others = median(apart[host] or _not_from(host, found))
@@ -119,7 +122,7 @@ def _named(slowest: Connection, found: Sequence[Connection], later: str | None) 
 
 
 def _not_from(host: str, found: Sequence[Connection]) -> list[float]:
-    return [one.bytes_per_s for one in found if one.sender != host]
+    return [connection.bytes_per_s for connection in found if connection.sender != host]
 
 
 def connections(members: Mapping[str, Sequence[RankTables]]) -> Iterator[Connection]:

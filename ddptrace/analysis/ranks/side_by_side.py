@@ -75,11 +75,11 @@ def side_by_side(matches: Sequence[MatchRow], ranks: Mapping[int, Executions], u
     """`matches`: one at least, all of the same ranks."""
     found = tuple(ranks[rank] for rank in matches[0].ranks)
     seqs = zip(*(match.seqs for match in matches), strict=True)
-    at = np.column_stack([one.at(own) for one, own in zip(found, seqs, strict=True)])
+    at = np.column_stack([executions.at(own) for executions, own in zip(found, seqs, strict=True)])
 
     def column(name: str) -> Ints:
         own = zip(found, at.T, strict=True)
-        return np.column_stack([getattr(one, name)[positions] for one, positions in own])
+        return np.column_stack([getattr(executions, name)[positions] for executions, positions in own])
 
     begin, length = column("begin_at_ns"), column("length_ns")
     by_exec, known = (np.asarray(column(name).all(axis=1), np.bool_) for name in ("seen", "known"))
@@ -90,11 +90,22 @@ def side_by_side(matches: Sequence[MatchRow], ranks: Mapping[int, Executions], u
     complete = np.array([not is_partial(found[0].rows[k], len(found)) for k in at[:, 0].tolist()], np.bool_)
     compared = complete & (unsure != UNKNOWN) & (by_exec | ~on_device)
     return SideBySide(
-        tuple(matches), found, at, begin, column("end_at_ns"), known, arrival, by_exec, complete, compared,
+        tuple(matches),
+        found,
+        at,
+        begin,
+        column("end_at_ns"),
+        known,
+        arrival,
+        by_exec,
+        complete,
+        compared,
         waits=np.array([match.op.startswith(ENDING_TOGETHER) for match in matches], np.bool_),
-        uncertainty_ns=unsure, waited_ns=last_at[:, None] - arrival,
-        wait_ns=np.clip(last_at[:, None] - begin, 0, length), length_ns=length,
-    )  # fmt: skip
+        uncertainty_ns=unsure,
+        waited_ns=last_at[:, None] - arrival,
+        wait_ns=np.clip(last_at[:, None] - begin, 0, length),
+        length_ns=length,
+    )
 
 
 # One rank's collectives as columns ------------------------------------------------------------------------------------
@@ -136,7 +147,13 @@ def executions_of(rows: Sequence[CollectiveRow]) -> Executions:
     known = np.isin(np.arange(len(seq)), of)
     begin = np.array([row.exec_start_at_ns or 0 for row in firsts], np.int64)
     return Executions(
-        seq, np.array([row.launch_at_ns for row in firsts], np.int64), np.where(known, begin, 0), end, length, known,
+        seq,
+        np.array([row.launch_at_ns for row in firsts], np.int64),
+        np.where(known, begin, 0),
+        end,
+        length,
+        known,
         np.array([row.evidence in SEEN for row in firsts], np.bool_),
-        np.array([row.on_device for row in firsts], np.bool_), tuple(firsts),
-    )  # fmt: skip
+        np.array([row.on_device for row in firsts], np.bool_),
+        tuple(firsts),
+    )

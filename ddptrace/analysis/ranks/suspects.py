@@ -34,7 +34,7 @@ WHOLE: Final = QUESTIONS.index(ALL)
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RankCost:
     """What one rank costs, and why. `average`: of the cost that is told."""
 
     rank: int  # position among the ranks
@@ -45,12 +45,14 @@ class Verdict:
     all_phases: bool
 
 
-def verdicts(costs: Costs, own_ns: Ints, held_in: Callable[[Ints], Sequence[Held]]) -> list[Verdict]:
+def costs_of_suspects(costs: Costs, own_ns: Ints, held_in: Callable[[Ints], Sequence[Held]]) -> list[RankCost]:
     """Of the ranks that are named, dearest first. `own_ns`: by phase and rank, mean per step; `held_in`: of each rank,
     in steps."""
-    found = [verdict for at in range(len(costs.ranks)) if (verdict := _verdict(costs, at, own_ns, held_in)) is not None]
+    found = [
+        verdict for at in range(len(costs.ranks)) if (verdict := _cost_of_rank(costs, at, own_ns, held_in)) is not None
+    ]
     found.sort(key=lambda verdict: (-verdict.average.mean, verdict.rank))
-    return [one for one in found if one.average.mean >= LEAST_OF_FIRST * found[0].average.mean]
+    return [cost for cost in found if cost.average.mean >= LEAST_OF_FIRST * found[0].average.mean]
 
 
 def is_dear(cost: Average, costs: Costs) -> bool:
@@ -78,23 +80,43 @@ def unsure(costs: Costs) -> tuple[int, Average] | None:
     return (costs.ranks[at], one) if is_seen else None
 
 
-def suspect_rows(named: Sequence[Verdict], costs: Costs, ranks: Sequence[tuple[int, str]]) -> Iterator[SuspectRow]:
+def suspect_rows(named: Sequence[RankCost], costs: Costs, ranks: Sequence[tuple[int, str]]) -> Iterator[SuspectRow]:
     """`ranks`: rank and host by position."""
-    for one in named:
+    for cost in named:
         yield suspect_row(
-            ranks[one.rank], one.phase, one.cause, one.average, costs, persistent=one.persistent,
-            all_phases=one.all_phases,
-        )  # fmt: skip
+            ranks[cost.rank],
+            cost.phase,
+            cost.cause,
+            cost.average,
+            costs,
+            persistent=cost.persistent,
+            all_phases=cost.all_phases,
+        )
 
 
 def suspect_row(
-    rank: tuple[int, str], phase: str, cause: Cause, cost: Average, costs: Costs, *, persistent: bool,
+    rank: tuple[int, str],
+    phase: str,
+    cause: Cause,
+    cost: Average,
+    costs: Costs,
+    *,
+    persistent: bool,
     all_phases: bool = False,
-) -> SuspectRow:  # fmt: skip
+) -> SuspectRow:
     return SuspectRow(
-        *rank, phase, cause.name, round(cost.mean), cost.mean / costs.typical_ns, round(cost.low), round(cost.high),
-        persistent, len(costs.steps), cause.evidence, all_phases,
-    )  # fmt: skip
+        *rank,
+        phase,
+        cause.name,
+        round(cost.mean),
+        cost.mean / costs.typical_ns,
+        round(cost.low),
+        round(cost.high),
+        persistent,
+        len(costs.steps),
+        cause.evidence,
+        all_phases,
+    )
 
 
 def is_persistent(values: Ints) -> bool:
@@ -102,7 +124,7 @@ def is_persistent(values: Ints) -> bool:
     return bool((values > values.mean() / 2).mean() >= PERSISTENT_MIN_RATIO)
 
 
-def _verdict(costs: Costs, at: int, own_ns: Ints, held_in: Callable[[Ints], Sequence[Held]]) -> Verdict | None:
+def _cost_of_rank(costs: Costs, at: int, own_ns: Ints, held_in: Callable[[Ints], Sequence[Held]]) -> RankCost | None:
     averages = [average(row) for row in costs.cost_ns[at]]
     dear = [is_dear(one, costs) for one in averages]
     if not any(dear) and not any(_is_much(one, costs) and one.z >= PROVED_SURE for one in averages):
@@ -119,7 +141,7 @@ def _verdict(costs: Costs, at: int, own_ns: Ints, held_in: Callable[[Ints], Sequ
     mostly = costs.cost_ns[at][:, usual].mean(axis=1)
     is_spread = cause.name in SPREAD or not dear[phase] or mostly[phase] < mostly[WHOLE] / 2
     told = WHOLE if is_spread and means[WHOLE] > 0 else phase
-    return Verdict(
+    return RankCost(
         late.rank, late.phase, cause, averages[told], is_persistent(costs.excess_ns[at, told]), told == WHOLE
     )
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from ddptrace.analysis.collectives.execution import Communication
 from ddptrace.analysis.intervals import Ints, Measure, Pieces, union
-from ddptrace.analysis.rank_view import View
+from ddptrace.analysis.rank_view import RankView
 from ddptrace.analysis.steps.phases import OTHER, PHASE_NAMES
 from ddptrace.analysis.tables.ranks import LAUNCH, LOCAL_PHASES, STEP_END, WAIT, Trail
 from ddptrace.schema import Evidence, Origin
@@ -40,7 +40,7 @@ def can_be(trail: Trail) -> bool:
     return first > -FAR_NS and last < FAR_NS
 
 
-def trail_of(view: View) -> Trail:
+def trail_of(view: RankView) -> Trail:
     """In time order; see `Trail`. Empty without steps."""
     steps = _device_steps(view) if view.is_on_device else view.steps
     if not len(steps.begins):
@@ -51,7 +51,7 @@ def trail_of(view: View) -> Trail:
     return _trail(view, [*_steps(view, steps), *meetings], steps, phases)
 
 
-def _trail(view: View, events: list[Event], steps: Pieces, phases: Pieces) -> Trail:
+def _trail(view: RankView, events: list[Event], steps: Pieces, phases: Pieces) -> Trail:
     """What happens during a wait is taken to happen at its end."""
     first, last = int(steps.begins[0]), int(steps.ends[-1])
     events = sorted(event for event in events if first <= event[0] <= last)
@@ -61,9 +61,14 @@ def _trail(view: View, events: list[Event], steps: Pieces, phases: Pieces) -> Tr
     begins = np.maximum(begins, before)
     ordinals = np.append(np.array([mark.ordinal for mark in view.rank.steps], np.int64), -1)
     return Trail(
-        view.rank.rank, KINDS[what], at, seq, ordinals[np.where(what == STEP, step, steps.at(begins))],
-        _by_phase(before, begins, phases), on_device=phases is not view.phases,
-    )  # fmt: skip
+        view.rank.rank,
+        KINDS[what],
+        at,
+        seq,
+        ordinals[np.where(what == STEP, step, steps.at(begins))],
+        _by_phase(before, begins, phases),
+        on_device=phases is not view.phases,
+    )
 
 
 def _by_phase(begins: Ints, ends: Ints, phases: Pieces) -> Ints:
@@ -74,7 +79,7 @@ def _by_phase(begins: Ints, ends: Ints, phases: Pieces) -> Ints:
     return np.insert(known, LOCAL_PHASES.index("other"), ends - begins - known.sum(axis=1), axis=1)
 
 
-def _steps(view: View, steps: Pieces) -> Iterator[Event]:
+def _steps(view: RankView, steps: Pieces) -> Iterator[Event]:
     """Their ends, and the stretches between them of which nothing was recorded: they are waited out."""
     reached = int(steps.begins[0])
     yield reached, START, reached, NO_SEQ, -1
@@ -85,7 +90,7 @@ def _steps(view: View, steps: Pieces) -> Iterator[Event]:
         reached = max(reached, end)
 
 
-def _on_host(view: View) -> Iterator[Event]:
+def _on_host(view: RankView) -> Iterator[Event]:
     for comm in view.comms:
         if comm.call is not None:
             yield comm.launch_at_ns, CALL, comm.launch_at_ns, comm.seq, -1
@@ -100,7 +105,7 @@ def _unseen(comm: Communication) -> Iterator[tuple[int, int]]:
         yield comm.issued_at_ns, max(comm.issued_at_ns, comm.end_at_ns)
 
 
-def _on_device(view: View) -> Iterator[Event]:
+def _on_device(view: RankView) -> Iterator[Event]:
     work = union(view.compute, view.memory)
     begins, ends = work[:, 0], np.append(work[:, 1], np.iinfo(np.int64).min)
     for comm in view.comms:
@@ -112,14 +117,14 @@ def _on_device(view: View) -> Iterator[Event]:
                 yield idle_from, BLOCKED, comm.end_at_ns, comm.seq, -1
 
 
-def _device_steps(view: View) -> Pieces:
+def _device_steps(view: RankView) -> Pieces:
     """Those whose device time is known."""
     windows = view.windows
     keep = view.device.on_device & (windows.ends > windows.begins)
     return Pieces(windows.begins[keep], windows.ends[keep], windows.labels[keep])
 
 
-def _device_phases(view: View) -> Pieces:
+def _device_phases(view: RankView) -> Pieces:
     """The host's phase that launched what the device does, until it does the next thing."""
     parts = []
     for window in view.device.profiled:

@@ -56,9 +56,17 @@ def _pair(key: tuple[str | None, str | None, str | None], rows: Sequence[RpcRow]
     out, back, gradient_out, gradient_back = (_mean(rows, name, steps or 1) for name in BYTES)
     apart = per_step.values() or (sum(nbytes or 0 for nbytes in (out, back, gradient_out, gradient_back)),)
     return RpcDigest(
-        *key, steps, len(rows) / (steps or 1), out, back, gradient_out or 0, gradient_back or 0,
-        any(row.gradient_inferred for row in rows), min(apart), max(apart),
-    )  # fmt: skip
+        *key,
+        steps,
+        len(rows) / (steps or 1),
+        out,
+        back,
+        gradient_out or 0,
+        gradient_back or 0,
+        any(row.gradient_inferred for row in rows),
+        min(apart),
+        max(apart),
+    )
 
 
 def _mean(rows: Iterable[RpcRow], name: str, steps: int) -> int | None:
@@ -66,8 +74,8 @@ def _mean(rows: Iterable[RpcRow], name: str, steps: int) -> int | None:
     return round(sum(known) / steps) if known else None
 
 
-def _all(one: RpcDigest) -> int:
-    return (one.nbytes_out or 0) + (one.nbytes_back or 0) + one.gradient_nbytes_out + one.gradient_nbytes_back
+def _all(pair: RpcDigest) -> int:
+    return (pair.nbytes_out or 0) + (pair.nbytes_back or 0) + pair.gradient_nbytes_out + pair.gradient_nbytes_back
 
 
 # By function ----------------------------------------------------------------------------------------------------------
@@ -117,9 +125,18 @@ def _function(function: str, callee: str | None, rows: Sequence[RpcRow]) -> RpcF
     whole = () if gives_future else rows
     rests = [row.call_ns - row.run_ns for row in whole if row.call_ns is not None and row.run_ns is not None]
     return RpcFunction(
-        function, callee, len(rows), sum(row.failed for row in rows), _median(calls), max(calls, default=None),
-        len(runs), _median(runs), _median(rests), sum(calls), gives_future,
-    )  # fmt: skip
+        function,
+        callee,
+        len(rows),
+        sum(row.failed for row in rows),
+        _median(calls),
+        max(calls, default=None),
+        len(runs),
+        _median(runs),
+        _median(rests),
+        sum(calls),
+        gives_future,
+    )
 
 
 def _median(values: Sequence[int]) -> int | None:

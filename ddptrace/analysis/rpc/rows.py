@@ -10,7 +10,7 @@ from statistics import median
 
 import numpy as np
 
-from ddptrace.analysis.rank_view import View
+from ddptrace.analysis.rank_view import RankView
 from ddptrace.analysis.tables.rpc import RpcPairRow, RpcRow
 from ddptrace.load.tables import RankRpc, RpcCall, RpcRun
 from ddptrace.schema import CALL_BITS
@@ -37,7 +37,7 @@ class _Served:
 Key = tuple[str | None, str | None, str | None, bool]  # caller, callee, op, internal
 
 
-def rank_calls(view: View) -> RankCalls:
+def rank_calls(view: RankView) -> RankCalls:
     calls = view.rank.rpc.calls
     at = view.steps.at(np.array([call.begin_at_ns for call in calls], np.int64)).tolist() if calls else []
     return RankCalls(view.rank.rank, view.rank.rpc, tuple(view.ordinal(position) for position in at))
@@ -57,7 +57,7 @@ def rpc_rows(ranks: Sequence[RankCalls]) -> list[RpcRow]:
             else:
                 served[run.call] = one
     rows = [
-        _row(rank, call, step, served.pop(call.id, None), homes)
+        _rpc_row(rank, call, step, served.pop(call.id, None), homes)
         for rank in ranks
         for call, step in zip(rank.rpc.calls, rank.steps, strict=True)
     ]
@@ -74,28 +74,64 @@ def rpc_pair_rows(rows: Iterable[RpcRow]) -> list[RpcPairRow]:
     return [_pair(key, kinds[key]) for key in order]
 
 
-def _row(rank: RankCalls, call: RpcCall, step: int | None, served: _Served | None, homes: Mapping[str, int]) -> RpcRow:
+def _rpc_row(
+    rank: RankCalls, call: RpcCall, step: int | None, served: _Served | None, homes: Mapping[str, int]
+) -> RpcRow:
     run = served.run if served else None
     back, inferred = _argument_gradients(call, run)
     return RpcRow(
-        call.id, call.op.name.lower(), call.function, call.is_internal, _caller(rank, call, run), call.callee,
-        rank.rank, served.rank if served else homes.get(call.callee), step, call.begin_at_ns, call.issued_at_ns,
-        call.done_at_ns, None if call.done_at_ns is None else call.done_at_ns - call.begin_at_ns, *_times(run),
+        call.id,
+        call.op.name.lower(),
+        call.function,
+        call.is_internal,
+        _caller(rank, call, run),
+        call.callee,
+        rank.rank,
+        served.rank if served else homes.get(call.callee),
+        step,
+        call.begin_at_ns,
+        call.issued_at_ns,
+        call.done_at_ns,
+        None if call.done_at_ns is None else call.done_at_ns - call.begin_at_ns,
+        *_times(run),
         _carried(call, call.nbytes_out),
-        run.nbytes_back if call.nbytes_back is None and run else _carried(call, call.nbytes_back), call.gradient_nbytes,
-        back, inferred,
-        call.error is not None or (run is not None and run.failed), call.error, call.gives_future,
-    )  # fmt: skip
+        run.nbytes_back if call.nbytes_back is None and run else _carried(call, call.nbytes_back),
+        call.gradient_nbytes,
+        back,
+        inferred,
+        call.error is not None or (run is not None and run.failed),
+        call.error,
+        call.gives_future,
+    )
 
 
 def _run_alone(served: _Served, homes: Mapping[str, int]) -> RpcRow:
     run = served.run
     caller_rank = homes.get(run.caller) if run.caller else None
     return RpcRow(
-        run.call, None, run.function, run.is_internal, run.caller, served.worker, caller_rank, served.rank, None, None,
-        None, None, None, *_times(run), run.nbytes_in, run.nbytes_back, None, run.gradient_nbytes, False,
-        run.failed, None, run.gives_future,
-    )  # fmt: skip
+        run.call,
+        None,
+        run.function,
+        run.is_internal,
+        run.caller,
+        served.worker,
+        caller_rank,
+        served.rank,
+        None,
+        None,
+        None,
+        None,
+        None,
+        *_times(run),
+        run.nbytes_in,
+        run.nbytes_back,
+        None,
+        run.gradient_nbytes,
+        False,
+        run.failed,
+        None,
+        run.gives_future,
+    )
 
 
 def _caller(rank: RankCalls, call: RpcCall, run: RpcRun | None) -> str | None:
@@ -132,13 +168,20 @@ def _pair(key: Key, rows: Sequence[RpcRow]) -> RpcPairRow:
     unfinished = sum(row.launch_at_ns is not None and row.done_at_ns is None for row in rows)
     calls, runs = _known(rows, "call_ns"), _known(rows, "run_ns")
     return RpcPairRow(
-        *key, len(rows), failed=sum(row.failed for row in rows), unfinished=unfinished,
-        nbytes_out=_sum_known(rows, "nbytes_out"), nbytes_back=_sum_known(rows, "nbytes_back"),
+        *key,
+        len(rows),
+        failed=sum(row.failed for row in rows),
+        unfinished=unfinished,
+        nbytes_out=_sum_known(rows, "nbytes_out"),
+        nbytes_back=_sum_known(rows, "nbytes_back"),
         gradient_nbytes_out=sum(_known(rows, "gradient_nbytes_out")),
         gradient_nbytes_back=sum(_known(rows, "gradient_nbytes_back")),
-        call_ns=sum(calls), runs=len(runs), run_ns=sum(runs),
-        call_median_ns=_median(calls), run_median_ns=_median(runs),
-    )  # fmt: skip
+        call_ns=sum(calls),
+        runs=len(runs),
+        run_ns=sum(runs),
+        call_median_ns=_median(calls),
+        run_median_ns=_median(runs),
+    )
 
 
 def _known(rows: Iterable[RpcRow], name: str) -> list[int]:

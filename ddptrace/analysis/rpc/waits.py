@@ -14,7 +14,7 @@ from operator import attrgetter
 from typing import Final
 
 from ddptrace.analysis.intervals import Ints
-from ddptrace.analysis.rank_view import View
+from ddptrace.analysis.rank_view import RankView
 from ddptrace.analysis.steps.breakdown import remote_idle
 from ddptrace.load.tables import RpcCall
 from ddptrace.schema import Phase
@@ -39,7 +39,7 @@ class Waited:
     ns: int
 
 
-def waited_for(view: View) -> tuple[Waited, ...]:
+def waited_for(view: RankView) -> tuple[Waited, ...]:
     """In order of steps; nothing for a rank that has none."""
     sums: Counter[tuple[int, Target]] = Counter()
     for step, target, ns in _stretches(view):
@@ -47,7 +47,7 @@ def waited_for(view: View) -> tuple[Waited, ...]:
     return tuple(Waited(step, target, ns) for (step, target), ns in sums.items())
 
 
-def _stretches(view: View) -> Iterator[tuple[int, Target, int]]:
+def _stretches(view: RankView) -> Iterator[tuple[int, Target, int]]:
     """Cut where steps and phases begin and end: position of the step, what for, how long."""
     idle = remote_idle(view)
     if not len(idle) or not view.rank.steps:

@@ -12,18 +12,26 @@ import numpy as np
 
 from ddptrace.analysis.collectives.execution import Communication, weakest
 from ddptrace.analysis.intervals import Ints, Measure, Pieces, intersect, pairs, subtract, union
-from ddptrace.analysis.rank_view import View
+from ddptrace.analysis.rank_view import RankView
 from ddptrace.analysis.steps.phases import phase_totals
 from ddptrace.analysis.tables.steps import PartialStepRow, StepRow
 from ddptrace.load.tables import Intervals, RankRun
 from ddptrace.schema import Evidence
 
-UNKNOWN: Final[dict[str, Any]] = dict.fromkeys((
-    "compute_ns", "comm_ns", "hidden_ns", "exposed_comm_ns", "exposed_memory_ns", "idle_ns", "overlap_ratio",
-))  # fmt: skip
+UNKNOWN: Final[dict[str, Any]] = dict.fromkeys(
+    (
+        "compute_ns",
+        "comm_ns",
+        "hidden_ns",
+        "exposed_comm_ns",
+        "exposed_memory_ns",
+        "idle_ns",
+        "overlap_ratio",
+    )
+)
 
 
-def step_rows(view: View, shares: Shares) -> list[StepRow]:
+def step_rows(view: RankView, shares: Shares) -> list[StepRow]:
     """One row per step of the rank, in time order. What nothing told of a step is None."""
     columns = *_parts(view), *phase_totals(view.steps, view.phases).T
     numbers = zip(*(column.tolist() for column in columns), strict=True)
@@ -32,16 +40,28 @@ def step_rows(view: View, shares: Shares) -> list[StepRow]:
     rows = []
     for position, (window, *parts, remote, other, data, forward, backward, optimizer) in enumerate(numbers):
         mark, is_known = view.rank.steps[position], view.knows_compute(position)
-        rows.append(StepRow(
-            rank=view.rank.rank, step=mark.ordinal, begin_at_ns=mark.begin_at_ns, end_at_ns=mark.end_at_ns,
-            wall_ns=mark.end_at_ns - mark.begin_at_ns, window_ns=window,
-            **(_partition(window, *parts) if is_known else UNKNOWN),
-            evidence=evidence.get(position) if is_known else None,
-            data_ns=data, forward_ns=forward, backward_ns=backward, optimizer_ns=optimizer, other_ns=other,
-            wait_ns=waits[position], paused_ns=paused[position],
-            profiled=bool(view.profiled[position]), ended_by=mark.ended_by.name.lower(),
-            rpc_wait_ns=remote if view.rank.recorded and is_known else None,
-        ))  # fmt: skip
+        rows.append(
+            StepRow(
+                rank=view.rank.rank,
+                step=mark.ordinal,
+                begin_at_ns=mark.begin_at_ns,
+                end_at_ns=mark.end_at_ns,
+                wall_ns=mark.end_at_ns - mark.begin_at_ns,
+                window_ns=window,
+                **(_partition(window, *parts) if is_known else UNKNOWN),
+                evidence=evidence.get(position) if is_known else None,
+                data_ns=data,
+                forward_ns=forward,
+                backward_ns=backward,
+                optimizer_ns=optimizer,
+                other_ns=other,
+                wait_ns=waits[position],
+                paused_ns=paused[position],
+                profiled=bool(view.profiled[position]),
+                ended_by=mark.ended_by.name.lower(),
+                rpc_wait_ns=remote if view.rank.recorded and is_known else None,
+            )
+        )
     return rows
 
 
@@ -57,14 +77,18 @@ def _partition(window: int, compute: int, comm: int, hidden: int, memory: int) -
 def partial_step_rows(rank: RankRun) -> list[PartialStepRow]:
     return [
         PartialStepRow(
-            rank.rank, mark.ordinal, mark.begin_at_ns, mark.end_at_ns, mark.end_at_ns - mark.begin_at_ns,
+            rank.rank,
+            mark.ordinal,
+            mark.begin_at_ns,
+            mark.end_at_ns,
+            mark.end_at_ns - mark.begin_at_ns,
             mark.ended_by.name.lower(),
         )
         for mark in rank.partial_steps
-    ]  # fmt: skip
+    ]
 
 
-def _parts(view: View) -> tuple[Ints, Ints, Ints, Ints, Ints, Ints]:
+def _parts(view: RankView) -> tuple[Ints, Ints, Ints, Ints, Ints, Ints]:
     """By step: window, compute, comm, hidden, exposed memory, and what of the idle rest was spent on remote calls."""
     begins, ends = view.windows.begins, view.windows.ends
     comm = communicating(view)
@@ -74,18 +98,18 @@ def _parts(view: View) -> tuple[Ints, Ints, Ints, Ints, Ints, Ints]:
     return ends - begins, compute_ns, comm_ns, hidden_ns, memory_ns, remote_ns
 
 
-def remote_idle(view: View) -> Intervals:
+def remote_idle(view: RankView) -> Intervals:
     """Blocked on remote calls while nothing else ran."""
     return subtract(view.remote, union(view.compute, communicating(view), view.memory))
 
 
-def communicating(view: View) -> Intervals:
+def communicating(view: RankView) -> Intervals:
     """Union of all executions that are known."""
     known = ((c.begin_at_ns, c.end_at_ns) for c in view.comms)
     return union(pairs((begin, end) for begin, end in known if begin is not None and end is not None))
 
 
-def _waits(view: View) -> list[int | None]:
+def _waits(view: RankView) -> list[int | None]:
     """By step: how long the host was blocked, without what it computed meanwhile. None where the step has
     communication and of none of it is known whether the host waited."""
     waited = _within(view, subtract(view.waits.host, view.host_compute)).tolist()
@@ -96,7 +120,7 @@ def _waits(view: View) -> list[int | None]:
     return [ns if ns or known.get(step, True) else None for step, ns in enumerate(waited)]
 
 
-def _evidence(view: View, shares: Shares) -> dict[int, Evidence | None]:
+def _evidence(view: RankView, shares: Shares) -> dict[int, Evidence | None]:
     """By step: the weakest evidence of what communicated in it."""
     seen: dict[int, set[Evidence | None]] = defaultdict(set)
     for step, comm in zip(shares.step.tolist(), shares.comm.tolist(), strict=True):
@@ -104,7 +128,7 @@ def _evidence(view: View, shares: Shares) -> dict[int, Evidence | None]:
     return {step: weakest(evidences) for step, evidences in seen.items()}
 
 
-def _within(view: View, spans: Intervals) -> Ints:
+def _within(view: RankView, spans: Intervals) -> Ints:
     return Measure(spans).within(view.steps.begins, view.steps.ends)
 
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from ddptrace.analysis.device.populations import device_spans
 from ddptrace.analysis.device.steps import DeviceWindow
 from ddptrace.analysis.intervals import Ints, Measure, union
-from ddptrace.analysis.rank_view import View
+from ddptrace.analysis.rank_view import RankView
 from ddptrace.analysis.steps.breakdown import communicating
 from ddptrace.analysis.tables.steps import ContentionRow
 from ddptrace.load.tables import Intervals, OperatorWork, Work
@@ -50,7 +50,7 @@ class _Works:
     keys: tuple[Key, ...]
 
 
-def contention_rows(view: View) -> Iterator[ContentionRow]:
+def contention_rows(view: RankView) -> Iterator[ContentionRow]:
     """Dearest first; none without a profiler window, nor of work that ran in one of both ways only."""
     comm = communicating(view)
     looked = [_on_device(window) for window in view.device.profiled]
@@ -71,7 +71,7 @@ def _on_device(window: DeviceWindow) -> _Works:
     return _works(scopes, work.names, window.launched_by[chosen], spans, comm)
 
 
-def _on_host(view: View, work: OperatorWork, comm: Intervals) -> _Works:
+def _on_host(view: RankView, work: OperatorWork, comm: Intervals) -> _Works:
     """Operators, of the steps that lie in windows as a whole."""
     step = view.steps.at(work.begin_at_ns)
     chosen = np.flatnonzero(np.append(view.profiled, False)[step])  # the last one is for those outside all steps
@@ -90,13 +90,16 @@ def _works(scopes: Ints, names: tuple[str, ...], step: Ints, spans: tuple[Ints, 
 
 def _together(looked: Sequence[_Works]) -> _Works:
     """All windows as one."""
-    keys = tuple(dict.fromkeys(key for one in looked for key in one.keys))
+    keys = tuple(dict.fromkeys(key for works in looked for key in works.keys))
     number = {key: position for position, key in enumerate(keys)}
-    columns = [(np.array([number[key] for key in one.keys], np.int64)[one.key], one) for one in looked]
+    columns = [(np.array([number[key] for key in works.keys], np.int64)[works.key], works) for works in looked]
     return _Works(
-        np.concatenate([key for key, _ in columns]), np.concatenate([one.step for one in looked]),
-        np.concatenate([one.length_ns for one in looked]), np.concatenate([one.beside_ns for one in looked]), keys,
-    )  # fmt: skip
+        np.concatenate([key for key, _ in columns]),
+        np.concatenate([works.step for works in looked]),
+        np.concatenate([works.length_ns for works in looked]),
+        np.concatenate([one.beside_ns for one in looked]),
+        keys,
+    )
 
 
 def _compared(rank: int, works: _Works) -> Iterator[ContentionRow]:
@@ -130,9 +133,12 @@ def _places(works: _Works) -> tuple[Ints, NDArray[np.bool_]]:
     """Which of its key in its step each is, from 0, and whether that step has as many of them as most steps have."""
     order = np.lexsort((works.step, works.key))  # stable: in the host's order within both
     cells, first, cell, count = np.unique(
-        np.column_stack((works.key, works.step))[order], axis=0, return_index=True, return_inverse=True,
+        np.column_stack((works.key, works.step))[order],
+        axis=0,
+        return_index=True,
+        return_inverse=True,
         return_counts=True,
-    )  # fmt: skip
+    )
     cell = cell.reshape(-1)
     place, usual = np.empty(len(order), np.int64), np.empty(len(order), np.bool_)
     place[order] = np.arange(len(order)) - first[cell]

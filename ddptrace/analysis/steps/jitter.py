@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ddptrace.analysis.intervals import Ints, Measure, Pieces, intersect, subtract
 from ddptrace.analysis.rank_tables import RankTables
-from ddptrace.analysis.rank_view import View
+from ddptrace.analysis.rank_view import RankView
 from ddptrace.analysis.steps.phases import PHASE_NAMES
 from ddptrace.analysis.summary import steady_steps
 from ddptrace.analysis.tables.ranks import LOCAL_PHASES
@@ -27,7 +27,7 @@ SPREAD_OF_DEVIATION: Final = 1.4826
 """A normal distribution's standard deviation, of its median absolute deviation."""
 
 
-def waited_in_phases(view: View) -> tuple[tuple[int, ...], ...]:
+def waited_in_phases(view: RankView) -> tuple[tuple[int, ...], ...]:
     """By step, how long the host was blocked on collectives in each of `LOCAL_PHASES`, less what it computed there."""
     waits, steps = subtract(view.waits.host, view.host_compute), view.steps
     phases = view.phases.split(steps.begins, steps.ends)
@@ -60,11 +60,11 @@ def jitter_rows(table: RankTables) -> Iterator[JitterRow]:
         parts["waiting"] = waits.sum(axis=1)
     whole = np.array([row.wall_ns for row in steps], np.int64)
     for name, part in parts.items():
-        yield _row(table.row.rank, name, part, _share(part, whole))
-    yield _row(table.row.rank, "step", whole, None)
+        yield _jitter_row(table.row.rank, name, part, _share(part, whole))
+    yield _jitter_row(table.row.rank, "step", whole, None)
 
 
-def _row(rank: int, part: str, ns: Ints, share: float | None) -> JitterRow:
+def _jitter_row(rank: int, part: str, ns: Ints, share: float | None) -> JitterRow:
     middle = float(np.median(ns))
     spread = SPREAD_OF_DEVIATION * float(np.median(np.abs(ns - middle)))
     p95 = int(np.sort(ns)[-(-95 * len(ns) // 100) - 1])

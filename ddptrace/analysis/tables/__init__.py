@@ -1,4 +1,6 @@
-"""Every table that `ddptrace.analyze` answers with, by subject: `result` holds them all.
+"""Rows of every table that `ddptrace.analyze` answers with, by subject; `ddptrace/analysis/result.py` holds them all.
+
+In: nothing. Out: one frozen dataclass for each table, and `Table`, a sequence of rows with its ways out.
 
 Times are integer nanoseconds, instants (`_at_ns`) since the run's zero, ratios 0..1, `None` = not measured.
 """

@@ -150,11 +150,16 @@ def _digest(kind: Kind, rows: Sequence[TrafficRow], counts: Callable[[int], int]
     sent = [row.sent_nbytes for row in rows]
     mean = _mean(sent, count)
     return KindDigest(
-        *kind, len(ranks), len(rows) and sum(row.calls for row in rows) / count,
-        _mean([row.nbytes_in for row in rows], count), _mean([row.nbytes_out for row in rows], count),
-        min(sizes, default=None), max(sizes, default=None),
-        sent_nbytes=mean, all_sent_nbytes=None if mean is None else _together(rows, counts),
-    )  # fmt: skip
+        *kind,
+        len(ranks),
+        len(rows) and sum(row.calls for row in rows) / count,
+        _mean([row.nbytes_in for row in rows], count),
+        _mean([row.nbytes_out for row in rows], count),
+        min(sizes, default=None),
+        max(sizes, default=None),
+        sent_nbytes=mean,
+        all_sent_nbytes=None if mean is None else _together(rows, counts),
+    )
 
 
 def _together(rows: Iterable[TrafficRow], counts: Callable[[int], int]) -> int:

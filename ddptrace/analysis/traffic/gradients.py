@@ -17,7 +17,7 @@ import numpy as np
 from ddptrace.analysis.buckets.layouts import in_buckets, in_force
 from ddptrace.analysis.buckets.occurrences import backward_of
 from ddptrace.analysis.collectives.execution import Communication
-from ddptrace.analysis.rank_view import View
+from ddptrace.analysis.rank_view import RankView
 from ddptrace.analysis.tables.traffic import GradientTrafficRow
 from ddptrace.load.tables import Reducer
 from ddptrace.schema import Origin, Phase
@@ -34,7 +34,7 @@ class _Backward:
     step: int
 
 
-def gradient_traffic_rows(view: View) -> list[GradientTrafficRow]:
+def gradient_traffic_rows(view: RankView) -> list[GradientTrafficRow]:
     """By reducer, then step. Of a reducer that nothing described, or whose backwards were not seen, there is no row."""
     sent, backwards = _sent(view), _backwards(view)
     took_part = {(ready.reducer, ready.backward) for ready in view.rank.ready} | set(sent)
@@ -42,16 +42,18 @@ def gradient_traffic_rows(view: View) -> list[GradientTrafficRow]:
     rows: list[GradientTrafficRow] = []
     for reducer in view.rank.reducers:
         if reducer.parameters and (reducer.reducer, None) not in sent:
-            mine = [one for one in backwards if (reducer.reducer, one.ordinal) in took_part]
+            mine = [backward for backward in backwards if (reducer.reducer, backward.ordinal) in took_part]
             rows += _rows(view, reducer, mine, sent, updates)
     return rows
 
 
-def _sent(view: View) -> dict[Key, list[Communication]]:
+def _sent(view: RankView) -> dict[Key, list[Communication]]:
     """The communications that carried gradients, by reducer and backward. One that belongs to no backward and to no
     whole step is left out: it is of a backward that the rank died in, or that lies outside of what was kept."""
     steps = view.steps.at(np.array([comm.launch_at_ns for comm in view.comms], np.int64)).tolist()
-    owners: dict[int, Key] = {comm.seq: (one.reducer, one.backward) for one in view.found for comm in one.comms}
+    owners: dict[int, Key] = {
+        comm.seq: (occurrence.reducer, occurrence.backward) for occurrence in view.found for comm in occurrence.comms
+    }
     sent: defaultdict[Key, list[Communication]] = defaultdict(list)
     for comm, backward, step in zip(view.comms, backward_of(view.rank, view.comms), steps, strict=True):
         key = owners.get(comm.seq)
@@ -64,7 +66,7 @@ def _sent(view: View) -> dict[Key, list[Communication]]:
     return dict(sent)
 
 
-def _backwards(view: View) -> list[_Backward]:
+def _backwards(view: RankView) -> list[_Backward]:
     """Those that began inside a step, in time order."""
     marks = [(mark.backward, mark.begin_at_ns) for mark in view.rank.phases if mark.phase is Phase.BACKWARD]
     at = view.steps.at(np.array([begin for _, begin in marks], np.int64)).tolist()
@@ -77,29 +79,35 @@ def _backwards(view: View) -> list[_Backward]:
 
 
 def _rows(
-    view: View,
+    view: RankView,
     reducer: Reducer,
     backwards: Sequence[_Backward],
     sent: Mapping[Key, Sequence[Communication]],
     updates: Sequence[int],
 ) -> Iterator[GradientTrafficRow]:
     by_step: defaultdict[int, list[_Backward]] = defaultdict(list)
-    for one in backwards:
-        by_step[one.step].append(one)
+    for backward in backwards:
+        by_step[backward.step].append(backward)
     for position, mine in by_step.items():
         carried = [sent.get((reducer.reducer, one.ordinal), ()) for one in mine]
         comms = [comm for part in carried for comm in part]
         step, buckets = view.rank.steps[position], in_buckets(reducer, in_force(reducer, mine[-1].ordinal))
         mine_updates = updates[bisect_left(updates, step.begin_at_ns) : bisect_left(updates, step.end_at_ns)]
         yield GradientTrafficRow(
-            view.rank.rank, step.ordinal, reducer.reducer, f"{reducer.kind} of {reducer.module}",
+            view.rank.rank,
+            step.ordinal,
+            reducer.reducer,
+            f"{reducer.kind} of {reducer.module}",
             gradient_nbytes=sum(parameter.nbytes for parameter in buckets),
-            backwards=len(mine), synchronised=sum(map(bool, carried)), last_synchronised=bool(carried[-1]),
+            backwards=len(mine),
+            synchronised=sum(map(bool, carried)),
+            last_synchronised=bool(carried[-1]),
             one_update=bool(mine_updates) and mine_updates[0] >= mine[-1].begin_at_ns,
-            nbytes=_nbytes(comms), dtypes=_dtypes(comms),
+            nbytes=_nbytes(comms),
+            dtypes=_dtypes(comms),
             hook=next((comm.hook.name for comm in comms if comm.hook is not None), None),
             parameter_dtypes=tuple(sorted({parameter.dtype for parameter in buckets})),
-        )  # fmt: skip
+        )
 
 
 def _nbytes(comms: Sequence[Communication]) -> int | None:
@@ -146,11 +154,16 @@ def _digest(rows: Sequence[GradientTrafficRow]) -> GradientDigest:
     known = [row.nbytes for row in rows if row.nbytes is not None]
     seen = sum(known) if len(known) == len(rows) else None
     return GradientDigest(
-        first.reducer, first.name, len(rows), round(mean(row.gradient_nbytes for row in rows)),
-        backwards=mean(row.backwards for row in rows), synchronised=mean(row.synchronised for row in rows),
-        expected_nbytes=round(expected / len(rows)), nbytes=None if seen is None else round(seen / len(rows)),
+        first.reducer,
+        first.name,
+        len(rows),
+        round(mean(row.gradient_nbytes for row in rows)),
+        backwards=mean(row.backwards for row in rows),
+        synchronised=mean(row.synchronised for row in rows),
+        expected_nbytes=round(expected / len(rows)),
+        nbytes=None if seen is None else round(seen / len(rows)),
         sent_ratio=seen / expected if seen is not None and expected else None,
         dtypes=tuple(sorted({dtype for row in rows for dtype in row.dtypes})),
         hooks=tuple(sorted({row.hook for row in rows if row.hook is not None})),
         parameter_dtypes=tuple(sorted({dtype for row in rows for dtype in row.parameter_dtypes})),
-    )  # fmt: skip
+    )

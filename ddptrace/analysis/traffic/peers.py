@@ -88,7 +88,7 @@ def _add(sums: defaultdict[Ends, Sum], ends: Ends, calls: int, nbytes: int | Non
 def _message(ends: Ends, sent: Sum | None, received: Sum | None) -> MessageDigest:
     counted = sent or received
     assert counted is not None
-    nbytes = [None if one is None else round(one.nbytes) for one in (sent, received)]
+    nbytes = [None if sum_ is None else round(sum_.nbytes) for sum_ in (sent, received)]
     return MessageDigest(*ends, counted.messages, round(counted.nbytes), *nbytes)
 
 
@@ -159,11 +159,20 @@ def _link(group: GroupRow, rows: Sequence[TrafficRow], counts: Callable[[int], i
             rooted += nbytes
         else:  # of an op with a root each of two ranks tells half
             sent[sender] += nbytes * (2 / len(seen) if row.op in ROOTED and len(sent) == 2 else 1)
-    there, back = (round(sent[one]) if one in seen else None for one in group.ranks) if len(sent) == 2 else (None, None)
+    there, back = (
+        (round(sent[rank]) if rank in seen else None for rank in group.ranks) if len(sent) == 2 else (None, None)
+    )
     return LinkDigest(
-        group.group, group.ranks, group.hosts, round(sum(sent.values()) + rooted), there, back, round(rooted),
-        round(messages), peers_unknown=len(sent) > 2 and any(_is_hidden(row, seen, group.ranks) for row in rows),
-    )  # fmt: skip
+        group.group,
+        group.ranks,
+        group.hosts,
+        round(sum(sent.values()) + rooted),
+        there,
+        back,
+        round(rooted),
+        round(messages),
+        peers_unknown=len(sent) > 2 and any(_is_hidden(row, seen, group.ranks) for row in rows),
+    )
 
 
 def _sender(row: TrafficRow, ranks: Sequence[int]) -> int | None:

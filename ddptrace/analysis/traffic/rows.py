@@ -15,7 +15,7 @@ import numpy as np
 from ddptrace.analysis.collectives.bandwidth import FACTORS, Factor, moved_nbytes
 from ddptrace.analysis.collectives.execution import Communication
 from ddptrace.analysis.collectives.rows import HOOK_OP, origin_of
-from ddptrace.analysis.rank_view import View
+from ddptrace.analysis.rank_view import RankView
 from ddptrace.analysis.tables.traffic import TrafficRow
 from ddptrace.load.tables import Call, Identity
 
@@ -46,16 +46,16 @@ SENT: Final[Mapping[str, Factor]] = {
 those of the busiest link: an op with a root loads that one more than the others."""
 
 
-def traffic_rows(view: View) -> list[TrafficRow]:
+def traffic_rows(view: RankView) -> list[TrafficRow]:
     """One row per step, kind and peer, in the order in which they were first launched."""
     sizes = {group.name: len(group.ranks) for group in view.rank.groups if group.ranks}
-    carriers = {comm.seq for one in view.found for comm in one.comms}
+    carriers = {comm.seq for occurrence in view.found for comm in occurrence.comms}
     at = view.steps.at(np.array([comm.launch_at_ns for comm in view.comms], np.int64)).tolist()
     alike: defaultdict[tuple[int | None, Kind, int | None], list[Communication]] = defaultdict(list)
     for comm, position in zip(view.comms, at, strict=True):
         peer = None if comm.call is None else comm.call.peer
         alike[view.ordinal(position), _kind(comm, sizes, origin_of(comm, carriers)), peer].append(comm)
-    return [_row(view.rank.rank, step, kind, peer, comms) for (step, kind, peer), comms in alike.items()]
+    return [_traffic_row(view.rank.rank, step, kind, peer, comms) for (step, kind, peer), comms in alike.items()]
 
 
 def by_kind(rows: Iterable[TrafficRow]) -> list[TrafficRow]:
@@ -72,9 +72,13 @@ def kind_of(row: TrafficRow) -> Kind:
 
 def _together(rows: Sequence[TrafficRow]) -> TrafficRow:
     return replace(
-        rows[0], calls=sum(row.calls for row in rows), nbytes_in=_sum(row.nbytes_in for row in rows),
-        nbytes_out=_sum(row.nbytes_out for row in rows), sent_nbytes=_sum(row.sent_nbytes for row in rows), peer=None,
-    )  # fmt: skip
+        rows[0],
+        calls=sum(row.calls for row in rows),
+        nbytes_in=_sum(row.nbytes_in for row in rows),
+        nbytes_out=_sum(row.nbytes_out for row in rows),
+        sent_nbytes=_sum(row.sent_nbytes for row in rows),
+        peer=None,
+    )
 
 
 def _kind(comm: Communication, sizes: Mapping[str, int], origin: str | None) -> Kind:
@@ -86,15 +90,20 @@ def _kind(comm: Communication, sizes: Mapping[str, int], origin: str | None) -> 
     return call.op, call.group, size, origin, call.dtype
 
 
-def _row(rank: int, step: int | None, kind: Kind, peer: int | None, comms: Sequence[Communication]) -> TrafficRow:
+def _traffic_row(
+    rank: int, step: int | None, kind: Kind, peer: int | None, comms: Sequence[Communication]
+) -> TrafficRow:
     calls, size = [comm.call for comm in comms], kind[2]
     return TrafficRow(
-        rank, step, *kind, len(comms),
+        rank,
+        step,
+        *kind,
+        len(comms),
         nbytes_in=_sum(None if call is None or _is_unknown(call) else call.nbytes_in for call in calls),
         nbytes_out=_sum(None if call is None or _is_unknown(call) else call.nbytes_out for call in calls),
         sent_nbytes=_sum(None if call is None else sent_nbytes(call, size) for call in calls),
         peer=peer,
-    )  # fmt: skip
+    )
 
 
 def sent_nbytes(call: Call, group_size: int | None) -> int | None:

@@ -65,15 +65,26 @@ def advise(predictor: Predictor) -> Advice:
     tried = [predictor.predict(_named(caps), Setting(caps_mb=caps)) for caps in _promising(predictor, plans)]
     best = best_of(recorded, tried)
     limits = tuple(sorted(_limits(predictor, recorded), key=lambda limit: -limit.gain_ns))
-    remedies = [one for one in _remedies(predictor) if one.refusal is None]
-    useful = tuple(one for one in remedies if (one.gain_low_ratio or 0.0) > WORTH_RATIO)
-    useless = tuple(one for one in remedies if 1 - _step(one) / max(_step(recorded), 1) < WORTH_RATIO)
+    remedies = [prediction for prediction in _remedies(predictor) if prediction.refusal is None]
+    useful = tuple(prediction for prediction in remedies if (prediction.gain_low_ratio or 0.0) > WORTH_RATIO)
+    useless = tuple(
+        prediction for prediction in remedies if 1 - _step(prediction) / max(_step(recorded), 1) < WORTH_RATIO
+    )
     gain = best.gain_low_ratio or 0.0
     return Advice(
-        round(predictor.recorded_ns), predictor.replay_error, recorded, best, best.setting.caps_mb or (),
-        tuple(cap / MIB for cap in predictor.model.caps_nbytes), gain > 0,
-        tuple(limit for limit in limits if limit.gain_ratio >= WORTH_RATIO), useful, useless, len(plans), tuple(tried),
-    )  # fmt: skip
+        round(predictor.recorded_ns),
+        predictor.replay_error,
+        recorded,
+        best,
+        best.setting.caps_mb or (),
+        tuple(cap / MIB for cap in predictor.model.caps_nbytes),
+        gain > 0,
+        tuple(limit for limit in limits if limit.gain_ratio >= WORTH_RATIO),
+        useful,
+        useless,
+        len(plans),
+        tuple(tried),
+    )
 
 
 def _promising(predictor: Predictor, plans: Sequence[tuple[float, ...]]) -> list[tuple[float, ...]]:
@@ -109,7 +120,7 @@ def _lists(caps: Sequence[float], total: float) -> Iterator[tuple[float, ...]]:
 
 def best_of(recorded: Prediction, tried: Sequence[Prediction]) -> Prediction:
     """One cap where a list is not worth it; what was recorded where nothing is."""
-    alone = _fewest([one for one in tried if len(one.setting.caps_mb or ()) == 1])
+    alone = _fewest([prediction for prediction in tried if len(prediction.setting.caps_mb or ()) == 1])
     best = _fewest(tried)
     if _cautious(best) > _cautious(alone) * (1 - LIST_MIN_GAIN):
         best = alone
@@ -119,16 +130,19 @@ def best_of(recorded: Prediction, tried: Sequence[Prediction]) -> Prediction:
 def _fewest(tried: Sequence[Prediction]) -> Prediction:
     """Of those that are as good as the best, the one with fewest buckets: what is extrapolated least."""
     least = min(map(_cautious, tried))
-    return min((one for one in tried if _cautious(one) <= least * AS_GOOD), key=lambda one: one.buckets or 0)
+    return min(
+        (prediction for prediction in tried if _cautious(prediction) <= least * AS_GOOD),
+        key=lambda one: one.buckets or 0,
+    )
 
 
-def _cautious(one: Prediction) -> int:
+def _cautious(prediction: Prediction) -> int:
     """Many small buckets are best where latency is nothing, which a run of a few large ones does not tell."""
-    return (one.step_ns or 0) + (one.high_ns or 0)
+    return (prediction.step_ns or 0) + (prediction.high_ns or 0)
 
 
-def _step(one: Prediction) -> int:
-    return one.step_ns or 0
+def _step(prediction: Prediction) -> int:
+    return prediction.step_ns or 0
 
 
 def _named(caps: Sequence[float]) -> str:
@@ -164,7 +178,9 @@ def slowest(predictor: Predictor) -> int | None:
     model = predictor.model
     if len(model.ranks) < 2:
         return None
-    own = np.median([one.ahead_ns * model.backwards + one.compute_ns + one.after_ns for one in model.samples], axis=0)
+    own = np.median(
+        [sample.ahead_ns * model.backwards + sample.compute_ns + sample.after_ns for sample in model.samples], axis=0
+    )
     return model.ranks[int(np.argmax(own))]
 
 
@@ -182,7 +198,7 @@ def _remedies(predictor: Predictor) -> Iterator[Prediction]:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Verification:
     """`error_ratio`: of the predicted step, to the measured one. `unlike`: why the run proves nothing, since it is not
     what was predicted; None where it is."""
 
@@ -198,21 +214,30 @@ class Verdict:
     unlike: str | None = None
 
 
-def verdict_of(predicted: Prediction, measured: Predictor, recorded: Predictor) -> Verdict:
+def verification_of(predicted: Prediction, measured: Predictor, recorded: Predictor) -> Verification:
     """`predicted` is answered, and of the recorded run, which was to be made better."""
     step, low, high = predicted.step_ns or 0, predicted.low_ns or 0, predicted.high_ns or 0
     took = round(measured.recorded_ns)
-    return Verdict(
-        step, low, high, took, len(measured.model.samples), step / took - 1, low <= took <= high,
-        predicted.buckets or 0, len(measured.model.buckets),
+    return Verification(
+        step,
+        low,
+        high,
+        took,
+        len(measured.model.samples),
+        step / took - 1,
+        low <= took <= high,
+        predicted.buckets or 0,
+        len(measured.model.buckets),
         _unlike(measured.model, recorded.model, buckets_of(predicted.setting, recorded.model)),
-    )  # fmt: skip
+    )
 
 
 def _unlike(measured: Model, recorded: Model, planned: Buckets) -> str | None:
     if measured.world_size != recorded.world_size:
         return f"the command ran {measured.world_size} ranks and the recorded run had {recorded.world_size}"
-    if [one.nbytes for one in measured.parameters] != [one.nbytes for one in recorded.parameters]:
+    if [parameter.nbytes for parameter in measured.parameters] != [
+        parameter.nbytes for parameter in recorded.parameters
+    ]:
         return "the command trained another model"
     if len(measured.buckets) != len(planned):
         return f"of buckets in a step the command sent {len(measured.buckets)}, and the advice is {len(planned)}"

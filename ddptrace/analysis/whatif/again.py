@@ -14,7 +14,7 @@ from ddptrace.analysis.whatif.wire import Wire
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Scenario:
     """What is played. `slowdown`: compute takes so many times longer, beyond once, while anything is sent; as it was in
     the recorded steps, and as it would be."""
 
@@ -43,9 +43,12 @@ class Own:
     def changed(self, change: Callable[[Floats], Floats]) -> Own:
         """Each column otherwise."""
         return Own(
-            change(self.before_ns), change(self.ready_ns), change(self.compute_ns), change(self.after_ns),
+            change(self.before_ns),
+            change(self.ready_ns),
+            change(self.compute_ns),
+            change(self.after_ns),
             self.elsewhere_ns,
-        )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +60,12 @@ class Steps:
     comm_ns: Floats
 
 
-def play_steps(model: Model, plan: Plan) -> Steps:
+def play_steps(model: Model, plan: Scenario) -> Steps:
     """The recorded steps under another plan."""
     return play_all(model, plan, [own_times(model, plan, sample) for sample in model.samples])
 
 
-def play_all(model: Model, plan: Plan, steps: Iterable[Own]) -> Steps:
+def play_all(model: Model, plan: Scenario, steps: Iterable[Own]) -> Steps:
     """Ranks that end a step early begin the next one early."""
     nbytes = (sizes(model, plan.buckets) * plan.wire_ratio).tolist()
     began, rows = np.zeros(1), []
@@ -78,7 +81,7 @@ def sizes(model: Model, buckets: Buckets) -> Floats:
     return np.array([sum(model.parameters[one].nbytes for one in bucket) for bucket in buckets], float)
 
 
-def own_times(model: Model, plan: Plan, sample: Sample) -> Own:
+def own_times(model: Model, plan: Scenario, sample: Sample) -> Own:
     """As they would be without communication beside them, and with what launching the buckets takes."""
     hosting = model.launch_ns + plan.byte_ns * sizes(model, plan.buckets)
     kept = plan.recorded_slowdown / (1 + plan.recorded_slowdown)
@@ -89,8 +92,10 @@ def own_times(model: Model, plan: Plan, sample: Sample) -> Own:
     own = Own(
         plan.backwards * sample.ahead_ns + (plan.backwards - 1) * accumulated,
         of_buckets * (not plan.is_eager) + np.cumsum(hosting) - model.launch_ns,
-        compute + hosting.sum(), sample.after_ns, sample.elsewhere_ns,
-    )  # fmt: skip
+        compute + hosting.sum(),
+        sample.after_ns,
+        sample.elsewhere_ns,
+    )
     return own if plan.evened is None else _evened(own, plan.evened)
 
 
@@ -103,7 +108,7 @@ def _evened(own: Own, rank: int) -> Own:
     return own.changed(even)
 
 
-def _played(own: Own, plan: Plan, nbytes: Sequence[float], began: Floats) -> tuple[Floats, float, float]:
+def _played(own: Own, plan: Scenario, nbytes: Sequence[float], began: Floats) -> tuple[Floats, float, float]:
     """When each rank ends the step, and mean exposed and whole time of communication."""
     begin = began + own.before_ns
     if own.elsewhere_ns:

@@ -33,20 +33,33 @@ def answer(predictor: Predictor, settings: Mapping[str, Setting]) -> WhatIf:
     model = predictor.model
     predictions = [predictor.predict(name, setting) for name, setting in settings.items()]
     return WhatIf(
-        model.world_size, len(model.samples), round(predictor.recorded_ns),
-        round(float(np.median([sample.exposed_ns for sample in model.samples]))), model.backwards,
-        predictor.predict("as recorded", RECORDED), predictor.replay_error, cost_of(predictor), predictor.contention,
+        model.world_size,
+        len(model.samples),
+        round(predictor.recorded_ns),
+        round(float(np.median([sample.exposed_ns for sample in model.samples]))),
+        model.backwards,
+        predictor.predict("as recorded", RECORDED),
+        predictor.replay_error,
+        cost_of(predictor),
+        predictor.contention,
         Table(Prediction, predictions),
-    )  # fmt: skip
+    )
 
 
 def cost_of(predictor: Predictor) -> Cost:
     fit = predictor.model.fit
     least, most = (round(wire.latency_ns) for wire in fit.others)
     return Cost(
-        round(fit.wire.latency_ns), least, most, 1e9 / fit.wire.ns_per_byte, fit.least_nbytes, fit.most_nbytes,
-        fit.sends, fit.error_ratio, _small(fit.wire),
-    )  # fmt: skip
+        round(fit.wire.latency_ns),
+        least,
+        most,
+        1e9 / fit.wire.ns_per_byte,
+        fit.least_nbytes,
+        fit.most_nbytes,
+        fit.sends,
+        fit.error_ratio,
+        _small(fit.wire),
+    )
 
 
 def _small(wire: Wire) -> SmallCost | None:

@@ -34,24 +34,24 @@ BESIDE_MIN_RATIO: Final = 0.3
 
 
 def contention_of(model: Model) -> Contention:
-    beside = _column([one.compute_beside_ns for one in model.samples])
-    compute = _column([one.compute_ns for one in model.samples])
+    beside = _column([sample.compute_beside_ns for sample in model.samples])
+    compute = _column([sample.compute_ns for sample in model.samples])
     if np.median(beside) < BESIDE_MIN_RATIO * np.median(compute) or not np.median(beside):
         return Contention(0.0, 0.0, ASSUMED_HIGH, False, "little was computed beside communication")
     beside = np.maximum(beside, 1.0)  # a step of which nothing ran beside communication is one among others
-    if all(one.unsynced_ns is not None for one in model.samples):
-        unsynced = _column([one.unsynced_ns for one in model.samples if one.unsynced_ns is not None])
+    if all(sample.unsynced_ns is not None for sample in model.samples):
+        unsynced = _column([sample.unsynced_ns for sample in model.samples if sample.unsynced_ns is not None])
         low, middle, high = np.quantile((compute - unsynced) / beside, (0.25, 0.5, 0.75)).tolist()
         return _known(middle, low, high, "backwards with and without communication are in the run")
-    if any(one.queued_ns is None for one in model.samples):
+    if any(sample.queued_ns is None for sample in model.samples):
         return Contention(0.0, 0.0, ASSUMED_HIGH, False, "the host does not tell")
     return _queued(model, beside)
 
 
 def _queued(model: Model, beside: Floats) -> Contention:
-    queued = _column([one.queued_ns for one in model.samples if one.queued_ns is not None])
-    forward = _column([one.ahead_ns for one in model.samples])
-    own = _column([one.ahead_ns * model.backwards + one.compute_ns + one.after_ns for one in model.samples])
+    queued = _column([sample.queued_ns for sample in model.samples if sample.queued_ns is not None])
+    forward = _column([sample.ahead_ns for sample in model.samples])
+    own = _column([sample.ahead_ns * model.backwards + sample.compute_ns + sample.after_ns for sample in model.samples])
     others = float(1 - np.quantile(forward, 0.1) / np.median(forward))
     times = LOST_BY_WAITING[model.crosses_hosts]
     likely = times * float(np.median(queued / beside))

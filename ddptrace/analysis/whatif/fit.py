@@ -53,9 +53,9 @@ def fit_wire(sends: Sequence[Sends], workers: int) -> WireFit:
 
 
 def _fitted(chosen: Sequence[Sends], workers: int, small: Small | None) -> WireFit:
-    sizes = np.concatenate([one.nbytes for one in chosen])
+    sizes = np.concatenate([sends.nbytes for sends in chosen])
     found = [_at_latency(chosen, latency, workers, small) for latency in LATENCIES_NS]
-    took = np.concatenate([one.done_ns - one.arrived_ns for one in chosen])
+    took = np.concatenate([sends.done_ns - sends.arrived_ns for sends in chosen])
     large = sizes > (0 if small is None else small.most_nbytes)
     told = [one for one in found if _is_told(one[1], int(sizes[large].min()), float(took[large].min()))]
     best = min(error for error, _ in told)

@@ -61,12 +61,12 @@ class Model:
 
     @property
     def nbytes(self) -> int:
-        return sum(one.nbytes for one in self.parameters)
+        return sum(parameter.nbytes for parameter in self.parameters)
 
     @property
     def wire_ratio(self) -> float:
         """Bytes on the wire for each byte of gradients: a half with fp16."""
-        sent = float(np.median([one.sends.nbytes.sum() for one in self.samples]))
+        sent = float(np.median([sample.sends.nbytes.sum() for sample in self.samples]))
         return sent / sum(self.parameters[number].nbytes for bucket in self.buckets for number in bucket)
 
 
@@ -80,15 +80,23 @@ def model_of(ranks: Sequence[ObservedRank], world_size: int | None = None) -> Mo
     sends = [sends_of([row.sent for row in rows]) for rows in _alike(ranks)]
     order = _order([rows[0] for rows in steps])
     return Model(
-        first.parameters, _caps(first, order, last.buckets), order, last.buckets,
-        tuple(one.rank for one in ranks), len(ranks), last.backwards, last.hook,
+        first.parameters,
+        _caps(first, order, last.buckets),
+        order,
+        last.buckets,
+        tuple(rank.rank for rank in ranks),
+        len(ranks),
+        last.backwards,
+        last.hook,
         float(np.median([np.median(row.sent[:, ISSUED] - row.sent[:, LAUNCH]) for rows in steps for row in rows])),
-        samples, fit_wire(sends, first.threads or DEFAULT_WORKERS), _crosses_hosts(ranks),
-    )  # fmt: skip
+        samples,
+        fit_wire(sends, first.threads or DEFAULT_WORKERS),
+        _crosses_hosts(ranks),
+    )
 
 
 def _crosses_hosts(ranks: Sequence[ObservedRank]) -> bool | None:
-    told = {one.crosses_hosts for one in ranks} - {None}
+    told = {rank.crosses_hosts for rank in ranks} - {None}
     return None if not told else True in told
 
 
@@ -97,33 +105,33 @@ def _refuse(ranks: Sequence[ObservedRank], world_size: int | None) -> None:
         raise DdptraceError(
             f"only {len(ranks)} of {world_size} ranks left records here: bring all rank folders together"
         )
-    if any(one.on_device for one in ranks):
+    if any(rank.on_device for rank in ranks):
         raise DdptraceError(
             "this run trained on a GPU, where the host only launches what makes gradients ready and nothing recorded "
             "when they were: what if can be told of training on processors only"
         )
-    if not any(one.steps for one in ranks):
+    if not any(rank.steps for rank in ranks):
         raise DdptraceError(
             "no step can be played again: that needs a run of ddptrace.trace in which DistributedDataParallel or "
             "BucketedDataParallel reduced gradients once a step"
         )
-    if not any(row.sent[:, NBYTES].any() for one in ranks for row in one.steps):
+    if not any(row.sent[:, NBYTES].any() for rank in ranks for row in rank.steps):
         raise DdptraceError("the gradients of this run have no bytes, so that nothing can be told of sending them")
-    if any(one.group_size not in (0, len(ranks)) for one in ranks):
+    if any(rank.group_size not in (0, len(ranks)) for rank in ranks):
         raise DdptraceError(
             f"gradients are reduced in a group of {ranks[0].group_size} of the run's {len(ranks)} ranks; what if can "
             "be told where all ranks reduce them together"
         )
-    if any(one.reducers > 1 for one in ranks):
+    if any(rank.reducers > 1 for rank in ranks):
         raise DdptraceError(
-            f"{max(one.reducers for one in ranks)} data-parallel modules send gradients in this run; what if one of "
+            f"{max(rank.reducers for rank in ranks)} data-parallel modules send gradients in this run; what if one of "
             "them were set up otherwise can be told of runs with a single one only"
         )
 
 
 def _alike(ranks: Sequence[ObservedRank]) -> Iterator[tuple[ObservedStep, ...]]:
     """Steps that all ranks have, and in which they sent the same; in time order."""
-    by_step = [{row.step: row for row in one.steps} for one in ranks]
+    by_step = [{row.step: row for row in rank.steps} for rank in ranks]
     for step in sorted(set.intersection(*(set(rows) for rows in by_step))):
         rows = tuple(one[step] for one in by_step)
         if len({row.buckets for row in rows}) == 1:
@@ -173,13 +181,18 @@ def _sample(rows: Sequence[ObservedStep]) -> Sample:
     earlier = own[:, BACKWARD] - compute - np.array([row.finish_ns for row in rows])
     waited = min(row.waited_ns for row in rows)
     return Sample(
-        rows[0].step, np.array([row.wall_ns for row in rows], float),
+        rows[0].step,
+        np.array([row.wall_ns for row in rows], float),
         (own[:, DATA] + own[:, FORWARD]) / backwards,
         earlier / (backwards - 1) if backwards > 1 else None,
-        *_alone(ready, rows, sends), *_alone(compute, rows, sends),
+        *_alone(ready, rows, sends),
+        *_alone(compute, rows, sends),
         own[:, OPTIMIZER] + own[:, OTHER] + np.array([row.finish_ns for row in rows], float),
-        float(waited), float(np.mean([row.exposed_ns for row in rows])), _queued(rows), sends,
-    )  # fmt: skip
+        float(waited),
+        float(np.mean([row.exposed_ns for row in rows])),
+        _queued(rows),
+        sends,
+    )
 
 
 def _queued(rows: Sequence[ObservedStep]) -> Floats | None:

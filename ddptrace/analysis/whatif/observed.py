@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ddptrace.analysis.buckets.occurrences import Occurrence
 from ddptrace.analysis.intervals import Ints, merged
-from ddptrace.analysis.rank_view import View, view_of
+from ddptrace.analysis.rank_view import RankView, view_of
 from ddptrace.analysis.steps.breakdown import shares_of, step_rows
 from ddptrace.analysis.steps.jitter import waited_in_phases
 from ddptrace.analysis.steps.phases import main_marks
@@ -73,23 +73,27 @@ def observe(rank: RankRun, number: int | None = None) -> ObservedRank:
     groups = {group.name: group for group in rank.groups}
     group = groups.get(reducer.group) if reducer else None
     return ObservedRank(
-        rank.rank, view.is_on_device,
-        len(group.ranks) if group else 0, group.threads if group else None,
-        reducer.parameters if reducer else (), reducer.bucket_cap_nbytes if reducer else None,
-        len({one.reducer for one in view.found}), tuple(_steps(view, reducer)) if reducer else (),
+        rank.rank,
+        view.is_on_device,
+        len(group.ranks) if group else 0,
+        group.threads if group else None,
+        reducer.parameters if reducer else (),
+        reducer.bucket_cap_nbytes if reducer else None,
+        len({occurrence.reducer for occurrence in view.found}),
+        tuple(_steps(view, reducer)) if reducer else (),
         any(link.own != link.peer for link in rank.load.links) if rank.load.links else None,
-    )  # fmt: skip
+    )
 
 
-def _main_reducer(view: View) -> Reducer | None:
+def _main_reducer(view: RankView) -> Reducer | None:
     """The one that sends most; the others' times count as they are."""
     sent: dict[int, int] = defaultdict(int)
-    for one in view.found:
-        sent[one.reducer] += one.nbytes
+    for occurrence in view.found:
+        sent[occurrence.reducer] += occurrence.nbytes
     return max(view.rank.reducers, key=lambda one: sent[one.reducer], default=None) if sent else None
 
 
-def _steps(view: View, reducer: Reducer) -> Iterator[ObservedStep]:
+def _steps(view: RankView, reducer: Reducer) -> Iterator[ObservedStep]:
     rows = list(step_rows(view, shares_of(view.comms, view.windows, view.compute)))
     steady = {row.step for row in steady_steps(rows)}
     ready = {one.backward: one for one in view.rank.ready if one.reducer == reducer.reducer}
@@ -101,7 +105,7 @@ def _steps(view: View, reducer: Reducer) -> Iterator[ObservedStep]:
             continue
         mark = synced[0]
         sent = found[mark.backward or 0]
-        if all(one.parameters and one.comms[-1].end_at_ns is not None for one in sent):
+        if all(occurrence.parameters and occurrence.comms[-1].end_at_ns is not None for occurrence in sent):
             at = _ready_at(ready[mark.backward or 0], mark, len(reducer.parameters))
             own = tuple(getattr(row, f"{name}_ns") - wait for name, wait in zip(LOCAL_PHASES, waits, strict=True))
             found_step = _step(row, row.step in steady, len(marks), own, sum(waits), mark, at, sent, reducer)
@@ -117,36 +121,53 @@ def _ready_at(ready: Ready, mark: PhaseMark, count: int) -> Ints:
 
 
 def _step(
-    row: StepRow, is_steady: bool, backwards: int, own_ns: tuple[int, ...], waited_ns: int, mark: PhaseMark,
-    ready_ns: Ints, found: Sequence[Occurrence], reducer: Reducer,
-) -> ObservedStep:  # fmt: skip
-    sent = np.array([_sent(one) for one in found], np.int64)
+    row: StepRow,
+    is_steady: bool,
+    backwards: int,
+    own_ns: tuple[int, ...],
+    waited_ns: int,
+    mark: PhaseMark,
+    ready_ns: Ints,
+    found: Sequence[Occurrence],
+    reducer: Reducer,
+) -> ObservedStep:
+    sent = np.array([_sent(occurrence) for occurrence in found], np.int64)
     sent[:, :NBYTES] -= mark.begin_at_ns
     length = mark.end_at_ns - mark.begin_at_ns
     computed = min(max(int(ready_ns.max(initial=0)), int(sent[:, ISSUED].max())), length)
     over = min(max(computed, int(sent[:, DONE].max())), length)
-    numbers = {one.name: number for number, one in enumerate(reducer.parameters)}
+    numbers = {parameter.name: number for number, parameter in enumerate(reducer.parameters)}
     return ObservedStep(
-        row.step, row.wall_ns, is_steady, backwards, own_ns, max(waited_ns - (over - computed), 0), computed,
-        length - over, ready_ns, sent, tuple(tuple(numbers[name] for name in one.parameters) for one in found),
-        found[0].hook.name if found[0].hook else None, row.exposed_comm_ns or 0,
-    )  # fmt: skip
+        row.step,
+        row.wall_ns,
+        is_steady,
+        backwards,
+        own_ns,
+        max(waited_ns - (over - computed), 0),
+        computed,
+        length - over,
+        ready_ns,
+        sent,
+        tuple(tuple(numbers[name] for name in occurrence.parameters) for occurrence in found),
+        found[0].hook.name if found[0].hook else None,
+        row.exposed_comm_ns or 0,
+    )
 
 
-def _sent(one: Occurrence) -> tuple[int, int, int, int]:
-    first, last = one.comms[0], one.comms[-1]
-    nbytes = sum(max(comm.call.nbytes_in, comm.call.nbytes_out) for comm in one.comms if comm.call is not None)
-    return first.launch_at_ns, first.issued_at_ns, last.end_at_ns or 0, nbytes or one.nbytes
+def _sent(occurrence: Occurrence) -> tuple[int, int, int, int]:
+    first, last = occurrence.comms[0], occurrence.comms[-1]
+    nbytes = sum(max(comm.call.nbytes_in, comm.call.nbytes_out) for comm in occurrence.comms if comm.call is not None)
+    return first.launch_at_ns, first.issued_at_ns, last.end_at_ns or 0, nbytes or occurrence.nbytes
 
 
-def _queued(view: View) -> dict[int, int]:
+def _queued(view: RankView) -> dict[int, int]:
     """By step's position, where the host tells."""
     marks = view.rank.load.marks
     at = view.steps.at(np.array([(mark.begin_at_ns + mark.end_at_ns) // 2 for mark in marks], np.int64)).tolist()
     return {position: mark.queued_ns for position, mark in zip(at, marks, strict=True)}
 
 
-def _backwards(view: View) -> dict[int, list[PhaseMark]]:
+def _backwards(view: RankView) -> dict[int, list[PhaseMark]]:
     """By step's position, in time order."""
     marks = [mark for mark in main_marks(view.rank) if mark.phase is Phase.BACKWARD and mark.backward is not None]
     found: dict[int, list[PhaseMark]] = defaultdict(list)
@@ -156,12 +177,12 @@ def _backwards(view: View) -> dict[int, list[PhaseMark]]:
     return found
 
 
-def _found(view: View, reducer: Reducer) -> dict[int, list[Occurrence]]:
+def _found(view: RankView, reducer: Reducer) -> dict[int, list[Occurrence]]:
     """By backward, in launch order."""
     found: dict[int, list[Occurrence]] = defaultdict(list)
-    for one in sorted(view.found, key=attrgetter("launch_at_ns")):
-        if one.reducer == reducer.reducer:
-            found[one.backward].append(one)
+    for occurrence in sorted(view.found, key=attrgetter("launch_at_ns")):
+        if occurrence.reducer == reducer.reducer:
+            found[occurrence.backward].append(occurrence)
     return found
 
 

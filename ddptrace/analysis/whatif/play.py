@@ -92,9 +92,9 @@ class _Player:
             self._admit()
             self._pass(self._until())
             marks.append((self.now, self.work, self.sent))
-            for one in [one for one in self.active if one.left_ns <= NOTHING_NS and one.latency_ns <= NOTHING_NS]:
-                self.active.remove(one)
-                done[one.bucket] = self.now
+            for sending in [one for one in self.active if one.left_ns <= NOTHING_NS and one.latency_ns <= NOTHING_NS]:
+                self.active.remove(sending)
+                done[sending.bucket] = self.now
         return Played(done, np.array(marks))
 
     def _admit(self) -> None:
@@ -114,7 +114,8 @@ class _Player:
         """Time to the next event."""
         weights = self._weights()
         ends = [
-            one.latency_ns if one.latency_ns > NOTHING_NS else one.left_ns * weights / one.weight for one in self.active
+            sending.latency_ns if sending.latency_ns > NOTHING_NS else sending.left_ns * weights / sending.weight
+            for sending in self.active
         ]
         if self.launched < len(self.launches):
             ends.append((self.launches[self.launched] - self.work) * (1 + self.slowdown * bool(self.active)))
@@ -122,15 +123,15 @@ class _Player:
 
     def _pass(self, ns: float) -> None:
         weights = self._weights()
-        for one in self.active:
-            if one.latency_ns > NOTHING_NS:
-                one.latency_ns -= ns
+        for sending in self.active:
+            if sending.latency_ns > NOTHING_NS:
+                sending.latency_ns -= ns
             else:
-                one.left_ns -= ns * one.weight / weights
+                sending.left_ns -= ns * sending.weight / weights
         self.now += ns
         self.work += ns / (1 + self.slowdown * bool(self.active))
         self.sent += ns * bool(self.active)
 
     def _weights(self) -> float:
         """Of all that is past its latency."""
-        return sum(one.weight for one in self.active if one.latency_ns <= NOTHING_NS)
+        return sum(sending.weight for sending in self.active if sending.latency_ns <= NOTHING_NS)

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from ddptrace.analysis.steps.jitter import SPREAD_OF_DEVIATION
-from ddptrace.analysis.whatif.again import Plan, Steps, play_steps, sizes
+from ddptrace.analysis.whatif.again import Scenario, Steps, play_steps, sizes
 from ddptrace.analysis.whatif.contention import contention_of
 from ddptrace.analysis.whatif.model import Model
 from ddptrace.analysis.whatif.plan import Buckets, caps_nbytes, plan_buckets
@@ -81,15 +81,22 @@ class Predictor:
         backwards, buckets = setting.accumulate or self.model.backwards, buckets_of(setting, self.model)
         low, high = max(round(min(steps) - off), 0), round(max(steps) + off)
         return Prediction(
-            name, setting, round(middle), low, high, round(middle / backwards),
-            *self._gains(cases, played, backwards), round(float(np.median(played[0].exposed_ns))),
-            round(float(np.median(played[0].comm_ns))), len(buckets),
+            name,
+            setting,
+            round(middle),
+            low,
+            high,
+            round(middle / backwards),
+            *self._gains(cases, played, backwards),
+            round(float(np.median(played[0].exposed_ns))),
+            round(float(np.median(played[0].comm_ns))),
+            len(buckets),
             basis_of(setting, buckets, self.model, self.contention),
-        )  # fmt: skip
+        )
 
     def without_contention(self) -> float:
         """The recorded setting, had communication slowed nothing."""
-        plan = plan_of(RECORDED, self.model, self.model.fit.wire, self.contention.ratio)
+        plan = scenario_of(RECORDED, self.model, self.model.fit.wire, self.contention.ratio)
         return float(np.median(play_steps(self.model, replace(plan, slowdown=0.0)).step_ns))
 
     @property
@@ -101,7 +108,7 @@ class Predictor:
         which settings deserve a prediction."""
         few = replace(self.model, samples=self.model.samples[-SKETCHED:])
         slowest = max(self.model.fit.others, key=lambda wire: wire.latency_ns)
-        plans = (plan_of(setting, few, wire, self.contention.ratio) for wire in (self.model.fit.wire, slowest))
+        plans = (scenario_of(setting, few, wire, self.contention.ratio) for wire in (self.model.fit.wire, slowest))
         likely, slow = (_middle(play_steps(few, plan)) for plan in plans)
         return likely, slow
 
@@ -116,13 +123,13 @@ class Predictor:
         step by step, so that what is unknown of both does not count."""
         share = self.model.backwards / backwards
         replays = [self._replays[replace(case, hosting=1.0)] for case in cases]
-        gains = [1 - share * one.step_ns / old.step_ns for one, old in zip(played, replays, strict=True)]
-        middles = [float(np.median(one)) for one in gains]
+        gains = [1 - share * steps.step_ns / old.step_ns for steps, old in zip(played, replays, strict=True)]
+        middles = [float(np.median(gain)) for gain in gains]
         off = hypot(_uncertainty(gains[0]), self.replay_error, self._model_ratio)
         return middles[0], min(middles) - off, max(middles) + off
 
     def _play(self, setting: Setting, case: _Case) -> Steps:
-        return play_steps(self.model, plan_of(setting, self.model, case.wire, case.slowdown, case.hosting))
+        return play_steps(self.model, scenario_of(setting, self.model, case.wire, case.slowdown, case.hosting))
 
 
 def _middle(steps: Steps) -> float:
@@ -135,17 +142,20 @@ def _uncertainty(values: Floats) -> float:
     return float(SURE * MEDIAN_ERROR * spread * (2 / len(values)) ** HALF)
 
 
-def plan_of(setting: Setting, model: Model, wire: Wire, slowdown: float, hosting: float = 1.0) -> Plan:
+def scenario_of(setting: Setting, model: Model, wire: Wire, slowdown: float, hosting: float = 1.0) -> Scenario:
     """`hosting`: of a hook's cost on the host, so many times what it is taken to be."""
     wire = wire_of(setting, model, wire)
-    return Plan(
-        buckets_of(setting, model), wire, slowdown, slowdown,
+    return Scenario(
+        buckets_of(setting, model),
+        wire,
+        slowdown,
+        slowdown,
         wire_ratio=HALF if setting.hook == "fp16" else model.wire_ratio,
         byte_ns=hosting * cast_ns(model) if setting.hook == "fp16" else 0.0,
         backwards=setting.accumulate or model.backwards,
         evened=None if setting.evened is None else model.ranks.index(setting.evened),
         is_eager=setting.perfect_overlap,
-    )  # fmt: skip
+    )
 
 
 def cast_ns(model: Model) -> float:

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddptrace.analysis.tables.table import Table
-from ddptrace.analysis.whatif.again import Own, Plan, own_times, play_all
+from ddptrace.analysis.whatif.again import Own, Scenario, own_times, play_all
 from ddptrace.analysis.whatif.play import Floats
-from ddptrace.analysis.whatif.predict import RECORDED, Predictor, plan_of, refusal_of
+from ddptrace.analysis.whatif.predict import RECORDED, Predictor, refusal_of, scenario_of
 from ddptrace.analysis.whatif.tables import Setting
 from ddptrace.analysis.whatif.wire import ALGORITHMS, Algorithm, Wire
 from ddptrace.errors import DdptraceError
@@ -51,17 +51,19 @@ def scaling(
     refusal = refusal_of(setting, model)
     if refusal is not None:
         raise DdptraceError(refusal)
-    plan = plan_of(replace(setting, ranks=None), model, model.fit.wire, predictor.contention.ratio)
+    plan = scenario_of(replace(setting, ranks=None), model, model.fit.wire, predictor.contention.ratio)
     pool = _pool([own_times(model, plan, sample) for sample in model.samples])
     alone = _alone_ns(pool)
     rows = [
-        _row(predictor, plan, pool, ranks, algorithm, per_host, alone) for algorithm in ALGORITHMS for ranks in counts
+        _scale_row(predictor, plan, pool, ranks, algorithm, per_host, alone)
+        for algorithm in ALGORITHMS
+        for ranks in counts
     ]
     return Table(ScaleRow, rows)
 
 
-def _row(
-    predictor: Predictor, plan: Plan, pool: Own, ranks: int, algorithm: Algorithm, per_host: int, alone: float
+def _scale_row(
+    predictor: Predictor, plan: Scenario, pool: Own, ranks: int, algorithm: Algorithm, per_host: int, alone: float
 ) -> ScaleRow:
     model = predictor.model
     wire: Wire = plan.wire.scaled(model.world_size, ranks, algorithm, per_host)
@@ -71,9 +73,13 @@ def _row(
     steps, even = play_all(model, scaled, drawn), play_all(model, scaled, [_typical(pool)] * 2)
     took = float(np.median(steps.step_ns))
     return ScaleRow(
-        ranks, algorithm, round(took), round(float(np.median(steps.exposed_ns))), round(took - even.step_ns[-1]),
+        ranks,
+        algorithm,
+        round(took),
+        round(float(np.median(steps.exposed_ns))),
+        round(took - even.step_ns[-1]),
         alone / took,
-    )  # fmt: skip
+    )
 
 
 def _drawn(rows: NDArray[np.int64]) -> Callable[[Floats], Floats]:
@@ -83,10 +89,12 @@ def _drawn(rows: NDArray[np.int64]) -> Callable[[Floats], Floats]:
 def _pool(steps: Sequence[Own]) -> Own:
     """All recorded ranks of all steps, as if of one."""
     return Own(
-        np.concatenate([own.before_ns for own in steps]), np.concatenate([own.ready_ns for own in steps]),
-        np.concatenate([own.compute_ns for own in steps]), np.concatenate([own.after_ns for own in steps]),
+        np.concatenate([own.before_ns for own in steps]),
+        np.concatenate([own.ready_ns for own in steps]),
+        np.concatenate([own.compute_ns for own in steps]),
+        np.concatenate([own.after_ns for own in steps]),
         float(np.median([own.elsewhere_ns for own in steps])),
-    )  # fmt: skip
+    )
 
 
 def _typical(pool: Own) -> Own:

@@ -50,7 +50,7 @@ class Setting:
 
     def _changed(self) -> str:
         """Only what is not as recorded."""
-        told = ((one.name, getattr(self, one.name), one.default) for one in fields(self))
+        told = ((field.name, getattr(self, field.name), field.default) for field in fields(self))
         return f"Setting({', '.join(f'{name}={value!r}' for name, value, usual in told if value != usual)})"
 
 
@@ -130,7 +130,7 @@ class WhatIf:
 
     def to_json_dict(self) -> dict[str, Any]:
         """The documented keys of `ddptrace whatif --json`."""
-        plain = {one.name: getattr(self, one.name) for one in fields(self)}
-        rows = [asdict(one) for one in self.predictions]
+        plain = {field.name: getattr(self, field.name) for field in fields(self)}
+        rows = [asdict(prediction) for prediction in self.predictions]
         nested = {name: asdict(plain[name]) for name in ("replayed", "cost", "contention")}
         return plain | nested | {"predictions": rows}

@@ -79,15 +79,15 @@ class _Look:
 
     @property
     def ranks(self) -> tuple[RankState, ...]:
-        return tuple(one.state for one in self.seen)
+        return tuple(seen.state for seen in self.seen)
 
     @property
     def in_sight(self) -> bool:
-        return any(one.alive for one in self.ranks)
+        return any(rank.alive for rank in self.ranks)
 
     @property
     def newest_ns(self) -> int:
-        return max(one.beat_at_ns for one in self.ranks)
+        return max(rank.beat_at_ns for rank in self.ranks)
 
 
 def read_job(path: Path) -> JobState:
@@ -104,10 +104,10 @@ def read_job(path: Path) -> JobState:
         )
     look, apart_ns, silent = _looked_until_clear(path)
     judged = tuple(
-        _judged(one, look, is_silent=one.rank in silent, is_apart=one.rank in apart_ns) for one in look.ranks
+        _judged(rank, look, is_silent=rank.rank in silent, is_apart=rank.rank in apart_ns) for rank in look.ranks
     )
     now_ns = max(look.at_ns, look.newest_ns) if look.in_sight else look.newest_ns
-    doubts = {one.state.rank: one.doubts for one in look.seen if one.doubts}
+    doubts = {seen.state.rank: seen.doubts for seen in look.seen if seen.doubts}
     return JobState(judged, look.world_size, now_ns, max(0, look.at_ns - look.newest_ns), apart_ns, doubts)
 
 
@@ -120,7 +120,7 @@ def _looked_until_clear(path: Path) -> tuple[_Look, dict[int, int], set[int]]:
         time.sleep(doubt_ns / 1e9)
         look = _look(path, {})
         moved = _moved(first, look)
-        silent = {one.rank for one in look.ranks} - moved
+        silent = {rank.rank for rank in look.ranks} - moved
     apart_ns = _apart_ns(look, moved)
     return (_look(path, apart_ns) if apart_ns else look), apart_ns, silent
 
@@ -137,7 +137,7 @@ def _look(path: Path, apart_ns: Mapping[int, int]) -> _Look:
 
 def _begun(path: Path, sources: Sequence[RecordedRank]) -> list[RecordedRank]:
     """A folder without anything in it tells no more of its rank than none."""
-    begun = [one for one in sources if not is_empty(one.folder)]
+    begun = [source for source in sources if not is_empty(source.folder)]
     if not begun:
         raise RunDirectoryError(
             f"no rank has recorded anything in {path} yet: its folders are empty; look again while the job trains"
@@ -148,21 +148,21 @@ def _begun(path: Path, sources: Sequence[RecordedRank]) -> list[RecordedRank]:
 def _in_doubt_ns(look: _Look) -> int:
     """For so long yet nothing tells whether a rank goes on: one whose process ended and that recorded on this machine a
     moment ago, or one that seems late or ahead and whose clock may be another."""
-    if any(_may_go_on(one) and not one.in_time for one in look.seen):
+    if any(_may_go_on(seen) and not seen.in_time for seen in look.seen):
         return NEXT_BEAT_NS + 1
-    doubtful = [one.beat_at_ns for one in look.ranks if one.alive is False and not one.closed]
+    doubtful = [rank.beat_at_ns for rank in look.ranks if rank.alive is False and not rank.closed]
     left_ns = max(doubtful, default=0) + NEXT_BEAT_NS + READ_NS - look.at_ns
     return 0 if look.in_sight or not doubtful else min(max(0, left_ns), NEXT_BEAT_NS + READ_NS)
 
 
-def _may_go_on(one: _Seen) -> bool:
-    return not one.state.closed and one.state.alive is not False and not one.state.stopped
+def _may_go_on(seen: _Seen) -> bool:
+    return not seen.state.closed and seen.state.alive is not False and not seen.state.stopped
 
 
 def _moved(first: _Look, second: _Look) -> set[int]:
     """Ranks that recorded anything between the two."""
-    before = {one.state.rank: one.newest_ns for one in first.seen}
-    return {one.state.rank for one in second.seen if one.newest_ns != before.get(one.state.rank, one.newest_ns)}
+    before = {seen.state.rank: seen.newest_ns for seen in first.seen}
+    return {seen.state.rank for seen in second.seen if seen.newest_ns != before.get(seen.state.rank, seen.newest_ns)}
 
 
 # Clocks that are apart ------------------------------------------------------------------------------------------------
@@ -206,7 +206,7 @@ def _leads_ns(state: RankState, other: RankState) -> Iterator[int]:
     """By how much later, as the clocks tell, the first launched each call that both did."""
     if not (state.counted and other.counted):
         return
-    groups = {(one.name, one.ranks): one for one in other.groups}
+    groups = {(group.name, group.ranks): group for group in other.groups}
     for mine in state.groups:
         theirs = groups.get((mine.name, mine.ranks))
         launched = {call.turn: call.launch_at_ns for call in theirs.calls} if theirs is not None else {}
@@ -254,9 +254,12 @@ def _read(source: RecordedRank, until_ns: int, apart_ns: int) -> _Seen:
     doubts = tuple(_doubts(source, meta, records))
     said = meta.get("world_size")
     return _Seen(
-        replace(state, counted=state.counted and not doubts), newest_ns, lead_ns,
-        said if isinstance(said, int) and said > 0 else None, doubts,
-    )  # fmt: skip
+        replace(state, counted=state.counted and not doubts),
+        newest_ns,
+        lead_ns,
+        said if isinstance(said, int) and said > 0 else None,
+        doubts,
+    )
 
 
 def _doubts(source: RecordedRank, meta: Mapping[str, Any], records: Records) -> Iterator[Finding]:

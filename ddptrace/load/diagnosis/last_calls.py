@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddptrace.load.diagnosis.tables import GroupState, LastCall, Messages
-from ddptrace.load.records.calls import Source, Sources
+from ddptrace.load.records.calls import CallOrigin, CallOrigins
 from ddptrace.load.records.fields import BEGIN, END, FLAGS, NAME, THREAD, A, B, C, F, G, Row
 from ddptrace.load.records.kept import UNPAIRED
 from ddptrace.load.tables import Group
@@ -26,7 +26,7 @@ Rows = NDArray[np.void]  # of EVENT_DTYPE
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class RankRecords:
     """What a rank's records tell beside the calls. `buckets_of`: kind of each reducer, by number."""
 
     events: Rows
@@ -35,7 +35,7 @@ class Told:
     buckets_of: Mapping[int, str]
 
 
-def group_states(told: Told) -> tuple[GroupState, ...]:
+def group_states(told: RankRecords) -> tuple[GroupState, ...]:
     """By name of the group: those that the rank described, and those that it called in."""
     calls = np.concatenate([told.events[told.events["kind"] == Kind.CALL], _begun(told.events)])
     calls = calls[np.argsort(calls["begin"], kind="stable")]
@@ -75,14 +75,14 @@ def _last_return(events: Rows) -> dict[int, int]:
     return {thread: int(returned["end"][returned["thread"] == thread].max()) for thread in threads}
 
 
-def _let_go(told: Told, group: int) -> tuple[int, int]:
+def _let_go(told: RankRecords, group: int) -> tuple[int, int]:
     """Calls of the group of this string id that went before those that are left, and of them the collectives."""
     marks = told.events[(told.events["kind"] == Kind.LET_GO) & (told.events["flags"] == 0)]
     mine = marks[marks["d"] == group]
     return int(mine["a"].sum()), int(mine["b"].sum())
 
 
-def _messages(told: Told, calls: Rows, ends: _Ends) -> Iterator[Messages]:
+def _messages(told: RankRecords, calls: Rows, ends: _Ends) -> Iterator[Messages]:
     """By peer, what goes there before what comes from there. What nobody told the peer of is left out."""
     peers = np.array([-1 if peer is None else peer for peer in ends.peers(calls)], np.int64)
     sends = np.array([told.text(number).startswith("send") for number in calls["name"].tolist()], np.bool_)
@@ -96,14 +96,14 @@ def _messages(told: Told, calls: Rows, ends: _Ends) -> Iterator[Messages]:
 class _Ends:
     """How calls of these `seqs` ended, and where they come from."""
 
-    def __init__(self, told: Told, seqs: NDArray[np.int64]) -> None:
+    def __init__(self, told: RankRecords, seqs: NDArray[np.int64]) -> None:
         self._told = told
         events = told.events
         origins, done, waits = (
             events[(events["kind"] == kind) & np.isin(events["a"], seqs)]
             for kind in (Kind.ORIGIN, Kind.DONE, Kind.WAIT)
         )
-        self._sources = Sources(origins.tolist(), told.text, {group.name: group.ranks for group in told.groups})
+        self._sources = CallOrigins(origins.tolist(), told.text, {group.name: group.ranks for group in told.groups})
         self._done = {row[A]: row for row in reversed(done.tolist())}
         self._waited = set(waits["a"].tolist())
         self._last = _last_return(events)
@@ -119,10 +119,22 @@ class _Ends:
     def _call(self, row: Row, turn: int) -> LastCall:
         source, done = self._source(row), self._done.get(row[A])
         return LastCall(
-            turn, row[A], self._told.text(row[NAME]), max(row[B], row[C]), self._told.text(row[G]), source.peer,
-            source.origin, source.site, source.through, source.module, self._told.buckets_of.get(row[F] - 1),
-            row[BEGIN], bool(row[FLAGS] & CallFlag.SYNC), self._is_done(row, done), self._error(done),
-        )  # fmt: skip
+            turn,
+            row[A],
+            self._told.text(row[NAME]),
+            max(row[B], row[C]),
+            self._told.text(row[G]),
+            source.peer,
+            source.origin,
+            source.site,
+            source.through,
+            source.module,
+            self._told.buckets_of.get(row[F] - 1),
+            row[BEGIN],
+            bool(row[FLAGS] & CallFlag.SYNC),
+            self._is_done(row, done),
+            self._error(done),
+        )
 
     def _is_done(self, row: Row, done: Row | None) -> bool | None:
         if done is not None:
@@ -138,5 +150,5 @@ class _Ends:
     def _error(self, done: Row | None) -> str | None:
         return None if done is None or not done[FLAGS] else self._told.text(done[NAME]) or "an error"
 
-    def _source(self, row: Row) -> Source:
+    def _source(self, row: Row) -> CallOrigin:
         return self._sources.of(row, self._told.text(row[NAME]), self._told.text(row[G]))

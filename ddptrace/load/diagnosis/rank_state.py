@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddptrace.load.alive import process_of
-from ddptrace.load.diagnosis.last_calls import Told, group_states
+from ddptrace.load.diagnosis.last_calls import RankRecords, group_states
 from ddptrace.load.diagnosis.tables import GroupState, LastCall, RankState
 from ddptrace.load.records import described
 from ddptrace.load.records.clock import FAR_NS, Clock
@@ -115,7 +115,9 @@ class _State:
     def groups(self) -> tuple[GroupState, ...]:
         reducers = described.reducers([content for _, content in self.json(Kind.REDUCER)], [])
         told = described.groups([content for _, content in self.json(Kind.GROUP)])
-        return group_states(Told(self.events, self.text, told, {one.reducer: one.kind for one in reducers}))
+        return group_states(
+            RankRecords(self.events, self.text, told, {reducer.reducer: reducer.kind for reducer in reducers})
+        )
 
     def last_at_ns(self) -> int:
         """Of what the training does, begin or end. A description has no end."""
@@ -152,7 +154,7 @@ class _State:
 
     def pending(self, groups: tuple[GroupState, ...]) -> tuple[str, LastCall | None]:
         """The newest call, where the host has not gone on since, or where it failed in it."""
-        newest = [(one.name, call) for one in groups for call in _newest(one)]
+        newest = [(group.name, call) for group in groups for call in _newest(group)]
         name, call = max(newest, key=lambda found: found[1].launch_at_ns, default=("", None))
         if call is None or call.done:
             return "", None
@@ -192,7 +194,7 @@ class _State:
         return min(found, default=(None, None), key=lambda one: one[0] or 0)
 
     def op_of(self, seq: int, groups: tuple[GroupState, ...]) -> str:
-        found = (call.op for one in groups for call in (*one.calls, *_newest(one)) if call.seq == seq)
+        found = (call.op for group in groups for call in (*group.calls, *_newest(group)) if call.seq == seq)
         return next(found, "a collective").rstrip("_")
 
 
@@ -203,7 +205,7 @@ def _near(events: NDArray[np.void], clock: Clock) -> NDArray[np.void]:
 
 
 def _newest(group: GroupState) -> list[LastCall]:
-    return [*group.calls[-1:], *(call for one in group.messages for call in one.calls[-1:])]
+    return [*group.calls[-1:], *(call for message in group.messages for call in message.calls[-1:])]
 
 
 def _phase(flag: int) -> Phase | None:

@@ -69,7 +69,7 @@ class _Kernels:
         launch = device.launch[comm]
         lanes = np.where(launch == NOTHING, NOTHING, events.lane[launch])
         ranges = (trace.named(NCCL_PREFIXES), trace.named((PARAMETERS,)))
-        annotation, parameters = (innermost_around(events, one, lanes, events.begin_ns[launch]) for one in ranges)
+        annotation, parameters = (innermost_around(events, range, lanes, events.begin_ns[launch]) for range in ranges)
         return cls(device.position[comm], launch, annotation, parameters, device.stream[comm])
 
     def by_call(self) -> Iterable[list[int]]:
@@ -115,9 +115,12 @@ def _device_call(trace: Trace, kernels: _Kernels, ks: list[int], groups: Groups)
 def _exec(trace: Trace, kernels: _Kernels, ks: list[int]) -> ExecRange:
     events, mine = trace.events, kernels.kernel[ks]
     return ExecRange(
-        int(events.begin_ns[mine].min()), int(events.end_ns[mine].max()), Evidence.DEVICE, trace.name(int(mine[0])),
+        int(events.begin_ns[mine].min()),
+        int(events.end_ns[mine].max()),
+        Evidence.DEVICE,
+        trace.name(int(mine[0])),
         trace.device.streams[int(kernels.stream[ks[0]])],
-    )  # fmt: skip
+    )
 
 
 def _said(trace: Trace, kernels: _Kernels, k: int, groups: Groups) -> Said:
@@ -126,20 +129,39 @@ def _said(trace: Trace, kernels: _Kernels, k: int, groups: Groups) -> Said:
     around = merged(arguments.get(annotation, NOTHING_SAID), arguments.get(parameters, NOTHING_SAID))
     kernel = int(kernels.kernel[k])
     return identified(
-        trace.name(kernel), arguments.get(kernel, NOTHING_SAID),
-        "" if annotation == NOTHING else trace.name(annotation), around, groups, trace.rules,
-    )  # fmt: skip
+        trace.name(kernel),
+        arguments.get(kernel, NOTHING_SAID),
+        "" if annotation == NOTHING else trace.name(annotation),
+        around,
+        groups,
+        trace.rules,
+    )
 
 
 def call_of(said: Said, launch: int, issued: int, thread: int, execution: ExecRange | None) -> Call:
     """Not yet numbered."""
     return Call(
-        seq=0, op=said.op, group=said.group, ordinal=0, launch_at_ns=launch, issued_at_ns=issued,
-        nbytes_in=said.nbytes_in, nbytes_out=said.nbytes_out, dtype=said.dtype, thread=thread, is_sync=False,
-        is_native=False, reducer=None, hook=None, done_at_ns=None, waits=(), exec=execution,
-        group_size=said.group_size, identity=said.identity,
+        seq=0,
+        op=said.op,
+        group=said.group,
+        ordinal=0,
+        launch_at_ns=launch,
+        issued_at_ns=issued,
+        nbytes_in=said.nbytes_in,
+        nbytes_out=said.nbytes_out,
+        dtype=said.dtype,
+        thread=thread,
+        is_sync=False,
+        is_native=False,
+        reducer=None,
+        hook=None,
+        done_at_ns=None,
+        waits=(),
+        exec=execution,
+        group_size=said.group_size,
+        identity=said.identity,
         on_device=execution is not None and execution.evidence is Evidence.DEVICE,
-    )  # fmt: skip
+    )
 
 
 # Without a device: Gloo's own ranges, or what was only launched -------------------------------------------------------
@@ -194,7 +216,7 @@ def _launches(trace: Trace, ranges: list[int]) -> dict[int, int]:
 
 
 def _of_kind(trace: Trace, ranges: list[int], kind: str) -> list[int]:
-    return [one for one in ranges if trace.name(one) == GLOO_PREFIX + kind]
+    return [range for range in ranges if trace.name(range) == GLOO_PREFIX + kind]
 
 
 def _pairs(trace: Trace, issued: list[int], ranges: list[int]) -> Iterator[tuple[int, int]]:

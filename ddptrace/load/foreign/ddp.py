@@ -82,7 +82,7 @@ def _used_at(trace: Trace, backwards: Intervals, buckets: Mapping[int, Sequence[
 def _can_be_over(calls: Sequence[Call], at_ns: Sequence[int]) -> bool:
     """Each by its instant."""
     pairs = zip(calls, at_ns, strict=False)
-    return len(calls) == len(at_ns) and all(one.exec is None or one.exec.begin_at_ns < at for one, at in pairs)
+    return len(calls) == len(at_ns) and all(call.exec is None or call.exec.begin_at_ns < at for call, at in pairs)
 
 
 def _copies(trace: Trace) -> tuple[Ints, np.ndarray]:

@@ -6,12 +6,13 @@ import dataclasses
 import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
 from pathlib import Path
 
 from ddptrace.errors import RunDirectoryError, printable
 from ddptrace.load.foreign.ddp import reducers_of
 from ddptrace.load.foreign.window import ForeignWindow, foreign_window
-from ddptrace.load.kineto import read_kineto
+from ddptrace.load.kineto.reader import read_kineto
 from ddptrace.load.sources import TraceFile
 from ddptrace.load.tables import Call, DeviceWork, Finding, LoadedRank, PhaseMark, RankRun, StepMark
 from ddptrace.load.windows.comm_kernels import CommRule
@@ -70,7 +71,8 @@ def _read(
 def _apart(windows: Sequence[ForeignWindow], rank: int, findings: list[Finding]) -> list[ForeignWindow]:
     """In time order. A file that overlaps another was written by another process, whatever it says."""
     kept: list[ForeignWindow] = []
-    for window in sorted((one for one in windows if one.window.begin_at_ns != one.window.end_at_ns), key=_begin):
+    filled = [window for window in windows if window.window.begin_at_ns != window.window.end_at_ns]
+    for window in sorted(filled, key=attrgetter("window.begin_at_ns")):
         if kept and window.window.begin_at_ns < kept[-1].window.end_at_ns:
             message = (
                 f"it says that it is of rank {rank}, as {kept[-1].window.file} does, and both ran at the same time: it "
@@ -102,7 +104,8 @@ def _several_processes(windows: Sequence[ForeignWindow], rank: int) -> Iterator[
     changes = [pair for pair in itertools.pairwise(windows) if _is_restart(*pair)]
     if changes:
         first, listed = f"pid {windows[0].pid}", changes[:LISTED]
-        later = [f"pid {new.pid} {_gap_s(old, new):,.3g} s later" for old, new in listed]
+        gaps_s = [(new.window.begin_at_ns - old.window.end_at_ns) / 1e9 for old, new in listed]
+        later = [f"pid {new.pid} {gap_s:,.3g} s later" for (_, new), gap_s in zip(listed, gaps_s, strict=True)]
         message = (
             f"the files of rank {rank} come from different processes ({', '.join([first, *later])}"
             + (f" and {len(changes) - LISTED} more" if len(changes) > LISTED else "")
@@ -115,14 +118,6 @@ def _is_restart(old: ForeignWindow, new: ForeignWindow) -> bool:
     return old.pid != new.pid and old.pid != 0 and new.pid != 0
 
 
-def _gap_s(old: ForeignWindow, new: ForeignWindow) -> float:
-    return (new.window.begin_at_ns - old.window.end_at_ns) / 1e9
-
-
-def _begin(window: ForeignWindow) -> int:
-    return window.window.begin_at_ns
-
-
 def _run(rank: int, windows: Sequence[ForeignWindow], findings: list[Finding]) -> RankRun:
     calls = tuple(_numbered_calls(call for window in windows for call in window.calls))
     hosts = [window.facts.host for window in windows if window.facts.host]
@@ -130,14 +125,25 @@ def _run(rank: int, windows: Sequence[ForeignWindow], findings: list[Finding]) -
     groups = {group.name: group for window in windows for group in window.groups}
     on_device = any(window.window.on_device for window in windows)
     return RankRun(
-        rank=rank, host=next(iter(hosts), ""), pid=windows[0].pid if windows else 0,
-        device=next(iter(devices), "" if on_device or not windows else "cpu"), clean=True, dropped=0,
+        rank=rank,
+        host=next(iter(hosts), ""),
+        pid=windows[0].pid if windows else 0,
+        device=next(iter(devices), "" if on_device or not windows else "cpu"),
+        clean=True,
+        dropped=0,
         begin_at_ns=windows[0].window.begin_at_ns if windows else 0,
         end_at_ns=windows[-1].window.end_at_ns if windows else 0,
-        steps=tuple(_numbered_steps(windows, rank, findings)), phases=tuple(_numbered_phases(windows)), calls=calls,
-        hooks=(), ready=(), reducers=reducers_of(calls), groups=tuple(groups.values()),
-        windows=tuple(window.window for window in windows), pauses=(), recorded=False,
-    )  # fmt: skip
+        steps=tuple(_numbered_steps(windows, rank, findings)),
+        phases=tuple(_numbered_phases(windows)),
+        calls=calls,
+        hooks=(),
+        ready=(),
+        reducers=reducers_of(calls),
+        groups=tuple(groups.values()),
+        windows=tuple(window.window for window in windows),
+        pauses=(),
+        recorded=False,
+    )
 
 
 def _numbered_calls(calls: Iterable[Call]) -> Iterator[Call]:

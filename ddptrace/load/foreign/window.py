@@ -46,9 +46,16 @@ def foreign_window(
     unlaunched = sum(one.lane == NOTHING for one in on_device)
     phases = until_awaited(phases_of(trace, backwards), trace, _awaited(calls, backwards))
     return ForeignWindow(
-        _window(trace, file), tuple(steps_of(trace, backwards)), tuple(phases), tuple(calls), _groups(trace),
-        events.facts, _pid(trace), trace.main_thread, tuple(_findings(trace, where, len(issued), unlaunched)),
-    )  # fmt: skip
+        _window(trace, file),
+        tuple(steps_of(trace, backwards)),
+        tuple(phases),
+        tuple(calls),
+        _groups(trace),
+        events.facts,
+        _pid(trace),
+        trace.main_thread,
+        tuple(_findings(trace, where, len(issued), unlaunched)),
+    )
 
 
 def _window(trace: Trace, file: str) -> Window:

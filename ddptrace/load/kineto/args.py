@@ -132,9 +132,16 @@ def said_of_collective(args: Args, name: str) -> CollectiveArgs | None:
         shaped = _sizes(name, args.dims, args.types)
         nbytes, dtype = shaped[0], dtype or shaped[1]
     said = CollectiveArgs(
-        text(args.collective), text(args.group), text(args.description), rank_list(args.ranks), count(args.size),
-        nelems_in, count(args.nelems_out), dtype, nbytes,
-    )  # fmt: skip
+        text(args.collective),
+        text(args.group),
+        text(args.description),
+        rank_list(args.ranks),
+        count(args.size),
+        nelems_in,
+        count(args.nelems_out),
+        dtype,
+        nbytes,
+    )
     return None if said == _NOTHING else said
 
 

@@ -163,7 +163,15 @@ def _events(stored: _Stored) -> KinetoEvents:
     columns = stored.columns
     begin = np.cumsum(_unpacked(columns["begin"])) + stored.first_ns
     return KinetoEvents(
-        _unpacked(columns["category"], np.uint8), _unpacked(columns["name"]), _unpacked(columns["lane"]),
-        begin, begin + _unpacked(columns["length"]), _unpacked(columns["correlation"]) - 1,
-        _unpacked(columns["is_collective"], np.bool_), stored.names, stored.lanes, stored.facts, stored.collectives,
-    )  # fmt: skip
+        _unpacked(columns["category"], np.uint8),
+        _unpacked(columns["name"]),
+        _unpacked(columns["lane"]),
+        begin,
+        begin + _unpacked(columns["length"]),
+        _unpacked(columns["correlation"]) - 1,
+        _unpacked(columns["is_collective"], np.bool_),
+        stored.names,
+        stored.lanes,
+        stored.facts,
+        stored.collectives,
+    )

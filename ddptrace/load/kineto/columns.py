@@ -164,12 +164,18 @@ class Columns:
         self.unreadable += len(begin) - len(rows)
         order = rows[np.argsort(begin[rows], kind="stable")]
         return KinetoEvents(
-            whole.category[order], whole.name[order].astype(np.int64), whole.lane[order].astype(np.int64),
-            begin[order], end[order], whole.correlation[order], whole.is_collective[order],
+            whole.category[order],
+            whole.name[order].astype(np.int64),
+            whole.lane[order].astype(np.int64),
+            begin[order],
+            end[order],
+            whole.correlation[order],
+            whole.is_collective[order],
             tuple(self._names.texts),
             tuple(Lane(pid, tid, self._threads.get((pid, tid), "")) for pid, tid in self._lanes.texts),
-            facts, self._collectives_in(order, len(begin)),
-        )  # fmt: skip
+            facts,
+            self._collectives_in(order, len(begin)),
+        )
 
     def _collectives_in(self, order: Ints, count: int) -> dict[int, CollectiveArgs]:
         """By position in `order` instead of by row."""
@@ -188,8 +194,14 @@ def _spread(values: NDArray[Scalar], rows: Ints, count: int, other: object) -> N
 
 def _joined(batches: list[_Batch]) -> _Batch:
     empty = _Batch(
-        np.empty(0, np.uint8), np.empty(0, np.int32), np.empty(0, np.int32), np.empty(0, np.int64),
-        np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.bool_), np.empty(0, np.bool_),
-    )  # fmt: skip
+        np.empty(0, np.uint8),
+        np.empty(0, np.int32),
+        np.empty(0, np.int32),
+        np.empty(0, np.int64),
+        np.empty(0, np.int64),
+        np.empty(0, np.int64),
+        np.empty(0, np.bool_),
+        np.empty(0, np.bool_),
+    )
     columns = [[getattr(batch, name) for batch in (empty, *batches)] for name in _Batch.__slots__]
     return _Batch(*(np.concatenate(parts) for parts in columns))

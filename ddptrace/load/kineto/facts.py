@@ -15,7 +15,7 @@ MOST_RANKS: Final = 1_000_000
 BASE: Final = re.compile(rb'"baseTimeNanoseconds"\s*:\s*(-?\d{1,19})(?![\d.eE])')
 
 
-class Told(msgspec.Struct):
+class OutermostKeys(msgspec.Struct):
     """Keys of the outermost object. What they hold is judged where it is used."""
 
     events: Any = msgspec.field(default=None, name="traceEvents")
@@ -25,18 +25,18 @@ class Told(msgspec.Struct):
     host: Any = msgspec.field(default=None, name="host_name")
 
 
-def told_by(around: bytes) -> Told | None:
+def told_by(around: bytes) -> OutermostKeys | None:
     """Read the text around a file's events, which has `[]` in their place; None where it cannot be read whole."""
     for attempt in (bytes, cleaned):
         try:
-            told = msgspec.json.decode(attempt(around), type=Told | list[Any])
+            told = msgspec.json.decode(attempt(around), type=OutermostKeys | list[Any])
         except REFUSED:
             continue
-        return told if isinstance(told, Told) else Told(events=told)
+        return told if isinstance(told, OutermostKeys) else OutermostKeys(events=told)
     return None
 
 
-def base_ns(told: Told) -> int | None:
+def base_ns(told: OutermostKeys) -> int | None:
     """What the file's times count from; None where it does not say."""
     is_whole = isinstance(told.base, int) and not isinstance(told.base, bool) and -FAR_NS < told.base < FAR_NS
     return told.base if is_whole else None
@@ -45,10 +45,10 @@ def base_ns(told: Told) -> int | None:
 def base_in_ruins(around: bytes) -> int | None:
     """The same where the text cannot be read whole."""
     found = BASE.findall(around)
-    return base_ns(Told(base=int(found[-1]))) if found else None
+    return base_ns(OutermostKeys(base=int(found[-1]))) if found else None
 
 
-def facts_of(told: Told, damage: str | None = None) -> FileFacts:
+def facts_of(told: OutermostKeys, damage: str | None = None) -> FileFacts:
     """Keep of it what is of the right type."""
     info = told.distributed if isinstance(told.distributed, dict) else {}
     world_size = count(info.get("world_size"))

@@ -15,7 +15,7 @@ from ddptrace.errors import RunDirectoryError
 from ddptrace.load.kineto.args import REFUSED
 from ddptrace.load.kineto.columns import CATEGORIES, Columns
 from ddptrace.load.kineto.events import FileFacts
-from ddptrace.load.kineto.facts import Told, base_in_ruins, base_ns, facts_of, told_by, what_it_is
+from ddptrace.load.kineto.facts import OutermostKeys, base_in_ruins, base_ns, facts_of, told_by, what_it_is
 from ddptrace.load.kineto.source import NotATrace, Source
 from ddptrace.load.kineto.stream import AROUND_NBYTES, Event, decoded
 from ddptrace.load.kineto.text import Surroundings, elements
@@ -66,7 +66,7 @@ def _identified(source: Source, with_time: bool) -> FileHead:
     is_list = around.text.lstrip()[:1] == b"["
     if is_list and not any(_has_time(event) for event in _complete_events(events)):
         return FileHead(FileFacts(), None, False, "a list without events")
-    told = told_by(around.text if is_list else around.text + b"}") or Told()
+    told = told_by(around.text if is_list else around.text + b"}") or OutermostKeys()
     is_whole = is_list
     if not is_list and (told.distributed is None or (with_time and told.base is None)):
         told, is_whole = _completed(told, _tail(events, pieces))
@@ -131,16 +131,18 @@ def _tail(events: bytes, pieces: Iterator[bytes]) -> bytes:
     return tail
 
 
-def _completed(told: Told, tail: bytes) -> tuple[Told, bool]:
+def _completed(told: OutermostKeys, tail: bytes) -> tuple[OutermostKeys, bool]:
     """Add what the file says behind its events, which end at the first bracket of the tail from which on the text, in
     an object of its own, is whole: such a bracket closes a list of the outermost object. False where there is none."""
     for found in islice(LIST_ENDS.finditer(tail), MOST_ENDS):
         try:
-            rest = msgspec.json.decode(b'{"traceEvents": [%b' % tail[found.start(1) :], type=Told)
+            rest = msgspec.json.decode(b'{"traceEvents": [%b' % tail[found.start(1) :], type=OutermostKeys)
         except REFUSED:
             continue
-        return Told(
+        return OutermostKeys(
             rest.events, rest.base or told.base, rest.distributed or told.distributed, rest.devices or told.devices,
             rest.host or told.host,
         ), True  # fmt: skip
-    return Told(told.events, base_in_ruins(tail) or told.base, told.distributed, told.devices, told.host), False
+    return OutermostKeys(
+        told.events, base_in_ruins(tail) or told.base, told.distributed, told.devices, told.host
+    ), False

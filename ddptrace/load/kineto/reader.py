@@ -9,7 +9,7 @@ from ddptrace.errors import RunDirectoryError
 from ddptrace.load.kineto import cache as kineto_cache
 from ddptrace.load.kineto.columns import Columns
 from ddptrace.load.kineto.events import KinetoEvents
-from ddptrace.load.kineto.facts import Told, base_in_ruins, base_ns, facts_of, told_by
+from ddptrace.load.kineto.facts import OutermostKeys, base_in_ruins, base_ns, facts_of, told_by
 from ddptrace.load.kineto.source import NotATrace, Source
 from ddptrace.load.kineto.stream import EventStream
 
@@ -51,7 +51,7 @@ def _read(source: Source) -> KinetoEvents:
     return replace(events, facts=replace(events.facts, damage=damage))
 
 
-def _surroundings(stream: EventStream) -> tuple[Told, int | None, bool]:
+def _surroundings(stream: EventStream) -> tuple[OutermostKeys, int | None, bool]:
     """What stands around the events, what times count from, and whether some of it is lost."""
     around, is_list = stream.around.text, stream.around.text.lstrip()[:1] == b"["
     cut = bool(stream.stopped)
@@ -59,7 +59,7 @@ def _surroundings(stream: EventStream) -> tuple[Told, int | None, bool]:
     if told is not None:
         return told, base_ns(told), cut or (told.base is not None and base_ns(told) is None)
     head = told_by(around[: stream.around.head_nbytes] + (b"" if is_list else b"}"))
-    return head or Told(), base_in_ruins(around), True
+    return head or OutermostKeys(), base_in_ruins(around), True
 
 
 def _sentence(stream: EventStream, unreadable: int, lost: bool, has_base: bool) -> str | None:

@@ -16,7 +16,7 @@ NO_GRADIENT: Final = ("int", "uint", "bool")
 ORIGINS: Final = frozenset(Origin)
 
 
-class Source(NamedTuple):
+class CallOrigin(NamedTuple):
     """As in `Call`."""
 
     origin: str | None
@@ -26,7 +26,7 @@ class Source(NamedTuple):
     peer: int | None
 
 
-class Sources:
+class CallOrigins:
     """Of one rank's calls. `origins`: its ORIGIN records; `text`: what a string id stands for; `ranks`: global ranks of
     each process group, in the group's order."""
 
@@ -35,17 +35,17 @@ class Sources:
         self._text = text
         self._ranks = ranks
 
-    def of(self, call: Row, op: str, dtype: str) -> Source:
+    def of(self, call: Row, op: str, dtype: str) -> CallOrigin:
         """`call`: its CALL record."""
         said = self._said.get(call[A])
         if said is None:
-            return Source(_alone(call, op, dtype).word, None, None, None, None)
+            return CallOrigin(_alone(call, op, dtype).word, None, None, None, None)
         origin = Origin(said[FLAGS]) if said[FLAGS] in ORIGINS else _alone(call, op, dtype)
         is_unknown = said[FLAGS] == UNKNOWN_ORIGIN and origin is Origin.PROGRAM
         peer = self._global(self._text(call[D]), said[E] - 1)
         word = None if is_unknown else origin.word
         site, _, through = self._text(said[NAME]).partition(THROUGH)
-        return Source(word, site or None, through or None, self._text(said[D]) or None, peer)
+        return CallOrigin(word, site or None, through or None, self._text(said[D]) or None, peer)
 
     def _global(self, group: str, rank: int) -> int | None:
         ranks = self._ranks.get(group, ())

@@ -45,9 +45,11 @@ def _each(contents: Iterable[Content], make: Callable[[Content], T]) -> list[T]:
 def _group(content: Content) -> Group:
     threads = content.get("threads")
     return Group(
-        str(content["name"]), tuple(int(r) for r in content["ranks"]), str(content["backend"]),
+        str(content["name"]),
+        tuple(int(r) for r in content["ranks"]),
+        str(content["backend"]),
         min(int(threads), MOST_THREADS) if isinstance(threads, int) and threads > 0 else None,
-    )  # fmt: skip
+    )
 
 
 def _layout(content: Content) -> Layout:
@@ -66,6 +68,11 @@ def _reducer(content: Content, layouts: Mapping[int, list[Layout]]) -> Reducer:
         if all(0 <= i < len(parameters) for bucket in layout.buckets for i in bucket)
     )
     return Reducer(
-        number, str(content["kind"]), str(content["module"]), str(content["group"]),
-        None if cap is None else int(cap), parameters, inside,
-    )  # fmt: skip
+        number,
+        str(content["kind"]),
+        str(content["module"]),
+        str(content["group"]),
+        None if cap is None else int(cap),
+        parameters,
+        inside,
+    )

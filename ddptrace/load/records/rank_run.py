@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddptrace.load.records import described
-from ddptrace.load.records.calls import Sources, with_proven_ends
+from ddptrace.load.records.calls import CallOrigins, with_proven_ends
 from ddptrace.load.records.clock import FAR_NS, Clock
 from ddptrace.load.records.fields import BEGIN, END, FLAGS, NAME, THREAD, A, B, C, D, E, F, G, Row
 from ddptrace.load.records.host_load import clock_name, host_load
@@ -78,7 +78,7 @@ class _Builder:
         groups = self.json(Kind.GROUP)
         self.groups, self.sizes = described.groups(groups), described.sizes(groups)
         ranks = {group.name: group.ranks for group in self.groups}
-        self.sources = Sources(self.rows(Kind.ORIGIN), self.text, ranks)
+        self.sources = CallOrigins(self.rows(Kind.ORIGIN), self.text, ranks)
         self.kept: Kept = kept(self.rows_as_written(Kind.STEP), self.rows_as_written(Kind.LET_GO))
 
     def rows(self, kind: Kind) -> list[Row]:
@@ -158,12 +158,15 @@ class _Builder:
         known = set(Phase)
         return tuple(
             PhaseMark(
-                phase := Phase(row[FLAGS]), row[BEGIN], row[END], self.threads.get(row[THREAD], 0),
+                phase := Phase(row[FLAGS]),
+                row[BEGIN],
+                row[END],
+                self.threads.get(row[THREAD], 0),
                 row[A] if phase is Phase.BACKWARD else None,
             )
             for row in self.rows(Kind.PHASE)
             if row[FLAGS] in known and row[END] >= row[BEGIN]
-        )  # fmt: skip
+        )
 
     def _calls(self, done: Mapping[int, Row]) -> tuple[Call, ...]:
         waits: dict[int, list[tuple[int, int]]] = defaultdict(list)
@@ -213,12 +216,19 @@ class _Builder:
     def _hooks(self, done: Mapping[int, Row]) -> tuple[HookCall, ...]:
         return tuple(
             HookCall(
-                seq=row[A], name=self.text(row[NAME]), reducer=row[F] - 1, index=row[D], backward=row[C], nbytes=row[B],
-                dtype=self.text(row[G]), begin_at_ns=row[BEGIN], end_at_ns=row[END],
+                seq=row[A],
+                name=self.text(row[NAME]),
+                reducer=row[F] - 1,
+                index=row[D],
+                backward=row[C],
+                nbytes=row[B],
+                dtype=self.text(row[G]),
+                begin_at_ns=row[BEGIN],
+                end_at_ns=row[END],
                 done_at_ns=done[row[A]][BEGIN] if row[A] in done else None,
             )
             for row in self.rows(Kind.HOOK)
-        )  # fmt: skip
+        )
 
     def _ready(self) -> tuple[Ready, ...]:
         """Unpack the runs: up to seven (parameter, base + delta) each."""

@@ -45,41 +45,43 @@ class BackendLink:
         links |= stamped
         found, doubtful = assign(self._open_calls(links), self._unclaimed(links), _owners(stamped, self._window))
         links |= found
-        execs = {seq: self._exec(self._window.calls[seq], one) for seq, one in links.items()}
+        execs = {seq: self._exec(self._window.calls[seq], range_) for seq, range_ in links.items()}
         return execs, doubtful, len(self._unclaimed(links))
 
     def _by_id(self) -> Links:
         """Send and receive: their range is on the launching thread and begins inside the call's own."""
-        issued_by = self._window.issued_by(np.array([one.event for one in self._ranges], np.int64))
-        pairs = [(issued_by[one.event], one) for one in self._ranges if one.event in issued_by]
-        return _one_to_one((seq, one) for seq, one in pairs if is_op(self._window.calls[seq].op, one.name))
+        issued_by = self._window.issued_by(np.array([range_.event for range_ in self._ranges], np.int64))
+        pairs = [(issued_by[range_.event], range_) for range_ in self._ranges if range_.event in issued_by]
+        return _one_to_one((seq, range_) for seq, range_ in pairs if is_op(self._window.calls[seq].op, range_.name))
 
     def _by_stamp(self, linked: Links) -> Links:
         """The range on the thread of the completion stamp that holds the stamp."""
         by_lane: dict[int, list[BackendRange]] = {}
-        for one in self._unclaimed(linked):
-            by_lane.setdefault(one.lane, []).append(one)
+        for range_ in self._unclaimed(linked):
+            by_lane.setdefault(range_.lane, []).append(range_)
         begins = {lane: [one.begin_at_ns for one in ranges] for lane, ranges in by_lane.items()}
         pairs = []
         for call in self._calls:
             lane = self._done_lane.get(call.seq, -1)
             if call.seq in linked or call.done_at_ns is None or lane not in by_lane:
                 continue
-            one = by_lane[lane][int(np.searchsorted(begins[lane], call.done_at_ns, side="right")) - 1]
-            if call.launch_at_ns <= one.begin_at_ns <= call.done_at_ns < one.end_at_ns and is_op(call.op, one.name):
-                pairs.append((call.seq, one))
+            range_ = by_lane[lane][int(np.searchsorted(begins[lane], call.done_at_ns, side="right")) - 1]
+            if call.launch_at_ns <= range_.begin_at_ns <= call.done_at_ns < range_.end_at_ns and is_op(
+                call.op, range_.name
+            ):
+                pairs.append((call.seq, range_))
         return _one_to_one(pairs)
 
     def _unclaimed(self, links: Links) -> list[BackendRange]:
-        claimed = {one.event for one in links.values()}
-        return [one for one in self._ranges if one.event not in claimed]
+        claimed = {range_.event for range_ in links.values()}
+        return [range_ for range_ in self._ranges if range_.event not in claimed]
 
     def _open_calls(self, links: Links) -> list[OpenCall]:
         """The calls not linked that may have begun inside the window: a group takes its calls in order, so one is not
         open any more when a later one of its group was over before the window."""
         begins = self._window.events.begin_ns
         window_begin = int(begins[0]) if len(begins) else 0
-        lanes = {one.lane for one in self._ranges}
+        lanes = {range_.lane for range_ in self._ranges}
         passed: set[str] = set()
         found = []
         for call in sorted(self._calls, key=lambda call: -call.seq):
@@ -97,11 +99,11 @@ class BackendLink:
         done = math.inf if call.done_at_ns is None else call.done_at_ns
         return min(done, self._over_by.get(call.seq, math.inf))
 
-    def _exec(self, call: Call, one: BackendRange) -> ExecRange:
+    def _exec(self, call: Call, range_: BackendRange) -> ExecRange:
         over = self._known_over(call)
-        end = int(min(one.end_at_ns, over)) if over > one.begin_at_ns else one.end_at_ns
-        lane = self._window.events.lanes[one.lane]
-        return ExecRange(one.begin_at_ns, end, Evidence.BACKEND, one.name, lane.name or f"thread {lane.tid}")
+        end = int(min(range_.end_at_ns, over)) if over > range_.begin_at_ns else range_.end_at_ns
+        lane = self._window.events.lanes[range_.lane]
+        return ExecRange(range_.begin_at_ns, end, Evidence.BACKEND, range_.name, lane.name or f"thread {lane.tid}")
 
 
 def _backend_ranges(window: WindowEvents) -> list[BackendRange]:
@@ -117,13 +119,13 @@ def _one_to_one(pairs: Iterable[tuple[int, BackendRange]]) -> Links:
     """Pairs of which neither side is in another pair."""
     listed = list(pairs)
     calls = [seq for seq, _ in listed]
-    ranges = [one.event for _, one in listed]
-    return {seq: one for seq, one in listed if calls.count(seq) == 1 and ranges.count(one.event) == 1}
+    ranges = [range_.event for _, range_ in listed]
+    return {seq: range_ for seq, range_ in listed if calls.count(seq) == 1 and ranges.count(range_.event) == 1}
 
 
 def _owners(stamped: Links, window: WindowEvents) -> dict[int, str]:
     """The group of each worker thread that carried out a call of one group only."""
     groups: dict[int, set[str]] = {}
-    for seq, one in stamped.items():
-        groups.setdefault(one.lane, set()).add(window.calls[seq].group)
+    for seq, range_ in stamped.items():
+        groups.setdefault(range_.lane, set()).add(window.calls[seq].group)
     return {lane: names.pop() for lane, names in groups.items() if len(names) == 1}

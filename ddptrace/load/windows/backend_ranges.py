@@ -111,7 +111,7 @@ def assign(
 
 def _fits(calls: Sequence[OpenCall], ranges: Sequence[BackendRange], owners: Mapping[int, str]) -> Matches:
     """Shape (calls, ranges): whether the range can be the call's."""
-    begin = np.array([one.begin_at_ns for one in ranges], np.int64)
+    begin = np.array([range_.begin_at_ns for range_ in ranges], np.int64)
     known = {(op, name): is_op(op, name) for op in {c.op for c in calls} for name in {r.name for r in ranges}}
     fits = np.zeros((len(calls), len(ranges)), np.bool_)
     for i, call in enumerate(calls):
@@ -157,8 +157,8 @@ def _in_order(ranges: Sequence[BackendRange]) -> Matches:
     """Shape (calls, ranges): whether the range can be the k-th that the group's threads took. A thread takes a call
     after its last range ended and before the next begins: a range that began before another's thread was free came
     first."""
-    begin = np.array([one.begin_at_ns for one in ranges])
-    idle = np.array([one.idle_since_ns for one in ranges])
+    begin = np.array([range_.begin_at_ns for range_ in ranges])
+    idle = np.array([range_.idle_since_ns for range_ in ranges])
     before = begin[:, None] < idle
     k = np.arange(len(ranges))[:, None]
     allowed: Matches = (before.sum(axis=0) <= k) & (k < len(ranges) - before.sum(axis=1))

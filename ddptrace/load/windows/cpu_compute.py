@@ -95,7 +95,9 @@ def thread_ranges(events: KinetoEvents, training_threads: frozenset[int]) -> lis
 
 def computing(threads: Sequence[ThreadRanges]) -> Intervals:
     """The instants at which the innermost range of any of the threads computes."""
-    return union(np.concatenate([_innermost_compute(one) for one in threads], dtype=np.int64)) if threads else NONE
+    return (
+        union(np.concatenate([_innermost_compute(thread) for thread in threads], dtype=np.int64)) if threads else NONE
+    )
 
 
 def _role(name: str) -> int:
@@ -143,7 +145,7 @@ def _holds_communication(begins: Ints, ends: Ints, roles: Ints) -> NDArray[np.bo
 
 def operator_work(events: KinetoEvents, threads: Sequence[ThreadRanges]) -> OperatorWork:
     """Of the training threads together. `threads`: as `cpu_compute.thread_ranges` gives them for these events."""
-    chosen = np.concatenate([np.empty(0, np.int64), *(_whole_operators(one) for one in threads)])
+    chosen = np.concatenate([np.empty(0, np.int64), *(_whole_operators(thread) for thread in threads)])
     chosen = chosen[np.argsort(events.begin_ns[chosen], kind="stable")]
     used, name = np.unique(events.name[chosen], return_inverse=True)
     names = tuple(events.names[i] for i in used.tolist())

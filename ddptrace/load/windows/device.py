@@ -71,9 +71,20 @@ class DeviceEvents:
             events, (events.name[self.position], *(self._scopes() if with_scopes else self._no_scopes()))
         )
         return DeviceWork(
-            self.kind, self.stream, events.begin_ns[self.position], events.end_ns[self.position],
-            launched, begins, ends, name, module, annotation, operator, self.streams, names,
-        )  # fmt: skip
+            self.kind,
+            self.stream,
+            events.begin_ns[self.position],
+            events.end_ns[self.position],
+            launched,
+            begins,
+            ends,
+            name,
+            module,
+            annotation,
+            operator,
+            self.streams,
+            names,
+        )
 
     def _no_scopes(self) -> tuple[Ints, Ints, Ints]:
         nothing = np.full(len(self.position), NOTHING, np.int64)

@@ -17,8 +17,8 @@ from typing import Final
 import numpy as np
 
 from ddptrace.errors import RunDirectoryError
-from ddptrace.load.kineto import read_kineto
 from ddptrace.load.kineto.events import NO_CORRELATION, Category, Ints, KinetoEvents
+from ddptrace.load.kineto.reader import read_kineto
 from ddptrace.load.records.calls import known_over_by
 from ddptrace.load.records.clock import Clock
 from ddptrace.load.records.rank_run import Recorded, WindowMark
@@ -104,9 +104,16 @@ def _window(mark: WindowMark, events: KinetoEvents, joined: Joined, clock: Clock
         spans = clock.from_unix(np.stack((events.begin_ns, events.end_ns)))
         begin, end = (int(spans[0].min()), int(spans[1].max())) if spans.size else (0, 0)
     return Window(
-        mark.file, begin, end, joined.compute, joined.memory, joined.on_device, joined.device, joined.operators,
+        mark.file,
+        begin,
+        end,
+        joined.compute,
+        joined.memory,
+        joined.on_device,
+        joined.device,
+        joined.operators,
         joined.searched_ns,
-    )  # fmt: skip
+    )
 
 
 # One window and the calls recorded in it ------------------------------------------------------------------------------
@@ -182,9 +189,12 @@ def _device_execs(window: WindowEvents, rules: Sequence[CommRule]) -> tuple[dict
 def _hull(window: WindowEvents, kernels: list[int]) -> ExecRange:
     lane = window.events.lanes[int(window.events.lane[kernels[0]])]
     return ExecRange(
-        int(window.events.begin_ns[kernels].min()), int(window.events.end_ns[kernels].max()), Evidence.DEVICE,
-        window.name(kernels[0]), lane.name or f"stream {lane.tid}",
-    )  # fmt: skip
+        int(window.events.begin_ns[kernels].min()),
+        int(window.events.end_ns[kernels].max()),
+        Evidence.DEVICE,
+        window.name(kernels[0]),
+        lane.name or f"stream {lane.tid}",
+    )
 
 
 def _link_findings(

@@ -81,9 +81,11 @@ def streams_figure(result: Result) -> Figure | None:
     """How busy each stream was in the typical step."""
     known = streams(result)
     shown = sorted(known, key=lambda one: -one.busy_ns)[:STREAMS_MAX]
-    shown.sort(key=lambda one: (one.rank, -one.busy_ns))
-    pieces = [piece for one in shown for piece in stream_pieces(one)]
-    whole = "Mean over the typical steps of each rank" if any(one.steps for one in shown) else "All profiler windows"
+    shown.sort(key=lambda stream: (stream.rank, -stream.busy_ns))
+    pieces = [piece for stream in shown for piece in stream_pieces(stream)]
+    whole = (
+        "Mean over the typical steps of each rank" if any(stream.steps for stream in shown) else "All profiler windows"
+    )
     some = f" The {len(shown)} busiest streams of {len(known)}." if len(shown) < len(known) else ""
     caption = f"{whole}; work of one kind that overlaps on a stream counts once.{some}"
     return stacked("streams", pieces, "ms", caption)

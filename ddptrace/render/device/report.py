@@ -37,9 +37,21 @@ COLLECTIVE_HEADS: Final = (
     ("op", ""), ("group", "words"), ("ranks", ""), ("size", ""), ("calls", ""), ("mean ms", ""), ("exposed ms", ""),
     ("hidden", ""), ("algbw", ""), ("busbw", ""), ("evidence, identified by", "words"),
 )  # fmt: skip
-LAUNCH_HEADS: Final = tuple((title, "") for title in (
-    "rank", "launches", "delay p50", "p90", "max", "too late", "idle ms", "for the host ms", "of step", "launch-bound",
-))  # fmt: skip
+LAUNCH_HEADS: Final = tuple(
+    (title, "")
+    for title in (
+        "rank",
+        "launches",
+        "delay p50",
+        "p90",
+        "max",
+        "too late",
+        "idle ms",
+        "for the host ms",
+        "of step",
+        "launch-bound",
+    )
+)
 
 
 def collective_table(result: Result) -> str:
@@ -78,10 +90,10 @@ def launch_table(result: Result) -> str:
     return folded(LAUNCH_HEADS, list(map(launch_cells, shown)), ROWS_OPEN, "ranks") if known else ""
 
 
-def launch_cells(one: LaunchDigest) -> list[str]:
+def launch_cells(rank: LaunchDigest) -> list[str]:
     return [
-        str(one.rank), calls_words(one.launched), duration(one.delay_p50_ns), duration(one.delay_p90_ns),
-        duration(one.delay_max_ns), label(percent(one.late_ratio)), millis(one.idle_ns), millis(one.host_idle_ns),
-        label(percent(one.host_idle_ns / one.window_ns if one.window_ns else None)),
-        f"{one.bound_steps:,} of {one.steps:,}",
+        str(rank.rank), calls_words(rank.launched), duration(rank.delay_p50_ns), duration(rank.delay_p90_ns),
+        duration(rank.delay_max_ns), label(percent(rank.late_ratio)), millis(rank.idle_ns), millis(rank.host_idle_ns),
+        label(percent(rank.host_idle_ns / rank.window_ns if rank.window_ns else None)),
+        f"{rank.bound_steps:,} of {rank.steps:,}",
     ]  # fmt: skip

@@ -35,7 +35,12 @@ NOTE: Final = (
 
 
 def diff_sheet(diff: Diff) -> Sheet:
-    words = (headline(diff), *further(diff), basis(diff), *(one.message + "." for one in gravest_first(diff.findings)))
+    words = (
+        headline(diff),
+        *further(diff),
+        basis(diff),
+        *(finding.message + "." for finding in gravest_first(diff.findings)),
+    )
     grids = (*_changes(diff), *_settings(diff), _runs(diff))
     title = f"What changed: {sides(diff)}"
     setup = (("step before", f"{millis(diff.step.before_ns)} ms"), ("after", f"{millis(diff.step.after_ns)} ms"))
@@ -47,7 +52,7 @@ def _changes(diff: Diff) -> Iterator[Grid]:
     for title, kinds in KINDS.items():
         rows = _most([row for row in diff.changes if row.kind in kinds and (row.before_ns or row.after_ns)], kinds)
         if rows:
-            yield Grid(title, heads, tuple(map(_row, rows)), NOTE)
+            yield Grid(title, heads, tuple(map(_change_cells, rows)), NOTE)
 
 
 def _most(rows: list[Change], kinds: tuple[str, ...]) -> list[Change]:
@@ -56,7 +61,7 @@ def _most(rows: list[Change], kinds: tuple[str, ...]) -> list[Change]:
     return rows[:MOST_ROWS]
 
 
-def _row(row: Change) -> tuple[str, ...]:
+def _change_cells(row: Change) -> tuple[str, ...]:
     chances = (NOT_MEASURED if p is None else f"{p:.4f}" for p in (row.p, row.adjusted_p))
     ratio = NOT_MEASURED if row.change_ratio is None else signed_percent(row.change_ratio)
     return (
@@ -67,7 +72,7 @@ def _row(row: Change) -> tuple[str, ...]:
 
 def _settings(diff: Diff) -> Iterator[Grid]:
     if diff.settings:
-        rows = tuple((one.name, one.before, one.after) for one in diff.settings)
+        rows = tuple((setting.name, setting.before, setting.after) for setting in diff.settings)
         yield Grid("Not set up alike", ("what", "before", "after"), rows)
 
 
@@ -97,8 +102,10 @@ def _bars(title: str, rows: Sequence[Change]) -> Chart:
 
 
 def _ends(rows: Sequence[Change]) -> tuple[tuple[float, ...], ...]:
-    low, high = ([end / 1e6 for end in ends if end is not None] for ends in
-                 ([row.low_ns for row in rows], [row.high_ns for row in rows]))  # fmt: skip
+    low, high = (
+        [end / 1e6 for end in ends if end is not None]
+        for ends in ([row.low_ns for row in rows], [row.high_ns for row in rows])
+    )
     return (tuple(low), tuple(high)) if len(low) == len(rows) else ()
 
 
@@ -114,9 +121,13 @@ def _by_bucket(rows: Sequence[Change]) -> Chart:
         names = tuple(bucket_name(row) for row in mine)
         lines.append(Line(what, names, tuple(row.change_ns / 1e6 for row in mine), *_ends(mine)))
     return Chart(
-        "Buckets", "", "change, ms", tuple(lines), "bars",
+        "Buckets",
+        "",
+        "change, ms",
+        tuple(lines),
+        "bars",
         caption=f"{counted(len(kept), 'bucket')}: what each communicates longer, and what of that is charged to it.",
-    )  # fmt: skip
+    )
 
 
 def _each_run(diff: Diff) -> Chart:

@@ -58,7 +58,7 @@ def _of(diff: Diff, *kinds: str) -> list[Change]:
 def _rows(title: str, rows: Sequence[Change]) -> Iterator[str]:
     if rows:
         yield f"{title:<{NAME_WIDTH + 2}} {HEADS}"
-        yield from map(_row, rows)
+        yield from map(_change_line, rows)
 
 
 def _most(title: str, rows: Sequence[Change]) -> Iterator[str]:
@@ -68,7 +68,7 @@ def _most(title: str, rows: Sequence[Change]) -> Iterator[str]:
     yield from _rows(title + of, ordered[:MOST_ROWS])
 
 
-def _row(row: Change) -> str:
+def _change_line(row: Change) -> str:
     ratio = NOT_MEASURED if row.change_ratio is None else signed_percent(row.change_ratio)
     times = f"{millis(row.before_ns):>10} {millis(row.after_ns):>10} {signed_millis(row.change_ns):>10}"
     return f"  {_name(row):<{NAME_WIDTH}} {times} {ratio:>7}  {reach(row)}{'  sure' if row.is_sure else ''}"
@@ -86,9 +86,12 @@ def _name(row: Change) -> str:
 def _settings(diff: Diff) -> Iterator[str]:
     if diff.settings:
         yield "Not set up alike"
-        for one in diff.settings:
+        for setting in diff.settings:
             yield from textwrap.wrap(
-                setting_words(one.name, one.before, one.after), WIDTH, initial_indent="  ", subsequent_indent="    "
+                setting_words(setting.name, setting.before, setting.after),
+                WIDTH,
+                initial_indent="  ",
+                subsequent_indent="    ",
             )
 
 

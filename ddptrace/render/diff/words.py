@@ -62,9 +62,11 @@ def further(diff: Diff) -> Iterator[str]:
         yield f"Rank {rank.rank} computes {duration(abs(rank.change_ns))} {way} ({interval(rank)})."
     rest = [row for row in diff.changes if row.kind in ("part", "phase", "total") and row.is_sure]
     if rest and not diff.step.is_sure:
-        yield "Sure, although the step is not: " + ", ".join(
-            f"{named(row)} {signed(row.change_ns)} ({interval(row)})" for row in rest
-        ) + "."  # fmt: skip
+        yield (
+            "Sure, although the step is not: "
+            + ", ".join(f"{named(row)} {signed(row.change_ns)} ({interval(row)})" for row in rest)
+            + "."
+        )
 
 
 def _bucket_words(diff: Diff, row: Change) -> str:

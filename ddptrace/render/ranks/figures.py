@@ -104,7 +104,7 @@ def _words(name: str, count: int, apart: Spread, moved: Spread) -> str:
 
 def _dots(name: str, colour: str, spreads: Sequence[Spread], words: Sequence[str], beside: float) -> dict[str, Any]:
     lows, middles, highs = (
-        ms(max(getattr(one, f"{part}_ns"), LEAST_NS) for one in spreads) for part in ("low", "median", "high")
+        ms(max(getattr(spread, f"{part}_ns"), LEAST_NS) for spread in spreads) for part in ("low", "median", "high")
     )
     return {
         "type": "scatter", "mode": "markers", "name": name, "x": middles,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from ddptrace.analysis.ranks.digest import Lag, MeetingDigest, Meetings, RankDigest, meetings
+from ddptrace.analysis.ranks.digest import Lag, MatchDigest, MatchDigests, RankDigest, match_digests
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.tables.ranks import SuspectRow
 from ddptrace.render.clocks import clock_sub, clock_table
@@ -59,7 +59,7 @@ RANK_HEADS: Final = (
 
 def across_body(result: Result, picture: Mapping[str, str]) -> list[str]:
     """From who is named to what the clocks are."""
-    found = meetings(result)
+    found = match_digests(result)
     both = met_table(result, found) + rank_table(found)
     return [
         section("Ranks that the others wait for", NAMED, suspect_table(result)),
@@ -85,44 +85,44 @@ def suspect_cells(row: SuspectRow) -> list[str]:
     ]  # fmt: skip
 
 
-def met_sub(result: Result, found: Meetings) -> str:
+def met_sub(result: Result, found: MatchDigests) -> str:
     inferred = {Evidence.CALLBACK, Evidence.HOST} & {
         row.evidence for row in result.collectives if row.match is not None
     }
     agree = f" Both estimates of the transfer agree in {found.agree:,} of {counted(found.timed, 'collective')}."
-    free = any(one.free for one in found.ranks)
+    free = any(rank.free for rank in found.ranks)
     most = f" The {ROWS_MAX} kinds with most waiting of {len(found.kinds)}." if len(found.kinds) > ROWS_MAX else ""
     absent = f" Waits are {absent_words(*found.here)}." if found.here is not None else ""
     how = (INFERRED if inferred else "") + (CLOCK_FREE if free else "")
     return MET + absent + how + (agree if found.timed else "") + most
 
 
-def met_table(result: Result, found: Meetings) -> str:
-    layouts = {one.bucket[:2] for one in found.kinds if one.bucket is not None}
+def met_table(result: Result, found: MatchDigests) -> str:
+    layouts = {kind.bucket[:2] for kind in found.kinds if kind.bucket is not None}
     apart = several(result), len({reducer for reducer, _ in layouts}) < len(layouts)
-    rows = [met_cells(one, kind_name(one, *apart)) for one in found.kinds[:ROWS_MAX]]
+    rows = [met_cells(kind, kind_name(kind, *apart)) for kind in found.kinds[:ROWS_MAX]]
     return folded(MET_HEADS, rows, ROWS_OPEN, "kinds") if rows else ""
 
 
-def met_cells(one: MeetingDigest, name: str) -> list[str]:
+def met_cells(kind: MatchDigest, name: str) -> list[str]:
     return [
-        label(name), str(one.ranks), f"{one.count:,}", skew_words(one),
-        duration(one.skew_p95_ns), duration(one.free_wait_ns if one.wait_ns is None else one.wait_ns),
-        duration(one.transfer_ns), NOT_MEASURED if one.partial else duration(one.free_transfer_ns),
-        f"{one.agree:,} of {one.timed:,}" if one.timed else NOT_MEASURED, rate(one.busbw_bytes_per_s),
-        label(last_words(one.latest)),
+        label(name), str(kind.ranks), f"{kind.count:,}", skew_words(kind),
+        duration(kind.skew_p95_ns), duration(kind.free_wait_ns if kind.wait_ns is None else kind.wait_ns),
+        duration(kind.transfer_ns), NOT_MEASURED if kind.partial else duration(kind.free_transfer_ns),
+        f"{kind.agree:,} of {kind.timed:,}" if kind.timed else NOT_MEASURED, rate(kind.busbw_bytes_per_s),
+        label(last_words(kind.latest)),
     ]  # fmt: skip
 
 
-def kind_name(one: MeetingDigest, several_reducers: bool, several_layouts: bool) -> str:
-    if one.bucket is None:
-        return f"{op_name(one.op)} · {size(one.nbytes)}" + (f" · group {one.group}" if one.group else "")
-    reducer, layout, index = one.bucket
-    named = named_bucket(reducer if several_reducers else None, index, one.nbytes)
+def kind_name(kind: MatchDigest, several_reducers: bool, several_layouts: bool) -> str:
+    if kind.bucket is None:
+        return f"{op_name(kind.op)} · {size(kind.nbytes)}" + (f" · group {kind.group}" if kind.group else "")
+    reducer, layout, index = kind.bucket
+    named = named_bucket(reducer if several_reducers else None, index, kind.nbytes)
     return f"{named} · layout {layout}" if several_layouts else named
 
 
-def skew_words(one: MeetingDigest) -> str:
+def skew_words(one: MatchDigest) -> str:
     """With how sure it is, where ranks have different clocks."""
     sure = f" ± {duration(one.uncertainty_ns)}" if one.uncertainty_ns else ""
     return f"{duration(one.skew_ns)}{sure}"
@@ -132,19 +132,19 @@ def last_words(lag: Lag | None) -> str:
     return NOT_MEASURED if lag is None else f"rank {lag.rank}, {percent(lag.last_ratio)}"
 
 
-def rank_table(found: Meetings) -> str:
+def rank_table(found: MatchDigests) -> str:
     """Of many ranks those that came last most often."""
     shown = sorted(found.ranks, key=lambda one: (-one.lag.last_ratio, one.lag.rank))[:ROWS_MAX]
-    told = any(one.lag.last for one in found.ranks)
-    rows = [rank_cells(one, told=told) for one in (shown if len(shown) > ROWS_OPEN else found.ranks)]
+    told = any(rank.lag.last for rank in found.ranks)
+    rows = [rank_cells(rank, told=told) for rank in (shown if len(shown) > ROWS_OPEN else found.ranks)]
     return folded(RANK_HEADS, rows, ROWS_OPEN, "ranks") if rows else ""
 
 
-def rank_cells(one: RankDigest, *, told: bool) -> list[str]:
+def rank_cells(rank: RankDigest, *, told: bool) -> list[str]:
     """`told`: of any collective it is known who came last."""
-    lag = one.lag
+    lag = rank.lag
     last = f"{lag.last:,} · {label(percent(lag.last_ratio))}" if told else NOT_MEASURED
     return [
-        str(lag.rank), f"{one.met:,}", last, duration(lag.blame_ns),
-        millis(one.waits_ns), label(percent(one.wait_ratio)),
+        str(lag.rank), f"{rank.met:,}", last, duration(lag.blame_ns),
+        millis(rank.waits_ns), label(percent(rank.wait_ratio)),
     ]  # fmt: skip

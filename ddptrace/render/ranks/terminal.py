@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from ddptrace.analysis.ranks.critical_path import PathShare, path_shares
-from ddptrace.analysis.ranks.digest import Lag, Meetings, meetings
+from ddptrace.analysis.ranks.digest import Lag, MatchDigests, match_digests
 from ddptrace.analysis.result import Result
 from ddptrace.errors import printable
 from ddptrace.render.clocks import clocks_told
@@ -24,7 +24,7 @@ LEAST_RATIO: Final = 0.02
 
 def across_lines(result: Result) -> Iterator[str]:
     """Nothing where no collective was matched, and clocks are one."""
-    found, clocks = meetings(result), list(clocks_told(result))
+    found, clocks = match_digests(result), list(clocks_told(result))
     if not found.count and not clocks:
         return
     yield "Across ranks"
@@ -34,7 +34,7 @@ def across_lines(result: Result) -> Iterator[str]:
         yield from told("waiting", f"{percent(found.wait_ratio)} of the communication waits for ranks that come later")
     elif found.here is not None:
         yield from told("waiting", absent_words(*found.here))
-    latest = sorted((one.lag for one in found.ranks if one.lag.last), key=lambda lag: (-lag.last, lag.rank))
+    latest = sorted((rank.lag for rank in found.ranks if rank.lag.last), key=lambda lag: (-lag.last, lag.rank))
     if latest:
         yield from told("last to arrive", *map(lag_words, latest[:MOST_LAST]), between=" ·")
     shares = [share for share in path_shares(result) if share.ratio >= LEAST_RATIO][:MOST_PIECES]
@@ -51,7 +51,7 @@ def told(head: str, *parts: str, between: str = "") -> list[str]:
     return [line.replace(HARD_SPACE, " ") for line in lines]
 
 
-def agreement_words(found: Meetings) -> list[str]:
+def agreement_words(found: MatchDigests) -> list[str]:
     """As in "64 collectives of typical steps", "both estimates of transfer agree in 61 of 64"."""
     words = [counted(found.count, "collective") + (" of typical steps" if found.steps else "")]
     if found.timed:

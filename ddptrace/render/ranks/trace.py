@@ -21,7 +21,7 @@ ARROW: Final = "last arrival"
 WAIT_COLOUR, TRANSFER_COLOUR, LAST_COLOUR = "thread_state_uninterruptible", "rail_load", "yellow"
 
 
-class Met(NamedTuple):
+class MatchOnRank(NamedTuple):
     """One rank's execution of a collective that all of its ranks took part in: it waits from `begin_at_ns` on, and the
     transfer goes from `turn_at_ns` to `end_at_ns`. `arrow`: that which ends where the transfer begins, 0 for none."""
 
@@ -41,13 +41,13 @@ class Last(NamedTuple):
     arrows: int
 
 
-def executed(outer: Slice, met: Sequence[Met]) -> Unit:
+def executed(outer: Slice, met: Sequence[MatchOnRank]) -> Unit:
     """An execution, or that of several collectives which carried a bucket together, with what it was: in time order.
     Perfetto takes an arrow to the begin of `outer` for one to the child that begins with it."""
     return nested(outer, [child for one in met for child in _children(one)])
 
 
-def executed_parts(rows: Sequence[CollectiveRow], met: Met | None) -> Iterator[Unit]:
+def executed_parts(rows: Sequence[CollectiveRow], met: MatchOnRank | None) -> Iterator[Unit]:
     """One collective, which may be drawn in several parts. The arrow ends in that in which the transfer begins."""
     for row in rows:
         part = collective_slice(row)
@@ -60,39 +60,45 @@ def executed_parts(rows: Sequence[CollectiveRow], met: Met | None) -> Iterator[U
             met = met._replace(turn_at_ns=part.end_at_ns, arrow=0)
 
 
-def other_units(rows: Sequence[CollectiveRow], met: dict[int, Met]) -> list[Unit]:
+def other_units(rows: Sequence[CollectiveRow], met: dict[int, MatchOnRank]) -> list[Unit]:
     """`rows`: parts of one collective follow each other. `met`: by seq."""
     by_seq = itertools.groupby(rows, key=attrgetter("seq"))
     return [unit for seq, parts in by_seq for unit in executed_parts(list(parts), met.get(seq))]
 
 
-def _children(one: Met) -> Iterator[Slice]:
+def _children(met: MatchOnRank) -> Iterator[Slice]:
     """None where it is transfer from begin to end, and nobody came after it."""
-    waits = one.turn_at_ns > one.begin_at_ns
+    waits = met.turn_at_ns > met.begin_at_ns
     if waits:
-        yield Slice(_wait_name(one), "peer.wait", one.begin_at_ns, one.turn_at_ns, _wait_args(one), WAIT_COLOUR)
-    if one.end_at_ns > one.turn_at_ns and (waits or one.arrow):
-        flow = (one.arrow, "f", ARROW) if one.arrow else ()
-        args = measured(_transfer_values(one))
-        yield Slice("transfer", "peer.transfer", one.turn_at_ns, one.end_at_ns, args, TRANSFER_COLOUR, *flow)
+        yield Slice(_wait_name(met), "peer.wait", met.begin_at_ns, met.turn_at_ns, _wait_args(met), WAIT_COLOUR)
+    if met.end_at_ns > met.turn_at_ns and (waits or met.arrow):
+        flow = (met.arrow, "f", ARROW) if met.arrow else ()
+        args = measured(_transfer_values(met))
+        yield Slice("transfer", "peer.transfer", met.turn_at_ns, met.end_at_ns, args, TRANSFER_COLOUR, *flow)
 
 
-def _wait_name(one: Met) -> str:
-    return "waits for peers" if one.row.wait_ns is None else f"waits for rank {one.match.last_rank}"
+def _wait_name(met: MatchOnRank) -> str:
+    return "waits for peers" if met.row.wait_ns is None else f"waits for rank {met.match.last_rank}"
 
 
-def _wait_args(one: Met) -> str:
+def _wait_args(met: MatchOnRank) -> str:
     """Without a clock in common a wait is what the execution took longer than the shortest one."""
-    estimate = "clock-free" if one.row.wait_ns is None else "aligned clocks"
-    row, match = one.row, one.match
-    return measured([
-        ("match", row.match), ("wait_ns", row.wait_ns), ("free_wait_ns", row.free_wait_ns), ("estimate", estimate),
-        ("arrived_by", row.arrived_by), ("uncertainty_ns", match.uncertainty_ns),
-    ])  # fmt: skip
+    estimate = "clock-free" if met.row.wait_ns is None else "aligned clocks"
+    row, match = met.row, met.match
+    return measured(
+        [
+            ("match", row.match),
+            ("wait_ns", row.wait_ns),
+            ("free_wait_ns", row.free_wait_ns),
+            ("estimate", estimate),
+            ("arrived_by", row.arrived_by),
+            ("uncertainty_ns", match.uncertainty_ns),
+        ]
+    )
 
 
-def _transfer_values(one: Met) -> list[tuple[str, object]]:
-    row, match = one.row, one.match
+def _transfer_values(met: MatchOnRank) -> list[tuple[str, object]]:
+    row, match = met.row, met.match
     return [
         ("match", row.match), ("transfer_ns", row.transfer_ns), ("free_transfer_ns", row.free_transfer_ns),
         ("agrees", match.agrees), ("busbw_bytes_per_s", match.busbw_bytes_per_s),

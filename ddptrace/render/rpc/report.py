@@ -55,9 +55,9 @@ def pair_cells(pair: RpcPairRow) -> list[str]:
     ]  # fmt: skip
 
 
-def function_cells(one: RpcFunction) -> list[str]:
+def function_cells(function: RpcFunction) -> list[str]:
     return [
-        f"<code>{label(function_word(one.function))}</code>", label(one.callee or "?"), f"{one.calls:,}",
-        millis(one.call_ns), millis(one.call_max_ns), f"{one.runs:,}",
-        millis(one.run_ns), millis(one.rest_ns),
+        f"<code>{label(function_word(function.function))}</code>", label(function.callee or "?"), f"{function.calls:,}",
+        millis(function.call_ns), millis(function.call_max_ns), f"{function.runs:,}",
+        millis(function.run_ns), millis(function.rest_ns),
     ]  # fmt: skip

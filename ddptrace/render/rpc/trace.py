@@ -30,31 +30,35 @@ class Numbered(NamedTuple):
 
 def rpc_tracks(calls: Sequence[Numbered], runs: Sequence[Numbered]) -> Iterator[Track]:
     """`calls` are those that a rank made, `runs` those that it served."""
-    yield from lay_out("remote calls", [(call_slice(one),) for one in calls if one.row.launch_at_ns is not None])
-    yield from lay_out("remote runs", [(run_slice(one),) for one in runs if one.row.run_start_at_ns is not None])
+    yield from lay_out(
+        "remote calls", [(call_slice(numbered),) for numbered in calls if numbered.row.launch_at_ns is not None]
+    )
+    yield from lay_out(
+        "remote runs", [(run_slice(numbered),) for numbered in runs if numbered.row.run_start_at_ns is not None]
+    )
 
 
-def call_slice(one: Numbered) -> Slice:
+def call_slice(numbered: Numbered) -> Slice:
     """Until its result was there; where none was seen, until the host could go on."""
-    row = one.row
+    row = numbered.row
     begin = row.launch_at_ns or 0
     end = next((at for at in (row.done_at_ns, row.issued_at_ns) if at is not None), begin)
     sized = "" if row.nbytes_out is None else f" · {size(row.nbytes_out)}"
     name = f"{row.op} {row.function} → {row.callee}{sized}"
-    return Slice(name, "rpc", begin, end, measured(columns(row)), colour(row), *arrow(one, "s"))
+    return Slice(name, "rpc", begin, end, measured(columns(row)), colour(row), *arrow(numbered, "s"))
 
 
-def run_slice(one: Numbered) -> Slice:
-    row = one.row
+def run_slice(numbered: Numbered) -> Slice:
+    row = numbered.row
     begin, end = row.run_start_at_ns or 0, row.run_end_at_ns or 0
     name = f"{row.function} for {row.caller or 'an untraced worker'}"
-    return Slice(name, "rpc.run", begin, end, measured(columns(row)), colour(row), *arrow(one, "f"))
+    return Slice(name, "rpc.run", begin, end, measured(columns(row)), colour(row), *arrow(numbered, "f"))
 
 
-def arrow(one: Numbered, phase: str) -> tuple[int, str]:
+def arrow(numbered: Numbered, phase: str) -> tuple[int, str]:
     """The arrow's number and which end this is; (0, "") where one of its ends was not seen."""
-    whole = one.row.launch_at_ns is not None and one.row.run_start_at_ns is not None
-    return (one.arrow, phase) if whole else (0, "")
+    whole = numbered.row.launch_at_ns is not None and numbered.row.run_start_at_ns is not None
+    return (numbered.arrow, phase) if whole else (0, "")
 
 
 def colour(row: RpcRow) -> str:

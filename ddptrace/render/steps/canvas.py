@@ -83,6 +83,10 @@ def sheet(canvas: Canvas) -> dict[str, Any]:
     places, names = zip(*canvas.names, strict=True)
     rows = axis(range=[canvas.depth - 0.3, -0.2], tickvals=list(places), ticktext=list(names), showgrid=False)
     return layout(
-        barmode="overlay", yaxis=rows, xaxis=axis("ms since the step began", rangemode="tozero"), hovermode="closest",
-        uniformtext={"mode": "hide", "minsize": 9}, dragmode="zoom",
-    )  # fmt: skip
+        barmode="overlay",
+        yaxis=rows,
+        xaxis=axis("ms since the step began", rangemode="tozero"),
+        hovermode="closest",
+        uniformtext={"mode": "hide", "minsize": 9},
+        dragmode="zoom",
+    )

@@ -29,7 +29,7 @@ def steps_figure(rows: Sequence[StepRow]) -> Figure | None:
     bins = [binned(panel) for _, panel in panels]
     data = [trace for number, panel in enumerate(bins, start=1) for trace in step_traces(panel, number)]
     data += [] if apart else band(bins[0])
-    lengths = [[bar_of(one) for one in panel] for panel in bins]
+    lengths = [[bar_of(bin_) for bin_ in panel] for panel in bins]
     top_ns = top_of(lengths)
     names = [name for name, _ in panels]
     axes = steps_axes(names, {} if top_ns is None else {"range": [0, *ms([top_ns])]})
@@ -38,9 +38,13 @@ def steps_figure(rows: Sequence[StepRow]) -> Figure | None:
     said = whole if apart and width == 1 else f"{whole.rstrip('.')}, {counted(width, 'step')} per bar."
     said += "" if apart else " Between the lines lie nine in ten of its steps."
     height_px = 120 + 190 * len(panels) if len(panels) > 1 else 330
-    return Figure("steps", height_px, data, layout(**axes, bargap=0.06, annotations=cut_labels(lengths, top_ns)), (
-        f"{said} The parts add up to each step's window exactly.{cut_words(lengths, top_ns)}"
-    ))  # fmt: skip
+    return Figure(
+        "steps",
+        height_px,
+        data,
+        layout(**axes, bargap=0.06, annotations=cut_labels(lengths, top_ns)),
+        f"{said} The parts add up to each step's window exactly.{cut_words(lengths, top_ns)}",
+    )
 
 
 def steps_axes(names: Sequence[str], end: dict[str, Any]) -> dict[str, Any]:
@@ -87,20 +91,24 @@ def bin_of(rows: Sequence[StepRow]) -> Bin:
 
 def step_traces(bins: Sequence[Bin], panel: int) -> Iterable[dict[str, Any]]:
     for place, part in enumerate(SPLIT):
-        if part in SELDOM and not any(one.means[place] for one in bins):
+        if part in SELDOM and not any(bin_.means[place] for bin_ in bins):
             continue
         yield bars(
-            PARTS[part], part, yaxis="y" if panel == 1 else f"y{panel}", showlegend=panel == 1,
-            x=[one.first + (one.steps - 1) / 2 for one in bins], y=ms(one.means[place] for one in bins),
-            width=[one.steps * 0.94 for one in bins],
-            hovertext=[bin_words(one, part, one.means[place]) for one in bins],
-        )  # fmt: skip
+            PARTS[part],
+            part,
+            yaxis="y" if panel == 1 else f"y{panel}",
+            showlegend=panel == 1,
+            x=[bin_.first + (bin_.steps - 1) / 2 for bin_ in bins],
+            y=ms(bin.means[place] for bin in bins),
+            width=[bin_.steps * 0.94 for bin_ in bins],
+            hovertext=[bin_words(bin_, part, bin_.means[place]) for bin_ in bins],
+        )
 
 
 def band(bins: Sequence[Bin]) -> Iterable[dict[str, Any]]:
     """What most of the steps in each bar lie between."""
-    middles = [one.first + (one.steps - 1) / 2 for one in bins]
-    for lengths, in_legend in (([one.high_ns for one in bins], True), ([one.low_ns for one in bins], False)):
+    middles = [bin_.first + (bin_.steps - 1) / 2 for bin_ in bins]
+    for lengths, in_legend in (([bin_.high_ns for bin_ in bins], True), ([bin.low_ns for bin in bins], False)):
         yield {
             "type": "scatter", "mode": "lines", "name": "nine in ten steps", "x": middles, "y": ms(lengths),
             "line": {"color": COLOURS["band"], "width": 1.5, "shape": "hvh"}, "hoverinfo": "skip",
@@ -108,18 +116,18 @@ def band(bins: Sequence[Bin]) -> Iterable[dict[str, Any]]:
         }  # fmt: skip
 
 
-def bar_of(one: Bin) -> Bar:
-    return Bar(one.first - 0.5, one.first + one.steps - 0.5, sum(one.means), steps_name(one))
+def bar_of(bin_: Bin) -> Bar:
+    return Bar(bin_.first - 0.5, bin_.first + bin_.steps - 0.5, sum(bin_.means), steps_name(bin_))
 
 
-def steps_name(one: Bin) -> str:
-    return f"step {one.first}" if one.steps == 1 else f"steps {one.first} to {one.first + one.steps - 1}"
+def steps_name(bin_: Bin) -> str:
+    return f"step {bin_.first}" if bin_.steps == 1 else f"steps {bin_.first} to {bin_.first + bin_.steps - 1}"
 
 
-def bin_words(one: Bin, part: str, ns: float) -> str:
-    whole = sum(one.means)
+def bin_words(bin_: Bin, part: str, ns: float) -> str:
+    whole = sum(bin_.means)
     share = plain(percent(ns / whole if whole else None))
-    return f"{steps_name(one)}: {PARTS[part]} {duration(ns)}, {share} of {duration(whole)}"
+    return f"{steps_name(bin_)}: {PARTS[part]} {duration(ns)}, {share} of {duration(whole)}"
 
 
 # Bars that would flatten all others -----------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from ddptrace.load.tables import Intervals
 from ddptrace.render.ranks.trace import path_tracks
 from ddptrace.render.trace.islands import Island, islands
 from ddptrace.render.trace.lanes import LAUNCH, NO_LAUNCH, DeviceTrack, Slice, SpanTrack, Track, quoted
-from ddptrace.render.trace.tracks import AnyTrack, RankRows, add_meetings, by_rank, rank_tracks
+from ddptrace.render.trace.tracks import AnyTrack, RankRows, add_matches, by_rank, rank_tracks
 from ddptrace.render.whole_file import whole_file
 from ddptrace.render.words import host_words
 
@@ -48,7 +48,7 @@ def write_json(result: Result, file: gzip.GzipFile | IO[bytes]) -> None:
     ranks = by_rank(result)
     several = len({row.reducer for row in result.buckets}) > 1
     flows = itertools.count(1 + len(result.rpcs))  # the first ones are those of remote calls
-    add_meetings(result, ranks, flows)
+    add_matches(result, ranks, flows)
     zeros, place = zeros_of(islands(ranks)), places(ranks)
     file.write(f'{{"displayTimeUnit":"ns","otherData":{json.dumps(about(result, zeros))},"traceEvents":[\n'.encode())
     drawn = (rank_chunks(rows, flows, several, zeros.get(rows.rank, 0), place[rows.rank]) for rows in ranks)

@@ -25,7 +25,7 @@ from ddptrace.analysis.tables.device import Activity, RankRow
 from ddptrace.analysis.tables.ranks import ArrivalRow, MatchRow
 from ddptrace.analysis.tables.steps import PhaseRow, StepRow
 from ddptrace.render.device.trace import device_tracks
-from ddptrace.render.ranks.trace import Last, Met, executed, last_slice, other_units
+from ddptrace.render.ranks.trace import Last, MatchOnRank, executed, last_slice, other_units
 from ddptrace.render.rpc.trace import Numbered, rpc_tracks
 from ddptrace.render.trace.lanes import DeviceTrack, Slice, SpanTrack, Track, Unit, lay_out
 from ddptrace.render.trace.slices import bucket_slice, exec_slice, life_unit, phase_slice, step_slice, wait_slice
@@ -46,7 +46,7 @@ class RankRows:
     collectives: list[CollectiveRow] = field(default_factory=list)
     rpcs: list[Numbered] = field(default_factory=list)  # that it made
     runs: list[Numbered] = field(default_factory=list)  # that it served
-    met: dict[int, Met] = field(default_factory=dict)  # by seq, collectives that it met the others in
+    met: dict[int, MatchOnRank] = field(default_factory=dict)  # by seq, collectives that it met the others in
     last: list[Last] = field(default_factory=list)  # that it came last to
 
 
@@ -89,7 +89,7 @@ def rank_tracks(rows: RankRows, flows: Iterator[int], several_reducers: bool) ->
     yield from device_tracks(rows.activity.device if rows.activity else (), flows)
 
 
-def bucket_unit(row: BucketRow, bucket: Slice, met: dict[int, Met]) -> Unit:
+def bucket_unit(row: BucketRow, bucket: Slice, met: dict[int, MatchOnRank]) -> Unit:
     """`met`: by seq."""
     return executed(exec_slice(row, bucket), [met[seq] for seq in row.seqs if seq in met])
 
@@ -129,7 +129,7 @@ def backend_tracks(activity: Activity | None) -> Iterator[Track]:
 Span = tuple[int, int]
 
 
-def add_meetings(result: Result, ranks: Sequence[RankRows], flows: Iterator[int]) -> None:
+def add_matches(result: Result, ranks: Sequence[RankRows], flows: Iterator[int]) -> None:
     """Give each rank what it needs to draw of the collectives that it met the others in. `flows` gives each arrow a
     number of its own."""
     known = {rows.rank: (rows, executions(rows)) for rows in ranks}
@@ -137,7 +137,7 @@ def add_meetings(result: Result, ranks: Sequence[RankRows], flows: Iterator[int]
         match, arrows = result.matches[number], []
         for row in arrivals:
             rows, spans = known[row.rank]
-            met = meeting(row, match, spans.get(row.seq), flows)
+            met = match_on_rank(row, match, spans.get(row.seq), flows)
             if met is not None:
                 rows.met[row.seq] = met
                 arrows += [met.arrow] if met.arrow else []
@@ -157,7 +157,7 @@ def executions(rows: RankRows) -> dict[int, Span]:
     return found
 
 
-def meeting(row: ArrivalRow, match: MatchRow, span: Span | None, flows: Iterator[int]) -> Met | None:
+def match_on_rank(row: ArrivalRow, match: MatchRow, span: Span | None, flows: Iterator[int]) -> MatchOnRank | None:
     """None where nothing tells when this rank's execution was, or what of it was waiting.
 
     An arrow needs a transfer to end at: where a peer seems to be over before the last rank came, clocks are wrong, and
@@ -170,4 +170,4 @@ def meeting(row: ArrivalRow, match: MatchRow, span: Span | None, flows: Iterator
     turn = min(begin + wait_ns, end)
     waited = row.wait_ns is not None and match.last_rank not in (None, row.rank)
     arrow = next(flows) if waited and row.transfer_ns and turn < end else 0
-    return Met(row, match, begin, turn, end, arrow)
+    return MatchOnRank(row, match, begin, turn, end, arrow)

@@ -83,8 +83,8 @@ def gradient_cells(one: GradientDigest) -> list[str]:
     return [label(f"{one.reducer} {one.name}"), *map(label, gradient_figures(one)), text(why_words(one))]
 
 
-def root_cells(one: RootDigest) -> list[str]:
-    return [*map(label, root_figures(one))]
+def root_cells(root: RootDigest) -> list[str]:
+    return [*map(label, root_figures(root))]
 
 
 def rpc_cells(pair: RpcDigest) -> list[str]:

@@ -127,10 +127,10 @@ def gradient_lines(reducers: Sequence[GradientDigest]) -> Iterator[str]:
     some = f"{MOST_REDUCERS} of {len(reducers)}; " if len(reducers) > MOST_REDUCERS else ""
     yield f"Gradients per rank and step  ({some}{EXPECTED})"
     yield f"  {'reducer':<35}{gradient_columns(GRADIENT_HEADS)}"
-    for one in reducers[:MOST_REDUCERS]:
-        yield gradient_line(one)
-    for one in reducers[:MOST_REDUCERS]:
-        yield from indented(printable(why_words(one)))
+    for reducer in reducers[:MOST_REDUCERS]:
+        yield gradient_line(reducer)
+    for reducer in reducers[:MOST_REDUCERS]:
+        yield from indented(printable(why_words(reducer)))
 
 
 def gradient_line(one: GradientDigest) -> str:
@@ -141,28 +141,34 @@ def gradient_columns(words: Sequence[str]) -> str:
     return "".join(f"{word:>{width}}" for word, width in zip(words, GRADIENT_WIDTHS, strict=True))
 
 
-def gradient_figures(one: GradientDigest) -> tuple[str, ...]:
+def gradient_figures(reducer: GradientDigest) -> tuple[str, ...]:
     """Bytes of what buckets hold; backwards and those that synchronised; bytes expected, seen, and their ratio."""
-    counts = calls_words(one.backwards), calls_words(one.synchronised)
-    return size(one.gradient_nbytes), *counts, size(one.expected_nbytes), size(one.nbytes), percent(one.sent_ratio)
+    counts = calls_words(reducer.backwards), calls_words(reducer.synchronised)
+    return (
+        size(reducer.gradient_nbytes),
+        *counts,
+        size(reducer.expected_nbytes),
+        size(reducer.nbytes),
+        percent(reducer.sent_ratio),
+    )
 
 
-def why_words(one: GradientDigest) -> str:
+def why_words(reducer: GradientDigest) -> str:
     """Why the bytes seen are not those expected; nothing where they are."""
-    name = f"Reducer {one.reducer}"
-    hooks = ", ".join(one.hooks)
-    if one.nbytes is None:
+    name = f"Reducer {reducer.reducer}"
+    hooks = ", ".join(reducer.hooks)
+    if reducer.nbytes is None:
         return f"{name}: the hook {hooks} communicated by other means than collectives, so its bytes were not seen."
-    if one.sent_ratio is None:
+    if reducer.sent_ratio is None:
         return f"{name} sent nothing: none of its backwards was synchronised."
-    if abs(one.sent_ratio - 1) <= SAME_RATIO:
+    if abs(reducer.sent_ratio - 1) <= SAME_RATIO:
         return ""
-    told = f"{name} sent {percent(one.sent_ratio)} of its gradients' bytes"
-    if one.hooks:
-        return f"{told}: the hook {hooks} sends {' and '.join(one.dtypes) or NOT_MEASURED}."
-    if one.sent_ratio < 1 and one.dtypes == one.parameter_dtypes:
+    told = f"{name} sent {percent(reducer.sent_ratio)} of its gradients' bytes"
+    if reducer.hooks:
+        return f"{told}: the hook {hooks} sends {' and '.join(reducer.dtypes) or NOT_MEASURED}."
+    if reducer.sent_ratio < 1 and reducer.dtypes == reducer.parameter_dtypes:
         return f"{told}: in some backwards not all of its buckets were sent."
-    return f"{told}, as {' and '.join(one.dtypes) or NOT_MEASURED}."
+    return f"{told}, as {' and '.join(reducer.dtypes) or NOT_MEASURED}."
 
 
 # Sends and receives by pair of ranks, ops with a root by root ---------------------------------------------------------
@@ -199,7 +205,7 @@ def root_lines(roots: Sequence[RootDigest], per: str) -> Iterator[str]:
         yield f"  {both_ends(op, 22):<22} {shortened(group, 8):<8} {root:<16}{calls:>9}{sent:>12}"
 
 
-def root_figures(one: RootDigest) -> tuple[str, str, str, str, str]:
-    way = "from" if one.op in FROM_ROOT else "to"
-    group = printable(one.group) or NOT_MEASURED
-    return op_name(one.op), group, f"{way} rank {one.root}", calls_words(one.calls), size(one.sent_nbytes)
+def root_figures(root: RootDigest) -> tuple[str, str, str, str, str]:
+    way = "from" if root.op in FROM_ROOT else "to"
+    group = printable(root.group) or NOT_MEASURED
+    return op_name(root.op), group, f"{way} rank {root.root}", calls_words(root.calls), size(root.sent_nbytes)

@@ -41,7 +41,7 @@ FEW_LINES: Final = 2
 
 def bucket_lines(last: LastSteps, width: int, room: int) -> list[Line]:
     """The most exposed ones that there is room for, by index; what was not sent lately is not shown."""
-    sent = [one for one in last.summary.buckets if one.comm_ns]
+    sent = [bucket for bucket in last.summary.buckets if bucket.comm_ns]
     shown = sorted(sent[: room - 1], key=lambda one: (one.reducer, one.layout, one.index))
     if not shown or room < FEW_LINES:
         return []
@@ -49,13 +49,13 @@ def bucket_lines(last: LastSteps, width: int, room: int) -> list[Line]:
     how = "  numbered as launched" if by_order(last.result) else ""
     columns: list[Column] = [
         ("Buckets", max(8, *map(len, bucket_numbers(shown))), [(name, "") for name in bucket_numbers(shown)]),
-        ("size", 9, [(size(one.nbytes), "") for one in shown]),
-        ("hidden ms", 10, [(millis(one.hidden_ns), "") for one in shown]),
-        ("exposed ms", 11, [(millis(one.exposed_charged_ns), "") for one in shown]),
-        ("of step", 8, [(percent(one.step_ratio), "") for one in shown]),
+        ("size", 9, [(size(bucket.nbytes), "") for bucket in shown]),
+        ("hidden ms", 10, [(millis(bucket.hidden_ns), "") for bucket in shown]),
+        ("exposed ms", 11, [(millis(bucket.exposed_charged_ns), "") for bucket in shown]),
+        ("of step", 8, [(percent(bucket.step_ratio), "") for bucket in shown]),
     ]
     lines = table(columns, width, which + how)
-    drawn = (_with_bar(line, one, sent, width) for line, one in zip(lines[1:], shown, strict=False))
+    drawn = (_with_bar(line, bucket, sent, width) for line, bucket in zip(lines[1:], shown, strict=False))
     return [*lines[:1], *drawn]
 
 
@@ -92,31 +92,33 @@ class _Rank:
 
 def rank_lines(view: View, width: int, room: int) -> list[Line]:
     """Of more ranks than there is room for, the worst, and how many others."""
-    told = {} if view.last is None else {one.rank: one for one in view.last.summary.ranks}
+    told = {} if view.last is None else {rank.rank: rank for rank in view.last.summary.ranks}
     met = {} if view.last is None else view.last.meetings
-    ranks = [_Rank(one, told.get(one.rank), met.get(one.rank)) for one in view.ranks]
+    ranks = [_Rank(rank, told.get(rank.rank), met.get(rank.rank)) for rank in view.ranks]
     if not ranks or room < FEW_LINES:
         return []
     fits = len(ranks) <= room - 1
     worst = sorted(ranks, key=lambda one: one.worst_first)[: room - 1 if fits else max(1, room - 2)]
     shown = sorted(worst, key=lambda one: one.view.rank) if fits else worst
     lines = table(_rank_columns(shown), width, "" if fits else f"  the worst of {len(ranks)}")
-    rest = {one.view.rank for one in ranks} - {one.view.rank for one in shown}
+    rest = {rank.view.rank for rank in ranks} - {one.view.rank for one in shown}
     return (
-        lines if not rest or room <= FEW_LINES else [*lines, _others([one for one in ranks if one.view.rank in rest])]
+        lines
+        if not rest or room <= FEW_LINES
+        else [*lines, _others([rank for rank in ranks if rank.view.rank in rest])]
     )
 
 
 def _rank_columns(shown: Sequence[_Rank]) -> list[Column]:
-    walls = [None if one.summary is None else one.summary.wall_ns for one in shown]
-    waits = [None if one.digest is None else one.digest.waits_ns for one in shown]
+    walls = [None if rank.summary is None else rank.summary.wall_ns for rank in shown]
+    waits = [None if rank.digest is None else rank.digest.waits_ns for rank in shown]
     return [
-        ("Ranks", 8, [(str(one.view.rank), "") for one in shown]),
-        ("state", 9, [(one.view.state, STATE_STYLES[one.view.state]) for one in shown]),
+        ("Ranks", 8, [(str(rank.view.rank), "") for rank in shown]),
+        ("state", 9, [(rank.view.state, STATE_STYLES[rank.view.state]) for rank in shown]),
         ("last record", 17, [(f"{seconds_words(one.view.silent_ns / 1e9)} ago", "") for one in shown]),
         ("step ms", 10, [(millis(ns), "") for ns in walls]),
         ("waits ms", 10, [(millis(ns), "") for ns in waits]),
-        ("last to arrive, by", 20, [(_late(one.digest), "") for one in shown]),
+        ("last to arrive, by", 20, [(_late(rank.digest), "") for rank in shown]),
     ]
 
 
@@ -128,7 +130,7 @@ def _late(digest: RankDigest | None) -> str:
 
 
 def _others(ranks: Sequence[_Rank]) -> Line:
-    states = Counter(one.view.state for one in ranks)
+    states = Counter(rank.view.state for rank in ranks)
     told = ", ".join(f"{states[state]} {state}" for state in STATES if states[state])
     return ((f"… and {counted(len(ranks), 'other')}: {told}", "faint"),)
 
@@ -147,12 +149,12 @@ def table(columns: Sequence[Column], width: int, remark: str = "") -> list[Line]
     first, *others = fitting
     heads: Line = ((f"{first[0]:<{first[1] + 2}}", "head"), *((f"{head:>{room}}", "faint") for head, room, _ in others))
     rows = zip(*(cells for _, _, cells in fitting), strict=True)
-    lines = [_row(row, [room for _, room, _ in fitting]) for row in rows]
+    lines = [_table_line(row, [room for _, room, _ in fitting]) for row in rows]
     has_room = sum(room for _, room, _ in fitting) + 2 + len(remark) <= width
     return [(*heads, (remark, "faint")) if remark and has_room else heads, *lines]
 
 
-def _row(cells: Sequence[Piece], rooms: Sequence[int]) -> Line:
+def _table_line(cells: Sequence[Piece], rooms: Sequence[int]) -> Line:
     (name, style), *others = cells
     right = tuple((f"{words:>{room}}", how) for (words, how), room in zip(others, rooms[1:], strict=True))
     return (("  ", ""), (f"{name:<{rooms[0]}}", style), *right)
@@ -161,7 +163,7 @@ def _row(cells: Sequence[Piece], rooms: Sequence[int]) -> Line:
 def finding_lines(findings: Sequence[Finding], notes: Sequence[str], width: int, room: int) -> list[Line]:
     """The most important first, what is the same of several ranks once; clipped to the room."""
     every = foremost([*(Finding(MISSING, "warning", "run", note) for note in notes), *findings])
-    told = [(one.severity, placed(one)) for one in every]
+    told = [(finding.severity, placed(finding)) for finding in every]
     parts = [_told(severity, words, width) for severity, words in dict.fromkeys(told)]
     if not parts or room < FEW_LINES:
         return []

@@ -41,7 +41,7 @@ def _ranks(view: View) -> Line:
         if view.of(state):
             told = f"{counted(len(view.of(state)), 'rank')} {state}"
             pieces += [(" · " if pieces else "", ""), (told, STATE_STYLES[state])]
-    steps = max(one.steps for one in view.ranks)
+    steps = max(rank.steps for rank in view.ranks)
     return (*pieces, (" · ", ""), (counted(steps, "step"), "head"))
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Final, Literal
 
-from ddptrace.analysis.ranks.digest import RankDigest, meetings
+from ddptrace.analysis.ranks.digest import RankDigest, match_digests
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import Summary, summarize
 
@@ -62,7 +62,7 @@ def last_steps(result: Result) -> LastSteps:
     for row in result.steps:
         lengths[row.step].append(row.wall_ns)
     means = tuple(fmean(lengths[step]) for step in sorted(lengths))
-    return LastSteps(result, summarize(result), means, {one.lag.rank: one for one in meetings(result).ranks})
+    return LastSteps(result, summarize(result), means, {rank.lag.rank: rank for rank in match_digests(result).ranks})
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class View:
     keys: bool = False  # they are listened to
 
     def of(self, state: State) -> list[RankView]:
-        return [one for one in self.ranks if one.state == state]
+        return [rank for rank in self.ranks if rank.state == state]
 
 
 def width_of(line: Sequence[Piece]) -> int:

@@ -65,11 +65,11 @@ def _troubles(view: View) -> Iterator[tuple[str, str]]:
 
 
 def _ranks(ranks: Sequence[RankView]) -> list[int]:
-    return sorted(one.rank for one in ranks)
+    return sorted(rank.rank for rank in ranks)
 
 
 def _ago(ranks: Sequence[RankView]) -> str:
-    return seconds_words(min(one.silent_ns for one in ranks) / 1e9)
+    return seconds_words(min(rank.silent_ns for rank in ranks) / 1e9)
 
 
 def _command(name: str, view: View) -> str:

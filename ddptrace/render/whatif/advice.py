@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from ddptrace.analysis.whatif.advise import Advice, Limit, Verdict
+from ddptrace.analysis.whatif.advise import Advice, Limit, Verification
 from ddptrace.analysis.whatif.answer import Forecast
 from ddptrace.analysis.whatif.tables import Prediction
 from ddptrace.render.whatif.words import caps_words, doubt_words, gain_range, gain_words, interval_words
@@ -98,7 +98,7 @@ def _named(one: Prediction) -> str:
     return textwrap.shorten(f"{one.name} ({counted(one.buckets or 0, 'bucket')})", WIDTH - 36)
 
 
-def verdict_text(verdict: Verdict) -> str:
+def verification_text(verdict: Verification) -> str:
     """What came of it, its lines ending in a newline."""
     head = "Verified" if verdict.is_within else "Not confirmed"
     held = "within the interval." if verdict.is_within else f"outside of the interval. {TRY_BOTH}"

@@ -46,12 +46,17 @@ def scaling_section(forecast: Forecast, picture: str) -> str:
 
 
 def _limits(advice: Advice) -> str:
-    rows = [[escape(limit_words(one)), millis(one.gain_ns), escape(percent(one.gain_ratio))] for one in advice.limits]
+    rows = [
+        [escape(limit_words(limit)), millis(limit.gain_ns), escape(percent(limit.gain_ratio))]
+        for limit in advice.limits
+    ]
     return table((("what limits the step now", ""), ("would win ms", ""), ("of step", "")), rows) if rows else ""
 
 
 def _remedies(title: str, tried: Sequence[Prediction]) -> str:
-    rows = [[escape(one.name), millis(one.step_ns), escape(gain_words(one))] for one in tried]
+    rows = [
+        [escape(prediction.name), millis(prediction.step_ns), escape(gain_words(prediction))] for prediction in tried
+    ]
     return table(((title, ""), ("step ms", ""), ("change", "")), rows) if rows else ""
 
 

@@ -39,13 +39,13 @@ def _table(found: WhatIf) -> Iterator[str]:
     if not answered:
         return
     yield f"{'If':<{NAME_WIDTH + 2}} {'step ms':>9} {'between':>18} {'change':>7} {'exposed ms':>11} {'buckets':>8}"
-    for one in (found.replayed, *answered):
-        yield _row(one)
+    for prediction in (found.replayed, *answered):
+        yield _prediction_line(prediction)
     if any(one.setting.accumulate for one in answered):
         yield from indented("change: of the time for each backward, where several make an update")
 
 
-def _row(one: Prediction) -> str:
+def _prediction_line(one: Prediction) -> str:
     lines = textwrap.wrap(one.name, NAME_WIDTH) or [""]
     figures = f"{millis(one.step_ns):>9} {interval_words(one):>18} {gain_words(one):>7} {millis(one.exposed_ns):>11}"
     first = f"  {lines[0]:<{NAME_WIDTH}} {figures} {one.buckets if one.buckets else '-':>8}"
@@ -53,7 +53,7 @@ def _row(one: Prediction) -> str:
 
 
 def _refused(found: WhatIf) -> Iterator[str]:
-    refused = [one for one in found.predictions if one.refusal is not None]
+    refused = [prediction for prediction in found.predictions if prediction.refusal is not None]
     if refused:
         yield "What this run cannot tell"
         for one in refused:
@@ -66,9 +66,9 @@ def _basis(found: WhatIf) -> Iterator[str]:
     """Each line once, with the answers that it is about where it is not all of them."""
     answered = [one for one in found.predictions if one.refusal is None]
     about: dict[str, list[str]] = defaultdict(list)
-    for one in answered:
-        for line in one.basis:
-            about[line].append(one.name)
+    for prediction in answered:
+        for line in prediction.basis:
+            about[line].append(prediction.name)
     if about:
         yield "Before you rely on this"
     for line, names in about.items():

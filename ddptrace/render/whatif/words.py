@@ -49,27 +49,27 @@ def caps_words(caps_mb: Sequence[float]) -> str:
     return f"bucket_cap_mb_list=[{', '.join(f'{cap:g}' for cap in caps_mb)}]"
 
 
-def interval_words(one: Prediction) -> str:
+def interval_words(prediction: Prediction) -> str:
     """`201 .. 215 ms`."""
-    if one.low_ns is None or one.high_ns is None:
+    if prediction.low_ns is None or prediction.high_ns is None:
         return NOT_MEASURED
-    return f"{one.low_ns / 1e6:,.1f} .. {one.high_ns / 1e6:,.1f}"
+    return f"{prediction.low_ns / 1e6:,.1f} .. {prediction.high_ns / 1e6:,.1f}"
 
 
-def gain_words(one: Prediction) -> str:
+def gain_words(prediction: Prediction) -> str:
     """`-12 %`: what the step would change by, per backward."""
-    if one.gain_ratio is None:
+    if prediction.gain_ratio is None:
         return NOT_MEASURED
-    change = round(-100 * one.gain_ratio)
+    change = round(-100 * prediction.gain_ratio)
     return f"{change:+d} %" if change else "0 %"
 
 
-def gain_range(one: Prediction) -> str:
+def gain_range(prediction: Prediction) -> str:
     """`12 % less (8 to 15 %)`."""
-    if one.gain_ratio is None or one.gain_low_ratio is None or one.gain_high_ratio is None:
+    if prediction.gain_ratio is None or prediction.gain_low_ratio is None or prediction.gain_high_ratio is None:
         return NOT_MEASURED
-    low, high = round(100 * one.gain_low_ratio), round(100 * one.gain_high_ratio)
-    return f"{percent(one.gain_ratio)} less ({low} to {high} %)"
+    low, high = round(100 * prediction.gain_low_ratio), round(100 * prediction.gain_high_ratio)
+    return f"{percent(prediction.gain_ratio)} less ({low} to {high} %)"
 
 
 def replay_words(found: WhatIf) -> str:
