@@ -48,7 +48,7 @@ class FirstTraining:
             here.is_apart = False
             self._updated.add(updated)
             if here.trains and not here.is_first:
-                here.is_first, self._thread = True, weakref.ref(threading.current_thread())
+                here.is_first, self._thread = True, _calling_thread()
             return True
         here.is_apart = True
         self._tell()
@@ -63,3 +63,9 @@ class FirstTraining:
         if not self._told:
             self._told = True
             self._note("another-training", ANOTHER_TRAINING)
+
+
+def _calling_thread() -> weakref.ReferenceType[threading.Thread] | None:
+    """None for a thread that Python did not start: `threading.current_thread()` would list it for ever."""
+    known = threading._active.get(threading.get_ident())  # type: ignore[attr-defined]
+    return None if known is None else weakref.ref(known)

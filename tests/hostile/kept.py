@@ -20,7 +20,10 @@ def keep_in(path: Path) -> None:
 
 
 def keep(*values: object) -> None:
-    """Note values of the program; of a module its parameters and buffers, with their gradients."""
+    """Note values of the program; of a module its parameters and buffers, with their gradients. Processes that it
+    starts anew note nothing."""
+    if _file < 0:
+        return
     for value in values:
         if isinstance(value, nn.Module):
             _modules.append(value)

@@ -25,7 +25,7 @@ class Program:
     the interpreter, which is then started anew instead of forked. `needs`: packages that may be missing. `imports`:
     modules to import before the fork, because they take long. `python`: the first version that can run it. `notes`:
     findings of ddptrace about itself that it provokes on purpose. `environ`: variables that it starts with. `records`:
-    whether ddptrace must have recorded something.
+    whether ddptrace must have recorded something. `profiled`: torch's own profiler can stand it.
     """
 
     name: str
@@ -41,6 +41,7 @@ class Program:
     notes: frozenset[str] = frozenset()
     environ: tuple[tuple[str, str], ...] = ()
     records: bool = True
+    profiled: bool = True
 
     @property
     def codes(self) -> tuple[int, ...]:

@@ -35,6 +35,7 @@ OUR_FRAME = re.compile(
 
 VARYING: Final = (
     (re.compile(r"^USDT:[^\n]*\n", re.MULTILINE), ""),  # libkineto tells of each window
+    (re.compile(r"^\[W[^\n]* tensorpipe_agent.cpp:\d+\][^\n]*\n", re.MULTILINE), ""),  # who hangs up first
     (re.compile(r"^[^\n]*:\d+: (\w*Warning: [^\n]*)\n(?: {2}[^\n]*\n)?", re.MULTILINE), r"\1\n"),
     (re.compile(r"0x[0-9a-f]{6,}"), "0x"),
     (re.compile(r"\[([WEI])\d{4} [\d:.]+ ([^:\]]+):\d+\]"), r"[\1 \2]"),  # torch's log lines
