@@ -141,10 +141,16 @@ class Windows:
         if not self._surface.on:  # it has failed before: this is its end
             return
         plain = self._folder() / "kineto.json"  # torch would pack it at the slowest level, while training stands
-        if not self._recorder.has_room(PLENTY_NBYTES) and not self._recorder.has_room(_plain_nbytes(profiler)):
-            self._recorder.note("window-not-kept", NOT_KEPT)
+        try:
+            plain.touch()  # libkineto tells on the program's stderr of a file that it cannot open
+            has_room = self._recorder.has_room(PLENTY_NBYTES) or self._recorder.has_room(_plain_nbytes(profiler))
+        except OSError as error:
+            self._recorder.note("window-not-kept", f"a profiler file could not be written: {error.strerror}")
             return
         try:
+            if not has_room:
+                self._recorder.note("window-not-kept", NOT_KEPT)
+                return
             profiler.export_chrome_trace(str(plain))
         finally:
             plain.unlink(missing_ok=True)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -226,7 +227,7 @@ def started_by_torch() -> None:
             rank(number, store)
         children.append(child)
     keep([waited(child) for child in children])
-    os.unlink(store)
+    Path(store).unlink()
 
 
 class Numbers(Dataset[torch.Tensor]):
