@@ -31,7 +31,8 @@ LEAST_NS: Final = 1_000_000
 MOST_MOMENTS: Final = 8192
 """So many begins and ends of collections are remembered until somebody looks, at the latest with the next chores."""
 
-_now, _cpu, _ident = time.perf_counter_ns, time.thread_time_ns, threading.get_ident
+_now, _cpu = time.perf_counter_ns, time.thread_time_ns
+_ident, _native = threading.get_ident, threading.get_native_id
 _never: Final = object()
 
 _Reading = tuple[int, int, int, int]  # when; so far: queued, processor time in ns, and switches
@@ -44,7 +45,7 @@ class HostMarks:
         self._recorder = recorder
         self._steps = steps
         self._last: _Reading | None = None
-        self._ident = 0  # of the thread whose file is open; 0 where none is
+        self._native = 0  # of the thread whose file is open; 0 where none is. The system gives it to no other one soon
         self._file = -1
         self._opened = (0, 0)  # which file that is: the program may close it, and its number is another's then
 
@@ -65,10 +66,9 @@ class HostMarks:
 
     def end(self) -> None:
         """A step has ended."""
-        ident = _ident()
-        if ident != self._steps.thread.ident or not self._ident:
+        if _ident() != self._steps.thread.ident or not self._native:
             return
-        if ident != self._ident:  # another thread trains from now on
+        if _native() != self._native:  # another thread trains from now on
             self._open()
             self._last = None
         before, self._last = self._last, self._read()
@@ -83,12 +83,13 @@ class HostMarks:
         """Also in a forked child."""
         if self._is_open():
             os.close(self._file)
-        self._file, self._ident = -1, 0
+        self._file, self._native = -1, 0
 
     def _open(self) -> None:
         self.close()
-        self._file = os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
-        self._ident, told = _ident(), os.fstat(self._file)
+        native = _native()
+        self._file = os.open(f"/proc/self/task/{native}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+        self._native, told = native, os.fstat(self._file)
         self._opened = told.st_dev, told.st_ino
 
     def _is_open(self) -> bool:

@@ -17,11 +17,11 @@ from typing import Any
 
 import torch
 import torch.autograd.profiler as autograd_profiler
-from torch._C._profiler import _ExperimentalConfig
 from torch.profiler import ProfilerAction, ProfilerActivity, profile
 from torch.profiler.profiler import _KinetoProfile
 
 from ddptrace.capture.surface import Patches, Surface
+from ddptrace.capture.thread_end import ThreadEnd
 from ddptrace.record import Recorder
 from ddptrace.schema import Kind
 
@@ -41,10 +41,15 @@ measured took half of the first and a quarter of the second."""
 PLENTY_NBYTES = 4 << 30
 """Where there is so much room the events are not counted: that takes nearly as long as writing them."""
 
+SWITCHED_S = 10.0
+"""So long the end of a trace waits for a thread that is switching the profiler."""
+
 ELSEWHERE = (
-    "one thread entered the trace and another one trains, and the profiler of profile= has an experimental_config: it "
-    "records only the thread that entered. Leave experimental_config out, and it records all threads"
+    "a window was open on one thread while another one trained: it tells of the first thread alone, and no other "
+    "window opened before it was over"
 )
+
+RECORDING = (ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE)
 
 NOT_KEPT = "no room for a profiler file: what is left of the disk is for the program"
 
@@ -59,9 +64,10 @@ class Windows:
         self._count = 0
         self._span: dict[int, tuple[int, int]] = {}  # by id of the profiler: begin, end of its last window
         self._own: profile | None = None
-        self._is_on_all_threads = False  # so that its windows may end on another than they began
-        self._thread = 0  # that entered the trace
+        self._thread = 0  # on which a window is open
+        self._thread_end = ThreadEnd()
         self._has_told_elsewhere = False
+        self._switching = threading.Lock()
         self._saving = False
         self._idle = False
         self._theirs: set[int] = set()  # ids of the program's profilers that run
@@ -77,16 +83,24 @@ class Windows:
         """Start our own profiler on the program's steps: one with this schedule, or this one itself."""
         own = self._own = wanted if isinstance(wanted, profile) else scheduled(wanted)
         own.on_trace_ready = functools.partial(self._save, own.on_trace_ready)
-        self._is_on_all_threads, self._thread = _record_all_threads(own), threading.get_ident()
         self._idle = True
         if own.schedule(0) is not ProfilerAction.NONE and self._another_runs():
             self._give_way(own)
             return
         self._held("starting the profiler", own.start)
+        self._bind(own)
         self._idle = own.current_action is ProfilerAction.NONE
 
     def step(self) -> None:
-        """A step of the program is over."""
+        """A step of the program is over. One that ends while another thread switches the profiler is left out: the
+        profiler is not made for two at once, and no thread of the program waits for another one here."""
+        if self._switching.acquire(blocking=False):
+            try:
+                self._step()
+            finally:
+                self._switching.release()
+
+    def _step(self) -> None:
         own = self._own
         if own is None:
             return
@@ -98,13 +112,17 @@ class Windows:
             self._give_way(own)
         else:
             self._held("switching the profiler", own.step)
+            self._bind(own)
         self._idle = own.current_action is ProfilerAction.NONE
 
     def close(self) -> None:
-        if self._own is not None:
+        has_turn = self._switching.acquire(timeout=SWITCHED_S)
+        if self._own is not None and has_turn:
             own, self._own = self._own, None
             if self._may_switch():
                 self._held("stopping the profiler", own.stop)
+            else:
+                self._tell_elsewhere()
 
     def _save(self, handler: Callable[[profile], Any] | None, profiler: profile) -> None:
         """Keep a window that is over. torch saves it only once, so the program's own `handler` comes first, and a file
@@ -123,10 +141,16 @@ class Windows:
         if not self._surface.on:  # it has failed before: this is its end
             return
         plain = self._folder() / "kineto.json"  # torch would pack it at the slowest level, while training stands
-        if not self._recorder.has_room(PLENTY_NBYTES) and not self._recorder.has_room(_plain_nbytes(profiler)):
-            self._recorder.note("window-not-kept", NOT_KEPT)
+        try:
+            plain.touch()  # libkineto tells on the program's stderr of a file that it cannot open
+            has_room = self._recorder.has_room(PLENTY_NBYTES) or self._recorder.has_room(_plain_nbytes(profiler))
+        except OSError as error:
+            self._recorder.note("window-not-kept", f"a profiler file could not be written: {error.strerror}")
             return
         try:
+            if not has_room:
+                self._recorder.note("window-not-kept", NOT_KEPT)
+                return
             profiler.export_chrome_trace(str(plain))
         finally:
             plain.unlink(missing_ok=True)
@@ -181,9 +205,21 @@ class Windows:
         return bool(self._theirs) or (self._idle and autograd_profiler._is_profiler_enabled)
 
     def _may_switch(self) -> bool:
-        """Whether windows may begin and end on this thread. One that does not record all threads belongs to the thread
-        on which it began: the process ends where another one ends it, and where that thread ends before it."""
-        return self._is_on_all_threads or self._thread == threading.get_ident()
+        """Whether windows may begin and end on this thread. An open one belongs to its own: torch's profiler ends the
+        process where another thread ends it, and also where that thread ends before it."""
+        return self._thread in (0, threading.get_ident())
+
+    def _bind(self, own: profile) -> None:
+        """Note whose thread an open window is, and have it end with that thread."""
+        self._thread = threading.get_ident() if own.current_action in RECORDING else 0
+        if self._thread and self._thread != threading.main_thread().ident:
+            self._thread_end.call(functools.partial(self._end_with_thread, own))
+
+    def _end_with_thread(self, own: profile) -> None:
+        """Other threads may open further windows. Where the trace has ended before, nothing is saved."""
+        if self._thread == threading.get_ident():
+            self._surface.attempt(self._held, "stopping the profiler", own.stop)
+            own.current_action, self._idle, self._thread = ProfilerAction.NONE, True, 0
 
     def _tell_elsewhere(self) -> None:
         if not self._has_told_elsewhere:
@@ -262,18 +298,6 @@ class Scheduled(profile):
     def prepare_trace(self) -> None:
         self.profiler = None
         super().prepare_trace()
-
-
-def _record_all_threads(own: profile) -> bool:
-    """Have a profiler record every thread and not only that on which a window begins: one may begin where the trace is
-    entered and end on the thread that trains. False where it has a configuration, or torch is too old for it."""
-    if own.experimental_config is not None:
-        return False
-    try:
-        own.experimental_config = _ExperimentalConfig(profile_all_threads=True)
-    except TypeError:
-        return False
-    return True
 
 
 def _plain_nbytes(profiler: profile) -> int:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from ddptrace.keep import Keep
 from ddptrace.record.descriptions import Description, Descriptions
+from ddptrace.record.file_limit import file_limit
 from ddptrace.record.lost import Dropped
 from ddptrace.record.segment import Segment, Stretch
 from ddptrace.record.store import Store
@@ -136,7 +137,7 @@ class Recorder:
     def has_room(self, nbytes: int) -> bool:
         """Whether a file of this size may be added to the folder: a part of the disk is the program's. Raises OSError
         where the folder is gone."""
-        return self._store.free_nbytes() >= nbytes
+        return min(self._store.free_nbytes(), file_limit()) >= nbytes
 
     def ready(self, reducer: int, backward: int, base: int, deltas: list[int], parameters: list[int]) -> None:
         """One READY record: at most `schema.READY_PER_RECORD` deltas and parameters."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import mmap
 import os
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from ddptrace.record.file_limit import file_limit
 from ddptrace.record.lost import Dropped
 from ddptrace.schema import EVENT, GUARD, RECORD_NBYTES, Kind
 
@@ -21,13 +23,16 @@ class Segment:
     """A mapped file of `nbytes`. `next(offsets)` hands out slots; taking one is atomic under the GIL. Slots from `room`
     on hold no record: the last one is kept for the trailer, so that finishing a segment needs no room on the disk.
 
-    Raises OSError where the disk cannot hold it: the bytes are allocated before they are mapped, since a hole that the
-    disk cannot fill would end the process with SIGBUS in the middle of training.
+    Raises OSError where the disk cannot hold it, or this process may not write so large a file. The bytes are allocated
+    before they are mapped, since a hole that the disk cannot fill would end the process with SIGBUS in the middle of
+    training.
     """
 
     def __init__(self, path: Path, nbytes: int = SEGMENT_NBYTES) -> None:
         self.name = path.name  # its folder may be renamed
         self.room = nbytes - RECORD_NBYTES
+        if nbytes > file_limit():
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
         try:
             os.posix_fallocate(descriptor, 0, nbytes)

@@ -29,6 +29,7 @@ def main(name: str, mode: str, folder: Path) -> None:
     program = PROGRAMS[name]
     torch.set_num_threads(1)
     torch.manual_seed(int(rank))
+    os.environ["HOSTILE_FOLDER"] = str(folder)  # where a program finds its run
     left.begin()
     process = os.getpid()
 

@@ -429,3 +429,18 @@ def test_updates_of_two_threads_at_once_are_each_told_from_their_own_begin(tmp_p
     (rank,) = read_run(tmp_path / "run").ranks
     first, second = sorted((mark.begin_at_ns, mark.end_at_ns) for mark in rank.phases)
     assert first[0] < second[0] <= second[1] < first[1]
+
+
+def test_threads_that_train_one_after_the_other_under_one_ident_are_all_watched(tmp_path: Path) -> None:
+    with warnings.catch_warnings(), ddptrace.trace(tmp_path / "run"):
+        warnings.simplefilter("error")
+        idents: list[int | None] = [0]
+        for _ in range(50):  # until Python gives the ident of a thread that has ended to the next one
+            thread = threading.Thread(target=train, args=(nn.Linear(8, 8), 2))
+            thread.start()
+            idents.append(thread.ident)
+            thread.join()
+            if idents[-2] == idents[-1]:
+                break
+    assert idents[-2] == idents[-1]
+    assert not [finding for finding in read_run(tmp_path / "run").findings if finding.code == "surface-failed"]
