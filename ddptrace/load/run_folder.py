@@ -66,7 +66,7 @@ def check_version(version: object, where: Path) -> str | None:
     ours_major, _, ours_minor = SCHEMA_VERSION.partition(".")
     if major != ours_major:
         raise RunDirectoryError(
-            f"{where} was written in schema version {version}, and this ddptrace reads {ours_major}.x; "
+            f"{where} was written in schema version {str(version)[:LONGEST_NUMBER]}, and this ddptrace reads {ours_major}.x; "
             "analyze it with the ddptrace that recorded it"
         )
     if len(minor) < LONGEST_NUMBER and minor.isdecimal() and int(minor) > int(ours_minor):

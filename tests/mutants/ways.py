@@ -83,7 +83,7 @@ def lengthened(run: Path, chance: random.Random) -> str:
 def blown_up(run: Path, chance: random.Random) -> str:
     """A hole costs no disk, and memory if it is read. Of a trace it is read; nothing else is ever that large."""
     path = _one_file(run, chance)
-    os.truncate(path, 24 << 20 if path.name.endswith((".json.gz", "rank-1.json")) else 3 << 30)
+    os.truncate(path, 6 << 20 if path.name.endswith((".json.gz", "rank-1.json")) else 3 << 30)
     return _told("blown up", path, run)
 
 
