@@ -125,7 +125,7 @@ def test_a_profiler_file_that_is_none_costs_its_window_alone(run: Path, target: 
     os.mkfifo(file) if target is None else file.symlink_to(target)
     result = ddptrace.analyze(run)
     assert len(result.steps) == 12
-    assert ["rank 0, kineto-0.json.gz"] == [one.where for one in result.findings if one.code == "window-unreadable"]
+    assert [one.where for one in result.findings if one.code == "window-unreadable"] == ["rank 0, kineto-0.json.gz"]
 
 
 @pytest.mark.parametrize("name", ["../../home/.bashrc", "/etc/hostname", "../rank-00001/kineto-0.json.gz", ".", "a\0b"])

@@ -56,8 +56,8 @@ def called(function: Callable[[], str]) -> Said:
     """What a command calls that a test cannot run whole: a window, a browser."""
     try:
         return Said(0, function().encode(errors="surrogatepass"), b"")
-    except DdptraceError as error:
-        return Said(1, b"", f"Error: {error}\n".encode(errors="replace"))
+    except (DdptraceError, MemoryError) as error:
+        return Said(1, b"", f"Error: {str(error) or 'there is not enough memory'}\n".encode(errors="replace"))
     except BaseException as error:
         return Said(1, b"", b"", error=error)
 

@@ -239,11 +239,11 @@ def _limit_memory() -> None:
 def _judged(command: Command, place: Place) -> tuple[str, str, str, str, float]:
     """The fields of a verdict."""
     began = time.monotonic()
-    judgement = _judgement(command, place)
-    return command.__name__, *judgement, time.monotonic() - began
+    found = judgement(command, place)
+    return command.__name__, *found, time.monotonic() - began
 
 
-def _judgement(command: Command, place: Place) -> tuple[str, str, str]:
+def judgement(command: Command, place: Place) -> tuple[str, str, str]:
     """Outcome, why and more."""
     before = set(_written(place))
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""What a run says reaches a terminal as words to be read, and nothing else: one place decides, and all goes through it."""
+"""What a run says reaches a terminal as words to be read, and nothing else: one place decides."""
 
 from __future__ import annotations
 
