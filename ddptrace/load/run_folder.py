@@ -17,7 +17,7 @@ from ddptrace.schema import MANIFEST, META, SCHEMA_VERSION, Kind
 
 FIRST_ATTEMPT = "attempt-0"
 LISTED = 3
-LONGEST_NUMBER = 20  # digits; beyond some thousand Python reads none
+LONGEST_VERSION = 20  # signs of it that are looked at: of a damaged file it may be anything
 MOST_RANKS = 1_000_000  # a manifest that says more is damaged
 
 
@@ -62,15 +62,16 @@ def open_folder(path: Path) -> RunFolder:
 
 def check_version(version: object, where: Path) -> str | None:
     """None, or a sentence about a newer minor version. Raises RunDirectoryError for another major one."""
-    major, _, minor = str(version).partition(".")
+    said = str(version)[:LONGEST_VERSION]
+    major, _, minor = said.partition(".")
     ours_major, _, ours_minor = SCHEMA_VERSION.partition(".")
     if major != ours_major:
         raise RunDirectoryError(
-            f"{where} was written in schema version {version}, and this ddptrace reads {ours_major}.x; "
+            f"{where} was written in schema version {said}, and this ddptrace reads {ours_major}.x; "
             "analyze it with the ddptrace that recorded it"
         )
-    if len(minor) < LONGEST_NUMBER and minor.isdecimal() and int(minor) > int(ours_minor):
-        return f"written in schema version {version}, newer than {SCHEMA_VERSION}: what is unknown here is ignored"
+    if minor.isdecimal() and int(minor) > int(ours_minor):
+        return f"written in schema version {said}, newer than {SCHEMA_VERSION}: what is unknown here is ignored"
     return None
 
 

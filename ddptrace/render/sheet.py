@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Final, Literal
+
+from ddptrace.errors import printable
+
+TAG: Final = re.compile("<(?=[a-zA-Z/!?])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +63,10 @@ class Sheet:
 
 
 def markdown(sheet: Sheet) -> str:
-    parts = [f"# {sheet.title}", " · ".join(f"{what} {value}" for what, value in sheet.setup)]
-    parts += sheet.words
+    parts = [f"# {_plain(sheet.title)}", " · ".join(_plain(f"{what} {value}") for what, value in sheet.setup)]
+    parts += map(_plain, sheet.words)
     for grid in notes_once(sheet.grids):
-        parts += [f"## {grid.title}", _table(grid)] + ([grid.note] if grid.note else [])
+        parts += [f"## {_plain(grid.title)}", _table(grid)] + ([_plain(grid.note)] if grid.note else [])
     return "\n\n".join(parts) + "\n"
 
 
@@ -85,4 +90,9 @@ def _markdown_row(row: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
+    return _plain(text.replace("\n", " ")).replace("|", "\\|")
+
+
+def _plain(words: str) -> str:
+    """Words as Markdown must be given them, so that no name in them becomes a tag, a link or a picture."""
+    return TAG.sub("&lt;", printable(words)).replace("](", "]\\(")

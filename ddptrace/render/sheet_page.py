@@ -7,12 +7,11 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from html import escape
 from pathlib import Path
 from typing import Any, Final
 
 from ddptrace.render.figures import Figure, axis, layout, plain
-from ddptrace.render.markup import figure_html, section, table
+from ddptrace.render.markup import figure_html, section, table, text
 from ddptrace.render.report import HEAD, POLICY, TAIL, asset, plotly_js, script_json
 from ddptrace.render.sheet import Chart, Grid, Line, Sheet, markdown, notes_once
 from ddptrace.render.whole_file import whole_file
@@ -35,9 +34,9 @@ def write_sheet(sheet: Sheet, data: Mapping[str, Any], folder: Path) -> None:
         "json": json.dumps(_finite({"sheet": asdict(sheet), **data}), indent=1, allow_nan=False),
         "html": page(sheet),
     }
-    for ending, text in texts.items():
+    for ending, content in texts.items():
         with whole_file(folder / f"{sheet.name}.{ending}") as file:
-            file.write(text.encode("utf-8", "backslashreplace"))
+            file.write(content.encode("utf-8", "backslashreplace"))
 
 
 def _finite(value: Any) -> Any:
@@ -54,12 +53,12 @@ def page(sheet: Sheet) -> str:
     figures = [figure(f"chart-{at}", chart) for at, chart in enumerate(sheet.charts)]
     charts = [section(chart.title, "", figure_html(drawn)) for chart, drawn in zip(sheet.charts, figures, strict=True)]
     setup = " · ".join(f"{what} {value}" for what, value in sheet.setup)
-    words = "".join(f"<p>{escape(sentence)}</p>" for sentence in sheet.words)
-    body = (f"<header><h1>{escape(sheet.title)}</h1><p class='sub'>{escape(setup)}</p></header>", words)
+    words = "".join(f"<p>{text(sentence)}</p>" for sentence in sheet.words)
+    body = (f"<header><h1>{text(sheet.title)}</h1><p class='sub'>{text(setup)}</p></header>", words)
     drawn = script_json(_finite([asdict(one) for one in figures]))
     head = HEAD.format(policy=POLICY, style=asset("report.css"), before="")
     return (
-        head.replace("ddptrace report", escape(sheet.title), 1)
+        head.replace("ddptrace report", text(sheet.title), 1)
         + "\n".join([*body, *charts, *map(_grid, notes_once(sheet.grids))])
         + TAIL.format(plotly=plotly_js(), figures=drawn, script=asset("report.js"))
     )
@@ -133,5 +132,5 @@ def _errors(line: Line, colour: str) -> dict[str, Any]:
 
 
 def _grid(grid: Grid) -> str:
-    rows = [[escape(cell) for cell in row] for row in grid.rows]
+    rows = [[text(cell) for cell in row] for row in grid.rows]
     return section(grid.title, grid.note, table([(head, "") for head in grid.heads], rows))

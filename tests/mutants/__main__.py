@@ -13,6 +13,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from tests.mutants.bases import record
+from tests.mutants.commands import COMMANDS
 from tests.mutants.trial import FAILED, Tried, import_all, tried
 
 EVERY = 100
@@ -24,6 +25,7 @@ def main() -> None:
     parser.add_argument("--from", dest="first", type=int, default=0, metavar="SEED")
     parser.add_argument("--only", type=int, metavar="SEED")
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--commands", type=int, default=len(COMMANDS), help="that read each mutant")
     parser.add_argument("--bases", type=Path, help="folder in which they are, or will be, recorded")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -33,13 +35,14 @@ def main() -> None:
             _tell(tried(options.only, bases))
             return
         began = time.monotonic()
-        found = list(_all(range(options.first, options.first + options.mutants), bases, options.jobs))
+        found = list(_all(range(options.first, options.first + options.mutants), bases, options))
     sys.exit(_count(found, time.monotonic() - began))
 
 
-def _all(seeds: range, bases: Mapping[str, Path], jobs: int) -> Iterator[Tried]:
-    with ProcessPoolExecutor(jobs, get_context("fork")) as pool:
-        for number, one in enumerate(pool.map(tried, seeds, [bases] * len(seeds), chunksize=4), start=1):
+def _all(seeds: range, bases: Mapping[str, Path], options: argparse.Namespace) -> Iterator[Tried]:
+    with ProcessPoolExecutor(options.jobs, get_context("fork")) as pool:
+        each = seeds, [bases] * len(seeds), [options.commands] * len(seeds)
+        for number, one in enumerate(pool.map(tried, *each, chunksize=4), start=1):
             if any(verdict.outcome == FAILED for verdict in one.verdicts):
                 _tell(one)
             if number % EVERY == 0:
@@ -66,8 +69,12 @@ def _count(found: list[Tried], seconds: float) -> int:
             if verdict.outcome == FAILED:
                 causes[f"{verdict.command}: {verdict.why}"].append(one.seed)
     print(f"\n{len(found)} mutants in {seconds:.0f} s")
-    for command, counts in outcomes.items():
-        print(f"  {command:<16} " + ", ".join(f"{count} {name}" for name, count in sorted(counts.items())))
+    spent = Counter[str]()
+    for one in found:
+        spent.update({verdict.command: verdict.seconds for verdict in one.verdicts})  # type: ignore[dict-item]
+    for command, counts in sorted(outcomes.items()):
+        told = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
+        print(f"  {command:<16} {told}; {spent[command]:.0f} s")
     slowest = sorted((verdict.seconds, verdict.command, one.seed) for one in found for verdict in one.verdicts)
     print("  slowest: " + ", ".join(f"{command} of {seed} {s:.1f} s" for s, command, seed in slowest[:-6:-1]))
     for cause, seeds in sorted(causes.items(), key=lambda item: -len(item[1])):

@@ -14,6 +14,7 @@ from typing import Final
 
 from click.testing import CliRunner
 
+from ddptrace.analysis.result import Result
 from ddptrace.cli import main
 from ddptrace.errors import DdptraceError
 
@@ -55,8 +56,8 @@ def called(function: Callable[[], str]) -> Said:
     """What a command calls that a test cannot run whole: a window, a browser."""
     try:
         return Said(0, function().encode(errors="surrogatepass"), b"")
-    except DdptraceError as error:
-        return Said(1, b"", f"Error: {error}\n".encode(errors="replace"))
+    except (DdptraceError, MemoryError) as error:
+        return Said(1, b"", f"Error: {str(error) or 'there is not enough memory'}\n".encode(errors="replace"))
     except BaseException as error:
         return Said(1, b"", b"", error=error)
 
@@ -102,7 +103,7 @@ def advise_json(place: Place) -> Said:
 
 
 def diff(place: Place) -> Said:
-    return cli("diff", place.before, place.run, "-o", place.out / "diff", "--fail-on", "step>5%")
+    return cli("diff", place.before, place.run, "-o", place.out / "diff")
 
 
 def diff_json(place: Place) -> Said:
@@ -167,17 +168,27 @@ def _interrupted_after(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def prometheus(place: Place) -> Said:
-    """The page that a Prometheus server fetches."""
-    return called(lambda: _page(place.run))
+def shown(place: Place) -> Said:
+    """The page that a Prometheus server fetches, and the figures up to what a browser is given."""
+    return called(lambda: _shown(place.run))
 
 
-def _page(run: Path) -> str:
+def _shown(run: Path) -> str:
     from ddptrace.analyzer import analyze as analyze_run
+    from ddptrace.figures import every
+
+    result = analyze_run(run)
+    _scrape(result, run)
+    for figure in every(result).values():
+        json.loads(figure.to_json())
+    return ""
+
+
+def _scrape(result: Result, run: Path) -> None:
     from ddptrace.telemetry.delivery.followed import scraped
     from ddptrace.telemetry.finished_run import totals_of
 
-    with scraped(totals_of(analyze_run(run), run), ("127.0.0.1", 0)) as url:
+    with scraped(totals_of(result, run), ("127.0.0.1", 0)) as url:
         assert url is not None
         with urllib.request.urlopen(url, timeout=10) as answer:
             page: str = answer.read().decode()
@@ -185,21 +196,6 @@ def _page(run: Path) -> str:
 
     families = list(text_string_to_metric_families(page))
     assert all("forged" not in family.name for family in families)
-    return ""
-
-
-def figures(place: Place) -> Said:
-    """Up to what the browser is given."""
-    return called(lambda: _figures(place.run))
-
-
-def _figures(run: Path) -> str:
-    from ddptrace.analyzer import analyze as analyze_run
-    from ddptrace.figures import every
-
-    for figure in every(analyze_run(run)).values():
-        json.loads(figure.to_json())
-    return ""
 
 
 def view(place: Place) -> Said:
@@ -220,12 +216,12 @@ def _viewed(run: Path) -> str:
 
 
 COMMANDS: Final[tuple[tuple[Command, ...], ...]] = (
-    (analyze, analyze_json), (traffic, traffic_json), (diagnose, diagnose_json), (whatif, whatif_json),
+    (analyze, analyze_json), (view,), (traffic, traffic_json), (diagnose, diagnose_json), (whatif, whatif_json),
     (advise, advise_json), (diff, diff_json), (hta, hta_json), (watch, watch_screen), (export, export_followed),
-    (prometheus,), (figures,), (view,),
+    (shown,),
 )  # fmt: skip
 """Each in the forms that it has, of which a mutant meets one."""
 CODES: Final = {
-    diff: {0, 1, 3}, diagnose: {0, 1, 3, 4}, diagnose_json: {0, 1, 3, 4}, export: {0, 1, 5}, export_followed: {0, 1, 5},
+    diagnose: {0, 1, 3, 4}, diagnose_json: {0, 1, 3, 4}, export: {0, 1, 5}, export_followed: {0, 1, 5},
 }  # fmt: skip
 """What the commands' help tells, of the others 0 and 1."""

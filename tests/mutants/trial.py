@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import gc
 import gzip
 import hashlib
 import importlib
@@ -26,7 +27,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any, Final
 
-from tests.mutants.commands import CODES, COMMANDS, Command, Place, Said
+from ddptrace.render.report import plotly_js
+from tests.mutants.commands import CODES, COMMANDS, Command, Place, Said, export, export_followed
 from tests.mutants.hostile import FORGED, obeyed
 from tests.mutants.ways import ELSEWHERE, spoil
 
@@ -38,6 +40,9 @@ MOST_SAID: Final = 2_000_000
 """Characters on a terminal."""
 Work = Callable[[Command, Place], Any]
 """Of one command, in the child: something that JSON can hold."""
+Written = tuple[str, int, int]
+MOST_OF_A_SENTENCE: Final = 3_000
+TALKATIVE: Final = (export, export_followed)
 ANSWERED, REFUSED, FAILED = "answered", "refused in one sentence", "defect"
 WARNED: Final = ("Traceback", "Warning:")
 
@@ -68,7 +73,8 @@ def tried(seed: int, bases: Mapping[str, Path], most: int = len(COMMANDS)) -> Tr
     the same. What is written where nothing may be written is a defect of `all`."""
     chance = random.Random(seed)
     base = chance.choice(sorted(bases))
-    commands = [chance.choice(forms) for forms in chance.sample(COMMANDS, most)]
+    chosen = sorted(chance.sample(range(len(COMMANDS)), most))
+    commands = [chance.choice(COMMANDS[at]) for at in chosen]
     with tempfile.TemporaryDirectory(prefix="mutant-", ignore_cleanup_errors=True) as folder:
         place = _place(Path(folder), bases, base)
         how = spoil(place.run, chance)
@@ -92,6 +98,7 @@ def import_all(bases: Mapping[str, Path]) -> None:
         for name in imported[-1]:
             with contextlib.suppress(ImportError):
                 importlib.import_module(name)
+    gc.freeze()
 
 
 def _imported(command: Command, place: Place) -> list[str]:
@@ -232,12 +239,13 @@ def _limit_memory() -> None:
 def _judged(command: Command, place: Place) -> tuple[str, str, str, str, float]:
     """The fields of a verdict."""
     began = time.monotonic()
-    judgement = _judgement(command, place)
-    return command.__name__, *judgement, time.monotonic() - began
+    found = judgement(command, place)
+    return command.__name__, *found, time.monotonic() - began
 
 
-def _judgement(command: Command, place: Place) -> tuple[str, str, str]:
+def judgement(command: Command, place: Place) -> tuple[str, str, str]:
     """Outcome, why and more."""
+    before = set(_written(place))
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         for hidden in (ResourceWarning, DeprecationWarning, ImportWarning):  # as by Python itself
@@ -245,7 +253,7 @@ def _judgement(command: Command, place: Place) -> tuple[str, str, str]:
         said = command(place)
     if said.error is not None:
         return FAILED, _raised(said.error), "".join(traceback.format_exception(said.error))[-4000:]
-    wrong = next(_wrong(command, place, said), None)
+    wrong = next(_wrong(command, said, sorted(set(_written(place)) - before)), None)
     if wrong is not None:
         return FAILED, *wrong
     return REFUSED if said.code == 1 else ANSWERED, "", said.stderr.decode(errors="replace")[:500]
@@ -261,12 +269,12 @@ def _raised(error: BaseException) -> str:
 # Judgement -----------------------------------------------------------------------------------------------------------
 
 
-def _wrong(command: Command, place: Place, said: Said) -> Iterator[tuple[str, str]]:
-    """Why and more."""
+def _wrong(command: Command, said: Said, written: list[Written]) -> Iterator[tuple[str, str]]:
+    """Why and more. `written`: what is there and was not before."""
     stdout, stderr = (data.decode(errors="surrogateescape") for data in (said.stdout, said.stderr))
     if said.code not in CODES.get(command, {0, 1}):
         yield f"exit code {said.code}", stderr[-500:]
-    if said.code == 1 and not _is_a_sentence(stderr):
+    if said.code == 1 and not _is_a_sentence(stderr, command in TALKATIVE):
         yield "exit code 1 without exactly one sentence", stderr[-2000:]
     for word in WARNED:
         if word in stderr:
@@ -283,11 +291,13 @@ def _wrong(command: Command, place: Place, said: Said) -> Iterator[tuple[str, st
         with _noting() as wrong:
             json.loads(stdout)
         yield from (("stdout is no JSON", more) for more in wrong)
-    yield from _wrong_files(place)
+    yield from _wrong_files(written)
 
 
-def _is_a_sentence(stderr: str) -> bool:
-    return stderr.startswith("Error: ") and stderr.endswith("\n") and stderr.count("\n") == 1 and len(stderr) > 15
+def _is_a_sentence(stderr: str, is_talkative: bool) -> bool:
+    """Of a length that somebody reads. `is_talkative`: it may have told before what it does."""
+    last = stderr.rstrip("\n").rpartition("\n")[2] if is_talkative else stderr.rstrip("\n")
+    return last.startswith("Error: ") and "\n" not in last and 15 < len(last) < MOST_OF_A_SENTENCE
 
 
 @contextlib.contextmanager
@@ -299,22 +309,22 @@ def _noting() -> Iterator[list[str]]:
         wrong.append(f"{type(error).__name__}: {error}"[:500])
 
 
-def _wrong_files(place: Place) -> Iterator[tuple[str, str]]:
-    """Of what was written just now; it is taken away, so that each is judged once."""
+def _written(place: Place) -> Iterator[Written]:
+    """What there is where a command may write: path, inode and when it was written."""
     for folder in (place.out, place.run / "analysis"):
         if folder.is_symlink() or not folder.is_dir():
             continue
-        for path in sorted(folder.rglob("*")):
-            if path.is_symlink() or not path.is_file():
-                continue
-            check = CHECKS.get(path.name)
-            if check is None:
-                continue
-            with _noting() as wrong:
-                check(path)
-            yield from ((f"{path.name} is not as it should be", more) for more in wrong)
-            if folder == place.out:
-                path.unlink()
+        for path in folder.rglob("*"):
+            if not path.is_symlink() and path.is_file():
+                told = path.stat()
+                yield str(path), told.st_ino, told.st_mtime_ns
+
+
+def _wrong_files(written: list[Written]) -> Iterator[tuple[str, str]]:
+    for path in (Path(name) for name, _, _ in written):
+        with _noting() as wrong:
+            CHECKS.get(path.name, lambda path: None)(path)
+        yield from ((f"{path.name} is not as it should be", more) for more in wrong)
 
 
 def _strict(text: str | bytes) -> Any:
@@ -327,10 +337,9 @@ def _strict(text: str | bytes) -> Any:
 
 
 def _check_trace(path: Path) -> None:
-    data = path.read_bytes()
-    content = _strict(gzip.decompress(data).decode())
-    if content.get("otherData", {}).get("tool") == "ddptrace":  # else it is what a mutant had there before
-        assert isinstance(content["traceEvents"], list)
+    content = _strict(gzip.decompress(path.read_bytes()).decode())
+    if not isinstance(content["traceEvents"], list):
+        raise ValueError("it has no events")
 
 
 def _check_json(path: Path) -> None:
@@ -356,7 +365,7 @@ class _Elements(HTMLParser):
 
 def _check_page(path: Path) -> None:
     elements = _Elements()
-    elements.feed(path.read_text("utf-8"))
+    elements.feed(path.read_text("utf-8").replace(plotly_js(), ""))
     if elements.found:
         raise ValueError(f"a name has become an element: {elements.found[:3]}")
 

@@ -23,7 +23,9 @@ NUMBERS: Final = (
     0, -1, 1, 2**31 - 1, 2**32 - 1, 2**62, 2**63 - 1, -(2**63), 2**64, 10**30, 10**400, 1e308, -1e308, 5e-324, 0.5,
     float("nan"), float("inf"), -float("inf"), True,
 )  # fmt: skip
+MOST_NBYTES: Final = 16 << 20
 FIELDS: Final = (0, 1, -1, 2, 7, 255, 65535, 2**31, 2**32 - 1, 2**40, 2**62, 2**63 - 1, 2**63)
+
 EVENT_FIELDS: Final = ("kind", "flags", "thread", "name", "begin", "end", "a", "b", "c", "d", "e", "f", "g", "guard")
 RECORD_JSON: Final = ("{", "[")
 NAMES: Final = (
@@ -40,8 +42,9 @@ NAMES: Final = (
 
 
 def files(run: Path) -> list[Path]:
-    """Regular ones, what was derived among them only now and then."""
-    return sorted(path for path in run.rglob("*") if path.is_file() and not path.is_symlink())
+    """Regular ones, but for those that were blown up."""
+    found = (path for path in run.rglob("*") if path.is_file() and not path.is_symlink())
+    return sorted(path for path in found if path.stat().st_size < MOST_NBYTES)
 
 
 def entries(run: Path) -> list[Path]:
@@ -83,7 +86,7 @@ def lengthened(run: Path, chance: random.Random) -> str:
 def blown_up(run: Path, chance: random.Random) -> str:
     """A hole costs no disk, and memory if it is read. Of a trace it is read; nothing else is ever that large."""
     path = _one_file(run, chance)
-    os.truncate(path, 24 << 20 if path.name.endswith((".json.gz", "rank-1.json")) else 3 << 30)
+    os.truncate(path, 6 << 20 if path.name.endswith((".json.gz", "rank-1.json")) else 3 << 30)
     return _told("blown up", path, run)
 
 

@@ -23,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 import ddptrace
 from tests.programs.leaving import leave
 
-STEPS = 5
+STEPS = 9
 WIDTH = 64
 
 

@@ -1,4 +1,4 @@
-"""A run's texts reach a terminal as plain text only. One function decides what that is."""
+"""What a run says reaches a terminal as words to be read, and nothing else: one place decides."""
 
 from __future__ import annotations
 
