@@ -34,10 +34,8 @@ OUR_FRAME = re.compile(
 """In a traceback, with the lines of source that belong to it."""
 
 VARYING: Final = (
-    (
-        re.compile(r"^(?:USDT:|Failed to read process name|ERROR: External init)[^\n]*\n", re.MULTILINE),
-        "",
-    ),  # libkineto's, at each window
+    # libkineto's, at each window
+    (re.compile(r"^(?:USDT:|Failed to read process name|ERROR: External init)[^\n]*\n", re.MULTILINE), ""),
     (re.compile(r"^\[W[^\n]* tensorpipe_agent.cpp:\d+\][^\n]*\n", re.MULTILINE), ""),  # who hangs up first
     (re.compile(r"^[^\n]*:\d+: (\w*Warning: [^\n]*)\n(?: {2}[^\n]*\n)?", re.MULTILINE), r"\1\n"),
     (re.compile(r"0x[0-9a-f]{6,}"), "0x"),

@@ -23,6 +23,7 @@ from ddptrace.keep import LEAST_NBYTES, Keep
 from ddptrace.live import endings, followed_rank, rank_follower, run_follower
 from ddptrace.live.batch import RankBatch
 from ddptrace.live.run_follower import RunFollower
+from ddptrace.record import reader
 from ddptrace.record.directory import PENDING, write_json, write_meta
 from ddptrace.schema import MANIFEST, META, SCHEMA_VERSION
 from tests.launch import ROOT
@@ -334,21 +335,21 @@ def test_a_rank_that_cannot_be_read_keeps_no_other_back_and_is_told(
     for rank in ranks:
         rank.steps(0, 6)
         rank.recorder.close()
-    read = Path.read_bytes
+    read = reader.read_regular
 
-    def refused(path: Path) -> bytes:
+    def refused(path: Path, most_nbytes: int) -> bytes:
         if "rank-00000" in str(path):
             raise PermissionError(13, "Permission denied")
-        return read(path)
+        return read(path, most_nbytes)
 
-    monkeypatch.setattr(Path, "read_bytes", refused)
+    monkeypatch.setattr(reader, "read_regular", refused)
     follower = RunFollower(tmp_path)
     assert steps_of(look(follower)) == {(0, 1): list(range(6))}
     assert follower.losses()[RUN_ID, 0].damaged == (
         "rank-00000 cannot be read: Permission denied; check its permissions",
     )
     # AND once it can be, nothing is missing
-    monkeypatch.setattr(Path, "read_bytes", read)
+    monkeypatch.setattr(reader, "read_regular", read)
     assert steps_of(look(follower)) == {(0, 0): list(range(6))}
     assert follower.losses()[RUN_ID, 0].damaged == ()
     assert follower.is_over

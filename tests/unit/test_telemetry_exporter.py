@@ -15,6 +15,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcess
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from ddptrace.errors import TraceStateError
+from ddptrace.record import reader
 from ddptrace.schema import Kind
 from ddptrace.telemetry import Exporter, exporter
 from tests.unit.kept_records import give_way
@@ -105,14 +106,14 @@ def test_steps_that_lie_on_the_disk_alone_are_counted_where_there_is_no_time(ran
 def test_files_that_cannot_be_read_for_a_moment_cost_nothing(
     rank: Rank, quick: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read, refusals = Path.read_bytes, iter([True, True, True])
+    read, refusals = reader.read_regular, iter([True, True, True])
 
-    def refused(path: Path) -> bytes:
+    def refused(path: Path, most_nbytes: int) -> bytes:
         if next(refusals, False):
             raise OSError(5, "Input/output error")
-        return read(path)
+        return read(path, most_nbytes)
 
-    monkeypatch.setattr(Path, "read_bytes", refused)
+    monkeypatch.setattr(reader, "read_regular", refused)
     memory = InMemorySpanExporter()
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -96,7 +96,8 @@ def test_every_attribute_is_in_the_table_with_its_type_and_none_is_none() -> Non
     result = make_result()
     hooked = dataclasses.replace(result.buckets[0], hook="fp16_compress_hook", hook_ns=5)
     told = dataclasses.replace(
-        result.collectives[0], origin="fsdp", site="train.py:42 in main", module="blocks.0", turn=3, peer=1,
+        result.collectives[0], origin="fsdp", site="train.py:42 in main",
+        through="lib.py:7 in reduce", module="blocks.0", turn=3, peer=1,
         group_size=2, lane="stream 7", busbw_bytes_per_s=1e9, profiler_range="ddptrace#7",
         error="Timed out waiting 1000ms for recv",
     )  # fmt: skip
