@@ -20,6 +20,7 @@ from types import FunctionType, MethodType
 from typing import Any
 
 import torch
+from torch.compiler import is_compiling
 
 from ddptrace.capture.first_training import OUTSIDE
 from ddptrace.capture.forward_spans import ForwardSpans
@@ -81,7 +82,7 @@ class WatchedCall:
         if module is None:
             return self._bound(None, owner)
         if self._surface.on:
-            if self._here.inside == OUTSIDE and not self._is_nested():
+            if self._here.inside == OUTSIDE and not self._is_nested() and not is_compiling():
                 return MethodType(self._outermost, module)
             if self._spans.on:
                 return MethodType(self._spanned, module)
@@ -104,6 +105,8 @@ class WatchedCall:
 
         # The first variable is `self` and is the module, as in torch's own function.
         def __call__(self: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+            if is_compiling():  # Dynamo takes this function apart
+                return original(self, *args, **kwargs)
             begin = None
             try:
                 begin = calls.begins(self)

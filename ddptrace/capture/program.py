@@ -10,6 +10,7 @@ from types import FrameType
 from typing import Any
 
 import torch
+from torch.compiler import is_compiling
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
@@ -50,13 +51,22 @@ class Program:
         patches.replace(torch.amp.GradScaler, "step", self.watched_update)
         patches.replace(_BaseDataLoaderIter, "__next__", self._next_batch)
         self._handles = [
-            register_optimizer_step_pre_hook(lambda one, args, kwargs: self._surface.call(self._update_begins, one)),
-            register_optimizer_step_post_hook(lambda one, args, kwargs: self._surface.call(self._update_ends, one)),
+            register_optimizer_step_pre_hook(self._hook(self._update_begins)),
+            register_optimizer_step_post_hook(self._hook(self._update_ends)),
         ]
 
     def uninstall(self) -> None:
         for handle in self._handles:
             handle.remove()
+
+    def _hook(self, told: Callable[[object], None]) -> Callable[..., None]:
+        surface = self._surface
+
+        def hook(optimizer: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            if not is_compiling():  # a compiled update runs no hook: it would not be the same graph
+                surface.call(told, optimizer)
+
+        return hook
 
     def watched_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         steps, surface = self._steps, self._surface

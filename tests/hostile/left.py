@@ -17,6 +17,7 @@ import locale
 import os
 import pickle
 import random
+import re
 import resource
 import signal
 import sys
@@ -53,6 +54,12 @@ VOLATILE: Final = {
 }  # fmt: skip
 """What Python and torch count or leave on their own, without a meaning for the program."""
 
+NAMED_ANEW: Final = (
+    "__warningregistry__", "__compiled_fn_", "___unnamed_scope_", "__resume_at_", "__optimizer_", "__import_ddptrace",
+)  # fmt: skip
+"""How such names begin; Dynamo's, which it puts beside the functions that it compiles, go on with other numbers each
+time."""
+
 _environ: Final = dict[str, str]()
 _before: dict[str, tuple[ModuleType | type, dict[str, object]]] = {}
 
@@ -79,7 +86,7 @@ def changed() -> list[str]:
         now = vars(owner)
         for key in now.keys() | before.keys():
             is_same = now.get(key, found) is before.get(key, found)
-            if not is_same and (name, key) not in VOLATILE and key != "__warningregistry__":
+            if not is_same and (name, key) not in VOLATILE and not key.startswith(NAMED_ANEW):
                 found.append(f"{name}.{key}")
     return sorted(found)
 
@@ -179,7 +186,7 @@ STATE: Final[dict[str, Callable[[], object]]] = {
     "working directory": lambda: _working_directory(),
     "umask": _umask,
     "locale": lambda: locale.setlocale(locale.LC_ALL),
-    "context": lambda: sorted(variable.name for variable in contextvars.copy_context()),
+    "context": lambda: sorted(re.sub(r"\[\d+\]", "", variable.name) for variable in contextvars.copy_context()),
     "running loop": _loop,
     "memory tracing": lambda: [tracemalloc.is_tracing(), faulthandler.is_enabled()],
     "random numbers": lambda: [

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from ddptrace.load.run import read_run
+from ddptrace.load import read_run
 from tests.hostile.registry import Program
 from tests.launch import ROOT, environment
 from tests.ranks import Ranks, torchruns_environ
@@ -34,12 +34,15 @@ OUR_FRAME = re.compile(
 """In a traceback, with the lines of source that belong to it."""
 
 VARYING: Final = (
-    # libkineto's, at each window
-    (re.compile(r"^(?:USDT:|Failed to read process name|ERROR: External init)[^\n]*\n", re.MULTILINE), ""),
+    (
+        re.compile(r"^(?:USDT:|Failed to read process name|ERROR: External init)[^\n]*\n", re.MULTILINE),
+        "",
+    ),  # libkineto's, at each window
     (re.compile(r"^\[W[^\n]* tensorpipe_agent.cpp:\d+\][^\n]*\n", re.MULTILINE), ""),  # who hangs up first
     (re.compile(r"^[^\n]*:\d+: (\w*Warning: [^\n]*)\n(?: {2}[^\n]*\n)?", re.MULTILINE), r"\1\n"),
     (re.compile(r"0x[0-9a-f]{6,}"), "0x"),
     (re.compile(r"\[([WEI])\d{4} [\d:.]+ ([^:\]]+):\d+\]"), r"[\1 \2]"),  # torch's log lines
+    (re.compile(r"([WEI])\d{4} [\d:.]+ \d+ (\S+\.py:\d+\])"), r"\1 \2"),  # logging's
     (re.compile(r"(127\.0\.0\.1|localhost)\]?:\d+"), r"\1:port"),
     (re.compile(r"\bpid[ =]\d+|process \d+|Process-\d+|/tmp/tmp\w+"), "number"),
 )

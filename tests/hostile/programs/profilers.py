@@ -46,8 +46,9 @@ def folder() -> Path:
 
 def names_in(file: Path) -> list[tuple[str, int]]:
     """How often each operator and module of the program is in a profiler's file."""
-    content = file.read_bytes()
-    events = json.loads(gzip.decompress(content) if file.suffix == ".gz" else content)["traceEvents"]
+    events = json.loads(gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes())[
+        "traceEvents"
+    ]
     names = [re.sub(r"_\d+$", "", event["name"]) for event in events if event.get("ph") == "X"]
     return sorted(Counter(name for name in names if name.startswith(("aten::", "nn.Module:", "mine"))).items())
 
