@@ -49,10 +49,11 @@ lint: .venv/.ready-to-test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Material for MkDocs prints an advertisement for its successor otherwise.
+# Not --quiet, which hides warnings from --strict, too. Material for MkDocs advertises its successor unless the variable is
+# set.
 docs: export NO_MKDOCS_2_WARNING := 1
 docs: .venv/.ready-to-document
-	$(BIN)/python -m mkdocs build --strict --quiet
+	$(BIN)/python -m mkdocs build --strict
 	@echo "Open run/site/index.html in a browser."
 
 bench-overhead: .venv/.ready-to-run

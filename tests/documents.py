@@ -34,6 +34,12 @@ def pages() -> list[Path]:
     return [README, ROOT / "CONTRIBUTING.md", EXAMPLES / "README.md", *sorted(DOCS.rglob("*.md"))]
 
 
+def linked_pages() -> list[Path]:
+    """Those, and the pages outside of docs/ that the site shows too."""
+    folders = ("benchmarks", "dashboards", "ddptrace/bench")
+    return [*pages(), ROOT / "CHANGELOG.md", *(ROOT / folder / "README.md" for folder in folders)]
+
+
 def name_of(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 

@@ -122,10 +122,10 @@ def test_a_figure_says_what_it_draws(name: str) -> None:
 
 def test_files_outside_of_the_pages_are_shown_where_links_lead() -> None:
     shown = {outside.place(file) for file in outside.outside_files()}
-    assert {"examples/README.md", "examples/pictures/report.png", "examples/1_char_gpt.py.md"} <= shown
+    assert {"readme.md", "examples/README.md", "examples/pictures/report.png", "examples/1_char_gpt.py.md"} <= shown
     text = "[a](../examples/1_char_gpt.py) [b](how-to/python.md#errors) [c](../README.md) [d](https://x.y) [e](#f)"
     linked = outside.relinked(text, "index.md")
     assert (
-        linked == "[a](examples/1_char_gpt.py.md) [b](how-to/python.md#errors) [c](index.md) [d](https://x.y) [e](#f)"
+        linked == "[a](examples/1_char_gpt.py.md) [b](how-to/python.md#errors) [c](readme.md) [d](https://x.y) [e](#f)"
     )
     assert outside.relinked("[a](../docs/limits.md)", "examples/README.md") == "[a](../limits.md)"

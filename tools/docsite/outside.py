@@ -17,8 +17,9 @@ DOCS: Final = ROOT / "docs"
 LINK: Final = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)\s#]+)")
 PICTURES: Final = (".png", ".svg")
 LANGUAGES: Final = {".py": "python", ".cpp": "cpp", ".json": "json", ".yaml": "yaml", ".yml": "yaml"}
-HOME: Final = {ROOT / "README.md": "index.md"}
-"""What the site has in place of a file."""
+README: Final = ROOT / "README.md"
+README_PLACE: Final = "readme.md"
+"""MkDocs would take README.md for the first page of its folder, which is index.md."""
 
 
 def outside_files() -> list[Path]:
@@ -27,7 +28,7 @@ def outside_files() -> list[Path]:
     pages = sorted(DOCS.rglob("*.md"))
     while pages:
         page = pages.pop()
-        new = [file for file in targets(page) if DOCS not in file.parents and file not in (*found, *HOME)]
+        new = [file for file in targets(page) if DOCS not in file.parents and file not in found]
         found += dict.fromkeys(new)
         pages += [file for file in dict.fromkeys(new) if file.suffix == ".md"]
     return sorted(found)
@@ -43,8 +44,8 @@ def targets(page: Path) -> Iterator[Path]:
 
 def place(file: Path) -> str:
     """Where the site has a file of the repository: its source path, as MkDocs names it."""
-    if file in HOME:
-        return HOME[file]
+    if file == README:
+        return README_PLACE
     if DOCS in file.parents:
         return file.relative_to(DOCS).as_posix()
     inside = file.relative_to(ROOT).as_posix()
@@ -57,6 +58,8 @@ def is_shown_as_it_is(file: Path) -> bool:
 
 def file_of(source: str) -> Path:
     """The file of the repository that the site has there."""
+    if source == README_PLACE:
+        return README
     return DOCS / source if (DOCS / source).is_file() else ROOT / source
 
 

@@ -26,7 +26,7 @@ def metrics() -> str:
 
 def _metric(one: Instrument) -> str:
     names, attributes = _lines((one.name, name_of(one))), _lines(one.attributes)
-    return f"| {names} | {one.kind}, {one.unit} | {one.meaning} | {attributes} |"
+    return f"| {names} | {one.kind}, `{one.unit}` | {one.meaning} | {attributes} |"
 
 
 def _lines(names: Iterable[str]) -> str:
