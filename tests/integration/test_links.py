@@ -80,10 +80,10 @@ def test_a_folder_that_the_user_names_may_be_a_link(run: Path) -> None:
     assert (run.parent / "mine" / "report.html").is_file()
 
 
-@pytest.mark.parametrize("name", ["report.html", "trace.json.gz", "analysis.json", f".report.html.{os.getpid()}"])
+@pytest.mark.parametrize("name", ["report.html", "trace.json.gz", "analysis.json", ".report.html.PID"])
 def test_a_link_in_place_of_what_is_written_is_replaced_and_not_followed(run: Path, name: str) -> None:
     (run / "analysis").mkdir()
-    (run / "analysis" / name).symlink_to(run.parent / "home" / ".bashrc")
+    (run / "analysis" / name.replace("PID", str(os.getpid()))).symlink_to(run.parent / "home" / ".bashrc")
     assert said("analyze", run).exit_code == 0
     assert home(run) == {".bashrc": "precious\n"}
     assert not any(path.is_symlink() for path in (run / "analysis").iterdir())
@@ -163,13 +163,16 @@ def train() -> None:
         optimizer.step()
 
 
-@pytest.mark.parametrize("name", ["rank-00000", "attempt-1", "analysis", f"manifest.json.{os.getpid()}.new"])
+@pytest.mark.parametrize("name", ["rank-00000", "attempt-1", "analysis", "manifest.json.PID.new"])
 def test_a_recording_that_overwrites_removes_links_and_follows_none(tmp_path: Path, name: str) -> None:
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / ".bashrc").write_text("precious\n")
     (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "manifest.json").write_text("{}")
     is_folder = not name.startswith("manifest")
-    (tmp_path / "run" / name).symlink_to(tmp_path / "home" / ("" if is_folder else ".bashrc"))
+    (tmp_path / "run" / name.replace("PID", str(os.getpid()))).symlink_to(
+        tmp_path / "home" / ("" if is_folder else ".bashrc")
+    )
     os.utime(tmp_path / "home", (1, 1))  # nobody is writing there
     with ddptrace.trace(tmp_path / "run", overwrite=True):
         train()
