@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from ddptrace.load import read_run
+from ddptrace.load.run import read_run
 from tests.hostile.registry import Program
 from tests.launch import ROOT, environment
 from tests.ranks import Ranks, torchruns_environ

@@ -170,9 +170,8 @@ def test_a_recording_that_overwrites_removes_links_and_follows_none(tmp_path: Pa
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "manifest.json").write_text("{}")
     is_folder = not name.startswith("manifest")
-    (tmp_path / "run" / name.replace("PID", str(os.getpid()))).symlink_to(
-        tmp_path / "home" / ("" if is_folder else ".bashrc")
-    )
+    link = tmp_path / "run" / name.replace("PID", str(os.getpid()))
+    link.symlink_to(tmp_path / "home" / ("" if is_folder else ".bashrc"))
     os.utime(tmp_path / "home", (1, 1))  # nobody is writing there
     with ddptrace.trace(tmp_path / "run", overwrite=True):
         train()
