@@ -114,6 +114,11 @@ def _handlers() -> dict[str, str]:
     }
 
 
+def _kind(finder: object) -> str:
+    """Name the class of a finder: an instance may show its address."""
+    return (finder if isinstance(finder, type) else type(finder)).__name__
+
+
 def _named(value: Any) -> str:
     return getattr(value, "__qualname__", None) or str(value)
 
@@ -176,7 +181,7 @@ STATE: Final[dict[str, Callable[[], object]]] = {
     "signal wakeup": _has_wakeup_fd,
     "timer": lambda: signal.getitimer(signal.ITIMER_REAL)[0] > 0,
     "sys hooks": lambda: [_named(hook) for hook in (sys.excepthook, sys.unraisablehook, threading.excepthook)],
-    "sys path": lambda: [*sys.path, *map(_named, sys.meta_path), *map(_named, sys.path_hooks)],
+    "sys path": lambda: [*sys.path, *map(_kind, sys.meta_path), *map(_named, sys.path_hooks)],
     "tracers": lambda: [_named(one) for one in (sys.gettrace(), sys.getprofile(), threading.gettrace())],
     "limits": lambda: [sys.getrecursionlimit(), sys.getswitchinterval(), resource.getrlimit(resource.RLIMIT_NOFILE)],
     "garbage": lambda: [gc.isenabled(), gc.get_threshold(), gc.get_debug(), len(gc.callbacks), len(gc.garbage)],
