@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from stat import S_ISDIR
 
-from ddptrace.load.run_folder import check_version
+from ddptrace.load.run_folder import check_version, rank_of
 from ddptrace.record.directory import PENDING, read_json
 from ddptrace.schema import MANIFEST, META
 
@@ -22,8 +22,7 @@ class Found:
 
     @property
     def rank(self) -> int | None:
-        number = self.folder.name.removeprefix("rank-")
-        return int(number) if number.isdecimal() else None
+        return rank_of(self.folder)
 
 
 def rank_folders(path: Path) -> Iterator[Found]:

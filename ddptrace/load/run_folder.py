@@ -129,9 +129,15 @@ def _read_manifest(root: Path, findings: list[Finding]) -> dict[str, Any]:
     return manifest
 
 
+def rank_of(folder: Path) -> int | None:
+    """The number in the name of a rank's folder; None where there is none, or one that no job has."""
+    number = folder.name.removeprefix("rank-")
+    return int(number) if number.isdecimal() and int(number) < MOST_RANKS else None
+
+
 def _rank_folders(root: Path, findings: list[Finding]) -> dict[int, Path]:
-    named = (p for p in root.glob("rank-*") if p.name[5:].isdecimal() and int(p.name[5:]) < MOST_RANKS and p.is_dir())
-    folders = {int(p.name[5:]): p for p in named}
+    found = {p: rank_of(p) for p in root.glob("rank-*") if p.is_dir()}
+    folders = {rank: p for p, rank in found.items() if rank is not None}
     pending = sorted(p for p in root.glob(f"{PENDING}*") if p.is_dir())
     for number, folder in enumerate(pending, start=max(folders, default=-1) + 1):
         message = f"{folder.name} never learned its rank (the process ended first); it is shown as rank {number}"

@@ -34,6 +34,24 @@ STEP: Final = "ddptrace.step"  # on every span of a step: the step's ordinal on 
 PHASE: Final = "ddptrace.phase"  # on phases; on buckets and collectives the phase that launched them
 
 
+TEXT_MAX: Final = 1_000
+"""Signs of a text. One that nobody would read could else make a request larger than any collector takes."""
+INT_MAX: Final = 2**63 - 1
+
+
+def carried_text(text: str) -> str:
+    """Return as much of the text as is read, in UTF-8."""
+    return text[:TEXT_MAX].encode("utf-8", "replace").decode()
+
+
+def carried(value: Value) -> Value:
+    """Return the value, of whatever a damaged run holds, as OTLP can carry it: an integer of at most 64 bits, text as
+    `carried_text` gives it."""
+    if isinstance(value, str):
+        return carried_text(value)
+    return min(max(value, -INT_MAX - 1), INT_MAX) if isinstance(value, int) else value
+
+
 @dataclass(frozen=True, slots=True)
 class Attribute(Generic[Row]):
     """One attribute of one kind of span. `read` takes it from the row that the span tells of; None: not measured."""
@@ -156,4 +174,4 @@ MEETING_ATTRIBUTES: Final[tuple[Attribute[Meeting], ...]] = (
 def read_attributes(table: tuple[Attribute[Row], ...], row: Row) -> dict[str, Value]:
     """A row's attributes, without those that were not measured."""
     values = ((attribute.name, attribute.read(row)) for attribute in table)
-    return {name: value for name, value in values if value is not None}
+    return {name: carried(value) for name, value in values if value is not None}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
 
 from opentelemetry.sdk.metrics.export import (
     AggregationTemporality,
@@ -20,13 +19,12 @@ from opentelemetry.sdk.metrics.export import (
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 import ddptrace
-from ddptrace.telemetry.attributes import RANK, RUN_ID, Value
+from ddptrace.telemetry.attributes import INT_MAX, RANK, RUN_ID, Value, carried
 from ddptrace.telemetry.instruments import Instrument, Kind
 from ddptrace.telemetry.points import Point, Spread
 from ddptrace.telemetry.totals import RankPoints, Totals
 
 CUMULATIVE = AggregationTemporality.CUMULATIVE
-INT_MAX: Final = 2**63 - 1
 
 
 def metrics_data(totals: Totals, now_unix_ns: int) -> MetricsData:
@@ -47,7 +45,7 @@ class _Maker:
     """Makes the metrics of one rank at one moment."""
 
     def __init__(self, rank: RankPoints, now_unix_ns: int) -> None:
-        self._common: dict[str, Value] = {RUN_ID: rank.identity.run_id, RANK: rank.identity.rank}
+        self._common = {RUN_ID: carried(rank.identity.run_id), RANK: carried(rank.identity.rank)}
         self._times = rank.start_unix_ns, now_unix_ns
 
     def metric(self, instrument: Instrument, points: Iterable[Point]) -> Metric:
@@ -62,7 +60,7 @@ class _Maker:
 
     def _attributes(self, instrument: Instrument, point: Point) -> dict[str, Value]:
         own = zip(instrument.attributes, point.labels, strict=True)
-        return self._common | {name: value for name, value in own if value != ""}
+        return self._common | {name: carried(value) for name, value in own if value != ""}
 
     def _number(self, instrument: Instrument, point: Point) -> NumberDataPoint:
         assert not isinstance(point.value, Spread)

@@ -14,7 +14,7 @@ from opentelemetry.sdk.resources import (
 )
 
 from ddptrace.live.batch import Identity
-from ddptrace.telemetry.attributes import RANK, RUN_ID
+from ddptrace.telemetry.attributes import RANK, RUN_ID, carried
 
 SERVICE: Final = "ddptrace"
 UNNAMED: Final = "unknown_service"
@@ -32,7 +32,8 @@ def resource_of(identity: Identity) -> Resource:
     own = dict(_of_process(identity)) | {
         SERVICE_INSTANCE_ID: f"{identity.run_id}-{identity.rank}", RUN_ID: identity.run_id, RANK: identity.rank,
     }  # fmt: skip
-    return around.merge(Resource(own if named else own | {SERVICE_NAME: SERVICE}))
+    told = {name: carried(value) for name, value in (own if named else own | {SERVICE_NAME: SERVICE}).items()}
+    return around.merge(Resource(told))
 
 
 def _of_process(identity: Identity) -> Iterator[tuple[str, str | int]]:

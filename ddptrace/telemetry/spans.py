@@ -20,7 +20,7 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
-from ddptrace.telemetry.attributes import RANK
+from ddptrace.telemetry.attributes import RANK, carried_text
 from ddptrace.telemetry.ids import DerivedIds, span_id, trace_id
 from ddptrace.telemetry.links import LinkTo
 from ddptrace.telemetry.trees import Node, Tree
@@ -84,10 +84,14 @@ class Emitter:
             self._ids.span_id = span_id(tree.run_id, tree.step, tree.rank, node.key)
         begin, end = (_unix_ns(tree.zero_unix_ns + at_ns) for at_ns in (node.begin_at_ns, node.end_at_ns))
         span = self._tracer.start_span(
-            node.name, context=context, start_time=begin, attributes=node.attributes, links=self._links(tree, node)
+            carried_text(node.name),
+            context=context,
+            start_time=begin,
+            attributes=node.attributes,
+            links=self._links(tree, node),
         )
         if node.error is not None:
-            span.set_status(Status(StatusCode.ERROR, node.error))
+            span.set_status(Status(StatusCode.ERROR, carried_text(node.error)))
         if node.children:
             inside = set_span_in_context(span, Context())
             for child in node.children:

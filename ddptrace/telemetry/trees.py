@@ -27,6 +27,7 @@ from ddptrace.telemetry.attributes import (
     STEP,
     STEP_ATTRIBUTES,
     Value,
+    carried,
     read_attributes,
 )
 from ddptrace.telemetry.calls import StepsAt, whole_calls
@@ -103,7 +104,7 @@ class _Rank:
         return roots
 
     def _common(self, step: int | None) -> dict[str, Value]:
-        always: dict[str, Value] = {RUN_ID: self._rows.run_id, RANK: self._rows.rank}
+        always: dict[str, Value] = {RUN_ID: carried(self._rows.run_id), RANK: self._rows.rank}
         return always if step is None else always | {STEP: step}
 
     def _phase_node(self, step: int, position: int, row: PhaseRow) -> Node:

@@ -10,8 +10,8 @@ from ddptrace.schema import ANALYSIS
 
 
 def is_current(trace: Path, run: Path) -> bool:
-    """Whether `trace` is there, no link, and no older than any file of the run, what was derived from it left aside."""
-    made_at_ns = None if trace.is_symlink() else _changed_at_ns(trace)
+    """Whether `trace` is a file and no link, and no older than any recorded file of the run."""
+    made_at_ns = _changed_at_ns(trace) if trace.is_file() and not trace.is_symlink() else None
     return made_at_ns is not None and all(at_ns <= made_at_ns for at_ns in _changes(run))
 
 

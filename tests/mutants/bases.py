@@ -9,11 +9,14 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from click.testing import CliRunner
+
+from ddptrace.cli import main
 from tests.launch import PROGRAMS, command, environment, torchrun
 from tests.unit import foreign_files
 
@@ -21,19 +24,17 @@ STEPS: Final = 6
 PATIENCE_S: Final = 60
 
 
-def ddp(folder: Path) -> Path:
-    torchrun("ddp.py", folder / "run", "--steps", STEPS)
-    return folder / "run"
+def ddp(folder: Path) -> None:
+    torchrun("ddp.py", folder / "ddp", "--steps", STEPS)
 
 
-def profiled(folder: Path) -> Path:
-    torchrun("ddp.py", folder / "run", "--steps", STEPS + 1, "--profile")
-    return folder / "run"
+def profiled(folder: Path) -> None:
+    torchrun("ddp.py", folder / "profiled", "--steps", STEPS + 1, "--profile")
 
 
-def killed(folder: Path) -> Path:
+def killed(folder: Path) -> None:
     """Rank 1 was killed in a step, and the launcher ended the other: nothing is finished."""
-    run, flag = folder / "run", folder / "run.flag"
+    run, flag = folder / "killed", folder / "killed.flag"
     training = subprocess.Popen(
         command("ddp.py", run, "--pause-at", STEPS - 1), env=environment(), stderr=subprocess.DEVNULL
     )
@@ -45,41 +46,36 @@ def killed(folder: Path) -> Path:
         training.wait(timeout=PATIENCE_S)
     finally:
         training.kill()
-    return run
 
 
-def rpc(folder: Path) -> Path:
+def rpc(folder: Path) -> None:
     """Two trainers with DDP, a parameter server and a master."""
-    program = [sys.executable, str(PROGRAMS / "rpc_hybrid.py"), str(folder)]
-    subprocess.run(program, env=environment(), capture_output=True, check=True, timeout=PATIENCE_S)
-    return folder / "run"
+    with tempfile.TemporaryDirectory(dir=folder) as place:
+        program = [sys.executable, str(PROGRAMS / "rpc_hybrid.py"), place]
+        subprocess.run(program, env=environment(), capture_output=True, check=True, timeout=PATIENCE_S)
+        Path(place, "run").rename(folder / "rpc")
 
 
-def restarted(folder: Path) -> Path:
+def restarted(folder: Path) -> None:
     """The same job twice, the second time in an attempt's folder."""
-    run = ddp(folder)
-    again = shutil.copytree(run, folder / "again")
+    shutil.copytree(folder / "ddp", folder / "restarted")
+    again = shutil.copytree(folder / "ddp", folder / "restarted" / "attempt-1")
     said = json.loads((again / "manifest.json").read_text())
     (again / "manifest.json").write_text(json.dumps(said | {"attempt": 1}))
-    again.rename(run / "attempt-1")
-    return run
 
 
-def analyzed(folder: Path) -> Path:
+def analyzed(folder: Path) -> None:
     """With what `ddptrace analyze` has written beside it."""
-    run = profiled(folder)
-    subprocess.run([sys.executable, "-m", "ddptrace", "analyze", str(run)], capture_output=True, check=True)
-    return run
+    shutil.copytree(folder / "profiled", folder / "analyzed")
+    assert CliRunner().invoke(main, ["analyze", str(folder / "analyzed")]).exit_code == 0
 
 
-def traces(folder: Path) -> Path:
+def traces(folder: Path) -> None:
     """Profiler files alone: of a rank on a CPU, packed, and of one on a device, plain."""
-    of_cpu = next((profiled(folder) / "rank-00000").glob("kineto-*"))
     found = folder / "traces"
     found.mkdir()
-    shutil.copy(of_cpu, found / "rank-0.json.gz")
+    shutil.copy(next((folder / "profiled" / "rank-00000").glob("kineto-*")), found / "rank-0.json.gz")
     (found / "rank-1.json").write_text(json.dumps(device_trace()))
-    return found
 
 
 def device_trace() -> dict[str, Any]:
@@ -98,21 +94,16 @@ def device_trace() -> dict[str, Any]:
     return {"schemaVersion": 1, "distributedInfo": about, "traceEvents": events, "baseTimeNanoseconds": 0}
 
 
-BASES: Final[dict[str, Callable[[Path], Path]]] = {
-    made.__name__: made for made in (ddp, profiled, killed, rpc, restarted, analyzed, traces)
-}
+BASES: Final = (ddp, profiled, killed, rpc, restarted, analyzed, traces)
 
 
 def record(folder: Path) -> dict[str, Path]:
     """By name, each base in a folder of that name; those that are there already are taken as they are."""
-    found = {}
-    for name, make in BASES.items():
-        done = folder / name / "base"
-        if not done.exists():
-            (folder / name).mkdir(parents=True)
-            make(folder / name).rename(done)
-        found[name] = done
-    return found
+    folder.mkdir(parents=True, exist_ok=True)
+    for make in BASES:
+        if not (folder / make.__name__).exists():
+            make(folder)
+    return {make.__name__: folder / make.__name__ for make in BASES}
 
 
 def kineto_json(path: Path) -> bytes:

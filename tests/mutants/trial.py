@@ -101,6 +101,12 @@ def import_all(bases: Mapping[str, Path]) -> None:
     gc.freeze()
 
 
+def whole(bases: Mapping[str, Path], base: str) -> list[Verdict]:
+    """Of every form of every command, on a run that nobody has spoilt."""
+    with tempfile.TemporaryDirectory(prefix="mutant-", ignore_cleanup_errors=True) as folder:
+        return _in_child(_place(Path(folder), bases, base), [form for forms in COMMANDS for form in forms])
+
+
 def _imported(command: Command, place: Place) -> list[str]:
     command(place)
     return sorted(sys.modules)
@@ -108,7 +114,7 @@ def _imported(command: Command, place: Place) -> list[str]:
 
 def _place(folder: Path, bases: Mapping[str, Path], base: str) -> Place:
     """A copy of the base with a neighbour that links may lead to."""
-    place = Place(folder / "run", bases["ddp" if base != "ddp" else "profiled"], folder / "out")
+    place = Place(folder / "run", bases["ddp" if base in ("profiled", "analyzed") else "profiled"], folder / "out")
     shutil.copytree(bases[base], place.run)
     place.out.mkdir()
     (folder / ELSEWHERE).mkdir()
@@ -176,6 +182,7 @@ def _short(place: str) -> str:
 def _forked(place: Place, commands: Sequence[Command], work: Work) -> tuple[list[Any], str]:
     """What the child told of each command before it ended, and what its watchdog said where it did not end well."""
     told, tell = os.pipe()
+    faulthandler.cancel_dump_traceback_later()  # pytest's: a child that has its clock, and not its thread, would wait
     with tempfile.TemporaryFile() as trace:
         child = os.fork()
         if not child:

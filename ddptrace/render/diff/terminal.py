@@ -114,10 +114,11 @@ def scaling_words(diff: Diff) -> str:
     """Nothing where no rank was added, or a step with more of them takes no longer."""
     ranks = _ranks_added(diff)
     step = diff.step
-    if ranks is None or step.change_ns < LOST_MIN_RATIO * step.before_ns or not step.before_ns:
+    parts = [row for row in diff.changes if row.kind == "part"]
+    if ranks is None or step.change_ns < LOST_MIN_RATIO * step.before_ns or not step.before_ns or not parts:
         return ""
     before, after = ranks
-    worst = max((row for row in diff.changes if row.kind == "part"), key=lambda row: row.change_ns)
+    worst = max(parts, key=lambda row: row.change_ns)
     return (
         f"With {after} ranks instead of {before} a step takes {step.after_ns / step.before_ns:.2f} times as long: where"
         f" each rank brings a batch of its own, an efficiency of {percent(step.before_ns / step.after_ns)}."

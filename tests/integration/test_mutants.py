@@ -1,0 +1,39 @@
+"""300 damaged run directories, each read by a few commands. `python -m tests.mutants` reads thousands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.mutants.bases import BASES, record
+from tests.mutants.trial import FAILED, REFUSED, import_all, tried, whole
+
+MUTANTS, AT_ONCE, COMMANDS_EACH = 300, 25, 2
+
+
+PREDICTING = {"whatif", "whatif_json", "advise", "advise_json"}
+CANNOT = {"rpc": PREDICTING, "traces": PREDICTING | {"diagnose", "diagnose_json"}}
+"""By base, the commands that refuse it: not every run holds what a command needs."""
+
+
+@pytest.fixture(scope="module")
+def bases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    found = record(tmp_path_factory.mktemp("bases"))
+    import_all(found)
+    return found
+
+
+@pytest.mark.parametrize("first", range(0, MUTANTS, AT_ONCE))
+def test_a_spoilt_run_gives_an_answer_or_one_sentence_and_is_left_alone(bases: dict[str, Path], first: int) -> None:
+    found = [tried(seed, bases, COMMANDS_EACH) for seed in range(first, first + AT_ONCE)]
+    defects = [(one.seed, one.base, one.how, verdict) for one in found for verdict in one.verdicts]
+    assert [defect for defect in defects if defect[3].outcome == FAILED] == []
+
+
+@pytest.mark.parametrize("base", [make.__name__ for make in BASES])
+def test_a_run_that_nobody_has_spoilt_is_answered(bases: dict[str, Path], base: str) -> None:
+    """Else commands that refuse everything would pass. HTA need not be installed."""
+    verdicts = [verdict for verdict in whole(bases, base) if not verdict.command.startswith("hta")]
+    assert {verdict.command: verdict.why + verdict.more for verdict in verdicts if verdict.outcome == FAILED} == {}
+    assert {one.command for one in verdicts if one.outcome == REFUSED} == CANNOT.get(base, set())
