@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).resolve().parent.parent / "ddptrace"
-EVERYWHERE = ("ddptrace.errors", "ddptrace.schema", "ddptrace.keep")
+EVERYWHERE = ("ddptrace.errors", "ddptrace.schema", "ddptrace.keep", "ddptrace.ops")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,7 @@ ALLOWED = {
     "__main__": Row(ours("cli")),
     "errors": Row(),
     "keep": Row(),
+    "ops": Row(),
     "schema": Row(packages=("numpy",)),
     # where load and analysis meet, and where ranks are shared out to processes
     "analyzer": Row(ours("load", "analysis", "engine")),

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddptrace.load.records.clock import Clock
-from ddptrace.load.records.kept import UNPAIRED
 from ddptrace.load.tables import Call, RankRun
+from ddptrace.ops import family_of
 from ddptrace.record import Records
 from ddptrace.schema import EVENT_DTYPE, READY_DTYPE, Kind, StepEnd
 
@@ -75,7 +75,7 @@ class HeldRecords:
         for (group, op), count in self._forgotten.items():
             name = self._strings.get(group, "")
             calls[name] += count
-            turns[name] += 0 if self._strings.get(op, "").startswith(UNPAIRED) else count
+            turns[name] += 0 if family_of(self._strings.get(op, "")).is_message else count
         return replace(run, calls=tuple(_numbered(call, calls, turns) for call in run.calls)) if calls else run
 
 

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
+from ddptrace.ops import family_of
 from ddptrace.record.thin import TOLD
 from ddptrace.schema import GUARD, STRING, TEXT_PER_RECORD, Kind
 
@@ -18,7 +19,6 @@ TOO_MANY_NAMES: Final = "(one of too many names)"
 MOST_CHUNKS: Final = 1 << 16
 """Records have no number for further ones of one text."""
 
-UNPAIRED: Final = ("send", "recv")
 """Ops whose names begin so are not issued by all ranks of a group."""
 
 
@@ -64,7 +64,7 @@ class Texts:
 
     def unpaired(self) -> list[int]:
         """Ids of the ops that are sends and receives."""
-        return [number for name, number in self.ids.copy().items() if name.startswith(UNPAIRED)]
+        return [number for name, number in self.ids.copy().items() if family_of(name).is_message]
 
     def write_out(self, number: int, text: str) -> bool:
         """Whether all of it was written."""

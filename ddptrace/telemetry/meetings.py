@@ -14,10 +14,9 @@ from typing import Final, NamedTuple
 
 from ddptrace.analysis.clocks.groups import SAME_TIE_NS, STEPPED_NS
 from ddptrace.analysis.matching.calls import GroupCall, Key, differ
-from ddptrace.analysis.matching.proof import ENDING_TOGETHER
 from ddptrace.analysis.ranks.side_by_side import SEEN
 from ddptrace.analysis.tables.collectives import CollectiveRow
-from ddptrace.analysis.traffic.rows import SPARSE_OP
+from ddptrace.ops import SPARSE, family_of
 from ddptrace.schema import Evidence
 from ddptrace.telemetry.rows import Meeting, RankRows
 
@@ -162,7 +161,7 @@ def _stepped_ns(ranks: Mapping[int, _Rank], rank: int) -> int:
 def _arrival(rows: RankRows, row: CollectiveRow, turn: int, step: int | None) -> Arrival:
     zero, begin, end = rows.zero_unix_ns, row.exec_start_at_ns, row.exec_end_at_ns
     is_known = begin is not None and end is not None and row.evidence is not Evidence.HOST
-    mark = GroupCall(turn, row.op, None if row.op == SPARSE_OP else row.nbytes, row.dtype, row.peer, step=step)
+    mark = GroupCall(turn, row.op, None if row.op == SPARSE else row.nbytes, row.dtype, row.peer, step=step)
     return Arrival(
         mark, mark.key, zero + row.launch_at_ns, zero + begin if is_known and begin is not None else None,
         row.comm_ns or 0, row.evidence in SEEN, row.on_device,
@@ -174,7 +173,7 @@ def _meetings(here: Mapping[int, Arrival], stepped_ns: Mapping[int, int]) -> Ite
     launch is all that is known of an arrival on a device."""
     every = here.values()
     by_begin = all(one.seen for one in every)
-    waits = all(one.mark.op.startswith(ENDING_TOGETHER) for one in every)
+    waits = all(family_of(one.mark.op).ends_together for one in every)
     if not waits or (not by_begin and any(one.on_device for one in every)):
         return
     begins = {rank: here[rank].begin_unix_ns for rank in sorted(here)}

@@ -6,9 +6,9 @@ import pytest
 from analysis_records import call, hook, rank, run, step
 
 from ddptrace.analysis.analyze import analyze_run
-from ddptrace.analysis.collectives.bandwidth import FACTORS
 from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.load.tables import Call, Group, Identity
+from ddptrace.ops import FACTORS
 
 GB = 1_000_000_000
 

@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddptrace.analysis.clocks.waits import waited_for
-from ddptrace.analysis.matching.proof import ENDING_TOGETHER
 from ddptrace.analysis.rank_tables import RankTables
 from ddptrace.analysis.rpc.rows import rpc_rows
 from ddptrace.analysis.tables.ranks import MatchRow
+from ddptrace.ops import ALL_TO_ALL, RECEIVE, SEND, family_of
 from ddptrace.schema import Evidence
 
 Floats = NDArray[np.float64]
@@ -95,7 +95,7 @@ def sightings_of(tables: Sequence[RankTables], matches: Sequence[MatchRow]) -> S
     found = [
         (row.op, row.nbytes, np.searchsorted(ranks, row.ranks), row.seqs)
         for row in matches
-        if row.op.startswith(ENDING_TOGETHER)
+        if family_of(row.op).ends_together
     ]
     found += [(waited.op, waited.nbytes, np.array(waited.positions), waited.seqs) for waited in waited_for(tables)]
     counts = [len(seqs) for *_, seqs in found]
@@ -138,7 +138,7 @@ def messages_of(tables: Sequence[RankTables], clocks: Ints, by_ns: Ints) -> Mess
 
 def _needs_all(op: str, nbytes: int | None) -> bool:
     """An exchange that differs by rank can be empty between two."""
-    return nbytes is not None or not op.startswith("all_to_all")
+    return nbytes is not None or family_of(op) is not ALL_TO_ALL
 
 
 def _spans(table: RankTables, wanted: Ints) -> tuple[Ints, Ints]:
@@ -184,9 +184,9 @@ def _sent(tables: Sequence[RankTables]) -> Iterator[Message]:
         for row in table.collectives:
             if row.peer is None or row.part:
                 continue
-            if row.op.startswith("send") and _has_all(table):
+            if family_of(row.op) is SEND and _has_all(table):
                 sends[row.group, rank, row.peer].append(row.launch_at_ns)
-            elif row.op.startswith("recv") and row.exec_end_at_ns is not None:
+            elif family_of(row.op) is RECEIVE and row.exec_end_at_ns is not None:
                 receives[row.group, row.peer, rank].append(row.exec_end_at_ns)
     for key, ends in receives.items():
         if len(ends) <= len(sends.get(key, ())):

@@ -8,10 +8,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ddptrace.analysis.collectives.rows import HOOK_OP
-from ddptrace.analysis.matching.calls import SAME_NBYTES
-from ddptrace.analysis.matching.proof import ENDING_TOGETHER
 from ddptrace.analysis.rank_tables import RankTables
 from ddptrace.analysis.tables.collectives import CollectiveRow
+from ddptrace.ops import family_of
 from ddptrace.schema import Evidence
 
 Group = tuple[str, tuple[int, ...]]
@@ -61,7 +60,7 @@ def _of_group(name: str, shown: dict[int, ByTurn]) -> Iterator[Waited]:
         rows = [mine[turn] for mine in shown.values()]
         if _differ(rows):
             return
-        if rows[0].op.startswith(ENDING_TOGETHER) and _is_waited(rows):
+        if family_of(rows[0].op).ends_together and _is_waited(rows):
             sizes = {row.nbytes for row in rows}
             nbytes = rows[0].nbytes if len(sizes) == 1 else None
             yield Waited(name, turn, rows[0].op, nbytes, tuple(shown), tuple(row.seq for row in rows))
@@ -69,7 +68,7 @@ def _of_group(name: str, shown: dict[int, ByTurn]) -> Iterator[Waited]:
 
 def _differ(rows: Sequence[CollectiveRow]) -> bool:
     first = rows[0]
-    same_nbytes = first.op.startswith(SAME_NBYTES)
+    same_nbytes = family_of(first.op).same_nbytes
     return any(row.op != first.op or (same_nbytes and row.nbytes != first.nbytes) for row in rows)
 
 

@@ -2,39 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
 
 from ddptrace.load.tables import Call
-
-Factor = Callable[[int], float]
-
-
-def _twice(ranks: int) -> float:
-    return 2 * (ranks - 1) / ranks
-
-
-def _others(ranks: int) -> float:
-    return (ranks - 1) / ranks
-
-
-def _once(ranks: int) -> float:
-    return 1.0
-
-
-FACTORS: Final[Mapping[str, Factor]] = {
-    "all_reduce": _twice, "all_reduce_coalesced": _twice, "allreduce_sparse": _twice,
-    "all_gather": _others, "all_gather_into_tensor": _others, "all_gather_coalesced": _others,
-    "all_gather_into_tensor_coalesced": _others,
-    "reduce_scatter": _others, "reduce_scatter_tensor": _others, "reduce_scatter_tensor_coalesced": _others,
-    "all_to_all": _others, "all_to_all_single": _others, "gather": _others, "scatter": _others,
-    "broadcast": _once, "reduce": _once, "send": _once, "recv": _once, "recv_any_source": _once,
-}  # fmt: skip
-"""By op: bytes that one link carries, as a share of the collective's bytes, by the number of ranks."""
-
-_GATHERING: Final = ("all_gather", "gather")
-_SCATTERING: Final = ("reduce_scatter", "scatter")
+from ddptrace.ops import FACTORS, Whole, family_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +28,9 @@ def bandwidth(call: Call, group_size: int | None, exec_ns: int) -> Bandwidth:
 def moved_nbytes(call: Call, group_size: int | None) -> int | None:
     """The whole of what is gathered or scattered, also on a rank that holds only its part; None where not known."""
     whole, part = call.nbytes_in, call.nbytes_out
-    if call.op.startswith(_GATHERING):
-        whole, part = part, whole
-    elif not call.op.startswith(_SCATTERING):
-        return max(whole, part)
+    match family_of(call.op).whole:
+        case Whole.EITHER:
+            return max(whole, part)
+        case Whole.OUTPUT:
+            whole, part = part, whole
     return whole or (part * group_size if group_size else None)

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ddptrace.load.tables import Call, HookCall, RankRun
+from ddptrace.ops import family_of
 from ddptrace.schema import Evidence
 
 Exec = tuple[int, int, Evidence]
 
 _WEAKNESS = {evidence: evidence.weakness for evidence in Evidence}
-_NOT_QUEUED = ("send", "recv", "monitored_barrier")  # these run on the caller's thread, past the backend's queue
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def _walk(calls: list[Call], threads: int | None) -> Iterator[tuple[int, Exec]]:
     """
     free = [calls[0].launch_at_ns] * threads if threads else []
     for call in calls:
-        queue = [] if call.op.startswith(_NOT_QUEUED) else free
+        queue = free if family_of(call.op).is_queued else []
         ran = _exec(call, queue[0] if queue else call.launch_at_ns)
         if ran is None:
             continue

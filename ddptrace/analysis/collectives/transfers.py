@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Final
 
-from ddptrace.analysis.collectives.bandwidth import FACTORS
 from ddptrace.analysis.result import Result
+from ddptrace.ops import FACTORS
 from ddptrace.schema import Evidence
 
 SIZES_MIN: Final = 3

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ddptrace.analysis.diagnosis.places import (
-    MESSAGES,
     at_words,
     call_words,
     group_words,
@@ -29,6 +28,7 @@ from ddptrace.analysis.matching.desync import parting
 from ddptrace.analysis.tables.ranks import DesyncRow
 from ddptrace.analysis.wording import amount, line_words, named
 from ddptrace.load.diagnosis.tables import GroupState, JobState, LastCall, RankState
+from ddptrace.ops import SEND, family_of
 
 PATIENCE_NS: Final = 5 * 10**9
 PATIENCE_STEPS: Final = 10
@@ -142,7 +142,7 @@ def _messages(job: JobState, name: str, shown: Sequence[GroupOnRank]) -> Iterato
 
 def _message_verdict(job: JobState, name: str, rank: RankState, call: LastCall, peer: int) -> Verdict:
     age_ns = job.now_at_ns - call.launch_at_ns
-    other = "received it" if call.op.startswith("send") else "sent it"
+    other = "received it" if family_of(call.op) is SEND else "sent it"
     kind = "message" if age_ns > patience_ns(job) else "slow"
     said = f"rank {peer} has not {other}: rank {rank.rank} is in {call_words(call, name)}, for {seconds(age_ns)}"
     return Verdict(
@@ -174,7 +174,7 @@ def _unanswered(job: JobState, name: str, ranks: tuple[int, ...], shown: Sequenc
         return
     last = max(inside.values(), key=lambda one: one.launch_at_ns)
     age_ns = job.now_at_ns - last.launch_at_ns
-    if age_ns > patience_ns(job) and not last.op.startswith(MESSAGES):
+    if age_ns > patience_ns(job) and not family_of(last.op).is_message:
         who = "all ranks have called it" if comparable else f"{named('rank', inside)} waits in it"
         why = "the network between them" if comparable else "some calls were not recorded, so none can be compared"
         yield Verdict(

@@ -8,9 +8,9 @@ from typing import Final
 from ddptrace.analysis.diagnosis.tables import RankPlace
 from ddptrace.analysis.wording import amount, line_words
 from ddptrace.load.diagnosis.tables import BEAT_NS, BEATS, JobState, LastCall, RankState
+from ddptrace.ops import family_of
 from ddptrace.schema import Phase
 
-MESSAGES: Final = ("send", "recv")
 LIKELY: Final = {
     Phase.DATA: "its data loader does not return",
     Phase.FORWARD: "its forward does not return",
@@ -127,7 +127,7 @@ def call_words(call: LastCall, group: str) -> str:
     of = "" if call.bucket_of is None else f"bucket of {call.bucket_of}"
     about = ", ".join(filter(None, (amount(call.nbytes) if call.nbytes else "", of)))
     between = f"{'to' if call.op.startswith('send') else 'from'} rank {call.peer} in "
-    where = (between if call.op.startswith(MESSAGES) else "of ") + group_words(group)
+    where = (between if family_of(call.op).is_message else "of ") + group_words(group)
     return f"{op_words(call.op)} #{call.turn}{f' ({about})' if about else ''} {where}"
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
-from ddptrace.analysis.matching.proof import ENDING_TOGETHER
 from ddptrace.analysis.ranks.causes import COLLECTION, CONTENTION, QUOTA, SLOW_DEVICE, SLOW_LINK
 from ddptrace.analysis.ranks.counterfactual import Costs
 from ddptrace.analysis.ranks.suspects import Average
@@ -16,6 +15,7 @@ from ddptrace.analysis.result import Result
 from ddptrace.analysis.tables.ranks import MatchRow, SuspectRow
 from ddptrace.analysis.wording import ms, percent
 from ddptrace.load.tables import Finding
+from ddptrace.ops import family_of
 from ddptrace.schema import Evidence
 
 LATE: Final = "late-rank"
@@ -148,7 +148,7 @@ def matched_time(result: Result) -> MatchedTime | None:
     known = [
         match
         for match in result.matches
-        if match.op.startswith(ENDING_TOGETHER) and all(call in executions for call in _calls_of(match))
+        if family_of(match.op).ends_together and all(call in executions for call in _calls_of(match))
     ]
     inside = [match for match in known if any(call in step_of for call in _calls_of(match))]
     told = inside or known

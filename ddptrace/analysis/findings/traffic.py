@@ -9,9 +9,10 @@ from typing import Final
 
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.tables.traffic import GradientTrafficRow, TrafficRow
-from ddptrace.analysis.traffic.peers import ANY_SOURCE, RECEIVE, SEND, Ends, Sum, both_ends
+from ddptrace.analysis.traffic.peers import Ends, Sum, both_ends
 from ddptrace.analysis.wording import mb, named
 from ddptrace.load.tables import Finding
+from ddptrace.ops import RECEIVE, SEND, family_of
 
 DRIFT: Final = "Where the update uses them, the ranks' models drift apart"
 
@@ -117,8 +118,8 @@ def _differing(rows: Sequence[TrafficRow], ranks: AbstractSet[int]) -> Iterator[
     """Between `ranks`, which left records, where the one names all that it sends to, the other all that it receives
     from."""
     hidden = [row for row in rows if row.peer is None]
-    sources = ranks - {row.rank for row in hidden if row.op == SEND}
-    destinations = ranks - {row.rank for row in hidden if row.op in (RECEIVE, ANY_SOURCE)}
+    sources = ranks - {row.rank for row in hidden if family_of(row.op) is SEND}
+    destinations = ranks - {row.rank for row in hidden if family_of(row.op) is RECEIVE}
     sent, received = both_ends(rows)
     for ends in sorted({*sent, *received}):
         one, other = sent.get(ends, NOTHING), received.get(ends, NOTHING)

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ddptrace.analysis.matching.proof import ENDING_TOGETHER
 from ddptrace.analysis.rank_tables import RankTables
 from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.analysis.tables.ranks import MatchRow
 from ddptrace.load.tables import Finding
+from ddptrace.ops import family_of
 
 ABSENT: Final = "replay-off"
 """As where the ranks' clocks do not fit: no rank's times are held against another's."""
@@ -70,7 +70,7 @@ def _waiting(tables: Sequence[RankTables]) -> set[tuple[int, str, int]]:
         (row.rank, row.group, row.group_size)
         for table in tables
         for row in table.collectives
-        if row.group_size is not None and row.op.startswith(ENDING_TOGETHER)
+        if row.group_size is not None and family_of(row.op).ends_together
     }
 
 

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-SAME_NBYTES: Final = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "allreduce")  # on all ranks
+from ddptrace.ops import family_of
 
 LOOK: Final = 8
 """So many calls ahead tell what became of the one that differs."""
@@ -38,7 +38,7 @@ class GroupCall:
     @property
     def key(self) -> Key:
         """What all ranks have to agree in."""
-        return self.op, self.nbytes if self.op.startswith(SAME_NBYTES) else None, self.dtype, self.root
+        return self.op, self.nbytes if family_of(self.op).same_nbytes else None, self.dtype, self.root
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,12 +30,11 @@ from ddptrace.analysis.matching.proof import RankInGroup, Sighting, doubt
 from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.analysis.tables.ranks import DesyncRow, MatchRow
 from ddptrace.analysis.tables.steps import StepRow
-from ddptrace.analysis.traffic.rows import SPARSE_OP
 from ddptrace.analysis.wording import named
 from ddptrace.load.tables import Finding
+from ddptrace.ops import SPARSE, family_of
 from ddptrace.schema import Evidence
 
-UNPAIRED = ("send", "recv", HOOK_OP)  # not all ranks of the group take part
 RankCollectives = tuple[RankFacts, Sequence[CollectiveRow], Sequence[StepRow]]
 """What one rank shows: its collectives in launch order, its steps in time order."""
 GroupKey = tuple[str, tuple[int, ...]]  # name and ranks; ranks are () where they are not known
@@ -126,7 +125,7 @@ def _sightings(rows: Sequence[CollectiveRow], steps: Sequence[StepRow], *, numbe
     ends = {row.seq: row.exec_end_at_ns for row in rows if row.evidence is not Evidence.HOST}
     found: dict[str, list[Sighting]] = defaultdict(list)
     for row, launched_in in zip(rows, _launched_in(rows, steps), strict=True):
-        if row.part == 0 and not row.op.startswith(UNPAIRED):
+        if row.part == 0 and _is_of_all_ranks(row):
             mine = found[row.group]
             turn = row.turn if numbered else len(mine)
             if turn is not None:
@@ -134,11 +133,16 @@ def _sightings(rows: Sequence[CollectiveRow], steps: Sequence[StepRow], *, numbe
     return found
 
 
+def _is_of_all_ranks(row: CollectiveRow) -> bool:
+    """All ranks of the group take part, as far as is known: what a hook does nobody sees."""
+    return row.op != HOOK_OP and not family_of(row.op).is_message
+
+
 def _sighting(row: CollectiveRow, turn: int, launched_in: int | None, end_at_ns: int | None) -> Sighting:
     return Sighting(
         turn,
         row.op,
-        None if row.op == SPARSE_OP else row.nbytes,
+        None if row.op == SPARSE else row.nbytes,
         row.dtype,
         row.peer,
         row.origin,

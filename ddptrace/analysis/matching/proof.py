@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from ddptrace.analysis.matching.calls import GroupCall, differ
 from ddptrace.analysis.wording import ms
+from ddptrace.ops import family_of
 
 MOST: Final = 0.9
 """So many of a group's collectives must fit; a few may not (a late stamp, a rank that was stopped in between)."""
@@ -33,7 +34,6 @@ ranks the ends agree to 2 to 30 us (median), and on CPU a busy core adds millise
 rank on its own, every second pair of ends is further apart than 10 ms."""
 TOLERANCE_RATIO: Final = 0.1
 """The same for long ones, of the shortest execution: the last part of a transfer arrives at some ranks later."""
-ENDING_TOGETHER: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier", "allreduce")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +135,7 @@ def _ambiguous(group: Sequence[RankInGroup], ends: Floats, clocks: Floats, gap_n
 
 
 def _tells(row: Sequence[Sighting]) -> bool:
-    return row[0].op.startswith(ENDING_TOGETHER) and all(sighting.end_at_ns is not None for sighting in row)
+    return family_of(row[0].op).ends_together and all(sighting.end_at_ns is not None for sighting in row)
 
 
 def _same_steps(group: Sequence[RankInGroup]) -> bool:

@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddptrace.analysis.clocks.aligned import Uncertainty
-from ddptrace.analysis.collectives.bandwidth import FACTORS
 from ddptrace.analysis.intervals import Ints
 from ddptrace.analysis.rank_tables import RankTables
 from ddptrace.analysis.ranks.side_by_side import Mask, SideBySide, executions_of, side_by_side
 from ddptrace.analysis.tables.ranks import ArrivalRow, ClockRow, MatchRow
+from ddptrace.ops import FACTORS
 
 
 def arrivals_of(

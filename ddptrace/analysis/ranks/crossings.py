@@ -23,15 +23,13 @@ from numpy.typing import NDArray
 from ddptrace.analysis.clocks.waits import Waited, waited_for
 from ddptrace.analysis.intervals import Ints
 from ddptrace.analysis.matching.absent import Partial, groups_in_part
-from ddptrace.analysis.matching.proof import ENDING_TOGETHER
 from ddptrace.analysis.rank_tables import RankTables
 from ddptrace.analysis.ranks.trail import can_be
 from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.analysis.tables.ranks import LAUNCH, WAIT, MatchRow, Trail
+from ddptrace.ops import Root, family_of
 
 NONE: Final = -1
-FROM_ROOT: Final = ("broadcast", "scatter")  # only the root has to arrive, and it waits for nobody
-TO_ROOT: Final = ("reduce", "gather")  # only the root waits
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +89,7 @@ class _Parts:
         rank = np.fromiter(chain.from_iterable(row.ranks for row in matches), np.int64, int(sizes.sum()))
         seq = np.fromiter(chain.from_iterable(row.seqs for row in matches), np.int64, int(sizes.sum()))
         order, match = np.lexsort((seq, rank)), np.repeat(np.arange(len(matches)), sizes)
-        from_root = np.array([row.op.startswith(FROM_ROOT) for row in matches], np.bool_)
+        from_root = np.array([family_of(row.op).root is Root.FROM for row in matches], np.bool_)
         match = match[order]
         return cls(rank[order], seq[order], match, roots[match], from_root[match])
 
@@ -112,7 +110,7 @@ def _roots(tables: Sequence[RankTables], matches: Sequence[MatchRow]) -> Ints:
     wanted = {
         (rank, seq): match
         for match, row in enumerate(matches)
-        if not row.op.startswith(ENDING_TOGETHER)
+        if not family_of(row.op).ends_together
         for rank, seq in zip(row.ranks, row.seqs, strict=True)
     }
     roots = np.full(len(matches), NONE, np.int64)
@@ -128,9 +126,10 @@ def _needed(matches: Sequence[MatchRow], roots: Ints) -> Ints:
     """Arrivals, 0 where nothing tells who waits for whom."""
     needed = np.zeros(len(matches), np.int64)
     for match, (row, root) in enumerate(zip(matches, roots.tolist(), strict=True)):
-        if row.op.startswith(ENDING_TOGETHER) or (row.op.startswith(TO_ROOT) and root != NONE):
+        family = family_of(row.op)
+        if family.ends_together or (family.root is Root.TO and root != NONE):
             needed[match] = len(row.ranks)
-        elif row.op.startswith(FROM_ROOT) and root != NONE:
+        elif family.root is Root.FROM and root != NONE:
             needed[match] = 1
     return needed
 

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from ddptrace.analysis.clocks.aligned import UNKNOWN, Uncertainty
 from ddptrace.analysis.intervals import Ints
 from ddptrace.analysis.matching.absent import is_partial
-from ddptrace.analysis.matching.proof import ENDING_TOGETHER
 from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.analysis.tables.ranks import MatchRow
+from ddptrace.ops import family_of
 from ddptrace.schema import Evidence
 
 AGREEMENT_RATIO: Final = 0.1
@@ -100,7 +100,7 @@ def side_by_side(matches: Sequence[MatchRow], ranks: Mapping[int, Executions], u
         by_exec,
         complete,
         compared,
-        waits=np.array([match.op.startswith(ENDING_TOGETHER) for match in matches], np.bool_),
+        waits=np.array([family_of(match.op).ends_together for match in matches], np.bool_),
         uncertainty_ns=unsure,
         waited_ns=last_at[:, None] - arrival,
         wait_ns=np.clip(last_at[:, None] - begin, 0, length),

@@ -14,12 +14,9 @@ from typing import Final
 
 from ddptrace.analysis.tables.collectives import GroupRow
 from ddptrace.analysis.tables.traffic import TrafficRow
+from ddptrace.ops import RECEIVE, SEND, Root, Whole, family_of
 
-SEND: Final = "send"
-RECEIVE: Final = "recv"
 ANY_SOURCE: Final = "recv_any_source"
-FROM_ROOT: Final = ("broadcast", "scatter")
-ROOTED: Final = (*FROM_ROOT, "reduce", "gather")
 Ends = tuple[int, int]
 """Global ranks: the one that sends, the one that receives."""
 
@@ -73,9 +70,9 @@ def both_ends(
     for row in rows:
         if row.peer is None:
             continue
-        if row.op == SEND:
+        if row.op == SEND.name:
             _add(sent, (row.rank, row.peer), row.calls, row.nbytes_in, counts(row.rank))
-        elif row.op == RECEIVE:
+        elif row.op == RECEIVE.name:
             _add(received, (row.peer, row.rank), row.calls, row.nbytes_out, counts(row.rank))
     return sent, received
 
@@ -96,7 +93,7 @@ def roots(rows: Iterable[TrafficRow], counts: Callable[[int], int]) -> tuple[Roo
     """The most sent first."""
     alike: defaultdict[tuple[str, str, int], list[TrafficRow]] = defaultdict(list)
     for row in rows:
-        if row.op in ROOTED and row.peer is not None:
+        if family_of(row.op).root is not None and row.peer is not None:
             alike[row.op, row.group, row.peer].append(row)
     found = [_root(what, mine, counts) for what, mine in alike.items()]
     return tuple(sorted(found, key=lambda one: (-one.sent_nbytes, one.op, one.group, one.root)))
@@ -111,7 +108,7 @@ def _root(what: tuple[str, str, int], rows: Sequence[TrafficRow], counts: Callab
 
 def _of_one(row: TrafficRow) -> int:
     """Bytes between the root and one other rank; every rank of the group recorded its own."""
-    return (row.nbytes_out if row.op == "scatter" else row.nbytes_in) or 0
+    return (row.nbytes_out if family_of(row.op).whole is Whole.INPUT else row.nbytes_in) or 0
 
 
 # Links: groups of two ranks -------------------------------------------------------------------------------------------
@@ -154,11 +151,11 @@ def _link(group: GroupRow, rows: Sequence[TrafficRow], counts: Callable[[int], i
     sent, rooted, messages = dict.fromkeys(group.ranks, 0.0), 0.0, 0.0
     for row in rows:
         nbytes, sender = (row.sent_nbytes or 0) / counts(row.rank), _sender(row, group.ranks)
-        messages += nbytes if row.op == SEND else 0
+        messages += nbytes if family_of(row.op) is SEND else 0
         if sender is None:
             rooted += nbytes
         else:  # of an op with a root each of two ranks tells half
-            sent[sender] += nbytes * (2 / len(seen) if row.op in ROOTED and len(sent) == 2 else 1)
+            sent[sender] += nbytes * (2 / len(seen) if family_of(row.op).root is not None and len(sent) == 2 else 1)
     there, back = (
         (round(sent[rank]) if rank in seen else None for rank in group.ranks) if len(sent) == 2 else (None, None)
     )
@@ -177,14 +174,15 @@ def _link(group: GroupRow, rows: Sequence[TrafficRow], counts: Callable[[int], i
 
 def _sender(row: TrafficRow, ranks: Sequence[int]) -> int | None:
     """Which of two ranks sends; in a larger group all do, on average. None where the root is not known."""
-    if row.op not in ROOTED:
+    root = family_of(row.op).root
+    if root is None:
         return row.rank
     if row.peer is None or len(ranks) != 2:
         return None if row.peer is None else row.rank
-    return row.peer if row.op in FROM_ROOT else next(rank for rank in ranks if rank != row.peer)
+    return row.peer if root is Root.FROM else next(rank for rank in ranks if rank != row.peer)
 
 
 def _is_hidden(row: TrafficRow, seen: Collection[int], ranks: Collection[int]) -> bool:
     """Whether messages are in nobody's count of a pair. Those received from any source are in that of their sender."""
-    nobody = row.peer is None and row.op.startswith(("send", "recv"))
+    nobody = row.peer is None and family_of(row.op).is_message
     return nobody and (row.op != ANY_SOURCE or len(seen) < len(ranks))

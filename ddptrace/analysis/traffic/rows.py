@@ -8,42 +8,19 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
 
 import numpy as np
 
-from ddptrace.analysis.collectives.bandwidth import FACTORS, Factor, moved_nbytes
+from ddptrace.analysis.collectives.bandwidth import moved_nbytes
 from ddptrace.analysis.collectives.execution import Communication
 from ddptrace.analysis.collectives.rows import HOOK_OP, origin_of
 from ddptrace.analysis.rank_view import RankView
 from ddptrace.analysis.tables.traffic import TrafficRow
 from ddptrace.load.tables import Call, Identity
+from ddptrace.ops import SENT, SPARSE
 
 Kind = tuple[str, str, int | None, str | None, str]
 """Op, group, ranks in the group, origin, dtype."""
-
-SPARSE_OP: Final = "allreduce_sparse"
-"""How much of a sparse tensor is sent was not recorded."""
-
-
-def _others(ranks: int) -> float:
-    return (ranks - 1) / ranks
-
-
-def _part(ranks: int) -> float:
-    return (ranks - 1) / ranks**2
-
-
-def _nothing(ranks: int) -> float:
-    return 0.0
-
-
-SENT: Final[Mapping[str, Factor]] = {
-    **FACTORS, "broadcast": _others, "reduce": _others, "gather": _part, "scatter": _part,
-    "recv": _nothing, "recv_any_source": _nothing,
-}  # fmt: skip
-"""By op: what one rank of the group sends, on average, as a share of the collective's bytes. nccl-tests' factors are
-those of the busiest link: an op with a root loads that one more than the others."""
 
 
 def traffic_rows(view: RankView) -> list[TrafficRow]:
@@ -117,7 +94,7 @@ def sent_nbytes(call: Call, group_size: int | None) -> int | None:
 def _is_unknown(call: Call) -> bool:
     """No bytes were recorded, which does not mean that there were none."""
     nothing = not call.nbytes_in and not call.nbytes_out
-    return nothing and (call.identity is not Identity.RECORDED or call.op == SPARSE_OP)
+    return nothing and (call.identity is not Identity.RECORDED or call.op == SPARSE)
 
 
 def _sum(values: Iterable[int | None]) -> int | None:

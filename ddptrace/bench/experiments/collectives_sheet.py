@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ddptrace.analysis.collectives.bandwidth import FACTORS
 from ddptrace.bench.cells import interval_head
 from ddptrace.bench.experiment import JobOptions, Measured, Section
 from ddptrace.bench.experiments.collectives_fit import Fit, fit, fit_words
 from ddptrace.bench.statistics import ROUNDS_SURE, Spread
+from ddptrace.ops import FACTORS
 from ddptrace.render.sheet import Chart, Grid, Line
 from ddptrace.render.words import NOT_MEASURED, counted, duration, percent, rate, size
 

@@ -11,12 +11,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ddptrace.analysis.collectives.bandwidth import FACTORS
 from ddptrace.analysis.result import Result
 from ddptrace.bench.job import Job
 from ddptrace.bench.strategies import REDUCERS
 from ddptrace.bench.workloads import Trainee, workload
 from ddptrace.errors import DdptraceError
+from ddptrace.ops import FACTORS
 
 NONE: Final = "none"
 IN_ONE: Final = "none, one bucket"

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from ddptrace.load.diagnosis.tables import GroupState, LastCall, Messages
 from ddptrace.load.records.calls import CallOrigin, CallOrigins
 from ddptrace.load.records.fields import BEGIN, END, FLAGS, NAME, THREAD, A, B, C, F, G, Row
-from ddptrace.load.records.kept import UNPAIRED
 from ddptrace.load.tables import Group
+from ddptrace.ops import SEND, family_of
 from ddptrace.schema import CallFlag, Kind
 
 LAST: Final = 256
@@ -39,7 +39,7 @@ def group_states(told: RankRecords) -> tuple[GroupState, ...]:
     """By name of the group: those that the rank described, and those that it called in."""
     calls = np.concatenate([told.events[told.events["kind"] == Kind.CALL], _begun(told.events)])
     calls = calls[np.argsort(calls["begin"], kind="stable")]
-    unpaired = [number for number in np.unique(calls["name"]).tolist() if told.text(number).startswith(UNPAIRED)]
+    unpaired = [number for number in np.unique(calls["name"]).tolist() if family_of(told.text(number)).is_message]
     is_message = np.isin(calls["name"], unpaired)
     numbers = {told.text(number): number for number in np.unique(calls["d"]).tolist()}
     ranks = {group.name: group.ranks for group in told.groups}
@@ -85,7 +85,7 @@ def _let_go(told: RankRecords, group: int) -> tuple[int, int]:
 def _messages(told: RankRecords, calls: Rows, ends: _Ends) -> Iterator[Messages]:
     """By peer, what goes there before what comes from there. What nobody told the peer of is left out."""
     peers = np.array([-1 if peer is None else peer for peer in ends.peers(calls)], np.int64)
-    sends = np.array([told.text(number).startswith("send") for number in calls["name"].tolist()], np.bool_)
+    sends = np.array([family_of(told.text(number)) is SEND for number in calls["name"].tolist()], np.bool_)
     for peer in np.unique(peers[peers >= 0]).tolist():
         for is_send in (True, False):
             mine = calls[(peers == peer) & (sends == is_send)]

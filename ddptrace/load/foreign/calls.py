@@ -27,7 +27,7 @@ from ddptrace.load.foreign.identity import NOTHING_SAID, Groups, Said, identifie
 from ddptrace.load.foreign.trace import Trace
 from ddptrace.load.kineto.events import FAR_NS, Ints
 from ddptrace.load.tables import Call, ExecRange, Identity, Work
-from ddptrace.load.windows.backend_ranges import OPS
+from ddptrace.load.windows.backend_ranges import gloo_ranges
 from ddptrace.load.windows.device import GLOO_PREFIX, NCCL_PREFIXES
 from ddptrace.load.windows.nesting import NOTHING, innermost_around, outermost
 from ddptrace.schema import Evidence
@@ -210,7 +210,7 @@ def _launches(trace: Trace, ranges: list[int]) -> dict[int, int]:
     """By position of a range, that of the operator which launched it: the k-th of those that Gloo carries out so."""
     issued: dict[str, list[int]] = defaultdict(list)
     for position in np.flatnonzero(outermost(trace.events, trace.named((ISSUING_PREFIX,)))).tolist():
-        for kind in OPS.get(usual_op(trace.name(position)), ()):
+        for kind in gloo_ranges(usual_op(trace.name(position))):
             issued[kind].append(position)
     return dict(pair for kind in sorted(issued) for pair in _pairs(trace, issued[kind], _of_kind(trace, ranges, kind)))
 

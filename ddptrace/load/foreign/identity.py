@@ -14,21 +14,7 @@ from ddptrace.load.kineto.args import element_nbytes
 from ddptrace.load.kineto.events import CollectiveArgs, FileFacts
 from ddptrace.load.tables import Identity
 from ddptrace.load.windows.comm_kernels import UNKNOWN_OP, CommRule, op_named
-
-OPS: Final[Mapping[str, str]] = {
-    "allreduce": "all_reduce", "all_reduce_sparse": "all_reduce", "allreduce_sparse": "all_reduce",
-    "allreduce_coalesced": "all_reduce_coalesced", "all_reduce_barrier": "barrier", "allreduce_barrier": "barrier",
-    "allgather": "all_gather", "allgather_base": "all_gather_into_tensor", "all_gather_base": "all_gather_into_tensor",
-    "allgather_coalesced": "all_gather_coalesced",
-    "allgather_into_tensor_coalesced": "all_gather_into_tensor_coalesced",
-    "reduce_scatter_base": "reduce_scatter_tensor", "alltoall": "all_to_all", "all_to_allv": "all_to_all",
-    "alltoall_base": "all_to_all_single", "broadcast_oop": "broadcast", "reduce_oop": "reduce",
-}  # fmt: skip
-"""By the names that c10d, its NCCL backend and its annotations use, the names that people know, as ddptrace records
-them; other names stay."""
-
-IN_PLACE: Final = frozenset({"all_reduce", "all_reduce_coalesced", "broadcast", "reduce", "barrier"})
-"""Their tensors are input and output at once, and count once."""
+from ddptrace.ops import ALL_GATHER, BY_NAME, BY_SPELLING, REDUCE_SCATTER, family_of
 
 DTYPES: Final[Mapping[str, tuple[str, int]]] = {
     "float": ("float32", 4), "double": ("float64", 8), "half": ("float16", 2), "bfloat16": ("bfloat16", 2),
@@ -104,7 +90,7 @@ def told(op: str, said: CollectiveArgs, groups: Groups, identity: Identity) -> S
 def usual_op(name: str) -> str:
     """From "nccl:_all_gather_base", "c10d::allreduce_", "allreduce" or "nccl:send 0->1"."""
     bare = name.rpartition(":")[2].split(" ")[0].strip("_").lower()
-    return OPS.get(bare, bare) or UNKNOWN_OP
+    return BY_SPELLING[bare].name if bare in BY_SPELLING else bare or UNKNOWN_OP
 
 
 def dtype_of(name: str | None) -> tuple[str, int | None]:
@@ -129,8 +115,9 @@ def _nbytes(op: str, said: CollectiveArgs, size: int | None) -> tuple[int, int]:
     nbytes_in, nbytes_out = said.nbytes_in or 0, 0
     if element is not None and said.nelems_in is not None:
         nbytes_in, nbytes_out = said.nelems_in * element, (said.nelems_out or 0) * element
-    elif size and op.startswith("all_gather"):
+    elif size and family_of(op) is ALL_GATHER:
         nbytes_out = nbytes_in * size
-    elif size and op.startswith("reduce_scatter"):
+    elif size and family_of(op) is REDUCE_SCATTER:
         nbytes_out = nbytes_in // size
-    return (max(nbytes_in, nbytes_out), 0) if op in IN_PLACE else (nbytes_in, nbytes_out)
+    in_place = op in BY_NAME and BY_NAME[op].family.in_place
+    return (max(nbytes_in, nbytes_out), 0) if in_place else (nbytes_in, nbytes_out)

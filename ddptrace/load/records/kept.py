@@ -22,7 +22,6 @@ Span = tuple[int, int]
 Number = tuple[int, int | None]
 
 LONG_AGO: Final = -(2**62)
-UNPAIRED: Final = ("send", "recv")
 IN_STEPS: Final = (Kind.CALL, Kind.PHASE, Kind.HOOK)
 """What a step is understood from, so that a part of it would mislead."""
 

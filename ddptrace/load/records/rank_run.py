@@ -16,7 +16,7 @@ from ddptrace.load.records.calls import CallOrigins, with_proven_ends
 from ddptrace.load.records.clock import FAR_NS, Clock
 from ddptrace.load.records.fields import BEGIN, END, FLAGS, NAME, THREAD, A, B, C, D, E, F, G, Row
 from ddptrace.load.records.host_load import clock_name, host_load
-from ddptrace.load.records.kept import IN_STEPS, UNPAIRED, Kept, Number, call_numbers, kept
+from ddptrace.load.records.kept import IN_STEPS, Kept, Number, call_numbers, kept
 from ddptrace.load.records.rpc import rank_rpc
 from ddptrace.load.tables import (
     Call,
@@ -28,6 +28,7 @@ from ddptrace.load.tables import (
     Ready,
     StepMark,
 )
+from ddptrace.ops import family_of
 from ddptrace.record import Records
 from ddptrace.schema import CallFlag, Kind, Phase, StepEnd
 
@@ -182,7 +183,7 @@ class _Builder:
 
     def _numbers(self, calls: Sequence[Row]) -> list[Number]:
         written = self.rows_as_written(Kind.CALL, Kind.LET_GO) if self.kept.let_go else ()
-        unpaired = {row[NAME] for row in calls if self.text(row[NAME]).startswith(UNPAIRED)}
+        unpaired = {row[NAME] for row in calls if family_of(self.text(row[NAME])).is_message}
         return call_numbers(calls, written, unpaired)
 
     def _call(self, row: Row, number: Number, done: Row | None, waits: tuple[tuple[int, int], ...]) -> Call:

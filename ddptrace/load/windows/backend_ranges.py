@@ -22,32 +22,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from ddptrace.ops import BY_NAME
+
 Matches = NDArray[np.bool_]
 
 PREFIX: Final = "gloo:"
-
-OPS: Final[Mapping[str, frozenset[str]]] = {
-    "all_reduce": frozenset({"all_reduce", "sparse_all_reduce"}),
-    "all_reduce_coalesced": frozenset({"all_reduce"}),
-    "all_gather": frozenset({"all_gather"}),
-    "all_gather_into_tensor": frozenset({"all_gather"}),
-    "all_gather_coalesced": frozenset({"all_gather"}),
-    "all_gather_into_tensor_coalesced": frozenset({"all_gather"}),
-    "reduce_scatter": frozenset({"all_reduce", "reduce_scatter"}),  # Gloo carries it out as an all-reduce
-    "reduce_scatter_tensor": frozenset({"all_reduce", "reduce_scatter"}),
-    "reduce_scatter_tensor_coalesced": frozenset({"all_reduce", "reduce_scatter"}),
-    "broadcast": frozenset({"broadcast"}),
-    "reduce": frozenset({"reduce"}),
-    "gather": frozenset({"gather"}),
-    "scatter": frozenset({"scatter"}),
-    "all_to_all": frozenset({"all_to_all"}),
-    "all_to_all_single": frozenset({"all_to_all"}),
-    "barrier": frozenset({"barrier"}),
-    "send": frozenset({"send"}),
-    "recv": frozenset({"recv"}),
-    "recv_any_source": frozenset({"recvAnySource", "recv"}),
-}
-"""Our name of a call: Gloo's names of its range. Operations that are not here fit any range."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +64,14 @@ def in_thread_order(ranges: Iterable[tuple[int, int, int, str, int]]) -> list[Ba
 
 
 def is_op(op: str, name: str) -> bool:
-    """Whether a range of this name can carry out this operation."""
-    return op not in OPS or name.removeprefix(PREFIX) in OPS[op]
+    """Whether a range of this name can carry out this operation, as far as is known."""
+    known = gloo_ranges(op)
+    return not known or name.removeprefix(PREFIX) in known
+
+
+def gloo_ranges(op: str) -> tuple[str, ...]:
+    """Gloo's names of the ranges in which it carries out an operation; none where that is not known."""
+    return BY_NAME[op].gloo if op in BY_NAME else ()
 
 
 def assign(

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from ddptrace.errors import DdptraceError
 from ddptrace.load.kineto.events import Category, KinetoEvents
+from ddptrace.ops import FAMILIES
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +54,6 @@ DEFAULT_RULES: Final = (
     CommRule(r"(?<![a-z])hcom_(?:all|reduce|broadcast|scatter|gather|send|recv|receive|batch|barrier)"),
 )
 """Searched in the kernel's own name only: a type among its template arguments or parameters says nothing about it."""
-NAMED_OPS: Final = (
-    ("reduce_?scatter", "reduce_scatter"),
-    ("all_?reduce", "all_reduce"),
-    ("all_?gather", "all_gather"),
-    ("all_?to_?all", "all_to_all"),
-    ("broadcast", "broadcast"),
-    ("barrier", "barrier"),
-    ("(?<![a-z])reduce", "reduce"),
-)
-"""In a communication kernel's name. `SendRecv` carries out all-to-all, gather and scatter too, `Generic` anything."""
 UNKNOWN_OP: Final = "unknown"
 LONGEST_NAME: Final = 1000  # characters of a kernel's name in which a rule is searched
 NAMES_KNOWN: Final = 1 << 16  # and rules: many events have one name, which is searched once
@@ -115,7 +106,8 @@ def op_named(name: str, rules: Sequence[CommRule]) -> str:
     if rule is not None and rule.op is not None:
         return rule.op
     function = _function(name).lower()
-    return next((op for pattern, op in NAMED_OPS if re.search(pattern, function)), UNKNOWN_OP)
+    named = (family.name for family in FAMILIES if family.kernel is not None and re.search(family.kernel, function))
+    return next(named, UNKNOWN_OP)
 
 
 def _first(rules: Sequence[CommRule], text: str) -> CommRule | None:

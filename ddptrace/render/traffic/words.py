@@ -8,9 +8,10 @@ from typing import Final
 from ddptrace.analysis.rpc.digest import RpcDigest
 from ddptrace.analysis.traffic.digest import KindDigest, TrafficReport
 from ddptrace.analysis.traffic.gradients import GradientDigest
-from ddptrace.analysis.traffic.peers import FROM_ROOT, MessageDigest, RootDigest
+from ddptrace.analysis.traffic.peers import MessageDigest, RootDigest
 from ddptrace.analysis.wording import named
 from ddptrace.errors import printable
+from ddptrace.ops import Root, family_of
 from ddptrace.render.rpc.words import pair_name
 from ddptrace.render.words import (
     NOT_MEASURED,
@@ -206,6 +207,6 @@ def root_lines(roots: Sequence[RootDigest], per: str) -> Iterator[str]:
 
 
 def root_figures(root: RootDigest) -> tuple[str, str, str, str, str]:
-    way = "from" if root.op in FROM_ROOT else "to"
+    way = "from" if family_of(root.op).root is Root.FROM else "to"
     group = printable(root.group) or NOT_MEASURED
     return op_name(root.op), group, f"{way} rank {root.root}", calls_words(root.calls), size(root.sent_nbytes)

@@ -1,0 +1,187 @@
+"""Every collective operation, declared once: what it is called where, and what is true of it.
+
+The loader and analysis read it, and so do benchmarks; the tests hold the dispatcher tap and its fallback against it. To
+add an operation, add an `Op` to `OPS`, with a `Family` of its own where it behaves like no other one.
+
+An operation that is not here is recorded, loaded and shown under its own name. Where that begins as a family's does
+(`all_reduce_of_tomorrow`), what is true of the family is true of it, but its bytes may mean something else: it has no
+bandwidth. Of any other operation nothing is known, and ranks are not compared by its ends.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+Factor = Callable[[int], float]
+"""From the number of ranks in the group to a share of the operation's bytes."""
+
+
+def _twice_the_others(ranks: int) -> float:
+    return 2 * (ranks - 1) / ranks
+
+
+def _the_others(ranks: int) -> float:
+    return (ranks - 1) / ranks
+
+
+def _one_rank_for_all(ranks: int) -> float:
+    """The root's traffic, spread over all ranks."""
+    return (ranks - 1) / ranks**2
+
+
+def _once(ranks: int) -> float:
+    return 1.0
+
+
+def _nothing(ranks: int) -> float:
+    return 0.0
+
+
+class Root(enum.Enum):
+    """Which way the bytes go between one rank and all others."""
+
+    FROM = "from"  # only the root has to arrive, and it waits for nobody
+    TO = "to"  # only the root waits
+
+
+class Whole(enum.Enum):
+    """Which side holds the whole of what is moved, on every rank; the other holds a rank's part."""
+
+    INPUT = "input"
+    OUTPUT = "output"
+    EITHER = "either"  # both are as large, or one is empty
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """What is true of all operations that do the same, whatever tensors they take.
+
+    `busbw`: bytes that one link carries, as a share of the operation's bytes; the definition is that of nccl-tests, so
+    that numbers compare with its. `sent`: bytes that one rank sends, on average over the group, with an algorithm that
+    sends as little as the operation allows (a ring). As `busbw` where it is not given: an operation with a root loads
+    one link more than the others.
+    """
+
+    name: str
+    busbw: Factor | None = None
+    sent: Factor | None = None
+    whole: Whole = Whole.EITHER
+    root: Root | None = None
+    ends_together: bool = False  # no rank is over before all have arrived, so that ranks end together
+    same_nbytes: bool = False  # every rank must give as many bytes
+    is_message: bool = False  # between two ranks of the group
+    is_queued: bool = True  # False: it runs on the caller's thread, past the backend's queue
+    in_place: bool = False  # its tensors are input and output at once, and count once
+    kernel: str | None = None  # regular expression, searched in the names of communication kernels
+    also: tuple[str, ...] = ()  # other words that names of the family begin with
+
+
+REDUCE_SCATTER: Final = Family(
+    "reduce_scatter", _the_others, whole=Whole.INPUT, ends_together=True, same_nbytes=True, kernel="reduce_?scatter"
+)
+ALL_REDUCE: Final = Family(
+    "all_reduce",
+    _twice_the_others,
+    ends_together=True,
+    same_nbytes=True,
+    in_place=True,
+    kernel="all_?reduce",
+    also=("allreduce",),
+)
+ALL_GATHER: Final = Family(
+    "all_gather", _the_others, whole=Whole.OUTPUT, ends_together=True, same_nbytes=True, kernel="all_?gather"
+)
+ALL_TO_ALL: Final = Family("all_to_all", _the_others, ends_together=True, kernel="all_?to_?all")
+BROADCAST: Final = Family(
+    "broadcast", _once, _the_others, root=Root.FROM, same_nbytes=True, in_place=True, kernel="broadcast"
+)
+BARRIER: Final = Family("barrier", ends_together=True, in_place=True, kernel="barrier")
+REDUCE: Final = Family("reduce", _once, _the_others, root=Root.TO, in_place=True, kernel="(?<![a-z])reduce")
+GATHER: Final = Family("gather", _the_others, _one_rank_for_all, whole=Whole.OUTPUT, root=Root.TO)
+SCATTER: Final = Family("scatter", _the_others, _one_rank_for_all, whole=Whole.INPUT, root=Root.FROM)
+SEND: Final = Family("send", _once, is_message=True, is_queued=False)
+RECEIVE: Final = Family("recv", _once, _nothing, is_message=True, is_queued=False)
+MONITORED_BARRIER: Final = Family("monitored_barrier", is_queued=False)
+UNKNOWN: Final = Family("")
+
+FAMILIES: Final = (
+    REDUCE_SCATTER, ALL_REDUCE, ALL_GATHER, ALL_TO_ALL, BROADCAST, BARRIER, REDUCE, GATHER, SCATTER, SEND, RECEIVE,
+    MONITORED_BARRIER,
+)  # fmt: skip
+"""In the order in which kernels are searched: `reduce` is a part of other names. A kernel called `SendRecv` carries out
+all-to-all, gather and scatter too, `Generic` anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One operation.
+
+    `operator`: of the dispatcher (`c10d::allreduce_`), where it is not the name itself. `spellings`: what profiler
+    files call it otherwise, in lower case and without underscores around it: c10d, its NCCL backend, annotations.
+    `gloo`: the ranges in which Gloo carries it out; none known, any may be.
+    """
+
+    name: str  # as people know it from `torch.distributed`, and as records have it
+    family: Family
+    operator: str | None = None
+    spellings: tuple[str, ...] = ()
+    gloo: tuple[str, ...] = ()
+
+
+OPS: Final = (
+    Op("all_reduce", ALL_REDUCE, "allreduce_", ("allreduce", "all_reduce_sparse", "allreduce_sparse"),
+       gloo=("all_reduce", "sparse_all_reduce")),
+    Op("all_reduce_coalesced", ALL_REDUCE, "allreduce_coalesced_", ("allreduce_coalesced",), gloo=("all_reduce",)),
+    Op("allreduce_sparse", ALL_REDUCE),
+    Op("all_gather", ALL_GATHER, "allgather_", ("allgather",), gloo=("all_gather",)),
+    Op("all_gather_into_tensor", ALL_GATHER, "_allgather_base_", ("allgather_base", "all_gather_base"),
+       gloo=("all_gather",)),
+    Op("all_gather_coalesced", ALL_GATHER, "allgather_coalesced_", ("allgather_coalesced",), gloo=("all_gather",)),
+    Op("all_gather_into_tensor_coalesced", ALL_GATHER, "allgather_into_tensor_coalesced_",
+       ("allgather_into_tensor_coalesced",), gloo=("all_gather",)),
+    Op("reduce_scatter", REDUCE_SCATTER, gloo=("all_reduce", "reduce_scatter")),  # Gloo makes an all-reduce of it
+    Op("reduce_scatter_tensor", REDUCE_SCATTER, "_reduce_scatter_base_", ("reduce_scatter_base",),
+       gloo=("all_reduce", "reduce_scatter")),
+    Op("reduce_scatter_tensor_coalesced", REDUCE_SCATTER, gloo=("all_reduce", "reduce_scatter")),
+    Op("all_to_all", ALL_TO_ALL, "alltoall_", ("alltoall", "all_to_allv"), gloo=("all_to_all",)),
+    Op("all_to_all_single", ALL_TO_ALL, "alltoall_base_", ("alltoall_base",), gloo=("all_to_all",)),
+    Op("broadcast", BROADCAST, spellings=("broadcast_oop",), gloo=("broadcast",)),
+    Op("reduce", REDUCE, spellings=("reduce_oop",), gloo=("reduce",)),
+    Op("gather", GATHER, gloo=("gather",)),
+    Op("scatter", SCATTER, gloo=("scatter",)),
+    Op("barrier", BARRIER, spellings=("all_reduce_barrier", "allreduce_barrier"), gloo=("barrier",)),
+    Op("monitored_barrier", MONITORED_BARRIER),
+    Op("send", SEND, gloo=("send",)),
+    Op("recv", RECEIVE, gloo=("recv",)),
+    Op("recv_any_source", RECEIVE, gloo=("recvAnySource", "recv")),
+)  # fmt: skip
+
+SPARSE: Final = "allreduce_sparse"
+"""How much of a sparse tensor is sent is not recorded."""
+
+BY_NAME: Final[Mapping[str, Op]] = {op.name: op for op in OPS}
+BY_SPELLING: Final[Mapping[str, Op]] = {spelling: op for op in OPS for spelling in op.spellings}
+BY_OPERATOR: Final[Mapping[str, Op]] = {op.operator: op for op in OPS if op.operator is not None}
+
+
+FACTORS: Final[Mapping[str, Factor]] = {op.name: op.family.busbw for op in OPS if op.family.busbw is not None}
+"""`Family.busbw` by the name of an operation. One without has bytes that mean nothing that can be compared."""
+SENT: Final[Mapping[str, Factor]] = {
+    **FACTORS,
+    **{op.name: op.family.sent for op in OPS if op.family.sent is not None},
+}
+"""`Family.sent` by the name of an operation."""
+
+
+@functools.lru_cache(1024)
+def family_of(name: str) -> Family:
+    """Find the family of an operation by its name, or by what the name begins with; `UNKNOWN` where neither tells."""
+    if name in BY_NAME:
+        return BY_NAME[name].family
+    begins = [(len(word), k) for k, family in enumerate(FAMILIES) for word in (family.name, *family.also)
+              if name.startswith(word)]  # fmt: skip
+    return FAMILIES[max(begins)[1]] if begins else UNKNOWN

@@ -1,0 +1,97 @@
+"""Every collective operation is declared once, and what others call it leads to its declaration."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddptrace.capture.fallback import METHODS
+from ddptrace.capture.tap import COMMON_NAMES, operators
+from ddptrace.load.foreign.identity import usual_op
+from ddptrace.load.windows.backend_ranges import is_op
+from ddptrace.load.windows.comm_kernels import UNKNOWN_OP, op_named
+from ddptrace.ops import BY_NAME, BY_OPERATOR, FACTORS, FAMILIES, OPS, SENT, UNKNOWN, Op, Root, family_of
+
+RANKS = 4
+
+
+def test_every_operator_that_the_tap_finds_in_this_torch_is_declared() -> None:
+    assert {op.name for op in operators()} <= BY_NAME.keys()
+
+
+def test_the_tap_and_its_fallback_name_operations_as_they_are_declared() -> None:
+    assert {operator: op.name for operator, op in BY_OPERATOR.items()} == COMMON_NAMES
+    assert {name for name, *_ in METHODS.values()} <= BY_NAME.keys()
+
+
+@pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
+def test_all_that_profiler_files_call_an_operation_lead_to_it(op: Op) -> None:
+    for spelling in op.spellings:
+        assert usual_op(f"nccl:_{spelling}_") == op.name
+    if op.operator is not None:
+        assert usual_op(f"c10d::{op.operator}") == op.name
+
+
+def test_no_name_stands_for_two_operations() -> None:
+    names = [op.name for op in OPS]
+    assert len(set(names)) == len(names)
+    spellings = [spelling for op in OPS for spelling in op.spellings]
+    assert len(set(spellings)) == len(spellings)
+
+
+@pytest.mark.parametrize(
+    ("name", "family"),
+    [
+        ("all_reduce_of_tomorrow", "all_reduce"), ("allreduce_of_tomorrow", "all_reduce"), ("reduce_oop", "reduce"),
+        ("reduce_scatter_of_tomorrow", "reduce_scatter"), ("recv_any_source", "recv"), ("barrier_", "barrier"),
+        ("monitored_barrier", "monitored_barrier"), ("dispatch", ""), ("comm_hook", ""), ("", ""),
+    ],
+)  # fmt: skip
+def test_an_operation_is_of_the_family_that_its_name_begins_with(name: str, family: str) -> None:
+    assert family_of(name).name == family
+
+
+def test_of_an_operation_that_nobody_declared_no_bandwidth_is_told() -> None:
+    assert FACTORS.get("all_reduce_of_tomorrow") is None and UNKNOWN.ends_together is False
+
+
+@pytest.mark.parametrize(
+    ("name", "busbw", "sent"),
+    [
+        ("all_reduce", 1.5, 1.5), ("all_gather_into_tensor", 0.75, 0.75), ("reduce_scatter_tensor", 0.75, 0.75),
+        ("all_to_all_single", 0.75, 0.75), ("broadcast", 1.0, 0.75), ("reduce", 1.0, 0.75),
+        ("gather", 0.75, 0.1875), ("scatter", 0.75, 0.1875), ("send", 1.0, 1.0), ("recv", 1.0, 0.0),
+    ],
+)  # fmt: skip
+def test_factors_of_four_ranks_are_those_of_nccl_tests_and_what_a_ring_sends(
+    name: str, busbw: float, sent: float
+) -> None:
+    assert (FACTORS[name](RANKS), SENT[name](RANKS)) == (busbw, sent)
+
+
+def test_a_barrier_has_no_bytes_to_tell_a_bandwidth_of() -> None:
+    assert FACTORS.keys().isdisjoint({"barrier", "monitored_barrier"})
+
+
+@pytest.mark.parametrize(
+    ("kernel", "op"),
+    [
+        ("ncclDevKernel_ReduceScatter_Sum_f32_RING_LL", "reduce_scatter"),
+        ("ncclDevKernel_AllReduce_Sum_bf16_TREE_LL", "all_reduce"), ("ncclKernel_AllGather_RING_LL", "all_gather"),
+        ("ncclDevKernel_Reduce_Sum_f32_RING", "reduce"), ("ncclDevKernel_Broadcast_RING_LL", "broadcast"),
+        ("ncclDevKernel_SendRecv", UNKNOWN_OP),
+    ],
+)  # fmt: skip
+def test_a_kernels_name_tells_the_family(kernel: str, op: str) -> None:
+    assert op_named(kernel, ()) == op
+
+
+def test_gloo_carries_a_reduce_scatter_out_as_an_all_reduce_and_what_is_not_known_in_any_range() -> None:
+    assert is_op("reduce_scatter", "gloo:all_reduce") and not is_op("all_gather", "gloo:all_reduce")
+    assert is_op("operation_of_tomorrow", "gloo:all_reduce")
+
+
+def test_ranks_end_together_where_all_need_all_and_nowhere_else() -> None:
+    together = {family.name for family in FAMILIES if family.ends_together}
+    assert together == {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"}
+    roots = {family.name: family.root for family in FAMILIES if family.root is not None}
+    assert roots == {"broadcast": Root.FROM, "scatter": Root.FROM, "reduce": Root.TO, "gather": Root.TO}
