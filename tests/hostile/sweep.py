@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -60,7 +61,8 @@ class Rank:
 
 
 def run(program: Program, mode: str, folder: Path) -> list[Rank]:
-    """Every rank of a program, in a folder that does not exist yet."""
+    """Run every rank of a program, in a folder that is made anew."""
+    shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     argv = [str(RANK), program.name, mode, str(folder)]
     environ = environment() | dict(program.environ)

@@ -132,7 +132,7 @@ def _screens(run: Path) -> Iterator[str]:
 
     from ddptrace.cli.watch import Watcher
     from ddptrace.live.watched import Watched
-    from ddptrace.render.watch import screen
+    from ddptrace.render.watch.page import screen
 
     watcher = Watcher(Watched(run), str(run))
     watcher.look(whole=True)
