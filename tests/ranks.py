@@ -54,14 +54,29 @@ class Ranks:
         return statuses is not None and not any(statuses), late + said
 
     def statuses(
-        self, argv: list[str], ranks: int, environ: dict[str, str], timeout_s: float, *, to_the_end: bool
+        self,
+        argv: list[str],
+        ranks: int,
+        environ: dict[str, str],
+        timeout_s: float,
+        *,
+        to_the_end: bool,
+        torchrun: dict[str, str] | None = None,
     ) -> tuple[list[int | None] | None, str]:
         """How each rank of a program ended, as `os.wait` tells it, and what they said.
 
         `to_the_end`: wait for every rank; otherwise the first failure ends the others, whose status is None. There are
-        no statuses where the ranks are not done after `timeout_s` seconds.
+        no statuses where the ranks are not done after `timeout_s` seconds. `torchrun`: environment variables in place of
+        torchrun's.
         """
-        order = {"argv": argv, "ranks": ranks, "environ": environ, "cwd": str(Path.cwd()), "to_the_end": to_the_end}
+        order = {
+            "argv": argv,
+            "ranks": ranks,
+            "environ": environ,
+            "cwd": str(Path.cwd()),
+            "to_the_end": to_the_end,
+            "torchrun": torchrun or {},
+        }
         answers, theirs = os.pipe()
         with tempfile.TemporaryFile() as said, os.fdopen(answers, "rb", buffering=0) as answer:
             socket.send_fds(self._orders, [json.dumps(order).encode()], [said.fileno(), theirs])
@@ -157,7 +172,7 @@ def become(rank: int, order: Order, port: int) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.chdir(order["cwd"])
     os.environ.clear()
-    os.environ.update(order["environ"] | torchruns_environ(rank, order["ranks"], port))
+    os.environ.update(order["environ"] | torchruns_environ(rank, order["ranks"], port) | order["torchrun"])
     sys.argv = order["argv"]
     sys.path[0] = str(Path(sys.argv[0]).parent)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]

@@ -27,7 +27,7 @@ def keep(*values: object) -> None:
     for value in values:
         if isinstance(value, nn.Module):
             _modules.append(value)
-        os.write(_file, f"{_told(value)}\n".encode())
+        os.write(_file, f"{_told(value)}\n".encode(errors="backslashreplace"))
 
 
 def kept_modules() -> list[nn.Module]:

@@ -41,22 +41,54 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from tests.hostile.kept import kept_modules
 
 WATCHED: Final = (
-    "asyncio", "builtins", "copy", "copyreg", "gc", "io", "multiprocessing", "numpy", "os", "pickle", "random",
-    "signal", "subprocess", "sys", "threading", "time", "torch", "traceback", "types", "warnings", "weakref",
-    "accelerate", "lightning", "transformers",
-)  # fmt: skip
+    "asyncio",
+    "builtins",
+    "copy",
+    "copyreg",
+    "gc",
+    "io",
+    "multiprocessing",
+    "numpy",
+    "os",
+    "pickle",
+    "random",
+    "signal",
+    "subprocess",
+    "sys",
+    "threading",
+    "time",
+    "torch",
+    "traceback",
+    "types",
+    "warnings",
+    "weakref",
+    "accelerate",
+    "lightning",
+    "transformers",
+)
 """Packages whose attributes are compared, and those of their classes."""
 
 VOLATILE: Final = {
-    ("sys", "last_exc"), ("sys", "last_traceback"), ("sys", "last_type"), ("sys", "last_value"), ("builtins", "_"),
-    ("warnings", "_filters_version"), ("torch.utils.hooks.RemovableHandle", "next_id"),
-    ("torch.autograd.profiler", "_cupti_monitor_checked"), ("torch.autograd.profiler", "_cupti_monitor_module"),
-}  # fmt: skip
+    ("sys", "last_exc"),
+    ("sys", "last_traceback"),
+    ("sys", "last_type"),
+    ("sys", "last_value"),
+    ("builtins", "_"),
+    ("warnings", "_filters_version"),
+    ("torch.utils.hooks.RemovableHandle", "next_id"),
+    ("torch.autograd.profiler", "_cupti_monitor_checked"),
+    ("torch.autograd.profiler", "_cupti_monitor_module"),
+}
 """What Python and torch count or leave on their own, without a meaning for the program."""
 
 NAMED_ANEW: Final = (
-    "__warningregistry__", "__compiled_fn_", "___unnamed_scope_", "__resume_at_", "__optimizer_", "__import_ddptrace",
-)  # fmt: skip
+    "__warningregistry__",
+    "__compiled_fn_",
+    "___unnamed_scope_",
+    "__resume_at_",
+    "__optimizer_",
+    "__import_ddptrace",
+)
 """How such names begin; Dynamo's, which it puts beside the functions that it compiles, go on with other numbers each
 time."""
 
@@ -172,8 +204,9 @@ STATE: Final[dict[str, Callable[[], object]]] = {
     "files": _open_files,
     "hooks of modules": _hooks_of_modules,
     "hooks of all modules": lambda: [
-        len(getattr(hooks, name)) for name in sorted(vars(hooks)) if name.startswith("_global_") and "hooks" in name
-        and hasattr(getattr(hooks, name), "__len__")
+        len(getattr(hooks, name))
+        for name in sorted(vars(hooks))
+        if name.startswith("_global_") and "hooks" in name and hasattr(getattr(hooks, name), "__len__")
     ],
     "hooks of optimizers": lambda: [len(optim._global_optimizer_pre_hooks), len(optim._global_optimizer_post_hooks)],
     "signal handlers": _handlers,
@@ -195,18 +228,27 @@ STATE: Final[dict[str, Callable[[], object]]] = {
     "running loop": _loop,
     "memory tracing": lambda: [tracemalloc.is_tracing(), faulthandler.is_enabled()],
     "random numbers": lambda: [
-        _digest(torch.get_rng_state().numpy().tobytes()), _digest(random.getstate()), _digest(np.random.get_state()),
+        _digest(torch.get_rng_state().numpy().tobytes()),
+        _digest(random.getstate()),
+        _digest(np.random.get_state()),
     ],
     "defaults of torch": lambda: [
-        torch.get_default_dtype(), torch.get_default_device(), torch.get_num_threads(), torch.is_grad_enabled(),
-        torch.is_inference_mode_enabled(), torch.is_anomaly_enabled(), torch.are_deterministic_algorithms_enabled(),
-        torch.is_autocast_enabled("cpu"), torch._C._get_deterministic_fill_uninitialized_memory(),
-        torch.autograd._profiler_enabled(), torch.autograd.profiler._is_profiler_enabled,
+        torch.get_default_dtype(),
+        torch.get_default_device(),
+        torch.get_num_threads(),
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.is_anomaly_enabled(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_autocast_enabled("cpu"),
+        torch._C._get_deterministic_fill_uninitialized_memory(),
+        torch.autograd._profiler_enabled(),
+        torch.autograd.profiler._is_profiler_enabled,
         torch._C._autograd._saved_tensors_hooks_is_enabled(),
     ],
     "modes of torch": lambda: [len(_get_current_function_mode_stack()), len(_get_current_dispatch_mode_stack())],
     "groups": lambda: _groups() if dist.is_initialized() else [],
-}  # fmt: skip
+}
 
 
 def _working_directory() -> str:

@@ -25,7 +25,8 @@ class Program:
     the interpreter, which is then started anew instead of forked. `needs`: packages that may be missing. `imports`:
     modules to import before the fork, because they take long. `python`: the first version that can run it. `notes`:
     findings of ddptrace about itself that it provokes on purpose. `environ`: variables that it starts with. `records`:
-    whether ddptrace must have recorded something. `profiled`: torch's own profiler can stand it.
+    whether ddptrace must have recorded something. `profiled`: windows of torch.profiler leave it as it is. `attempts`:
+    how often an elastic launcher starts its ranks; `code` is that of the last time.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Program:
     environ: tuple[tuple[str, str], ...] = ()
     records: bool = True
     profiled: bool = True
+    attempts: int = 1
 
     @property
     def codes(self) -> tuple[int, ...]:

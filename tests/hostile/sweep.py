@@ -34,16 +34,22 @@ OUR_FRAME = re.compile(
 )
 """In a traceback, with the lines of source that belong to it."""
 
+LIBKINETO = re.compile(r"USDT:[^\n]*\n?|^(?:Failed to read process name|ERROR: External init)[^\n]*\n", re.MULTILINE)
+"""What libkineto says at each window of a profiler."""
+
+TENSORPIPE = re.compile(r"^\[W[^\n]* tensorpipe_agent.cpp:\d+\][^\n]*\n", re.MULTILINE)
+"""What an RPC agent says where the other one hangs up first."""
+
+WARNING = re.compile(r"^[^\n]*:\d+: (\w*Warning: [^\n]*)\n(?: {2}[^\n]*\n)?", re.MULTILINE)
+"""With its place, which torch finds by counting frames: a wrapper of ours is one more."""
+
 VARYING: Final = (
-    (
-        re.compile(r"^(?:USDT:|Failed to read process name|ERROR: External init)[^\n]*\n", re.MULTILINE),
-        "",
-    ),  # libkineto's, at each window
-    (re.compile(r"^\[W[^\n]* tensorpipe_agent.cpp:\d+\][^\n]*\n", re.MULTILINE), ""),  # who hangs up first
-    (re.compile(r"^[^\n]*:\d+: (\w*Warning: [^\n]*)\n(?: {2}[^\n]*\n)?", re.MULTILINE), r"\1\n"),
+    (LIBKINETO, ""),
+    (TENSORPIPE, ""),
+    (WARNING, r"\1\n"),
     (re.compile(r"0x[0-9a-f]{6,}"), "0x"),
     (re.compile(r"\[([WEI])\d{4} [\d:.]+ ([^:\]]+):\d+\]"), r"[\1 \2]"),  # torch's log lines
-    (re.compile(r"([WEI])\d{4} [\d:.]+ \d+ (\S+\.py:\d+\])"), r"\1 \2"),  # logging's
+    (re.compile(r"([WEI])\d{4} [\d:.]+ \d+ (\S+\.py:\d+\])"), r"\1 \2"),  # and those of its Python
     (re.compile(r"(127\.0\.0\.1|localhost)\]?:\d+"), r"\1:port"),
     (re.compile(r"\bpid[ =]\d+|process \d+|Process-\d+|/tmp/tmp\w+"), "number"),
 )
@@ -67,11 +73,21 @@ def run(program: Program, mode: str, folder: Path) -> list[Rank]:
     argv = [str(RANK), program.name, mode, str(folder)]
     environ = environment() | dict(program.environ)
     if program.flags is None:
-        found, _ = server(program.imports).statuses(argv, program.ranks, environ, TIMEOUT_S, to_the_end=True)
-        codes = [None if one is None else os.waitstatus_to_exitcode(one) for one in found or [None] * program.ranks]
+        codes = _attempts(program, argv, environ)
     else:
         codes = _fresh(program.flags, argv, program.ranks, environ)
     return [_rank(folder, number, code) for number, code in enumerate(codes)]
+
+
+def _attempts(program: Program, argv: list[str], environ: dict[str, str]) -> list[int | None]:
+    """Exit codes of the last one."""
+    found: list[int | None] | None = None
+    for attempt in range(program.attempts):
+        job = {"TORCHELASTIC_RESTART_COUNT": str(attempt), "TORCHELASTIC_RUN_ID": f"{program.name} {argv[-1]}"}
+        found, _ = server(program.imports).statuses(
+            argv, program.ranks, environ, TIMEOUT_S, to_the_end=True, torchrun=job
+        )
+    return [None if one is None else os.waitstatus_to_exitcode(one) for one in found or [None] * program.ranks]
 
 
 @functools.cache
@@ -151,9 +167,17 @@ def _left(before: Any, after: Any) -> str:
     return f"{after} instead of {before}"
 
 
-OWN_FAILURES: Final = frozenset({
-    "surface-failed", "keeper-failed", "tap-failed", "compiled-failed", "patch-kept", "not-settled", "no-meta",
-})  # fmt: skip
+OWN_FAILURES: Final = frozenset(
+    {
+        "surface-failed",
+        "keeper-failed",
+        "tap-failed",
+        "compiled-failed",
+        "patch-kept",
+        "not-settled",
+        "no-meta",
+    }
+)
 """Findings that tell of a failure of ddptrace, not of the program."""
 
 

@@ -343,11 +343,15 @@ def hooks_that_raise() -> None:
         raise LookupError("no")
 
     places = [
-        model.register_forward_pre_hook, model.register_forward_hook, model[0].register_full_backward_hook,
-        model[0].register_full_backward_pre_hook, model[0].weight.register_hook,
-        model[2].weight.register_post_accumulate_grad_hook, optimizer.register_step_pre_hook,
+        model.register_forward_pre_hook,
+        model.register_forward_hook,
+        model[0].register_full_backward_hook,
+        model[0].register_full_backward_pre_hook,
+        model[0].weight.register_hook,
+        model[2].weight.register_post_accumulate_grad_hook,
+        optimizer.register_step_pre_hook,
         optimizer.register_step_post_hook,
-    ]  # fmt: skip
+    ]
     for place in places:
         handle = place(refuse)
         keep_error(train, model, optimizer, 2)

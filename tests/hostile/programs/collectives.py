@@ -32,10 +32,14 @@ def every_collective() -> None:
     both = [torch.zeros(4), torch.zeros(4)]
     for is_async in (False, True):
         for collective, arguments in (
-            (dist.all_reduce, (value,)), (dist.broadcast, (value, 0)), (dist.reduce, (value, 1)),
-            (dist.all_gather, (both, value)), (dist.gather, (value, both if rank == 0 else None, 0)),
-            (dist.scatter, (value, both if rank == 1 else None, 1)), (dist.barrier, ()),
-        ):  # fmt: skip
+            (dist.all_reduce, (value,)),
+            (dist.broadcast, (value, 0)),
+            (dist.reduce, (value, 1)),
+            (dist.all_gather, (both, value)),
+            (dist.gather, (value, both if rank == 0 else None, 0)),
+            (dist.scatter, (value, both if rank == 1 else None, 1)),
+            (dist.barrier, ()),
+        ):
             work = collective(*arguments, async_op=is_async)
             if work is not None:
                 keep(work.wait(), work.is_completed())
@@ -57,13 +61,25 @@ def odd_tensors() -> None:
     """Sends tensors of every kind: empty, scalars, bool, complex, views, sparse, quantised; and refuses some."""
     join()
     tensors = [
-        torch.zeros(0), torch.tensor(3.0), torch.tensor([True, False]), torch.ones(2, dtype=torch.complex64),
-        torch.ones(4, 4)[:, 1], torch.ones(4, 4).t(), torch.ones(3).expand(2, 3), torch.eye(3).to_sparse(),
-        torch.eye(3).to_sparse_csr(), torch.ones(2, dtype=torch.float16), torch.ones(2, dtype=torch.bfloat16),
-        torch.ones(2, dtype=torch.uint8), torch.ones(2, dtype=torch.int64), torch.ones(2, requires_grad=True),
-        torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.quint8), torch.empty(2, device="meta"),
-        nn.Parameter(torch.ones(2)), torch.ones(2).to(torch.float8_e4m3fn),
-    ]  # fmt: skip
+        torch.zeros(0),
+        torch.tensor(3.0),
+        torch.tensor([True, False]),
+        torch.ones(2, dtype=torch.complex64),
+        torch.ones(4, 4)[:, 1],
+        torch.ones(4, 4).t(),
+        torch.ones(3).expand(2, 3),
+        torch.eye(3).to_sparse(),
+        torch.eye(3).to_sparse_csr(),
+        torch.ones(2, dtype=torch.float16),
+        torch.ones(2, dtype=torch.bfloat16),
+        torch.ones(2, dtype=torch.uint8),
+        torch.ones(2, dtype=torch.int64),
+        torch.ones(2, requires_grad=True),
+        torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.quint8),
+        torch.empty(2, device="meta"),
+        nn.Parameter(torch.ones(2)),
+        torch.ones(2).to(torch.float8_e4m3fn),
+    ]
     for tensor in tensors:
         keep(tensor.dtype, tensor.layout)
         keep_error(dist.all_reduce, tensor)

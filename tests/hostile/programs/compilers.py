@@ -13,8 +13,14 @@ from tests.hostile.kept import keep
 from tests.hostile.registry import program
 from tests.hostile.training import WIDTH, batch, ddp, keep_error, loss_of, network, sgd, train
 
-COMPILER = ("torch._dynamo.testing", "torch._functorch.aot_autograd", "torch.export", "torch._inductor.config",
-            "torch._dynamo.backends.debugging", "torch._inductor.compile_fx")  # fmt: skip
+COMPILER = (
+    "torch._dynamo.testing",
+    "torch._functorch.aot_autograd",
+    "torch.export",
+    "torch._inductor.config",
+    "torch._dynamo.backends.debugging",
+    "torch._inductor.compile_fx",
+)
 
 
 @program(imports=COMPILER)

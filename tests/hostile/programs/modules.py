@@ -146,11 +146,21 @@ def call_replaced_and_left(trace: Trace) -> None:
 def monkeypatched_torch() -> None:
     """Replaces functions and methods of torch with wrappers of its own, and removes some."""
     functions = [
-        (torch.Tensor, "backward"), (torch.Tensor, "__add__"), (nn.Linear, "forward"), (nn.Module, "_call_impl"),
-        (nn.Module, "parameters"), (nn.Module, "named_modules"), (nn.Module, "children"), (nn.Module, "__getattr__"),
-        (nn.Module, "__setattr__"), (torch.optim.Optimizer, "zero_grad"), (torch.optim.SGD, "step"),
-        (torch.autograd, "grad"), (torch, "randn"), (torch.nn.functional, "linear"),
-    ]  # fmt: skip
+        (torch.Tensor, "backward"),
+        (torch.Tensor, "__add__"),
+        (nn.Linear, "forward"),
+        (nn.Module, "_call_impl"),
+        (nn.Module, "parameters"),
+        (nn.Module, "named_modules"),
+        (nn.Module, "children"),
+        (nn.Module, "__getattr__"),
+        (nn.Module, "__setattr__"),
+        (torch.optim.Optimizer, "zero_grad"),
+        (torch.optim.SGD, "step"),
+        (torch.autograd, "grad"),
+        (torch, "randn"),
+        (torch.nn.functional, "linear"),
+    ]
     for owner, name in functions:
         original = getattr(owner, name)
 
@@ -354,9 +364,16 @@ def pickled_and_copied() -> None:
     train(again, None, 2)
     train(loaded["whole"], None, 2)
     functions = [
-        torch.autograd.backward, torch.autograd.grad, nn.Linear, nn.Module, torch.optim.SGD, torch.amp.GradScaler,
-        torch.distributed.all_reduce, torch.utils.data.DataLoader, functools.partial(torch.autograd.backward),
-    ]  # fmt: skip
+        torch.autograd.backward,
+        torch.autograd.grad,
+        nn.Linear,
+        nn.Module,
+        torch.optim.SGD,
+        torch.amp.GradScaler,
+        torch.distributed.all_reduce,
+        torch.utils.data.DataLoader,
+        functools.partial(torch.autograd.backward),
+    ]
     for function in functions:
         keep(pickle.loads(pickle.dumps(function)) == function)
         keep(copy.deepcopy(function) is not None)

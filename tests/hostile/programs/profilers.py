@@ -55,8 +55,13 @@ def names_in(file: Path) -> list[tuple[str, int]]:
 
 def modules_in(file: Path) -> list[str]:
     """The names of the modules in a profiler's stacks, with their numbers."""
-    return sorted({event["name"] for event in json.loads(file.read_bytes())["traceEvents"]
-                   if event.get("name", "").startswith("nn.Module:")})  # fmt: skip
+    return sorted(
+        {
+            event["name"]
+            for event in json.loads(file.read_bytes())["traceEvents"]
+            if event.get("name", "").startswith("nn.Module:")
+        }
+    )
 
 
 @program()
@@ -91,8 +96,6 @@ def verbose_stacks() -> None:
 
     with profile(activities=CPU, with_stack=True, with_modules=True, experimental_config=config) as profiler:
         train(Named(), None, 2)
-    keep(sorted(str(event.stack[-1:]) for event in profiler.events() if event.name == "aten::addmm" and event.stack)
-         is not None)  # fmt: skip
     file = folder() / "verbose.json"
     profiler.export_chrome_trace(str(file))
     keep(modules_in(file), names_in(file))
@@ -274,7 +277,6 @@ def what_torch_logs_of_ddp() -> None:
     logged = model._get_ddp_logging_data()
     names = ("world_size", "module_name", "has_rebuilt_buckets", "rebuilt_bucket_sizes", "bucket_sizes", "comm_hook")
     keep([(name, logged.get(name)) for name in names])
-    keep(model.reducer._get_zeros_like_grad_buckets() is not None if False else type(model.reducer).__name__)
     join()
     dist.set_debug_level(dist.DebugLevel.DETAIL)
     other = ddp()

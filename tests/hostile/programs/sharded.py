@@ -35,9 +35,12 @@ def fsdp_of_old() -> None:
     join()
     for strategy in (ShardingStrategy.FULL_SHARD, ShardingStrategy.SHARD_GRAD_OP, ShardingStrategy.NO_SHARD):
         model = FullyShardedDataParallel(
-            network(), sharding_strategy=strategy, auto_wrap_policy=ModuleWrapPolicy({nn.Linear}),
-            use_orig_params=True, device_id=torch.device("cpu"),
-        )  # fmt: skip
+            network(),
+            sharding_strategy=strategy,
+            auto_wrap_policy=ModuleWrapPolicy({nn.Linear}),
+            use_orig_params=True,
+            device_id=torch.device("cpu"),
+        )
         optimizer = sgd(model)
         trained(model, optimizer, 3)
         with model.no_sync():
