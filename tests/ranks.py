@@ -66,7 +66,7 @@ class Ranks:
         """How each rank of a program ended, as `os.wait` tells it, and what they said.
 
         `to_the_end`: wait for every rank; otherwise the first failure ends the others, whose status is None. There are
-        no statuses where the ranks are not done after `timeout_s` seconds. `torchrun`: environment variables in place of
+        no statuses where the ranks are not done after `timeout_s` seconds. `torchrun` replaces torchrun's variables.
         torchrun's.
         """
         order = {
