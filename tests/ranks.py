@@ -67,7 +67,6 @@ class Ranks:
 
         `to_the_end`: wait for every rank; otherwise the first failure ends the others, whose status is None. There are
         no statuses where the ranks are not done after `timeout_s` seconds. `torchrun` replaces torchrun's variables.
-        torchrun's.
         """
         order = {
             "argv": argv,
