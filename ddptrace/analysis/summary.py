@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
-from statistics import mean
+from statistics import mean, median
 from typing import Any, Final, Protocol
 
 from ddptrace.analysis.collectives.execution import weakest
@@ -21,6 +21,9 @@ from ddptrace.schema import Evidence
 PARTS: Final = ("compute", "exposed_comm", "exposed_memory", "idle")
 PHASES: Final = ("data", "forward", "backward", "optimizer", "other")
 PAUSED_MAX_RATIO: Final = 0.01
+CUT_MAX_RATIO: Final = 0.6
+"""A device window below this share of the following ones, in a step whose host time is not, was cut."""
+MIN_OTHERS: Final = 2
 FEW_STEPS: Final = 2
 """So few typical steps are named."""
 
@@ -170,14 +173,17 @@ def _all_steps(rows: Sequence[StepRow]) -> AllSteps | None:
 
 
 def typical_steps(rows: Sequence[StepRow]) -> tuple[list[StepRow], str]:
-    """The steps to judge a run by, and in words which they are: the middle half by length, so that the means tell
-    nothing of an evaluation or a checkpoint now and then; not step 0 (the program builds and warms up), none that
-    ddptrace itself held up or that is empty, and if any of these were profiled, only those. Where nothing is left, all.
+    """Choose the steps to judge a run by, and say in words which they are.
+
+    They are the middle half by length, so that an evaluation or a checkpoint now and then does not change the means.
+    Step 0 (the program builds and warms up), steps that ddptrace held up and empty steps are left out, and so are
+    device windows that the recording cut. If any of the rest were profiled, only those count. Where nothing is left,
+    all steps count.
     """
     steady = steady_steps(rows)
     if not steady:
         return list(rows), "all steps" if rows else "no step"
-    profiled = [row for row in steady if row.profiled]
+    profiled = _uncut([row for row in steady if row.profiled])
     kept = _middle_half(profiled or steady)
     what = "profiled steps" if profiled else "steps but first and paused ones"
     if len(kept) == len(profiled or steady):
@@ -193,6 +199,30 @@ def steady_steps(rows: Sequence[StepRow]) -> list[StepRow]:
     return [row for row in rows if row.step > 0 and row.window_ns and row.paused_ns <= PAUSED_MAX_RATIO * row.wall_ns]
 
 
+def _uncut(rows: Sequence[StepRow]) -> list[StepRow]:
+    """Leave out a profiler window's first step where the recording shows only the end of its device time: the device
+    works far behind the host, and kernels whose launch is not in the file belong to no step."""
+    cut = {
+        (rank, row.step)
+        for rank, mine in _by_rank(rows).items()
+        for row, others in _firsts(mine)
+        if len(others) >= MIN_OTHERS
+        and row.window_ns < CUT_MAX_RATIO * median(other.window_ns for other in others)
+        and row.wall_ns > CUT_MAX_RATIO * median(other.wall_ns for other in others)
+    }
+    steps = {step for _, step in cut}
+    return [row for row in rows if row.step not in steps]
+
+
+def _firsts(rows: Sequence[StepRow]) -> Iterator[tuple[StepRow, list[StepRow]]]:
+    """The first of consecutive steps of one rank, each with those that follow it. A window on the host is never cut."""
+    rows = sorted(rows, key=lambda row: row.step)
+    for place, row in enumerate(rows):
+        if (place == 0 or rows[place - 1].step + 1 < row.step) and row.window_ns != row.wall_ns:
+            after = rows[place + 1 :]
+            yield row, [other for near, other in enumerate(after, start=1) if other.step == row.step + near]
+
+
 def _middle_half(rows: Sequence[StepRow]) -> list[StepRow]:
     """Without the longest and the shortest quarter: the same steps of all ranks, since these wait for each other. Ranks
     that have no step in common are judged each by its own."""
@@ -204,10 +234,10 @@ def _middle_half(rows: Sequence[StepRow]) -> list[StepRow]:
 
 
 def _without_quarters(rows: Sequence[StepRow]) -> list[StepRow]:
-    """By rank, then step. A step is as long as all ranks together took for it."""
+    """By rank, then step. A step is as long as all ranks together took for it, on the device where that is known."""
     lengths: dict[int, int] = defaultdict(int)
     for row in rows:
-        lengths[row.step] += row.wall_ns
+        lengths[row.step] += row.window_ns
     order = sorted(lengths, key=lambda step: (lengths[step], step))
     middle = set(order[len(order) // 4 : len(order) - len(order) // 4])
     return sorted((row for row in rows if row.step in middle), key=lambda row: (row.rank, row.step))

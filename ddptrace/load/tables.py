@@ -103,6 +103,7 @@ class Call:
     peer: int | None = None  # global rank that it sends to or receives from, or that is its root; None where unknown
     is_profiled: bool = False  # a profiler was told of it
     on_device: bool = False  # its tensors are a device's: a wait of the host only orders streams
+    is_launch_recorded: bool = True  # False: `launch_at_ns` is the latest instant that is possible
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,6 +89,26 @@ def test_eight_ranks_of_one_step_are_matched_whole(shared_traces: Path) -> None:
     assert not [finding for finding in result.findings if finding.code == "match-refused"]
 
 
+def test_ranks_are_matched_by_what_their_steps_launched_where_earlier_kernels_differ(shared_traces: Path) -> None:
+    result = analyzed(shared_traces / "judged" / "8ranks-zero-h100")
+    shown = Counter(row.rank for row in result.collectives if row.part == 0)
+    assert len(set(shown.values())) > 1  # rank 0 shows 76, rank 5 84
+    assert len(result.matches) == 56 and {row.ranks for row in result.matches} == {tuple(range(8))}
+    for match in result.matches:
+        rows = [row for row in result.collectives if row.match == match.match and row.part == 0]
+        assert len(rows) == 8 and all(row.launch_recorded for row in rows)
+        assert len({(row.op, row.nbytes, row.dtype) for row in rows}) == 1
+    last = Counter(max(match.ranks, key=dict(starts(result, match.match)).__getitem__) for match in result.matches)
+    assert last.most_common(1) == [(1, 17)]
+    assert not [finding for finding in result.findings if finding.code == "match-refused"]
+
+
+def starts(result: Result, match: int) -> list[tuple[int, int]]:
+    """Of each rank, when it began the collective."""
+    rows = [row for row in result.collectives if row.match == match and row.part == 0]
+    return [(row.rank, row.exec_start_at_ns) for row in rows if row.exec_start_at_ns is not None]
+
+
 def test_two_ranks_sampled_on_their_own_are_refused(shared_traces: Path) -> None:
     result = analyzed(shared_traces / "sampled-2of128")
     assert not result.matches

@@ -144,6 +144,7 @@ def _source(comm: Communication, known: _Known) -> dict[str, Any]:
     return {
         "origin": origin, "site": call.site, "through": call.through, "module": call.module, "turn": call.turn,
         "peer": call.peer, "error": call.error, "on_device": call.on_device,
+        "launch_recorded": call.is_launch_recorded,
         "profiler_range": f"{RANGE_PREFIX}{call.seq}" if call.is_profiled else None,
     }  # fmt: skip
 

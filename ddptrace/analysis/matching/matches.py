@@ -8,6 +8,9 @@ rank 0   let go: 5    5 6 7 8 9
 rank 1   let go: 7        7 8 9        7 8 9, by their numbers
 rank 0   steps 0 . . 3 . . 6
 rank 1   steps 0 . 2 3 . . 6          those of steps 0, 3 and 6, which both recorded
+
+rank 0   k k ProfilerStep#10 8, #11 20
+rank 1   k   ProfilerStep#10 8, #11 20    without the kernels k, launched before the profiler started
 """
 
 from __future__ import annotations
@@ -154,6 +157,7 @@ def _sighting(row: CollectiveRow, turn: int, launched_in: int | None, end_at_ns:
         begin_at_ns=None if end_at_ns is None else row.exec_start_at_ns,
         end_at_ns=end_at_ns,
         exact=row.evidence is not Evidence.BACKEND,
+        is_launch_recorded=row.launch_recorded,
     )
 
 
@@ -217,6 +221,8 @@ def aligned(group: Sequence[RankInGroup]) -> tuple[list[RankInGroup], Sequence[i
         group = _of_common_steps(group)
     elif any(member.let_go for member in group):
         return _of_common_turns(group)
+    elif not all(member.whole for member in group) and len({len(member.sightings) for member in group}) > 1:
+        group = _launched_in_common_steps(group) or group
     return list(group), range(max(len(member.sightings) for member in group))
 
 
@@ -224,6 +230,15 @@ def _of_common_steps(group: Sequence[RankInGroup]) -> list[RankInGroup]:
     """By the step that launched them: queued near its end, one may run in it on one rank and after it on another."""
     common = set.intersection(*({sighting.launched_in for sighting in seen.sightings} for seen in group)) - {None}
     return [_chosen(seen, [sighting.launched_in in common for sighting in seen.sightings]) for seen in group]
+
+
+def _launched_in_common_steps(group: Sequence[RankInGroup]) -> list[RankInGroup] | None:
+    """Choose the collectives that the steps of all files launched. Files differ in how much was queued before the
+    profiler started. Return None if a step launched more on one rank than on another."""
+    launched = [_chosen(seen, [sighting.is_launch_recorded for sighting in seen.sightings]) for seen in group]
+    chosen = _of_common_steps(launched)
+    steps = {tuple(sighting.launched_in for sighting in seen.sightings) for seen in chosen}
+    return chosen if len(steps) == 1 and () not in steps else None
 
 
 def _of_common_turns(group: Sequence[RankInGroup]) -> tuple[list[RankInGroup], Sequence[int]]:

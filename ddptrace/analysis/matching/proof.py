@@ -46,6 +46,7 @@ class Sighting(GroupCall):
     begin_at_ns: int | None
     end_at_ns: int | None
     exact: bool  # False: a backend's own range, which stays open for milliseconds while a callback waits
+    is_launch_recorded: bool = True  # False: it was launched before the file begins, in an unknown step
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,7 +97,8 @@ def device_calls(trace: Trace) -> list[Found]:
 
 def _launched_by(found: Found, latest_ns: int) -> Found:
     at = min(found.call.launch_at_ns, latest_ns)
-    return Found(dataclasses.replace(found.call, launch_at_ns=at, issued_at_ns=at), NOTHING)
+    call = dataclasses.replace(found.call, launch_at_ns=at, issued_at_ns=at, is_launch_recorded=False)
+    return Found(call, NOTHING)
 
 
 def _device_call(trace: Trace, kernels: _Kernels, ks: list[int], groups: Groups) -> Found:
