@@ -103,6 +103,15 @@ def test_ranks_are_matched_by_what_their_steps_launched_where_earlier_kernels_di
     assert not [finding for finding in result.findings if finding.code == "match-refused"]
 
 
+def test_kernels_of_expert_parallelism_communicate(shared_traces: Path) -> None:
+    result = analyzed(shared_traces / "judged" / "moe-dualpipe-deepep")
+    assert Counter(row.op for row in result.collectives) == {"notify": 16, "dispatch": 8, "combine": 8}
+    (step,) = result.steps
+    assert step.comm_ns is not None and step.hidden_ns is not None
+    assert 112e6 < step.comm_ns < 114e6 and round(step.hidden_ns / step.comm_ns, 2) == 0.96
+    assert "no-communication" not in {finding.code for finding in result.findings}
+
+
 def starts(result: Result, match: int) -> list[tuple[int, int]]:
     """Of each rank, when it began the collective."""
     rows = [row for row in result.collectives if row.match == match and row.part == 0]

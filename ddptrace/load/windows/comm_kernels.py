@@ -33,21 +33,32 @@ class CommRule:
 DEFAULT_RULES: Final = (
     # NCCL and those made after it: ncclDevKernel_AllReduce_…, ncclKernel_SendRecv_…, mscclKernel_…
     CommRule(r"(?<![a-z])(?:nccl|rccl|msccl)"),
-    # DeepEP: deep_ep::intranode::dispatch<…>, deep_ep::internode::cached_notify, deep_ep::internode_ll::combine<…>;
-    # its layout kernels do not communicate
-    CommRule(r"deep_ep::(?:intranode|internode|internode_ll)::(?:cached_)?notify", "notify"),
-    CommRule(r"deep_ep::(?:intranode|internode|internode_ll)::dispatch\b", "dispatch"),
-    CommRule(r"deep_ep::(?:intranode|internode|internode_ll)::combine\b", "combine"),
-    CommRule(r"deep_ep::(?:intranode|internode|internode_ll)::barrier\b", "barrier"),
+    # DeepEP and those made after it: deep_ep::intranode::dispatch<…>, dpsk::ep::internode::cached_notify<…>; their layout
+    # kernels do not communicate
+    CommRule(r"(?:_|::)ep::(?:intranode|internode|internode_ll)::(?:cached_)?notify", "notify"),
+    CommRule(r"(?:_|::)ep::(?:intranode|internode|internode_ll)::dispatch\b", "dispatch"),
+    CommRule(r"(?:_|::)ep::(?:intranode|internode|internode_ll)::combine\b", "combine"),
+    CommRule(r"(?:_|::)ep::(?:intranode|internode|internode_ll)::barrier\b", "barrier"),
+    # MORI: EpDispatchIntraNodeKernel, EpCombineInterNodeKernel…
+    CommRule(r"(?<![a-z])EpDispatch(?:Intra|Inter)Node", "dispatch"),
+    CommRule(r"(?<![a-z])EpCombine(?:Intra|Inter)Node", "combine"),
     # vLLM, SGLang, aiter: cross_device_reduce_1stage, cross_device_reduce_2stage_write_mode
     CommRule(r"cross_device_reduce_[12]stage", "all_reduce"),
+    # aiter: reduce_scatter_cross_device_store, cross_device_all_gather; QuickReduce: allreduce_prototype_twoshot
+    CommRule(r"reduce_scatter_cross_device|cross_device_reduce_scatter", "reduce_scatter"),
+    CommRule(r"cross_device_all_?gather", "all_gather"),
+    CommRule(r"(?<![a-z])allreduce_prototype_(?:one|two)shot", "all_reduce"),
     # torch's symmetric memory: one_shot_all_reduce_kernel, two_shot_all_reduce_kernel_inplace, multimem_…
     CommRule(r"(?<![a-z])(?:one_shot|two_shot|multimem)(?:_one_shot)?_all_reduce", "all_reduce"),
     CommRule(r"(?<![a-z])multimem_all_gather", "all_gather"),
     # TensorRT-LLM's, also in vLLM and SGLang: oneShotAllReduceKernel, allreduce_fusion_kernel_oneshot_lamport
-    CommRule(r"(?:one|two)ShotAllReduceKernel", "all_reduce"),
+    CommRule(r"(?:one|two)ShotAllReduce", "all_reduce"),
+    CommRule(r"(?<![a-z])mnnvl_lamport_all_gather", "all_gather"),
+    CommRule(r"(?<![a-z])mnnvl_lamport_reduce_scatter", "reduce_scatter"),
     CommRule(r"allreduce_fusion_kernel_(?:one|two)shot", "all_reduce"),
+    # torch on NVSHMEM: allToAllV<…>, exchangeSplitAndOffset
     CommRule(r"(?<![a-z])nvshmem"),
+    CommRule(r"(?<![a-z])(?:allToAllV|exchangeSplitAndOffset)\b", "all_to_all"),
     # oneCCL on XPU: oneccl_allreduce_pcie<half, …>, oneccl_allgatherv_pcie, oneccl_kernel_memcpy_bytes
     CommRule(r"(?<![a-z])oneccl_"),
     # HCCL on NPU: hcom_allReduce__606_0_1, hcom_reduceScatter_AicpuKernel_503_490_1
