@@ -11,6 +11,7 @@ from ddptrace.analysis.buckets.rows import bucket_rows
 from ddptrace.analysis.clocks.aligned import aligned_tables
 from ddptrace.analysis.clocks.rows import clock_rows
 from ddptrace.analysis.collectives.rows import collective_rows
+from ddptrace.analysis.device.idle import idle_rows
 from ddptrace.analysis.device.populations import device_row
 from ddptrace.analysis.device.rows import launch_rows, scope_rows, stream_rows
 from ddptrace.analysis.findings.clocks import clock_findings
@@ -33,7 +34,7 @@ from ddptrace.analysis.steps.contention import contention_rows
 from ddptrace.analysis.steps.jitter import jitter_rows, waited_in_phases
 from ddptrace.analysis.steps.phases import phase_rows
 from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow, GroupRow
-from ddptrace.analysis.tables.device import Activity, LaunchRow, RankRow, ScopeRow, StreamRow
+from ddptrace.analysis.tables.device import Activity, IdleRow, LaunchRow, RankRow, ScopeRow, StreamRow
 from ddptrace.analysis.tables.ranks import ArrivalRow, BlameRow, ClockRow, DesyncRow, MatchRow, PathRow, SuspectRow
 from ddptrace.analysis.tables.rpc import RpcPairRow, RpcRow
 from ddptrace.analysis.tables.steps import ContentionRow, JitterRow, PartialStepRow, PhaseRow, StepRow
@@ -90,6 +91,7 @@ def analyze_rank(rank: RankRun) -> RankTables:
         collectives=tuple(collective_rows(view, shares)),
         streams=tuple(stream_rows(view)),
         launches=tuple(launch_rows(view)),
+        idle=tuple(idle_rows(view)),
         scopes=tuple(scope_rows(view)),
         activity=_activity(view),
         rpc=rank_calls(view),
@@ -131,6 +133,7 @@ def combine(head: RunHead, ranks: Iterable[RankTables], *, align: bool = True) -
         activity=tuple(table.activity for table in tables),
         streams=Table(StreamRow, [row for table in tables for row in table.streams]),
         launches=Table(LaunchRow, [row for table in tables for row in table.launches]),
+        idle=Table(IdleRow, [row for table in tables for row in table.idle]),
         scopes=Table(ScopeRow, [row for table in tables for row in table.scopes]),
         matches=Table(MatchRow, matches),
         recorded=any(table.facts.recorded for table in tables),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ddptrace.analysis.findings.facts import RankFacts
 from ddptrace.analysis.rpc.rows import RankCalls
 from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow
-from ddptrace.analysis.tables.device import Activity, LaunchRow, RankRow, ScopeRow, StreamRow
+from ddptrace.analysis.tables.device import Activity, IdleRow, LaunchRow, RankRow, ScopeRow, StreamRow
 from ddptrace.analysis.tables.ranks import Trail
 from ddptrace.analysis.tables.steps import ContentionRow, PartialStepRow, PhaseRow, StepRow
 from ddptrace.analysis.tables.traffic import GradientTrafficRow, TrafficRow
@@ -26,6 +26,7 @@ class RankTables:
     collectives: tuple[CollectiveRow, ...]
     streams: tuple[StreamRow, ...]
     launches: tuple[LaunchRow, ...]
+    idle: tuple[IdleRow, ...]
     scopes: tuple[ScopeRow, ...]
     activity: Activity
     rpc: RankCalls

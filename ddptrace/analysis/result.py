@@ -8,7 +8,7 @@ from typing import Any
 
 from ddptrace.analysis.summary import summarize
 from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow, GroupRow
-from ddptrace.analysis.tables.device import Activity, LaunchRow, RankRow, ScopeRow, StreamRow
+from ddptrace.analysis.tables.device import Activity, IdleRow, LaunchRow, RankRow, ScopeRow, StreamRow
 from ddptrace.analysis.tables.html import findings_html, grid, paragraph, table_names
 from ddptrace.analysis.tables.ranks import ArrivalRow, BlameRow, ClockRow, DesyncRow, MatchRow, PathRow, SuspectRow
 from ddptrace.analysis.tables.rpc import RpcPairRow, RpcRow
@@ -37,6 +37,7 @@ class Result:
     streams: Table[StreamRow] = field(default_factory=lambda: Table(StreamRow))  # device streams, by step
     launches: Table[LaunchRow] = field(default_factory=lambda: Table(LaunchRow))  # how far the host ran ahead of the
     #   device, by step
+    idle: Table[IdleRow] = field(default_factory=lambda: Table(IdleRow))  # what held the host while the device was idle
     scopes: Table[ScopeRow] = field(default_factory=lambda: Table(ScopeRow))  # device time by module, annotation and
     #   operator
     matches: Table[MatchRow] = field(default_factory=lambda: Table(MatchRow))  # the same collective on all ranks
@@ -106,6 +107,7 @@ class Result:
             "collectives",
             "streams",
             "launches",
+            "idle",
             "scopes",
             "matches",
             "rpcs",

@@ -50,7 +50,7 @@ def cut(tables: RankTables, steps: range) -> RankTables:
         facts=_facts(tables.facts, collectives, steps),
         steps=own, partial_steps=partial, collectives=collectives,
         phases=_of(tables.phases, steps), buckets=_of(tables.buckets, steps), streams=_of(tables.streams, steps),
-        launches=_of(tables.launches, steps), scopes=(), activity=Activity(tables.row.rank, NOTHING, ()),
+        launches=_of(tables.launches, steps), idle=(), scopes=(), activity=Activity(tables.row.rank, NOTHING, ()),
         rpc=_calls(tables.rpc, steps, span), traffic=_of(tables.traffic, steps),
         gradient_traffic=_of(tables.gradient_traffic, steps), load=_load(tables.load, span),
         trail=_trail(tables.trail, steps), contention=(),

@@ -205,6 +205,40 @@ class OperatorWork:
     names: tuple[str, ...]
 
 
+class IdleCause(enum.IntEnum):
+    """What held the thread that launches, while the device was idle."""
+
+    NOTHING = 0  # in no operator or call: Python between them where no stacks are recorded, or not running at all
+    OPERATOR = 1  # host work of an operator
+    PYTHON = 2  # a Python function, where stacks are recorded
+    LAUNCH = 3  # the runtime's call that launches
+    RUNTIME = 4  # another call of the runtime or driver
+    DATA = 5  # it fetched a batch
+    COPY = 6  # the runtime's call that copies
+    SYNCHRONIZE = 7  # it waited for the device
+    ALLOCATE = 8  # it allocated or freed memory
+    COLLECT = 9  # Python's garbage collection
+    QUEUED = 10  # work was launched and had not begun: the host is not to blame
+
+    @property
+    def word(self) -> str:
+        return self.name.lower()
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceIdle:
+    """The idle time of one window's device in pieces, in time order. Columns have shape (n,)."""
+
+    gap: NDArray[np.int64]  # index into `gaps`
+    begin_at_ns: NDArray[np.int64]
+    end_at_ns: NDArray[np.int64]
+    cause: NDArray[np.uint8]  # IdleCause
+    name: NDArray[np.int64]  # index into `names`: the range that the thread was in; -1 where it was in none
+    operator: NDArray[np.int64]  # the same of the outermost operator around it
+    gaps: Intervals  # from the end of the device's work to the next
+    names: tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Window:
     """One profiler window, its Kineto file already joined to the calls."""
@@ -217,6 +251,7 @@ class Window:
     on_device: bool  # compute is device time
     device: DeviceWork | None = None  # None where no device worked
     operators: OperatorWork | None = None  # None where compute is the device's
+    idle: DeviceIdle | None = None  # None where no device worked
     searched_ns: tuple[int, ...] = ()  # how long DDP followed the graph for unused parameters, each time that it did
 
 

@@ -1,4 +1,4 @@
-"""Rows of `ranks`, `streams`, `launches` and `scopes`: what each rank is, and what its devices did."""
+"""Rows of `ranks`, `streams`, `launches`, `idle` and `scopes`: what each rank is, and what its devices did."""
 
 from __future__ import annotations
 
@@ -76,6 +76,22 @@ class LaunchRow:
     idle_ns: int  # nothing ran on the device
     host_idle_ns: int  # part of idle with nothing launched that still waits: the device waits for the host
     launch_bound: bool  # host_idle is more than `LAUNCH_BOUND_RATIO` of the window
+
+
+@dataclass(frozen=True, slots=True)
+class IdleRow:
+    """Idle time of a rank's device in one step, by what the thread was in that launched the work after it. The rows of
+    one step add up to `idle_ns` in `launches`."""
+
+    rank: int  # global rank
+    step: int | None  # ordinal of the step; None: outside of steps
+    cause: str  # a word of `IdleCause`: nothing, operator, python, launch, runtime, data, copy, synchronize, allocate,
+    #   collect, queued
+    name: str  # the operator, call, function or range; empty where there was none
+    operator: str  # the outermost operator around it; empty where there was none
+    gaps: int  # gaps of the device that it has a part of
+    idle_ns: int  # how long the device was idle meanwhile
+    median_gap_ns: int  # median length of these gaps, whole
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from ddptrace.load.kineto.events import FileFacts, KinetoEvents
 from ddptrace.load.tables import Call, Finding, Group, Intervals, PhaseMark, StepMark, Window, Work
 from ddptrace.load.windows.comm_kernels import CommRule
 from ddptrace.load.windows.cpu_compute import computing, operator_work, thread_ranges, union
+from ddptrace.load.windows.idle import device_idle
 from ddptrace.load.windows.nesting import NOTHING
 from ddptrace.schema import Evidence
 
@@ -62,7 +63,8 @@ def _window(trace: Trace, file: str) -> Window:
     memory, begin, end = union(trace.device.spans(Work.MEMORY)), trace.begin_at_ns, trace.end_at_ns
     if trace.events.on_device:
         compute = union(trace.device.spans(Work.COMPUTE))
-        return Window(file, begin, end, compute, memory, True, trace.device.table())
+        idle = device_idle(trace.events, trace.device, trace.main_lane, begin, end)
+        return Window(file, begin, end, compute, memory, True, trace.device.table(), idle=idle)
     threads = thread_ranges(trace.events, frozenset({trace.main_thread}))
     operators = operator_work(trace.events, threads)
     return Window(file, begin, end, computing(threads), memory, False, trace.device.table(), operators)

@@ -33,8 +33,8 @@ class CommRule:
 DEFAULT_RULES: Final = (
     # NCCL and those made after it: ncclDevKernel_AllReduce_…, ncclKernel_SendRecv_…, mscclKernel_…
     CommRule(r"(?<![a-z])(?:nccl|rccl|msccl)"),
-    # DeepEP and those made after it: deep_ep::intranode::dispatch<…>, dpsk::ep::internode::cached_notify<…>; their layout
-    # kernels do not communicate
+    # DeepEP and those made after it: deep_ep::intranode::dispatch<…>, dpsk::ep::internode::cached_notify<…>;
+    # their layout kernels do not communicate
     CommRule(r"(?:_|::)ep::(?:intranode|internode|internode_ll)::(?:cached_)?notify", "notify"),
     CommRule(r"(?:_|::)ep::(?:intranode|internode|internode_ll)::dispatch\b", "dispatch"),
     CommRule(r"(?:_|::)ep::(?:intranode|internode|internode_ll)::combine\b", "combine"),

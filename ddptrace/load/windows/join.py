@@ -22,12 +22,25 @@ from ddptrace.load.kineto.reader import read_kineto
 from ddptrace.load.records.calls import known_over_by
 from ddptrace.load.records.clock import Clock
 from ddptrace.load.records.rank_run import Recorded, WindowMark
-from ddptrace.load.tables import Call, DeviceWork, ExecRange, Finding, Intervals, OperatorWork, RankRun, Window, Work
+from ddptrace.load.tables import (
+    Call,
+    DeviceIdle,
+    DeviceWork,
+    ExecRange,
+    Finding,
+    Intervals,
+    OperatorWork,
+    RankRun,
+    Window,
+    Work,
+)
 from ddptrace.load.windows.backend_link import BackendLink
 from ddptrace.load.windows.comm_kernels import CommRule, communication_kernels
 from ddptrace.load.windows.cpu_compute import computing, operator_work, thread_ranges, union
 from ddptrace.load.windows.device import DeviceEvents
 from ddptrace.load.windows.events import WindowEvents
+from ddptrace.load.windows.idle import device_idle
+from ddptrace.load.windows.nesting import NOTHING
 from ddptrace.schema import Evidence
 
 
@@ -44,7 +57,7 @@ def join_windows(
         where = f"rank {recorded.run.rank}, {mark.file}"
         try:
             events = read_kineto(_place(folder, mark.file), cache)
-            joined = _join(events, recorded, rules, where)
+            joined = _join(mark, events, recorded, rules, where)
         except (RunDirectoryError, ValueError, IndexError, OverflowError, MemoryError) as error:
             message = f"{error}: the steps in it are judged without a profiler"
             findings.append(Finding("window-unreadable", "warning", where, message))
@@ -83,7 +96,7 @@ def _let_go(recorded: Recorded) -> list[Finding]:
     return [Finding("windows-let-go", "info", f"rank {recorded.run.rank}", message)]
 
 
-def _join(events: KinetoEvents, recorded: Recorded, rules: Sequence[CommRule], where: str) -> Joined:
+def _join(mark: WindowMark, events: KinetoEvents, recorded: Recorded, rules: Sequence[CommRule], where: str) -> Joined:
     run = recorded.run
     return join_window(
         events,
@@ -94,6 +107,7 @@ def _join(events: KinetoEvents, recorded: Recorded, rules: Sequence[CommRule], w
         training_threads=frozenset(mark.thread for mark in run.phases),
         rules=rules,
         where=where,
+        opened=(mark.begin_at_ns, mark.end_at_ns),
     )
 
 
@@ -112,6 +126,7 @@ def _window(mark: WindowMark, events: KinetoEvents, joined: Joined, clock: Clock
         joined.on_device,
         joined.device,
         joined.operators,
+        joined.idle,
         joined.searched_ns,
     )
 
@@ -133,6 +148,7 @@ class Joined:
     on_device: bool  # compute is device time
     device: DeviceWork | None
     operators: OperatorWork | None
+    idle: DeviceIdle | None
     findings: tuple[Finding, ...]
     searched_ns: tuple[int, ...]  # as in `Window`
 
@@ -147,10 +163,12 @@ def join_window(
     training_threads: frozenset[int],
     where: str,
     rules: Sequence[CommRule] = (),
+    opened: tuple[int | None, int | None] = (None, None),
 ) -> Joined:
     """`calls`: all of the rank, with the file's thread ids. `done_threads`: by seq, the system's id of the thread that
     stamped its completion. `over_by`: see `completion.known_over_by`. `where` names rank and file in findings.
-    `unix_to_at` shifts an array of instants by one offset. `rules`: kernels that communicate, beside those known."""
+    `unix_to_at` shifts an array of instants by one offset. `rules`: kernels that communicate, beside those known.
+    `opened`: begin and end of the window, None where torch did not tell them."""
     window = WindowEvents.of(events, calls, unix_to_at)
     events = window.events
     execs, strange_kernels = _device_execs(window, rules)
@@ -163,9 +181,25 @@ def join_window(
     operators = None if threads is None else operator_work(events, threads)
     findings = _link_findings(where, len(events.name), doubtful, strange_kernels, 0 if doubtful else strange_ranges)
     memory = union(works.spans(Work.MEMORY))
+    idle = device_idle(events, works, _training_lane(events, training_threads), *_span(events, opened))
     return Joined(
-        execs | backend, compute, memory, events.on_device, works.table(), operators, findings, _searched(events)
+        execs | backend, compute, memory, events.on_device, works.table(), operators, idle, findings, _searched(events)
     )
+
+
+def _training_lane(events: KinetoEvents, training_threads: frozenset[int]) -> int:
+    """The training thread with most operators; NOTHING where the file shows none."""
+    ours = [i for i, lane in enumerate(events.lanes) if lane.tid.isdigit() and int(lane.tid) in training_threads]
+    mine = events.lane[(events.category == Category.OP) & np.isin(events.lane, ours)]
+    return int(np.bincount(mine).argmax()) if len(mine) else NOTHING
+
+
+def _span(events: KinetoEvents, opened: tuple[int | None, int | None]) -> tuple[int, int]:
+    """From where the window was open, or its first event, to where it closed, or its last event."""
+    begins, ends = ([at] if at is not None else [] for at in opened)
+    if len(events.begin_ns):
+        begins, ends = [*begins, int(events.begin_ns.min())], [*ends, int(events.end_ns.max())]
+    return min(begins, default=0), max(ends, default=0)
 
 
 def _searched(events: KinetoEvents) -> tuple[int, ...]:

@@ -31,22 +31,80 @@ class Nest:
     @classmethod
     def of(cls, begins: Ints, ends: Ints) -> Nest:
         order = np.lexsort((-ends, begins))
-        parent = np.full(len(begins), NOTHING, np.int64)
-        edges, inner = [-FAR_NS], [NOTHING]
-        open_ranges = [(FAR_NS, NOTHING)]  # (end, position), outermost first
-        ranges = zip(order.tolist(), begins[order].tolist(), ends[order].tolist(), strict=True)
-        for position, begin, end in ranges:
-            _close(open_ranges, begin, edges, inner)
-            outer_end, parent[position] = open_ranges[-1]
-            edges.append(begin)
-            inner.append(position)
-            open_ranges.append((min(end, outer_end), position))  # whole microseconds: a child can outlive its parent
-        _close(open_ranges, FAR_NS - 1, edges, inner)
-        return cls(np.array(edges, np.int64), np.array(inner, np.int64), order, parent)
+        some = order[ends[order] > begins[order]]  # one without length is around nothing
+        starts, stops = begins[some], ends[some]
+        edges, inner, around = _swept_as_they_nest(starts, stops) or _walked(starts, stops)
+        some = np.append(some, NOTHING)
+        nest = cls(edges, some[inner], order, np.full(len(begins), NOTHING, np.int64))
+        nest.parent[some[:-1]] = some[around]
+        empty = np.flatnonzero(ends <= begins)
+        nest.parent[empty] = nest.innermost(begins[empty])
+        return nest
 
     def innermost(self, at: Ints) -> Ints:
         """The innermost range around each instant, or NOTHING."""
         return self.inner[np.searchsorted(self.edges, at, side="right") - 1]
+
+
+ROUNDINGS_MAX: Final = 8
+"""Rounds in which ranges are cut to those around them, one level in each."""
+Swept = tuple[Ints, Ints, Ints]
+"""Edges, the innermost range from each on, and by range the one around it. Ranges are in order of their begin."""
+
+
+def _swept_as_they_nest(starts: Ints, stops: Ints) -> Swept | None:
+    """As `_walked`, at once. Where a range outlives the one around it by so little that none begins meanwhile, as with
+    rounded times, it ends with that; None where one begins."""
+    for _ in range(ROUNDINGS_MAX):
+        edges, inner, around = _swept(starts, stops)
+        ends = np.append(stops, FAR_NS)[around]
+        late = np.flatnonzero(stops > ends)
+        if not len(late):
+            return edges, inner, around
+        if (np.searchsorted(starts, ends[late]) < np.searchsorted(starts, stops[late])).any():
+            return None
+        stops = np.minimum(stops, ends)
+    return None
+
+
+def _swept(starts: Ints, stops: Ints) -> Swept:
+    """How many ranges are open tells which is innermost: the last one that began at this depth."""
+    count = len(starts)
+    closing = np.argsort(stops, kind="stable")
+    begin_at = np.arange(count) + np.searchsorted(stops[closing], starts, side="right")
+    end_at = np.arange(count) + np.searchsorted(starts, stops[closing], side="left")
+    change = np.full(2 * count, -1, np.int64)
+    change[begin_at] = 1
+    depth = np.cumsum(change)
+    level = depth[begin_at]  # of each range, from 1
+    by_level = np.argsort(level, kind="stable")
+    keys = level[by_level] * (2 * count + 1) + begin_at[by_level]
+
+    def last_at(wanted: Ints, position: Ints) -> Ints:
+        """The range that was the last to begin at a level before a position; NOTHING at level 0."""
+        nth = np.searchsorted(keys, wanted * (2 * count + 1) + position) - 1
+        return np.where(wanted > 0, by_level[nth], NOTHING)
+
+    around = last_at(level - 1, begin_at)
+    edges, inner = np.empty(2 * count, np.int64), np.empty(2 * count, np.int64)
+    edges[begin_at], edges[end_at] = starts, stops[closing]
+    inner[begin_at], inner[end_at] = np.arange(count), last_at(depth[end_at], end_at)
+    return np.append(-FAR_NS, edges), np.append(NOTHING, inner), around
+
+
+def _walked(starts: Ints, stops: Ints) -> Swept:
+    """One by one. A range that outlives the one around it ends with that."""
+    around = np.full(len(starts), NOTHING, np.int64)
+    edges, inner = [-FAR_NS], [NOTHING]
+    open_ranges = [(FAR_NS, NOTHING)]  # (end, position), outermost first
+    for position, (begin, end) in enumerate(zip(starts.tolist(), stops.tolist(), strict=True)):
+        _close(open_ranges, begin, edges, inner)
+        outer_end, around[position] = open_ranges[-1]
+        edges.append(begin)
+        inner.append(position)
+        open_ranges.append((min(end, outer_end), position))
+    _close(open_ranges, FAR_NS - 1, edges, inner)
+    return np.array(edges, np.int64), np.array(inner, np.int64), around
 
 
 def _close(open_ranges: list[tuple[int, int]], until: int, edges: list[int], inner: list[int]) -> None:

@@ -1,0 +1,194 @@
+"""What the host did while the device had nothing to do: each idle gap, cut into pieces, each with one cause.
+
+stream   ┤ gemm ├                                        ├ gemm
+gap             |----------------------------------------|
+queued          |                                    |---|          launched, and not begun yet
+thread             ├ aten::to ──────────────┤      ├──┤ cudaLaunchKernel
+                      ├ cudaMemcpyAsync ─┤
+pieces          |--|--|------------------|--|------|-|---|
+cause        nothing op   copy           op nothing  launch, queued
+
+The thread is the one that launched the work that ends the gap. A piece belongs to the innermost range that the thread
+was in. What runs inside a data loader, a garbage collection or `.item()` belongs to that, however deep. Queued work
+tells that the host is not to blame, unless it is in a copy, for which that work may wait.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from ddptrace.load.kineto.events import Category, Ints, KinetoEvents
+from ddptrace.load.tables import DeviceIdle, IdleCause, Intervals
+from ddptrace.load.windows.cpu_compute import union
+from ddptrace.load.windows.device import PROFILER_STEP, DeviceEvents, Mask, named, of_category, operators
+from ddptrace.load.windows.nesting import NOTHING, Nest
+from ddptrace.schema import RANGE_PREFIX
+
+Rules = tuple[tuple[re.Pattern[str], IdleCause], ...]
+
+AROUND: Final[Rules] = (
+    (re.compile(r"enumerate\(DataLoader\)#|torch/utils/data/dataloader\.py\(\d+\): __next__"), IdleCause.DATA),
+    (re.compile(r"<built-in method collect of module|(?:^|/)gc\.py\(|^gc\b|garbage collect", re.I), IdleCause.COLLECT),
+    (re.compile(r"aten::(?:item|_local_scalar_dense|is_nonzero|nonzero)$"), IdleCause.SYNCHRONIZE),
+)
+"""Ranges that own all that runs inside them."""
+RUNTIME: Final[Rules] = (
+    (re.compile(r"Synchronize|EventQuery"), IdleCause.SYNCHRONIZE),
+    (re.compile(r"[Mm]emcpy"), IdleCause.COPY),
+    (re.compile(r"Malloc|Free|HostAlloc|HostRegister|Mem(?:Alloc|Create|Map|Unmap|Release)"), IdleCause.ALLOCATE),
+    (re.compile(r"Launch"), IdleCause.LAUNCH),
+)
+"""Calls of the device's runtime or driver, CUDA's or HIP's."""
+SILENT: Final = (PROFILER_STEP, RANGE_PREFIX)
+"""Ranges that tell nothing of what the host did. Those of the profiler's steps do not nest with Python's frames."""
+
+
+def device_idle(events: KinetoEvents, works: DeviceEvents, main_lane: int, begin: int, end: int) -> DeviceIdle | None:
+    """Attribute the device's idle time from `begin` to `end`, in ns.
+
+    Args:
+        events: One file.
+        works: The device's work in it.
+        main_lane: Lane of the thread that is asked where the work that ends a gap has no launch in the file.
+        begin: First instant.
+        end: Last instant.
+
+    Returns:
+        The pieces in time order, which partition the idle time exactly; None where no device worked.
+    """
+    if not len(works.position):
+        return None
+    begins, ends = events.begin_ns[works.position], events.end_ns[works.position]
+    gaps = _complement(union(np.column_stack((begins, ends))), begin, end)
+    launched = works.launch != NOTHING
+    queued = union(np.column_stack((events.end_ns[works.launch], begins))[launched])
+    lanes = _launching_lanes(events, works, gaps, main_lane)
+    threads = [_Thread.of(events, operators(events), lane, gaps[lanes == lane]) for lane in np.unique(lanes).tolist()]
+    found = [thread.pieces(np.flatnonzero(lanes == thread.lane), gaps, queued) for thread in threads]
+    columns = [np.concatenate(parts) for parts in zip(*found, strict=True)] if found else [np.empty(0, np.int64)] * 6
+    order = np.argsort(columns[1], kind="stable")
+    gap, starts, stops, cause, name, operator = (column[order] for column in columns)
+    return DeviceIdle(gap, starts, stops, cause.astype(np.uint8), name, operator, gaps, events.names)
+
+
+def _complement(busy: Intervals, begin: int, end: int) -> Intervals:
+    """The instants from begin to end that the union does not hold."""
+    gaps = np.column_stack((np.append(begin, busy[:, 1]), np.append(busy[:, 0], end)))
+    return union(np.clip(gaps, begin, end))
+
+
+def _launching_lanes(events: KinetoEvents, works: DeviceEvents, gaps: Intervals, main_lane: int) -> Ints:
+    """By gap: the thread that launched the first work after it."""
+    begins = events.begin_ns[works.position]
+    after = np.searchsorted(begins, gaps[:, 1])
+    known = after < len(begins)
+    launch = np.full(len(gaps), NOTHING, np.int64)
+    launch[known] = works.launch[after[known]]
+    return np.where(launch == NOTHING, main_lane, events.lane[launch])
+
+
+def _holds(spans: Intervals, at: Ints) -> Mask:
+    """Whether the union holds each instant."""
+    if not len(spans):
+        return np.zeros(len(at), np.bool_)
+    nth = np.searchsorted(spans[:, 0], at, side="right") - 1
+    held: Mask = (nth >= 0) & (at < spans[nth, 1])
+    return held
+
+
+@dataclass(frozen=True, slots=True)
+class _Thread:
+    """The ranges of one thread that reach into its gaps. The columns have one row more, for instants in no range."""
+
+    lane: int
+    nest: Nest
+    cause: Ints
+    name: Ints  # index into the events' names, or NOTHING
+    operator: Ints  # the same of the outermost operator around
+
+    @classmethod
+    def of(cls, events: KinetoEvents, is_operator: Mask, lane: int, gaps: Intervals) -> _Thread:
+        on_host = of_category(events, Category.OP, Category.ANNOTATION, Category.RUNTIME, Category.FRAME)
+        on_host &= ~named(events, SILENT)
+        some = np.flatnonzero(on_host & (events.lane == lane))
+        begins, ends = events.begin_ns[some], events.end_ns[some]
+        reach = np.searchsorted(gaps[:, 1], begins, side="right")  # the first gap that ends later
+        touches = (reach < len(gaps)) & (ends > np.append(gaps[:, 0], 0)[reach])
+        some = _nesting(events, some[touches])
+        nest = Nest.of(events.begin_ns[some], events.end_ns[some])
+        cause, name = _own_causes(events, some)
+        owner = _outermost(
+            nest.parent,
+            np.isin(cause, [special for _, special in AROUND]) & (events.category[some] != Category.RUNTIME),
+        )
+        owned = owner != NOTHING
+        cause[owned], name[owned] = cause[owner[owned]], name[owner[owned]]
+        outer = _outermost(nest.parent, is_operator[some])
+        operator = np.where(outer == NOTHING, NOTHING, events.name[some][outer] if len(some) else NOTHING)
+        return cls(
+            lane, nest, np.append(cause, IdleCause.NOTHING), np.append(name, NOTHING), np.append(operator, NOTHING)
+        )
+
+    def pieces(self, mine: Ints, gaps: Intervals, queued: Intervals) -> tuple[Ints, ...]:
+        """Gap, begin, end, cause, name and operator of each piece of the gaps `mine`."""
+        own = gaps[mine]
+        edges = np.concatenate((own.ravel(), self.nest.edges, queued.ravel()))
+        edges = np.sort(edges[(edges >= own[0, 0]) & (edges <= own[-1, 1])])
+        starts, stops = edges[:-1], edges[1:]
+        gap = np.searchsorted(own[:, 0], starts, side="right") - 1
+        inside = (starts < own[gap, 1]) & (starts < stops)
+        gap, starts, stops = gap[inside], starts[inside], stops[inside]
+        inner = self.nest.innermost(starts)
+        cause, name, operator = self.cause[inner], self.name[inner], self.operator[inner]
+        waits = _holds(queued, starts) & (cause != IdleCause.COPY)
+        cause[waits], name[waits], operator[waits] = IdleCause.QUEUED, NOTHING, NOTHING
+        return mine[gap], starts, stops, cause, name, operator
+
+
+def _nesting(events: KinetoEvents, some: Ints) -> Ints:
+    """Leave out Python's frames that open or close one of the other ranges: it begins in one and outlives it."""
+    is_frame = events.category[some] == Category.FRAME
+    frames, others = some[is_frame], some[~is_frame]
+    if not len(frames):
+        return some
+    nest = Nest.of(events.begin_ns[others], events.end_ns[others])
+    crosses = nest.innermost(events.begin_ns[frames]) != nest.innermost(events.end_ns[frames] - 1)
+    return np.sort(np.concatenate((others, frames[~crosses])))
+
+
+def _own_causes(events: KinetoEvents, some: Ints) -> tuple[Ints, Ints]:
+    """What each range is by itself, and its name."""
+    category, name = events.category[some], events.name[some]
+    cause = np.full(len(some), IdleCause.NOTHING, np.int64)
+    cause[category == Category.OP] = IdleCause.OPERATOR
+    cause[category == Category.FRAME] = IdleCause.PYTHON
+    cause[category == Category.RUNTIME] = IdleCause.RUNTIME
+    used, again = np.unique(name, return_inverse=True)
+    texts = [events.names[index] for index in used.tolist()]
+    is_call = category == Category.RUNTIME
+    for rules, where in ((AROUND, ~is_call), (RUNTIME, is_call)):
+        special = np.array([_first(rules, text) for text in texts], np.int64)[again]
+        ruled = where & (special != NOTHING)
+        cause[ruled] = special[ruled]
+    return cause, name
+
+
+def _first(rules: Rules, text: str) -> int:
+    return next((int(cause) for pattern, cause in rules if pattern.search(text)), NOTHING)
+
+
+def _outermost(parent: Ints, chosen: Mask) -> Ints:
+    """By range: the outermost of itself and those around it that are chosen, or NOTHING."""
+    found = np.where(chosen, np.arange(len(parent)), NOTHING)
+    around = parent.copy()
+    while (around != NOTHING).any():
+        known = around != NOTHING
+        hit = known.copy()
+        hit[known] = chosen[around[known]]
+        found[hit] = around[hit]
+        around[known] = parent[around[known]]
+    return found
