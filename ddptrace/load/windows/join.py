@@ -17,12 +17,13 @@ from typing import Final
 import numpy as np
 
 from ddptrace.errors import RunDirectoryError
+from ddptrace.findings import EXEC_UNCLAIMED, EXEC_UNLINKED, WINDOW_EMPTY, WINDOW_UNREADABLE, WINDOWS_LET_GO, Finding
 from ddptrace.load.kineto.events import NO_CORRELATION, Category, Ints, KinetoEvents
 from ddptrace.load.kineto.reader import read_kineto
 from ddptrace.load.records.calls import known_over_by
 from ddptrace.load.records.clock import Clock
 from ddptrace.load.records.rank_run import Recorded, WindowMark
-from ddptrace.load.tables import Call, DeviceWork, ExecRange, Finding, Intervals, OperatorWork, RankRun, Window, Work
+from ddptrace.load.tables import Call, DeviceWork, ExecRange, Intervals, OperatorWork, RankRun, Window, Work
 from ddptrace.load.windows.backend_link import BackendLink
 from ddptrace.load.windows.comm_kernels import CommRule, communication_kernels
 from ddptrace.load.windows.cpu_compute import computing, operator_work, thread_ranges, union
@@ -47,7 +48,7 @@ def join_windows(
             joined = _join(events, recorded, rules, where)
         except (RunDirectoryError, ValueError, IndexError, OverflowError, MemoryError) as error:
             message = f"{error}: the steps in it are judged without a profiler"
-            findings.append(Finding("window-unreadable", "warning", where, message))
+            findings.append(WINDOW_UNREADABLE(where, message))
             continue
         findings.extend(joined.findings)
         execs |= joined.execs
@@ -80,7 +81,7 @@ def _let_go(recorded: Recorded) -> list[Finding]:
         f"ddptrace.Keep let {recorded.files_let_go} profiler files go, the oldest first, to stay within its bound: the"
         " steps in them are judged without a profiler"
     )
-    return [Finding("windows-let-go", "info", f"rank {recorded.run.rank}", message)]
+    return [WINDOWS_LET_GO(f"rank {recorded.run.rank}", message)]
 
 
 def _join(events: KinetoEvents, recorded: Recorded, rules: Sequence[CommRule], where: str) -> Joined:
@@ -207,8 +208,8 @@ def _link_findings(
     )
     strange = f"{strange_kernels} communication kernels and {strange_ranges} backend ranges belong to no recorded call"
     said = [
-        (not events, "window-empty", "warning", "the profiler's file holds no events that tell of work"),
-        (doubtful, "exec-unlinked", "warning", doubt),
-        (strange_kernels or strange_ranges, "exec-unclaimed", "info", strange),
+        (not events, WINDOW_EMPTY, "the profiler's file holds no events that tell of work"),
+        (doubtful, EXEC_UNLINKED, doubt),
+        (strange_kernels or strange_ranges, EXEC_UNCLAIMED, strange),
     ]
-    return tuple(Finding(code, severity, where, message) for applies, code, severity, message in said if applies)
+    return tuple(kind(where, message) for applies, kind, message in said if applies)
