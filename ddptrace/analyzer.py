@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from ddptrace.analysis.device.populations import DeviceRow, device_row
 from ddptrace.engine import cores, run_each
 from ddptrace.errors import RunDirectoryError
+from ddptrace.findings import Finding
 from ddptrace.load.run import Plan, RankSource, Reading, load_device, load_rank, open_run, settle
-from ddptrace.load.tables import Finding
 from ddptrace.load.windows.comm_kernels import CommRule, parse_rule
 from ddptrace.schema import run_path
 

@@ -15,7 +15,7 @@ from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow
 from ddptrace.analysis.tables.device import Activity, RankRow
 from ddptrace.analysis.tables.steps import PhaseRow, StepRow
 from ddptrace.analysis.tables.table import Table
-from ddptrace.load.tables import Finding
+from ddptrace.findings import Finding
 from ddptrace.schema import SCHEMA_VERSION, Evidence
 
 MS = 1_000_000

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).resolve().parent.parent / "ddptrace"
-EVERYWHERE = ("ddptrace.errors", "ddptrace.schema", "ddptrace.keep", "ddptrace.ops")
+EVERYWHERE = ("ddptrace.errors", "ddptrace.schema", "ddptrace.keep", "ddptrace.ops", "ddptrace.findings")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,7 @@ ALLOWED = {
     "__init__": Row(inside=ours("analysis", "analyzer", "differ", "figures", "predictor", "tracing", "reducer")),
     "__main__": Row(ours("cli")),
     "errors": Row(),
+    "findings": Row(),
     "keep": Row(),
     "ops": Row(),
     "schema": Row(packages=("numpy",)),

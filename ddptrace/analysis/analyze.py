@@ -14,12 +14,9 @@ from ddptrace.analysis.collectives.rows import collective_rows
 from ddptrace.analysis.device.idle import idle_rows
 from ddptrace.analysis.device.populations import device_row
 from ddptrace.analysis.device.rows import launch_rows, scope_rows, stream_rows
-from ddptrace.analysis.findings.clocks import clock_findings
-from ddptrace.analysis.findings.facts import RankFacts, facts_of
-from ddptrace.analysis.findings.findings import findings
-from ddptrace.analysis.findings.steps import jitter_findings
-from ddptrace.analysis.findings.traffic import message_findings, traffic_findings
+from ddptrace.analysis.findings.findings import run_findings
 from ddptrace.analysis.matching.matches import match_ranks, with_matches
+from ddptrace.analysis.rank_facts import RankFacts, facts_of
 from ddptrace.analysis.rank_tables import RankTables
 from ddptrace.analysis.rank_view import RankView, view_of
 from ddptrace.analysis.ranks.arrivals import arrivals_of
@@ -42,12 +39,8 @@ from ddptrace.analysis.tables.table import Table
 from ddptrace.analysis.tables.traffic import GradientTrafficRow, TrafficRow
 from ddptrace.analysis.traffic.gradients import gradient_traffic_rows
 from ddptrace.analysis.traffic.rows import traffic_rows
-from ddptrace.load.tables import Finding, RankRun, Run
-
-BLIND = "tap-failed"
-"""Then what DDP's C++ sent was not seen, and none of it may be missed."""
-UNFIT = ("clock-not-fitted", "replay-off")
-"""Findings after which no rank's times are held against another's."""
+from ddptrace.findings import Finding
+from ddptrace.load.tables import RankRun, Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,18 +147,15 @@ def combine(head: RunHead, ranks: Iterable[RankTables], *, align: bool = True) -
         jitter=Table(JitterRow, [row for table in tables for row in jitter_rows(table)]),
     )
     facts = [table.facts for table in tables]
-    across = [*clock_findings(clocks), *blame.findings]
-    fit = not any(finding.code in UNFIT for finding in across)
-    said = [
-        *head.findings,
-        *findings(facts, result, matching.findings, profile_asked=head.profile_asked, clocks_fit=fit),
-    ]
-    if not any(finding.code == BLIND for finding in said):
-        said += traffic_findings(result.gradient_traffic)
-    said += list(message_findings(result, said))
-    said += across
-    said += list(jitter_findings(facts, result, said))
-    return replace(result, findings=Table(Finding, said))
+    findings = run_findings(
+        facts,
+        result,
+        loading=head.findings,
+        refused=matching.refused,
+        blame=blame,
+        profile_asked=head.profile_asked,
+    )
+    return replace(result, findings=Table(Finding, findings))
 
 
 def _rank_row(view: RankView) -> RankRow:

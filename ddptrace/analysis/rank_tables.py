@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ddptrace.analysis.findings.facts import RankFacts
+from ddptrace.analysis.rank_facts import RankFacts
 from ddptrace.analysis.rpc.rows import RankCalls
 from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow
 from ddptrace.analysis.tables.device import Activity, IdleRow, LaunchRow, RankRow, ScopeRow, StreamRow

@@ -16,7 +16,7 @@ from ddptrace.analysis.tables.steps import ContentionRow, JitterRow, PartialStep
 from ddptrace.analysis.tables.table import Table
 from ddptrace.analysis.tables.traffic import GradientTrafficRow, TrafficRow
 from ddptrace.errors import printable
-from ddptrace.load.tables import Finding
+from ddptrace.findings import Finding
 
 
 @dataclass(frozen=True, slots=True, repr=False)

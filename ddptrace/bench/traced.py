@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 LEAD_STEPS: Final = 2
 """Steps before the profiler window. The profiler's own warm-up takes one more."""
-INCOMPLETE: Final = ("records-lost", "records-dropped", "names-lost", "description-lost", "surface-failed")
-"""Findings that make a measurement worthless: training would go on, and a benchmark must not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +80,7 @@ def analysis(run: Path) -> Result:
     """Analyze a run that a benchmark recorded. Needs no process group. Raises: DdptraceError if records were lost."""
     result = ddptrace.analyze(run)
     for finding in result.findings:
-        if finding.code in INCOMPLETE:
+        if finding.kind.spoils_benchmark:
             raise DdptraceError(f"the traced run {run} is incomplete ({finding.where}): {finding.message}")
     return result
 

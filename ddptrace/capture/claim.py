@@ -11,12 +11,13 @@ from typing import Any
 
 from ddptrace.capture import identity
 from ddptrace.errors import RunDirectoryError
+from ddptrace.findings import NO_META, NO_RANK, REFUSED, FindingKind
 from ddptrace.record import directory
 from ddptrace.schema import SCHEMA_VERSION
 
 _numbers = itertools.count()
 
-Note = Callable[[str, str], None]
+Note = Callable[[FindingKind, str], None]
 
 
 class Claim:
@@ -76,7 +77,7 @@ class Claim:
         elif not before:
             refused = self._take(self._agreement.learn(wait=False))
             if refused is not None:
-                note("refused", refused)
+                note(REFUSED, refused)
         if self._agreed and not before:
             self.write_meta(note)
 
@@ -93,7 +94,7 @@ class Claim:
             self.rank = rank or 0
             self.write_meta(note)
         except (RunDirectoryError, OSError) as error:
-            note("no-rank", str(error))
+            note(NO_RANK, str(error))
 
     def _see_world(self) -> None:
         """The largest world counts: of several, and also where it is gone in the end."""
@@ -111,7 +112,7 @@ class Claim:
                 if self._overwrite and world is not None:
                     directory.remove_strangers(self.root, world)
         except OSError as error:
-            note("no-meta", f"meta.json could not be written: {error.strerror}")
+            note(NO_META, f"meta.json could not be written: {error.strerror}")
 
     def _said_span(self) -> dict[str, str]:
         return {} if self._traceparent is None else {"traceparent": self._traceparent}

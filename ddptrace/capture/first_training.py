@@ -8,11 +8,12 @@ from collections.abc import Callable
 from typing import Final
 
 from ddptrace.capture.by_identity import IdentitySet
+from ddptrace.findings import ANOTHER_TRAINING, FindingKind
 from ddptrace.schema import Phase
 
-ANOTHER_TRAINING: Final = (
-    "a thread trains a model of its own beside the first training: steps, phases and buckets are those of the first, "
-    "of the other only the collectives are told"
+OTHER_TRAINING: Final = (
+    "another thread trains a model too: steps, phases and buckets are those of the first training, "
+    "of the other one only the collectives are recorded"
 )
 
 
@@ -33,7 +34,7 @@ class Here(threading.local):
 class FirstTraining:
     """A step is an update of one training: the one that makes the first update. `note` is told once of another one."""
 
-    def __init__(self, here: Here, note: Callable[[str, str], None]) -> None:
+    def __init__(self, here: Here, note: Callable[[FindingKind, str], None]) -> None:
         self._here = here
         self._note = note
         self._updated: IdentitySet[object] = IdentitySet()  # its optimizers and scalers
@@ -62,7 +63,7 @@ class FirstTraining:
     def _tell(self) -> None:
         if not self._told:
             self._told = True
-            self._note("another-training", ANOTHER_TRAINING)
+            self._note(ANOTHER_TRAINING, OTHER_TRAINING)
 
 
 def _calling_thread() -> weakref.ReferenceType[threading.Thread] | None:

@@ -40,6 +40,7 @@ from ddptrace.capture.surface import Patches, Surface, ThreadState
 from ddptrace.capture.windows import Windows
 from ddptrace.dynamo import leave_as_it_is
 from ddptrace.errors import CompileError, TraceStateError
+from ddptrace.findings import COMPILED_FAILED, COMPILED_REFUSED, ENDED_BY_EXCEPTION, NOT_SETTLED, PATCH_KEPT, TAP_FAILED
 from ddptrace.keep import Keep
 from ddptrace.record import Recorder
 from ddptrace.record.directory import release
@@ -178,7 +179,7 @@ class Session:
             watch_process_group(self._patches, self.collectives, self.surfaces["collectives"])
             watching = "ProcessGroup class"
             self.claim.facts["blind_spots"].append(BLIND_SPOT)
-            self.recorder.note("tap-failed", f"the dispatcher tap does not work with this torch ({error}): "
+            self.recorder.note(TAP_FAILED, f"the dispatcher tap does not work with this torch ({error}): "
                                "collectives issued by C++ (DDP's buckets) are not seen")  # fmt: skip
         self.claim.facts |= {"watching": {"collectives": watching, "surfaces": list(SURFACES)}}
 
@@ -188,12 +189,12 @@ class Session:
             library = compiled.load()
         except CompileError as error:
             message = f"the compiled library is not loaded: {error}; until then Python records all buckets"
-            self.recorder.note("compiled-refused", message)
+            self.recorder.note(COMPILED_REFUSED, message)
             with contextlib.suppress(Exception):  # the program may have made errors of warnings
                 warnings.warn(f"ddptrace: {message}", RuntimeWarning, stacklevel=2)
             return
         except Exception as error:
-            self.recorder.note("compiled-failed", f"what `ddptrace compile` made for this torch cannot be loaded"
+            self.recorder.note(COMPILED_FAILED, f"what `ddptrace compile` made for this torch cannot be loaded"
                                f" ({error}): run it again; until then Python records all buckets")  # fmt: skip
             return
         if library is not None:
@@ -228,7 +229,7 @@ class Session:
         self._let_callbacks_in()
         self._looks.last()
         for name in self._take_out():
-            self.recorder.note("patch-kept", f"{name} was replaced by somebody else during the trace and left as it is")
+            self.recorder.note(PATCH_KEPT, f"{name} was replaced by somebody else during the trace and left as it is")
         self._settle_in_time()
         self._close()
 
@@ -275,7 +276,7 @@ class Session:
                 self.claim.settle(self.recorder.note, final=final)
                 self.claim.agree(self.recorder.note)
         except Exception as error:  # the records stand without it
-            self.recorder.note("not-settled", f"{type(error).__name__}: {error}")
+            self.recorder.note(NOT_SETTLED, f"{type(error).__name__}: {error}")
 
     def _settle_in_time(self) -> None:
         """For the last time, on a thread of its own that may be left behind."""
@@ -287,7 +288,7 @@ class Session:
             return
         last.join(SETTLED_S)
         if last.is_alive():
-            self.recorder.note("not-settled", f"the ranks' store gave no answer within {SETTLED_S:g} s")
+            self.recorder.note(NOT_SETTLED, f"the ranks' store gave no answer within {SETTLED_S:g} s")
 
     def say_step(self) -> None:
         self.surfaces["program"].call(self.steps.say)
@@ -296,7 +297,7 @@ class Session:
         """Leave a word of the exception that ends the training."""
         if isinstance(error, SystemExit) and error.code in (None, 0):
             return
-        self.recorder.note("ended-by-exception", f"an exception ended the trace{self.of_rank()}: {error_words(error)}")
+        self.recorder.note(ENDED_BY_EXCEPTION, f"an exception ended the trace{self.of_rank()}: {error_words(error)}")
 
     def of_rank(self) -> str:
         """Words that follow what is said of this process; none where its rank is not known."""

@@ -13,6 +13,7 @@ from typing import Any, Final
 import torch
 
 from ddptrace.errors import printable
+from ddptrace.findings import SURFACE_FAILED, FindingKind
 
 unseen: Final = torch._C.DisableTorchFunction
 """A context in which reading a tensor calls no code of the program: neither its function modes nor its subclasses."""
@@ -22,7 +23,7 @@ class Surface:
     """Whether one surface works. The first failure warns, leaves a note for the findings and switches it off. `live`:
     it works, and the step that runs is recorded; what costs time in every collective asks this."""
 
-    def __init__(self, name: str, note: Callable[[str, str], None]) -> None:
+    def __init__(self, name: str, note: Callable[[FindingKind, str], None]) -> None:
         self.name = name
         self.on = self.live = True
         self._note = note
@@ -39,7 +40,7 @@ class Surface:
         self.off()
         message = f"ddptrace stopped watching {self.name}: {_worded(error)}"
         with contextlib.suppress(Exception):  # the program may have made errors of warnings
-            self._note("surface-failed", message)
+            self._note(SURFACE_FAILED, message)
             warnings.warn(printable(f"{message} (training is not affected)"), RuntimeWarning, stacklevel=3)
 
     def guarded(self, action: Callable[..., Any]) -> Callable[..., Any]:

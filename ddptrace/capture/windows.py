@@ -22,6 +22,7 @@ from torch.profiler.profiler import _KinetoProfile
 
 from ddptrace.capture.surface import Patches, Surface
 from ddptrace.capture.thread_end import ThreadEnd
+from ddptrace.findings import PROFILER_GAVE_WAY, WINDOW_NOT_KEPT
 from ddptrace.record import Recorder
 from ddptrace.schema import Kind
 
@@ -145,11 +146,11 @@ class Windows:
             plain.touch()  # libkineto tells on the program's stderr of a file that it cannot open
             has_room = self._recorder.has_room(PLENTY_NBYTES) or self._recorder.has_room(_plain_nbytes(profiler))
         except OSError as error:
-            self._recorder.note("window-not-kept", f"a profiler file could not be written: {error.strerror}")
+            self._recorder.note(WINDOW_NOT_KEPT, f"a profiler file could not be written: {error.strerror}")
             return
         try:
             if not has_room:
-                self._recorder.note("window-not-kept", NOT_KEPT)
+                self._recorder.note(WINDOW_NOT_KEPT, NOT_KEPT)
                 return
             profiler.export_chrome_trace(str(plain))
         finally:
@@ -224,7 +225,7 @@ class Windows:
     def _tell_elsewhere(self) -> None:
         if not self._has_told_elsewhere:
             self._has_told_elsewhere = True
-            self._recorder.note("window-not-kept", ELSEWHERE)
+            self._recorder.note(WINDOW_NOT_KEPT, ELSEWHERE)
 
     def _give_way(self, own: profile) -> None:
         if not self._may_switch():
@@ -233,7 +234,7 @@ class Windows:
         if not self._idle:
             self._held("stopping the profiler", own.stop)
         message = "the program ran a profiler of its own where a window was due: ddptrace opened no more of its windows"
-        self._recorder.note("profiler-gave-way", message)
+        self._recorder.note(PROFILER_GAVE_WAY, message)
 
     def _exit(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def __exit__(profiler: Any, *args: Any) -> Any:
@@ -272,7 +273,7 @@ class Windows:
         """Note the window, and copy its file; if it is the program's own, the program waits for that."""
         begin = _now()
         if not self._recorder.has_room(path.stat().st_size // (1 if _is_packed(path) else PACKED)):
-            self._recorder.note("window-not-kept", NOT_KEPT)
+            self._recorder.note(WINDOW_NOT_KEPT, NOT_KEPT)
             return
         own = self._saving
         name = f"kineto-{'' if own else 'user-'}{self._count}.json.gz"

@@ -13,7 +13,7 @@ from typing import Final, Protocol, TypeVar
 
 import numpy as np
 
-from ddptrace.analysis.findings.facts import RankFacts
+from ddptrace.analysis.rank_facts import RankFacts
 from ddptrace.analysis.rank_tables import RankTables
 from ddptrace.analysis.rpc.rows import RankCalls
 from ddptrace.analysis.tables.collectives import CollectiveRow

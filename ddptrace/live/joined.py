@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from ddptrace.analysis.findings.facts import RankFacts
+from ddptrace.analysis.rank_facts import RankFacts
 from ddptrace.analysis.rank_tables import RankTables
 from ddptrace.analysis.rpc.rows import RankCalls
 from ddptrace.analysis.tables.ranks import LOCAL_PHASES, WAIT, Trail

@@ -5,23 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
 
 from ddptrace.analysis.analyze import RunHead, combine
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.tables.table import Table
+from ddptrace.findings import Finding
 from ddptrace.live.batch import RankNow
 from ddptrace.live.recent import LAST_STEPS, Recent
 from ddptrace.live.run_follower import RunFollower
-from ddptrace.load.tables import Finding
 from ddptrace.record.directory import read_json
 from ddptrace.schema import MANIFEST, SCHEMA_VERSION
-
-OF_THE_WHOLE: Final = frozenset(("process-died", "rank-behind", "records-let-go", "steps-not-recorded"))
-"""Findings that are true of any run of which a part is looked at while it goes on."""
-DESYNC: Final = "desync"
-OF_THE_PROFILER: Final = frozenset(("coarse-compute", "device-unseen", "approximate-overlap", "unknown-exec"))
-"""These ask for profiler windows, which are not read while a run goes on."""
 
 
 class Watched:
@@ -105,6 +98,6 @@ class Watched:
 
 
 def _is_told(finding: Finding, *, profiled: bool) -> bool:
-    """A rank that has called less than others is only on its way, or was read a moment earlier."""
-    is_behind = finding.code == DESYNC and finding.severity == "warning"
-    return not is_behind and finding.code not in OF_THE_WHOLE | (OF_THE_PROFILER if profiled else frozenset())
+    """Whether a finding is true of the run, and not only of the part that was read so far."""
+    kind = finding.kind
+    return finding.severity not in kind.hidden_until_end and not (profiled and kind.asks_for_window)

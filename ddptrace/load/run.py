@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from ddptrace.errors import RunDirectoryError
+from ddptrace.findings import Finding
 from ddptrace.load.foreign.rank import device_work, load_traces
 from ddptrace.load.run_folder import (
     RecordedRank,
@@ -22,7 +23,7 @@ from ddptrace.load.run_folder import (
     read_rank,
 )
 from ddptrace.load.sources import TraceFile, find_traces, is_searched
-from ddptrace.load.tables import DeviceWork, Finding, LoadedRank, Run
+from ddptrace.load.tables import DeviceWork, LoadedRank, Run
 from ddptrace.load.windows.comm_kernels import CommRule
 from ddptrace.load.windows.join import join_windows
 from ddptrace.schema import SCHEMA_VERSION

@@ -8,9 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from ddptrace.errors import RunDirectoryError
+from ddptrace.findings import (
+    NEWER_SCHEMA,
+    NO_MANIFEST,
+    OTHER_RANK,
+    OTHER_RUN,
+    RANK_EMPTY,
+    RANK_MISSING,
+    RANK_UNKNOWN,
+    RESTARTED,
+    Finding,
+)
 from ddptrace.load.records.clock import Clock
 from ddptrace.load.records.rank_run import Recorded, rank_run
-from ddptrace.load.tables import Finding, RankRun
+from ddptrace.load.tables import RankRun
 from ddptrace.record import RecordReader, Records
 from ddptrace.record.directory import PENDING, read_json
 from ddptrace.schema import MANIFEST, META, SCHEMA_VERSION, Kind
@@ -84,7 +95,7 @@ def _chosen_attempt(path: Path) -> tuple[Path, list[Finding]]:
         return path, []
     newest = sorted(attempts, reverse=True)
     chosen = next((number for number in newest if _has_steps(attempts[number])), newest[0])
-    return attempts[chosen], [Finding("restarted", "info", str(path), _other_attempts(path, chosen, newest))]
+    return attempts[chosen], [RESTARTED(str(path), _other_attempts(path, chosen, newest))]
 
 
 def _attempts(path: Path) -> dict[int, Path]:
@@ -121,11 +132,11 @@ def _read_manifest(root: Path, findings: list[Finding]) -> dict[str, Any]:
     if manifest is None:
         state = "cannot be read" if (root / MANIFEST).exists() else "is missing"
         message = f"{MANIFEST} {state}: the run's size and zero are taken from the ranks"
-        findings.append(Finding("no-manifest", "warning", MANIFEST, message))
+        findings.append(NO_MANIFEST(MANIFEST, message))
         return {}
     newer = check_version(manifest.get("schema", SCHEMA_VERSION), root / MANIFEST)
     if newer is not None:
-        findings.append(Finding("newer-schema", "info", MANIFEST, newer))
+        findings.append(NEWER_SCHEMA(MANIFEST, newer))
     return manifest
 
 
@@ -141,7 +152,7 @@ def _rank_folders(root: Path, findings: list[Finding]) -> dict[int, Path]:
     pending = sorted(p for p in root.glob(f"{PENDING}*") if p.is_dir())
     for number, folder in enumerate(pending, start=max(folders, default=-1) + 1):
         message = f"{folder.name} never learned its rank (the process ended first); it is shown as rank {number}"
-        findings.append(Finding("rank-unknown", "warning", folder.name, message))
+        findings.append(RANK_UNKNOWN(folder.name, message))
         folders[number] = folder
     return folders
 
@@ -163,13 +174,13 @@ def read_rank(source: RecordedRank, findings: list[Finding]) -> Recorded:
     meta = read_json(folder / META) or {}
     newer = check_version(meta.get("schema", SCHEMA_VERSION), folder / META)
     if newer is not None and manifest.get("schema") != meta.get("schema"):
-        findings.append(Finding("newer-schema", "info", folder.name, newer))
+        findings.append(NEWER_SCHEMA(folder.name, newer))
     stranger = _other_run(source, meta, findings) or _other_rank(source, meta, findings)
     records = records_of(folder)
     recorded = rank_run(records, meta, rank=rank, zero_unix_ns=source.zero_unix_ns)
     findings.extend(recorded.findings)
     if not len(records.events):
-        findings.append(Finding("rank-empty", "error", f"rank {rank}", f"{folder.name} holds no records"))
+        findings.append(RANK_EMPTY(f"rank {rank}", f"{folder.name} holds no records"))
     return recorded if stranger is None else replace(recorded, run=_set_apart(recorded.run, stranger))
 
 
@@ -194,7 +205,7 @@ def _other_run(source: RecordedRank, meta: dict[str, Any], findings: list[Findin
         "this rank's records carry another run's id: it entered its trace apart from rank 0, or is left from before; it"
         " is compared with no rank of this run"
     )
-    findings.append(Finding("other-run", "warning", f"rank {source.rank}", message))
+    findings.append(OTHER_RUN(f"rank {source.rank}", message))
     return f"run {str(meta['run_id'])[:8]}"
 
 
@@ -207,7 +218,7 @@ def _other_rank(source: RecordedRank, meta: dict[str, Any], findings: list[Findi
     is_copy = original.get("rank") == said and original.get("run_id") == meta.get("run_id")
     left_out = "; it is compared with no other rank, since that one is here too" if is_copy else ""
     message = f"{folder.name} holds what rank {said} recorded: put the ranks' folders back as they were{left_out}"
-    findings.append(Finding("other-rank", "error", f"rank {source.rank}", message))
+    findings.append(OTHER_RANK(f"rank {source.rank}", message))
     return f"a copy, rank {source.rank}" if is_copy else None
 
 
@@ -257,4 +268,4 @@ def missing_ranks(world_size: int | None, present: Iterable[int]) -> Iterator[Fi
             f"{len(missing)} of {world_size} ranks have no folder here ({listed}): they did not enter ddptrace.trace, "
             "or wrote elsewhere (another host's disk?); copy their folders here to see them"
         )
-        yield Finding("rank-missing", "warning", "run", message)
+        yield RANK_MISSING("run", message)

@@ -11,8 +11,18 @@ from pathlib import Path
 from typing import Final
 
 from ddptrace.errors import RunDirectoryError, printable
+from ddptrace.findings import (
+    FOLDER_UNREADABLE,
+    NOT_A_TRACE,
+    RANK_CLAIMED_TWICE,
+    RANK_MISSING,
+    RANK_UNKNOWN,
+    TRACE_TWICE,
+    TRACE_UNREADABLE,
+    Finding,
+    Severity,
+)
 from ddptrace.load.kineto.head import FileHead, identify
-from ddptrace.load.tables import Finding
 from ddptrace.schema import ANALYSIS
 
 PACKED: Final = ".gz"
@@ -87,7 +97,7 @@ def _walk(folder: Path, findings: list[Finding]) -> Iterator[Path]:
         message = (
             f"{printable(Path(error.filename or folder))} cannot be looked into ({error.strerror}): it is left out"
         )
-        findings.append(Finding("folder-unreadable", "warning", "run", message))
+        findings.append(FOLDER_UNREADABLE("run", message))
 
     seen: set[str] = set()
     for root, folders, files in os.walk(folder, onerror=refused, followlinks=True):
@@ -119,7 +129,7 @@ def _without_copies(files: Sequence[Path], findings: list[Finding]) -> list[Path
     copies = [file for file in files if file.suffix.lower() == PACKED and file.with_suffix("") in plain]
     if copies:
         message = f"there both packed and unpacked, and read once: {_some([printable(file.name) for file in copies])}"
-        findings.append(Finding("trace-twice", "info", "run", message))
+        findings.append(TRACE_TWICE("run", message))
     return [file for file in files if file not in copies]
 
 
@@ -130,7 +140,7 @@ def _traces(files: Iterable[Path], findings: list[Finding]) -> dict[Path, FileHe
         try:
             head = identify(file)
         except RunDirectoryError as error:
-            findings.append(Finding("trace-unreadable", "error", printable(file.name), printable(str(error))))
+            findings.append(TRACE_UNREADABLE(printable(file.name), printable(str(error))))
             continue
         if head.is_trace:
             heads[file] = head
@@ -138,7 +148,7 @@ def _traces(files: Iterable[Path], findings: list[Finding]) -> dict[Path, FileHe
             others.append(f"{printable(file.name)} is {head.what}")
     if others:
         message = f"left out, since they are no Kineto traces: {_some(others)}"
-        findings.append(Finding("not-a-trace", "info", "run", message))
+        findings.append(NOT_A_TRACE("run", message))
     return heads
 
 
@@ -195,14 +205,14 @@ def _find_unplaced(
     files: Mapping[int, tuple[Path, ...]], unknown: Sequence[Path], twice: Sequence[Path], findings: list[Finding]
 ) -> None:
     number = {path: rank for rank, paths in files.items() for path in paths}
-    for code, paths, why in (
-        ("rank-unknown", unknown, "neither what is in them nor their names tell their ranks"),
-        ("rank-claimed-twice", twice, "another file says the same rank"),
+    for kind, paths, why in (
+        (RANK_UNKNOWN, unknown, "neither what is in them nor their names tell their ranks"),
+        (RANK_CLAIMED_TWICE, twice, "another file says the same rank"),
     ):
         if paths:
             listed = _some([f"{printable(path.name)} as {number[path]}" for path in paths])
             message = f"shown as ranks of their own, since {why}: {listed}; name them rank-0.json, rank-1.json, …"
-            findings.append(Finding(code, "warning", "run", message))
+            findings.append(kind("run", message))
 
 
 def _world_size(heads: Heads) -> int | None:
@@ -214,10 +224,10 @@ def _find_missing(world_size: int | None, ranks: Sequence[int], findings: list[F
     """Few of many is how traces of a large job are taken."""
     missing = sorted(set(range(world_size or 0)) - set(ranks))
     if missing:
-        severity = "info" if len(ranks) < len(missing) else "warning"
+        severity: Severity = "info" if len(ranks) < len(missing) else "warning"
         listed = ", ".join(map(str, missing[:8])) + (" …" if len(missing) > 8 else "")
         message = f"{len(missing)} of {world_size} ranks have no trace here ({listed}); add their files to see them"
-        findings.append(Finding("rank-missing", severity, "run", message))
+        findings.append(RANK_MISSING("run", message, severity))
 
 
 def _first_unix_ns(files: Sequence[TraceFile]) -> int:

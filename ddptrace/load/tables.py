@@ -13,19 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ddptrace.findings import Finding
 from ddptrace.schema import Evidence, Phase, RpcOp, StepEnd
 
 Intervals = NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One sentence for the reader."""
-
-    code: str  # short name, listed in the reference of findings
-    severity: str  # "info", "warning" or "error"
-    where: str  # rank, step, group or file that it is about, or "run"
-    message: str  # the sentence
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from ddptrace.findings import DESCRIPTION_LOST, NAMES_LOST, FindingKind
 from ddptrace.record.texts import Texts, records_of
 from ddptrace.record.thin import LASTING
 from ddptrace.schema import EVENT, GUARD, TEXT_PER_RECORD, Kind
@@ -14,7 +15,7 @@ from ddptrace.schema import EVENT, GUARD, TEXT_PER_RECORD, Kind
 MOST_HELD_BACK: Final = 1000
 """So many wait for room. A program that makes more of them meanwhile loses the oldest."""
 
-NAMES_LOST: Final = (
+NO_ROOM_FOR_NAMES: Final = (
     "the program has made more names, process groups or threads than ddptrace.Keep has room for: later ones are told as"
     " one, or not at all; give ddptrace.Keep(nbytes=...) more"
 )
@@ -36,14 +37,14 @@ class Description:
 
 class Descriptions:
     """Called from any thread. `write(shape, *fields)` appends a record, and says whether it has; `is_stuck` whether it
-    would not; `note(code, message)` leaves a sentence for the findings."""
+    would not; `note(kind, message)` records a finding."""
 
     def __init__(
         self,
         texts: Texts,
         write: Callable[..., bool],
         is_stuck: Callable[[], bool],
-        note: Callable[[str, str], None],
+        note: Callable[[FindingKind, str], None],
     ) -> None:
         self._texts = texts
         self._write = write
@@ -70,7 +71,7 @@ class Descriptions:
                 make_room()
         if self._texts.is_full and not self._names_noted:
             self._names_noted = True
-            self._note("names-lost", NAMES_LOST)
+            self._note(NAMES_LOST, NO_ROOM_FOR_NAMES)
 
     def _written(self, one: Description) -> bool:
         """Whether all of it is."""
@@ -83,4 +84,4 @@ class Descriptions:
             f"the description of a {kind.name.lower()} takes {nbytes:,} bytes, more than ddptrace.Keep has room for,"
             " and is left out; give ddptrace.Keep(nbytes=...) more"
         )
-        self._note("description-lost", message)
+        self._note(DESCRIPTION_LOST, message)

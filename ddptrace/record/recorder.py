@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from ddptrace.findings import KEEPER_FAILED, RECORDS_LOST, FindingKind
 from ddptrace.keep import Keep
 from ddptrace.record.descriptions import Description, Descriptions
 from ddptrace.record.file_limit import file_limit
@@ -275,7 +276,7 @@ class Recorder:
             if not self._failure_noted:
                 self._failure_noted = True
                 self.note(
-                    "keeper-failed", f"keeping the records failed ({type(error).__name__}: {error}): some may be lost"
+                    KEEPER_FAILED, f"keeping the records failed ({type(error).__name__}: {error}): some may be lost"
                 )
 
     def _tidy(self) -> None:
@@ -308,13 +309,13 @@ class Recorder:
     def _note_full(self, error: OSError) -> None:
         if not self._full_noted:
             self._full_noted = True
-            self.note("records-lost", f"no room for more records ({error.strerror}): later ones are lost")
+            self.note(RECORDS_LOST, f"no room for more records ({error.strerror}): later ones are lost")
 
-    def note(self, code: str, message: str) -> None:
-        """Leave a sentence for the findings."""
+    def note(self, kind: FindingKind, message: str) -> None:
+        """Record a finding of this kind."""
         import json
 
-        self.describe(Kind.NOTE, json.dumps({"code": code, "message": message}))
+        self.describe(Kind.NOTE, json.dumps({"code": kind.code, "message": message}))
 
     def _tell_gone(self, window: int, count: int) -> None:
         self._descriptions.add(Description(Kind.FILE_LET_GO, 0, self.thread_number(), window, None, _now(), 0, count))

@@ -21,6 +21,7 @@ from typing import Final
 
 import numpy as np
 
+from ddptrace.findings import DISK_SHORT, FindingKind
 from ddptrace.keep import Keep
 from ddptrace.record.lost import Dropped
 from ddptrace.record.segment import SEGMENT_NBYTES, Segment, trailer
@@ -61,14 +62,14 @@ class _Sealed:
 
 
 class Store:
-    """Called by one thread at a time, but for `windows.add` and `free_nbytes`. `note(code, message)` leaves a sentence
-    for the findings; `tell_gone`: see `WindowFiles`."""
+    """Called by one thread at a time, but for `windows.add` and `free_nbytes`. `note(kind, message)` records a
+    finding; `tell_gone`: see `WindowFiles`."""
 
     def __init__(
         self,
         folder: Callable[[], Path],
         keep: Keep,
-        note: Callable[[str, str], None],
+        note: Callable[[FindingKind, str], None],
         tell_gone: Callable[[int, int], None],
     ) -> None:
         self.segment_nbytes = min(SEGMENT_NBYTES, keep.nbytes // SEGMENTS & -4096)
@@ -156,7 +157,7 @@ class Store:
         if not self._short_noted:
             self._short_noted = True
             message = f"the disk has no more room ({error.strerror}): from here on the oldest records go for new ones"
-            self._note("disk-short", message)
+            self._note(DISK_SHORT, message)
 
     # Letting go ------------------------------------------------------------------------------------------------------
 

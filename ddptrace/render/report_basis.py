@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Final
 
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import Summary
@@ -15,9 +14,6 @@ from ddptrace.render.trace.islands import apart_words, islands
 from ddptrace.render.trace.tracks import by_rank
 from ddptrace.render.words import EVIDENCE, IDENTIFIED, IDENTITY, by_order, counted, percent, some_of
 from ddptrace.schema import Evidence
-
-FAILED: Final = ("tap-failed", "surface-failed")
-"""Findings of a part of ddptrace that did not watch, or stopped watching."""
 
 
 def measured_html(result: Result, summary: Summary) -> str:
@@ -74,7 +70,7 @@ def failed_words(result: Result) -> Iterator[str]:
     """What did not watch in this run though it should have."""
     told: dict[str, list[str]] = {}
     for finding in result.findings:
-        if finding.code in FAILED:
+        if finding.kind.is_part_failed:
             told.setdefault(finding.message, []).append(finding.where)
     for message, where in told.items():
         yield f"On {some_of(where)}: {message}."

@@ -11,7 +11,7 @@ from typing import Final
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import BucketSummary, RankSummary, Share, Summary, summarize
 from ddptrace.errors import printable
-from ddptrace.load.tables import Finding
+from ddptrace.findings import Finding, gravest_first
 from ddptrace.render.device.terminal import collective_lines, device_lines, scope_lines
 from ddptrace.render.ranks.terminal import across_lines
 from ddptrace.render.rpc.words import remote_words, rpc_lines, waiting
@@ -28,7 +28,6 @@ from ddptrace.render.words import (
     counted,
     cut,
     duration,
-    gravest_first,
     indented,
     millis,
     percent,
@@ -42,19 +41,13 @@ MOST_RANKS: Final = 8
 NOTICEABLE_RATIO: Final = 0.02
 CHARGED: Final = "exposed: an instant in which several are under way counts once, for the one that began first"
 MOST_FINDINGS: Final = 6
-ADVICE: Final = (
-    "waiting-for-ranks", "waiting-for-remote-calls", "late-rank", "run-too-short", "slow-link", "processors-crowded",
-    "slow-message", "queued", "heavy-layer", "jitter", "exposed-bucket", "exposed-communication",
-    "launch-bound", "well-hidden",
-)  # fmt: skip
-"""Findings that say what to do next; they have a place of their own."""
 
 
 def summary_text(result: Result) -> str:
     """The whole summary, its lines ending in a newline."""
     summary = summarize(result)
-    advice = [finding for finding in result.findings if finding.code in ADVICE]
-    others = [finding for finding in result.findings if finding.code not in ADVICE]
+    advice = [finding for finding in result.findings if finding.kind.is_advice]
+    others = [finding for finding in result.findings if not finding.kind.is_advice]
     device = list(device_lines(result))
     sections = [
         [title(result), *textwrap.wrap(apart_words(islands(by_rank(result))), WIDTH)],

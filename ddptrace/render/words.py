@@ -13,7 +13,7 @@ from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import BucketSummary, Summary
 from ddptrace.analysis.tables.collectives import BucketRow
 from ddptrace.errors import printable
-from ddptrace.load.tables import Finding, Identity
+from ddptrace.load.tables import Identity
 from ddptrace.schema import Evidence
 
 NOT_MEASURED: Final = "-"
@@ -51,7 +51,6 @@ PARTS: Final = {
     "unseen": "not seen",
 }
 UNSEEN: Final = "What ran on the device is unknown: no profiler window saw it."
-SEVERITIES: Final = ("error", "warning", "info")
 
 
 def duration(ns: float | None) -> str:
@@ -215,9 +214,3 @@ def both_ends(name: str, most: int) -> str:
 def indented(text: str) -> list[str]:
     """A paragraph under a heading of the terminal, as lines of at most `WIDTH` columns; none where it is empty."""
     return textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="  ")
-
-
-def gravest_first(findings: Sequence[Finding]) -> list[Finding]:
-    """Errors, then warnings, then the rest, each in their order."""
-    grave = {severity: place for place, severity in enumerate(SEVERITIES)}
-    return sorted(findings, key=lambda finding: grave.get(finding.severity, len(grave)))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from ddptrace.errors import DdptraceError, printable
+from ddptrace.findings import ENDED_BY_EXIT, GAVE_WAY
 from ddptrace.run.after_import import after_import
 from ddptrace.run.hard_exit import HardExit
 from ddptrace.run.options import Options
@@ -95,7 +96,7 @@ class Recording:
         from ddptrace.record.directory import release
 
         message = f"the program entered a ddptrace.trace of its own into {path}: this record ends there"
-        session.recorder.note("gave-way", message)
+        session.recorder.note(GAVE_WAY, message)
         leave(session)
         is_same = path.resolve() == self._options.out.resolve()
         self._leave_companion(is_wanted=not is_same)
@@ -117,7 +118,7 @@ class Recording:
         """The program is about to end the process on the spot. In a child that it forked, nothing is written."""
         if self._session is not None and status:
             message = f"os._exit({status}) ended the process{self._session.of_rank()}: nothing after that was recorded"
-            self._session.recorder.note("ended-by-exit", message)
+            self._session.recorder.note(ENDED_BY_EXIT, message)
 
     def end(self) -> None:
         if os.getpid() != self._pid:

@@ -40,11 +40,9 @@ from tests.documents import (
     records_by_itself,
     table,
 )
-from tests.finding_codes import declared
 from tests.launch import ROOT, torchrun
 
 FORMAT = DOCS / "reference" / "record-format.md"
-FINDINGS = DOCS / "reference" / "findings.md"
 TUTORIAL = DOCS / "tutorial.md"
 README_MAX_LINES = 180
 NOT_RUN = {"sh": 23}
@@ -190,16 +188,6 @@ def test_the_readme_is_short() -> None:
 
 def test_every_example_is_listed() -> None:
     assert {path.name for path in EXAMPLES.glob("*.py")} <= set(links(EXAMPLES / "README.md"))
-
-
-def test_the_page_of_findings_has_every_code_with_its_severities() -> None:
-    rows = re.findall(
-        r"^\| `([a-z-]+)` \| ([a-z ]+) \| .+ \| .+ \|$", FINDINGS.read_text(encoding="utf-8"), re.MULTILINE
-    )
-    told, said = dict(rows), declared()
-    assert len(told) == len(rows)
-    assert set(told) == set(said)
-    assert not [code for code, severities in said.items() if not severities <= set(told[code].split(" or "))]
 
 
 def test_pictures_are_small_and_shown() -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import ddptrace
-from ddptrace.load.tables import Finding
+from ddptrace.findings import Finding
 from tests.launch import environment
 
 

@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 
 from ddptrace.analysis.analyze import RunHead, analyze_rank, combine
-from ddptrace.analysis.matching.absent import ABSENT
 from ddptrace.analysis.ranks.blame import blame_of
 from ddptrace.analysis.ranks.counterfactual import disorder_ratio
 from ddptrace.analysis.ranks.critical_path import critical_path
 from ddptrace.analysis.ranks.crossings import ComparedRanks, crossings_of
 from ddptrace.analysis.ranks.digest import match_digests
 from ddptrace.analysis.result import Result
+from ddptrace.findings import REPLAY_OFF, Finding
 from ddptrace.load.run_folder import RecordedRank, read_rank
-from ddptrace.load.tables import Finding, Group, RankRun
+from ddptrace.load.tables import Group, RankRun
 from ddptrace.render.ranks.report import across_body
 from ddptrace.render.ranks.terminal import across_lines
 from tests.unit.made_training import MS, Plan, Player, only, played
@@ -46,7 +46,7 @@ def test_a_rank_that_is_here_is_named_and_waited_for() -> None:
     assert [row.rank for row in result.suspects] == [1]
     assert result.critical_path
     assert match_digests(result).here is None
-    assert ABSENT not in said(result)
+    assert REPLAY_OFF.code not in said(result)
 
 
 def test_waiting_for_a_rank_that_is_not_here_is_no_transfer() -> None:
@@ -68,8 +68,8 @@ def test_who_was_late_and_what_was_waited_for_are_not_told_where_a_rank_is_not_h
     both = Plan(3, late=lambda one, at: {"forward": (0, 20, 9)[one] * MS})
     result = without(both, 1)
     assert (len(result.suspects), len(result.blame), len(result.critical_path)) == (0, 0, 0)
-    message = said(result)[ABSENT]
-    assert message.startswith("Nobody is named for being late: 2 of 3 ranks of group 0 are compared here,")
+    message = said(result)[REPLAY_OFF.code]
+    assert message.startswith("No rank is named as late: only 2 of 3 ranks of group 0 are compared here,")
     assert "late-rank" not in said(result)
     assert "is probably late" not in " ".join(said(result).values())
 
@@ -86,7 +86,7 @@ def test_the_terminal_and_the_report_say_that_ranks_are_not_here() -> None:
 
 def test_a_rank_alone_of_its_group_is_not_called_late_beside_others_that_are_alone_too() -> None:
     result = without(Plan(4, late=only(1, "forward", 20 * MS), groups=PAIRS), 0, 2)
-    assert "1 of 2 ranks of group 0 is compared here (so of 2 groups)" in said(result)[ABSENT]
+    assert "1 of 2 ranks of group 0 is compared here (2 groups miss ranks)" in said(result)[REPLAY_OFF.code]
     assert not result.suspects
 
 
@@ -101,7 +101,7 @@ def test_groups_of_which_nobody_knows_the_ranks_are_taken_as_whole() -> None:
     runs = [replace(run, groups=(Group("0", (), "gloo", 1),)) for run in Player(LATE).runs() if run.rank != 1]
     result = result_of(runs)
     assert match_digests(result).here is None
-    assert ABSENT not in said(result)
+    assert REPLAY_OFF.code not in said(result)
 
 
 @pytest.mark.parametrize(("absent", "named"), [((), [1]), ((1,), [])])
@@ -115,7 +115,7 @@ def test_where_only_the_calls_tell_how_many_ranks_there_are_those_that_show_them
     ]  # fmt: skip
     result = result_of(runs)
     assert [row.rank for row in result.suspects] == named
-    assert (ABSENT in said(result)) == bool(absent)
+    assert (REPLAY_OFF.code in said(result)) == bool(absent)
 
 
 def test_a_rank_that_met_nobody_is_not_late() -> None:

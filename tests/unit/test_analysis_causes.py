@@ -17,8 +17,8 @@ from ddptrace.analysis.findings.buckets import (
     unused_findings,
 )
 from ddptrace.analysis.findings.collectives import queue_findings, slow_message_findings
-from ddptrace.analysis.findings.facts import facts_of
 from ddptrace.analysis.findings.steps import contention_findings, jitter_findings
+from ddptrace.analysis.rank_facts import facts_of
 from ddptrace.analysis.rank_view import view_of
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import summarize
@@ -26,7 +26,8 @@ from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.analysis.tables.ranks import ArrivalRow, MatchRow
 from ddptrace.analysis.tables.steps import ContentionRow, JitterRow, StepRow
 from ddptrace.analysis.tables.table import Table
-from ddptrace.load.tables import Finding, RankRun
+from ddptrace.findings import Finding
+from ddptrace.load.tables import RankRun
 from ddptrace.schema import Evidence, Origin, Phase
 from tests.made import MS, make_result
 from tests.unit.made_meetings import met_result
@@ -111,7 +112,13 @@ def test_a_backward_that_was_cut_off_tells_nothing_of_its_parameters() -> None:
 
 
 def varying(
-    share: float, part: str = "data", steps: int = 40, p95: int = 70, in_turn: tuple[str, ...] = (), said: str = ""
+    share: float,
+    part: str = "data",
+    steps: int = 40,
+    p95: int = 70,
+    in_turn: tuple[str, ...] = (),
+    *,
+    crowded: bool = False,
 ) -> list[Finding]:
     """Of rank 1, whose median step has 50 ms."""
     rows = [
@@ -120,7 +127,7 @@ def varying(
     ]
     facts = replace(facts_of(view_of(rank(1))), in_turn=in_turn)
     result = replace(make_result(2, 2, 1), jitter=Table(JitterRow, rows))
-    return list(jitter_findings([facts], result, [Finding(said, "warning", "run", "")]))
+    return list(jitter_findings([facts], result, crowded=crowded))
 
 
 def test_the_phase_that_most_of_the_variance_goes_with_is_named() -> None:
@@ -130,14 +137,14 @@ def test_the_phase_that_most_of_the_variance_goes_with_is_named() -> None:
 
 
 def test_where_processors_are_crowded_data_is_still_told_of() -> None:
-    assert len(varying(0.5, said="processors-crowded")) == len(varying(0.5, part="backward")) == 1
+    assert len(varying(0.5, crowded=True)) == len(varying(0.5, part="backward")) == 1
 
 
 @pytest.mark.parametrize(
     "spoiled",
     [
         {"share": 0.49}, {"part": "waiting"}, {"steps": 39}, {"p95": 64}, {"in_turn": ("Adam", "SGD")},
-        {"said": "processors-crowded", "part": "backward"},
+        {"crowded": True, "part": "backward"},
     ],
 )  # fmt: skip
 def test_what_may_be_chance_or_only_waits_is_not_named(spoiled: dict[str, object]) -> None:

@@ -16,7 +16,8 @@ from ddptrace.analysis.matching.calls import GroupCall, GroupCalls
 from ddptrace.analysis.matching.desync import parting
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.tables.ranks import DesyncRow
-from ddptrace.load.tables import Finding, Group, RankRun
+from ddptrace.findings import Finding
+from ddptrace.load.tables import Group, RankRun
 
 BUCKET_0 = GroupCall(0, "all_reduce", 400, "float32", origin="gradients", site="train.py:30 in step")
 BUCKET_1 = replace(BUCKET_0, nbytes=200)

@@ -13,7 +13,8 @@ from analysis_records import call, ddp_call, layout, mark, pause, rank, ready, r
 from ddptrace.analysis.analyze import analyze_run
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import summarize
-from ddptrace.load.tables import Finding, RankRun, Run
+from ddptrace.findings import Finding
+from ddptrace.load.tables import RankRun, Run
 from ddptrace.schema import Evidence, Phase, StepEnd
 
 MS = 1_000_000

@@ -19,7 +19,8 @@ from analysis_records import (
 
 from ddptrace.analysis.analyze import analyze_run
 from ddptrace.analysis.result import Result
-from ddptrace.load.tables import Finding, Group, RankRun
+from ddptrace.findings import Finding
+from ddptrace.load.tables import Group, RankRun
 from ddptrace.schema import Phase, StepEnd
 
 MS = 1_000_000

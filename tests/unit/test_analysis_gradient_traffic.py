@@ -10,7 +10,8 @@ from ddptrace.analysis.analyze import analyze_run
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.tables.traffic import GradientTrafficRow
 from ddptrace.analysis.traffic.digest import traffic_report
-from ddptrace.load.tables import Call, Finding
+from ddptrace.findings import Finding
+from ddptrace.load.tables import Call
 from ddptrace.schema import Phase
 
 # One step from 100 to 200 with backwards at 110, 130 and 150 and its update at 180; two buckets of 40 and 24 bytes.

@@ -11,7 +11,8 @@ from analysis_records import call, gpu_call, hook, rank, run, step
 
 from ddptrace.analysis.analyze import analyze_run
 from ddptrace.analysis.result import Result
-from ddptrace.load.tables import Call, Finding, Group, Identity, RankRun
+from ddptrace.findings import Finding
+from ddptrace.load.tables import Call, Group, Identity, RankRun
 
 MS = 1_000_000
 

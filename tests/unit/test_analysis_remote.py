@@ -14,7 +14,8 @@ from ddptrace.analysis.result import Result
 from ddptrace.analysis.rpc.digest import function_word, rpc_functions
 from ddptrace.analysis.summary import summarize
 from ddptrace.analysis.tables.steps import StepRow
-from ddptrace.load.tables import Finding, RankRpc, RankRun, RpcCall, RpcRun, RpcWait, Run
+from ddptrace.findings import Finding
+from ddptrace.load.tables import RankRpc, RankRun, RpcCall, RpcRun, RpcWait, Run
 from ddptrace.render.report import page
 from ddptrace.render.report_top import headline
 from ddptrace.render.rpc.words import split_parts

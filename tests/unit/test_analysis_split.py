@@ -7,7 +7,8 @@ import pickle
 from analysis_records import Piece, call, gpu_call, gpu_window, hook, layout, mark, rank, reducer, run, step
 
 from ddptrace.analysis.analyze import RunHead, analyze_rank, analyze_run, combine
-from ddptrace.load.tables import Finding, RankRun, Run
+from ddptrace.findings import Finding
+from ddptrace.load.tables import RankRun, Run
 from ddptrace.schema import Phase
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from ddptrace.analysis.findings.ranks import blame_findings
 from ddptrace.analysis.rank_tables import RankTables
 from ddptrace.analysis.ranks.blame import Blame, blame_of
 from ddptrace.analysis.ranks.causes import Held, Lateness, cause_of
@@ -17,6 +18,7 @@ from ddptrace.analysis.ranks.crossings import ComparedRanks
 from ddptrace.analysis.ranks.links import fast_of_its_kind, slow_host
 from ddptrace.analysis.ranks.suspects import average, costs_of_suspects, students
 from ddptrace.analysis.tables.ranks import LOCAL_PHASES
+from ddptrace.findings import Finding
 from ddptrace.load.tables import GcPause, HostLoad, HostMark, LinkSample, Throttle
 from tests.unit.made_training import MS, Late, Plan, Player, only, played
 
@@ -43,6 +45,11 @@ def nobody(one: int, at: int) -> Late:
 def blame(plan: Plan, loads: Loads | None = None, hosts: Sequence[str] = ()) -> Blame:
     tables, matches = played(plan)
     return blame_of(ComparedRanks([_with(table, loads or {}, hosts) for table in tables], matches))
+
+
+def told(found: Blame) -> list[Finding]:
+    """What is said of it, for ranks of one host."""
+    return list(blame_findings(found, hosts=1))
 
 
 def _with(table: RankTables, loads: Loads, hosts: Sequence[str]) -> RankTables:
@@ -87,7 +94,7 @@ def test_a_rank_that_is_waited_for_in_a_collective_nobody_saw_running_is_named(p
 def test_on_a_healthy_run_nobody_is_named(seed: int, ranks: int) -> None:
     found = blame(Plan(ranks, 62, late=noisy(nobody, seed)))
     assert found.rows
-    assert (found.suspects, found.findings) == ((), ())
+    assert (found.suspects, told(found)) == ((), [])
 
 
 def test_a_rank_that_is_late_in_every_second_block_of_steps_is_named_as_late_in_some() -> None:
@@ -109,21 +116,21 @@ def test_a_short_run_names_a_rank_only_where_it_costs_much() -> None:
 
 
 def test_a_short_run_in_which_a_rank_may_cost_something_says_that_it_is_too_short() -> None:
-    (told,) = blame(Plan(2, 14, late=only(1, "data", MS))).findings
-    assert (told.code, told.severity, told.where) == ("run-too-short", "info", "rank 1")
+    (finding,) = told(blame(Plan(2, 14, late=only(1, "data", MS))))
+    assert (finding.code, finding.severity, finding.where) == ("run-too-short", "info", "rank 1")
     assert (
-        "1.0 ms of a step" in told.message
-        and "12 steps are too few" in told.message
-        and "trace 42 or more" in told.message
+        "1.0 ms of a step" in finding.message
+        and "12 steps are too few" in finding.message
+        and "trace 42 or more" in finding.message
     )
-    assert blame(Plan(2, 14, late=noisy(nobody))).findings == (), "chance is not told"
-    assert blame(Plan(2, 14, late=only(1, "data", 300_000))).findings == (), "no longer run would name it"
+    assert told(blame(Plan(2, 14, late=noisy(nobody)))) == [], "chance is not told"
+    assert told(blame(Plan(2, 14, late=only(1, "data", 300_000)))) == [], "no longer run would name it"
 
 
 def test_a_run_of_a_few_steps_names_nobody_and_shows_the_costs() -> None:
     found = blame(Plan(2, 8, late=only(1, "data", 20 * MS)))
     assert found.suspects == ()
-    assert [one.code for one in found.findings] == ["run-too-short"]
+    assert [one.code for one in told(found)] == ["run-too-short"]
     assert {row.cost_ns for row in found.rows if row.rank == 1 and row.phase == "data"} == {20 * MS}
 
 
@@ -133,7 +140,7 @@ def test_a_cost_of_all_phases_is_not_said_to_be_of_one() -> None:
                               ({"backward 0": 4 * MS}, False, "its backward phase costs")):  # fmt: skip
         found = blame(Plan(2, 80, late=noisy(lambda one, at, late=late: late if one else {})))
         assert [(one.phase, one.all_phases) for one in found.suspects] == [("backward", whole)]
-        assert said in found.findings[0].message
+        assert said in told(found)[0].message
 
 
 def test_the_dearest_comes_first_and_one_that_costs_little_beside_it_is_not_named() -> None:
@@ -226,7 +233,7 @@ def test_a_few_stalls_are_not_what_all_ranks_wait_for_in_a_step() -> None:
         )
         for who in (0, 1)
     }
-    assert blame(plan, loads).findings == ()
+    assert told(blame(plan, loads)) == []
 
 
 def test_a_device_is_slow_where_all_that_computes_takes_longer_alike() -> None:
@@ -256,7 +263,7 @@ def test_a_machine_on_which_all_ranks_wait_for_a_processor_is_told_and_nobody_is
     plan = Plan(2, 80, late=noisy(nobody))
     found = blame(plan, {who: watched(plan, who, 8 * MS, 5 * MS) for who in (0, 1)})
     assert found.suspects == ()
-    assert [finding.code for finding in found.findings] == ["processors-crowded"]
+    assert [finding.code for finding in told(found)] == ["processors-crowded"]
 
 
 def sent(own: str, peer: str, mbytes: int, busy_ms: int) -> HostLoad:
@@ -278,7 +285,7 @@ def test_the_host_with_a_slow_link_is_named_where_no_rank_is_late() -> None:
     assert (one.rank, one.host, one.phase, one.cause) == (2, "b", "transfer", "slow link")
     assert one.cost_ns == 2 * 15 * MS, "a quarter of 20 ms twice"
     assert "25.0 MB/s" in one.evidence
-    assert [(finding.code, finding.where) for finding in found.findings] == [("slow-link", "host b")]
+    assert [(finding.code, finding.where) for finding in told(found)] == [("slow-link", "host b")]
 
 
 def test_a_link_is_not_slow_that_is_seldom_busy_or_stays_on_its_host_or_is_nearly_as_fast() -> None:
@@ -364,11 +371,11 @@ def test_clocks_that_contradict_who_waited_for_whom_name_nobody() -> None:
     apart = replace(tables[1], trail=replace(trail, at_ns=trail.at_ns + 12 * MS))
     found = blame_of(ComparedRanks([tables[0], apart], matches))
     assert (found.rows, found.suspects) == ((), ())
-    assert [finding.code for finding in found.findings] == ["replay-off"]
+    assert [finding.code for finding in told(found)] == ["replay-off"]
 
 
 def test_a_late_rank_is_told_in_one_finding_with_rank_phase_and_cost() -> None:
-    (finding,) = blame(Plan(2, 80, late=only(1, "forward", 8 * MS))).findings
+    (finding,) = told(blame(Plan(2, 80, late=only(1, "forward", 8 * MS))))
     assert (finding.code, finding.severity, finding.where) == ("late-rank", "warning", "rank 1")
     assert finding.message.startswith(
         "Rank 1 makes the others wait: its forward phase costs every rank 8.0 ms of a step"

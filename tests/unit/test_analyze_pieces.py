@@ -15,7 +15,7 @@ from ddptrace.analysis.result import Result
 from ddptrace.analysis.tables.table import Table
 from ddptrace.analyzer import uncollected
 from ddptrace.cli.analyze import ROWS_PER_PIECE, encoded, write_all
-from ddptrace.load.tables import Finding
+from ddptrace.findings import Finding
 from tests.made import empty_result, make_result
 
 

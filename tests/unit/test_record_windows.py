@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
+from ddptrace.findings import Finding
 from ddptrace.keep import LEAST_NBYTES
 from ddptrace.load.run import read_run
-from ddptrace.load.tables import Finding
 from ddptrace.record import Recorder, RecordReader, directory
 from ddptrace.record.thin import Wanted, thinned
 from ddptrace.record.window_files import NOTHING, WindowFiles

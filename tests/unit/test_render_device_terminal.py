@@ -12,7 +12,8 @@ from ddptrace.analysis.summary import summarize
 from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.analysis.tables.device import RankRow
 from ddptrace.analysis.tables.table import Table
-from ddptrace.load.tables import Finding, Identity
+from ddptrace.findings import Finding
+from ddptrace.load.tables import Identity
 from ddptrace.render.terminal import WIDTH, summary_text
 from tests.made import make_result
 

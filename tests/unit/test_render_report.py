@@ -22,7 +22,7 @@ from ddptrace.analysis.whatif.answer import Forecast
 from ddptrace.analysis.whatif.model import model_of
 from ddptrace.analysis.whatif.observed import observe
 from ddptrace.analysis.whatif.predict import Predictor
-from ddptrace.load.tables import Finding
+from ddptrace.findings import Finding
 from ddptrace.render.figures import MARKS_MAX, Figure
 from ddptrace.render.report import drawn, page, script_json, write_report
 from ddptrace.render.report_top import evidence_line, headline_words

@@ -13,10 +13,9 @@ from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow
 from ddptrace.analysis.tables.ranks import MatchRow
 from ddptrace.analysis.tables.steps import StepRow
 from ddptrace.analysis.tables.table import Table
-from ddptrace.load.tables import Finding
+from ddptrace.findings import KINDS, Finding, Section
 from ddptrace.render.collectives import bandwidth_figure
 from ddptrace.render.figures import RANKS_SHOWN_MAX, parts_figure
-from ddptrace.render.findings import SHOWN_IN
 from ddptrace.render.ranks.figures import matches_figure
 from ddptrace.render.ranks.heat import COLUMNS_MAX, ROWS_MAX, bucket_heat, jitter_heat
 from ddptrace.render.report import page
@@ -151,9 +150,9 @@ def test_many_lanes_of_communication_take_no_more_height_than_few() -> None:
 def test_findings_and_all_other_links_lead_to_what_the_page_has() -> None:
     devices = make_device_result(2, 3, (*KERNELS, "m", "a", "o"))
     runs = with_all(met_result(4, 12)), devices, with_traffic(make_result(), "x")
-    found = [Finding(code, "warning", "run", "") for codes in SHOWN_IN.values() for code in codes]
+    found = [kind("run", "") for kind in KINDS.values()]
     pages = [page(replace(run, findings=Table(Finding, found))) for run in runs]
     for text in pages:
         assert set(re.findall(' href="#(.*?)"', text)) <= set(re.findall(' id="(.*?)"', text))
     titles = {title for text in pages for title in re.findall("<h2>(.*?)</h2>", text)}
-    assert set(SHOWN_IN) - titles <= {"Remote calls"}
+    assert set(Section) - titles <= {"Remote calls"}

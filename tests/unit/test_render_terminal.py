@@ -8,7 +8,7 @@ from ddptrace.analysis.summary import summarize
 from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow
 from ddptrace.analysis.tables.steps import StepRow
 from ddptrace.analysis.tables.table import Table
-from ddptrace.load.tables import Finding
+from ddptrace.findings import Finding
 from ddptrace.render.terminal import CHARGED, WIDTH, summary_text
 from tests.made import MS, empty_result, make_result
 

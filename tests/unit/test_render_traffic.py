@@ -11,7 +11,7 @@ from ddptrace.analysis.tables.traffic import TrafficRow
 from ddptrace.analysis.traffic.digest import KindDigest, RankTraffic, TrafficReport
 from ddptrace.analysis.traffic.gradients import GradientDigest
 from ddptrace.analysis.traffic.peers import LinkDigest, MessageDigest, RootDigest
-from ddptrace.load.tables import Finding
+from ddptrace.findings import Finding
 from ddptrace.render.report import page
 from ddptrace.render.traffic.report import rpc_cells
 from ddptrace.render.traffic.terminal import group_words, traffic_text

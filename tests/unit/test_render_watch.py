@@ -15,7 +15,7 @@ from rich.console import Console
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.tables.collectives import BucketRow
 from ddptrace.analysis.tables.table import Table
-from ddptrace.load.tables import Finding
+from ddptrace.findings import Finding
 from ddptrace.render.terminal import summary_text
 from ddptrace.render.watch.page import screen, snapshot
 from ddptrace.render.watch.tables import finding_lines, rank_lines

@@ -19,7 +19,7 @@ from ddptrace.analysis.tables.collectives import BucketRow
 from ddptrace.analysis.tables.steps import StepRow
 from ddptrace.analysis.tables.table import Table
 from ddptrace.errors import DdptraceError
-from ddptrace.load.tables import Finding
+from ddptrace.findings import Finding
 from ddptrace.schema import Evidence
 from tests.conftest import need
 from tests.made import empty_result, make_result

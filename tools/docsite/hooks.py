@@ -14,11 +14,13 @@ if TYPE_CHECKING:
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
-from tools.docsite import commands, outside, tables, telemetry
+from tools.docsite import commands, findings, outside, tables, telemetry
 
 MADE: Final = {
     "commands": commands.commands_page,
     "tables": tables.tables_page,
+    "severities": findings.severities,
+    "findings": findings.findings,
     "metrics": telemetry.metrics,
     "spans": telemetry.spans,
 }

@@ -22,7 +22,6 @@ LOST: Final = ("failed", "died", "failed-after", "killed", "missing", "left")
 HANGING: Final = ("mismatch", "stuck", "message", "held")
 EXPLAINS: Final = ("failed", "died", "held")
 """Ranks of these do not come, and that is why others wait."""
-FOREIGN: Final = ("other-run", "other-rank")
 
 
 def diagnose(job: JobState) -> Diagnosis:
@@ -103,8 +102,7 @@ def _well(job: JobState, places: Sequence[RankPlace], *, anyone_waits: bool) -> 
 
 def _as_should(job: JobState) -> str:
     """What is not here, or may be another run's, ended nobody knows how."""
-    foreign = any(finding.code in FOREIGN for doubts in job.doubts.values() for finding in doubts)
-    return "" if foreign or _absent_folders(job) else " as they should"
+    return "" if job.foreign or _absent_folders(job) else " as they should"
 
 
 def _missing(job: JobState, told: Set[int]) -> list[Verdict]:

@@ -15,7 +15,7 @@ from ddptrace.analysis.diff.figures import Floats, RunFigures
 from ddptrace.analysis.diff.settings import COMPUTE, differing
 from ddptrace.analysis.diff.tables import Basis, Change, ComparedRun, Diff, Quantity, Setting
 from ddptrace.analysis.tables.table import Table
-from ddptrace.load.tables import Finding
+from ddptrace.findings import FEW_RUNS, MEASURED_APART, NOT_IN_TURNS, SHORT_RUNS, TOLD_OF_ONE_SIDE, Finding
 
 FEWEST_RUNS: Final = 4
 """Of both sides together. With three, one of them alone would tell how runs vary."""
@@ -133,19 +133,15 @@ def cautions(
 ) -> Iterator[Finding]:
     if basis in ("blocks", "none"):
         few = "one run a side" if len(runs) == 2 else f"{len(runs)} runs in all"
-        yield Finding("few-runs", "warning", "runs", FEW.format(few=few))
+        yield FEW_RUNS("runs", FEW.format(few=few))
     if basis == "none":
-        yield Finding(
-            "short-runs",
-            "warning",
+        yield SHORT_RUNS(
             "runs",
             "a run has too few steps to tell what steps differ by of themselves: 17 or more are needed",
         )
     if min(len(before), len(after)) >= 2 and sum(one.side != two.side for one, two in pairwise(runs)) == 1:
         first, last = ("before", "after") if runs[0].side == "before" else ("after", "before")
-        yield Finding(
-            "not-in-turns",
-            "warning",
+        yield NOT_IN_TURNS(
             "runs",
             f"all runs of the {first} side ran before those of the {last} side: whatever else changed on the machines "
             "in between counts as a change here. Let them take turns (--repeat does)",
@@ -158,9 +154,7 @@ def _measured_apart(before: Sequence[RunFigures], after: Sequence[RunFigures]) -
     first, second = ({(run.settings.get(COMPUTE, "?"), run.evidence) for run in side} for side in (before, after))
     if not first & second:
         ways = [" or ".join(sorted(_how(*one) for one in side)) for side in (first, second)]
-        yield Finding(
-            "measured-apart",
-            "warning",
+        yield MEASURED_APART(
             "runs",
             f"the sides were not measured alike (compute from {ways[0]} before, {ways[1]} after): parts, buckets and "
             "ranks are left out. Record both with a profiler window, or both without",
@@ -178,9 +172,7 @@ def _told_apart(before: Sequence[RunFigures], after: Sequence[RunFigures]) -> It
         told = [count[code] for count in counts]
         if told in ([len(before), 0], [0, len(after)]):
             side = "before" if told[0] else "after"
-            yield Finding(
-                "told-of-one-side",
-                "info",
+            yield TOLD_OF_ONE_SIDE(
                 code,
                 f"`ddptrace analyze` says {code} of every run {side} and of none on the other side",
             )

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from ddptrace.analysis.tables.html import ROWS_MAX, findings_html, grid, paragraph, table_names
 from ddptrace.analysis.tables.table import Table
 from ddptrace.errors import printable
-from ddptrace.load.tables import Finding
+from ddptrace.findings import Finding
 
 Kind = Literal["step", "part", "total", "phase", "bucket", "rank"]
 Basis = Literal["pairs", "runs", "blocks", "none"]

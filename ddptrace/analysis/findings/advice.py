@@ -8,13 +8,14 @@ from statistics import median
 from typing import Final
 
 from ddptrace.analysis.findings.collectives import FEW_NBYTES, exposed_collective
-from ddptrace.analysis.findings.facts import RankFacts
-from ddptrace.analysis.findings.ranks import WAITING_MIN_RATIO, matched_time
+from ddptrace.analysis.findings.ranks import WAITING_MIN_RATIO
+from ddptrace.analysis.rank_facts import RankFacts
+from ddptrace.analysis.ranks.matched_time import matched_time
 from ddptrace.analysis.ranks.suspects import MIN_STEPS
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import BucketSummary, RankSummary, Summary
 from ddptrace.analysis.wording import amount, ms, percent
-from ddptrace.load.tables import Finding
+from ddptrace.findings import EXPOSED_BUCKET, LATE_RANK, WELL_HIDDEN, Finding, Severity
 from ddptrace.schema import Evidence
 
 WELL_HIDDEN_RATIO = 0.02
@@ -29,9 +30,7 @@ def bucket_findings(
     if exposed is None or not summary.comm_ns:
         return
     if exposed.ratio < WELL_HIDDEN_RATIO:
-        yield Finding(
-            "well-hidden",
-            "info",
+        yield WELL_HIDDEN(
             "run",
             f"Communication is well hidden: {percent(exposed.ratio)} of the step waits for it ({ms(exposed.ns)}"
             f" exposed of {ms(summary.comm_ns)}, mean of {summary.steps} rank-steps): look for time elsewhere.",
@@ -58,13 +57,12 @@ def _exposed(worst: BucketSummary, summary: Summary, look: str) -> Finding:
     named = f"Bucket {worst.index}" + (f" of reducer {worst.reducer}" if several else "")
     names = worst.parameters
     holds = f" ({names[0]} to {names[-1]})" if len(names) > 1 else f" ({names[0]})" if names else ""
-    severity = "warning" if (worst.step_ratio or 0) >= WELL_HIDDEN_RATIO else "info"
-    return Finding(
-        "exposed-bucket",
-        severity,
+    severity: Severity = "warning" if (worst.step_ratio or 0) >= WELL_HIDDEN_RATIO else "info"
+    return EXPOSED_BUCKET(
         where,
         f"{named}{holds} costs the step most: {ms(worst.exposed_charged_ns or 0)} of its communication"
         f" are exposed, {percent(worst.step_ratio or 0)} of the step; {look}",
+        severity,
     )
 
 
@@ -208,9 +206,7 @@ def late_rank(summary: Summary) -> Finding | None:
     if ahead < LATE_MIN_RATIO * summary.wall_ns or 2 * least_ns > next_ns:
         return None
     others = "the other rank" if len(ranks) == 2 else "every other rank at least"
-    return Finding(
-        "late-rank",
-        "warning",
+    return LATE_RANK(
         f"rank {least.rank}",
         f"Rank {least.rank} is probably late: it exposes {ms(least_ns)} of communication and {others}"
         f" {ms(next_ns)}, waiting for it inside the collectives, which counts as running."

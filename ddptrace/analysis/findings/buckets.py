@@ -10,11 +10,11 @@ from typing import Final
 
 from ddptrace.analysis.buckets.layouts import DROPS_LAYERS
 from ddptrace.analysis.buckets.reducers import Heaviest, ReducerFacts, Sized, module_of
-from ddptrace.analysis.findings.facts import RankFacts
+from ddptrace.analysis.rank_facts import RankFacts
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import Summary, typical_steps
 from ddptrace.analysis.wording import amount, brief, mb, ms, named, percent
-from ddptrace.load.tables import Finding
+from ddptrace.findings import BUCKET_OVER_CAP, FIND_UNUSED_PARAMETERS, HEAVY_LAYER, Finding
 from ddptrace.schema import Origin
 
 OVER_MIN_RATIO: Final = 1.25
@@ -32,7 +32,7 @@ def bucket_cap_findings(reducers: Sequence[ReducerFacts]) -> Iterator[Finding]:
     for reducer in {reducer.reducer: reducer for reducer in reducers}.values():
         why = _parameter(reducer) if reducer.over_cap else _filled(reducer)
         if why:
-            yield Finding("bucket-over-cap", "info", f"reducer {reducer.reducer}", why)
+            yield BUCKET_OVER_CAP(f"reducer {reducer.reducer}", why)
 
 
 def layout_words(reducer: ReducerFacts) -> str:
@@ -119,9 +119,7 @@ def unused_findings(ranks: Sequence[RankFacts], result: Result) -> Iterator[Find
     for seen in (_unused_by_reducer(number, ranks) for number in numbers):
         if seen.backwards:
             where = f"reducer {seen.facts.reducer}"
-            yield Finding(
-                "find-unused-parameters", "info", where, f"{_unused_words(seen)} {_search_cost_words(ranks, result)}"
-            )
+            yield FIND_UNUSED_PARAMETERS(where, f"{_unused_words(seen)} {_search_cost_words(ranks, result)}")
 
 
 def _unused_by_reducer(number: int, ranks: Sequence[RankFacts]) -> _UnusedByReducer:
@@ -206,9 +204,7 @@ def heavy_layer_findings(summary: Summary, reducers: Sequence[ReducerFacts]) -> 
 
 def _heavy(reducer: ReducerFacts, heavy: Heaviest, told: str) -> Finding:
     more = f" and {heavy.parameters - 1} more" if heavy.parameters > 1 else ""
-    return Finding(
-        "heavy-layer",
-        "warning",
+    return HEAVY_LAYER(
         f"reducer {reducer.reducer}",
         f"Layer {heavy.module or heavy.largest} ({heavy.largest}{more}) has {amount(heavy.nbytes)} of the"
         f" {amount(reducer.nbytes)} of gradients, {percent(heavy.nbytes / reducer.nbytes)}. It goes with {told}. No"

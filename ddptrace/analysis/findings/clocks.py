@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
+from typing import Final
 
 from ddptrace.analysis.tables.ranks import ClockRow
 from ddptrace.analysis.wording import ms, named
-from ddptrace.load.tables import Finding
+from ddptrace.findings import CLOCK_BENT, CLOCK_BY_PAIRS, CLOCK_DISAGREES, CLOCK_NOT_FITTED, Finding
+
+NOT_FITTED: Final = "not fitted"
 
 
 def clock_findings(clocks: Sequence[ClockRow]) -> Iterator[Finding]:
     """From clocks that should have been one to those that could not be compared."""
     yield from _disagreeing([row for row in clocks if row.why == "disagrees"])
-    yield from _not_fitted([row for row in clocks if row.why == "not fitted"])
+    yield from _not_fitted([row for row in clocks if row.why == NOT_FITTED])
     yield from _by_pairs([row for row in clocks if row.why == "clock pairs" and not row.shifted])
     yield from _bent(clocks)
 
@@ -21,9 +24,7 @@ def clock_findings(clocks: Sequence[ClockRow]) -> Iterator[Finding]:
 def _disagreeing(rows: Sequence[ClockRow]) -> Iterator[Finding]:
     if rows:
         ranks, worst = _ranks(rows), max(abs(row.offset_ns) for row in rows)
-        yield Finding(
-            "clock-disagrees",
-            "warning",
+        yield CLOCK_DISAGREES(
             named("rank", ranks),
             f"{_capital(named('rank', ranks))} ran on one machine with others, yet collectives prove that"
             f" {_their(ranks)} clock is another one: up to {ms(worst)} apart. Its times were brought on rank"
@@ -34,9 +35,7 @@ def _disagreeing(rows: Sequence[ClockRow]) -> Iterator[Finding]:
 def _not_fitted(rows: Sequence[ClockRow]) -> Iterator[Finding]:
     if rows:
         ranks = _ranks(rows)
-        yield Finding(
-            "clock-not-fitted",
-            "warning",
+        yield CLOCK_NOT_FITTED(
             named("rank", ranks),
             f"No clock that runs evenly explains when {named('rank', ranks)} took part in what was done together with"
             f" rank {rows[0].reference}, so times are compared as they were recorded: either what was matched does not"
@@ -47,9 +46,7 @@ def _not_fitted(rows: Sequence[ClockRow]) -> Iterator[Finding]:
 def _by_pairs(rows: Sequence[ClockRow]) -> Iterator[Finding]:
     if rows:
         ranks = _ranks(rows)
-        yield Finding(
-            "clock-by-pairs",
-            "info",
+        yield CLOCK_BY_PAIRS(
             named("rank", ranks),
             f"Nothing that {named('rank', ranks)} did together with rank {rows[0].reference} tells how far their clocks"
             " lie apart, so they are compared by their wall clocks alone, which may be off by milliseconds.",
@@ -63,9 +60,7 @@ def _bent(clocks: Sequence[ClockRow]) -> Iterator[Finding]:
     bent = {rank: rows for rank, rows in pieces.items() if len(rows) > 1}
     if bent:
         most = max(map(len, bent.values()))
-        yield Finding(
-            "clock-bent",
-            "info",
+        yield CLOCK_BENT(
             named("rank", bent),
             f"The clock of {named('rank', bent)} did not run evenly against that of rank {fitted[0].reference}: it was"
             f" followed in up to {most} pieces.",

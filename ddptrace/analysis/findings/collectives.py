@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ddptrace.analysis.collectives.digest import CollectiveDigest, collectives
-from ddptrace.analysis.findings.facts import RankFacts
+from ddptrace.analysis.rank_facts import RankFacts
 from ddptrace.analysis.ranks.digest import MatchDigest, MatchDigests, match_digests
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import Share, Summary, typical_steps
 from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.analysis.tables.table import Table
 from ddptrace.analysis.wording import amount, brief, line_words, ms, percent
-from ddptrace.load.tables import Finding
+from ddptrace.findings import EXPOSED_COMMUNICATION, QUEUED, SLOW_MESSAGE, Finding
 from ddptrace.schema import Evidence, Origin
 
 BUCKETS: Final = (Origin.GRADIENTS.word, Origin.HOOK.word)
@@ -80,7 +80,7 @@ def exposed_collective(exposed: Share, result: Result) -> Finding:
             f" part of that is {kind.op.rstrip('_')}{_source_words(kind)}, with {ms(kind.exposed_ns or 0)}:"
             f" {_advice(kind)}."
         )
-    return Finding("exposed-communication", "warning", "run", message)
+    return EXPOSED_COMMUNICATION("run", message)
 
 
 def _advice(kind: CollectiveDigest) -> str:
@@ -170,9 +170,7 @@ def _slow(kind: MatchDigest, result: Result) -> Finding:
     wait, transfer = _wait_and_transfer_ns(kind)
     lag, clocks = kind.latest, "by aligned clocks" if kind.wait_ns is not None else "by lengths alone"
     last = f"; rank {lag.rank} is the last in {percent(lag.last_ratio)} of them" if lag is not None else ""
-    return Finding(
-        "slow-message",
-        "warning",
+    return SLOW_MESSAGE(
         "run",
         f"{kind.op.rstrip('_')} of {amount(kind.nbytes or 0)}{_site(kind, result)} takes {ms(wait + transfer)} a time,"
         f" though its bytes are few: {ms(wait)} are waiting until the last rank has come, {brief(transfer)} transfer"
@@ -243,9 +241,7 @@ def _fewer(rows: Sequence[CollectiveRow]) -> str:
 
 def _queued(group: str, threads: int, queue: _Queue, summary: Summary, fewer: str) -> Finding:
     share = queue.exposed_ns / (summary.window_ns or 1)
-    return Finding(
-        "queued",
-        "warning",
+    return QUEUED(
         f"group {group}",
         f"Collectives of group {group} stand in its queue for longer than they run: {ms(queue.queued_ns)} against"
         f" {ms(queue.ran_ns)} (means of {queue.calls:.0f} in a step), since the backend's {threads} worker threads run"

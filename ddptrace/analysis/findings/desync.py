@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import Final
 
 from ddptrace.analysis.collectives.rows import PROGRAM
-from ddptrace.analysis.findings.facts import RankFacts
+from ddptrace.analysis.matching.matches import Refused
+from ddptrace.analysis.rank_facts import RankFacts
 from ddptrace.analysis.tables.ranks import DesyncRow
 from ddptrace.analysis.wording import amount, line_words, named
-from ddptrace.load.tables import Finding
+from ddptrace.findings import DESYNC, MATCH_REFUSED, RANK_BEHIND, Finding
 
 TOLD: Final = 5
 """So many are told one by one."""
 
 AlikeRows = tuple[Sequence[DesyncRow], bool]
 """Rows that one sentence tells, of one group; whether those ranks may only have been on their way."""
+
+
+def refused_findings(refused: Iterable[Refused]) -> Iterator[Finding]:
+    """One for each group that cannot be compared."""
+    for one in refused:
+        called = f"group {one.group}" if one.group else "the unnamed group"
+        advice = (
+            "Look at where the ranks' programs part." if one.whole else "Record the same whole steps on every rank."
+        )
+        yield MATCH_REFUSED(
+            called,
+            f"The collectives of {called} on {named('rank', one.ranks)} are not compared across ranks: {one.reason}."
+            f" {advice}",
+        )
 
 
 def desync_findings(ranks: Sequence[RankFacts], rows: Sequence[DesyncRow]) -> list[Finding]:
@@ -26,11 +41,10 @@ def desync_findings(ranks: Sequence[RankFacts], rows: Sequence[DesyncRow]) -> li
     rest = told[TOLD:]
     if rest:
         shown.append(
-            Finding(
-                "desync",
-                "warning" if rest[0][1] else "error",
+            DESYNC(
                 "run",
-                (f"Ranks part at {len(rest)} more calls, all in the table desyncs: what parts first tells most."),
+                f"Ranks part at {len(rest)} more calls, all in the table desyncs: what parts first tells most.",
+                "warning" if rest[0][1] else "error",
             )
         )
     return shown
@@ -60,23 +74,17 @@ def _finding(rows: Sequence[DesyncRow], is_open: bool) -> Finding:
     row, ranks = rows[0], named("rank", [row.rank for row in rows])
     where = f"group {row.group}" if row.group else "the unnamed group"
     if row.op:
-        return Finding(
-            "desync",
-            "error",
+        return DESYNC(
             where,
             f"{_different(row, ranks, where)}: {_meant(row.kind, ranks, row.expected_rank)}. What follows in this group"
             " is not compared across ranks.",
         )
     if is_open:
-        return Finding(
-            "rank-behind",
-            "warning",
+        return RANK_BEHIND(
             where,
             f"{_less(row, ranks, where)}. The process died, hangs or was still on its way: ddptrace diagnose tells.",
         )
-    return Finding(
-        "desync",
-        "error",
+    return DESYNC(
         where,
         f"{_less(row, ranks, where)}: tracing ended there without it, so those that made it found no partner.",
     )

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from ddptrace.analysis.device.rows import LAUNCH_BOUND_RATIO
-from ddptrace.analysis.findings.facts import RankFacts
+from ddptrace.analysis.rank_facts import RankFacts
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.tables.device import Population, RankRow
 from ddptrace.analysis.wording import ms, named, percent
-from ddptrace.load.tables import Finding
+from ddptrace.findings import BUCKETS_BY_ORDER, LAUNCH_BOUND, OUTSIDE_WINDOW, WITHOUT_LAUNCH, Finding
 
 UNKNOWN: Final = "not known"
 
@@ -27,9 +27,7 @@ def _without_launch(result: Result) -> Iterator[Finding]:
     if rows:
         events = sum(row.gpu_events or 0 for row in rows)
         without = events - sum(row.gpu_events_with_launch or 0 for row in rows)
-        yield Finding(
-            "without-launch",
-            "info",
+        yield WITHOUT_LAUNCH(
             _of(rows),
             f"{without} of {events} device events ({percent(without / events)}) on {_of(rows)} have no launch in the"
             f" file: most were queued before the profiler looked. {_overlaps(rows)}Steps take work without a launch by"
@@ -57,9 +55,7 @@ def _outside(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
     if strays:
         where = named("rank", [rank.rank for rank in strays])
         ns = sum(rank.outside_ns for rank in strays)
-        yield Finding(
-            "outside-window",
-            "info",
+        yield OUTSIDE_WINDOW(
             where,
             f"{ms(ns)} ({ns} ns) of device work on {where} lie outside every step's window (queued before the first"
             " step, or launched after the last): no step counts them, the tables of ranks, streams and scopes do.",
@@ -73,9 +69,7 @@ def _by_order(result: Result) -> Iterator[Finding]:
         changes = max(row.layout for row in rows)
         often = "once" if changes == 1 else f"{changes} times"
         several = f" Their sizes changed {often}: compare buckets of one layout only." if changes else ""
-        yield Finding(
-            "buckets-by-order",
-            "info",
+        yield BUCKETS_BY_ORDER(
             where,
             f"Nothing recorded DDP's buckets on {where}: they are its all-reduces of each backward, numbered as they"
             f" were launched, without names of parameters.{several} Trace with ddptrace.trace() to see which parameters"
@@ -88,9 +82,7 @@ def _launch_bound(result: Result) -> Iterator[Finding]:
     if bound:
         where = named("rank", sorted({row.rank for row in bound}))
         idle_ns, window_ns = sum(row.host_idle_ns for row in bound), sum(row.window_ns for row in bound)
-        yield Finding(
-            "launch-bound",
-            "warning",
+        yield LAUNCH_BOUND(
             where,
             f"In {len(bound)} of {len(result.launches)} steps on {where} the device had nothing to do and nothing"
             f" queued for more than {percent(LAUNCH_BOUND_RATIO)} of the step, {percent(idle_ns / window_ns)} of them"

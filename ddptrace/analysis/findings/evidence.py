@@ -7,11 +7,21 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Final
 
-from ddptrace.analysis.findings.facts import KeptFacts, RankFacts
+from ddptrace.analysis.rank_facts import KeptFacts, RankFacts
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import PAUSED_MAX_RATIO
 from ddptrace.analysis.wording import HowTo, ms, named
-from ddptrace.load.tables import Finding
+from ddptrace.findings import (
+    APPROXIMATE_OVERLAP,
+    COARSE_COMPUTE,
+    DEVICE_UNSEEN,
+    PROFILED_STEPS_DIFFER,
+    RECORDS_LET_GO,
+    STEPS_NOT_RECORDED,
+    UNKNOWN_EXEC,
+    Finding,
+    Severity,
+)
 from ddptrace.schema import Evidence
 
 UNLIKE_MIN_RATIO: Final = 0.1
@@ -34,10 +44,10 @@ def evidence_findings(ranks: Sequence[RankFacts], result: Result, how: HowTo, as
     """`asked`: for profiler windows, when the run was traced."""
     comms = sum(rank.comms for rank in ranks)
     if result.steps and not any(row.is_seen for row in result.steps):
-        yield Finding("device-unseen", "warning", "run", _why_unprofiled(ranks, result, how, asked, UNSEEN))
+        yield DEVICE_UNSEEN("run", _why_unprofiled(ranks, result, how, asked, UNSEEN))
         return
     if result.steps and (comms or asked) and not any(row.profiled for row in result.steps):
-        yield Finding("coarse-compute", "info", "run", _why_unprofiled(ranks, result, how, asked, COARSE))
+        yield COARSE_COMPUTE("run", _why_unprofiled(ranks, result, how, asked, COARSE))
     missed = _why_unseen(ranks, asked)
     yield from _approximate(ranks, missed or f"{how.profile} to see when they ran")
     yield from _unknown(ranks, missed, how)
@@ -51,9 +61,7 @@ def _approximate(ranks: Sequence[RankFacts], advice: str) -> Iterator[Finding]:
     told += [(bounded, "only the launch and the end of the host's wait are known")] if bounded else []
     if told:
         of = "; ".join(f"of {count} {what}" if len(told) > 1 else what for count, what in told)
-        yield Finding(
-            "approximate-overlap",
-            "info",
+        yield APPROXIMATE_OVERLAP(
             "run",
             f"{ended + bounded} of {comms} collectives were not seen running ({of}), so their overlap is approximate:"
             f" {advice}.",
@@ -68,9 +76,7 @@ def _under_the_profiler(result: Result) -> Iterator[Finding]:
         return
     ratio = median(under) / median(others)
     if abs(ratio - 1) > UNLIKE_MIN_RATIO:
-        yield Finding(
-            "profiled-steps-differ",
-            "info",
+        yield PROFILED_STEPS_DIFFER(
             "run",
             f"Steps under the profiler took {ratio:.1f} times as long as the others (median {ms(median(under))} of"
             f" {len(under)} rank-steps, {ms(median(others))} of {len(others)}): the typical step is one of the former.",
@@ -114,13 +120,12 @@ def _unknown(ranks: Sequence[RankFacts], missed: str | None, how: HowTo) -> Iter
     if ops:
         count, (op, _) = ops.total(), ops.most_common(1)[0]
         where = "".join(f", at {site}" for site, times in sites.most_common(1) if 2 * times > count)
-        severity = "warning" if missed is None and count > UNKNOWN_MAX_RATIO * comms else "info"
-        yield Finding(
-            "unknown-exec",
-            severity,
+        severity: Severity = "warning" if missed is None and count > UNKNOWN_MAX_RATIO * comms else "info"
+        yield UNKNOWN_EXEC(
             "run",
             f"{count} of {comms} collectives (most of them {op}{where}) left nothing that tells when they ran, so they"
             f" are missing from communication and overlap: {missed or f'{how.profile} to see them'}.",
+            severity,
         )
 
 
@@ -139,9 +144,7 @@ def _let_go(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
     for rank in ranks:
         alike[_steps_left(rank.kept)].append(rank.rank)
     of = "; ".join(f"{_records_of(same)} {what}" for what, same in list(alike.items())[:2]) + " …" * (len(alike) > 2)
-    yield Finding(
-        "records-let-go",
-        "info",
+    yield RECORDS_LET_GO(
         named("rank", [rank.rank for rank in ranks]),
         "The oldest records were let go, a whole file at a time, to stay within what ddptrace.Keep allows a rank:"
         f" {of}. Give keep=ddptrace.Keep(nbytes=...) more, and steps= where you gave it, to see further back.",
@@ -165,9 +168,7 @@ def _sampled(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
     if not ranks:
         return
     first, kept = ranks[0].rank, ranks[0].kept
-    yield Finding(
-        "steps-not-recorded",
-        "info",
+    yield STEPS_NOT_RECORDED(
         named("rank", [rank.rank for rank in ranks]),
         f"Not every step was recorded, as ddptrace.Keep(every=...) has it: of rank {first}'s {_steps_made(kept)} steps"
         f" {kept.whole} are here, and {kept.partial} left only when they began and ended{_length_words(kept)}.",

@@ -7,50 +7,86 @@ from collections.abc import Iterator, Sequence, Set
 
 from ddptrace.analysis.findings.advice import bucket_findings
 from ddptrace.analysis.findings.buckets import bucket_cap_findings, heavy_layer_findings, layout_words, unused_findings
+from ddptrace.analysis.findings.clocks import NOT_FITTED, clock_findings
 from ddptrace.analysis.findings.collectives import queue_findings, slow_message_findings
+from ddptrace.analysis.findings.desync import desync_findings, refused_findings
 from ddptrace.analysis.findings.device import device_findings
 from ddptrace.analysis.findings.evidence import evidence_findings, kept_findings
-from ddptrace.analysis.findings.facts import Failure, RankFacts
-from ddptrace.analysis.findings.ranks import peer_findings
+from ddptrace.analysis.findings.ranks import blame_findings, peer_findings
 from ddptrace.analysis.findings.rpc import rpc_findings, serving
-from ddptrace.analysis.findings.steps import contention_findings
+from ddptrace.analysis.findings.steps import contention_findings, jitter_findings
+from ddptrace.analysis.findings.traffic import message_findings, traffic_findings
+from ddptrace.analysis.matching.matches import Refused
+from ddptrace.analysis.rank_facts import Failure, RankFacts
+from ddptrace.analysis.ranks.blame import Blame
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import PAUSED_MAX_RATIO, Summary, summarize
 from ddptrace.analysis.wording import FOREIGN, OURS, HowTo, ms, named
-from ddptrace.load.tables import Finding
+from ddptrace.findings import (
+    BUCKET_LAYOUT_UNKNOWN,
+    COLLECTIVE_FAILED,
+    LAYOUT_REBUILT,
+    NO_COMMUNICATION,
+    NO_STEPS,
+    OPTIMIZERS_IN_TURN,
+    PAUSED_STEPS,
+    PROCESS_DIED,
+    SINGLE_RANK,
+    STEPS_BY_BACKWARD,
+    Finding,
+    without_silenced,
+)
 
 
-def findings(
+def run_findings(
     ranks: Sequence[RankFacts],
     result: Result,
-    refused: Sequence[Finding],
     *,
+    loading: Sequence[Finding],
+    refused: Sequence[Refused],
+    blame: Blame,
     profile_asked: bool = False,
-    clocks_fit: bool = True,
 ) -> list[Finding]:
-    """What analysis has to say, from what spoils the numbers to what they say. `refused`: of matching; `clocks_fit`:
-    times of one rank may be held against those of another."""
+    """Write all findings of a run, from what spoils the numbers to what they say.
+
+    `loading`: what was found while the run was read. `refused`: groups that matching refused. `profile_asked`: profiler
+    windows were asked for when the run was traced.
+    """
     how = OURS if all(rank.recorded for rank in ranks) else FOREIGN
-    comparable = clocks_fit and (result.recorded or len(result.matches) > 0)
     summary = summarize(result)
-    return [
-        *_deaths(ranks),
-        *failure_findings(ranks),
-        *kept_findings(ranks),
-        *_communication(ranks, result, how),
-        *_steps(ranks, serving(ranks, result), how),
-        *_in_turn([rank for rank in ranks if rank.in_turn], how),
-        *evidence_findings(ranks, result, how, profile_asked),
-        *_unmatched(ranks),
-        *_pauses(result),
-        *refused,
-        *_layouts(ranks),
-        *device_findings(ranks, result),
-        *peer_findings(result),
-        *rpc_findings(ranks, result),
-        *_causes(ranks, result, summary),
-        *bucket_findings(summary, result, ranks, comparable=comparable),
-    ]
+    return without_silenced(
+        [
+            *loading,
+            *_deaths(ranks),
+            *failure_findings(ranks),
+            *kept_findings(ranks),
+            *_communication(ranks, result, how),
+            *_steps(ranks, serving(ranks, result), how),
+            *_in_turn([rank for rank in ranks if rank.in_turn], how),
+            *evidence_findings(ranks, result, how, profile_asked),
+            *_unmatched(ranks),
+            *_pauses(result),
+            *refused_findings(refused),
+            *desync_findings(ranks, result.desyncs),
+            *_layouts(ranks),
+            *device_findings(ranks, result),
+            *peer_findings(result),
+            *rpc_findings(ranks, result),
+            *_causes(ranks, result, summary),
+            *bucket_findings(summary, result, ranks, comparable=_is_comparable(result, blame)),
+            *traffic_findings(result.gradient_traffic),
+            *message_findings(result),
+            *clock_findings(result.clocks),
+            *blame_findings(blame, hosts=len({row.host for row in result.ranks})),
+            *jitter_findings(ranks, result, crowded=blame.crowding is not None),
+        ]
+    )
+
+
+def _is_comparable(result: Result, blame: Blame) -> bool:
+    """Whether the ranks are known to have done the same steps together, by clocks that fit."""
+    fit = blame.is_comparable and not any(row.why == NOT_FITTED for row in result.clocks)
+    return fit and (result.recorded or len(result.matches) > 0)
 
 
 def _causes(ranks: Sequence[RankFacts], result: Result, summary: Summary) -> Iterator[Finding]:
@@ -70,9 +106,7 @@ def _deaths(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
             continue
         name = f"rank {rank.rank}"
         whole = "no step of it was finished" if rank.last_step is None else f"its last whole step is {rank.last_step}"
-        yield Finding(
-            "process-died",
-            "error",
+        yield PROCESS_DIED(
             name,
             f"{name} (pid {rank.pid} on {rank.host}) did not end its trace: it died or still runs; {whole},"
             " and what it did after that is incomplete.",
@@ -81,24 +115,18 @@ def _deaths(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
 
 def _communication(ranks: Sequence[RankFacts], result: Result, how: HowTo) -> Iterator[Finding]:
     if not any(rank.comms for rank in ranks) and not result.rpcs:
-        yield Finding(
-            "no-communication",
-            "warning",
+        yield NO_COMMUNICATION(
             "run",
             f"No collective was recorded on any rank, so there is no communication to judge: {how.communicate}.",
         )
     if result.world_size is None and len(ranks) == 1 and not ranks[0].recorded:
-        yield Finding(
-            "single-rank",
-            "info",
+        yield SINGLE_RANK(
             "run",
             "One rank's file is all there is, and it does not say how many took part: give those of the other ranks too"
             " to see who waits for whom.",
         )
     elif (result.world_size if result.world_size is not None else len(ranks)) == 1:
-        yield Finding(
-            "single-rank",
-            "info",
+        yield SINGLE_RANK(
             "run",
             "Only one rank took part, so nothing waits for another: start several with torchrun to see communication.",
         )
@@ -107,9 +135,7 @@ def _communication(ranks: Sequence[RankFacts], result: Result, how: HowTo) -> It
 def _steps(ranks: Sequence[RankFacts], remote_only: Set[int], how: HowTo) -> Iterator[Finding]:
     without = [rank.rank for rank in ranks if rank.last_step is None and rank.rank not in remote_only]
     if without:
-        yield Finding(
-            "no-steps",
-            "warning",
+        yield NO_STEPS(
             named("rank", without),
             f"No step was found on {named('rank', without)}, so its time cannot be broken down: {how.mark_steps}.",
         )
@@ -117,9 +143,7 @@ def _steps(ranks: Sequence[RankFacts], remote_only: Set[int], how: HowTo) -> Ite
     if by_backward:
         remote = all(rank.remote_calls for rank in ranks if rank.rank in by_backward)
         updates = ", whose updates may be remote calls" if remote else ""
-        yield Finding(
-            "steps-by-backward",
-            "info",
+        yield STEPS_BY_BACKWARD(
             named("rank", by_backward),
             f"No optimizer was seen on {named('rank', by_backward)}{updates}, so each backward counts as one step:"
             f" {how.mark_steps}{' where that is not so' if remote else ''}.",
@@ -130,9 +154,7 @@ def _in_turn(ranks: Sequence[RankFacts], how: HowTo) -> Iterator[Finding]:
     if ranks:
         where, names = named("rank", [rank.rank for rank in ranks]), Counter(ranks[0].in_turn)
         told = "; ".join(name if count == 1 else f"{count} times {name}" for name, count in names.items())
-        yield Finding(
-            "optimizers-in-turn",
-            "info",
+        yield OPTIMIZERS_IN_TURN(
             where,
             f"{names.total()} optimizers update in turn on {where}, each after a forward of its own ({told}). Each"
             f" update counts as a step, so an iteration is several of them: {how.mark_steps} to have it count as one.",
@@ -142,9 +164,7 @@ def _in_turn(ranks: Sequence[RankFacts], how: HowTo) -> Iterator[Finding]:
 def _unmatched(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
     lost = [(rank.rank, rank.unmatched) for rank in ranks if rank.unmatched]
     if lost:
-        yield Finding(
-            "bucket-layout-unknown",
-            "warning",
+        yield BUCKET_LAYOUT_UNKNOWN(
             named("rank", [rank for rank, _ in lost]),
             f"In {sum(count for _, count in lost)} backward passes the reducer's communication fits no known bucket"
             " layout, so it counts as collectives, without names of parameters.",
@@ -156,9 +176,7 @@ def _pauses(result: Result) -> Iterator[Finding]:
     if held:
         steps = sorted({row.step for row in held})
         longest = max(row.paused_ns for row in held)
-        yield Finding(
-            "paused-steps",
-            "info",
+        yield PAUSED_STEPS(
             named("step", steps),
             f"ddptrace itself held the training thread in {named('step', steps)}, for up to {ms(longest)} on one rank"
             " (starting, stopping or saving the profiler): do not judge the program by these steps.",
@@ -170,9 +188,7 @@ def _layouts(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
     for reducer in (reducer for rank in ranks for reducer in rank.reducers):
         if len(reducer.layouts) > 1 and reducer.reducer not in told:
             told.add(reducer.reducer)
-            yield Finding(
-                "layout-rebuilt",
-                "info",
+            yield LAYOUT_REBUILT(
                 f"reducer {reducer.reducer}",
                 f"{reducer.kind} of {reducer.module} rebuilt its buckets in the order in which gradients become ready:"
                 f" {layout_words(reducer)} (the last from backward {reducer.layouts[-1][1]} on). Compare buckets of one"
@@ -185,9 +201,7 @@ def failure_findings(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
     for rank in (rank for rank in ranks if rank.failures):
         first, rest = rank.failures[0], len(rank.failures) - 1
         more = f" ({rest} more failed after it)" if rest else ""
-        yield Finding(
-            "collective-failed",
-            "error",
+        yield COLLECTIVE_FAILED(
             f"rank {rank.rank}",
             f"{first.op.rstrip('_')} number {first.ordinal} of group {first.group} failed on rank"
             f" {rank.rank}{_failed_in(first)}: {first.error.rstrip('.')}{more}.",

@@ -2,179 +2,137 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from statistics import median
 from typing import Final
 
-from ddptrace.analysis.ranks.causes import COLLECTION, CONTENTION, QUOTA, SLOW_DEVICE, SLOW_LINK
-from ddptrace.analysis.ranks.counterfactual import Costs
-from ddptrace.analysis.ranks.suspects import Average
+from ddptrace.analysis.matching.absent import Partial
+from ddptrace.analysis.ranks import causes
+from ddptrace.analysis.ranks.blame import Blame, Crowding, Seeming
+from ddptrace.analysis.ranks.matched_time import MatchedTime, matched_time
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.tables.ranks import MatchRow, SuspectRow
+from ddptrace.analysis.tables.ranks import SuspectRow
 from ddptrace.analysis.wording import ms, percent
-from ddptrace.load.tables import Finding
-from ddptrace.ops import family_of
-from ddptrace.schema import Evidence
+from ddptrace.findings import (
+    LATE_RANK,
+    PROCESSORS_CROWDED,
+    REPLAY_OFF,
+    RUN_TOO_SHORT,
+    SLOW_LINK,
+    WAITING_FOR_RANKS,
+    Finding,
+)
 
-LATE: Final = "late-rank"
-CROWDED: Final = "processors-crowded"
-CROWDED_RATIO: Final = 0.1
-"""From this share of the step on that ranks wait for a processor, their machine is too small for them."""
-_ADVICE: Final[Mapping[str, str]] = {
-    "data": "look at what its data loader reads, and from where",
-    COLLECTION: "call gc.freeze() before the loop, or gc.disable() and then gc.collect() in the same step on all ranks",
-    QUOTA: "give it more processor time, or start fewer threads",
-    CONTENTION: "look at what else runs on its machine, and at its number of threads",
-    SLOW_DEVICE: "look at its clock rate, its temperature and who else uses it",
+ADVICE: Final[Mapping[str, str]] = {
+    "data": "Look at what its data loader reads, and from where.",
+    causes.COLLECTION: "Call gc.freeze() before the loop, or gc.disable() and then gc.collect() in the same step on all"
+    " ranks.",
+    causes.QUOTA: "Give it more processor time, or start fewer threads.",
+    causes.CONTENTION: "Look at what else runs on its machine, and at its number of threads.",
+    causes.SLOW_DEVICE: "Look at its clock rate, its temperature and who else uses it.",
 }
-_LOOK: Final = "look there before you change buckets or the network"
+"""By cause."""
+LOOK: Final = "Look there before you change buckets or the network."
 
 
-def suspect_findings(suspects: Sequence[SuspectRow], hosts: int) -> Iterator[Finding]:
-    """One each, in their order. `hosts`: that took part; of several, theirs is named."""
-    for one in suspects:
-        yield _slow_link(one) if one.cause == SLOW_LINK else _late(one, f" on host {one.host}" if hosts > 1 else "")
+def blame_findings(blame: Blame, hosts: int) -> Iterator[Finding]:
+    """`hosts`: number of hosts that took part. If there are several, a late rank's host is named."""
+    if blame.partial:
+        yield _absent(blame.partial)
+    if blame.off_ratio is not None:
+        yield _replay_off(blame.off_ratio)
+    for suspect in blame.suspects:
+        if suspect.cause == causes.SLOW_LINK:
+            yield _slow_link(suspect)
+        else:
+            yield _late(suspect, f" on host {suspect.host}" if hosts > 1 else "")
+    if blame.seeming is not None:
+        yield _too_short(blame.seeming)
+    if blame.crowding is not None:
+        yield _crowded(blame.crowding)
 
 
-def replay_off(off_ratio: float) -> Finding:
-    return Finding(
-        "replay-off",
-        "info",
+def _absent(groups: Sequence[Partial]) -> Finding:
+    """The group that misses most ranks stands for the others."""
+    one = max(groups, key=lambda group: group.size - group.here)
+    where = f"group {one.name}" if one.name else "the unnamed group"
+    verb, more = "is" if one.here == 1 else "are", f" ({len(groups)} groups miss ranks)" if len(groups) > 1 else ""
+    return REPLAY_OFF(
         "run",
-        f"Nobody is named for being late: by the ranks' clocks, {percent(off_ratio)} of the time does not fit who"
-        " waited for whom; align the clocks, or record the ranks on one machine.",
+        f"No rank is named as late: only {one.here} of {one.size} ranks of {where} {verb} compared here{more}, and"
+        " waiting for the others counts as transfer. So waits and transfers cannot be told apart, and there is no"
+        " critical path. Analyze all ranks together to get both.",
     )
 
 
-def too_short(rank: int, cost: Average, costs: Costs, *, steps: int) -> Finding:
-    """`steps`: so many are to be traced to tell."""
-    return Finding(
-        "run-too-short",
+def _replay_off(off_ratio: float) -> Finding:
+    return REPLAY_OFF(
+        "run",
+        f"No rank is named as late: by the ranks' clocks, {percent(off_ratio)} of the time does not fit who waited for"
+        " whom. Align the clocks, or record the ranks on one machine.",
         "info",
-        f"rank {rank}",
-        f"Rank {rank} seems to make the others wait, {ms(cost.mean)} of a step"
-        f" ({percent(cost.mean / costs.typical_ns)}), but {len(costs.steps)} steps are too few to tell that from"
-        f" chance: trace {steps} or more.",
     )
 
 
-def contention_finding(queued_ns: Sequence[float | None], step_ns: float) -> Iterator[Finding]:
-    """`queued_ns`: by rank, how long it waited for a processor in a step."""
-    known = [ns for ns in queued_ns if ns is not None]
-    if known and median(known) >= CROWDED_RATIO * step_ns > 0:
-        yield Finding(
-            CROWDED,
-            "warning",
-            "run",
-            f"All ranks wait for a processor: {ms(median(known))} of a step ({percent(median(known) / step_ns)}, median"
-            " of the ranks); steps take longer than the program needs: start fewer threads or processes, and let"
-            " nothing else run there.",
-        )
+def _too_short(one: Seeming) -> Finding:
+    return RUN_TOO_SHORT(
+        f"rank {one.rank}",
+        f"Rank {one.rank} seems to make the others wait for {ms(one.cost_ns)} of a step ({percent(one.cost_ratio)}),"
+        f" but {one.steps} steps are too few to rule out chance: trace {one.steps_needed} or more.",
+    )
+
+
+def _crowded(crowding: Crowding) -> Finding:
+    return PROCESSORS_CROWDED(
+        "run",
+        f"All ranks wait for a processor for {ms(crowding.queued_ns)} of a step"
+        f" ({percent(crowding.queued_ns / crowding.step_ns)}, median of the ranks), so steps take longer than the"
+        " program needs. Start fewer threads or processes, and let nothing else run there.",
+    )
 
 
 def _late(one: SuspectRow, place: str) -> Finding:
-    doing = f"its {one.phase} phase" if one.phase != "other" else "what it does outside of forward, backward and update"
+    doing = f"its {one.phase} phase" if one.phase != "other" else "its work outside of forward, backward and update"
     if one.cause != one.phase:
         what = f"{one.cause}, mostly in {doing},"
     else:
         what = f"its own work, mostly {doing}," if one.all_phases else doing
-    return Finding(
-        LATE,
-        "warning",
+    return LATE_RANK(
         f"rank {one.rank}",
         f"Rank {one.rank}{place} makes the others wait: {what} costs every rank {_cost(one)}; {one.evidence}."
-        f" {_sentence(_ADVICE.get(one.cause, _LOOK))}",
+        f" {ADVICE.get(one.cause, LOOK)}",
     )
 
 
 def _slow_link(one: SuspectRow) -> Finding:
-    return Finding(
-        "slow-link",
-        "warning",
+    return SLOW_LINK(
         f"host {one.host}",
         f"Host {one.host} (rank {one.rank}) has a slow link, which costs every rank {_cost(one)}; {one.evidence}. Look"
         " at its network adapter, cable and switch port, and at who else sends over them.",
     )
 
 
-def _sentence(words: str) -> str:
-    return f"{words[0].upper()}{words[1:]}."
-
-
 def _cost(one: SuspectRow) -> str:
-    often = "in nearly every step" if one.persistent else "in some steps more, in others less"
+    often = "in nearly every step" if one.persistent else "in some steps more than in others"
     return (
-        f"{ms(one.cost_ns)} of a step ({percent(one.cost_ratio)}; {ms(one.low_ns)} to {ms(one.high_ns)} with 95 %,"
+        f"{ms(one.cost_ns)} of a step ({percent(one.cost_ratio)}; 95 % interval {ms(one.low_ns)} to {ms(one.high_ns)};"
         f" {one.steps} steps), {often}"
     )
 
 
-# Transfer and waiting, of all matched collectives ---------------------------------------------------------------------
-
-
 WAITING_MIN_RATIO: Final = 0.5
-"""From such a share of the communication on, ranks that come late matter more than what is sent."""
-Calls = dict[tuple[int, int], int]
-"""By rank and seq."""
-
-
-@dataclass(frozen=True, slots=True)
-class MatchedTime:
-    """Of matched collectives whose executions were measured. Times are sums over them."""
-
-    collectives: int
-    steps: int  # that they ran in; 0 where they ran in none
-    ran_ns: int  # mean over the ranks
-    transfer_ns: int  # the shortest execution over the ranks
-
-    @property
-    def waiting_ratio(self) -> float:
-        return 1 - self.transfer_ns / self.ran_ns
-
-
-def matched_time(result: Result) -> MatchedTime | None:
-    """The clock-free estimate: the rank that came last waited for nobody, so its execution is the transfer. None where
-    no execution was measured: a begin that was inferred tells nothing of waiting. Where some ran in steps, only those.
-    """
-    executions: Calls = defaultdict(int)
-    step_of: dict[tuple[int, int], int] = {}
-    for row in result.collectives:
-        if row.evidence in (Evidence.DEVICE, Evidence.BACKEND):
-            executions[row.rank, row.seq] += row.comm_ns or 0
-            if row.step is not None:
-                step_of[row.rank, row.seq] = row.step
-    known = [
-        match
-        for match in result.matches
-        if family_of(match.op).ends_together and all(call in executions for call in _calls_of(match))
-    ]
-    inside = [match for match in known if any(call in step_of for call in _calls_of(match))]
-    told = inside or known
-    ran_ns = round(sum(executions[call] / len(match.ranks) for match in told for call in _calls_of(match)))
-    if not ran_ns:
-        return None
-    steps = len({step_of[call] for match in inside for call in _calls_of(match) if call in step_of})
-    return MatchedTime(len(told), steps, ran_ns, sum(match.transfer_ns for match in told))
-
-
-def _calls_of(match: MatchRow) -> list[tuple[int, int]]:
-    return list(zip(match.ranks, match.seqs, strict=True))
+"""Of the communication. From this share on, ranks that come late matter more than what is sent."""
 
 
 def peer_findings(result: Result) -> Iterator[Finding]:
     time = matched_time(result)
     if time is not None and time.waiting_ratio >= WAITING_MIN_RATIO:
-        yield Finding(
-            "waiting-for-ranks",
-            "warning",
+        yield WAITING_FOR_RANKS(
             "run",
             f"{percent(time.waiting_ratio)} of the communication is waiting for ranks that come late:"
             f" {time.collectives} collectives{_where(time)}, matched across ranks, run for {_each(time, time.ran_ns)}"
-            " on a rank (mean; each by itself, also where they overlap), of which"
-            f" {_each(time, time.transfer_ns)} are transfer (the shortest execution over the ranks). Evener ranks would"
-            " help, and a faster network would not; busbw of single ranks tells of the waiting too.",
+            " on a rank (mean of the ranks; overlapping collectives all count). Only"
+            f" {_each(time, time.transfer_ns)} of that are transfer (the shortest execution over the ranks). Make the"
+            " ranks more even; a faster network would not help. The busbw of single ranks includes this waiting.",
         )
 
 
@@ -183,5 +141,5 @@ def _where(time: MatchedTime) -> str:
 
 
 def _each(time: MatchedTime, ns: int) -> str:
-    """Beside other figures of a step, that of one."""
+    """The time of one step, or the sum if none ran in a step."""
     return f"{ms(ns / time.steps)} a step" if time.steps else ms(ns)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from ddptrace.analysis.findings.facts import RankFacts
+from ddptrace.analysis.rank_facts import RankFacts
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.rpc.digest import RpcFunction, calls_in, function_word, own_calls, rpc_functions
 from ddptrace.analysis.rpc.waits import BACKWARD, UNKNOWN, Target
@@ -14,7 +14,7 @@ from ddptrace.analysis.summary import typical_steps
 from ddptrace.analysis.tables.rpc import RpcRow
 from ddptrace.analysis.tables.steps import StepRow
 from ddptrace.analysis.wording import ms, named, percent
-from ddptrace.load.tables import Finding
+from ddptrace.findings import ONLY_REMOTE, WAITING_FOR_REMOTE_CALLS, Finding
 
 WAITING_MIN_RATIO: Final = 0.02
 """A wait for remote calls below this share of the step is not worth a change."""
@@ -44,9 +44,7 @@ def _only_remote(ranks: Sequence[int], result: Result) -> Iterator[Finding]:
         served = sum(row.callee_rank in ranks and _was_served(row) and not row.internal for row in result.rpcs)
         called = sum(row.rank in ranks for row in own_calls(result.rpcs))
         has = "has" if len(ranks) == 1 else "have"
-        yield Finding(
-            "only-remote",
-            "info",
+        yield ONLY_REMOTE(
             named("rank", ranks),
             f"{named('Rank', ranks)} {has} no steps of {'its' if len(ranks) == 1 else 'their'} own: what ran there ran"
             f" for others ({served:,} remote calls served, {called:,} made).",
@@ -65,9 +63,7 @@ def _waiting(ranks: Sequence[RankFacts], result: Result) -> Iterator[Finding]:
     if not whole or waited < WAITING_MIN_RATIO * whole:
         return
     told = _most(_waited_for(ranks, steps), result, steps)
-    yield Finding(
-        "waiting-for-remote-calls",
-        "warning",
+    yield WAITING_FOR_REMOTE_CALLS(
         "run",
         f"{percent(waited / whole)} of the step the host waits for remote calls and nothing else runs"
         f" ({ms(waited / len(steps))}, mean of {len(steps):,} rank-steps).{told}",

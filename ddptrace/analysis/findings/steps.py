@@ -6,12 +6,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from ddptrace.analysis.findings.facts import RankFacts
-from ddptrace.analysis.findings.ranks import CROWDED
+from ddptrace.analysis.rank_facts import RankFacts
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.tables.steps import JitterRow
 from ddptrace.analysis.wording import ms, named, percent
-from ddptrace.load.tables import Finding
+from ddptrace.findings import CONTENTION, JITTER, Finding
 
 SLOWER_MIN_RATIO: Final = 0.1
 COSTLY_MIN_RATIO: Final = 0.005
@@ -35,9 +34,7 @@ def contention_findings(result: Result) -> Iterator[Finding]:
         return
     what, advice = ON_DEVICE if any(row.all is not None for row in result.ranks) else ON_HOST
     dearest, dearest_ns = _dearest(result)
-    yield Finding(
-        "contention",
-        "info",
+    yield CONTENTION(
         "run",
         f"Computing takes longer while communication runs: {sum(row.beside for row in result.contention)} {what} that"
         f" would take {ms(alone_ns)} alone took {percent(tax_ns / alone_ns)} longer beside it, {ms(tax_ns)} in"
@@ -74,13 +71,13 @@ LOOK: Final = {
 }
 
 
-def jitter_findings(ranks: Sequence[RankFacts], result: Result, said: Sequence[Finding]) -> Iterator[Finding]:
-    """The part that the step varies with most, of a rank that does not just wait for others. Not where optimizers take
-    turns, whose steps are not alike. Where all ranks wait for a processor, as is `said` then, computing varies with
-    that, and only data is told of."""
+def jitter_findings(ranks: Sequence[RankFacts], result: Result, *, crowded: bool) -> Iterator[Finding]:
+    """Name the part that the step varies with most, on a rank that does not just wait for others. If optimizers take
+    turns, steps are not alike, and there is no finding. `crowded`: all ranks wait for a processor; computing varies
+    with that, so only data is judged."""
     if any(rank.in_turn for rank in ranks):
         return
-    told = WITHOUT_COMPUTING if any(finding.code == CROWDED for finding in said) else tuple(LOOK)
+    told = WITHOUT_COMPUTING if crowded else tuple(LOOK)
     steps = {row.rank: row for row in result.jitter if row.part == "step" and row.steps >= FEWEST_STEPS}
     long = {rank for rank, row in steps.items() if row.p95_ns >= LONG_MIN_RATIO * row.median_ns}
     parts = [row for row in result.jitter if row.part in told and row.rank in long]
@@ -92,9 +89,7 @@ def jitter_findings(ranks: Sequence[RankFacts], result: Result, said: Sequence[F
 
 def _jitter(worst: JitterRow, step: JitterRow, ranks: list[int]) -> Finding:
     where = named("rank", ranks)
-    return Finding(
-        "jitter",
-        "warning",
+    return JITTER(
         where,
         f"Steps vary: one in twenty takes {ms(step.p95_ns)} or more, {step.p95_ns / step.median_ns:.1f} times the"
         f" median of {ms(step.median_ns)} ({step.steps} steps). {percent(worst.share_ratio or 0)} of that variance is"

@@ -11,7 +11,14 @@ from ddptrace.analysis.result import Result
 from ddptrace.analysis.tables.traffic import GradientTrafficRow, TrafficRow
 from ddptrace.analysis.traffic.peers import Ends, Sum, both_ends
 from ddptrace.analysis.wording import mb, named
-from ddptrace.load.tables import Finding
+from ddptrace.findings import (
+    MESSAGES_DIFFER,
+    SYNCHRONISED_EARLY,
+    SYNCHRONISED_NEVER,
+    SYNCHRONISED_OFTEN,
+    Finding,
+    Severity,
+)
 from ddptrace.ops import RECEIVE, SEND, family_of
 
 DRIFT: Final = "Where the update uses them, the ranks' models drift apart"
@@ -30,30 +37,28 @@ def traffic_findings(rows: Iterable[GradientTrafficRow]) -> list[Finding]:
 
 def _of_reducer(rows: Sequence[GradientTrafficRow], several: bool) -> Iterator[Finding]:
     """`several`: there are other reducers, and an update may be of theirs: gradients that stay may not be missed."""
-    grave = "info" if several else "warning"
+    grave: Severity = "info" if several else "warning"
     often = [row for row in rows if row.synchronised > 1]
     never = [row for row in rows if not row.synchronised]
     early = [row for row in rows if row.synchronised and not row.last_synchronised]
     where, name = f"reducer {rows[0].reducer}", rows[0].name
     if often:
-        yield Finding("synchronised-often", "warning", where, _often(name, often, len(rows)))
+        yield SYNCHRONISED_OFTEN(where, _often(name, often, len(rows)))
     if never:
-        yield Finding(
-            "synchronised-never",
-            grave,
+        yield SYNCHRONISED_NEVER(
             where,
             f"{name} got gradients in {_steps(never)} and sent none of them before the update ({len(never)} of"
             f" {len(rows)} rank-steps): every backward was inside no_sync(). {DRIFT}: leave no_sync() for the last"
             " backward before each update.",
+            grave,
         )
     if early:
-        yield Finding(
-            "synchronised-early",
-            grave,
+        yield SYNCHRONISED_EARLY(
             where,
             f"{name} sent gradients in {_steps(early)}, but not in the last backward before the update ({len(early)} of"
             f" {len(rows)} rank-steps): what that one added stayed on its rank. {DRIFT}: no_sync() belongs around all"
             " backwards but the last.",
+            grave,
         )
 
 
@@ -77,40 +82,28 @@ def _steps(rows: Iterable[GradientTrafficRow]) -> str:
 # Messages of which the two ends tell different things -----------------------------------------------------------------
 
 
-INCOMPLETE: Final = frozenset((
-    "process-died", "rank-empty", "surface-failed", "records-dropped", "records-damaged", "records-torn",
-    "records-let-go", "steps-not-recorded", "collective-failed", "names-lost", "description-lost",
-    "descriptions-let-go",
-))  # fmt: skip
-"""Findings that say that records are missing, or that something failed, after which one end goes no further: then the
-two ends differ for that reason."""
 MOST_PAIRS: Final = 3
 NOTHING: Final = Sum(0, 0)
 Pair = tuple[Ends, Sum, Sum]
 
 
-def message_findings(result: Result, said: Iterable[Finding]) -> Iterator[Finding]:
-    """Of the whole run, since the two ranks need not be in the same step. `said`: what other findings there are."""
-    if any(finding.code in INCOMPLETE for finding in said):
-        return
+def message_findings(result: Result) -> Iterator[Finding]:
+    """Of the whole run, since the two ranks need not be in the same step."""
     differing = list(_differing(result.traffic, {row.rank for row in result.ranks}))
     cut_short = [pair for pair in differing if pair[1].messages == pair[2].messages]
     missing = [pair for pair in differing if pair not in cut_short]
     if cut_short:
-        yield Finding(
-            "messages-differ",
-            "warning",
+        yield MESSAGES_DIFFER(
             "run",
             f"Messages were received into tensors of another size than theirs: {_named(cut_short)}. What is larger than"
             " its message keeps old values in the rest, where the backend does not fail: give both sides one size.",
         )
     if missing:
-        yield Finding(
-            "messages-differ",
-            "info",
+        yield MESSAGES_DIFFER(
             "run",
             f"Not all messages were recorded at both ends: {_named(missing)}. One of the two traces begins later or"
             " ends earlier, or some of them went beneath the process group.",
+            "info",
         )
 
 

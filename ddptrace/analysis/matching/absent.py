@@ -8,18 +8,13 @@ rank 1, not here        [============)        in truth they waited for this one,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from ddptrace.analysis.rank_tables import RankTables
 from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.analysis.tables.ranks import MatchRow
-from ddptrace.load.tables import Finding
 from ddptrace.ops import family_of
-
-ABSENT: Final = "replay-off"
-"""As where the ranks' clocks do not fit: no rank's times are held against another's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,19 +72,3 @@ def _waiting(tables: Sequence[RankTables]) -> set[tuple[int, str, int]]:
 def _here(name: str, members: tuple[int, ...], ranks: Iterable[dict[str, tuple[int, ...]]]) -> int:
     """So many ranks tell of the group; one that does not know its ranks may mean this one."""
     return sum(name in own and (own[name] == members or not own[name] or not members) for own in ranks)
-
-
-def absent_findings(groups: Sequence[Partial]) -> Iterator[Finding]:
-    """One at most: the group of which most are missing stands for the others."""
-    if groups:
-        one = max(groups, key=lambda group: group.size - group.here)
-        where = f"group {one.name}" if one.name else "the unnamed group"
-        verb, more = "is" if one.here == 1 else "are", f" (so of {len(groups)} groups)" if len(groups) > 1 else ""
-        yield Finding(
-            ABSENT,
-            "warning",
-            "run",
-            f"Nobody is named for being late: {one.here} of {one.size} ranks of {where} {verb} compared here{more},"
-            " and waiting for the others counts as transfer. So waits and transfers are not told apart, and no critical"
-            " path is drawn; analyze all ranks together for these.",
-        )

@@ -24,17 +24,14 @@ from operator import attrgetter
 import numpy as np
 
 from ddptrace.analysis.collectives.rows import HOOK_OP
-from ddptrace.analysis.findings.desync import desync_findings
-from ddptrace.analysis.findings.facts import RankFacts
 from ddptrace.analysis.intervals import Pieces, pairs
 from ddptrace.analysis.matching.calls import GroupCalls
 from ddptrace.analysis.matching.desync import Parting, parting
 from ddptrace.analysis.matching.proof import RankInGroup, Sighting, doubt
+from ddptrace.analysis.rank_facts import RankFacts
 from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.analysis.tables.ranks import DesyncRow, MatchRow
 from ddptrace.analysis.tables.steps import StepRow
-from ddptrace.analysis.wording import named
-from ddptrace.load.tables import Finding
 from ddptrace.ops import SPARSE, family_of
 from ddptrace.schema import Evidence
 
@@ -44,19 +41,29 @@ GroupKey = tuple[str, tuple[int, ...]]  # name and ranks; ranks are () where the
 
 
 @dataclass(frozen=True, slots=True)
+class Refused:
+    """A group whose collectives are not compared across ranks."""
+
+    group: str
+    ranks: tuple[int, ...]
+    reason: str  # the end of a sentence
+    whole: bool  # all of its ranks recorded all of their calls
+
+
+@dataclass(frozen=True, slots=True)
 class Matching:
-    """`rows` in order of first start, `match` being their position, with nothing yet of arrivals; `findings` tell which
-    groups were refused, and where ranks part."""
+    """`rows`: in order of first start, `match` being their position, with nothing yet of arrivals. `refused`: groups
+    that cannot be compared. `desyncs`: where ranks part."""
 
     rows: tuple[MatchRow, ...]
-    findings: tuple[Finding, ...]
+    refused: tuple[Refused, ...] = ()
     desyncs: tuple[DesyncRow, ...] = ()
 
 
 def match_ranks(ranks: Sequence[RankCollectives]) -> Matching:
     """`ranks`: by rank. Groups of which one rank alone is here are left out."""
     rows: list[MatchRow] = []
-    findings: list[Finding] = []
+    refused: list[Refused] = []
     desyncs: list[DesyncRow] = []
     for (name, _), shown in sorted(_groups(ranks).items()):
         if len(shown) < 2:
@@ -67,13 +74,12 @@ def match_ranks(ranks: Sequence[RankCollectives]) -> Matching:
             desyncs += parted.rows
             rows += _matched(name, group, _agreed(ordinals, parted))
         elif (reason := doubt(group)) is not None:
-            findings.append(_refused(name, group, reason))
+            refused.append(_refused(name, group, reason))
         else:
             rows += _matched(name, group, ordinals)
     rows.sort(key=attrgetter("first_start_at_ns", "group", "ordinal", "ranks"))
-    findings += desync_findings([facts for facts, *_ in ranks], desyncs)
     matches = tuple(replace(row, match=match) for match, row in enumerate(rows))
-    return Matching(matches, tuple(findings), tuple(desyncs))
+    return Matching(matches, tuple(refused), tuple(desyncs))
 
 
 def with_matches(rows: Iterable[CollectiveRow], matches: Sequence[MatchRow]) -> Iterator[CollectiveRow]:
@@ -199,16 +205,8 @@ def _matched(name: str, group: Sequence[RankInGroup], ordinals: Sequence[int]) -
         )
 
 
-def _refused(name: str, group: Sequence[RankInGroup], reason: str) -> Finding:
-    ranks, called = named("rank", [member.rank for member in group]), f"group {name}" if name else "the unnamed group"
-    whole = all(member.whole for member in group)
-    advice = "look at where the ranks' programs part" if whole else "record the same steps, whole, on every rank"
-    return Finding(
-        "match-refused",
-        "warning",
-        called,
-        f"The collectives of {called} on {ranks} are not compared across ranks: {reason}; {advice}.",
-    )
+def _refused(name: str, group: Sequence[RankInGroup], reason: str) -> Refused:
+    return Refused(name, tuple(member.rank for member in group), reason, all(member.whole for member in group))
 
 
 # The same stretch on all ranks ----------------------------------------------------------------------------------------

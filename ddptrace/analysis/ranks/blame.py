@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 from typing import Final
 
 import numpy as np
 
-from ddptrace.analysis.findings.ranks import contention_finding, replay_off, suspect_findings, too_short
 from ddptrace.analysis.intervals import Ints
-from ddptrace.analysis.matching.absent import absent_findings
+from ddptrace.analysis.matching.absent import Partial
 from ddptrace.analysis.rank_tables import RankTables
 from ddptrace.analysis.ranks.causes import SLOW_LINK, Cause, Held, held_in
 from ddptrace.analysis.ranks.counterfactual import (
@@ -40,7 +40,6 @@ from ddptrace.analysis.ranks.suspects import (
 )
 from ddptrace.analysis.summary import PAUSED_MAX_RATIO
 from ddptrace.analysis.tables.ranks import BlameRow, MatchRow, SuspectRow
-from ddptrace.load.tables import Finding
 
 WARM_UP: Final = 2
 """So many of the first steps are left out: programs build and warm up, and DDP orders its buckets anew."""
@@ -49,20 +48,51 @@ MAX_OFF_RATIO: Final = 0.02
 """So far the replay of the run as it was may be from what was measured."""
 
 
+CROWDED_RATIO: Final = 0.1
+"""If ranks wait for a processor for this share of the step, their machine is too small for them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seeming:
+    """A rank that would be named if a longer run went on like this."""
+
+    rank: int
+    cost_ns: float  # of a step, mean
+    cost_ratio: float  # of the typical step
+    steps: int  # that were judged
+    steps_needed: int  # to be traced for certainty
+
+
+@dataclass(frozen=True, slots=True)
+class Crowding:
+    """All ranks wait for a processor."""
+
+    queued_ns: float  # in a step, median of the ranks
+    step_ns: float  # mean
+
+
 @dataclass(frozen=True, slots=True)
 class Blame:
     """`rows`: by step, dearest first. `suspects`: those that are named."""
 
     rows: tuple[BlameRow, ...] = ()
     suspects: tuple[SuspectRow, ...] = ()
-    findings: tuple[Finding, ...] = ()
+    seeming: Seeming | None = None  # if nobody is named
+    crowding: Crowding | None = None
+    partial: tuple[Partial, ...] = ()  # groups of which ranks are missing: then nobody is blamed
+    off_ratio: float | None = None  # how far the replay is off, if that is too far: then nobody is blamed
+
+    @property
+    def is_comparable(self) -> bool:
+        """Whether times of one rank may be compared with those of another."""
+        return not self.partial and self.off_ratio is None
 
 
 def blame_of(met: ComparedRanks) -> Blame:
     """From the ranks' trails and what they met in. Nobody is blamed where no rank had to wait for another,
     nor where some ranks are not here: whoever was late may not have been the last."""
     if met.partial:
-        return Blame(findings=tuple(absent_findings(met.partial)))
+        return Blame(partial=tuple(met.partial))
     tables, crossings, steps = met.tables, met.crossings, _judged(met.tables)
     trails = [table.trail for table in tables]
     if len(tables) < 2 or not len(steps) or not crossings.needed.any():
@@ -70,20 +100,26 @@ def blame_of(met: ComparedRanks) -> Blame:
     costs = costs_of(trails, crossings, steps)
     off = max(disorder_ratio(trails, crossings), _off_ratio(costs, tables))
     if off > MAX_OFF_RATIO:
-        return Blame(findings=(replay_off(off),))
+        return Blame(off_ratio=off)
     suspects = _suspects(tables, met.matches, costs)
+    seeming = None if suspects else _seeming(costs, tables)
+    return Blame(tuple(_rows(costs, tables)), suspects, seeming, _crowding(costs, tables))
+
+
+def _seeming(costs: Costs, tables: Sequence[RankTables]) -> Seeming | None:
+    if (found := unsure(costs)) is None:
+        return None
+    position, cost = found
+    ratio = cost.mean / costs.typical_ns
+    return Seeming(tables[position].row.rank, cost.mean, ratio, len(costs.steps), SHORT_STEPS + WARM_UP)
+
+
+def _crowding(costs: Costs, tables: Sequence[RankTables]) -> Crowding | None:
     usual = costs.step_ns <= np.quantile(costs.step_ns, USUAL_SHARE)
-    queued = [held_in(table, costs.steps[usual]).queued_ns for table in tables]
-    crowded = contention_finding(queued, float(costs.step_ns[usual].mean()))
-    hosts = len({table.row.host for table in tables})
-    told = suspect_findings(suspects, hosts) if suspects else _too_short(costs, tables)
-    return Blame(tuple(_rows(costs, tables)), suspects, (*told, *crowded))
-
-
-def _too_short(costs: Costs, tables: Sequence[RankTables]) -> Iterator[Finding]:
-    """Where nobody is named for want of steps."""
-    if (one := unsure(costs)) is not None:
-        yield too_short(tables[one[0]].row.rank, one[1], costs, steps=SHORT_STEPS + WARM_UP)
+    by_rank = (held_in(table, costs.steps[usual]).queued_ns for table in tables)
+    known = [ns for ns in by_rank if ns is not None]
+    step_ns = float(costs.step_ns[usual].mean())
+    return Crowding(median(known), step_ns) if known and median(known) >= CROWDED_RATIO * step_ns > 0 else None
 
 
 def _judged(tables: Sequence[RankTables]) -> Ints:

@@ -10,16 +10,16 @@ from html import escape
 from typing import TYPE_CHECKING, Final
 
 from ddptrace.errors import printable
+from ddptrace.findings import gravest_first
 
 if TYPE_CHECKING:
-    from ddptrace.load.tables import Finding
+    from ddptrace.findings import Finding
 
 ROWS_MAX: Final = 20
 FINDINGS_MAX: Final = 10
 CELL_MAX, SENTENCE_MAX = 80, 500
 """Characters shown of a cell, and of a finding."""
 NONE: Final = "–"
-GRAVEST: Final = {"error": 0, "warning": 1}
 
 
 def paragraph(text: str) -> str:
@@ -28,8 +28,7 @@ def paragraph(text: str) -> str:
 
 def findings_html(findings: Sequence[Finding]) -> str:
     """The gravest findings, and how many more there are."""
-    gravest_first = sorted(findings, key=lambda finding: GRAVEST.get(finding.severity, len(GRAVEST)))
-    rows = [(finding.severity, finding.where, finding.message) for finding in gravest_first[:FINDINGS_MAX]]
+    rows = [(finding.severity, finding.where, finding.message) for finding in gravest_first(findings)[:FINDINGS_MAX]]
     more = len(findings) - len(rows)
     told = f"<p>… and {more:,} more in <code>findings</code>.</p>" if more else ""
     return grid(("severity", "where", "finding"), rows, SENTENCE_MAX) + told if rows else ""

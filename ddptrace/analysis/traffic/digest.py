@@ -17,18 +17,11 @@ from ddptrace.analysis.tables.traffic import TrafficRow
 from ddptrace.analysis.traffic.gradients import GradientDigest, gradients
 from ddptrace.analysis.traffic.peers import LinkDigest, MessageDigest, RootDigest, links, messages, roots
 from ddptrace.analysis.traffic.rows import Kind, by_kind, kind_of
-from ddptrace.load.tables import Finding
+from ddptrace.findings import Finding
 from ddptrace.schema import Origin
 
 ONCE: Final = (Origin.CONSTRUCTION.word, Origin.REBUILD.word)
 """Collectives of these origins belong to no step in particular, whichever they ran in."""
-
-COUNTS: Final = (
-    "process-died", "no-communication", "rank-missing", "rank-empty", "records-dropped", "records-damaged",
-    "records-torn", "records-let-go", "steps-not-recorded", "tap-failed", "surface-failed", "messages-differ",
-    "synchronised-often", "synchronised-never", "synchronised-early",
-)  # fmt: skip
-"""Findings that say what the counts mean, or that some of them are missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +92,7 @@ def traffic_report(result: Result) -> TrafficReport:
         roots=roots(steady, counts),
         gradients=gradients(row for row in result.gradient_traffic if (row.rank, row.step) in counted),
         rpcs=rpc_traffic(result.rpcs, counted),
-        findings=tuple(finding for finding in result.findings if finding.code in COUNTS),
+        findings=tuple(finding for finding in result.findings if finding.kind.concerns_counts),
     )
 
 

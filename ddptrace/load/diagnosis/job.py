@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ddptrace.errors import RunDirectoryError
+from ddptrace.findings import DAMAGED, OTHER_RANK, OTHER_RUN, Finding
 from ddptrace.load.diagnosis.rank_state import newest_at_ns, rank_state
 from ddptrace.load.diagnosis.tables import BEAT_NS, BEATS, JobState, RankState
 from ddptrace.load.run_folder import (
@@ -29,7 +30,6 @@ from ddptrace.load.run_folder import (
     other_rank,
     records_of,
 )
-from ddptrace.load.tables import Finding
 from ddptrace.record import Records
 from ddptrace.record.directory import read_json
 from ddptrace.schema import META, SCHEMA_VERSION
@@ -57,6 +57,7 @@ class _Seen:
     lead_ns: int
     said_world_size: int | None
     doubts: tuple[Finding, ...]
+    is_foreign: bool  # its folder holds records of another run, or of another rank
 
     @property
     def in_time(self) -> bool:
@@ -108,7 +109,8 @@ def read_job(path: Path) -> JobState:
     )
     now_ns = max(look.at_ns, look.newest_ns) if look.in_sight else look.newest_ns
     doubts = {seen.state.rank: seen.doubts for seen in look.seen if seen.doubts}
-    return JobState(judged, look.world_size, now_ns, max(0, look.at_ns - look.newest_ns), apart_ns, doubts)
+    foreign = frozenset(seen.state.rank for seen in look.seen if seen.is_foreign)
+    return JobState(judged, look.world_size, now_ns, max(0, look.at_ns - look.newest_ns), apart_ns, doubts, foreign)
 
 
 def _looked_until_clear(path: Path) -> tuple[_Look, dict[int, int], set[int]]:
@@ -259,6 +261,7 @@ def _read(source: RecordedRank, until_ns: int, apart_ns: int) -> _Seen:
         lead_ns,
         said if isinstance(said, int) and said > 0 else None,
         doubts,
+        is_of_another_run(meta, source.manifest) or other_rank(source, meta) is not None,
     )
 
 
@@ -267,9 +270,9 @@ def _doubts(source: RecordedRank, meta: Mapping[str, Any], records: Records) -> 
     where, said = f"rank {source.rank}", other_rank(source, meta)
     if is_of_another_run(meta, source.manifest):
         message = "its records carry another run's id: it entered its trace apart from rank 0, or is left from before"
-        yield Finding("other-run", "warning", where, message)
+        yield OTHER_RUN(where, message)
     if said is not None:
         message = f"its folder holds what rank {said} recorded: put the ranks' folders back as they were"
-        yield Finding("other-rank", "error", where, message)
+        yield OTHER_RANK(where, message)
     for damage in records.damaged:
-        yield Finding("damaged", "error", where, f"{damage}: what is told of it may be wrong")
+        yield DAMAGED(where, f"{damage}: what is told of it may be wrong")

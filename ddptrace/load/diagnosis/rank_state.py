@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from ddptrace.findings import ENDED_BY_EXCEPTION, NAMES_LOST, RECORDS_LOST
 from ddptrace.load.alive import process_of
 from ddptrace.load.diagnosis.last_calls import RankRecords, group_states
 from ddptrace.load.diagnosis.tables import GroupState, LastCall, RankState
@@ -30,8 +31,7 @@ BEYOND: Final = (Kind.STEP, Kind.PHASE)
 """The same of a call whose failure has ended the wait for it."""
 
 IN_BACKWARD: Final = ("gradients", "hook", "unused-parameters", "rebuild")
-LOST_CODES: Final = ("records-lost", "names-lost")
-ENDED: Final = "ended-by-exception"
+LOST_CODES: Final = (RECORDS_LOST.code, NAMES_LOST.code)
 
 
 def rank_state(
@@ -185,7 +185,7 @@ class _State:
         said = [
             (at, str(note.get("message")).partition(": ")[2])
             for at, note in self.json(Kind.NOTE)
-            if note.get("code") == ENDED
+            if note.get("code") == ENDED_BY_EXCEPTION.code
         ]
         done, steps = self.of(Kind.DONE), self.of(Kind.STEP)
         gone_on_ns = max(steps["end"].tolist(), default=0)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ddptrace.load.tables import Finding, Pulse
+from ddptrace.findings import Finding
+from ddptrace.load.tables import Pulse
 from ddptrace.schema import Phase
 
 
@@ -89,6 +90,7 @@ class JobState:
     silent_ns: int  # from the last that any of them recorded to when somebody looked
     apart_ns: Mapping[int, int] = field(default_factory=dict)
     doubts: Mapping[int, tuple[Finding, ...]] = field(default_factory=dict)
+    foreign: frozenset[int] = frozenset()  # ranks whose folder holds records of another run, or of another rank
 
 
 BEAT_NS = 2 * 10**9

@@ -10,11 +10,12 @@ from operator import attrgetter
 from pathlib import Path
 
 from ddptrace.errors import RunDirectoryError, printable
+from ddptrace.findings import RANK_CLAIMED_TWICE, SEVERAL_PROCESSES, STEPS_RENUMBERED, TRACE_UNREADABLE, Finding
 from ddptrace.load.foreign.ddp import reducers_of
 from ddptrace.load.foreign.window import ForeignWindow, foreign_window
 from ddptrace.load.kineto.reader import read_kineto
 from ddptrace.load.sources import TraceFile
-from ddptrace.load.tables import Call, DeviceWork, Finding, LoadedRank, PhaseMark, RankRun, StepMark
+from ddptrace.load.tables import Call, DeviceWork, LoadedRank, PhaseMark, RankRun, StepMark
 from ddptrace.load.windows.comm_kernels import CommRule
 from ddptrace.load.windows.device import DeviceEvents
 
@@ -60,9 +61,7 @@ def _read(
         events = read_kineto(path, cache)
         window = foreign_window(events, file=printable(path.name), where=where, zero_unix_ns=zero_unix_ns, rules=rules)
     except (RunDirectoryError, ValueError, IndexError, OverflowError, MemoryError) as error:
-        findings.append(
-            Finding("trace-unreadable", "error", where, printable(str(error)) or "too large for this memory")
-        )
+        findings.append(TRACE_UNREADABLE(where, printable(str(error)) or "too large for this memory"))
         return None
     findings.extend(window.findings)
     return window
@@ -78,7 +77,7 @@ def _apart(windows: Sequence[ForeignWindow], rank: int, findings: list[Finding])
                 f"it says that it is of rank {rank}, as {kept[-1].window.file} does, and both ran at the same time: it "
                 f"is left out; name the files by their ranks (rank-{rank}.json)"
             )
-            findings.append(Finding("rank-claimed-twice", "warning", f"rank {rank}, {window.window.file}", message))
+            findings.append(RANK_CLAIMED_TWICE(f"rank {rank}, {window.window.file}", message))
         else:
             kept.append(window)
     return kept or list(windows[:1])
@@ -111,7 +110,7 @@ def _several_processes(windows: Sequence[ForeignWindow], rank: int) -> Iterator[
             + (f" and {len(changes) - LISTED} more" if len(changes) > LISTED else "")
             + "): a restarted job or separate runs, shown as one; give one run's files to judge it alone"
         )
-        yield Finding("several-processes", "warning", f"rank {rank}", message)
+        yield SEVERAL_PROCESSES(f"rank {rank}", message)
 
 
 def _is_restart(old: ForeignWindow, new: ForeignWindow) -> bool:
@@ -164,7 +163,7 @@ def _numbered_steps(windows: Sequence[ForeignWindow], rank: int, findings: list[
         is_restart = before is not None and _is_restart(before, window)
         if shift and not is_restart and window.steps[0].ended_by.name == "SAID":
             message = f"its steps are counted from {first} again: they are shown as {last + 1} and on"
-            findings.append(Finding("steps-renumbered", "info", f"rank {rank}, {window.window.file}", message))
+            findings.append(STEPS_RENUMBERED(f"rank {rank}, {window.window.file}", message))
         for step in window.steps:
             last = max(last + 1, step.ordinal + shift)
             yield dataclasses.replace(step, ordinal=last)

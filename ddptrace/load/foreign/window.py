@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ddptrace.findings import COMM_KERNEL_UNUSED, EXEC_MISSING, LAUNCH_MISSING, TRACE_DAMAGED, TRACE_EMPTY, Finding
 from ddptrace.load.foreign.calls import device_calls, gloo_calls, in_launch_order, issued_calls
 from ddptrace.load.foreign.ddp import backward_at, until_copied, with_reducer
 from ddptrace.load.foreign.steps import backwards_of, phases_of, steps_of, until_awaited
 from ddptrace.load.foreign.trace import Trace
 from ddptrace.load.kineto.events import FileFacts, KinetoEvents
-from ddptrace.load.tables import Call, Finding, Group, Intervals, PhaseMark, StepMark, Window, Work
+from ddptrace.load.tables import Call, Group, Intervals, PhaseMark, StepMark, Window, Work
 from ddptrace.load.windows.comm_kernels import CommRule
 from ddptrace.load.windows.cpu_compute import computing, operator_work, thread_ranges, union
 from ddptrace.load.windows.idle import device_idle
@@ -111,10 +112,10 @@ def _findings(trace: Trace, where: str, issued: int, unlaunched: int) -> list[Fi
     no_match = f"no kernel is named as --comm-kernel {', '.join(unused)} says; look at the names in the trace"
     empty = "the file holds no events that tell of work; record some steps with CPU and GPU activity"
     said = [
-        (damage, "trace-damaged", "warning", f"{damage}; what could be read is shown"),
-        (not len(trace.events.name), "trace-empty", "warning", empty),
-        (unused and trace.events.on_device, "comm-kernel-unused", "warning", no_match),
-        (issued, "exec-missing", "warning", no_exec),
-        (unlaunched, "launch-missing", "info", no_launch),
+        (damage, TRACE_DAMAGED, f"{damage}; what could be read is shown"),
+        (not len(trace.events.name), TRACE_EMPTY, empty),
+        (unused and trace.events.on_device, COMM_KERNEL_UNUSED, no_match),
+        (issued, EXEC_MISSING, no_exec),
+        (unlaunched, LAUNCH_MISSING, no_launch),
     ]
-    return [Finding(code, severity, where, message) for applies, code, severity, message in said if applies]
+    return [kind(where, message) for applies, kind, message in said if applies]

@@ -11,6 +11,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ddptrace.findings import (
+    CLOCK_STEPPED,
+    DESCRIPTIONS_LET_GO,
+    RECORDS_DAMAGED,
+    RECORDS_DROPPED,
+    RECORDS_TORN,
+    UNKNOWN,
+    Finding,
+)
 from ddptrace.load.records import described
 from ddptrace.load.records.calls import CallOrigins, with_proven_ends
 from ddptrace.load.records.clock import FAR_NS, Clock
@@ -18,16 +27,7 @@ from ddptrace.load.records.fields import BEGIN, END, FLAGS, NAME, THREAD, A, B, 
 from ddptrace.load.records.host_load import clock_name, host_load
 from ddptrace.load.records.kept import IN_STEPS, Kept, Number, call_numbers, kept
 from ddptrace.load.records.rpc import rank_rpc
-from ddptrace.load.tables import (
-    Call,
-    Finding,
-    HookCall,
-    Pause,
-    PhaseMark,
-    RankRun,
-    Ready,
-    StepMark,
-)
+from ddptrace.load.tables import Call, HookCall, Pause, PhaseMark, RankRun, Ready, StepMark
 from ddptrace.ops import family_of
 from ddptrace.record import Records
 from ddptrace.schema import CallFlag, Kind, Phase, StepEnd
@@ -265,28 +265,25 @@ class _Builder:
     def _findings(self) -> tuple[Finding, ...]:
         where = f"rank {self.rank}"
         found = [
-            Finding(str(note.get("code", "note")), "warning", where, str(note.get("message", "")))
+            Finding(str(note.get("code", UNKNOWN.code)), "warning", where, str(note.get("message", "")))
             for note in self.json(Kind.NOTE)
         ]
-        found += [
-            Finding("records-damaged", "warning", where, f"{text}; what was whole is used")
-            for text in self.records.damaged
-        ]
+        found += [RECORDS_DAMAGED(where, f"{text}; what was whole is used") for text in self.records.damaged]
         if self.records.torn:
             message = f"{self.records.torn} records were torn or overwritten and are left out"
-            found.append(Finding("records-torn", "warning", where, message))
-        found += [Finding("records-dropped", "warning", where, message) for message in dropped_words(self.records)]
+            found.append(RECORDS_TORN(where, message))
+        found += [RECORDS_DROPPED(where, message) for message in dropped_words(self.records)]
         described = sum(row[B] for row in self.rows_as_written(Kind.LET_GO) if row[FLAGS])
         if described:
             message = (
                 f"{described} descriptions of reducers, of their bucket layouts and notes went as well, the oldest"
                 " first, to stay within ddptrace.Keep: what they described goes unnamed; give it nbytes=... more"
             )
-            found.append(Finding("descriptions-let-go", "warning", where, message))
+            found.append(DESCRIPTIONS_LET_GO(where, message))
         if self.clock.stepped_ns > CLOCK_STEP_NS:
             jumped_ms = self.clock.stepped_ns / 1e6
             message = f"the wall clock jumped by {jumped_ms:.1f} ms during the run; durations are not affected"
-            found.append(Finding("clock-stepped", "info", where, message))
+            found.append(CLOCK_STEPPED(where, message))
         return tuple(found)
 
 

@@ -17,6 +17,7 @@ from typing import Final
 import numpy as np
 
 from ddptrace.errors import RunDirectoryError
+from ddptrace.findings import EXEC_UNCLAIMED, EXEC_UNLINKED, WINDOW_EMPTY, WINDOW_UNREADABLE, WINDOWS_LET_GO, Finding
 from ddptrace.load.kineto.events import NO_CORRELATION, Category, Ints, KinetoEvents
 from ddptrace.load.kineto.reader import read_kineto
 from ddptrace.load.records.calls import known_over_by
@@ -27,7 +28,6 @@ from ddptrace.load.tables import (
     DeviceIdle,
     DeviceWork,
     ExecRange,
-    Finding,
     Intervals,
     OperatorWork,
     RankRun,
@@ -60,7 +60,7 @@ def join_windows(
             joined = _join(mark, events, recorded, rules, where)
         except (RunDirectoryError, ValueError, IndexError, OverflowError, MemoryError) as error:
             message = f"{error}: the steps in it are judged without a profiler"
-            findings.append(Finding("window-unreadable", "warning", where, message))
+            findings.append(WINDOW_UNREADABLE(where, message))
             continue
         findings.extend(joined.findings)
         execs |= joined.execs
@@ -93,7 +93,7 @@ def _let_go(recorded: Recorded) -> list[Finding]:
         f"ddptrace.Keep let {recorded.files_let_go} profiler files go, the oldest first, to stay within its bound: the"
         " steps in them are judged without a profiler"
     )
-    return [Finding("windows-let-go", "info", f"rank {recorded.run.rank}", message)]
+    return [WINDOWS_LET_GO(f"rank {recorded.run.rank}", message)]
 
 
 def _join(mark: WindowMark, events: KinetoEvents, recorded: Recorded, rules: Sequence[CommRule], where: str) -> Joined:
@@ -241,8 +241,8 @@ def _link_findings(
     )
     strange = f"{strange_kernels} communication kernels and {strange_ranges} backend ranges belong to no recorded call"
     said = [
-        (not events, "window-empty", "warning", "the profiler's file holds no events that tell of work"),
-        (doubtful, "exec-unlinked", "warning", doubt),
-        (strange_kernels or strange_ranges, "exec-unclaimed", "info", strange),
+        (not events, WINDOW_EMPTY, "the profiler's file holds no events that tell of work"),
+        (doubtful, EXEC_UNLINKED, doubt),
+        (strange_kernels or strange_ranges, EXEC_UNCLAIMED, strange),
     ]
-    return tuple(Finding(code, severity, where, message) for applies, code, severity, message in said if applies)
+    return tuple(kind(where, message) for applies, kind, message in said if applies)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from ddptrace.analysis.diff.tables import Change, Diff
+from ddptrace.findings import gravest_first
 from ddptrace.render.diff.words import (
     basis,
     bucket_name,
@@ -18,7 +19,7 @@ from ddptrace.render.diff.words import (
     whole_name,
 )
 from ddptrace.render.sheet import Chart, Grid, Line, Sheet
-from ddptrace.render.words import NOT_MEASURED, counted, gravest_first, millis, percent, some_of
+from ddptrace.render.words import NOT_MEASURED, counted, millis, percent, some_of
 
 KINDS: Final = {
     "Typical step": ("step", "part", "total"), "Phases": ("phase",), "Buckets": ("bucket",), "Ranks": ("rank",),

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from ddptrace.analysis.diff.tables import Change, Diff
+from ddptrace.findings import gravest_first
 from ddptrace.render.diff.words import (
     basis,
     further,
@@ -19,7 +20,7 @@ from ddptrace.render.diff.words import (
     signed_percent,
 )
 from ddptrace.render.terminal import finding_lines
-from ddptrace.render.words import NOT_MEASURED, PARTS, WIDTH, duration, gravest_first, indented, millis, percent, size
+from ddptrace.render.words import NOT_MEASURED, PARTS, WIDTH, duration, indented, millis, percent, size
 
 MOST_ROWS: Final = 8
 """Of buckets and of ranks; the most changed ones."""

@@ -10,6 +10,7 @@ from ddptrace.analysis.rpc.digest import RpcDigest
 from ddptrace.analysis.traffic.digest import KindDigest, TrafficReport
 from ddptrace.analysis.traffic.peers import LinkDigest
 from ddptrace.errors import printable
+from ddptrace.findings import gravest_first
 from ddptrace.render.rpc.words import pair_name
 from ddptrace.render.terminal import finding_lines
 from ddptrace.render.traffic.words import (
@@ -30,7 +31,6 @@ from ddptrace.render.words import (
     calls_words,
     counted,
     cut,
-    gravest_first,
     indented,
     op_name,
     read_words,

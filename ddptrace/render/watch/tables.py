@@ -11,14 +11,13 @@ from typing import Final
 from ddptrace.analysis.ranks.digest import RankDigest
 from ddptrace.analysis.summary import BucketSummary, RankSummary
 from ddptrace.errors import printable
-from ddptrace.load.tables import Finding
-from ddptrace.render.terminal import ADVICE, placed
+from ddptrace.findings import WATCH_INCOMPLETE, Finding, gravest_first
+from ddptrace.render.terminal import placed
 from ddptrace.render.watch.top import GLYPHS, STATE_STYLES
 from ddptrace.render.watch.view import STATES, LastSteps, Line, Piece, RankView, View
 from ddptrace.render.watch.words import seconds_words
 from ddptrace.render.words import (
     NOT_MEASURED,
-    SEVERITIES,
     bucket_numbers,
     by_order,
     counted,
@@ -34,7 +33,6 @@ Column = tuple[str, int, list[Piece]]
 LEAST_BAR: Final = 10
 SEVERITY_STYLES: Final = {"error": "bad", "warning": "warning", "info": "faint"}
 INDENT: Final = 10
-MISSING: Final = "missing"
 FEW_LINES: Final = 2
 """Of each finding, where there is no room for all of it."""
 
@@ -162,7 +160,7 @@ def _table_line(cells: Sequence[Piece], rooms: Sequence[int]) -> Line:
 
 def finding_lines(findings: Sequence[Finding], notes: Sequence[str], width: int, room: int) -> list[Line]:
     """The most important first, what is the same of several ranks once; clipped to the room."""
-    every = foremost([*(Finding(MISSING, "warning", "run", note) for note in notes), *findings])
+    every = foremost([*(WATCH_INCOMPLETE("run", note) for note in notes), *findings])
     told = [(finding.severity, placed(finding)) for finding in every]
     parts = [_told(severity, words, width) for severity, words in dict.fromkeys(told)]
     if not parts or room < FEW_LINES:
@@ -180,8 +178,7 @@ def finding_lines(findings: Sequence[Finding], notes: Sequence[str], width: int,
 
 def foremost(findings: Sequence[Finding]) -> list[Finding]:
     """Errors, then warnings, then the rest; in each what says what to do next before the others."""
-    grave = {severity: place for place, severity in enumerate(SEVERITIES)}
-    return sorted(findings, key=lambda one: (grave.get(one.severity, len(grave)), one.code not in (MISSING, *ADVICE)))
+    return gravest_first(sorted(findings, key=lambda finding: not finding.kind.is_advice))
 
 
 def _told(severity: str, words: str, width: int) -> list[Line]:

@@ -13,8 +13,6 @@ from ddptrace.record.directory import read_json
 from ddptrace.schema import META
 from ddptrace.telemetry.delivery.lines import Line
 
-CODES: Final = frozenset({"records-damaged", "records-torn", "records-dropped"})
-"""Findings of an analysis that say that records are missing which a rank made."""
 MOST_TOLD: Final = 3
 REMOVED: Final = "its folder was moved, replaced or removed before all of it was read"
 
@@ -22,7 +20,7 @@ REMOVED: Final = "its folder was moved, replaced or removed before all of it was
 def of_result(result: Result, run: Path) -> str | None:
     """None where it lacks nothing."""
     ranks = {f"rank {row.rank}" for row in result.ranks}
-    found = [one for one in result.findings if one.code in CODES and one.where in ranks]
+    found = [one for one in result.findings if one.kind.loses_records and one.where in ranks]
     return _told([f"{one.where}: {one.message}" for one in found], run)
 
 

@@ -1,0 +1,57 @@
+"""How much of the communication is waiting for ranks, and how much is transfer. No clocks are compared."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.tables.ranks import MatchRow
+from ddptrace.ops import family_of
+from ddptrace.schema import Evidence
+
+Calls = dict[tuple[int, int], int]
+"""By rank and seq."""
+
+
+@dataclass(frozen=True, slots=True)
+class MatchedTime:
+    """Of matched collectives whose executions were measured. Times are sums over them."""
+
+    collectives: int
+    steps: int  # that they ran in; 0 where they ran in none
+    ran_ns: int  # mean over the ranks
+    transfer_ns: int  # the shortest execution over the ranks
+
+    @property
+    def waiting_ratio(self) -> float:
+        return 1 - self.transfer_ns / self.ran_ns
+
+
+def matched_time(result: Result) -> MatchedTime | None:
+    """The clock-free estimate: the rank that came last waited for nobody, so its execution is the transfer. None where
+    no execution was measured: a begin that was inferred tells nothing of waiting. Where some ran in steps, only those.
+    """
+    executions: Calls = defaultdict(int)
+    step_of: dict[tuple[int, int], int] = {}
+    for row in result.collectives:
+        if row.evidence in (Evidence.DEVICE, Evidence.BACKEND):
+            executions[row.rank, row.seq] += row.comm_ns or 0
+            if row.step is not None:
+                step_of[row.rank, row.seq] = row.step
+    known = [
+        match
+        for match in result.matches
+        if family_of(match.op).ends_together and all(call in executions for call in _calls_of(match))
+    ]
+    inside = [match for match in known if any(call in step_of for call in _calls_of(match))]
+    told = inside or known
+    ran_ns = round(sum(executions[call] / len(match.ranks) for match in told for call in _calls_of(match)))
+    if not ran_ns:
+        return None
+    steps = len({step_of[call] for match in inside for call in _calls_of(match) if call in step_of})
+    return MatchedTime(len(told), steps, ran_ns, sum(match.transfer_ns for match in told))
+
+
+def _calls_of(match: MatchRow) -> list[tuple[int, int]]:
+    return list(zip(match.ranks, match.seqs, strict=True))
