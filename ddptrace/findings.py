@@ -47,6 +47,7 @@ class Section(enum.StrEnum):
     RANKS = "Ranks"
     COLLECTIVES = "Collectives"
     LAUNCHES = "Does the host keep up?"
+    IDLE = "What held the host"
     REMOTE_CALLS = "Remote calls"
     JITTER = "What varies from step to step"
     CONTENTION = "Computing beside communication"
@@ -254,9 +255,63 @@ LAUNCH_BOUND = FindingKind(
     "launch-bound",
     Chapter.LOST_TIME,
     "warning",
-    "the device has nothing to do and nothing queued: the host launches too slowly",
-    "avoid `.item()` and printing, use `torch.compile`, CUDA graphs, fused optimizers",
-    sections=(Section.LAUNCHES,),
+    "the device is idle while the host is in operators, Python and launches",
+    "give the host less to launch: `torch.compile`, CUDA graphs, fused optimizers, larger batches",
+    sections=(Section.IDLE, Section.LAUNCHES),
+    is_advice=True,
+)
+DATA_BOUND = FindingKind(
+    "data-bound",
+    Chapter.LOST_TIME,
+    "warning",
+    "the device is idle while the host fetches a batch",
+    "more workers of the data loader, cheaper transforms",
+    sections=(Section.IDLE, Section.LAUNCHES),
+    is_advice=True,
+)
+BLOCKING_COPIES = FindingKind(
+    "blocking-copies",
+    Chapter.LOST_TIME,
+    "warning",
+    "the device is idle while the host is in a copy that blocks it",
+    "`pin_memory=True` and `.to(device, non_blocking=True)`",
+    sections=(Section.IDLE, Section.LAUNCHES),
+    is_advice=True,
+)
+HOST_SYNCHRONIZES = FindingKind(
+    "host-synchronizes",
+    Chapter.LOST_TIME,
+    "warning",
+    "the device is idle while the host waits for it or reads a value from it",
+    "avoid `.item()`, `.cpu()` and printing tensors in each step",
+    sections=(Section.IDLE, Section.LAUNCHES),
+    is_advice=True,
+)
+ALLOCATION_BOUND = FindingKind(
+    "allocation-bound",
+    Chapter.LOST_TIME,
+    "warning",
+    "the device is idle while the host allocates or frees device memory",
+    "let the caching allocator keep memory: look at its settings, and at fragmentation",
+    sections=(Section.IDLE, Section.LAUNCHES),
+    is_advice=True,
+)
+GARBAGE_COLLECTION = FindingKind(
+    "garbage-collection",
+    Chapter.LOST_TIME,
+    "warning",
+    "the device is idle while Python collects garbage",
+    "`gc.freeze()` after setup, and `gc.collect()` at a time of your choice",
+    sections=(Section.IDLE, Section.LAUNCHES),
+    is_advice=True,
+)
+IDLE_WHILE_QUEUED = FindingKind(
+    "idle-while-queued",
+    Chapter.LOST_TIME,
+    "warning",
+    "the device is idle although work is queued; the trace does not tell why",
+    "look for kernels that the profiler does not record (CUDA graphs), other processes, waits between streams",
+    sections=(Section.IDLE, Section.LAUNCHES),
     is_advice=True,
 )
 WAITING_FOR_REMOTE_CALLS = FindingKind(

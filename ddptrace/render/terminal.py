@@ -12,6 +12,7 @@ from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import BucketSummary, RankSummary, Share, Summary, summarize
 from ddptrace.errors import printable
 from ddptrace.findings import Finding, gravest_first
+from ddptrace.render.device.idle import idle_lines
 from ddptrace.render.device.terminal import collective_lines, device_lines, scope_lines
 from ddptrace.render.ranks.terminal import across_lines
 from ddptrace.render.rpc.words import remote_words, rpc_lines, waiting
@@ -56,6 +57,7 @@ def summary_text(result: Result) -> str:
         list(rank_lines(summary.ranks)),
         device,
         list(across_lines(result)),
+        list(idle_lines(result)),
         list(collective_lines(result)),
         list(rpc_lines(result)),
         list(scope_lines(result)),

@@ -9,13 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from ddptrace.analysis.intervals import union
+from ddptrace.analysis.intervals import intersect, subtract, union
 from ddptrace.load.tables import (
     Call,
+    DeviceIdle,
     DeviceWork,
     ExecRange,
     Group,
     HookCall,
+    IdleCause,
     Intervals,
     Layout,
     Parameter,
@@ -130,7 +132,21 @@ def gpu_window(begin: int, end: int, *pieces: Piece, file: str = "kineto-0.json.
         union(spans(*((piece.begin, piece.end) for piece in pieces if piece.kind == kind)))
         for kind in (Work.COMPUTE, Work.MEMORY)
     )
-    return Window(file, begin, end, compute, memory, True, device_work(*pieces))
+    return Window(file, begin, end, compute, memory, True, device_work(*pieces), idle=device_idle(begin, end, *pieces))
+
+
+def device_idle(begin: int, end: int, *pieces: Piece) -> DeviceIdle:
+    """Gaps in which nothing of the host was recorded, cut where work is queued."""
+    whole = spans((begin, end))
+    gaps = subtract(whole, union(spans(*((piece.begin, piece.end) for piece in pieces))))
+    queued = union(spans(*((piece.launch[1], piece.begin) for piece in pieces if piece.launch is not None)))
+    parts = [(IdleCause.QUEUED, intersect(gaps, queued)), (IdleCause.NOTHING, subtract(gaps, queued))]
+    rows = sorted((int(b), int(e), cause) for cause, part in parts for b, e in part)
+    columns = np.array(rows, np.int64).reshape(-1, 3)
+    nothing = np.full(len(rows), -1, np.int64)
+    gap = np.searchsorted(gaps[:, 0], columns[:, 0], side="right") - 1
+    cause = columns[:, 2].astype(np.uint8)
+    return DeviceIdle(gap, columns[:, 0], columns[:, 1], cause, nothing, nothing, gaps, ())
 
 
 def gpu_call(seq: int, launch: int, ran: tuple[int, int], **fields: Any) -> Call:

@@ -187,3 +187,25 @@ def test_the_causes_of_each_step_add_up_to_its_idle_time(shared_traces: Path, fo
 
 def test_a_run_on_the_cpu_has_no_idle_device(shared_traces: Path) -> None:
     assert not ddptrace.analyze(shared_traces / "odd" / "cpu_only_gloo_rank34.pt.trace.json.gz", jobs=1).idle
+
+
+VERDICTS = {
+    "data-bound-owlv2": "data-bound",
+    "data-bound-resnet50-0workers": "data-bound",
+    "hipfree-resnet18": "allocation-bound",
+    "tp8-vllm-b200": "launch-bound",
+    "no-steps-sglang": "idle-while-queued",
+    "dlrm-blocked-copies": "idle-while-queued",
+}
+IDLE_CODES = frozenset({*VERDICTS.values(), "blocking-copies", "host-synchronizes", "garbage-collection"})
+
+
+@pytest.mark.parametrize("folder", VERDICTS)
+def test_the_verdict_follows_what_held_the_host(shared_traces: Path, folder: str) -> None:
+    result = ddptrace.analyze(shared_traces / "judged" / folder, jobs=1)
+    assert {finding.code for finding in result.findings} & IDLE_CODES == {VERDICTS[folder]}
+
+
+def test_a_device_that_is_busy_has_no_such_verdict(shared_traces: Path) -> None:
+    result = ddptrace.analyze(shared_traces / "judged" / "moe-dualpipe-deepep", jobs=1)
+    assert not {finding.code for finding in result.findings} & IDLE_CODES

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Final
 
+from ddptrace.analysis.device.idle import IdleDigest, idle_digest
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import PARTS, Share, typical_steps
 from ddptrace.analysis.tables.device import LaunchRow, Population, ScopeRow, StreamRow
@@ -120,6 +121,17 @@ def _launches(rows: Sequence[LaunchRow]) -> LaunchDigest:
         max((row.delay_max_ns for row in rows if row.delay_max_ns is not None), default=None),
         *means,
     )
+
+
+def idle(result: Result) -> list[IdleDigest]:
+    """What held the host while the device was idle, in the typical steps; in all windows where no step tells."""
+    steps, _ = typical_steps(result.steps)
+    known = {(row.rank, row.step) for row in result.launches}
+    counted: defaultdict[int, set[int]] = defaultdict(set)
+    for row in steps:
+        if (row.rank, row.step) in known:
+            counted[row.rank].add(row.step)
+    return idle_digest(result.idle, counted)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,9 @@ pieces                 copy op              row of step 3: copy, row of step 4: 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -35,25 +37,29 @@ def _rows(view: RankView, idle: DeviceIdle) -> Iterator[IdleRow]:
     full = ends > begins
     piece, begins, ends = piece[full], begins[full], ends[full]
     names, labels = _labels(idle)
-    columns = view.windows.at(begins), idle.cause[piece].astype(np.int64), labels[idle.name[piece]]
+    step = view.windows.at(begins)
+    if len(idle.gaps):  # outside of steps, before the device's first work and after its last, nothing waited for it
+        within = (step >= 0) | ((idle.gap[piece] > 0) & (idle.gap[piece] < len(idle.gaps) - 1))
+        piece, begins, ends, step = piece[within], begins[within], ends[within], step[within]
+    columns = step, idle.cause[piece].astype(np.int64), labels[idle.name[piece]]
     keys, row = np.unique(np.column_stack((*columns, labels[idle.operator[piece]])), axis=0, return_inverse=True)
     row = row.reshape(-1)
-    total = np.zeros(len(keys), np.int64)
-    np.add.at(total, row, ends - begins)
-    gap_ns = idle.gaps[:, 1] - idle.gaps[:, 0]
-    in_gaps = np.unique(np.column_stack((row, idle.gap[piece])), axis=0)
-    first = np.searchsorted(in_gaps[:, 0], np.arange(len(keys) + 1))
+    length = (idle.gaps[:, 1] - idle.gaps[:, 0])[idle.gap[piece]]
+    order = np.lexsort((-length, row))
+    row, idle_ns, length, gap = row[order], (ends - begins)[order], length[order], idle.gap[piece][order]
+    first = np.searchsorted(row, np.arange(len(keys) + 1))
     for nth, (step, cause, name, operator) in enumerate(keys.tolist()):
-        lengths = gap_ns[in_gaps[first[nth] : first[nth + 1], 1]]
+        mine = slice(first[nth], first[nth + 1])
+        reach = np.cumsum(idle_ns[mine])
         yield IdleRow(
             view.rank.rank,
             view.ordinal(step),
             IdleCause(cause).word,
             names[name],
             names[operator],
-            len(lengths),
-            int(total[nth]),
-            int(np.sort(lengths)[(len(lengths) - 1) // 2]),
+            len(np.unique(gap[mine])),
+            int(reach[-1]),
+            int(length[mine][np.searchsorted(2 * reach, reach[-1])]),
         )
 
 
@@ -66,3 +72,84 @@ def _labels(idle: DeviceIdle) -> tuple[list[str], Ints]:
     for index in used[used >= 0].tolist():
         labels[index] = names.setdefault(ADDRESS.sub("", idle.names[index]), len(names))
     return list(names), labels
+
+
+# What held the host most, for a reader --------------------------------------------------------------------------------
+
+HOST_AT_WORK: Final = ("nothing", "operator", "python", "launch", "runtime")
+"""Causes that are one for a reader: the host has too much to do for what it launches."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBy:
+    """One cause of idle time in some steps of some ranks."""
+
+    causes: tuple[str, ...]  # as in `IdleRow`
+    idle_ns: int  # all of it
+    name: str  # what the largest part of it was in; "" where nothing was recorded
+    operator: str  # the outermost operator around that
+    ratio: float  # that part, of all of it
+    half_gap_ns: int  # half of it lies in gaps that are at least as long
+
+
+def held_by(rows: Collection[IdleRow]) -> list[HeldBy]:
+    """Add up rows of `idle` by cause, the longest first. Causes in which the host is at work count as one."""
+    groups: defaultdict[tuple[str, ...], list[IdleRow]] = defaultdict(list)
+    for row in rows:
+        groups[HOST_AT_WORK if row.cause in HOST_AT_WORK else (row.cause,)].append(row)
+    found = [_held(causes, mine) for causes, mine in groups.items()]
+    return sorted(found, key=lambda held: -held.idle_ns)
+
+
+def _held(causes: tuple[str, ...], rows: Collection[IdleRow]) -> HeldBy:
+    by_name: Counter[tuple[str, str]] = Counter()
+    for row in rows:
+        by_name[row.name, row.operator] += row.idle_ns
+    [((name, operator), largest_ns)] = by_name.most_common(1)
+    idle_ns = by_name.total()
+    return HeldBy(causes, idle_ns, name, operator, largest_ns / idle_ns, _half_gap(rows))
+
+
+def _half_gap(rows: Collection[IdleRow]) -> int:
+    """Half of the idle time lies in gaps that are at least as long."""
+    half, seen = sum(row.idle_ns for row in rows) / 2, 0
+    for row in sorted(rows, key=lambda row: -row.half_gap_ns):
+        seen += row.idle_ns
+        if seen >= half:
+            return row.half_gap_ns
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class IdleDigest:
+    """One cause of one rank's idle time: means over its steps that tell, or all of its windows where no step does."""
+
+    rank: int
+    cause: str
+    name: str
+    operator: str
+    gaps: float
+    idle_ns: int
+    ratio: float  # of the rank's idle time
+    half_gap_ns: int  # half of it lies in gaps that are at least as long
+
+
+def idle_digest(rows: Collection[IdleRow], steps: Mapping[int, Collection[int]]) -> list[IdleDigest]:
+    """By rank, and of each rank the longest first. `steps`: by rank, those that count; none for the windows whole."""
+    chosen: defaultdict[int, list[IdleRow]] = defaultdict(list)
+    for row in rows:
+        if row.step in steps[row.rank] if steps.get(row.rank) else row.step is None:
+            chosen[row.rank].append(row)
+    return [digest for rank in sorted(chosen) for digest in _digests(rank, chosen[rank], len(steps.get(rank, ())) or 1)]
+
+
+def _digests(rank: int, rows: Collection[IdleRow], count: int) -> list[IdleDigest]:
+    whole_ns = sum(row.idle_ns for row in rows)
+    by_name: defaultdict[tuple[str, str, str], list[IdleRow]] = defaultdict(list)
+    for row in rows:
+        by_name[row.cause, row.name, row.operator].append(row)
+    found = []
+    for key, mine in by_name.items():
+        idle_ns, gaps = sum(row.idle_ns for row in mine), sum(row.gaps for row in mine)
+        found.append(IdleDigest(rank, *key, gaps / count, round(idle_ns / count), idle_ns / whole_ns, _half_gap(mine)))
+    return sorted(found, key=lambda digest: -digest.idle_ns)

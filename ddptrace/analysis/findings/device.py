@@ -5,21 +5,39 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from ddptrace.analysis.device.idle import HeldBy, held_by
 from ddptrace.analysis.device.rows import LAUNCH_BOUND_RATIO
 from ddptrace.analysis.rank_facts import RankFacts
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.tables.device import Population, RankRow
-from ddptrace.analysis.wording import ms, named, percent
-from ddptrace.findings import BUCKETS_BY_ORDER, LAUNCH_BOUND, OUTSIDE_WINDOW, WITHOUT_LAUNCH, Finding
+from ddptrace.analysis.tables.device import IdleRow, Population, RankRow
+from ddptrace.analysis.wording import brief, ms, named, percent
+from ddptrace.findings import (
+    ALLOCATION_BOUND,
+    BLOCKING_COPIES,
+    BUCKETS_BY_ORDER,
+    DATA_BOUND,
+    GARBAGE_COLLECTION,
+    HOST_SYNCHRONIZES,
+    IDLE_WHILE_QUEUED,
+    LAUNCH_BOUND,
+    OUTSIDE_WINDOW,
+    WITHOUT_LAUNCH,
+    Finding,
+    FindingKind,
+)
 
 UNKNOWN: Final = "not known"
+LONG_GAP_NS: Final = 5_000_000
+"""Launching takes microseconds: the host was held by something else."""
+Idle = tuple[Sequence[IdleRow], Sequence[int], str]
+"""Rows of `idle`, the windows' lengths in ns, and where that was, in words."""
 
 
 def device_findings(ranks: Sequence[RankFacts], result: Result) -> Iterator[Finding]:
     yield from _without_launch(result)
     yield from _outside(ranks)
     yield from _by_order(result)
-    yield from _launch_bound(result)
+    yield from _idle(result)
 
 
 def _without_launch(result: Result) -> Iterator[Finding]:
@@ -77,16 +95,88 @@ def _by_order(result: Result) -> Iterator[Finding]:
         )
 
 
-def _launch_bound(result: Result) -> Iterator[Finding]:
-    bound = [row for row in result.launches if row.launch_bound]
-    if bound:
-        where = named("rank", sorted({row.rank for row in bound}))
-        idle_ns, window_ns = sum(row.host_idle_ns for row in bound), sum(row.window_ns for row in bound)
-        yield LAUNCH_BOUND(
-            where,
-            f"In {len(bound)} of {len(result.launches)} steps on {where} the device had nothing to do and nothing"
-            f" queued for more than {percent(LAUNCH_BOUND_RATIO)} of the step, {percent(idle_ns / window_ns)} of them"
-            f" together ({ms(idle_ns / len(bound))} a step): the host launches too slowly. Look for what holds it"
-            " (.item(), printing, data loading), and give it less to launch: torch.compile, CUDA graphs, fused"
-            " optimizers, larger batches.",
+def _idle(result: Result) -> Iterator[Finding]:
+    """Each cause that costs much; where none does by itself, the largest."""
+    rows, windows_ns, where = _idle_steps(result) or _idle_windows(result)
+    causes, whole_ns = held_by(rows), sum(windows_ns)
+    if not whole_ns or sum(held.idle_ns for held in causes) <= LAUNCH_BOUND_RATIO * whole_ns:
+        return
+    large = [held for held in causes if held.idle_ns > LAUNCH_BOUND_RATIO * whole_ns]
+    for held in large or causes[:1]:
+        kind, doing, advice = _held_words(held)
+        each = ms(held.idle_ns / len(windows_ns)) + (" a step" if result.launches else " a rank")
+        gaps = f"half of it in gaps of at least {brief(held.half_gap_ns)}"
+        yield kind(
+            named("rank", sorted({row.rank for row in rows})),
+            f"{where} the device is idle for {percent(held.idle_ns / whole_ns)} of the time ({each}) {doing}, {gaps}:"
+            f" {advice}.",
         )
+
+
+def _idle_steps(result: Result) -> Idle | None:
+    """Of the steps in which the device is idle for long."""
+    bound = [row for row in result.launches if row.idle_ns > LAUNCH_BOUND_RATIO * row.window_ns]
+    if not bound:
+        return None if not result.launches else ([], [], "")
+    ranks, keys = named("rank", sorted({row.rank for row in bound})), {(row.rank, row.step) for row in bound}
+    rows = [row for row in result.idle if (row.rank, row.step) in keys]
+    return rows, [row.window_ns for row in bound], f"In {len(bound)} of {len(result.launches)} steps on {ranks}"
+
+
+def _idle_windows(result: Result) -> Idle:
+    """Of the windows whole, where no step tells."""
+    spans = {row.rank: row.all.span_ns for row in result.ranks if row.all is not None}
+    rows = [row for row in result.idle if row.step is None and row.rank in spans]
+    return rows, list(spans.values()), f"On {named('rank', sorted(spans))}" if spans else ""
+
+
+def _held_words(held: HeldBy) -> tuple[FindingKind, str, str]:
+    """The kind, what the host does meanwhile, and what to try."""
+    within = f" in {held.operator}" if held.operator and held.operator != held.name else ""
+    name = f"{held.name}{within}" if held.name else "no operator or call that the profiler records"
+    largest = f"most of it in {name}" if held.ratio > MOST else f"the largest part ({percent(held.ratio)}) in {name}"
+    match held.causes[0]:
+        case "data":
+            doing, (kind, advice) = "fetches a batch", (DATA_BOUND, _loader_advice(held.name))
+        case "copy":
+            doing, (kind, advice) = "copies and blocks", (BLOCKING_COPIES, COPY_ADVICE)
+        case "synchronize":
+            doing, (kind, advice) = "waits for the device", (HOST_SYNCHRONIZES, SYNCHRONIZE_ADVICE)
+        case "allocate":
+            doing, (kind, advice) = "allocates or frees memory", (ALLOCATION_BOUND, ALLOCATE_ADVICE)
+        case "collect":
+            doing, (kind, advice) = "collects Python's garbage", (GARBAGE_COLLECTION, COLLECT_ADVICE)
+        case "queued":
+            copies = f"; the copy holds the host meanwhile: {COPY_ADVICE}" if "memcpy" in held.name.lower() else ""
+            doing = f"although work is queued; the host is in {name} for {percent(held.ratio)} of that"
+            return IDLE_WHILE_QUEUED, doing, QUEUED_ADVICE + copies
+        case _:
+            doing, (kind, advice) = "is at work", (LAUNCH_BOUND, _launch_advice(held))
+    return kind, f"while the host {doing}, {largest}", advice
+
+
+MOST: Final = 0.6
+COPY_ADVICE: Final = "pin the memory (pin_memory=True), copy with non_blocking=True, and read results back less often"
+SYNCHRONIZE_ADVICE: Final = "avoid .item(), .cpu() and printing tensors in each step"
+ALLOCATE_ADVICE: Final = (
+    "the caching allocator does not keep the memory; look at PYTORCH_NO_CUDA_MEMORY_CACHING, at empty_cache() and at"
+    " fragmentation (expandable_segments)"
+)
+COLLECT_ADVICE: Final = "call gc.freeze() after setup, and collect at a time of your choice"
+QUEUED_ADVICE: Final = (
+    "the trace does not tell why; kernels that the profiler does not record (CUDA graphs), other processes on the"
+    " device or waits between streams can be the cause"
+)
+
+
+def _loader_advice(name: str) -> str:
+    if "_SingleProcess" in name:
+        return "it loads each batch in the training process, so give the loader workers (num_workers)"
+    return "use more or faster workers (num_workers, prefetch_factor), or cheaper transforms"
+
+
+def _launch_advice(held: HeldBy) -> str:
+    if held.half_gap_ns <= LONG_GAP_NS:
+        less = "torch.compile, CUDA graphs, fused optimizers, larger batches"
+        return f"the host launches too slowly; give it less to launch: {less}"
+    return "look for what holds it there" + ("" if held.name else "; record with with_stack=True to see it")

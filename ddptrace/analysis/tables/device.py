@@ -91,7 +91,7 @@ class IdleRow:
     operator: str  # the outermost operator around it; empty where there was none
     gaps: int  # gaps of the device that it has a part of
     idle_ns: int  # how long the device was idle meanwhile
-    median_gap_ns: int  # median length of these gaps, whole
+    half_gap_ns: int  # half of `idle_ns` lies in gaps that are at least as long
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ thread             ├ aten::to ──────────────┤   
 pieces          |--|--|------------------|--|------|-|---|
 cause        nothing op   copy           op nothing  launch, queued
 
-The thread is the one that launched the work that ends the gap. A piece belongs to the innermost range that the thread
-was in. What runs inside a data loader, a garbage collection or `.item()` belongs to that, however deep. Queued work
-tells that the host is not to blame, unless it is in a copy, for which that work may wait.
+The thread is the one that launched the work that ends the gap; the main thread where that was launched before. A piece
+belongs to the innermost range that the thread was in. What runs inside a data loader, a garbage collection or `.item()`
+belongs to that, however deep. While work is queued the host is not to blame, wherever it is: it often waits for it.
 """
 
 from __future__ import annotations
@@ -82,13 +82,14 @@ def _complement(busy: Intervals, begin: int, end: int) -> Intervals:
 
 
 def _launching_lanes(events: KinetoEvents, works: DeviceEvents, gaps: Intervals, main_lane: int) -> Ints:
-    """By gap: the thread that launched the first work after it."""
+    """By gap: the thread that launched the first work after it, if it did so in the gap."""
     begins = events.begin_ns[works.position]
     after = np.searchsorted(begins, gaps[:, 1])
     known = after < len(begins)
     launch = np.full(len(gaps), NOTHING, np.int64)
     launch[known] = works.launch[after[known]]
-    return np.where(launch == NOTHING, main_lane, events.lane[launch])
+    in_gap = (launch != NOTHING) & (events.end_ns[launch] > gaps[:, 0])
+    return np.where(in_gap, events.lane[launch], main_lane)
 
 
 def _holds(spans: Intervals, at: Ints) -> Mask:
@@ -144,8 +145,7 @@ class _Thread:
         gap, starts, stops = gap[inside], starts[inside], stops[inside]
         inner = self.nest.innermost(starts)
         cause, name, operator = self.cause[inner], self.name[inner], self.operator[inner]
-        waits = _holds(queued, starts) & (cause != IdleCause.COPY)
-        cause[waits], name[waits], operator[waits] = IdleCause.QUEUED, NOTHING, NOTHING
+        cause[_holds(queued, starts)] = IdleCause.QUEUED
         return mine[gap], starts, stops, cause, name, operator
 
 
