@@ -1,4 +1,4 @@
-"""What a device's profiler windows say in sentences, and what their numbers leave out."""
+"""What profiler windows of a device show, and what their numbers leave out."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from ddptrace.analysis.device.rows import LAUNCH_BOUND_RATIO
 from ddptrace.analysis.rank_facts import RankFacts
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.tables.device import Population, RankRow
-from ddptrace.analysis.wording import ms, named, percent
 from ddptrace.findings import BUCKETS_BY_ORDER, LAUNCH_BOUND, OUTSIDE_WINDOW, WITHOUT_LAUNCH, Finding
+from ddptrace.units import duration, named, percent
 
 UNKNOWN: Final = "not known"
 
@@ -30,14 +30,14 @@ def _without_launch(result: Result) -> Iterator[Finding]:
         yield WITHOUT_LAUNCH(
             _of(rows),
             f"{without} of {events} device events ({percent(without / events)}) on {_of(rows)} have no launch in the"
-            f" file: most were queued before the profiler looked. {_overlaps(rows)}Steps take work without a launch by"
-            " its time alone.",
+            f" file: most were queued before the window. {_overlaps(rows)}Work without a launch is assigned to steps by"
+            " its time.",
         )
 
 
 def _overlaps(rows: Sequence[RankRow]) -> str:
     every, launched = _overlap([row.all for row in rows]), _overlap([row.with_launch for row in rows])
-    return f"Overlap is {every} over all work and {launched} over that with a launch. " if every != UNKNOWN else ""
+    return f"Overlap is {every} of all work, and {launched} of the work with a launch. " if every != UNKNOWN else ""
 
 
 def _of(rows: Sequence[RankRow]) -> str:
@@ -57,8 +57,9 @@ def _outside(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
         ns = sum(rank.outside_ns for rank in strays)
         yield OUTSIDE_WINDOW(
             where,
-            f"{ms(ns)} ({ns} ns) of device work on {where} lie outside every step's window (queued before the first"
-            " step, or launched after the last): no step counts them, the tables of ranks, streams and scopes do.",
+            f"{duration(ns)} ({ns} ns) of device work on {where} are outside the windows of all steps (queued before"
+            " the first step or launched after the last): no step counts them; the tables of ranks, streams and scopes"
+            " do.",
         )
 
 
@@ -68,12 +69,12 @@ def _by_order(result: Result) -> Iterator[Finding]:
         where = named("rank", sorted({row.rank for row in rows}))
         changes = max(row.layout for row in rows)
         often = "once" if changes == 1 else f"{changes} times"
-        several = f" Their sizes changed {often}: compare buckets of one layout only." if changes else ""
+        several = f" Their sizes changed {often}: compare only buckets of the same layout." if changes else ""
         yield BUCKETS_BY_ORDER(
             where,
-            f"Nothing recorded DDP's buckets on {where}: they are its all-reduces of each backward, numbered as they"
-            f" were launched, without names of parameters.{several} Trace with ddptrace.trace() to see which parameters"
-            " a bucket holds and when they were ready.",
+            f"DDP's buckets on {where} were not recorded: they are the all-reduces of each backward, numbered by"
+            f" launch, without names of parameters.{several} Trace with ddptrace.trace() to see which parameters a"
+            " bucket holds and when they were ready.",
         )
 
 
@@ -84,9 +85,9 @@ def _launch_bound(result: Result) -> Iterator[Finding]:
         idle_ns, window_ns = sum(row.host_idle_ns for row in bound), sum(row.window_ns for row in bound)
         yield LAUNCH_BOUND(
             where,
-            f"In {len(bound)} of {len(result.launches)} steps on {where} the device had nothing to do and nothing"
-            f" queued for more than {percent(LAUNCH_BOUND_RATIO)} of the step, {percent(idle_ns / window_ns)} of them"
-            f" together ({ms(idle_ns / len(bound))} a step): the host launches too slowly. Look for what holds it"
+            f"In {len(bound)} of {len(result.launches)} steps on {where} the device had no work and an empty queue for"
+            f" more than {percent(LAUNCH_BOUND_RATIO)} of the step, on average {percent(idle_ns / window_ns)}"
+            f" ({duration(idle_ns / len(bound))} a step): the host launches too slowly. Look for what delays it"
             " (.item(), printing, data loading), and give it less to launch: torch.compile, CUDA graphs, fused"
             " optimizers, larger batches.",
         )
