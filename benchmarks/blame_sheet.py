@@ -9,7 +9,7 @@ from typing import Any, Final
 from benchmarks.blame_plants import BLOCK_STEPS, PLANTS, SETTLING_STEPS
 from benchmarks.blame_verdict import NEAR, Planted, is_near, together
 from ddptrace.render.sheet import Chart, Grid, Line, Sheet
-from ddptrace.render.words import NOT_MEASURED, counted, millis, percent
+from ddptrace.units import NOT_MEASURED, counted, millis, percent
 
 CAUSES_MIN_RATIO: Final = 66 / 70
 """Share of the planted runs that must name the right cause. All must name the right rank."""

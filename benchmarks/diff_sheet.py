@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any, Final
 
 from ddptrace.render.sheet import Grid, Sheet
-from ddptrace.render.words import NOT_MEASURED, counted, millis
+from ddptrace.units import NOT_MEASURED, counted, millis
 
 ASKED: Final = 19 / 20
 """Share of the tries that must be right."""

@@ -36,7 +36,7 @@ from ddptrace.bench.traced import recording
 from ddptrace.bench.workloads import Trainee, workload
 from ddptrace.capture import compiled, tap
 from ddptrace.render.sheet import Chart, Grid
-from ddptrace.render.words import counted, millis
+from ddptrace.units import counted, millis
 
 OFF: Final = "off"
 NULL: Final = "null control"

@@ -24,8 +24,8 @@ from ddptrace.capture.completions import Completions
 from ddptrace.capture.tap import silent_group
 from ddptrace.record import Recorder
 from ddptrace.render.sheet import Grid
-from ddptrace.render.words import duration
 from ddptrace.schema import Kind
+from ddptrace.units import duration
 
 STEP_NS: Final = 100_000_000
 BUCKETS: Final = 25

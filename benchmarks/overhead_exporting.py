@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from ddptrace.bench.traced import recording
 from ddptrace.errors import DdptraceError
-from ddptrace.render.words import duration
+from ddptrace.units import duration
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from ddptrace.render.sheet import Chart, Grid, Line
-from ddptrace.render.words import NOT_MEASURED, counted, size, three_figures
+from ddptrace.units import NOT_MEASURED, counted, size, three_figures
 
 GROWTH_MOST: Final = 1.15
 """Largest growth of a cost beyond that of the records, for each doubling of the records."""

@@ -9,7 +9,7 @@ from typing import Any, Final
 from benchmarks.whatif_program import LOOPBACK
 from ddptrace.bench.statistics import quantile
 from ddptrace.render.sheet import Chart, Grid, Line, Sheet
-from ddptrace.render.words import millis, percent
+from ddptrace.units import millis, percent
 
 Run = Mapping[str, Any]
 

@@ -12,7 +12,14 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).resolve().parent.parent / "ddptrace"
-EVERYWHERE = ("ddptrace.errors", "ddptrace.schema", "ddptrace.keep", "ddptrace.ops", "ddptrace.findings")
+EVERYWHERE = (
+    "ddptrace.errors",
+    "ddptrace.schema",
+    "ddptrace.keep",
+    "ddptrace.ops",
+    "ddptrace.findings",
+    "ddptrace.units",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +42,7 @@ ALLOWED = {
     "findings": Row(),
     "keep": Row(),
     "ops": Row(),
+    "units": Row(),
     "schema": Row(packages=("numpy",)),
     # where load and analysis meet, and where ranks are shared out to processes
     "analyzer": Row(ours("load", "analysis", "engine")),

@@ -15,8 +15,8 @@ from ddptrace.analysis.tables.device import LaunchRow
 from ddptrace.analysis.tables.rpc import RpcRow
 from ddptrace.analysis.tables.steps import StepRow
 from ddptrace.analysis.tables.table import Table
-from ddptrace.analysis.wording import named
 from ddptrace.schema import Evidence
+from ddptrace.units import named
 
 PARTS: Final = ("compute", "exposed_comm", "exposed_memory", "idle")
 PHASES: Final = ("data", "forward", "backward", "optimizer", "other")

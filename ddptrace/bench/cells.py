@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from ddptrace.bench.statistics import ROUNDS_SURE, Spread
 from ddptrace.render.sheet import Line
-from ddptrace.render.words import NOT_MEASURED, millis, percent
+from ddptrace.units import NOT_MEASURED, millis, percent
 
 COMM_HEADS: Final = ("comm ms", "hidden ms", "exposed ms", "hidden")
 """The heads of the cells that `comm_cells` returns."""

@@ -29,8 +29,9 @@ from ddptrace.bench.statistics import ROUNDS_SURE
 from ddptrace.errors import DdptraceError
 from ddptrace.own_module import own_module
 from ddptrace.render.sheet import Sheet
-from ddptrace.render.words import EVIDENCE, counted
+from ddptrace.render.words import EVIDENCE
 from ddptrace.schema import Evidence
+from ddptrace.units import counted
 
 EVIDENCE_NAME: Final = "executions from"
 ELSEWHERE: Final = "ranks_elsewhere"

@@ -131,7 +131,7 @@ def _read_manifest(root: Path, findings: list[Finding]) -> dict[str, Any]:
     manifest = read_json(root / MANIFEST)
     if manifest is None:
         state = "cannot be read" if (root / MANIFEST).exists() else "is missing"
-        message = f"{MANIFEST} {state}: the run's size and zero are taken from the ranks"
+        message = f"{MANIFEST} {state}: the number of ranks and the time origin are taken from the ranks' records"
         findings.append(NO_MANIFEST(MANIFEST, message))
         return {}
     newer = check_version(manifest.get("schema", SCHEMA_VERSION), root / MANIFEST)
@@ -151,7 +151,7 @@ def _rank_folders(root: Path, findings: list[Finding]) -> dict[int, Path]:
     folders = {rank: p for p, rank in found.items() if rank is not None}
     pending = sorted(p for p in root.glob(f"{PENDING}*") if p.is_dir())
     for number, folder in enumerate(pending, start=max(folders, default=-1) + 1):
-        message = f"{folder.name} never learned its rank (the process ended first); it is shown as rank {number}"
+        message = f"{folder.name} has no rank: its process ended before it learned one; it is shown as rank {number}"
         findings.append(RANK_UNKNOWN(folder.name, message))
         folders[number] = folder
     return folders
@@ -202,8 +202,8 @@ def _other_run(source: RecordedRank, meta: dict[str, Any], findings: list[Findin
     if not is_of_another_run(meta, source.manifest):
         return None
     message = (
-        "this rank's records carry another run's id: it entered its trace apart from rank 0, or is left from before; it"
-        " is compared with no rank of this run"
+        "this rank's records have the id of another run: it entered its trace apart from rank 0, or its folder is left"
+        " from an earlier run; it is compared with no rank of this run"
     )
     findings.append(OTHER_RUN(f"rank {source.rank}", message))
     return f"run {str(meta['run_id'])[:8]}"

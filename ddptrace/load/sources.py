@@ -128,7 +128,8 @@ def _without_copies(files: Sequence[Path], findings: list[Finding]) -> list[Path
     plain = set(files)
     copies = [file for file in files if file.suffix.lower() == PACKED and file.with_suffix("") in plain]
     if copies:
-        message = f"there both packed and unpacked, and read once: {_some([printable(file.name) for file in copies])}"
+        names = _some([printable(file.name) for file in copies])
+        message = f"these traces are here both packed and unpacked, and are read once: {names}"
         findings.append(TRACE_TWICE("run", message))
     return [file for file in files if file not in copies]
 
@@ -147,7 +148,7 @@ def _traces(files: Iterable[Path], findings: list[Finding]) -> dict[Path, FileHe
         else:
             others.append(f"{printable(file.name)} is {head.what}")
     if others:
-        message = f"left out, since they are no Kineto traces: {_some(others)}"
+        message = f"these files are no Kineto traces and are left out: {_some(others)}"
         findings.append(NOT_A_TRACE("run", message))
     return heads
 
@@ -206,12 +207,13 @@ def _find_unplaced(
 ) -> None:
     number = {path: rank for rank, paths in files.items() for path in paths}
     for kind, paths, why in (
-        (RANK_UNKNOWN, unknown, "neither what is in them nor their names tell their ranks"),
-        (RANK_CLAIMED_TWICE, twice, "another file says the same rank"),
+        (RANK_UNKNOWN, unknown, "neither their contents nor their names give a rank"),
+        (RANK_CLAIMED_TWICE, twice, "another file has the same rank"),
     ):
         if paths:
             listed = _some([f"{printable(path.name)} as {number[path]}" for path in paths])
-            message = f"shown as ranks of their own, since {why}: {listed}; name them rank-0.json, rank-1.json, …"
+            shown = f"these files are shown as additional ranks, because {why}: {listed}"
+            message = f"{shown}; name them rank-0.json, rank-1.json, …"
             findings.append(kind("run", message))
 
 

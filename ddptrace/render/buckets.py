@@ -8,7 +8,8 @@ from typing import Final
 
 from ddptrace.analysis.summary import BucketSummary, Summary
 from ddptrace.render.markup import Heads, folded, label, slug
-from ddptrace.render.words import bucket_numbers, counted, millis, percent, size
+from ddptrace.render.words import bucket_numbers
+from ddptrace.units import counted, millis, percent, size
 
 TYPICAL: Final = "A typical step"
 """Title of the section that draws buckets on a time line."""

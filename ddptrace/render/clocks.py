@@ -10,9 +10,8 @@ from typing import Final
 
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.tables.ranks import ClockRow
-from ddptrace.analysis.wording import named
 from ddptrace.render.markup import folded
-from ddptrace.render.words import NOT_MEASURED, duration
+from ddptrace.units import NOT_MEASURED, duration, named
 
 ROWS_MAX: Final = 40
 ROWS_OPEN: Final = 8

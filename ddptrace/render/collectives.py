@@ -9,7 +9,8 @@ from ddptrace.analysis.collectives.transfers import OFF_MAX_RATIO, SIZES_MIN, SP
 from ddptrace.analysis.result import Result
 from ddptrace.render.figures import Figure, decades, layout, ms, plain
 from ddptrace.render.markup import label, section, table, text
-from ddptrace.render.words import NOT_MEASURED, counted, duration, op_name, percent, rate, size, size_range
+from ddptrace.render.words import op_name
+from ddptrace.units import NOT_MEASURED, counted, duration, percent, rate, size, size_range
 
 TITLE: Final = "Bandwidth over message size"
 SERIES_MAX: Final = 8

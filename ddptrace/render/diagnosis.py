@@ -7,8 +7,8 @@ from typing import Final
 
 from ddptrace.analysis.diagnosis.places import place_words, seconds
 from ddptrace.analysis.diagnosis.tables import Diagnosis, RankPlace, Verdict
-from ddptrace.analysis.wording import named
 from ddptrace.errors import printable
+from ddptrace.units import named
 
 NAMES_WIDTH: Final = 8
 STATUS: Final = {

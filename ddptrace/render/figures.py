@@ -15,7 +15,8 @@ from ddptrace.analysis.tables.steps import StepRow
 from ddptrace.errors import printable
 from ddptrace.render.rpc.words import SPLIT, split_ns
 from ddptrace.render.words import PARTS as PART_WORDS
-from ddptrace.render.words import both_ends, duration, named_bucket, percent, size, some_of
+from ddptrace.render.words import both_ends, named_bucket, some_of
+from ddptrace.units import duration, percent, size
 
 COLOURS: Final = {
     "compute": "#3f8f8b", "exposed_comm": "#e4683a", "exposed_memory": "#9a6fb8", "idle": "rgba(134,142,153,0.32)",

@@ -9,7 +9,7 @@ from typing import Final
 
 from ddptrace.findings import Finding, FindingKind, gravest_first
 from ddptrace.render.markup import label, section, slug, text
-from ddptrace.render.words import counted
+from ddptrace.units import counted
 
 SAME_MAX: Final = 3
 NOTES_OPEN_MAX: Final = 2

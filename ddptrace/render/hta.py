@@ -11,7 +11,7 @@ from ddptrace.analysis.hta.figures import NO_FIGURES, Figures
 from ddptrace.analysis.hta.reading import HtaTable
 from ddptrace.analysis.hta.rules import Explained, Rule
 from ddptrace.errors import printable
-from ddptrace.render.words import NOT_MEASURED, counted
+from ddptrace.units import NOT_MEASURED, counted
 
 WIDTH: Final = 96
 MOST_RANKS: Final = 8

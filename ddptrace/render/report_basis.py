@@ -12,8 +12,9 @@ from ddptrace.render.clocks import comparable
 from ddptrace.render.markup import text
 from ddptrace.render.trace.islands import apart_words, islands
 from ddptrace.render.trace.tracks import by_rank
-from ddptrace.render.words import EVIDENCE, IDENTIFIED, IDENTITY, by_order, counted, percent, some_of
+from ddptrace.render.words import EVIDENCE, IDENTIFIED, IDENTITY, by_order, some_of
 from ddptrace.schema import Evidence
+from ddptrace.units import counted, percent
 
 
 def measured_html(result: Result, summary: Summary) -> str:

@@ -15,17 +15,8 @@ from ddptrace.analysis.tables.ranks import SuspectRow
 from ddptrace.render.buckets import bucket_link, named
 from ddptrace.render.markup import label
 from ddptrace.render.rpc.words import remote_words, split_parts, waiting
-from ddptrace.render.words import (
-    EVIDENCE,
-    PARTS,
-    UNSEEN,
-    all_steps_words,
-    counted,
-    duration,
-    instant,
-    percent,
-    read_words,
-)
+from ddptrace.render.words import EVIDENCE, PARTS, UNSEEN, all_steps_words, read_words
+from ddptrace.units import counted, duration, instant, percent
 
 EXPOSED_MIN_RATIO: Final = 0.02
 FIRST_DATE_UNIX_NS: Final = 10**18  # September 2001

@@ -26,15 +26,11 @@ from ddptrace.render.words import (
     all_steps_words,
     bucket_numbers,
     by_order,
-    counted,
     cut,
-    duration,
     indented,
-    millis,
-    percent,
     read_words,
-    size,
 )
+from ddptrace.units import counted, duration, millis, percent, size
 
 BAR: Final = 40
 MOST_BUCKETS: Final = 5

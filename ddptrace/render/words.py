@@ -1,11 +1,10 @@
-"""Units and words for a reader: the one place that turns nanoseconds, bytes and codes into text."""
+"""Words for a reader: names of buckets, hosts and collectives, and what evidence means."""
 
 from __future__ import annotations
 
 import functools
 import textwrap
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Final
 
 from ddptrace.analysis.collectives.digest import CollectiveDigest
@@ -15,8 +14,8 @@ from ddptrace.analysis.tables.collectives import BucketRow
 from ddptrace.errors import printable
 from ddptrace.load.tables import Identity
 from ddptrace.schema import Evidence
+from ddptrace.units import NOT_MEASURED, counted, duration, size
 
-NOT_MEASURED: Final = "-"
 WIDTH: Final = 96
 """Of the terminal, in columns."""
 UNLIKE_MIN_RATIO: Final = 0.1
@@ -51,77 +50,6 @@ PARTS: Final = {
     "unseen": "not seen",
 }
 UNSEEN: Final = "What ran on the device is unknown: no profiler window saw it."
-
-
-def duration(ns: float | None) -> str:
-    """A time in the unit that fits it, three figures: `812 µs`, `31.2 ms`, `4.21 s`."""
-    if ns is None:
-        return NOT_MEASURED
-    for unit, unit_ns in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
-        if abs(ns) >= 0.9995 * unit_ns:
-            return f"{three_figures(ns / unit_ns)} {unit}"
-    return f"{ns:.0f} ns"
-
-
-def long_time(ns: int) -> str:
-    """A time that may be years: `412 days`."""
-    days = ns / 86_400e9
-    return duration(ns) if days < 2 else f"{days:,.0f} days"
-
-
-def millis(ns: float | None) -> str:
-    """A time in ms whatever its size, for columns that are compared."""
-    return NOT_MEASURED if ns is None else f"{ns / 1e6:,.2f}" if abs(ns) < 9.995e6 else f"{ns / 1e6:,.1f}"
-
-
-def size(nbytes: int | None) -> str:
-    """Bytes in decimal units: `4 B`, `38.4 kB`, `4.20 MB`."""
-    if nbytes is None:
-        return NOT_MEASURED
-    for unit, unit_nbytes in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if nbytes >= 0.9995 * unit_nbytes:
-            return f"{three_figures(nbytes / unit_nbytes)} {unit}"
-    return f"{nbytes} B"
-
-
-def size_range(least: int | None, most: int | None) -> str:
-    """`448 B – 1.58 MB`, or one size where they read the same."""
-    ends = dict.fromkeys((size(least), size(most)))
-    return " – ".join(ends)
-
-
-def rate(bytes_per_s: float | None) -> str:
-    """A bandwidth in the unit that fits it: `12.3 GB/s`."""
-    return NOT_MEASURED if bytes_per_s is None else f"{size(round(bytes_per_s))}/s"
-
-
-def three_figures(value: float) -> str:
-    return f"{value:.2f}" if abs(value) < 9.995 else f"{value:.1f}" if abs(value) < 99.95 else f"{value:.0f}"
-
-
-def percent(ratio: float | None) -> str:
-    """Whole percent; what is not quite none or all is not called so."""
-    if ratio is None:
-        return NOT_MEASURED
-    return "< 1 %" if 0 < ratio < 0.005 else "> 99 %" if 0.995 <= ratio < 1 else f"{100 * ratio:.0f} %"
-
-
-def counted(n: int, one: str, many: str | None = None) -> str:
-    """`1 rank`, `2 ranks`."""
-    return f"{n:,} {one if n == 1 else many or one + 's'}"
-
-
-def calls_words(calls: float) -> str:
-    """A mean of counts, `3` or `0.62`."""
-    return f"{calls:,.0f}" if calls >= 100 or calls == round(calls) else f"{calls:.2g}"
-
-
-def instant(unix_ns: int) -> str:
-    """The date, or where a clock tells one that no calendar has, the number."""
-    try:
-        return datetime.fromtimestamp(unix_ns // 10**9, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    except (ValueError, OverflowError, OSError):
-        return f"{unix_ns} ns since 1970"
 
 
 def bucket_name(row: BucketRow, several_reducers: bool) -> str:

@@ -26,4 +26,4 @@ def test_why_it_is_exposed_is_told_and_a_way_out(ask: Ask) -> None:
     assert re.match(
         r"Bucket \d \(entry\.bias to table\.weight\) costs the step most: [\d.]+ ms of its communication", said
     )
-    assert "use a faster link" in said or "sending fewer bytes" in said
+    assert "use a faster link" in said or "send fewer bytes" in said

@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.answers.conftest import Ask, answered
 from tests.programs.asked import LATE_S
 
-COST = r"Rank 1 makes the others wait: its {} phase costs every rank ([\d.]+) ms of a step \(([\d.]+) %; .* with 95 %"
+COST = r"Rank 1 makes the others wait: its {} phase costs every rank ([\d.]+) ms of a step \(([\d.]+) %; 95 % interval"
 
 
 def test_the_rank_is_named_with_its_phase_what_that_costs_and_where_to_look(ask: Ask) -> None:

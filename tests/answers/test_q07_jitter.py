@@ -14,8 +14,10 @@ pytestmark = pytest.mark.alone
 
 def test_the_phase_and_the_rank_that_make_some_steps_long_are_told_with_their_share(ask: Ask) -> None:
     said = ask("now and then").said("jitter")
-    found = re.search(r"([\d.]+) % of that variance is the data phase of rank 1 \(median ([\d.]+) ms, one in", said)
+    found = re.search(
+        r"([\d.]+) % of the variance comes from the data phase of rank 1 \(median ([\d.]+) ms; one in", said
+    )
     assert found and float(found[1]) > 50
     assert float(found[2]) < LATE_S * 1e3
     assert re.search(r"one in twenty takes [\d.]+ ms or more, [\d.]+ times the median of [\d.]+ ms \(49 steps\)", said)
-    assert "look at what its data loader reads now and then" in said
+    assert "look at what its data loader reads in some steps" in said

@@ -14,13 +14,13 @@ SYNCHRONISED = ("synchronised-often", "synchronised-never", "synchronised-early"
 def test_gradients_that_are_sent_more_often_than_updated_are_told_with_their_bytes(ask: Ask) -> None:
     said = ask("sent twice").said("synchronised-often")
     assert "sent its gradients 2 times per update in steps 0 to 19 (40 of 40 rank-steps)" in said
-    assert "2.1 MB on a rank instead of 1.1 MB" in said and "put all but the last inside no_sync()" in said
+    assert "2.12 MB on a rank instead of 1.06 MB" in said and "put all but the last inside no_sync()" in said
 
 
 def test_a_condition_that_is_off_by_one_is_told_with_what_it_does_to_the_model(ask: Ask) -> None:
     said = ask("sent early").said("synchronised-early")
     assert "but not in the last backward before the update (40 of 40 rank-steps)" in said
-    assert "models drift apart" in said and "all backwards but the last" in said
+    assert "models of the ranks drift apart" in said and "all backwards but the last" in said
 
 
 def test_of_a_condition_that_is_right_nothing_is_said(ask: Ask) -> None:

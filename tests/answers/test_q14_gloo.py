@@ -10,14 +10,14 @@ from tests.programs.asked import BUSY_S, SENT_AT_ONCE
 
 def test_that_collectives_stand_behind_two_worker_threads_is_told_with_how_long(ask: Ask) -> None:
     said = ask("at once").said("queued")
-    found = re.search(r"queue for longer than they run: ([\d.]+) ms against ([\d.]+) ms \(means of (\d+) in a", said)
+    found = re.search(r"queue longer than they run: ([\d.]+) ms against ([\d.]+) ms \(means of (\d+) in a", said)
     assert found and float(found[1]) > float(found[2]) and int(found[3]) > SENT_AT_ONCE
-    assert "the backend's 2 worker threads run 2 at a time" in said and "fewer and larger ones" in said
+    assert "the backend has 2 worker threads and runs 2 at a time" in said and "fewer and larger collectives" in said
 
 
 def test_that_ranks_and_their_threads_share_too_few_processors_is_told_with_the_time_lost(ask: Ask) -> None:
     """Both ranks compute on the same core: while one does, the other waits."""
     said = ask("one core").said("processors-crowded")
-    found = re.match(r"All ranks wait for a processor: ([\d.]+) ms of a step", said)
+    found = re.match(r"All ranks wait for a processor for ([\d.]+) ms of a step", said)
     assert found and float(found[1]) > 0.3 * BUSY_S * 1e3
-    assert "start fewer threads or processes" in said
+    assert "Start fewer threads or processes" in said

@@ -229,7 +229,7 @@ def test_another_major_version_is_refused_with_what_to_do(run: Path) -> None:
 
 def test_a_folder_left_by_another_run_is_told(run: Path) -> None:
     rewrite(run / "rank-00001" / "meta.json", run_id="0" * 32, job="another")
-    assert "another run's id" in codes(run)["other-run"]
+    assert "the id of another run" in codes(run)["other-run"]
 
 
 def test_a_folder_left_by_another_run_is_compared_with_no_rank_of_this_one(run: Path) -> None:

@@ -114,7 +114,7 @@ def test_two_optimizers_in_turn_are_two_steps_as_in_a_gan(tmp_path: Path) -> Non
     for line in lines_of("_optimizer.step()  # "):
         assert f"{Path(__file__).name}:{line} in loop" in told
     assert told.count("Adam of 4 parameters") == 2
-    assert "2 optimizers update in turn on rank 0" in told and "call t.step() at the end of each iteration" in told
+    assert "2 optimizers take turns on rank 0" in told and "call t.step() at the end of each iteration" in told
 
 
 def test_one_scaler_for_two_optimizers_in_turn_tells_them_apart_also_where_it_skips(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import ddptrace
 from ddptrace.analysis.result import Result
-from ddptrace.render.words import size
+from ddptrace.units import size
 from tests.launch import command, environment
 
 Look = tuple[int, int, int]

@@ -246,7 +246,7 @@ def test_what_was_called_before_the_ranks_part_is_matched_and_nothing_after() ->
     assert (finding.severity, finding.where) == ("error", "group 0")
     assert "Call #6 of group 0 is all_reduce of 200 B on rank 1 (at train.py:30 in step, gradients)" in finding.message
     assert "and all_reduce of 400 B on rank 0 (at train.py:30 in step, gradients)" in finding.message
-    assert "rank 1 had not made that of rank 0 by then" in finding.message
+    assert "rank 1 had not made the call of rank 0 by then" in finding.message
     assert not told(result, "match-refused")
 
 

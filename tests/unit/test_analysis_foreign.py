@@ -105,7 +105,7 @@ def test_advice_for_somebody_elses_files_is_about_recording_them() -> None:
 
 
 def test_one_file_of_a_run_of_unknown_size_is_not_called_a_run_of_one_rank() -> None:
-    assert "give those of the other ranks" in found(analyzed(trained((8,))))["single-rank"].message
+    assert "add the files of the other ranks" in found(analyzed(trained((8,))))["single-rank"].message
     assert "Only one rank took part" in found(analyzed(trained((8,)), world_size=1))["single-rank"].message
     assert "single-rank" not in found(analyzed(trained((8,)), world_size=8))
 
@@ -114,8 +114,8 @@ def test_work_without_a_launch_is_counted_with_both_overlaps() -> None:
     work = gpu_window(0, 100, Piece(0, 20), Piece(40, 50, (30, 31)), comm_piece(10, 50, (5, 6)))
     finding = found(analyzed(rank(windows=[work], recorded=False)))["without-launch"]
     assert (finding.severity, finding.where) == ("info", "rank 0")
-    assert "1 of 3 device events (33.3 %)" in finding.message
-    assert "50.0 % over all work and 25.0 % over that with a launch" in finding.message
+    assert "1 of 3 device events (33 %)" in finding.message
+    assert "50 % of all work, and 25 % of the work with a launch" in finding.message
     complete = gpu_window(0, 100, Piece(40, 50, (30, 31)))
     assert "without-launch" not in found(analyzed(rank(windows=[complete], recorded=False)))
 
@@ -129,7 +129,7 @@ def test_launch_bound_steps_are_counted_with_the_time_lost_and_what_to_do() -> N
     finding = found(analyzed(one))["launch-bound"]
     assert (finding.severity, finding.where) == ("warning", "rank 3")
     assert finding.message.startswith("In 1 of 2 steps on rank 3")
-    assert "70.0 %" in finding.message  # 10 before the first, 60 between, of 100
+    assert "70 %" in finding.message  # 10 before the first, 60 between, of 100
     assert "70.0 ms a step" in finding.message
     assert "gaps of at least 60.0 ms: look for what holds it there" in finding.message
 

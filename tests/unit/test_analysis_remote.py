@@ -152,7 +152,7 @@ def waiting(run_ns: int) -> Result:
 @pytest.mark.parametrize(("run_ns", "advice"), [(30, "give their worker less to do"), (10, "fewer and smaller calls")])
 def test_the_wait_is_named_with_the_calls_that_take_longest_and_what_they_consist_of(run_ns: int, advice: str) -> None:
     finding = next(one for one in waiting(run_ns).findings if one.code == "waiting-for-remote-calls")
-    assert "39.0 % of the step" in finding.message and "forward at server: 1 call a step" in finding.message
+    assert "39 % of the step" in finding.message and "forward at server: 1 call a step" in finding.message
     assert advice in finding.message
 
 

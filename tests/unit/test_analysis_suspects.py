@@ -119,7 +119,7 @@ def test_a_short_run_in_which_a_rank_may_cost_something_says_that_it_is_too_shor
     (finding,) = told(blame(Plan(2, 14, late=only(1, "data", MS))))
     assert (finding.code, finding.severity, finding.where) == ("run-too-short", "info", "rank 1")
     assert (
-        "1.0 ms of a step" in finding.message
+        "1.00 ms of a step" in finding.message
         and "12 steps are too few" in finding.message
         and "trace 42 or more" in finding.message
     )
@@ -166,7 +166,7 @@ def test_garbage_collection_is_named_where_it_holds_the_rank() -> None:
     half = [GcPause(end - 5 * MS, end, 2) for _, end in spans]
     (one,) = blame(plan, {1: HostLoad(collections=tuple(half))}).suspects
     assert (one.rank, one.phase, one.cause) == (1, "other", "garbage collection")
-    assert "5.0 ms of a step longer" in one.evidence
+    assert "5.00 ms of a step longer" in one.evidence
     little = [GcPause(end - 2 * MS, end, 2) for _, end in spans]
     assert [s.cause for s in blame(plan, {1: HostLoad(collections=tuple(little))}).suspects] == ["other"]
     both = {who: HostLoad(collections=tuple(half)) for who in (0, 1)}
@@ -190,7 +190,7 @@ def test_a_processor_quota_is_named_before_the_contention_that_comes_with_it() -
     held = replace(watched(plan, 1, 8 * MS, queued_ns=5 * MS), throttles=throttles)
     (one,) = blame(plan, {0: watched(plan, 0, 8 * MS), 1: held}).suspects
     assert one.cause == "processor quota"
-    assert "5.0 ms" in one.evidence
+    assert "5.00 ms" in one.evidence
 
 
 def test_contention_is_named_where_the_rank_waits_for_a_processor_longer_than_the_others() -> None:
@@ -210,7 +210,7 @@ def test_one_long_stall_is_not_the_cause_of_what_a_rank_does_in_every_step() -> 
     (one,) = blame(plan, {0: watched(plan, 0, 8 * MS), 1: HostLoad(marks=marks)}).suspects
     assert (one.rank, one.phase, one.cause) == (1, "data", "data")
     assert one.cost_ns == pytest.approx(6 * MS, rel=0.05), "of that phase alone"
-    assert "6.0 ms of a step longer" in one.evidence
+    assert "6.00 ms of a step longer" in one.evidence
 
 
 def test_a_collection_counts_for_no_more_than_the_step_it_began_in() -> None:
@@ -378,7 +378,7 @@ def test_a_late_rank_is_told_in_one_finding_with_rank_phase_and_cost() -> None:
     (finding,) = told(blame(Plan(2, 80, late=only(1, "forward", 8 * MS))))
     assert (finding.code, finding.severity, finding.where) == ("late-rank", "warning", "rank 1")
     assert finding.message.startswith(
-        "Rank 1 makes the others wait: its forward phase costs every rank 8.0 ms of a step"
+        "Rank 1 makes the others wait: its forward phase costs every rank 8.00 ms of a step"
     )
 
 
@@ -419,6 +419,6 @@ def test_of_phases_of_which_none_is_sure_one_stall_does_not_name_another_than_al
 def test_time_that_nobody_feels_is_not_told_as_none() -> None:
     late = Lateness(1, "forward", 20.0 * MS, 20.0 * MS, np.full((len(LOCAL_PHASES), 2), 100 * MS))
     for cpu_ns, said in ((10_000.0, "it computes no longer"), (-3.0 * MS, "it computes no longer"),
-                         (200_000.0, "it runs 0.2 ms longer")):  # fmt: skip
+                         (200_000.0, "it runs 200 µs longer")):  # fmt: skip
         held = [Held(0.0, None, None, 0.0), Held(0.0, None, None, cpu_ns)]
         assert cause_of(late, held).evidence.endswith(f"blocked: {said}")

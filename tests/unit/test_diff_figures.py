@@ -99,7 +99,7 @@ def test_a_run_without_a_step_cannot_be_compared() -> None:
 
 def test_how_a_run_was_set_up_is_told_in_words() -> None:
     settings = figures().settings
-    assert settings["buckets of reducer 0"] == "5 of 4.2 MB each"
+    assert settings["buckets of reducer 0"] == "5 of 4.20 MB each"
     assert settings["compute is taken from"] == "profiler windows"
     assert settings["torch"] == "2.13.0"
     hooked = [replace(row, hook="fp16_compress_hook") for row in RUN.buckets]

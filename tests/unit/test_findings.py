@@ -97,6 +97,17 @@ def test_a_severity_that_is_not_the_usual_one_is_declared() -> None:
     assert len(told) >= 3
 
 
+def test_sentences_are_imported_only_where_a_result_is_put_together() -> None:
+    """Numbers do not depend on sentences."""
+    importers = {
+        file.relative_to(PACKAGE).as_posix()
+        for file, tree in SOURCES
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("ddptrace.analysis.findings")
+    }
+    assert {file for file in importers if not file.startswith("analysis/findings/")} == {"analysis/analyze.py"}
+
+
 def test_every_kind_is_in_the_reference() -> None:
     rows = [line for line in page().splitlines() if line.startswith("| `")]
     assert sorted(row.split("`")[1] for row in rows) == sorted(KINDS)

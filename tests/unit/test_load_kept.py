@@ -113,7 +113,7 @@ def test_a_finding_says_since_which_step_the_records_are_there(uneven: tuple[Run
     run, result = uneven
     (finding,) = [one for one in result.findings if one.code == "records-let-go"]
     for rank in run.ranks:
-        said = f"of rank {rank.rank}'s {STEPS} steps those from step {rank.steps[0].ordinal} on are here"
+        said = f"on rank {rank.rank} of {STEPS} steps those from step {rank.steps[0].ordinal} on are here"
         assert said in finding.message
 
 
@@ -129,7 +129,7 @@ def test_of_sampled_steps_only_the_recorded_ones_are_analysed(tmp_path: Path) ->
     assert {row.step for row in result.collectives} == whole
     assert len(result.matches) == CALLS * len(whole)
     (finding,) = [one for one in result.findings if one.code == "steps-not-recorded"]
-    assert "9000 steps 90 are here, and 8910 left only when they began and ended" in finding.message
+    assert "90 were recorded, and 8910 only with their begin and end" in finding.message
 
 
 def test_a_rank_that_recorded_a_step_more_than_the_others_is_matched_in_the_common_ones(tmp_path: Path) -> None:

@@ -436,7 +436,7 @@ def test_the_calls_of_another_run_are_held_against_nobodys_and_that_is_said(tmp_
     told = diagnose(read_job(tmp_path))
     assert [one.kind for one in told.verdicts] == ["ended", "doubt"] and "mismatch" not in str(told)
     assert told.verdicts[0].sentence == "ranks 0 and 1 ended"
-    assert told.verdicts[1].sentence.startswith("rank 1: its records carry another run's id")
+    assert told.verdicts[1].sentence.startswith("rank 1: its records have the id of another run")
 
 
 def test_calls_that_were_changed_after_they_were_written_are_held_against_nobodys_and_that_is_said(

@@ -11,8 +11,8 @@ from ddptrace.analysis.diagnosis.hangs import hang_verdicts, idle_verdict, patie
 from ddptrace.analysis.diagnosis.losses import loss_verdicts
 from ddptrace.analysis.diagnosis.places import NO_FOLDER, place_of, seconds
 from ddptrace.analysis.diagnosis.tables import Diagnosis, RankPlace, Verdict
-from ddptrace.analysis.wording import named
 from ddptrace.load.diagnosis.tables import JobState
+from ddptrace.units import named
 
 ORDER: Final = (
     "mismatch", "failed", "died", "stuck", "message", "held", "failed-after", "killed", "missing", "left", "ended",

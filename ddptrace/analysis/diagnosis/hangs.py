@@ -26,9 +26,10 @@ from ddptrace.analysis.diagnosis.tables import Verdict
 from ddptrace.analysis.matching.calls import GroupCall, GroupCalls
 from ddptrace.analysis.matching.desync import parting
 from ddptrace.analysis.tables.ranks import DesyncRow
-from ddptrace.analysis.wording import amount, line_words, named
+from ddptrace.analysis.wording import line_words
 from ddptrace.load.diagnosis.tables import GroupState, JobState, LastCall, RankState
 from ddptrace.ops import SEND, family_of
+from ddptrace.units import named, size
 
 PATIENCE_NS: Final = 5 * 10**9
 PATIENCE_STEPS: Final = 10
@@ -269,7 +270,7 @@ def _sentence(rows: Sequence[DesyncRow], waiting: Sequence[int], there: Mapping[
     """As in "call #7 of group 0 is broadcast of 32 B on rank 1 at a.py:9, and barrier on ranks 0 and 2 at a.py:8"."""
     row = rows[0]
     own, theirs = (
-        f"{op_words(op)}{f' of {amount(nbytes)}' if nbytes else ''}{_detail(row, dtype, root)}"
+        f"{op_words(op)}{f' of {size(nbytes)}' if nbytes else ''}{_detail(row, dtype, root)}"
         for op, nbytes, dtype, root in (
             (row.op, row.nbytes, row.dtype, row.root),
             (row.expected_op, row.expected_nbytes, row.expected_dtype, row.expected_root),

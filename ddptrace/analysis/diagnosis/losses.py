@@ -8,8 +8,8 @@ from typing import Final
 
 from ddptrace.analysis.diagnosis.places import place_of, place_words, seconds, status_of
 from ddptrace.analysis.diagnosis.tables import Verdict
-from ddptrace.analysis.wording import ms, named
 from ddptrace.load.diagnosis.tables import BEAT_NS, BEATS, JobState, RankState
+from ddptrace.units import duration, named
 
 OF_A_PEER: Final = re.compile(
     r"connection (was )?(closed|reset|refused)|by peer|broken pipe|remote process exited|timed? ?out|KeyboardInterrupt"
@@ -94,8 +94,8 @@ def _sooner(dead: Sequence[RankState]) -> str:
     if lead_ns < SOONER_NS or len({rank.host for rank in dead}) > 1:
         return ""
     return (
-        f"; rank {first.rank} had recorded nothing of its training for {ms(lead_ns)} when the others still did, so"
-        " it may have been the first"
+        f"; rank {first.rank} had recorded nothing of its training for {duration(lead_ns)} when the others still did,"
+        " so it may have been the first"
     )
 
 

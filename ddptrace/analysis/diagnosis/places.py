@@ -6,10 +6,11 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from ddptrace.analysis.diagnosis.tables import RankPlace
-from ddptrace.analysis.wording import amount, line_words
+from ddptrace.analysis.wording import line_words
 from ddptrace.load.diagnosis.tables import BEAT_NS, BEATS, JobState, LastCall, RankState
 from ddptrace.ops import family_of
 from ddptrace.schema import Phase
+from ddptrace.units import size
 
 LIKELY: Final = {
     Phase.DATA: "its data loader does not return",
@@ -125,7 +126,7 @@ def likely_words(job: JobState, ranks: Sequence[int]) -> str:
 def call_words(call: LastCall, group: str) -> str:
     """As in `all_reduce #7 (16 B, bucket of DistributedDataParallel) of group 0`, `recv #0 (16 B) from rank 1`."""
     of = "" if call.bucket_of is None else f"bucket of {call.bucket_of}"
-    about = ", ".join(filter(None, (amount(call.nbytes) if call.nbytes else "", of)))
+    about = ", ".join(filter(None, (size(call.nbytes) if call.nbytes else "", of)))
     between = f"{'to' if call.op.startswith('send') else 'from'} rank {call.peer} in "
     where = (between if family_of(call.op).is_message else "of ") + group_words(group)
     return f"{op_words(call.op)} #{call.turn}{f' ({about})' if about else ''} {where}"

@@ -12,7 +12,7 @@ from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import typical_steps
 from ddptrace.analysis.tables.collectives import BucketRow
 from ddptrace.analysis.tables.steps import StepRow
-from ddptrace.analysis.wording import amount
+from ddptrace.units import size
 
 COMPUTE: Final = "compute is taken from"
 MOST_VALUES: Final = 3
@@ -66,9 +66,9 @@ def _reducers(result: Result) -> Iterator[tuple[str, str]]:
 def _sizes(nbytes: Sequence[int | None]) -> str:
     known = [nbyte for nbyte in nbytes if nbyte is not None]
     if not known or len(nbytes) > MOST_SIZES:
-        whole = f", {amount(sum(known))} together" if known else ""
+        whole = f", {size(sum(known))} together" if known else ""
         return f"{len(nbytes)}{whole}"
-    sizes = [amount(one) for one in known]
+    sizes = [size(one) for one in known]
     alike = len(set(sizes)) == 1 < len(sizes)
     return f"{len(nbytes)} of {sizes[0]} each" if alike else f"{len(nbytes)} of {', '.join(sizes)}"
 
@@ -85,7 +85,7 @@ def _traffic(result: Result) -> dict[str, str]:
         return {}
     return {
         "collectives per step": f"{median(calls.values()):g}",
-        "bytes per step": amount(round(median(sent.values()))),
+        "bytes per step": size(round(median(sent.values()))),
     }
 
 

@@ -1,4 +1,4 @@
-"""Gradient buckets: why they are not as large as asked for, what unused parameters cost, layers too large to hide."""
+"""Gradient buckets: why they exceed their cap, what unused parameters cost, and layers too large to hide."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ddptrace.analysis.buckets.reducers import Heaviest, ReducerFacts, Sized, mo
 from ddptrace.analysis.rank_facts import RankFacts
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import Summary, typical_steps
-from ddptrace.analysis.wording import amount, brief, mb, ms, named, percent
 from ddptrace.findings import BUCKET_OVER_CAP, FIND_UNUSED_PARAMETERS, HEAVY_LAYER, Finding
 from ddptrace.schema import Origin
+from ddptrace.units import duration, named, percent, size
 
 OVER_MIN_RATIO: Final = 1.25
-"""A bucket that is less above the cap is as large as was asked for."""
+"""A bucket that exceeds the cap by less is as large as the cap asks."""
 TOLD: Final = 3
 """Layouts of one reducer, one by one."""
 MIB: Final = 2**20
@@ -28,7 +28,7 @@ FIRST_CAP_NBYTES: Final = MIB
 
 
 def bucket_cap_findings(reducers: Sequence[ReducerFacts]) -> Iterator[Finding]:
-    """Of each reducer once: every rank has the same."""
+    """One for each reducer: every rank has the same reducers."""
     for reducer in {reducer.reducer: reducer for reducer in reducers}.values():
         why = _parameter(reducer) if reducer.over_cap else _filled(reducer)
         if why:
@@ -44,35 +44,39 @@ def layout_words(reducer: ReducerFacts) -> str:
 
 
 def _sizes(sizes: Sequence[int], what: str) -> str:
-    ends = dict.fromkeys((amount(min(sizes, default=0)), amount(max(sizes, default=0))))
+    ends = dict.fromkeys((size(min(sizes, default=0)), size(max(sizes, default=0))))
     return f"{len(sizes)}{what}{'s' if what and len(sizes) != 1 else ''} of {' to '.join(ends)}"
 
 
 def _first(reducer: ReducerFacts) -> str:
-    """Only a cap that nobody gave leaves the first bucket smaller."""
+    """Only the default cap leaves the first bucket smaller."""
     sizes, is_default = reducer.sizes[-1], reducer.bucket_cap_nbytes == DEFAULT_CAP_NBYTES
     if is_default and len(sizes) > 1 and FIRST_CAP_NBYTES <= sizes[0] < max(sizes):
-        return f"; the first is closed at {amount(FIRST_CAP_NBYTES)}, to begin early, unless bucket_cap_mb is given"
+        return (
+            f"; unless bucket_cap_mb is given, DDP closes the first bucket at {size(FIRST_CAP_NBYTES)} to begin early"
+        )
     return ""
 
 
 def _parameter(reducer: ReducerFacts) -> str:
-    """One that alone is larger than a bucket may be."""
+    """A parameter that alone is larger than the cap."""
     count = len(reducer.over_cap)
     name, nbytes = max(reducer.over_cap, key=lambda parameter: parameter[1])
-    more = f" ({count - 1} more parameters do too)" if count > 1 else ""
+    more = f", as do {count - 1} more parameters" if count > 1 else ""
     return (
-        f"Parameter {name} alone has {mb(nbytes)}, more than a bucket may have ({_cap(reducer)}){more}: no smaller cap"
-        f" makes its bucket smaller, only splitting the parameter.{_nearly_all(reducer)}"
+        f"Parameter {name} alone has {size(nbytes)} and exceeds the cap of a bucket ({_cap(reducer)}){more}. A smaller"
+        f" cap does not make its bucket smaller; only splitting the parameter does.{_nearly_all(reducer)}"
     )
 
 
 def _nearly_all(reducer: ReducerFacts) -> str:
-    """Where the cap is the mistake, and not the parameter."""
+    """Advice for a cap that is too small for the model's parameters."""
     buckets = len(reducer.sizes[-1]) if reducer.sizes else 0
     if not 2 * len(reducer.over_cap) > buckets > 2:
         return ""
-    return f" Most of the {buckets} buckets are such ones: raise bucket_cap_mb (`ddptrace advise` says to what)."
+    return (
+        f" Most of the {buckets} buckets hold such a parameter: raise bucket_cap_mb (`ddptrace advise` says to what)."
+    )
 
 
 def _filled(reducer: ReducerFacts) -> str:
@@ -81,21 +85,21 @@ def _filled(reducer: ReducerFacts) -> str:
         return ""
     name, nbytes = filled.by
     return (
-        f"Bucket {filled.index} has {amount(filled.nbytes)}, {filled.nbytes / cap:.1f} times what was asked for"
-        f" ({_cap(reducer)}): a bucket is closed by the gradient that fills it, here {name} with {amount(nbytes)} after"
-        f" {amount(filled.nbytes - nbytes)}.{_within(cap, reducer.largest_nbytes)}"
+        f"Bucket {filled.index} has {size(filled.nbytes)}, {filled.nbytes / cap:.1f} times its cap ({_cap(reducer)})."
+        f" The gradient that exceeds the cap closes the bucket; here {name} adds {size(nbytes)} to"
+        f" {size(filled.nbytes - nbytes)}.{_within(cap, reducer.largest_nbytes)}"
     )
 
 
 def _within(cap: int, largest: int) -> str:
     """A bucket is larger than the cap by less than its last parameter."""
     least = math.floor((cap - largest) / MIB * 1e4) / 1e4
-    return f" bucket_cap_mb={least:g}, less by the largest parameter, keeps all within {amount(cap)}." if least else ""
+    return f" With bucket_cap_mb={least:g} no bucket exceeds {size(cap)}." if least else ""
 
 
 def _cap(reducer: ReducerFacts) -> str:
     cap = reducer.bucket_cap_nbytes or 0
-    return f"bucket_cap_mb={cap / MIB:.3g}, {mb(cap) if cap >= MIB else amount(cap)}"
+    return f"bucket_cap_mb={cap / MIB:.3g}, {size(cap)}"
 
 
 # Unused parameters ----------------------------------------------------------------------------------------------------
@@ -114,7 +118,7 @@ class _UnusedByReducer:
 
 
 def unused_findings(ranks: Sequence[RankFacts], result: Result) -> Iterator[Finding]:
-    """None where nothing looks for unused parameters."""
+    """One for each reducer that looks for unused parameters."""
     numbers = sorted({reducer.reducer for rank in ranks for reducer in rank.reducers if reducer.unused is not None})
     for seen in (_unused_by_reducer(number, ranks) for number in numbers):
         if seen.backwards:
@@ -137,26 +141,26 @@ def _unused_by_reducer(number: int, ranks: Sequence[RankFacts]) -> _UnusedByRedu
 
 
 def _unused_words(seen: _UnusedByReducer) -> str:
-    """And what to do about it."""
+    """Which parameters had no gradient, and what to do."""
     facts = seen.facts
     of = f"{facts.parameters} parameters of {facts.kind} of {facts.module}"
     never = [one for one, count in seen.without if count == seen.backwards]
     if not seen.without:
         return (
-            f"find_unused_parameters=True finds nothing: in {seen.backwards} backwards all {of} got a gradient. Leave"
-            " it out."
+            f"find_unused_parameters=True finds nothing: in {seen.backwards} backwards all {of} got a gradient. Remove"
+            " the option."
         )
     if len(never) == len(seen.without):
-        zeros = "" if facts.kind == DROPS_LAYERS else ", sent as zeros in each step"
+        zeros = "" if facts.kind == DROPS_LAYERS else ", which every step sends as zeros"
         told = ", ".join(name for name, _ in never[:NAMED]) + f" and {len(never) - NAMED} more" * (len(never) > NAMED)
         return (
             f"{len(never)} of {of} never got a gradient, in {seen.backwards} backwards: {told}."
-            f" They have {amount(sum(nbytes for _, nbytes in never))}{zeros}. Take them out of the model or set"
-            " requires_grad=False, and leave find_unused_parameters out."
+            f" They have {size(sum(nbytes for _, nbytes in never))}{zeros}. Remove them from the model or set"
+            " requires_grad=False, and remove find_unused_parameters."
         )
     return (
-        f"{len(seen.without)} of {of} were without a gradient in some of {seen.backwards} backwards, so"
-        " find_unused_parameters=True is needed."
+        f"{len(seen.without)} of {of} got no gradient in some of {seen.backwards} backwards, so the program needs"
+        " find_unused_parameters=True."
     )
 
 
@@ -167,10 +171,10 @@ def _search_cost_words(ranks: Sequence[RankFacts], result: Result) -> str:
     rows = [row for row in result.collectives if row.origin == word and (row.rank, row.step) in steps]
     ran = [row.comm_ns for row in rows if row.comm_ns is not None]
     searched = [ns for rank in ranks for ns in rank.searched_ns]
-    parts = [f"the all-reduce of its bitmap runs for {brief(sum(ran) / len(steps))}"] if ran else []
-    parts += [f"following the graph takes {brief(sum(searched) / len(searched))} each time"] if searched else []
+    parts = [f"the all-reduce of its bitmap runs for {duration(sum(ran) / len(steps))}"] if ran else []
+    parts += [f"the graph walk takes {duration(sum(searched) / len(searched))} each time"] if searched else []
     told = f"{', '.join(parts)}; and the reducer" if parts else "the reducer"
-    return f"What it costs a step: {told} keeps the buckets it guessed, not those in the order of ready gradients."
+    return f"Its cost in a step: {told} keeps its first buckets and never sorts them by when gradients become ready."
 
 
 # Layers that outweigh all others --------------------------------------------------------------------------------------
@@ -179,13 +183,13 @@ def _search_cost_words(ranks: Sequence[RankFacts], result: Result) -> str:
 HEAVY_MIN_RATIO: Final = 0.5
 """Of all gradients of its reducer."""
 FEWEST_MODULES: Final = 3
-"""Of two, one always has half."""
+"""Of two modules, one always has half."""
 EXPOSED_MIN_RATIO: Final = 0.02
 """Of the step, that its buckets must expose."""
 
 
 def heavy_layer_findings(summary: Summary, reducers: Sequence[ReducerFacts]) -> Iterator[Finding]:
-    """Of each reducer once: every rank has the same."""
+    """One for each reducer: every rank has the same reducers."""
     for reducer in {reducer.reducer: reducer for reducer in reducers}.values():
         heavy = reducer.heaviest
         if heavy is None or reducer.modules < FEWEST_MODULES or heavy.nbytes < HEAVY_MIN_RATIO * reducer.nbytes:
@@ -196,18 +200,17 @@ def heavy_layer_findings(summary: Summary, reducers: Sequence[ReducerFacts]) -> 
         if summary.window_ns and exposed >= EXPOSED_MIN_RATIO * summary.window_ns:
             ran = sum(bucket.comm_ns or 0 for bucket in carriers), sum(one.comm_ns or 0 for one in mine)
             where = named("bucket", sorted({bucket.index for bucket in carriers}))
-            cost = f"{ms(exposed)} of that are exposed, {percent(exposed / summary.window_ns)} of the step"
-            yield _heavy(
-                reducer, heavy, f"{where}, {ms(ran[0])} of the {ms(ran[1])} that all buckets take in a step; {cost}"
-            )
+            share = f"{duration(ran[0])} of the {duration(ran[1])} that all buckets take in a step"
+            cost = f"{duration(exposed)} of that are exposed, {percent(exposed / summary.window_ns)} of the step"
+            yield _heavy(reducer, heavy, f"{where} ({share}); {cost}")
 
 
 def _heavy(reducer: ReducerFacts, heavy: Heaviest, told: str) -> Finding:
     more = f" and {heavy.parameters - 1} more" if heavy.parameters > 1 else ""
     return HEAVY_LAYER(
         f"reducer {reducer.reducer}",
-        f"Layer {heavy.module or heavy.largest} ({heavy.largest}{more}) has {amount(heavy.nbytes)} of the"
-        f" {amount(reducer.nbytes)} of gradients, {percent(heavy.nbytes / reducer.nbytes)}. It goes with {told}. No"
-        " bucket size divides a parameter: send fewer bytes of it (a sparse gradient where few of its rows are used, a"
+        f"Layer {heavy.module or heavy.largest} ({heavy.largest}{more}) has {size(heavy.nbytes)} of the"
+        f" {size(reducer.nbytes)} of gradients, {percent(heavy.nbytes / reducer.nbytes)}. It goes in {told}. No bucket"
+        " size divides a parameter: send fewer bytes of it (a sparse gradient if few of its rows are used, a"
         " compressing hook) or freeze it.",
     )

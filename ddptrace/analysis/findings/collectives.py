@@ -1,4 +1,4 @@
-"""Collectives that cost time: exposed ones that carry no bucket, small ones that wait, and queued ones."""
+"""Collectives that cost time: exposed ones without a bucket, small ones that wait, and queued ones."""
 
 from __future__ import annotations
 
@@ -14,41 +14,42 @@ from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import Share, Summary, typical_steps
 from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.analysis.tables.table import Table
-from ddptrace.analysis.wording import amount, brief, line_words, ms, percent
+from ddptrace.analysis.wording import line_words
 from ddptrace.findings import EXPOSED_COMMUNICATION, QUEUED, SLOW_MESSAGE, Finding
 from ddptrace.schema import Evidence, Origin
+from ddptrace.units import duration, percent, size
 
 BUCKETS: Final = (Origin.GRADIENTS.word, Origin.HOOK.word)
 TRY: Final = {
     Origin.PROGRAM.word: "issue it with async_op=True before work that does not need it",
     Origin.FSDP.word: "let FSDP gather earlier (set_modules_to_forward_prefetch, or forward_prefetch=True of the older"
     " FSDP), or wrap units of another size",
-    Origin.BUFFERS.word: "broadcast_buffers=False leaves it out, where the ranks need not share their buffers",
-    Origin.UNUSED_PARAMETERS.word: "find_unused_parameters=False leaves it out, where every parameter gets a gradient",
+    Origin.BUFFERS.word: "set broadcast_buffers=False if the ranks need not share their buffers",
+    Origin.UNUSED_PARAMETERS.word: "set find_unused_parameters=False if every parameter gets a gradient",
     Origin.PIPELINE.word: "give the schedule more and smaller microbatches",
-    Origin.DTENSOR.word: "its result is needed at once, so shard over fewer ranks or a faster link",
+    Origin.DTENSOR.word: "the program needs its result at once, so shard over fewer ranks or a faster link",
     Origin.ZERO.word: "let DeepSpeed gather earlier (a larger stage3_prefetch_bucket_size), or keep small parameters on"
     " every rank (a larger stage3_param_persistence_threshold)",
-    Origin.MOE.word: "its result is needed at once, so send fewer tokens (a smaller capacity_factor) or keep the ranks"
-    " of an expert group (ep_size) on one host",
+    Origin.MOE.word: "the program needs its result at once, so send fewer tokens (a smaller capacity_factor) or keep"
+    " the ranks of an expert group (ep_size) on one host",
     Origin.CHECKPOINT.word: "save less often",
 }
 """By origin."""
 
 GRADIENTS: Final = {
-    Origin.FSDP.word: "wrap units of another size",  # gradients leave when they are there: nothing to prefetch
+    Origin.FSDP.word: "wrap units of another size",  # gradients leave when they are ready: nothing to prefetch
     Origin.ZERO.word: "let DeepSpeed reduce while backward computes (overlap_comm) and begin earlier (a smaller"
     " reduce_bucket_size)",
 }
 """By origin of sharded training, for its gradients."""
 
 UPDATED: Final = (
-    "it brings the updated parameters to every rank once an update, so update less often (gradient_accumulation_steps),"
+    "it brings the updated parameters to every rank at each update, so update less often (gradient_accumulation_steps)"
     " or gather while forward computes (ZeRO stage 3)"
 )
 """For what ZeRO stages 1 and 2 gather: parameters of no module in particular."""
 
-OF_A_LIBRARY: Final = "a library issues it for that line: see whether the line has to run in every step"
+OF_A_LIBRARY: Final = "a library issues it for that line: check whether the line has to run in every step"
 
 TRY_OPS: Final = {
     **dict.fromkeys(
@@ -56,29 +57,28 @@ TRY_OPS: Final = {
         "issue it with isend or irecv (several at once: batch_isend_irecv) and wait for it after work that does not"
         " need it",
     ),
-    "monitored_barrier": "it is there to find a rank that hangs, so leave it out of steps that need not be watched",
+    "monitored_barrier": "it serves to find a rank that hangs, so remove it from steps that need no such check",
 }
-"""By op, where the program called it: these have no async_op."""
+"""By op, for calls of the program itself: these ops have no async_op."""
 
 
 def exposed_collective(exposed: Share, result: Result) -> Finding:
-    """With the kind of collective that exposes most."""
-    said = f"{ms(exposed.ns)} of communication are exposed, {percent(exposed.ratio)} of the step"
+    """Name the kind of collective that exposes most."""
+    said = f"{duration(exposed.ns)} of communication are exposed, {percent(exposed.ratio)} of the step"
     gradients, unknown = _exposed_gradients_ns(result)
     kind = _most_exposed_kind(result)
     if unknown and 2 * gradients >= exposed.ns:
         message = (
-            f"{said}, and most of it carries gradients, {ms(unknown)} of them in buckets that fit no known layout, so"
-            " none can be named: more and smaller buckets (bucket_cap_mb) begin earlier."
+            f"{said}. Most of it carries gradients, {duration(unknown)} of them in buckets that fit no known layout, so"
+            " no bucket can be named. More and smaller buckets (bucket_cap_mb) begin earlier."
         )
     elif kind is None:
-        message = f"{said}, and most of it carries no gradients: look at the collectives with most exposed ms."
+        message = f"{said}. Most of it carries no gradients: look at the collectives with the most exposed time."
     else:
         is_sharded = any(row.origin in GRADIENTS and not _gathers(row.op) for row in result.collectives)
         message = (
-            f"{said}, and most of it {'is in no bucket of DDP' if is_sharded else 'carries no gradients'}. The largest"
-            f" part of that is {kind.op.rstrip('_')}{_source_words(kind)}, with {ms(kind.exposed_ns or 0)}:"
-            f" {_advice(kind)}."
+            f"{said}. Most of it {'is in no bucket of DDP' if is_sharded else 'carries no gradients'}; the largest part"
+            f" is {kind.op.rstrip('_')}{_source_words(kind)} with {duration(kind.exposed_ns or 0)}: {_advice(kind)}."
         )
     return EXPOSED_COMMUNICATION("run", message)
 
@@ -92,7 +92,7 @@ def _advice(kind: CollectiveDigest) -> str:
         return OF_A_LIBRARY
     if kind.origin == Origin.PROGRAM.word and kind.op in TRY_OPS:
         return TRY_OPS[kind.op]
-    return TRY.get(kind.origin or "", "look at what it waits for, and at a slow rank")
+    return TRY.get(kind.origin or "", "look at what it waits for, and for a slow rank")
 
 
 def _gathers(op: str) -> bool:
@@ -109,7 +109,7 @@ def _exposed_gradients_ns(result: Result) -> tuple[float, float]:
 
 
 def _is_gradients(row: CollectiveRow) -> bool:
-    """Where a foreign trace does not tell who wanted it, by the bucket it carried."""
+    """A trace of another program does not name an origin: there, the bucket shows it."""
     return row.bucket is not None or row.origin in BUCKETS
 
 
@@ -133,7 +133,7 @@ def _source_words(kind: CollectiveDigest) -> str:
 
 
 FEW_NBYTES: Final = 1 << 16
-"""So little takes half a millisecond at 1 Gbit/s: what takes longer is latency, or waits."""
+"""This much takes half a millisecond at 1 Gbit/s: if it takes longer, the rest is latency or waiting."""
 LONG_NS: Final = 1_000_000
 SLOW_MIN_RATIO: Final = 0.05
 """Of the step."""
@@ -141,7 +141,7 @@ WAITING_MIN_RATIO: Final = 0.5
 
 
 def slow_message_findings(summary: Summary, result: Result) -> Iterator[Finding]:
-    """The kind of small collectives that waits most, where that is much."""
+    """Name the kind of small collectives that waits most, if it waits long."""
     found = match_digests(result)
     measured = {row.match for row in result.collectives if row.evidence in (Evidence.DEVICE, Evidence.BACKEND)}
     told = {row.op for row in result.matches if row.match in measured}
@@ -160,7 +160,7 @@ def _is_slow(kind: MatchDigest, found: MatchDigests, summary: Summary) -> bool:
 
 
 def _wait_and_transfer_ns(kind: MatchDigest) -> tuple[int, int]:
-    """Wait and transfer, by aligned clocks where these tell."""
+    """Wait and transfer: by aligned clocks if these show them, else by lengths."""
     if kind.wait_ns is None or kind.transfer_ns is None:
         return kind.free_wait_ns or 0, kind.free_transfer_ns
     return kind.wait_ns, kind.transfer_ns
@@ -168,14 +168,14 @@ def _wait_and_transfer_ns(kind: MatchDigest) -> tuple[int, int]:
 
 def _slow(kind: MatchDigest, result: Result) -> Finding:
     wait, transfer = _wait_and_transfer_ns(kind)
-    lag, clocks = kind.latest, "by aligned clocks" if kind.wait_ns is not None else "by lengths alone"
-    last = f"; rank {lag.rank} is the last in {percent(lag.last_ratio)} of them" if lag is not None else ""
+    lag, clocks = kind.latest, "by aligned clocks" if kind.wait_ns is not None else "from their lengths alone"
+    last = f"; rank {lag.rank} is last in {percent(lag.last_ratio)} of the calls" if lag is not None else ""
     return SLOW_MESSAGE(
         "run",
-        f"{kind.op.rstrip('_')} of {amount(kind.nbytes or 0)}{_site(kind, result)} takes {ms(wait + transfer)} a time,"
-        f" though its bytes are few: {ms(wait)} are waiting until the last rank has come, {brief(transfer)} transfer"
-        f" (means of all ranks, {clocks}, {kind.count} of them){last}. A faster link does not help: look at what the"
-        " last rank does before it, or call it less often.",
+        f"{kind.op.rstrip('_')} of only {size(kind.nbytes or 0)}{_site(kind, result)} takes {duration(wait + transfer)}"
+        f" each time: {duration(wait)} of waiting until the last rank arrives, and {duration(transfer)} of transfer"
+        f" (means of all ranks over {kind.count} calls, {clocks}){last}. A faster link does not help: look at what the"
+        " last rank does before the call, or call it less often.",
     )
 
 
@@ -198,7 +198,7 @@ QUEUED_MIN_RATIO: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class _Queue:
-    """Of one group, means: of its collectives in a step, of a collective's time behind others and of its execution."""
+    """Means for one group: collectives in a step, a collective's time in the queue, and its execution."""
 
     calls: float
     queued_ns: float
@@ -207,7 +207,7 @@ class _Queue:
 
 
 def queue_findings(ranks: Sequence[RankFacts], result: Result, summary: Summary) -> Iterator[Finding]:
-    """Where they stand longer than they run, and the step waits for them."""
+    """One for each group whose collectives wait in the queue longer than they run, if the step waits for them."""
     threads = {name: count for rank in ranks for name, count in rank.queues.items()}
     steps = {(row.rank, row.step) for row in typical_steps(result.steps)[0]}
     by_group: defaultdict[str, list[CollectiveRow]] = defaultdict(list)
@@ -230,7 +230,7 @@ def _queue(rows: Sequence[CollectiveRow], steps: int) -> _Queue:
 
 
 def _fewer(rows: Sequence[CollectiveRow]) -> str:
-    """How to make fewer and larger ones, by who issues most of those that stand in the queue."""
+    """How to launch fewer and larger collectives, by what issues most of the queued ones."""
     if all(row.bucket for row in rows):
         return "raise bucket_cap_mb (`ddptrace advise` says to what)"
     of_zero = sum(row.queue_ns or 0 for row in rows if row.origin == Origin.ZERO.word)
@@ -243,9 +243,9 @@ def _queued(group: str, threads: int, queue: _Queue, summary: Summary, fewer: st
     share = queue.exposed_ns / (summary.window_ns or 1)
     return QUEUED(
         f"group {group}",
-        f"Collectives of group {group} stand in its queue for longer than they run: {ms(queue.queued_ns)} against"
-        f" {ms(queue.ran_ns)} (means of {queue.calls:.0f} in a step), since the backend's {threads} worker threads run"
-        f" {threads} at a time; {ms(queue.exposed_ns)} of them are exposed, {percent(share)} of the step. Launch fewer"
-        f" and larger ones ({fewer}), or spread them over groups, which have threads of their own, as long as"
-        " processors are free for these.",
+        f"Collectives of group {group} wait in its queue longer than they run: {duration(queue.queued_ns)} against"
+        f" {duration(queue.ran_ns)} (means of {queue.calls:.0f} in a step), because the backend has {threads} worker"
+        f" threads and runs {threads} at a time. {duration(queue.exposed_ns)} of a step are exposed, {percent(share)}."
+        f" Launch fewer and larger collectives ({fewer}), or spread them over several groups: each group has its"
+        " threads, which need free processors.",
     )

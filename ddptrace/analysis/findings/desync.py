@@ -1,4 +1,4 @@
-"""Ranks that part from the others in what they call: who, where, and what the others called there."""
+"""Ranks that call other collectives than the rest: which rank, where, and what the others called there."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from ddptrace.analysis.collectives.rows import PROGRAM
 from ddptrace.analysis.matching.matches import Refused
 from ddptrace.analysis.rank_facts import RankFacts
 from ddptrace.analysis.tables.ranks import DesyncRow
-from ddptrace.analysis.wording import amount, line_words, named
+from ddptrace.analysis.wording import line_words
 from ddptrace.findings import DESYNC, MATCH_REFUSED, RANK_BEHIND, Finding
+from ddptrace.units import named, size
 
 TOLD: Final = 5
-"""So many are told one by one."""
+"""At most this many become a finding each."""
 
 AlikeRows = tuple[Sequence[DesyncRow], bool]
-"""Rows that one sentence tells, of one group; whether those ranks may only have been on their way."""
+"""Rows of one group that one sentence covers; whether those ranks may only have been on their way."""
 
 
 def refused_findings(refused: Iterable[Refused]) -> Iterator[Finding]:
@@ -34,7 +35,7 @@ def refused_findings(refused: Iterable[Refused]) -> Iterator[Finding]:
 
 
 def desync_findings(ranks: Sequence[RankFacts], rows: Sequence[DesyncRow]) -> list[Finding]:
-    """One for what several ranks of a group did alike; the first steps first."""
+    """One for what several ranks of a group did alike, in the order of steps."""
     ended = {facts.rank for facts in ranks if facts.clean}
     told = sorted(_alike(rows, ended), key=lambda one: (one[1], _step(one[0][0])))
     shown = [_finding(alike, is_open) for alike, is_open in told[:TOLD]]
@@ -43,7 +44,8 @@ def desync_findings(ranks: Sequence[RankFacts], rows: Sequence[DesyncRow]) -> li
         shown.append(
             DESYNC(
                 "run",
-                f"Ranks part at {len(rest)} more calls, all in the table desyncs: what parts first tells most.",
+                f"Ranks differ at {len(rest)} more calls, which the table desyncs lists. The first difference matters"
+                " most.",
                 "warning" if rest[0][1] else "error",
             )
         )
@@ -55,7 +57,7 @@ def _step(row: DesyncRow) -> float:
 
 
 def _alike(rows: Sequence[DesyncRow], ended: Set[int]) -> Iterator[AlikeRows]:
-    """By group, what several ranks did alike. A rank that called no more and did not end may be on its way."""
+    """By group, what several ranks did alike. A rank that stopped calling and did not end may be on its way."""
     alike: dict[tuple[object, ...], list[DesyncRow]] = {}
     for row in rows:
         same = (
@@ -82,11 +84,11 @@ def _finding(rows: Sequence[DesyncRow], is_open: bool) -> Finding:
     if is_open:
         return RANK_BEHIND(
             where,
-            f"{_less(row, ranks, where)}. The process died, hangs or was still on its way: ddptrace diagnose tells.",
+            f"{_less(row, ranks, where)}. The process died, hangs or was on its way: `ddptrace diagnose` tells which.",
         )
     return DESYNC(
         where,
-        f"{_less(row, ranks, where)}: tracing ended there without it, so those that made it found no partner.",
+        f"{_less(row, ranks, where)}: tracing ended there without it, so the ranks that made it found no partner.",
     )
 
 
@@ -116,11 +118,11 @@ def _expected(row: DesyncRow) -> str:
 
 def _meant(kind: str, ranks: str, expected_rank: int) -> str:
     return {
-        "missing": f"{ranks} had not made that of rank {expected_rank} by then",
-        "extra": f"{ranks} alone had made such a call by then",
-        "reordered": "both make the same calls, in different order",
-        "order": "their programs call different things there",
-        "size": "every rank must give as many bytes",
+        "missing": f"{ranks} had not made the call of rank {expected_rank} by then",
+        "extra": f"only {ranks} had made such a call by then",
+        "reordered": "both make the same calls in a different order",
+        "order": "their programs make different calls there",
+        "size": "every rank must give the same number of bytes",
         "dtype": "every rank must give the same dtype",
         "root": "every rank must name the same root",
     }[kind]
@@ -135,7 +137,7 @@ def _what(row: DesyncRow, *, own: bool) -> str:
 
 
 def _call(op: str, nbytes: int | None) -> str:
-    return f"{op.rstrip('_')} of {amount(nbytes)}" if nbytes else op.rstrip("_")
+    return f"{op.rstrip('_')} of {size(nbytes)}" if nbytes else op.rstrip("_")
 
 
 def _at(site: str | None, through: str | None, origin: str | None) -> str:

@@ -1,4 +1,4 @@
-"""What a device's profiler windows say in sentences, and what their numbers leave out."""
+"""What profiler windows of a device show, and what their numbers leave out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from ddptrace.analysis.device.rows import LAUNCH_BOUND_RATIO
 from ddptrace.analysis.rank_facts import RankFacts
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.tables.device import IdleRow, Population, RankRow
-from ddptrace.analysis.wording import brief, ms, named, percent
 from ddptrace.findings import (
     ALLOCATION_BOUND,
     BLOCKING_COPIES,
@@ -25,6 +24,7 @@ from ddptrace.findings import (
     Finding,
     FindingKind,
 )
+from ddptrace.units import duration, named, percent
 
 UNKNOWN: Final = "not known"
 LONG_GAP_NS: Final = 5_000_000
@@ -48,14 +48,14 @@ def _without_launch(result: Result) -> Iterator[Finding]:
         yield WITHOUT_LAUNCH(
             _of(rows),
             f"{without} of {events} device events ({percent(without / events)}) on {_of(rows)} have no launch in the"
-            f" file: most were queued before the profiler looked. {_overlaps(rows)}Steps take work without a launch by"
-            " its time alone.",
+            f" file: most were queued before the window. {_overlaps(rows)}Work without a launch is assigned to steps by"
+            " its time.",
         )
 
 
 def _overlaps(rows: Sequence[RankRow]) -> str:
     every, launched = _overlap([row.all for row in rows]), _overlap([row.with_launch for row in rows])
-    return f"Overlap is {every} over all work and {launched} over that with a launch. " if every != UNKNOWN else ""
+    return f"Overlap is {every} of all work, and {launched} of the work with a launch. " if every != UNKNOWN else ""
 
 
 def _of(rows: Sequence[RankRow]) -> str:
@@ -75,8 +75,9 @@ def _outside(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
         ns = sum(rank.outside_ns for rank in strays)
         yield OUTSIDE_WINDOW(
             where,
-            f"{ms(ns)} ({ns} ns) of device work on {where} lie outside every step's window (queued before the first"
-            " step, or launched after the last): no step counts them, the tables of ranks, streams and scopes do.",
+            f"{duration(ns)} ({ns} ns) of device work on {where} are outside the windows of all steps (queued before"
+            " the first step or launched after the last): no step counts them; the tables of ranks, streams and scopes"
+            " do.",
         )
 
 
@@ -86,12 +87,12 @@ def _by_order(result: Result) -> Iterator[Finding]:
         where = named("rank", sorted({row.rank for row in rows}))
         changes = max(row.layout for row in rows)
         often = "once" if changes == 1 else f"{changes} times"
-        several = f" Their sizes changed {often}: compare buckets of one layout only." if changes else ""
+        several = f" Their sizes changed {often}: compare only buckets of the same layout." if changes else ""
         yield BUCKETS_BY_ORDER(
             where,
-            f"Nothing recorded DDP's buckets on {where}: they are its all-reduces of each backward, numbered as they"
-            f" were launched, without names of parameters.{several} Trace with ddptrace.trace() to see which parameters"
-            " a bucket holds and when they were ready.",
+            f"DDP's buckets on {where} were not recorded: they are the all-reduces of each backward, numbered by"
+            f" launch, without names of parameters.{several} Trace with ddptrace.trace() to see which parameters a"
+            " bucket holds and when they were ready.",
         )
 
 
@@ -104,8 +105,8 @@ def _idle(result: Result) -> Iterator[Finding]:
     large = [held for held in causes if held.idle_ns > LAUNCH_BOUND_RATIO * whole_ns]
     for held in large or causes[:1]:
         kind, doing, advice = _held_words(held)
-        each = ms(held.idle_ns / len(windows_ns)) + (" a step" if result.launches else " a rank")
-        gaps = f"half of it in gaps of at least {brief(held.half_gap_ns)}"
+        each = duration(held.idle_ns / len(windows_ns)) + (" a step" if result.launches else " a rank")
+        gaps = f"half of it in gaps of at least {duration(held.half_gap_ns)}"
         yield kind(
             named("rank", sorted({row.rank for row in rows})),
             f"{where} the device is idle for {percent(held.idle_ns / whole_ns)} of the time ({each}) {doing}, {gaps}:"

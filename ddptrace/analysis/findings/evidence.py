@@ -1,4 +1,4 @@
-"""What the numbers rest on, where that is less than it could be: not measured, let go or not recorded."""
+"""What the numbers are based on, if that is less than possible: not measured, removed, or not recorded."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Final
 
+from ddptrace.analysis.findings.how_to import HowTo
 from ddptrace.analysis.rank_facts import KeptFacts, RankFacts
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import PAUSED_MAX_RATIO
-from ddptrace.analysis.wording import HowTo, ms, named
 from ddptrace.findings import (
     APPROXIMATE_OVERLAP,
     COARSE_COMPUTE,
@@ -23,25 +23,26 @@ from ddptrace.findings import (
     Severity,
 )
 from ddptrace.schema import Evidence
+from ddptrace.units import duration, named
 
 UNLIKE_MIN_RATIO: Final = 0.1
-"""By so much of their length profiled steps may differ from the others before that is said."""
+"""Of their length. If profiled steps differ from the others by more, there is a finding."""
 UNKNOWN_MAX_RATIO: Final = 0.05
-"""So many collectives may be unknown before that is worth a warning: DDP itself sends a few small ones at its start."""
-COARSE: Final = "so compute is taken from the phases, whatever ran inside them"
+"""Of all collectives. If more are unknown, it is a warning: DDP itself sends a few small ones at its start."""
+COARSE: Final = "so compute is the length of the phases without waits, whatever ran inside them"
 UNSEEN: Final = (
-    "and these ranks compute on a device, where the host only launches, so that nothing tells when they computed and"
-    " communicated, and what of it was hidden"
+    "and these ranks compute on a device, which the host only launches work on, so it is unknown when they computed and"
+    " communicated, and what was hidden"
 )
-"""What follows where no step was profiled."""
+"""What follows if no step was profiled."""
 UNCOUNTED: Final = (
-    " No update ends these steps, and in a program that has an optimizer the schedule does not count backwards: call"
-    " t.step() at the end of each iteration."
+    " A backward ends these steps, not an update; if a program has an optimizer, the schedule does not count backwards."
+    " Call t.step() at the end of each iteration."
 )
 
 
 def evidence_findings(ranks: Sequence[RankFacts], result: Result, how: HowTo, asked: bool) -> Iterator[Finding]:
-    """`asked`: for profiler windows, when the run was traced."""
+    """`asked`: profiler windows were asked for when the run was traced."""
     comms = sum(rank.comms for rank in ranks)
     if result.steps and not any(row.is_seen for row in result.steps):
         yield DEVICE_UNSEEN("run", _why_unprofiled(ranks, result, how, asked, UNSEEN))
@@ -57,19 +58,19 @@ def evidence_findings(ranks: Sequence[RankFacts], result: Result, how: HowTo, as
 def _approximate(ranks: Sequence[RankFacts], advice: str) -> Iterator[Finding]:
     comms = sum(rank.comms for rank in ranks)
     ended, bounded = (sum(rank.by_evidence.get(one, 0) for rank in ranks) for one in (Evidence.CALLBACK, Evidence.HOST))
-    told = [(ended, "only the end was measured, the begin inferred")] if ended else []
+    told = [(ended, "only the end was measured, and the begin inferred")] if ended else []
     told += [(bounded, "only the launch and the end of the host's wait are known")] if bounded else []
     if told:
         of = "; ".join(f"of {count} {what}" if len(told) > 1 else what for count, what in told)
         yield APPROXIMATE_OVERLAP(
             "run",
-            f"{ended + bounded} of {comms} collectives were not seen running ({of}), so their overlap is approximate:"
+            f"No profiler saw {ended + bounded} of {comms} collectives run ({of}), so their overlap is approximate:"
             f" {advice}.",
         )
 
 
 def _under_the_profiler(result: Result) -> Iterator[Finding]:
-    """The typical step is one under the profiler where there is any: whether the others are like it."""
+    """If steps were profiled, the typical step is one of them: tell how the others compare."""
     steady = [row for row in result.steps if row.step > 0 and row.paused_ns <= PAUSED_MAX_RATIO * row.wall_ns]
     under, others = ([row.wall_ns for row in steady if row.profiled is one] for one in (True, False))
     if not under or not others or not median(others):
@@ -78,36 +79,37 @@ def _under_the_profiler(result: Result) -> Iterator[Finding]:
     if abs(ratio - 1) > UNLIKE_MIN_RATIO:
         yield PROFILED_STEPS_DIFFER(
             "run",
-            f"Steps under the profiler took {ratio:.1f} times as long as the others (median {ms(median(under))} of"
-            f" {len(under)} rank-steps, {ms(median(others))} of {len(others)}): the typical step is one of the former.",
+            f"Steps under the profiler took {ratio:.1f} times as long as the others (median {duration(median(under))}"
+            f" of {len(under)} rank-steps, against {duration(median(others))} of {len(others)}). The typical step is a"
+            " profiled one.",
         )
 
 
 def _why_unprofiled(ranks: Sequence[RankFacts], result: Result, how: HowTo, asked: bool, so: str) -> str:
     """Why no step was profiled, what follows from it, and what to do."""
     if any(rank.on_device and rank.windows and not rank.device_windows for rank in ranks):
-        return f"No profiler window saw the device, {so}: give the profiler ProfilerActivity.CUDA, too."
+        return f"No profiler window saw the device, {so}: add ProfilerActivity.CUDA to the profiler's activities."
     if any(rank.windows and rank.recorded for rank in ranks):
-        return f"No step lies whole in a profiler window, {so}: let the schedule's active steps be two or more."
+        return f"No profiler window covers a whole step, {so}: give the schedule two or more active steps."
     if asked:
         steps, ended_by = max(row.steps for row in result.ranks), {row.ended_by for row in result.steps}
         return (
-            f"The schedule given as profile= came to no whole window in {steps} steps, {so}: shorten its wait and"
-            f" warmup, or train for more steps.{UNCOUNTED if ended_by == {'backward'} else ''}"
+            f"The schedule in profile= completed no window in {steps} steps, {so}: shorten its wait and warmup, or"
+            f" train for more steps.{UNCOUNTED if ended_by == {'backward'} else ''}"
         )
     return f"No step was profiled, {so}: {how.profile} to measure it."
 
 
 def _why_unseen(ranks: Sequence[RankFacts], asked: bool) -> str | None:
-    """Why no profiler saw what none saw, where to profile was not forgotten."""
+    """Why no profiler saw them run, although windows were asked for; None if none were."""
     if not any(rank.windows for rank in ranks):
-        return "the schedule given as profile= came to no whole window" if asked else None
+        return "the schedule in profile= completed no window" if asked else None
     if not all(rank.windows and rank.recorded for rank in ranks):
         return None
     seen = sum(rank.by_evidence.get(one, 0) for rank in ranks for one in (Evidence.DEVICE, Evidence.BACKEND))
     if sum(rank.outside_windows for rank in ranks) < sum(rank.comms for rank in ranks) - seen:
         return None
-    return "they ran outside the profiler's windows; those in profiled steps are measured"
+    return "they ran outside of the profiler's windows, and those in profiled steps are measured"
 
 
 def _unknown(ranks: Sequence[RankFacts], missed: str | None, how: HowTo) -> Iterator[Finding]:
@@ -123,13 +125,13 @@ def _unknown(ranks: Sequence[RankFacts], missed: str | None, how: HowTo) -> Iter
         severity: Severity = "warning" if missed is None and count > UNKNOWN_MAX_RATIO * comms else "info"
         yield UNKNOWN_EXEC(
             "run",
-            f"{count} of {comms} collectives (most of them {op}{where}) left nothing that tells when they ran, so they"
-            f" are missing from communication and overlap: {missed or f'{how.profile} to see them'}.",
+            f"It is unknown when {count} of {comms} collectives (most of them {op}{where}) ran, so they are missing"
+            f" from communication and overlap: {missed or f'{how.profile} to see them'}.",
             severity,
         )
 
 
-# Records that were let go, steps that were not recorded ---------------------------------------------------------------
+# Records that were removed, steps that were not recorded --------------------------------------------------------------
 
 
 def kept_findings(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
@@ -146,22 +148,23 @@ def _let_go(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
     of = "; ".join(f"{_records_of(same)} {what}" for what, same in list(alike.items())[:2]) + " …" * (len(alike) > 2)
     yield RECORDS_LET_GO(
         named("rank", [rank.rank for rank in ranks]),
-        "The oldest records were let go, a whole file at a time, to stay within what ddptrace.Keep allows a rank:"
-        f" {of}. Give keep=ddptrace.Keep(nbytes=...) more, and steps= where you gave it, to see further back.",
+        "The oldest records were removed, a whole file at a time, to stay within the limit of ddptrace.Keep for a rank:"
+        f" {of}. Raise nbytes= of ddptrace.Keep, and steps= if you gave it, to keep more.",
     )
 
 
 def _records_of(ranks: Sequence[int]) -> str:
-    return f"of rank {ranks[0]}'s" if len(ranks) == 1 else f"on {named('rank', ranks)} of"
+    return f"on rank {ranks[0]}" if len(ranks) == 1 else f"on {named('rank', ranks)}"
 
 
 def _steps_left(kept: KeptFacts) -> str:
     if kept.last_step is None:
-        return f"records {kept.let_go} are gone"
-    recorded = ", as far as they were recorded" if kept.sampled else ""
+        return f"{kept.let_go} records are gone"
+    recorded = " if they were recorded" if kept.sampled else ""
     since = "none is whole" if kept.since is None else f"those from step {kept.since} on are here{recorded}"
     others = kept.whole - (0 if kept.since is None else kept.last_step + 1 - kept.since)
-    return f"{kept.last_step + 1} steps {since}" + (f", and {others} before" if others > 0 and not kept.sampled else "")
+    rest = f", and {others} before" if others > 0 and not kept.sampled else ""
+    return f"of {kept.last_step + 1} steps {since}{rest}"
 
 
 def _sampled(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
@@ -170,17 +173,17 @@ def _sampled(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
     first, kept = ranks[0].rank, ranks[0].kept
     yield STEPS_NOT_RECORDED(
         named("rank", [rank.rank for rank in ranks]),
-        f"Not every step was recorded, as ddptrace.Keep(every=...) has it: of rank {first}'s {_steps_made(kept)} steps"
-        f" {kept.whole} are here, and {kept.partial} left only when they began and ended{_length_words(kept)}.",
+        f"ddptrace.Keep(every=...) records only some steps: of the {_steps_made(kept)} steps of rank {first},"
+        f" {kept.whole} were recorded, and {kept.partial} only with their begin and end{_length_words(kept)}.",
     )
 
 
 def _steps_made(kept: KeptFacts) -> int:
-    """Steps that the rank made, also those of which nothing is left."""
+    """Steps that the rank made, including those of which nothing is left."""
     return kept.whole + kept.partial if kept.last_step is None else kept.last_step + 1
 
 
 def _length_words(kept: KeptFacts) -> str:
     if kept.whole_ns is None or kept.partial_ns is None:
         return ""
-    return f" (median length: {ms(kept.whole_ns)} recorded, {ms(kept.partial_ns)} not)"
+    return f" (median length: {duration(kept.whole_ns)} recorded, {duration(kept.partial_ns)} not)"

@@ -1,4 +1,4 @@
-"""What the numbers mean, in sentences: what was seen, what they rest on, what to look at next."""
+"""What the numbers mean, in sentences: what happened, what the numbers are based on, what to look at next."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from ddptrace.analysis.findings.collectives import queue_findings, slow_message_
 from ddptrace.analysis.findings.desync import desync_findings, refused_findings
 from ddptrace.analysis.findings.device import device_findings
 from ddptrace.analysis.findings.evidence import evidence_findings, kept_findings
+from ddptrace.analysis.findings.how_to import FOREIGN, OURS, HowTo
 from ddptrace.analysis.findings.ranks import blame_findings, peer_findings
 from ddptrace.analysis.findings.rpc import rpc_findings, serving
 from ddptrace.analysis.findings.steps import contention_findings, jitter_findings
@@ -21,7 +22,6 @@ from ddptrace.analysis.rank_facts import Failure, RankFacts
 from ddptrace.analysis.ranks.blame import Blame
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import PAUSED_MAX_RATIO, Summary, summarize
-from ddptrace.analysis.wording import FOREIGN, OURS, HowTo, ms, named
 from ddptrace.findings import (
     BUCKET_LAYOUT_UNKNOWN,
     COLLECTIVE_FAILED,
@@ -36,6 +36,7 @@ from ddptrace.findings import (
     Finding,
     without_silenced,
 )
+from ddptrace.units import duration, named
 
 
 def run_findings(
@@ -90,7 +91,7 @@ def _is_comparable(result: Result, blame: Blame) -> bool:
 
 
 def _causes(ranks: Sequence[RankFacts], result: Result, summary: Summary) -> Iterator[Finding]:
-    """Of lost time, each with what it costs; silent where there is none."""
+    """Causes of lost time, each with its cost."""
     reducers = [reducer for rank in ranks for reducer in rank.reducers]
     yield from bucket_cap_findings(reducers)
     yield from unused_findings(ranks, result)
@@ -105,11 +106,11 @@ def _deaths(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
         if rank.clean:
             continue
         name = f"rank {rank.rank}"
-        whole = "no step of it was finished" if rank.last_step is None else f"its last whole step is {rank.last_step}"
+        whole = "it finished no step" if rank.last_step is None else f"its last whole step is {rank.last_step}"
         yield PROCESS_DIED(
             name,
-            f"{name} (pid {rank.pid} on {rank.host}) did not end its trace: it died or still runs; {whole},"
-            " and what it did after that is incomplete.",
+            f"Rank {rank.rank} (pid {rank.pid} on {rank.host}) did not end its trace: it died or still runs; {whole},"
+            " and the records after that are incomplete.",
         )
 
 
@@ -117,18 +118,18 @@ def _communication(ranks: Sequence[RankFacts], result: Result, how: HowTo) -> It
     if not any(rank.comms for rank in ranks) and not result.rpcs:
         yield NO_COMMUNICATION(
             "run",
-            f"No collective was recorded on any rank, so there is no communication to judge: {how.communicate}.",
+            f"No rank recorded a collective, so there is no communication to judge: {how.communicate}.",
         )
     if result.world_size is None and len(ranks) == 1 and not ranks[0].recorded:
         yield SINGLE_RANK(
             "run",
-            "One rank's file is all there is, and it does not say how many took part: give those of the other ranks too"
-            " to see who waits for whom.",
+            "There is only one rank's file, and it does not say how many ranks took part: add the files of the other"
+            " ranks to see which rank waits for which.",
         )
     elif (result.world_size if result.world_size is not None else len(ranks)) == 1:
         yield SINGLE_RANK(
             "run",
-            "Only one rank took part, so nothing waits for another: start several with torchrun to see communication.",
+            "Only one rank took part, so it waits for no other: start several with torchrun to see communication.",
         )
 
 
@@ -146,7 +147,7 @@ def _steps(ranks: Sequence[RankFacts], remote_only: Set[int], how: HowTo) -> Ite
         yield STEPS_BY_BACKWARD(
             named("rank", by_backward),
             f"No optimizer was seen on {named('rank', by_backward)}{updates}, so each backward counts as one step:"
-            f" {how.mark_steps}{' where that is not so' if remote else ''}.",
+            f" {how.mark_steps}{' if that is wrong' if remote else ''}.",
         )
 
 
@@ -156,8 +157,8 @@ def _in_turn(ranks: Sequence[RankFacts], how: HowTo) -> Iterator[Finding]:
         told = "; ".join(name if count == 1 else f"{count} times {name}" for name, count in names.items())
         yield OPTIMIZERS_IN_TURN(
             where,
-            f"{names.total()} optimizers update in turn on {where}, each after a forward of its own ({told}). Each"
-            f" update counts as a step, so an iteration is several of them: {how.mark_steps} to have it count as one.",
+            f"{names.total()} optimizers take turns on {where}, each with a forward before its update ({told}). Each"
+            f" update counts as a step, so an iteration is several steps: {how.mark_steps} to count it as one.",
         )
 
 
@@ -167,7 +168,7 @@ def _unmatched(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
         yield BUCKET_LAYOUT_UNKNOWN(
             named("rank", [rank for rank, _ in lost]),
             f"In {sum(count for _, count in lost)} backward passes the reducer's communication fits no known bucket"
-            " layout, so it counts as collectives, without names of parameters.",
+            " layout, so it counts as collectives without names of parameters.",
         )
 
 
@@ -178,8 +179,8 @@ def _pauses(result: Result) -> Iterator[Finding]:
         longest = max(row.paused_ns for row in held)
         yield PAUSED_STEPS(
             named("step", steps),
-            f"ddptrace itself held the training thread in {named('step', steps)}, for up to {ms(longest)} on one rank"
-            " (starting, stopping or saving the profiler): do not judge the program by these steps.",
+            f"ddptrace itself held the training thread in {named('step', steps)} for up to {duration(longest)} on one"
+            " rank, to start, stop or save the profiler: do not judge the program by these steps.",
         )
 
 
@@ -191,13 +192,13 @@ def _layouts(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
             yield LAYOUT_REBUILT(
                 f"reducer {reducer.reducer}",
                 f"{reducer.kind} of {reducer.module} rebuilt its buckets in the order in which gradients become ready:"
-                f" {layout_words(reducer)} (the last from backward {reducer.layouts[-1][1]} on). Compare buckets of one"
-                " layout only.",
+                f" {layout_words(reducer)} (the last layout from backward {reducer.layouts[-1][1]} on). Compare only"
+                " buckets of the same layout.",
             )
 
 
 def failure_findings(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
-    """Of each rank the first: what fails after it mostly fails for the same reason."""
+    """The first failure of each rank: later ones mostly have the same reason."""
     for rank in (rank for rank in ranks if rank.failures):
         first, rest = rank.failures[0], len(rank.failures) - 1
         more = f" ({rest} more failed after it)" if rest else ""

@@ -11,7 +11,6 @@ from ddptrace.analysis.ranks.blame import Blame, Crowding, Seeming
 from ddptrace.analysis.ranks.matched_time import MatchedTime, matched_time
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.tables.ranks import SuspectRow
-from ddptrace.analysis.wording import ms, percent
 from ddptrace.findings import (
     LATE_RANK,
     PROCESSORS_CROWDED,
@@ -21,6 +20,7 @@ from ddptrace.findings import (
     WAITING_FOR_RANKS,
     Finding,
 )
+from ddptrace.units import duration, percent
 
 ADVICE: Final[Mapping[str, str]] = {
     "data": "Look at what its data loader reads, and from where.",
@@ -76,15 +76,16 @@ def _replay_off(off_ratio: float) -> Finding:
 def _too_short(one: Seeming) -> Finding:
     return RUN_TOO_SHORT(
         f"rank {one.rank}",
-        f"Rank {one.rank} seems to make the others wait for {ms(one.cost_ns)} of a step ({percent(one.cost_ratio)}),"
-        f" but {one.steps} steps are too few to rule out chance: trace {one.steps_needed} or more.",
+        f"Rank {one.rank} seems to make the others wait for {duration(one.cost_ns)} of a step"
+        f" ({percent(one.cost_ratio)}), but {one.steps} steps are too few to rule out chance: trace {one.steps_needed}"
+        " or more.",
     )
 
 
 def _crowded(crowding: Crowding) -> Finding:
     return PROCESSORS_CROWDED(
         "run",
-        f"All ranks wait for a processor for {ms(crowding.queued_ns)} of a step"
+        f"All ranks wait for a processor for {duration(crowding.queued_ns)} of a step"
         f" ({percent(crowding.queued_ns / crowding.step_ns)}, median of the ranks), so steps take longer than the"
         " program needs. Start fewer threads or processes, and let nothing else run there.",
     )
@@ -114,8 +115,8 @@ def _slow_link(one: SuspectRow) -> Finding:
 def _cost(one: SuspectRow) -> str:
     often = "in nearly every step" if one.persistent else "in some steps more than in others"
     return (
-        f"{ms(one.cost_ns)} of a step ({percent(one.cost_ratio)}; 95 % interval {ms(one.low_ns)} to {ms(one.high_ns)};"
-        f" {one.steps} steps), {often}"
+        f"{duration(one.cost_ns)} of a step ({percent(one.cost_ratio)}; 95 % interval {duration(one.low_ns)} to"
+        f" {duration(one.high_ns)}; {one.steps} steps), {often}"
     )
 
 
@@ -142,4 +143,4 @@ def _where(time: MatchedTime) -> str:
 
 def _each(time: MatchedTime, ns: int) -> str:
     """The time of one step, or the sum if none ran in a step."""
-    return f"{ms(ns / time.steps)} a step" if time.steps else ms(ns)
+    return f"{duration(ns / time.steps)} a step" if time.steps else duration(ns)

@@ -1,4 +1,4 @@
-"""What remote calls say of a run: who only serves, and what the step waits for."""
+"""Remote calls: ranks that only serve, and what the step waits for."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from ddptrace.analysis.rpc.waits import BACKWARD, UNKNOWN, Target
 from ddptrace.analysis.summary import typical_steps
 from ddptrace.analysis.tables.rpc import RpcRow
 from ddptrace.analysis.tables.steps import StepRow
-from ddptrace.analysis.wording import ms, named, percent
 from ddptrace.findings import ONLY_REMOTE, WAITING_FOR_REMOTE_CALLS, Finding
+from ddptrace.units import duration, named, percent
 
 WAITING_MIN_RATIO: Final = 0.02
 """A wait for remote calls below this share of the step is not worth a change."""
 
 OF_BACKWARD: Final = (
-    "the distributed backward: for what other workers compute in it and for gradients on the wire. Fewer and smaller"
-    " tensors that cross workers in forward make it shorter."
+    "the distributed backward: other workers compute in it, and gradients are sent. Send fewer and smaller tensors"
+    " between workers in forward to make it shorter."
 )
 
 
@@ -31,8 +31,8 @@ def rpc_findings(ranks: Sequence[RankFacts], result: Result) -> Iterator[Finding
 
 
 def serving(ranks: Sequence[RankFacts], result: Result) -> set[int]:
-    """The ranks that have no steps since they do remote work alone. One whose callers ask for torch's own functions
-    alone sees nothing of that itself: it is known by them, and by doing no more than waiting in barriers."""
+    """The ranks that have no steps because they only do remote work. A rank whose callers call only torch's functions
+    records nothing of that: its callers show it, and so does that it waits in barriers and does nothing else."""
     called = {row.callee_rank for row in result.rpcs if not row.internal}
     busy = {row.rank for row in result.collectives if row.op != "barrier"}
     still = {rank.rank for rank in ranks if rank.unmarked and rank.last_step is None}
@@ -43,16 +43,16 @@ def _only_remote(ranks: Sequence[int], result: Result) -> Iterator[Finding]:
     if ranks:
         served = sum(row.callee_rank in ranks and _was_served(row) and not row.internal for row in result.rpcs)
         called = sum(row.rank in ranks for row in own_calls(result.rpcs))
-        has = "has" if len(ranks) == 1 else "have"
+        has, works = ("has", "works") if len(ranks) == 1 else ("have", "work")
         yield ONLY_REMOTE(
             named("rank", ranks),
-            f"{named('Rank', ranks)} {has} no steps of {'its' if len(ranks) == 1 else 'their'} own: what ran there ran"
-            f" for others ({served:,} remote calls served, {called:,} made).",
+            f"{named('Rank', ranks)} {has} no steps and only {works} for others ({served:,} remote calls served,"
+            f" {called:,} made).",
         )
 
 
 def _was_served(row: RpcRow) -> bool:
-    """It was seen to run, or, where it ran without Python, its result was."""
+    """Whether it was recorded on its callee; a call that ran without Python only shows its result."""
     return row.run_ns is not None or (row.done_at_ns is not None and not row.failed)
 
 
@@ -65,8 +65,8 @@ def _waiting(ranks: Sequence[RankFacts], result: Result) -> Iterator[Finding]:
     told = _most(_waited_for(ranks, steps), result, steps)
     yield WAITING_FOR_REMOTE_CALLS(
         "run",
-        f"{percent(waited / whole)} of the step the host waits for remote calls and nothing else runs"
-        f" ({ms(waited / len(steps))}, mean of {len(steps):,} rank-steps).{told}",
+        f"For {percent(waited / whole)} of the step the host waits for remote calls and nothing else runs"
+        f" ({duration(waited / len(steps))}, mean of {len(steps):,} rank-steps).{told}",
     )
 
 
@@ -81,12 +81,12 @@ def _waited_for(ranks: Sequence[RankFacts], steps: Sequence[StepRow]) -> Counter
 
 
 def _most(waited: Counter[Target], result: Result, steps: Sequence[StepRow]) -> str:
-    """What was waited for longest; nothing where no call tells it."""
+    """What the host waited for longest; empty if no call shows it."""
     (target, ns), *_ = waited.most_common(1) or [(UNKNOWN, 0)]
     most = (
-        f" Most of that, {ms(ns / len(steps))}, is for"
+        f" Most of that, {duration(ns / len(steps))}, is for"
         if 2 * ns > waited.total()
-        else (f" The largest part, {ms(ns / len(steps))}, is for")
+        else (f" The largest part, {duration(ns / len(steps))}, is for")
     )
     if target == BACKWARD:
         return f"{most} {OF_BACKWARD}"
@@ -99,18 +99,18 @@ def _longest(one: RpcFunction, steps: int) -> str:
     often = f"{one.calls / steps:.3g}"
     what = (
         f"{function_word(one.function)} at {one.callee or '?'}: {often} call{'' if often == '1' else 's'} a step,"
-        f" {ms(one.call_ns or 0)} each (median)"
+        f" {duration(one.call_ns or 0)} each (median)"
     )
     if one.gives_future:
-        return f"{what}, until the future that the function gives is done: look at what that waits for."
+        return f"{what}, until the future that the function returns is done: look at what that future waits for."
     if one.run_ns is None or one.rest_ns is None:
         return f"{what}: issue them with rpc_async before work that does not need them."
     if one.run_ns >= one.rest_ns:
         return (
-            f"{what}, of which the function ran {ms(one.run_ns)}: issue them with rpc_async before work that does not"
-            " need them, or give their worker less to do."
+            f"{what}, of which the function ran {duration(one.run_ns)}: issue them with rpc_async before work that does"
+            " not need them, or give their worker less to do."
         )
     return (
-        f"{what}, of which the function ran only {ms(one.run_ns)}: the rest is the wire and the queue at the callee, so"
-        " fewer and smaller calls would help, or rpc_async before work that does not need them."
+        f"{what}, of which the function ran only {duration(one.run_ns)}: the rest is the network and the callee's"
+        " queue. Make fewer and smaller calls, or issue them with rpc_async before work that does not need them."
     )

@@ -1,4 +1,4 @@
-"""Steps: how much slower it is to compute while communication runs, and what makes some longer than others."""
+"""Steps: how much communication slows compute, and what makes some steps longer than others."""
 
 from __future__ import annotations
 
@@ -9,24 +9,26 @@ from typing import Final
 from ddptrace.analysis.rank_facts import RankFacts
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.tables.steps import JitterRow
-from ddptrace.analysis.wording import ms, named, percent
 from ddptrace.findings import CONTENTION, JITTER, Finding
+from ddptrace.units import duration, named, percent
 
 SLOWER_MIN_RATIO: Final = 0.1
 COSTLY_MIN_RATIO: Final = 0.005
 """Of the profiled steps."""
 ON_DEVICE: Final = (
-    "kernels", "NCCL's channels take processors and memory bandwidth of the device: fewer of them (NCCL_MAX_CTAS,"
-    " NCCL_MAX_NCHANNELS) leave more to compute, as long as communication stays hidden",
-)  # fmt: skip
+    "kernels",
+    "NCCL's channels use processors and memory bandwidth of the device. Fewer channels (NCCL_MAX_CTAS,"
+    " NCCL_MAX_NCHANNELS) leave more for compute, as long as communication stays hidden.",
+)
 ON_HOST: Final = (
-    "operators", "the backend's threads work on the same processors: leave it some (fewer of torch's threads, fewer"
-    " ranks on a machine)",
-)  # fmt: skip
+    "operators",
+    "The backend's threads use the same processors. Leave some free for them (fewer torch threads, fewer ranks on a"
+    " machine).",
+)
 
 
 def contention_findings(result: Result) -> Iterator[Finding]:
-    """Over all that ran both alone and beside communication."""
+    """Over all kernels or operators that ran both alone and beside communication."""
     alone_ns = sum(row.alone_ns * row.beside for row in result.contention)
     tax_ns, steps = sum(row.tax_ns for row in result.contention), [row for row in result.steps if row.profiled]
     window_ns = sum(row.window_ns for row in steps)
@@ -36,15 +38,15 @@ def contention_findings(result: Result) -> Iterator[Finding]:
     dearest, dearest_ns = _dearest(result)
     yield CONTENTION(
         "run",
-        f"Computing takes longer while communication runs: {sum(row.beside for row in result.contention)} {what} that"
-        f" would take {ms(alone_ns)} alone took {percent(tax_ns / alone_ns)} longer beside it, {ms(tax_ns)} in"
-        f" {len(steps)} profiled rank-steps ({percent(tax_ns / window_ns)} of them); most in {dearest},"
-        f" {ms(dearest_ns)}. It counts as compute, not as communication; {advice}.",
+        f"Compute takes longer while communication runs: {sum(row.beside for row in result.contention)} {what} that"
+        f" would take {duration(alone_ns)} alone took {percent(tax_ns / alone_ns)} longer beside it. This costs"
+        f" {duration(tax_ns)} in {len(steps)} profiled rank-steps ({percent(tax_ns / window_ns)} of them), most of it"
+        f" in {dearest} ({duration(dearest_ns)}), and counts as compute, not as communication. {advice}",
     )
 
 
 def _dearest(result: Result) -> tuple[str, int]:
-    """A kernel without its template's arguments, which fill lines."""
+    """The kernel or operator with the highest cost, without template arguments, and its cost."""
     taxes: Counter[str] = Counter()
     for row in result.contention:
         taxes[row.name] += row.tax_ns
@@ -56,18 +58,18 @@ def _dearest(result: Result) -> tuple[str, int]:
 
 
 LONG_MIN_RATIO: Final = 1.3
-"""So many times the median must one step in twenty take."""
+"""Times the median. One step in twenty must take at least this long."""
 FEWEST_STEPS: Final = 40
-"""Of fewer, one in twenty is one, and tells nothing."""
+"""Of fewer steps, one in twenty is a single step and shows nothing."""
 SHARE_MIN_RATIO: Final = 0.5
 """Of the variance."""
 WITHOUT_COMPUTING: Final = ("data",)
 LOOK: Final = {
-    "data": "at what its data loader reads now and then, and at its workers",
+    "data": "at what its data loader reads in some steps, and at its workers",
     "forward": "at whether its inputs differ in size from step to step, and at what else runs on its machine",
     "backward": "at whether its inputs differ in size from step to step, and at what else runs on its machine",
-    "optimizer": "at what else its update does now and then",
-    "other": "at what the loop does now and then: logging, evaluation, checkpoints, garbage collection",
+    "optimizer": "at what else its update does in some steps",
+    "other": "at what the loop does in some steps: logging, evaluation, checkpoints, garbage collection",
 }
 
 
@@ -91,8 +93,8 @@ def _jitter(worst: JitterRow, step: JitterRow, ranks: list[int]) -> Finding:
     where = named("rank", ranks)
     return JITTER(
         where,
-        f"Steps vary: one in twenty takes {ms(step.p95_ns)} or more, {step.p95_ns / step.median_ns:.1f} times the"
-        f" median of {ms(step.median_ns)} ({step.steps} steps). {percent(worst.share_ratio or 0)} of that variance is"
-        f" the {worst.part} phase of rank {worst.rank} (median {ms(worst.median_ns)}, one in twenty from"
-        f" {ms(worst.p95_ns)} on): look {LOOK[worst.part]}.",
+        f"Steps vary: one in twenty takes {duration(step.p95_ns)} or more, {step.p95_ns / step.median_ns:.1f} times the"
+        f" median of {duration(step.median_ns)} ({step.steps} steps). {percent(worst.share_ratio or 0)} of the variance"
+        f" comes from the {worst.part} phase of rank {worst.rank} (median {duration(worst.median_ns)}; one in twenty"
+        f" takes {duration(worst.p95_ns)} or more): look {LOOK[worst.part]}.",
     )

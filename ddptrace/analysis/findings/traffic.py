@@ -1,4 +1,4 @@
-"""Traffic: gradients that are sent more or less often than an update needs, messages that differ at their two ends."""
+"""Traffic: gradients sent more or less often than an update needs, and messages that differ at their two ends."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Final
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.tables.traffic import GradientTrafficRow, TrafficRow
 from ddptrace.analysis.traffic.peers import Ends, Sum, both_ends
-from ddptrace.analysis.wording import mb, named
 from ddptrace.findings import (
     MESSAGES_DIFFER,
     SYNCHRONISED_EARLY,
@@ -20,13 +19,14 @@ from ddptrace.findings import (
     Severity,
 )
 from ddptrace.ops import RECEIVE, SEND, family_of
+from ddptrace.units import named, size
 
-DRIFT: Final = "Where the update uses them, the ranks' models drift apart"
+DRIFT: Final = "If the update uses them, the models of the ranks drift apart"
 
 
 def traffic_findings(rows: Iterable[GradientTrafficRow]) -> list[Finding]:
-    """Judged only in steps that have one update, after all of their backwards: there, one synchronised backward is what
-    it takes, and it must be the last."""
+    """Only steps with one update after all of their backwards are judged: they need one synchronised backward, and it
+    must be the last."""
     by_reducer: defaultdict[tuple[int, str], list[GradientTrafficRow]] = defaultdict(list)
     for row in rows:
         if row.one_update:
@@ -36,7 +36,7 @@ def traffic_findings(rows: Iterable[GradientTrafficRow]) -> list[Finding]:
 
 
 def _of_reducer(rows: Sequence[GradientTrafficRow], several: bool) -> Iterator[Finding]:
-    """`several`: there are other reducers, and an update may be of theirs: gradients that stay may not be missed."""
+    """`several`: there are other reducers, and the update may be theirs, so it may not need these gradients."""
     grave: Severity = "info" if several else "warning"
     often = [row for row in rows if row.synchronised > 1]
     never = [row for row in rows if not row.synchronised]
@@ -47,17 +47,17 @@ def _of_reducer(rows: Sequence[GradientTrafficRow], several: bool) -> Iterator[F
     if never:
         yield SYNCHRONISED_NEVER(
             where,
-            f"{name} got gradients in {_steps(never)} and sent none of them before the update ({len(never)} of"
-            f" {len(rows)} rank-steps): every backward was inside no_sync(). {DRIFT}: leave no_sync() for the last"
-            " backward before each update.",
+            f"{name} got gradients in {_steps(never)} and sent none before the update ({len(never)} of {len(rows)}"
+            f" rank-steps): every backward was inside no_sync(). {DRIFT}: run the last backward before each update"
+            " outside of no_sync().",
             grave,
         )
     if early:
         yield SYNCHRONISED_EARLY(
             where,
             f"{name} sent gradients in {_steps(early)}, but not in the last backward before the update ({len(early)} of"
-            f" {len(rows)} rank-steps): what that one added stayed on its rank. {DRIFT}: no_sync() belongs around all"
-            " backwards but the last.",
+            f" {len(rows)} rank-steps), so the gradients of that backward stayed on their rank. {DRIFT}: put no_sync()"
+            " around all backwards but the last.",
             grave,
         )
 
@@ -67,11 +67,11 @@ def _often(name: str, often: Sequence[GradientTrafficRow], judged: int) -> str:
     counted = f"{times[0]}" if len(times) == 1 else f"{times[0]} to {times[-1]}"
     known = [row.nbytes for row in often if row.nbytes is not None]
     once = [row.nbytes // row.synchronised for row in often if row.nbytes is not None]
-    bytes_ = f", {mb(max(known))} on a rank instead of {mb(max(once))}" if known else ""
+    bytes_ = f", {size(max(known))} on a rank instead of {size(max(once))}" if known else ""
     return (
         f"{name} sent its gradients {counted} times per update in {_steps(often)} ({len(often)} of {judged}"
-        f" rank-steps){bytes_}. If these backwards accumulate gradients, put all but the last inside no_sync():"
-        " the sum is the same."
+        f" rank-steps){bytes_}. If these backwards accumulate gradients, put all but the last inside no_sync(): the sum"
+        " is the same."
     )
 
 
@@ -79,7 +79,7 @@ def _steps(rows: Iterable[GradientTrafficRow]) -> str:
     return named("step", sorted({row.step for row in rows}))
 
 
-# Messages of which the two ends tell different things -----------------------------------------------------------------
+# Messages whose two ends differ -----------------------------------------------------------------
 
 
 MOST_PAIRS: Final = 3
@@ -95,20 +95,20 @@ def message_findings(result: Result) -> Iterator[Finding]:
     if cut_short:
         yield MESSAGES_DIFFER(
             "run",
-            f"Messages were received into tensors of another size than theirs: {_named(cut_short)}. What is larger than"
-            " its message keeps old values in the rest, where the backend does not fail: give both sides one size.",
+            f"Messages were received into tensors of another size: {_named(cut_short)}. If the backend does not fail, a"
+            " tensor that is larger than its message keeps old values in the rest. Give both sides the same size.",
         )
     if missing:
         yield MESSAGES_DIFFER(
             "run",
             f"Not all messages were recorded at both ends: {_named(missing)}. One of the two traces begins later or"
-            " ends earlier, or some of them went beneath the process group.",
+            " ends earlier, or some messages bypassed the process group.",
             "info",
         )
 
 
 def _differing(rows: Sequence[TrafficRow], ranks: AbstractSet[int]) -> Iterator[Pair]:
-    """Between `ranks`, which left records, where the one names all that it sends to, the other all that it receives
+    """Pairs of `ranks` with records, of which one names all ranks that it sends to, the other all that it receives
     from."""
     hidden = [row for row in rows if row.peer is None]
     sources = ranks - {row.rank for row in hidden if family_of(row.op) is SEND}

@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddptrace.analysis.matching.calls import GroupCall, differ
-from ddptrace.analysis.wording import ms
 from ddptrace.ops import family_of
+from ddptrace.units import duration
 
 MOST: Final = 0.9
 """So many of a group's collectives must fit; a few may not (a late stamp, a rank that was stopped in between)."""
@@ -118,8 +118,8 @@ def _scattered(begins: Floats, ends: Floats, gap_ns: float) -> str | None:
     if stray.sum() <= (1 - MOST) * len(ends):
         return None
     return (
-        f"{stray.sum()} of {len(ends)} do not end together on all ranks ({ms(float(np.median(apart_ns[stray])))} apart,"
-        " median), so nothing proves that the files show the same ones"
+        f"{stray.sum()} of {len(ends)} do not end together on all ranks (median distance"
+        f" {duration(float(np.median(apart_ns[stray])))}), so nothing proves that the files show the same collectives"
     )
 
 
@@ -130,8 +130,8 @@ def _ambiguous(group: Sequence[RankInGroup], ends: Floats, clocks: Floats, gap_n
     if clocks_ns <= near_ns or _same_steps(group) or only_fit(ends, clocks, gap_ns, near_ns):
         return None
     return (
-        f"their ends are {ms(clocks_ns)} apart from rank to rank and their steps' numbers do not agree, so the files"
-        " may show different ones"
+        f"their ends are {duration(clocks_ns)} apart from rank to rank, and the numbers of their steps do not agree, so"
+        " the files may show different collectives"
     )
 
 

@@ -15,8 +15,8 @@ from ddptrace.analysis.intervals import Ints
 from ddptrace.analysis.rank_tables import RankTables
 from ddptrace.analysis.ranks.replay import positions
 from ddptrace.analysis.tables.ranks import LOCAL_PHASES
-from ddptrace.analysis.wording import ms
 from ddptrace.load.tables import Throttle
+from ddptrace.units import duration
 
 COLLECTION, QUOTA, CONTENTION = "garbage collection", "processor quota", "processor contention"
 SLOW_LINK, SLOW_DEVICE = "slow link", "slow device"
@@ -57,7 +57,7 @@ def cause_of(late: Lateness, held: Sequence[Held]) -> Cause:
     for name, said, values in _stalls(held):
         beyond = beyond_others(values, late.rank)
         if beyond is not None and beyond >= HALF * late.excess_ns > 0:
-            return Cause(name, f"{said} for {ms(beyond)} of a step longer than the others")
+            return Cause(name, f"{said} for {duration(beyond)} of a step longer than the others")
     return _slow_device(late, held) or Cause(late.phase, _on_processor(late, held))
 
 
@@ -87,14 +87,14 @@ def _ratio(own_ns: Ints, rank: int) -> float | None:
 
 def _on_processor(late: Lateness, held: Sequence[Held]) -> str:
     """What the rank did in its time beyond the others', as far as that was looked at."""
-    longer = f"its own time there is {ms(late.phase_excess_ns)} of a step longer than the others'"
+    longer = f"its own time there is {duration(late.phase_excess_ns)} of a step longer than the others'"
     worked = beyond_others([one.cpu_ns for one in held], late.rank)
     if worked is None or late.excess_ns <= 0 or not all(one.is_watched for one in held):
         return longer
     if worked < HALF * late.excess_ns:
-        runs = f"it runs {ms(worked)} longer" if worked >= FELT_NS else "it computes no longer"
+        runs = f"it runs {duration(worked)} longer" if worked >= FELT_NS else "it computes no longer"
         return f"{longer}, and most of that it sleeps or is blocked: {runs}"
-    return f"{longer}, and it computes in most of that: it runs {ms(worked)} longer"
+    return f"{longer}, and it computes in most of that: it runs {duration(worked)} longer"
 
 
 # What held each rank's training thread up, per step -------------------------------------------------------------------

@@ -22,8 +22,8 @@ from ddptrace.analysis.whatif.plan import Buckets, caps_nbytes, plan_buckets
 from ddptrace.analysis.whatif.play import Floats
 from ddptrace.analysis.whatif.tables import Contention, Prediction, Setting
 from ddptrace.analysis.whatif.wire import Wire
-from ddptrace.analysis.wording import amount, percent
 from ddptrace.errors import printable
+from ddptrace.units import percent, size
 
 RECORDED: Final = Setting()
 MODEL_RATIO: Final = {True: 0.02, False: 0.08, None: 0.04}
@@ -255,4 +255,4 @@ def _extrapolated(buckets: Buckets, model: Model) -> Iterator[str]:
 
 
 def _range(least: int, most: int) -> str:
-    return " to ".join(dict.fromkeys((amount(least), amount(most))))
+    return " to ".join(dict.fromkeys((size(least), size(most))))

@@ -18,7 +18,7 @@ from ddptrace.bench.strategies import REDUCERS
 from ddptrace.bench.timing import interleaved, spread
 from ddptrace.bench.workloads import Trainee, nbytes, workload
 from ddptrace.render.sheet import Chart, Grid
-from ddptrace.render.words import counted, millis, size
+from ddptrace.units import counted, millis, size
 
 ONE_BUCKET: Final = "all"
 CAPS_MIB: Final = {"0": 2.0**-20, ONE_BUCKET: 2.0**20}

@@ -29,8 +29,8 @@ from ddptrace.bench.experiments.collectives_sheet import sections, title
 from ddptrace.bench.job import Job, setup_of
 from ddptrace.bench.timing import interleaved
 from ddptrace.errors import DdptraceError
-from ddptrace.render.words import counted, size
 from ddptrace.schema import Evidence
+from ddptrace.units import counted, size
 
 TRACED_STEPS: Final = 6
 TRACED_CALLS: Final = 10

@@ -13,7 +13,7 @@ from typing import Final
 
 from ddptrace.analysis.collectives.transfers import SIZES_MIN, SPAN_MIN, line
 from ddptrace.bench.statistics import quantile
-from ddptrace.render.words import counted, duration, percent, rate, size
+from ddptrace.units import counted, duration, percent, rate, size
 
 ROUNDS_MIN: Final = 3
 DRAWS: Final = 500

@@ -13,7 +13,7 @@ from ddptrace.bench.experiments.collectives_fit import Fit, fit, fit_words
 from ddptrace.bench.statistics import ROUNDS_SURE, Spread
 from ddptrace.ops import FACTORS
 from ddptrace.render.sheet import Chart, Grid, Line
-from ddptrace.render.words import NOT_MEASURED, counted, duration, percent, rate, size
+from ddptrace.units import NOT_MEASURED, counted, duration, percent, rate, size
 
 NOTE: Final = (
     "time: of one call on the slowest rank, median over the rounds. timed: batches × calls in each. "

@@ -22,7 +22,7 @@ from ddptrace.bench.job import Job, setup_of
 from ddptrace.bench.strategies import Strategy, bucketed, flat, naive, overlap, stock_ddp
 from ddptrace.bench.timing import interleaved
 from ddptrace.bench.workloads import Trainee, nbytes, workload
-from ddptrace.render.words import counted
+from ddptrace.units import counted
 
 STRATEGIES: Final = ("naive", "flat", "overlap", "bucketed", DDP)
 WATCHED_ROUNDS: Final = 3

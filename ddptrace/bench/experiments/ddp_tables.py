@@ -10,7 +10,7 @@ from ddptrace.bench.cells import chart_ms, comm_cells, interval_head, ratio_inte
 from ddptrace.bench.experiment import Repeats
 from ddptrace.bench.experiments.ddp_cell import DDP, NULL, Cell
 from ddptrace.render.sheet import Chart, Grid, Line
-from ddptrace.render.words import NOT_MEASURED
+from ddptrace.units import NOT_MEASURED
 
 STEP_HEADS: Final = (
     "model",

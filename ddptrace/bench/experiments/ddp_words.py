@@ -10,8 +10,9 @@ from typing import Any, Final
 from ddptrace.bench.cells import ratio_interval
 from ddptrace.bench.experiments.ddp_cell import DDP, NULL, Cell
 from ddptrace.bench.statistics import ROUNDS_SURE, Spread, quantile
-from ddptrace.render.words import EVIDENCE, counted, duration, millis
+from ddptrace.render.words import EVIDENCE
 from ddptrace.schema import Evidence
+from ddptrace.units import counted, duration, millis
 
 OWN: Final = "bucketed"
 TOO_SLOW_RATIO: Final = 1.05

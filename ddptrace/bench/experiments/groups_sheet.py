@@ -12,8 +12,9 @@ from ddptrace.bench.experiments.groups_verdict import Point, Verdict, verdict
 from ddptrace.bench.statistics import Spread
 from ddptrace.bench.timing import spread
 from ddptrace.render.sheet import Chart, Grid, Line
-from ddptrace.render.words import EVIDENCE, counted, duration, millis, percent, rate, size, three_figures
+from ddptrace.render.words import EVIDENCE
 from ddptrace.schema import Evidence
+from ddptrace.units import counted, duration, millis, percent, rate, size, three_figures
 
 SHAPES: Final = {"pairs": "disjoint pairs of ranks", "same": "groups over the same two ranks"}
 NOTE: Final = (

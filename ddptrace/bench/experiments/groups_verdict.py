@@ -18,7 +18,7 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from ddptrace.render.words import counted, duration, percent, rate, three_figures
+from ddptrace.units import counted, duration, percent, rate, three_figures
 
 NOT_LONGER: Final = 1.1
 BUSY, IDLE = 0.85, 0.6

@@ -27,7 +27,7 @@ from ddptrace.bench.statistics import Spread
 from ddptrace.bench.timing import interleaved, ratio, spread
 from ddptrace.bench.workloads import nbytes, workload
 from ddptrace.render.sheet import Chart, Grid
-from ddptrace.render.words import NOT_MEASURED, counted, millis, percent, size
+from ddptrace.units import NOT_MEASURED, counted, millis, percent, size
 
 NAMES: Final = ("fp16", "bf16", "PowerSGD", "quantization")
 

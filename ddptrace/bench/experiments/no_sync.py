@@ -22,7 +22,7 @@ from ddptrace.bench.timing import interleaved, ratio, spread
 from ddptrace.bench.workloads import nbytes
 from ddptrace.errors import DdptraceError
 from ddptrace.render.sheet import Chart, Grid, Line
-from ddptrace.render.words import NOT_MEASURED, counted, duration, millis, size
+from ddptrace.units import NOT_MEASURED, counted, duration, millis, size
 
 CAP_MB: Final = 1
 POINTS: Final = 16

@@ -19,7 +19,7 @@ from torch import Tensor
 from ddptrace.bench.job import Job
 from ddptrace.bench.models import Gpt
 from ddptrace.bench.strategies import Strategy
-from ddptrace.render.words import counted
+from ddptrace.units import counted
 
 CONTEXT: Final = 64
 MICRO_BATCH: Final = 4

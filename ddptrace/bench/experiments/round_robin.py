@@ -36,7 +36,7 @@ from ddptrace.bench.timing import interleaved, ratio, spread
 from ddptrace.bench.workloads import Trainee, nbytes, workload
 from ddptrace.errors import DdptraceError
 from ddptrace.render.sheet import Chart, Grid
-from ddptrace.render.words import NOT_MEASURED, counted, millis, size
+from ddptrace.units import NOT_MEASURED, counted, millis, size
 
 REFERENCE: Final = "1"
 CONTROL: Final = "1 again"

@@ -22,7 +22,7 @@ from ddptrace.bench.timing import interleaved, spread
 from ddptrace.bench.workloads import Trainee, nbytes, workload
 from ddptrace.engine import cores
 from ddptrace.render.sheet import Chart, Grid, Line
-from ddptrace.render.words import counted, millis, percent, size, three_figures
+from ddptrace.units import counted, millis, percent, size, three_figures
 
 STRATEGIES: Final = ("ddp", "bucketed")
 

@@ -21,7 +21,7 @@ from ddptrace.bench.statistics import Spread
 from ddptrace.bench.timing import interleaved, ratio, spread
 from ddptrace.bench.workloads import nbytes, workload
 from ddptrace.render.sheet import Chart, Grid
-from ddptrace.render.words import NOT_MEASURED, counted, duration, millis, percent, size
+from ddptrace.units import NOT_MEASURED, counted, duration, millis, percent, size
 
 OFF, ON, LEFT_OUT = "off", "on", "on, a layer left out"
 REDUCERS: Final = ("ddp", "bucketed")

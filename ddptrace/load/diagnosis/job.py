@@ -269,10 +269,10 @@ def _doubts(source: RecordedRank, meta: Mapping[str, Any], records: Records) -> 
     """Why its calls cannot be held against those of others."""
     where, said = f"rank {source.rank}", other_rank(source, meta)
     if is_of_another_run(meta, source.manifest):
-        message = "its records carry another run's id: it entered its trace apart from rank 0, or is left from before"
+        message = "its records have the id of another run: it entered its trace apart from rank 0, or is from before"
         yield OTHER_RUN(where, message)
     if said is not None:
         message = f"its folder holds what rank {said} recorded: put the ranks' folders back as they were"
         yield OTHER_RANK(where, message)
     for damage in records.damaged:
-        yield DAMAGED(where, f"{damage}: what is told of it may be wrong")
+        yield DAMAGED(where, f"{damage}: what is said of this rank may be wrong")

@@ -74,7 +74,7 @@ def _apart(windows: Sequence[ForeignWindow], rank: int, findings: list[Finding])
     for window in sorted(filled, key=attrgetter("window.begin_at_ns")):
         if kept and window.window.begin_at_ns < kept[-1].window.end_at_ns:
             message = (
-                f"it says that it is of rank {rank}, as {kept[-1].window.file} does, and both ran at the same time: it "
+                f"this file claims rank {rank}, as {kept[-1].window.file} does, and both ran at the same time, so it "
                 f"is left out; name the files by their ranks (rank-{rank}.json)"
             )
             findings.append(RANK_CLAIMED_TWICE(f"rank {rank}, {window.window.file}", message))
@@ -162,7 +162,7 @@ def _numbered_steps(windows: Sequence[ForeignWindow], rank: int, findings: list[
         shift = last + 1 - first if first <= last else 0
         is_restart = before is not None and _is_restart(before, window)
         if shift and not is_restart and window.steps[0].ended_by.name == "SAID":
-            message = f"its steps are counted from {first} again: they are shown as {last + 1} and on"
+            message = f"the steps of this file begin at {first} again: they are shown from {last + 1} on"
             findings.append(STEPS_RENUMBERED(f"rank {rank}, {window.window.file}", message))
         for step in window.steps:
             last = max(last + 1, step.ordinal + shift)

@@ -102,15 +102,15 @@ def _findings(trace: Trace, where: str, issued: int, unlaunched: int) -> list[Fi
     no_exec = (
         f"{issued} collectives were launched, but "
         + ("no kernel of them is in the file" if trace.events.on_device else "the file holds no activity of a device")
-        + ": when they ran is not known; record with ProfilerActivity.CUDA"
+        + ": it is unknown when they ran; record with ProfilerActivity.CUDA"
     )
     no_launch = (
         f"the launches of {unlaunched} communication kernels are not in the file (queued before the window opened?): "
-        "they are shown as launched at the latest instant that is possible, so that their queue delay is a lower bound"
+        "they are shown with the latest possible launch, so their queue delay is a lower bound"
     )
     unused = [rule.pattern for rule in trace.rules if rule not in trace.used_rules]
-    no_match = f"no kernel is named as --comm-kernel {', '.join(unused)} says; look at the names in the trace"
-    empty = "the file holds no events that tell of work; record some steps with CPU and GPU activity"
+    no_match = f"no kernel matches --comm-kernel {', '.join(unused)}; look at the names in the trace"
+    empty = "the file holds no events of work; record some steps with CPU and GPU activity"
     said = [
         (damage, TRACE_DAMAGED, f"{damage}; what could be read is shown"),
         (not len(trace.events.name), TRACE_EMPTY, empty),

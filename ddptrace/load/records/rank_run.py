@@ -268,16 +268,16 @@ class _Builder:
             Finding(str(note.get("code", UNKNOWN.code)), "warning", where, str(note.get("message", "")))
             for note in self.json(Kind.NOTE)
         ]
-        found += [RECORDS_DAMAGED(where, f"{text}; what was whole is used") for text in self.records.damaged]
+        found += [RECORDS_DAMAGED(where, f"{text}; the intact part is used") for text in self.records.damaged]
         if self.records.torn:
-            message = f"{self.records.torn} records were torn or overwritten and are left out"
+            message = f"{self.records.torn} records are torn or overwritten, and are left out"
             found.append(RECORDS_TORN(where, message))
         found += [RECORDS_DROPPED(where, message) for message in dropped_words(self.records)]
         described = sum(row[B] for row in self.rows_as_written(Kind.LET_GO) if row[FLAGS])
         if described:
             message = (
-                f"{described} descriptions of reducers, of their bucket layouts and notes went as well, the oldest"
-                " first, to stay within ddptrace.Keep: what they described goes unnamed; give it nbytes=... more"
+                f"{described} descriptions of reducers and bucket layouts, and notes, were removed as well, the oldest"
+                " first, to stay within the limit of ddptrace.Keep: what they described has no name. Raise its nbytes="
             )
             found.append(DESCRIPTIONS_LET_GO(where, message))
         if self.clock.stepped_ns > CLOCK_STEP_NS:

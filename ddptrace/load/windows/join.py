@@ -59,7 +59,7 @@ def join_windows(
             events = read_kineto(_place(folder, mark.file), cache)
             joined = _join(mark, events, recorded, rules, where)
         except (RunDirectoryError, ValueError, IndexError, OverflowError, MemoryError) as error:
-            message = f"{error}: the steps in it are judged without a profiler"
+            message = f"{error}: its steps are judged without a profiler"
             findings.append(WINDOW_UNREADABLE(where, message))
             continue
         findings.extend(joined.findings)
@@ -90,8 +90,8 @@ def _let_go(recorded: Recorded) -> list[Finding]:
     if not recorded.files_let_go:
         return []
     message = (
-        f"ddptrace.Keep let {recorded.files_let_go} profiler files go, the oldest first, to stay within its bound: the"
-        " steps in them are judged without a profiler"
+        f"{recorded.files_let_go} profiler files were removed, the oldest first, to stay within the limit of"
+        " ddptrace.Keep: their steps are judged without a profiler"
     )
     return [WINDOWS_LET_GO(f"rank {recorded.run.rank}", message)]
 
@@ -236,12 +236,12 @@ def _link_findings(
 ) -> tuple[Finding, ...]:
     listed = ", ".join(map(str, doubtful[:8])) + (" …" if len(doubtful) > 8 else "")
     doubt = (
-        f"{len(doubtful)} collectives (seq {listed}) ran in the window, but which of the backend's ranges is whose "
-        "cannot be told: their exec rests on weaker evidence"
+        f"{len(doubtful)} collectives (seq {listed}) ran in the window, but the backend's ranges cannot be assigned to "
+        "them: their execution is based on weaker evidence"
     )
     strange = f"{strange_kernels} communication kernels and {strange_ranges} backend ranges belong to no recorded call"
     said = [
-        (not events, WINDOW_EMPTY, "the profiler's file holds no events that tell of work"),
+        (not events, WINDOW_EMPTY, "the profiler's file holds no events of work"),
         (doubtful, EXEC_UNLINKED, doubt),
         (strange_kernels or strange_ranges, EXEC_UNCLAIMED, strange),
     ]

@@ -10,7 +10,8 @@ from ddptrace.analysis.device.digest import ScopeDigest, StreamDigest, device_pa
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.tables.device import Population, RankRow
 from ddptrace.render.figures import Figure, axis, bars, layout, ms, plain
-from ddptrace.render.words import PARTS, duration, percent, shortened
+from ddptrace.render.words import PARTS, shortened
+from ddptrace.units import duration, percent
 
 RANKS_MAX: Final = 24
 STREAMS_MAX: Final = 24

@@ -8,18 +8,8 @@ from ddptrace.analysis.collectives.digest import CollectiveDigest, collectives
 from ddptrace.analysis.device.digest import LaunchDigest, launches
 from ddptrace.analysis.result import Result
 from ddptrace.render.markup import folded, label, text
-from ddptrace.render.words import (
-    IDENTIFIED,
-    calls_words,
-    duration,
-    millis,
-    op_name,
-    origin_words,
-    percent,
-    rate,
-    size_range,
-    through_words,
-)
+from ddptrace.render.words import IDENTIFIED, op_name, origin_words, through_words
+from ddptrace.units import calls_words, duration, millis, percent, rate, size_range
 
 ROWS_MAX: Final = 40
 ROWS_OPEN: Final = 10

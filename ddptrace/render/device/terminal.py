@@ -11,21 +11,8 @@ from ddptrace.analysis.device.digest import ScopeDigest, device_parts, scopes
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.tables.device import Population, RankRow
 from ddptrace.errors import printable
-from ddptrace.render.words import (
-    IDENTIFIED,
-    WIDTH,
-    both_ends,
-    calls_words,
-    counted,
-    cut,
-    millis,
-    op_name,
-    origin_words,
-    percent,
-    rate,
-    size_range,
-    through_words,
-)
+from ddptrace.render.words import IDENTIFIED, WIDTH, both_ends, cut, op_name, origin_words, through_words
+from ddptrace.units import calls_words, counted, millis, percent, rate, size_range
 
 MOST_RANKS: Final = 8
 MOST_KINDS: Final = 5

@@ -19,7 +19,8 @@ from ddptrace.render.diff.words import (
     whole_name,
 )
 from ddptrace.render.sheet import Chart, Grid, Line, Sheet
-from ddptrace.render.words import NOT_MEASURED, counted, millis, percent, some_of
+from ddptrace.render.words import some_of
+from ddptrace.units import NOT_MEASURED, counted, millis, percent
 
 KINDS: Final = {
     "Typical step": ("step", "part", "total"), "Phases": ("phase",), "Buckets": ("bucket",), "Ranks": ("rank",),

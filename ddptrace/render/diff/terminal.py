@@ -20,7 +20,8 @@ from ddptrace.render.diff.words import (
     signed_percent,
 )
 from ddptrace.render.terminal import finding_lines
-from ddptrace.render.words import NOT_MEASURED, PARTS, WIDTH, duration, indented, millis, percent, size
+from ddptrace.render.words import PARTS, WIDTH, indented
+from ddptrace.units import NOT_MEASURED, duration, millis, percent, size
 
 MOST_ROWS: Final = 8
 """Of buckets and of ranks; the most changed ones."""

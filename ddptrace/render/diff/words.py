@@ -7,7 +7,8 @@ from typing import Final
 
 from ddptrace.analysis.diff.tables import Change, Diff
 from ddptrace.errors import printable
-from ddptrace.render.words import NOT_MEASURED, PARTS, counted, cut, duration, millis, percent, size
+from ddptrace.render.words import PARTS, cut
+from ddptrace.units import NOT_MEASURED, counted, duration, millis, percent, size
 
 NAMES: Final = PARTS | {"comm": "communication", "wall": "step on the host", "exposed": "exposed", "step": "step"}
 LONG_NAME: Final = 60

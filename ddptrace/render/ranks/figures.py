@@ -16,7 +16,8 @@ from ddptrace.analysis.tables.ranks import MatchRow
 from ddptrace.render.device.figures import Piece, stacked
 from ddptrace.render.figures import COLOURS, Figure, axis, decades, layout, ms, plain
 from ddptrace.render.ranks.terminal import moved_name, several
-from ddptrace.render.words import counted, duration, named_bucket, op_name, percent, shortened, size
+from ddptrace.render.words import named_bucket, op_name, shortened
+from ddptrace.units import counted, duration, percent, size
 
 KINDS_MAX: Final = 20
 PX_PER_KIND: Final = 26

@@ -11,7 +11,7 @@ from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import BucketKey, typical_steps
 from ddptrace.analysis.tables.ranks import LOCAL_PHASES
 from ddptrace.render.figures import COLOURS, Figure, axis, layout, ms
-from ddptrace.render.words import counted
+from ddptrace.units import counted
 
 ROWS_MAX: Final = 256
 COLUMNS_MAX: Final = 120

@@ -12,18 +12,9 @@ from ddptrace.render.clocks import clock_sub, clock_table
 from ddptrace.render.markup import folded, label, section, table, text
 from ddptrace.render.ranks.terminal import absent_words, several
 from ddptrace.render.steps.report import contention_section, jitter_section
-from ddptrace.render.words import (
-    NOT_MEASURED,
-    counted,
-    duration,
-    millis,
-    named_bucket,
-    op_name,
-    percent,
-    rate,
-    size,
-)
+from ddptrace.render.words import named_bucket, op_name
 from ddptrace.schema import Evidence
+from ddptrace.units import NOT_MEASURED, counted, duration, millis, percent, rate, size
 
 ROWS_MAX: Final = 40
 ROWS_OPEN: Final = 8

@@ -11,7 +11,8 @@ from ddptrace.analysis.ranks.digest import Lag, MatchDigests, match_digests
 from ddptrace.analysis.result import Result
 from ddptrace.errors import printable
 from ddptrace.render.clocks import clocks_told
-from ddptrace.render.words import WIDTH, counted, duration, named_bucket, op_name, percent, size
+from ddptrace.render.words import WIDTH, named_bucket, op_name
+from ddptrace.units import counted, duration, percent, size
 
 MOST_LAST: Final = 3
 MOST_PIECES: Final = 4

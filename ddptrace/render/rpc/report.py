@@ -9,7 +9,7 @@ from ddptrace.analysis.rpc.digest import RpcFunction, function_word, rpc_functio
 from ddptrace.analysis.tables.rpc import RpcPairRow
 from ddptrace.render.markup import label, section, table, text
 from ddptrace.render.rpc.words import failed_calls, pair_name, pairs_by_bytes
-from ddptrace.render.words import NOT_MEASURED, millis, size
+from ddptrace.units import NOT_MEASURED, millis, size
 
 ROWS_MAX: Final = 40
 SUB: Final = (

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from ddptrace.analysis.tables.rpc import RpcRow
 from ddptrace.render.trace.lanes import Slice, Track, lay_out
 from ddptrace.render.trace.slices import measured
-from ddptrace.render.words import size
+from ddptrace.units import size
 
 COLUMNS: Final = tuple(entry.name for entry in fields(RpcRow))
 VALUES: Final = attrgetter(*COLUMNS)

@@ -12,7 +12,8 @@ from ddptrace.analysis.summary import Share, Summary
 from ddptrace.analysis.tables.rpc import RpcPairRow, RpcRow
 from ddptrace.analysis.tables.steps import StepRow
 from ddptrace.errors import printable
-from ddptrace.render.words import NOT_MEASURED, calls_words, counted, cut, duration, percent, size
+from ddptrace.render.words import cut
+from ddptrace.units import NOT_MEASURED, calls_words, counted, duration, percent, size
 
 SPLIT: Final = ("compute", "exposed_comm", "exposed_memory", "rpc_wait", "idle", "unseen")
 """The parts of a step's window as they are shown: what waits for remote calls apart from the rest of idle; and where

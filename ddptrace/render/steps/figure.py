@@ -12,7 +12,8 @@ from typing import Any, Final
 from ddptrace.analysis.tables.steps import StepRow
 from ddptrace.render.figures import COLOURS, MARKS_MAX, SELDOM, Figure, axis, bars, layout, mean_ns, ms, plain
 from ddptrace.render.rpc.words import SPLIT
-from ddptrace.render.words import PARTS, counted, duration, percent
+from ddptrace.render.words import PARTS
+from ddptrace.units import counted, duration, percent
 
 RANKS_APART_MAX: Final = 4
 

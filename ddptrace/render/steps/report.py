@@ -10,7 +10,7 @@ from ddptrace.analysis.result import Result
 from ddptrace.analysis.tables.steps import ContentionRow, JitterRow
 from ddptrace.render.device.kernels import kernel_name
 from ddptrace.render.markup import folded, label, section, table
-from ddptrace.render.words import duration, millis, percent
+from ddptrace.units import duration, millis, percent
 
 ROWS_MAX: Final = 20
 ROWS_OPEN: Final = 8

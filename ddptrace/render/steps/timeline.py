@@ -27,7 +27,8 @@ from ddptrace.render.figures import MARKS_MAX, Figure, plain
 from ddptrace.render.steps.canvas import KINDS, Canvas, sheet, traces
 from ddptrace.render.trace.lanes import assign
 from ddptrace.render.trace.slices import collective_name
-from ddptrace.render.words import bucket_name, counted, duration, some_of
+from ddptrace.render.words import bucket_name, some_of
+from ddptrace.units import counted, duration
 
 RANKS_MAX: Final = 4
 ITEMS_MAX: Final = 300

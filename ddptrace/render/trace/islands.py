@@ -13,7 +13,7 @@ from ddptrace.analysis.tables.device import Activity
 from ddptrace.analysis.tables.steps import PhaseRow, StepRow
 from ddptrace.render.ranks.trace import begin_of
 from ddptrace.render.trace.tracks import RankRows, waits
-from ddptrace.render.words import long_time
+from ddptrace.units import long_time
 
 
 @dataclass(frozen=True, slots=True)

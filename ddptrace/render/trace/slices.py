@@ -11,7 +11,8 @@ from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow
 from ddptrace.analysis.tables.ranks import MatchRow
 from ddptrace.analysis.tables.steps import PhaseRow, StepRow
 from ddptrace.render.trace.lanes import Slice, Unit, nested, quoted
-from ddptrace.render.words import bucket_name, duration, named_bucket, op_name, size, some_of
+from ddptrace.render.words import bucket_name, named_bucket, op_name, some_of
+from ddptrace.units import duration, size
 
 PHASE_COLOURS = {"data": "yellow", "forward": "rail_response", "backward": "rail_animation", "optimizer": "rail_load"}
 NAMES = {kind: tuple(entry.name for entry in fields(kind)) for kind in (StepRow, BucketRow, CollectiveRow)}

@@ -23,7 +23,8 @@ from ddptrace.render.traffic.words import (
     varying_words,
     why_words,
 )
-from ddptrace.render.words import NOT_MEASURED, calls_words, op_name, size, size_range
+from ddptrace.render.words import op_name
+from ddptrace.units import NOT_MEASURED, calls_words, size, size_range
 
 ROWS_MAX: Final = 40
 ROWS_OPEN: Final = 10

@@ -25,17 +25,8 @@ from ddptrace.render.traffic.words import (
     uncounted_words,
     varying_words,
 )
-from ddptrace.render.words import (
-    NOT_MEASURED,
-    both_ends,
-    calls_words,
-    counted,
-    cut,
-    indented,
-    op_name,
-    read_words,
-    size,
-)
+from ddptrace.render.words import both_ends, cut, indented, op_name, read_words
+from ddptrace.units import NOT_MEASURED, calls_words, counted, size
 
 MOST_KINDS: Final = 12
 MOST_LINKS: Final = 8

@@ -9,22 +9,11 @@ from ddptrace.analysis.rpc.digest import RpcDigest
 from ddptrace.analysis.traffic.digest import KindDigest, TrafficReport
 from ddptrace.analysis.traffic.gradients import GradientDigest
 from ddptrace.analysis.traffic.peers import MessageDigest, RootDigest
-from ddptrace.analysis.wording import named
 from ddptrace.errors import printable
 from ddptrace.ops import Root, family_of
 from ddptrace.render.rpc.words import pair_name
-from ddptrace.render.words import (
-    NOT_MEASURED,
-    both_ends,
-    calls_words,
-    counted,
-    indented,
-    op_name,
-    percent,
-    shortened,
-    size,
-    size_range,
-)
+from ddptrace.render.words import both_ends, indented, op_name, shortened
+from ddptrace.units import NOT_MEASURED, calls_words, counted, named, percent, size, size_range
 
 UNEVEN_MIN_RATIO: Final = 0.01
 """Ranks that differ by less send the same."""

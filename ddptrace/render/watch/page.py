@@ -10,7 +10,7 @@ from ddptrace.render.watch.tables import bucket_lines, finding_lines, rank_lines
 from ddptrace.render.watch.top import breakdown_lines, head_lines
 from ddptrace.render.watch.view import STYLES, Line, View
 from ddptrace.render.watch.words import status_lines
-from ddptrace.render.words import counted
+from ddptrace.units import counted
 
 if TYPE_CHECKING:
     from rich.text import Text

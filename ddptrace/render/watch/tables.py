@@ -16,16 +16,8 @@ from ddptrace.render.terminal import placed
 from ddptrace.render.watch.top import GLYPHS, STATE_STYLES
 from ddptrace.render.watch.view import STATES, LastSteps, Line, Piece, RankView, View
 from ddptrace.render.watch.words import seconds_words
-from ddptrace.render.words import (
-    NOT_MEASURED,
-    bucket_numbers,
-    by_order,
-    counted,
-    duration,
-    millis,
-    percent,
-    size,
-)
+from ddptrace.render.words import bucket_numbers, by_order
+from ddptrace.units import NOT_MEASURED, counted, duration, millis, percent, size
 
 Column = tuple[str, int, list[Piece]]
 """Heading, width, and a cell of each row. The first column is on the left of its room, others on the right."""

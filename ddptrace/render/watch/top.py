@@ -10,7 +10,8 @@ from ddptrace.errors import printable
 from ddptrace.render.terminal import overlap_words
 from ddptrace.render.watch.view import STATES, Line, Piece, View, width_of
 from ddptrace.render.watch.words import sparkline, trend_words
-from ddptrace.render.words import PARTS, counted, cut, duration, millis, percent
+from ddptrace.render.words import PARTS, cut
+from ddptrace.units import counted, duration, millis, percent
 
 GLYPHS: Final = {"compute": "█", "exposed_comm": "▓", "exposed_memory": "▒", "idle": "░"}
 """They differ where nothing has a colour."""

@@ -8,10 +8,9 @@ from collections.abc import Iterator, Sequence
 from statistics import median, quantiles
 from typing import Final
 
-from ddptrace.analysis.wording import named
 from ddptrace.errors import printable
 from ddptrace.render.watch.view import Line, RankView, View
-from ddptrace.render.words import counted, percent
+from ddptrace.units import counted, named, percent
 
 BARS: Final = "▁▂▃▄▅▆▇█"
 FEWEST_FOR_TREND: Final = 12

@@ -9,7 +9,8 @@ from ddptrace.analysis.whatif.advise import Advice, Limit, Verification
 from ddptrace.analysis.whatif.answer import Forecast
 from ddptrace.analysis.whatif.tables import Prediction
 from ddptrace.render.whatif.words import caps_words, doubt_words, gain_range, gain_words, interval_words
-from ddptrace.render.words import WIDTH, counted, duration, indented, millis, percent
+from ddptrace.render.words import WIDTH, indented
+from ddptrace.units import counted, duration, millis, percent
 
 MOST_TRIED = 6
 TRY_BOTH = (

@@ -11,7 +11,7 @@ from ddptrace.analysis.whatif.tables import Prediction
 from ddptrace.render.markup import section, table, text
 from ddptrace.render.whatif.advice import headline, limit_words
 from ddptrace.render.whatif.words import caps_words, doubt_words, gain_words, interval_words
-from ddptrace.render.words import millis, percent
+from ddptrace.units import millis, percent
 
 MOST_PLANS = 6
 

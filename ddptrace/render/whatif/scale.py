@@ -7,7 +7,7 @@ from typing import Final
 
 from ddptrace.analysis.whatif.scale import ScaleRow
 from ddptrace.render.figures import Figure, axis, layout
-from ddptrace.render.words import millis, percent
+from ddptrace.units import millis, percent
 
 SIMULATED: Final = "Simulated from the recorded ranks, not measured."
 COLOURS: Final = {"ring": "#41729f", "tree": "#7a9e59", "hierarchical": "#e4683a"}

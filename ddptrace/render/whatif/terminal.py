@@ -15,7 +15,8 @@ from ddptrace.render.whatif.words import (
     interval_words,
     replay_words,
 )
-from ddptrace.render.words import WIDTH, counted, indented, millis
+from ddptrace.render.words import WIDTH, indented
+from ddptrace.units import counted, millis
 
 NAME_WIDTH = 34
 

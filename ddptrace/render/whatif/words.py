@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from ddptrace.analysis.whatif.tables import Contention, Cost, Prediction, Setting, SmallCost, WhatIf
-from ddptrace.render.words import NOT_MEASURED, counted, duration, percent, rate, size
+from ddptrace.units import NOT_MEASURED, counted, duration, percent, rate, size
 
 DOUBT_RATIO: Final = 0.1
 """Of the recorded step; who plays it so badly is not to be believed of others."""

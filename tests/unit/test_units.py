@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddptrace.analysis.wording import named
+from ddptrace.units import named
 
 
 @pytest.mark.parametrize(
