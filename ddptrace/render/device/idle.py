@@ -11,16 +11,17 @@ from ddptrace.analysis.device.idle import IdleDigest
 from ddptrace.analysis.result import Result
 from ddptrace.errors import printable
 from ddptrace.render.markup import folded, label
-from ddptrace.render.words import WIDTH, both_ends, calls_words, millis, percent
+from ddptrace.render.words import WIDTH, both_ends
+from ddptrace.units import calls_words, millis, percent
 
 MOST_CAUSES: Final = 5  # on the terminal
 CAUSES_MAX: Final = 12  # of a rank, in the report
 RANKS_MAX: Final = 16  # in the report
 ROWS_OPEN: Final = 10
 IDLE_MIN_RATIO: Final = 0.05  # of the window: below, what held the host is not worth a table
-HEADS: Final = (
-    ("rank", ""), ("idle ms", ""), ("of idle", ""), ("gaps", ""), ("gap ms", ""), ("cause", "words"),
-)  # fmt: skip
+HEADS: Final = tuple(
+    (head, "words" if head == "cause" else "") for head in ("rank", "idle ms", "of idle", "gaps", "gap ms", "cause")
+)
 SUB: Final = (
     "The host's thread that launched the work after each gap of the device, and the innermost thing that it was in; the"
     ' times add up to the idle time. Half of a row\'s idle time lies in gaps that are at least as long as "gap ms".'
