@@ -1,4 +1,4 @@
-"""Rows of every table that `ddptrace.analyze` answers with, by subject; `ddptrace/analysis/result.py` holds them all.
+"""Rows of every table that `ddptrace.analyze` returns, by subject; `ddptrace/analysis/result.py` declares the tables.
 
 In: nothing. Out: one frozen dataclass for each table, and `Table`, a sequence of rows with its ways out.
 

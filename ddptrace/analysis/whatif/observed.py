@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ddptrace.analysis.buckets.occurrences import Occurrence
 from ddptrace.analysis.intervals import Ints, merged
 from ddptrace.analysis.rank_view import RankView, view_of
-from ddptrace.analysis.steps.breakdown import shares_of, step_rows
+from ddptrace.analysis.steps.breakdown import step_rows
 from ddptrace.analysis.steps.jitter import waited_in_phases
 from ddptrace.analysis.steps.phases import main_marks
 from ddptrace.analysis.summary import steady_steps
@@ -94,7 +94,7 @@ def _main_reducer(view: RankView) -> Reducer | None:
 
 
 def _steps(view: RankView, reducer: Reducer) -> Iterator[ObservedStep]:
-    rows = list(step_rows(view, shares_of(view.comms, view.windows, view.compute)))
+    rows = step_rows(view)
     steady = {row.step for row in steady_steps(rows)}
     ready = {one.backward: one for one in view.rank.ready if one.reducer == reducer.reducer}
     backwards, found, queued = _backwards(view), _found(view, reducer), _queued(view)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, Final
 
-from ddptrace.analysis.ranks.critical_path import PathShare, path_shares
+from ddptrace.analysis.ranks.digest import PathShare, path_shares
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import typical_steps
 from ddptrace.analysis.tables.ranks import MatchRow
