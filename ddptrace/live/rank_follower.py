@@ -22,7 +22,7 @@ from ddptrace.live.held_records import HeldRecords
 from ddptrace.live.loss_tally import LossTally
 from ddptrace.live.steps_decided import Mark, StepsDecided
 from ddptrace.load.diagnosis.rank_state import BESIDE
-from ddptrace.load.records.clock import FAR_NS, Clock
+from ddptrace.load.records.clock import Clock
 from ddptrace.load.records.rank_run import rank_run
 from ddptrace.record import RecordReader, Records
 from ddptrace.schema import Kind
@@ -163,8 +163,7 @@ class RankFollower:
             self._give_up_half()
 
     def _see(self, fresh: Records) -> None:
-        clock = self._clock()
-        near = fresh.events[np.abs(fresh.events["begin"] - clock.monotonic[0]) < FAR_NS]
+        near = self._clock().near(fresh.events)
         self._newest = max(self._newest, int(near["begin"].max(initial=LONG_AGO)))
         worked = near[~np.isin(near["kind"], BESIDE)]
         self._worked = max(self._worked, int(np.maximum(worked["begin"], worked["end"]).max(initial=LONG_AGO)))
