@@ -107,9 +107,15 @@ class RankFollower:
         if chosen:
             self._forget(chosen[-1])
         return RankBatch(
-            identity, self._clock().zero_unix_ns, tables, steps, is_last,
-            self.losses(final=is_last), self.found(), self.beat_unix_ns(),
-        )  # fmt: skip
+            identity,
+            self._clock().zero_unix_ns,
+            tables,
+            steps,
+            is_last,
+            self.losses(final=is_last),
+            self.found(),
+            self.beat_unix_ns(),
+        )
 
     def count_the_rest(self) -> None:
         """For `found`, where there is no time to give it out: of all that waits on the disk, the ends of steps."""

@@ -142,10 +142,16 @@ def _source(comm: Communication, known: _Known) -> dict[str, Any]:
     if call is None:
         return {"origin": origin}
     return {
-        "origin": origin, "site": call.site, "through": call.through, "module": call.module, "turn": call.turn,
-        "peer": call.peer, "error": call.error, "on_device": call.on_device,
+        "origin": origin,
+        "site": call.site,
+        "through": call.through,
+        "module": call.module,
+        "turn": call.turn,
+        "peer": call.peer,
+        "error": call.error,
+        "on_device": call.on_device,
         "profiler_range": f"{RANGE_PREFIX}{call.seq}" if call.is_profiled else None,
-    }  # fmt: skip
+    }
 
 
 def _lane(comm: Communication) -> str | None:

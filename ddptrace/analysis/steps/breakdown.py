@@ -65,10 +65,14 @@ def step_rows(view: RankView) -> list[StepRow]:
 def _partition(window: int, compute: int, comm: int, hidden: int, memory: int) -> dict[str, Any]:
     exposed = comm - hidden
     return {
-        "compute_ns": compute, "comm_ns": comm, "hidden_ns": hidden, "exposed_comm_ns": exposed,
-        "exposed_memory_ns": memory, "idle_ns": window - compute - exposed - memory,
+        "compute_ns": compute,
+        "comm_ns": comm,
+        "hidden_ns": hidden,
+        "exposed_comm_ns": exposed,
+        "exposed_memory_ns": memory,
+        "idle_ns": window - compute - exposed - memory,
         "overlap_ratio": hidden / comm if comm else None,
-    }  # fmt: skip
+    }
 
 
 def partial_step_rows(view: RankView) -> list[PartialStepRow]:
