@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ddptrace.analysis.result import Result
 from ddptrace.live.batch import Identity, Losses
@@ -17,8 +18,7 @@ from ddptrace.live.loss_tally import LossTally
 from ddptrace.live.run_folders import rank_folders
 from ddptrace.load.diagnosis.rank_state import BESIDE
 from ddptrace.load.records import described
-from ddptrace.load.records.clock import Clock
-from ddptrace.load.records.events import json_objects
+from ddptrace.load.records.clock import FAR_NS, Clock
 from ddptrace.record import RecordReader, Records
 from ddptrace.schema import Kind
 from ddptrace.telemetry.rows import of_result
@@ -73,15 +73,25 @@ class _Told:
         if self._clock is None or self._clock.tie_ns is None:
             self._clock = Clock.of(fresh.events, None)
         if self._clock.tie_ns is not None:
-            self._see_work(self._clock.near(fresh.events), self._clock.tie_ns)
+            self._see_work(fresh, self._clock.monotonic[0], self._clock.tie_ns)
         self._see_groups(fresh)
 
-    def _see_work(self, near: NDArray[np.void], tie_ns: int) -> None:
+    def _see_work(self, fresh: Records, start: int, tie_ns: int) -> None:
+        near = fresh.events[np.abs(fresh.events["begin"] - start) < FAR_NS]
         worked = near[~np.isin(near["kind"], BESIDE)]
         ends = np.maximum(worked["begin"], worked["end"])
         self.worked_unix_ns = max(self.worked_unix_ns, int(ends.max(initial=-tie_ns)) + tie_ns)
 
     def _see_groups(self, fresh: Records) -> None:
         names = fresh.events["name"][fresh.events["kind"] == Kind.GROUP].tolist()
-        named = described.groups(json_objects(fresh.strings.get(name, "") for name in names))
+        named = described.groups(_contents(fresh.strings.get(name, "") for name in names))
         self.backends = tuple(sorted({*self.backends, *(group.backend for group in named if group.backend)}))
+
+
+def _contents(texts: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """Of JSON texts; one that was lost is passed over."""
+    for text in texts:
+        with suppress(ValueError, RecursionError):
+            content = json.loads(text)
+            if isinstance(content, dict):
+                yield content

@@ -58,13 +58,7 @@ class RankEvents:
     def described(self, rows: Iterable[Row]) -> Iterator[tuple[Row, dict[str, Any]]]:
         """Yield each record with the JSON object that its text holds; one whose text was lost is passed over."""
         for row in rows:
-            yield from ((row, content) for content in json_objects([self.text(row[NAME])]))
-
-
-def json_objects(texts: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """Yield the JSON objects among texts, in order."""
-    for text in texts:
-        with suppress(ValueError, RecursionError):
-            content = json.loads(text)
-            if isinstance(content, dict):
-                yield content
+            with suppress(ValueError, RecursionError):
+                content = json.loads(self.text(row[NAME]))
+                if isinstance(content, dict):
+                    yield row, content
