@@ -33,15 +33,6 @@ class Declaration:
     of_run: Callable[[Any], Iterable[Any]] | None  # makes the rows from all ranks together, from their `RunView`
     cut: Cut | None  # which of a rank's rows belong to some of the steps; None for a table that no rank has alone
 
-    @property
-    def instants(self) -> tuple[str, ...]:
-        """Columns that are instants: on the rank's own clock until ranks are aligned."""
-        return tuple(name for name in self.columns if is_instant(name))
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return tuple(field.name for field in dataclasses.fields(self.row_type))
-
 
 def rank_table(
     row_type: type[Row],
