@@ -33,8 +33,8 @@ PARALLEL_MIN_NBYTES: Final = 30_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class _Analyzed:
-    """One rank, as it comes back from wherever it was worked on."""
+class AnalyzedRank:
+    """One rank, as it comes back from the process that analyzed it."""
 
     tables: RankTables
     findings: tuple[Finding, ...]
@@ -69,14 +69,8 @@ def analyze(
         RunDirectoryError: There is nothing to analyze, or the run has another major schema version.
         DdptraceError: An argument is wrong, or a worker process failed.
     """
-    from ddptrace.analysis.analyze import RunHead, combine
-
-    plan = _plan(path, cache, comm_kernels)
-    done = list(_each(_analyzed, plan, jobs, scheduler, progress))
-    world_size, findings = settle(plan, done)
-    head = RunHead(plan.schema, plan.run_id, plan.zero_unix_ns, world_size, findings, plan.manifest)
-    with uncollected():
-        return combine(head, [one.tables for one in done], align=align)
+    plan = plan_of(path, cache, comm_kernels)
+    return combined(plan, list(each_rank(analyzed_rank, plan, jobs, scheduler, progress)), align=align)
 
 
 def rank_populations(
@@ -93,15 +87,26 @@ def rank_populations(
     Arguments are those of `analyze`, and so are errors; a file that cannot be read is one too, since nothing else could
     tell of it.
     """
-    return _each(_populated, _plan(path, cache, comm_kernels), jobs, scheduler, progress)
+    return each_rank(_populated, plan_of(path, cache, comm_kernels), jobs, scheduler, progress)
 
 
-def _analyzed(source: RankSource) -> _Analyzed:
+def combined(plan: Plan, ranks: Sequence[AnalyzedRank], *, align: bool) -> Result:
+    """Put the analyzed ranks of a plan together. `align`: as in `analyze`."""
+    from ddptrace.analysis.analyze import RunHead, combine
+
+    world_size, findings = settle(plan, ranks)
+    head = RunHead(plan.schema, plan.run_id, plan.zero_unix_ns, world_size, findings, plan.manifest)
+    with uncollected():
+        return combine(head, [rank.tables for rank in ranks], align=align)
+
+
+def analyzed_rank(source: RankSource) -> AnalyzedRank:
+    """Read and analyze one rank."""
     from ddptrace.analysis.analyze import analyze_rank
 
     with uncollected():
         loaded = load_rank(source)
-        return _Analyzed(analyze_rank(loaded.run), loaded.findings, loaded.said_world_size)
+        return AnalyzedRank(analyze_rank(loaded.run), loaded.findings, loaded.said_world_size)
 
 
 @contextlib.contextmanager
@@ -121,7 +126,8 @@ def _populated(source: RankSource) -> DeviceRow:
     return device_row(source.what.rank, load_device(source))
 
 
-def _plan(path: AnyPath | Sequence[AnyPath], cache: AnyPath | None, comm_kernels: Sequence[str]) -> Plan:
+def plan_of(path: AnyPath | Sequence[AnyPath], cache: AnyPath | None, comm_kernels: Sequence[str]) -> Plan:
+    """Look at what there is to read. Arguments and errors are those of `analyze`."""
     several = list(path) if isinstance(path, list | tuple) else [path]
     if not several:
         raise RunDirectoryError("nothing to analyze: give a run directory or profiler traces")
@@ -129,13 +135,14 @@ def _plan(path: AnyPath | Sequence[AnyPath], cache: AnyPath | None, comm_kernels
     return open_run([run_path(one) for one in several], Reading(None if cache is None else Path(cache), rules))
 
 
-def _each(
+def each_rank(
     function: Callable[[RankSource], Answer],
     plan: Plan,
     jobs: int | None,
     scheduler: str | None,
     progress: Progress | None,
 ) -> Iterator[Answer]:
+    """Yield what `function` makes of each rank of a plan, in order. Other arguments are those of `analyze`."""
     answers = run_each(function, plan.sources, jobs=_jobs(plan) if jobs is None else jobs, scheduler=scheduler)
     return answers if progress is None else _told(answers, len(plan.sources), progress)
 

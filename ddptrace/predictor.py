@@ -1,18 +1,21 @@
-"""`ddptrace.whatif` and `ddptrace.advise`: what other settings would make of a recorded run. Where load, analysis and
-the engine meet once more."""
+"""`ddptrace.whatif` and `ddptrace.advise`: what other settings would make of a run. And the forecast of a report.
+
+Load, analysis and the engine meet here, as in `analyzer.py`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from ddptrace.analyzer import AnyPath, Progress, uncollected
+from ddptrace.analyzer import AnalyzedRank, AnyPath, Progress, analyzed_rank, combined, each_rank, plan_of, uncollected
 from ddptrace.engine import run_each
-from ddptrace.errors import DdptraceError, RunDirectoryError
+from ddptrace.errors import DdptraceError
 from ddptrace.load.run import Plan, RankSource, load_rank, open_run
 from ddptrace.schema import run_path
 
 if TYPE_CHECKING:
+    from ddptrace.analysis.result import Result
     from ddptrace.analysis.whatif.advise import Advice
     from ddptrace.analysis.whatif.answer import Forecast
     from ddptrace.analysis.whatif.observed import ObservedRank
@@ -23,7 +26,11 @@ MOST_RANKS: Final = 16
 MOST_NBYTES: Final = 30_000_000
 MOST_BUCKETS: Final = 200
 """More, and a report would take much longer for its advice than for all the rest."""
+NOT_RECORDED: Final = "ddptrace did not record it"
 LARGE: Final = "the run is large, so that only `ddptrace advise` works it out"
+
+Refusal = str
+"""Why a rank is of no use for a forecast."""
 
 
 def whatif(
@@ -69,36 +76,61 @@ def advise(path: AnyPath, *, jobs: int = 1, progress: Progress | None = None) ->
     return advice_of(predictor(path, jobs=jobs, progress=progress))
 
 
-def forecast(path: AnyPath) -> Forecast:
-    """Advice for a report, and many ranks on paper; or why there is none, which is no error. Raises RunDirectoryError
-    where there is no such run."""
+def analyze_with_forecast(
+    path: AnyPath | Sequence[AnyPath],
+    *,
+    jobs: int | None = None,
+    scheduler: str | None = None,
+    cache: AnyPath | None = None,
+    comm_kernels: Sequence[str] = (),
+    progress: Progress | None = None,
+    align: bool = True,
+) -> tuple[Result, Forecast]:
+    """Analyze a run, and forecast it from the same reading. Arguments and errors are those of `ddptrace.analyze`.
+
+    A run that tells nothing of other settings has a forecast that says why, or an empty one: of other people's traces
+    nobody knows when gradients were ready.
+    """
+    from ddptrace.analysis.whatif.answer import Forecast
+
+    plan = plan_of(path, cache, comm_kernels)
+    is_small = len(plan.sources) <= MOST_RANKS and sum(source.nbytes for source in plan.sources) <= MOST_NBYTES
+    done = list(each_rank(_analyzed if is_small else _only_analyzed, plan, jobs, scheduler, progress))
+    result = combined(plan, [rank for rank, _ in done], align=align)
+    if not result.recorded:
+        return result, Forecast()
+    return result, forecast_from([observed for _, observed in done], plan.world_size)
+
+
+def forecast_from(ranks: Sequence[ObservedRank | Refusal], world_size: int | None) -> Forecast:
+    """Forecast a run from its ranks. Whatever goes wrong is the forecast's refusal and no error: the report is written
+    without it."""
     from ddptrace.analysis.whatif.answer import Forecast, forecast_of
 
-    plan = open_run([run_path(path)])
-    if len(plan.sources) > MOST_RANKS or sum(source.nbytes for source in plan.sources) > MOST_NBYTES:
+    observed = []
+    for rank in ranks:
+        if isinstance(rank, str):
+            return Forecast(refusal=rank)
+        observed.append(rank)
+    if max((len(step.sent) for rank in observed for step in rank.steps), default=0) > MOST_BUCKETS:
         return Forecast(refusal=LARGE)
     try:
-        ranks = _ranks(plan, 1, None)
-        if max((len(step.sent) for one in ranks for step in one.steps), default=0) > MOST_BUCKETS:
-            return Forecast(refusal=LARGE)
-        return forecast_of(_predictor(ranks, plan))
-    except RunDirectoryError:
-        raise
-    except DdptraceError as error:
-        return Forecast(refusal=str(error))
+        return forecast_of(_predictor(observed, world_size))
+    except Exception as error:
+        return Forecast(refusal=_refusal(error))
 
 
 def predictor(path: AnyPath, *, jobs: int = 1, progress: Progress | None = None) -> Predictor:
     """Answers any number of questions about one run."""
     plan = open_run([run_path(path)])
-    return _predictor(_ranks(plan, jobs, progress), plan)
+    return _predictor(_ranks(plan, jobs, progress), plan.world_size)
 
 
-def _predictor(ranks: Sequence[ObservedRank], plan: Plan) -> Predictor:
+def _predictor(ranks: Sequence[ObservedRank], world_size: int | None) -> Predictor:
     from ddptrace.analysis.whatif.model import model_of
     from ddptrace.analysis.whatif.predict import Predictor
 
-    return Predictor(model_of(ranks, plan.world_size))
+    return Predictor(model_of(ranks, world_size))
 
 
 def _ranks(plan: Plan, jobs: int, progress: Progress | None) -> list[ObservedRank]:
@@ -115,3 +147,30 @@ def _observed(source: RankSource) -> ObservedRank:
 
     with uncollected():
         return observe(load_rank(source).run)
+
+
+def _analyzed(source: RankSource) -> tuple[AnalyzedRank, ObservedRank | Refusal]:
+    """One rank, read and understood once, for the tables and for the forecast."""
+    from ddptrace.analysis.analyze import tables_of
+    from ddptrace.analysis.rank_view import view_of
+    from ddptrace.analysis.whatif.observed import observe_view
+
+    with uncollected():
+        loaded = load_rank(source)
+        view = view_of(loaded.run)
+        analyzed = AnalyzedRank(tables_of(view), loaded.findings, loaded.said_world_size)
+        if not loaded.run.recorded:
+            return analyzed, NOT_RECORDED
+        try:
+            return analyzed, observe_view(view, analyzed.tables.steps)
+        except Exception as error:
+            return analyzed, _refusal(error)
+
+
+def _only_analyzed(source: RankSource) -> tuple[AnalyzedRank, Refusal]:
+    return analyzed_rank(source), LARGE
+
+
+def _refusal(error: Exception) -> Refusal:
+    said = str(error)
+    return said if isinstance(error, DdptraceError) else f"the forecast failed ({type(error).__name__}: {said})"

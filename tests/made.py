@@ -153,10 +153,18 @@ def make_result(
     calls = steps * (buckets + 1)
     rank_rows = [RankRow(k, f"node{k // 8}", 4000 + k, "cpu", True, 0, steps, calls, 1) for k in range(ranks)]
     return Result(
-        SCHEMA_VERSION, "5f1e" * 8, ZERO_UNIX_NS, ranks, Table(RankRow, rank_rows), Table(StepRow, rows["steps"]),
-        Table(PhaseRow, rows["phases"]), Table(BucketRow, rows["buckets"]), Table(CollectiveRow, rows["collectives"]),
-        Table(Finding, made_findings()), tuple(rows["activity"]),
-    )  # fmt: skip
+        SCHEMA_VERSION,
+        "5f1e" * 8,
+        ZERO_UNIX_NS,
+        ranks,
+        ranks=Table(RankRow, rank_rows),
+        steps=Table(StepRow, rows["steps"]),
+        phases=Table(PhaseRow, rows["phases"]),
+        buckets=Table(BucketRow, rows["buckets"]),
+        collectives=Table(CollectiveRow, rows["collectives"]),
+        findings=Table(Finding, made_findings()),
+        activity=tuple(rows["activity"]),
+    )
 
 
 def made_findings() -> list[Finding]:
@@ -172,9 +180,13 @@ def made_findings() -> list[Finding]:
 def empty_result() -> Result:
     """A run in which nothing was seen but one rank."""
     return Result(
-        SCHEMA_VERSION, "0" * 32, ZERO_UNIX_NS, 1,
-        Table(RankRow, [RankRow(0, "node0", 1, "cpu", True, 0, 0, 0, 0)]),
-        Table(StepRow), Table(PhaseRow), Table(BucketRow), Table(CollectiveRow),
-        Table(Finding, [Finding("no_steps", "warning", "run", "no step was found: there is nothing to break down")]),
-        (Activity(0, np.empty((0, 2), np.int64), ()),),
-    )  # fmt: skip
+        SCHEMA_VERSION,
+        "0" * 32,
+        ZERO_UNIX_NS,
+        1,
+        ranks=Table(RankRow, [RankRow(0, "node0", 1, "cpu", True, 0, 0, 0, 0)]),
+        findings=Table(
+            Finding, [Finding("no_steps", "warning", "run", "no step was found: there is nothing to break down")]
+        ),
+        activity=(Activity(0, np.empty((0, 2), np.int64), ()),),
+    )

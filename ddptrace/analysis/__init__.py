@@ -2,8 +2,9 @@
 
 In: a `Run` (`ddptrace/load/tables.py`). Out: a `Result`, and what is worked out from one or several of them.
 
-Begin with `analyze.py`: one rank at a time, then all ranks together. `result.py` is what comes out, `tables/` its rows,
-`summary.py` the typical step. Each other room is one subject, and `ddptrace/render` has rooms of the same names.
+Begin with `analyze.py`: one rank at a time (`rank_view.py`), then all ranks together (`run_view.py`). `result.py`
+declares every table that comes out, `tables/` has their rows, `summary.py` the typical step. Each other room is one
+subject, and `ddptrace/render` has rooms of the same names.
 
 steps        phases, computing, where the time of each step went     traffic    bytes over the wire
 buckets      which communication carried which gradients             rpc        remote calls

@@ -14,6 +14,7 @@ from ddptrace.analysis.device.steps import DeviceSteps, device_steps
 from ddptrace.analysis.intervals import Pieces, pairs, union
 from ddptrace.analysis.steps.compute import host_compute, is_on_device, profiled_in, rank_compute, rank_memory
 from ddptrace.analysis.steps.phases import main_marks, phase_pieces
+from ddptrace.analysis.steps.shares import Shares, shares_of
 from ddptrace.load.tables import Intervals, RankRun
 from ddptrace.schema import Evidence
 
@@ -39,6 +40,7 @@ class RankView:
     remote: Intervals  # a training thread was blocked on remote calls
     only_remote: bool  # it has no steps of its own
     is_on_device: bool  # it computes there, which the host's own phases tell nothing of
+    shares: Shares  # parts of all executions that are known
 
     def knows_compute(self, position: int, evidence: Evidence | None = None) -> bool:
         """Whether anything tells when the rank computed in a step, -1 for outside of all; or, by its evidence, during
@@ -85,4 +87,5 @@ def view_of(rank: RankRun) -> RankView:
         remote,
         only_remote,
         is_on_device(rank),
+        shares_of(comms, windows, compute),
     )

@@ -1,13 +1,26 @@
-"""What `ddptrace.analyze` answers with: the tables of a run, and their ways out."""
+"""What `ddptrace.analyze` returns: every table of a run, each declared here once, and their ways out."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import chain
+from typing import Any, Final
 
+from ddptrace.analysis.buckets.rows import bucket_rows
+from ddptrace.analysis.collectives.rows import collective_rows
+from ddptrace.analysis.device.idle import idle_rows
+from ddptrace.analysis.device.rows import launch_rows, scope_rows, stream_rows
+from ddptrace.analysis.ranks.critical_path import critical_path
+from ddptrace.analysis.rpc.rows import rpc_pair_rows
+from ddptrace.analysis.run_view import group_rows, matched_collectives
+from ddptrace.analysis.steps.breakdown import partial_step_rows, phase_rows, step_rows
+from ddptrace.analysis.steps.contention import contention_rows
+from ddptrace.analysis.steps.jitter import jitter_rows
 from ddptrace.analysis.summary import summarize
 from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow, GroupRow
+from ddptrace.analysis.tables.cuts import left_out, whole_calls
+from ddptrace.analysis.tables.declare import Declaration, declared_in, rank_table, run_table
 from ddptrace.analysis.tables.device import Activity, IdleRow, LaunchRow, RankRow, ScopeRow, StreamRow
 from ddptrace.analysis.tables.html import findings_html, grid, paragraph, table_names
 from ddptrace.analysis.tables.ranks import ArrivalRow, BlameRow, ClockRow, DesyncRow, MatchRow, PathRow, SuspectRow
@@ -15,6 +28,8 @@ from ddptrace.analysis.tables.rpc import RpcPairRow, RpcRow
 from ddptrace.analysis.tables.steps import ContentionRow, JitterRow, PartialStepRow, PhaseRow, StepRow
 from ddptrace.analysis.tables.table import Table
 from ddptrace.analysis.tables.traffic import GradientTrafficRow, TrafficRow
+from ddptrace.analysis.traffic.gradients import gradient_traffic_rows
+from ddptrace.analysis.traffic.rows import traffic_rows
 from ddptrace.errors import printable
 from ddptrace.findings import Finding
 
@@ -27,45 +42,80 @@ class Result:
     run_id: str  # 128 bits in hex; empty for foreign traces
     zero_unix_ns: int  # Unix time of the run's zero, ns: instants count from here
     world_size: int | None  # ranks that took part; None where nothing tells
-    ranks: Table[RankRow]  # one row per rank
-    steps: Table[StepRow]  # one row per step and rank
-    phases: Table[PhaseRow]  # stretches of phases
-    buckets: Table[BucketRow]  # one row per occurrence of a gradient bucket on a rank
-    collectives: Table[CollectiveRow]  # one row per call, rank and step that it ran in
-    findings: Table[Finding]  # what the numbers mean and what spoils them, in sentences
-    activity: tuple[Activity, ...] = field(repr=False)
-    streams: Table[StreamRow] = field(default_factory=lambda: Table(StreamRow))  # device streams, by step
-    launches: Table[LaunchRow] = field(default_factory=lambda: Table(LaunchRow))  # how far the host ran ahead of the
-    #   device, by step
-    idle: Table[IdleRow] = field(default_factory=lambda: Table(IdleRow))  # what held the host while the device was idle
-    scopes: Table[ScopeRow] = field(default_factory=lambda: Table(ScopeRow))  # device time by module, annotation and
-    #   operator
-    matches: Table[MatchRow] = field(default_factory=lambda: Table(MatchRow))  # the same collective on all ranks
     recorded: bool = True  # by ddptrace; False: read out of profiler files alone
-    rpcs: Table[RpcRow] = field(default_factory=lambda: Table(RpcRow))  # remote calls
-    rpc_pairs: Table[RpcPairRow] = field(default_factory=lambda: Table(RpcPairRow))  # remote calls by pair of workers
-    groups: Table[GroupRow] = field(default_factory=lambda: Table(GroupRow))  # process groups
-    traffic: Table[TrafficRow] = field(default_factory=lambda: Table(TrafficRow))  # bytes by kind of collective, step
-    #   and rank
-    gradient_traffic: Table[GradientTrafficRow] = field(default_factory=lambda: Table(GradientTrafficRow))  # bytes of
-    #   gradients by reducer, step and rank
-    partial_steps: Table[PartialStepRow] = field(default_factory=lambda: Table(PartialStepRow))  # steps of which only
-    #   the length is known
     blind_spots: tuple[str, ...] = ()  # what ddptrace cannot see in this run
-    desyncs: Table[DesyncRow] = field(default_factory=lambda: Table(DesyncRow))  # where a rank's calls part from the
-    #   other ranks'
-    clocks: Table[ClockRow] = field(default_factory=lambda: Table(ClockRow))  # how far each rank's clock is from the
-    #   reference rank's
-    arrivals: Table[ArrivalRow] = field(default_factory=lambda: Table(ArrivalRow))  # waiting and transfer of each rank
-    #   in each matched collective
-    blame: Table[BlameRow] = field(default_factory=lambda: Table(BlameRow))  # what each rank's phases cost each step
-    suspects: Table[SuspectRow] = field(default_factory=lambda: Table(SuspectRow))  # ranks that make the others wait,
-    #   and why
-    critical_path: Table[PathRow] = field(default_factory=lambda: Table(PathRow))  # what the run waited for
-    contention: Table[ContentionRow] = field(default_factory=lambda: Table(ContentionRow))  # operators that take longer
-    #   beside communication
-    jitter: Table[JitterRow] = field(default_factory=lambda: Table(JitterRow))  # how the parts of each rank's steps
-    #   vary
+    activity: tuple[Activity, ...] = field(default=(), repr=False)
+
+    # The tables, in the order of the JSON
+    ranks: Table[RankRow] = run_table(
+        RankRow, lambda run: [rank.row for rank in run.ranks], key=("rank",)
+    )  # one row per rank
+    steps: Table[StepRow] = rank_table(StepRow, step_rows, key=("rank", "step"))  # one row per step and rank
+    phases: Table[PhaseRow] = rank_table(
+        PhaseRow, phase_rows, key=("rank", "step", "begin_at_ns")
+    )  # stretches of phases
+    buckets: Table[BucketRow] = rank_table(
+        BucketRow, bucket_rows, key=("rank", "reducer", "layout", "index", "launch_at_ns")
+    )  # one row per occurrence of a gradient bucket on a rank
+    collectives: Table[CollectiveRow] = rank_table(
+        CollectiveRow, collective_rows, key=("rank", "seq", "part"), cut=whole_calls, joined=matched_collectives
+    )  # one row per call, rank and step that it ran in
+    streams: Table[StreamRow] = rank_table(
+        StreamRow, stream_rows, key=("rank", "step", "stream")
+    )  # device streams, by step
+    launches: Table[LaunchRow] = rank_table(
+        LaunchRow, launch_rows, key=("rank", "step")
+    )  # how far the host ran ahead of the device, by step
+    idle: Table[IdleRow] = rank_table(
+        IdleRow, idle_rows, key=("rank", "step", "cause", "name", "operator"), cut=left_out
+    )  # what held the host while the device was idle
+    scopes: Table[ScopeRow] = rank_table(
+        ScopeRow, scope_rows, key=("rank", "kind", "name"), cut=left_out
+    )  # device time by module, annotation and operator
+    matches: Table[MatchRow] = run_table(
+        MatchRow, lambda run: run.matches, key=("match",)
+    )  # the same collective on all ranks
+    rpcs: Table[RpcRow] = run_table(
+        RpcRow, lambda run: run.rpcs, key=("id", "callee_rank", "run_start_at_ns")
+    )  # remote calls
+    rpc_pairs: Table[RpcPairRow] = run_table(
+        RpcPairRow, lambda run: rpc_pair_rows(run.rpcs), key=("caller", "callee", "op", "internal")
+    )  # remote calls by pair of workers
+    groups: Table[GroupRow] = run_table(GroupRow, group_rows, key=("group", "ranks"))  # process groups
+    traffic: Table[TrafficRow] = rank_table(
+        TrafficRow, traffic_rows, key=("rank", "step", "op", "group", "group_size", "origin", "dtype", "peer")
+    )  # bytes by kind of collective, step and rank
+    gradient_traffic: Table[GradientTrafficRow] = rank_table(
+        GradientTrafficRow, gradient_traffic_rows, key=("rank", "step", "reducer")
+    )  # bytes of gradients by reducer, step and rank
+    partial_steps: Table[PartialStepRow] = rank_table(
+        PartialStepRow, partial_step_rows, key=("rank", "step")
+    )  # steps of which only the length is known
+    desyncs: Table[DesyncRow] = run_table(
+        DesyncRow, lambda run: run.matching.desyncs, key=("group", "turn", "rank", "kind")
+    )  # where a rank's calls part from the other ranks'
+    clocks: Table[ClockRow] = run_table(
+        ClockRow, lambda run: run.clocks, key=("rank", "begin_at_ns")
+    )  # how far each rank's clock is from the reference rank's
+    arrivals: Table[ArrivalRow] = run_table(
+        ArrivalRow, lambda run: run.arrivals, key=("match", "rank")
+    )  # waiting and transfer of each rank in each matched collective
+    blame: Table[BlameRow] = run_table(
+        BlameRow, key=("rank", "step", "phase")
+    )  # what each rank's phases cost each step
+    suspects: Table[SuspectRow] = run_table(
+        SuspectRow, key=("rank", "phase")
+    )  # ranks that make the others wait, and why
+    critical_path: Table[PathRow] = run_table(
+        PathRow, lambda run: critical_path(run.compared), key=("begin_at_ns",)
+    )  # what the run waited for
+    contention: Table[ContentionRow] = rank_table(
+        ContentionRow, contention_rows, key=("rank", "name"), cut=left_out
+    )  # operators that take longer beside communication
+    jitter: Table[JitterRow] = run_table(
+        JitterRow, lambda run: chain.from_iterable(map(jitter_rows, run.ranks)), key=("rank", "part")
+    )  # how the parts of each rank's steps vary
+    findings: Table[Finding] = run_table(Finding)  # what the numbers mean and what spoils them, in sentences
 
     def __repr__(self) -> str:
         rows = ", ".join(f"{name} {len(getattr(self, name))}" for name in ("ranks", "steps", "buckets", "findings"))
@@ -80,7 +130,7 @@ class Result:
             paragraph(f"The typical step ({summary.population}):") if parts else "",
             grid(("part", "ns", "of the step"), parts) if parts else "",
             findings_html(self.findings),
-            table_names({name: table for name, table in self.json_items() if isinstance(table, Table)}),
+            table_names({name: getattr(self, name) for name in TABLES}),
         ]
         return "".join(sections)
 
@@ -99,31 +149,9 @@ class Result:
             "blind_spots": list(self.blind_spots),
             "summary": summarize(self).to_json_dict(),
         }.items()
-        for name in (
-            "ranks",
-            "steps",
-            "phases",
-            "buckets",
-            "collectives",
-            "streams",
-            "launches",
-            "idle",
-            "scopes",
-            "matches",
-            "rpcs",
-            "rpc_pairs",
-            "groups",
-            "traffic",
-            "gradient_traffic",
-            "partial_steps",
-            "desyncs",
-            "clocks",
-            "arrivals",
-            "blame",
-            "suspects",
-            "critical_path",
-            "contention",
-            "jitter",
-            "findings",
-        ):
+        for name in TABLES:
             yield name, getattr(self, name)
+
+
+TABLES: Final[dict[str, Declaration]] = declared_in(Result)
+"""All tables of a run by name, in the order of the JSON. `blame`, `suspects` and `findings` are filled by `combine`."""

@@ -47,17 +47,21 @@ def analyze(
 
     RUN is a directory that ddptrace.trace wrote, or any files and folders of torch.profiler traces.
     """
-    from ddptrace.analyzer import analyze as analyze_run
+    from ddptrace.predictor import analyze_with_forecast
 
     if (engine == "dask") != (scheduler is not None):
         raise click.UsageError("--engine dask and --scheduler ADDRESS go together")
     folder = output or folder_for(run)
     with progress() as tell:
-        result = analyze_run(
-            run, jobs=jobs, scheduler=scheduler, cache=folder / "cache", comm_kernels=comm_kernels, progress=tell,
+        result, forecast = analyze_with_forecast(
+            run,
+            jobs=jobs,
+            scheduler=scheduler,
+            cache=folder / "cache",
+            comm_kernels=comm_kernels,
+            progress=tell,
             align=not no_align,
-        )  # fmt: skip
-    forecast = forecast_for(run, result)
+        )
     written = write_all(result, folder, forecast)
     if as_json:
         for piece in encoded(result):
@@ -138,20 +142,6 @@ def _rows_encoded(table: Table[Any]) -> Iterator[bytes]:
         yield before + as_json_bytes(list(table[start : start + ROWS_PER_PIECE]))[1:-1]
         before = b","
     yield b"]" if len(table) else b"[]"
-
-
-def forecast_for(run: Sequence[str], result: Result) -> Forecast:
-    """For runs of ddptrace.trace; of other traces nothing is known of when gradients were ready. Whatever is wrong with
-    it, the report is written."""
-    from ddptrace.analysis.whatif.answer import Forecast
-    from ddptrace.predictor import forecast
-
-    if not result.recorded or len(run) != 1:
-        return Forecast()
-    try:
-        return forecast(run[0])
-    except Exception as error:
-        return Forecast(refusal=f"the forecast failed ({type(error).__name__}: {error})")
 
 
 def write_all(result: Result, folder: Path, forecast: Forecast | None = None) -> dict[str, Path]:

@@ -77,13 +77,13 @@ def _is_made(file: Path) -> bool:
 
 def _analyze(run: Path, folder: Path) -> None:
     """What `ddptrace analyze RUN` writes."""
-    from ddptrace.analyzer import analyze
-    from ddptrace.cli.analyze import forecast_for, progress, write_all
+    from ddptrace.cli.analyze import progress, write_all
     from ddptrace.errors import DdptraceError, printable
+    from ddptrace.predictor import analyze_with_forecast
 
     with progress() as tell:
-        result = analyze(run, cache=folder / "cache", progress=tell)
-    if "trace" not in write_all(result, folder, forecast_for([str(run)], result)):
+        result, forecast = analyze_with_forecast(run, cache=folder / "cache", progress=tell)
+    if "trace" not in write_all(result, folder, forecast):
         raise DdptraceError(
             f"there is no trace of {printable(run)} to show: `ddptrace analyze RUN --output FOLDER` writes one where "
             "you may, and `ddptrace view FOLDER/trace.json.gz` shows it"

@@ -7,66 +7,50 @@ is whole, and in one stretch only.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from dataclasses import fields, replace
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 
 from ddptrace.analysis.rank_facts import RankFacts
 from ddptrace.analysis.rank_tables import RankTables
+from ddptrace.analysis.result import TABLES
 from ddptrace.analysis.rpc.rows import RankCalls
 from ddptrace.analysis.tables.collectives import CollectiveRow
+from ddptrace.analysis.tables.cuts import is_in
 from ddptrace.analysis.tables.device import Activity
 from ddptrace.analysis.tables.ranks import LOCAL_PHASES, STEP_END, Trail
 from ddptrace.analysis.wording import line_words
 from ddptrace.load.tables import HostLoad
 
+CUTS: Final = {name: table.cut for name, table in TABLES.items() if table.cut is not None}
 TRAIL_COLUMNS: Final = ("kind", "at_ns", "seq", "step", "local_ns")
 NOTHING: Final = np.empty((0, 2), np.int64)
 
 
-class _OfStep(Protocol):
-    @property
-    def step(self) -> int | None: ...
-
-
 Row = TypeVar("Row")
-OfStep = TypeVar("OfStep", bound=_OfStep)
 
 
 def cut(tables: RankTables, steps: range) -> RankTables:
     """Without what belongs to other steps or to none, and without intervals that only pictures need. Of the facts,
     counts are those of these steps."""
     chosen = [at for at, row in enumerate(tables.steps) if row.step in steps]
-    own = tuple(tables.steps[at] for at in chosen)
-    partial = _of(tables.partial_steps, steps)
-    begins, ends = ([getattr(row, name) for row in (*own, *partial)] for name in ("begin_at_ns", "end_at_ns"))
-    span = (min(begins), max(ends)) if begins else (0, 0)
-    collectives = whole_calls(tables.collectives, steps)
+    rows = {name: choose(tables.rows[name], steps) for name, choose in CUTS.items()}
+    bounds = [(row.begin_at_ns, row.end_at_ns) for name in ("steps", "partial_steps") for row in rows[name]]
+    span = (min(begin for begin, _ in bounds), max(end for _, end in bounds)) if bounds else (0, 0)
+    collectives = sum(row.part == 0 for row in rows["collectives"])
     return replace(
         tables,
-        row=replace(tables.row, steps=len(own), collectives=sum(row.part == 0 for row in collectives)),
-        facts=_facts(tables.facts, collectives, steps),
-        steps=own, partial_steps=partial, collectives=collectives,
-        phases=_of(tables.phases, steps), buckets=_of(tables.buckets, steps), streams=_of(tables.streams, steps),
-        launches=_of(tables.launches, steps), idle=(), scopes=(), activity=Activity(tables.row.rank, NOTHING, ()),
-        rpc=_calls(tables.rpc, steps, span), traffic=_of(tables.traffic, steps),
-        gradient_traffic=_of(tables.gradient_traffic, steps), load=_load(tables.load, span),
-        trail=_trail(tables.trail, steps), contention=(),
+        row=replace(tables.row, steps=len(rows["steps"]), collectives=collectives),
+        facts=_facts(tables.facts, rows["collectives"], steps),
+        rows=rows,
+        activity=Activity(tables.row.rank, NOTHING, ()),
+        rpc=_calls(tables.rpc, steps, span),
+        load=_load(tables.load, span),
+        trail=_trail(tables.trail, steps),
         waited_ns=tuple(tables.waited_ns[at] for at in chosen) if tables.waited_ns else (),
-    )  # fmt: skip
-
-
-def whole_calls(rows: Sequence[CollectiveRow], steps: Container[int]) -> tuple[CollectiveRow, ...]:
-    """All parts of those that began in these steps."""
-    begun = {row.seq for row in rows if row.part == 0 and _is_in(row.step, steps)}
-    return tuple(row for row in rows if row.seq in begun)
-
-
-def _is_in(step: int | None, steps: Container[int]) -> bool:
-    """A range that is asked for None is walked through, and damaged records make one that has no end."""
-    return step is not None and step in steps
+    )
 
 
 def counted_facts(facts: RankFacts, rows: Sequence[CollectiveRow]) -> RankFacts:
@@ -82,21 +66,19 @@ def counted_facts(facts: RankFacts, rows: Sequence[CollectiveRow]) -> RankFacts:
 
 
 def _facts(facts: RankFacts, rows: Sequence[CollectiveRow], steps: range) -> RankFacts:
-    waited = tuple(one for one in facts.waited if _is_in(one.step, steps))
+    waited = tuple(one for one in facts.waited if is_in(one.step, steps))
     return replace(counted_facts(facts, rows), waited=waited)
-
-
-def _of(rows: Sequence[OfStep], steps: range) -> tuple[OfStep, ...]:
-    return tuple(row for row in rows if _is_in(row.step, steps))
 
 
 def _calls(calls: RankCalls, steps: range, span: tuple[int, int]) -> RankCalls:
     rpc = calls.rpc
-    mine = [at for at, step in enumerate(calls.steps) if _is_in(step, steps)]
+    mine = [at for at, step in enumerate(calls.steps) if is_in(step, steps)]
     own = replace(
         rpc,
-        calls=tuple(rpc.calls[at] for at in mine), runs=_within(rpc.runs, span), waits=_within(rpc.waits, span),
-    )  # fmt: skip
+        calls=tuple(rpc.calls[at] for at in mine),
+        runs=_within(rpc.runs, span),
+        waits=_within(rpc.waits, span),
+    )
     return RankCalls(calls.rank, own, tuple(calls.steps[at] for at in mine))
 
 

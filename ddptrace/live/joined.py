@@ -5,51 +5,51 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from itertools import chain
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
 from ddptrace.analysis.rank_facts import RankFacts
 from ddptrace.analysis.rank_tables import RankTables
 from ddptrace.analysis.rpc.rows import RankCalls
+from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.analysis.tables.ranks import LOCAL_PHASES, WAIT, Trail
 from ddptrace.live.cut import TRAIL_COLUMNS, counted_facts, no_trail
 from ddptrace.load.tables import HostLoad
-
-ROWS: Final = (
-    "steps", "partial_steps", "phases", "buckets", "collectives", "streams", "launches", "traffic", "gradient_traffic",
-    "waited_ns",
-)  # fmt: skip
 
 
 def joined(parts: Sequence[RankTables]) -> RankTables:
     """Of one rank, each stretch following the one before. What is told of the whole rank is the last one's."""
     last = parts[-1]
-    rows: dict[str, Any] = {name: tuple(chain.from_iterable(getattr(one, name) for one in parts)) for name in ROWS}
-    calls = sum(one.row.collectives for one in parts)
+    rows = {name: tuple(chain.from_iterable(part.rows[name] for part in parts)) for name in last.rows}
+    calls = sum(part.row.collectives for part in parts)
     return replace(
-        last, **rows,
+        last,
         row=replace(last.row, steps=len(rows["steps"]), collectives=calls),
-        facts=_facts(parts, rows),
-        rpc=_calls([one.rpc for one in parts]),
-        load=HostLoad(*(_added([one.load for one in parts], field.name) for field in fields(last.load))),
-        trail=_trail([one.trail for one in parts], rows["steps"][0].begin_at_ns if rows["steps"] else None),
-    )  # fmt: skip
+        facts=_facts(parts, rows["collectives"]),
+        rows=rows,
+        rpc=_calls([part.rpc for part in parts]),
+        load=HostLoad(*(_added([part.load for part in parts], field.name) for field in fields(last.load))),
+        trail=_trail([part.trail for part in parts], rows["steps"][0].begin_at_ns if rows["steps"] else None),
+        waited_ns=_added(parts, "waited_ns"),
+    )
 
 
-def _facts(parts: Sequence[RankTables], rows: dict[str, Any]) -> RankFacts:
+def _facts(parts: Sequence[RankTables], collectives: Sequence[CollectiveRow]) -> RankFacts:
     """The rank has not ended as far as this tells, and what it did before these steps is let go."""
     every = [one.facts for one in parts]
-    facts = counted_facts(every[-1], rows["collectives"])
+    facts = counted_facts(every[-1], collectives)
     return replace(
-        facts, clean=False,
+        facts,
+        clean=False,
         ended_by=tuple(sorted(set(chain.from_iterable(one.ended_by for one in every)))),
         hooks=tuple(sorted(set(chain.from_iterable(one.hooks for one in every)))),
         failures=tuple(dict.fromkeys(chain.from_iterable(one.failures for one in every))),
-        remote_calls=sum(one.remote_calls for one in every), unmatched=max(one.unmatched for one in every),
+        remote_calls=sum(one.remote_calls for one in every),
+        unmatched=max(one.unmatched for one in every),
         waited=tuple(chain.from_iterable(one.waited for one in every)),
         kept=replace(facts.kept, let_go=max(1, facts.kept.let_go), sampled=any(one.kept.sampled for one in every)),
-    )  # fmt: skip
+    )
 
 
 def _calls(parts: Sequence[RankCalls]) -> RankCalls:

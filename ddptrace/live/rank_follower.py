@@ -22,7 +22,7 @@ from ddptrace.live.held_records import HeldRecords
 from ddptrace.live.loss_tally import LossTally
 from ddptrace.live.steps_decided import Mark, StepsDecided
 from ddptrace.load.diagnosis.rank_state import BESIDE
-from ddptrace.load.records.clock import FAR_NS, Clock
+from ddptrace.load.records.clock import Clock
 from ddptrace.load.records.rank_run import rank_run
 from ddptrace.record import RecordReader, Records
 from ddptrace.schema import Kind
@@ -107,9 +107,15 @@ class RankFollower:
         if chosen:
             self._forget(chosen[-1])
         return RankBatch(
-            identity, self._clock().zero_unix_ns, tables, steps, is_last,
-            self.losses(final=is_last), self.found(), self.beat_unix_ns(),
-        )  # fmt: skip
+            identity,
+            self._clock().zero_unix_ns,
+            tables,
+            steps,
+            is_last,
+            self.losses(final=is_last),
+            self.found(),
+            self.beat_unix_ns(),
+        )
 
     def count_the_rest(self) -> None:
         """For `found`, where there is no time to give it out: of all that waits on the disk, the ends of steps."""
@@ -163,8 +169,7 @@ class RankFollower:
             self._give_up_half()
 
     def _see(self, fresh: Records) -> None:
-        clock = self._clock()
-        near = fresh.events[np.abs(fresh.events["begin"] - clock.monotonic[0]) < FAR_NS]
+        near = self._clock().near(fresh.events)
         self._newest = max(self._newest, int(near["begin"].max(initial=LONG_AGO)))
         worked = near[~np.isin(near["kind"], BESIDE)]
         self._worked = max(self._worked, int(np.maximum(worked["begin"], worked["end"]).max(initial=LONG_AGO)))

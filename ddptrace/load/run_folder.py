@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from ddptrace.findings import (
     RESTARTED,
     Finding,
 )
-from ddptrace.load.records.clock import Clock
+from ddptrace.load.records.clock import FAR_NS, Clock
 from ddptrace.load.records.rank_run import Recorded, rank_run
 from ddptrace.load.tables import RankRun
 from ddptrace.record import RecordReader, Records
@@ -158,8 +159,11 @@ def _rank_folders(root: Path, findings: list[Finding]) -> dict[int, Path]:
 
 
 def _zero(manifest: dict[str, Any], first: Path) -> int:
-    """The run's zero: the manifest's, or without a plausible one that of the first rank."""
+    """The run's zero: the manifest's, or without a plausible one that of the first rank, whose records are then read
+    for it. A zero close to today is plausible."""
     said = manifest.get("zero_unix_ns")
+    if isinstance(said, int) and abs(said - time.time_ns()) < FAR_NS:
+        return said
     try:
         events = RecordReader(first).read().events
     except OSError:  # told when the rank is read

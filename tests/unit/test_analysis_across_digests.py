@@ -8,8 +8,7 @@ from statistics import fmean, median
 
 import pytest
 
-from ddptrace.analysis.ranks.critical_path import path_shares
-from ddptrace.analysis.ranks.digest import match_digests
+from ddptrace.analysis.ranks.digest import match_digests, path_shares
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import typical_steps
 from ddptrace.analysis.tables.ranks import ArrivalRow, MatchRow, PathRow

@@ -195,7 +195,8 @@ def test_instants_of_a_match_are_those_of_the_tables_as_they_are_now() -> None:
     matching = match_ranks([(table.facts, table.collectives, table.steps) for table in tables])
     names = ("launch_at_ns", "exec_start_at_ns", "exec_end_at_ns")
     moved = [replace(row, **{name: getattr(row, name) - 350 for name in names}) for row in tables[1].collectives]
-    (match,), rows = arrivals_of([tables[0], replace(tables[1], collectives=tuple(moved))], matching.rows, ())
+    late = replace(tables[1], rows={**tables[1].rows, "collectives": tuple(moved)})
+    (match,), rows = arrivals_of([tables[0], late], matching.rows, ())
     assert (match.first_start_at_ns, match.last_start_at_ns) == (50, 100)
     assert (match.first_end_at_ns, match.last_end_at_ns) == (160, 500)
     assert (match.last_rank, match.transfer_ns) == (0, 110)

@@ -324,6 +324,9 @@ def instants(value: Any, name: str = "") -> Iterator[tuple[str, int]]:
     if dataclasses.is_dataclass(value):
         for field in dataclasses.fields(value):
             yield from instants(getattr(value, field.name), f"{name}.{field.name}")
+    elif isinstance(value, dict):
+        for table, rows in value.items():
+            yield from instants(rows, f".{table}")
     elif isinstance(value, tuple) and name.endswith("backend"):
         yield from ((name, at) for entry in value for at in entry[2:4])
     elif isinstance(value, tuple):

@@ -104,8 +104,8 @@ def test_the_rows_of_the_last_steps_are_those_of_the_whole_run(
     zero_ns = whole.zero_unix_ns - held.zero_unix_ns
     # THEN each row of the last 20 steps is the same; what runs in two steps is told where it began
     for name in ("steps", "phases", "buckets", "traffic", "gradient_traffic"):
-        rows = [row for tables in every for row in of_last(getattr(tables, name), 43, zero_ns)]
-        assert [row for tables in found for row in getattr(tables, name)] == rows, name
+        rows = [row for tables in every for row in of_last(tables.rows[name], 43, zero_ns)]
+        assert [row for tables in found for row in tables.rows[name]] == rows, name
         assert len(rows) >= 40, name
     begun = [{row.seq for row in one.collectives if row.part == 0 and row.step is not None and row.step >= 43}
              for one in every]  # fmt: skip

@@ -102,7 +102,7 @@ def moved(tables: RankTables, tie_ns: int) -> RankTables:
     steps = tuple(
         replace(row, begin_at_ns=row.begin_at_ns + tie_ns, end_at_ns=row.end_at_ns + tie_ns) for row in tables.steps
     )
-    return replace(tables, collectives=calls, steps=steps, tie_ns=10**15 + tie_ns)
+    return replace(tables, rows={**tables.rows, "collectives": calls, "steps": steps}, tie_ns=10**15 + tie_ns)
 
 
 def rows_of(tables: RankTables) -> RankRows:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
-from tools.docsite import commands, findings, outside, tables, telemetry
+from tools.docsite import commands, findings, json_schema, outside, tables, telemetry
 
 MADE: Final = {
     "commands": commands.commands_page,
@@ -28,7 +28,8 @@ MADE: Final = {
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the files outside of docs/ that pages link to."""
+    """Add the files outside of docs/ that pages link to, and the JSON schema."""
+    files.append(File.generated(config, json_schema.FILE, content=json_schema.schema_text()))
     for file in outside.outside_files():
         as_it_is = outside.is_shown_as_it_is(file)
         made = {"abs_src_path": str(file)} if as_it_is else {"content": outside.content(file)}

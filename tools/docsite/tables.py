@@ -6,14 +6,17 @@ import functools
 import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Any, Final
 
 from ddptrace import Diff, Result
 from ddptrace.analysis.diagnosis.tables import Diagnosis
 from ddptrace.analysis.summary import Summary
+from ddptrace.analysis.tables.declare import declared_in
 from ddptrace.analysis.traffic.digest import TrafficReport
 from ddptrace.analysis.whatif.advise import Advice
 from ddptrace.analysis.whatif.tables import WhatIf
+from tools.docsite import json_schema
 from tools.docsite.columns import columns_of, parts_of, rows_in, type_name
 
 
@@ -60,10 +63,13 @@ def places() -> dict[type[Any], tuple[Answer, str]]:
 
 def _answer(answer: Answer) -> Iterator[str]:
     yield f"\n## {answer.title} {{ #{answer.key} }}\n"
+    if answer.root is Result:
+        yield f"`ddptrace analyze --json` has a [JSON schema]({PurePosixPath(json_schema.FILE).name}).\n"
     for row_type in row_types(answer):
         if row_type is not answer.root:
             yield f"\n### {title(row_type, answer)} {{ #{anchor(row_type)} }}\n"
         yield f"{_about(row_type)}\n"
+        yield from (f"Key of `{name}`: {key}.\n" for name, key in _keys(row_type, answer))
         yield "| column | type | unit | meaning |\n|---|---|---|---|"
         for column in columns_of(row_type):
             yield f"| `{column.name}` | {_type(column.hint)} | {column.unit} | {_cell(column.meaning)} |"
@@ -73,6 +79,13 @@ def title(row_type: type[Any], answer: Answer) -> str:
     """As in "steps: StepRow", where rows of this type are a table of the answer."""
     tables = [column.name for column in columns_of(answer.root) if row_type in parts_of(column.hint)]
     return ", ".join(f"`{name}`" for name in tables) + f"{': ' if tables else ''}{row_type.__name__}"
+
+
+def _keys(row_type: type[Any], answer: Answer) -> Iterator[tuple[str, str]]:
+    """The columns that identify a row, for each declared table of such rows."""
+    for name, table in declared_in(answer.root).items():
+        if table.row_type is row_type and table.key:
+            yield name, ", ".join(f"`{column}`" for column in table.key)
 
 
 def _about(row_type: type[Any]) -> str:

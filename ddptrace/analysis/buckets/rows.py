@@ -11,7 +11,6 @@ from ddptrace.analysis.buckets.occurrences import Occurrence
 from ddptrace.analysis.collectives.execution import weakest
 from ddptrace.analysis.intervals import Measure, merged, pairs
 from ddptrace.analysis.rank_view import RankView
-from ddptrace.analysis.steps.breakdown import Shares
 from ddptrace.analysis.tables.collectives import BucketRow
 from ddptrace.load.tables import Intervals
 from ddptrace.schema import Evidence, Phase
@@ -31,13 +30,13 @@ class _Ran:
     evidence: Evidence | None
 
 
-def bucket_rows(view: RankView, shares: Shares) -> list[BucketRow]:
+def bucket_rows(view: RankView) -> list[BucketRow]:
     """Rows in launch order. A bucket of several collectives is known only where all of them are."""
     steps = view.steps.at(np.array([occurrence.launch_at_ns for occurrence in view.found], np.int64)).tolist()
     nth = _backward_in_step(view, steps)
     return [
         _bucket_row(view, occurrence, step, nth[step, occurrence.backward], ran)
-        for occurrence, step, ran in zip(view.found, steps, _executions(view, shares), strict=True)
+        for occurrence, step, ran in zip(view.found, steps, _executions(view), strict=True)
     ]
 
 
@@ -73,9 +72,10 @@ def _bucket_row(view: RankView, occurrence: Occurrence, step: int, backward: int
     )
 
 
-def _executions(view: RankView, shares: Shares) -> list[_Ran | None]:
+def _executions(view: RankView) -> list[_Ran | None]:
     """Of each occurrence; None where one of its communications is not known."""
-    charged = dict(zip((c.seq for c in view.comms), shares.charged_by_comm(len(view.comms)).tolist(), strict=True))
+    by_comm = view.shares.charged_by_comm(len(view.comms)).tolist()
+    charged = dict(zip((comm.seq for comm in view.comms), by_comm, strict=True))
     spans = [_union_of(occurrence) for occurrence in view.found]
     return [
         _ran(occurrence, ran, hidden, charged) if ran else None

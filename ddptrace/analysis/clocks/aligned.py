@@ -1,6 +1,6 @@
 """Brings ranks whose clocks lie apart on the reference rank's time, and tells how far their instants may still be off.
 
-What is moved is told by its name: fields that are `at_ns`, or end in `_at_ns`, are instants.
+The name of a field tells whether it is an instant (`is_instant`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from ddptrace.analysis.intervals import Ints
 from ddptrace.analysis.rank_tables import RankTables
 from ddptrace.analysis.rpc.rows import RankCalls
+from ddptrace.analysis.tables.declare import is_instant
 from ddptrace.analysis.tables.device import Activity
 from ddptrace.analysis.tables.ranks import ClockRow
 from ddptrace.load.tables import DeviceWork, HostLoad
@@ -62,11 +63,7 @@ class Clock:
 def _moved(table: RankTables, clock: Clock) -> RankTables:
     return replace(
         table,
-        steps=_rows(table.steps, clock),
-        phases=_rows(table.phases, clock),
-        buckets=_rows(table.buckets, clock),
-        collectives=_rows(table.collectives, clock),
-        partial_steps=_rows(table.partial_steps, clock),
+        rows={name: _rows(rows, clock) for name, rows in table.rows.items()},
         activity=_activity(table.activity, clock),
         rpc=_calls(table.rpc, clock),
         load=_load(table.load, clock),
@@ -80,6 +77,8 @@ def _rows(rows: Sequence[Row], clock: Clock) -> tuple[Row, ...]:
         return ()
     kind: Any = type(rows[0])
     names, instants = _fields(kind)
+    if not instants:
+        return tuple(rows)
     columns = [[getattr(row, name) for row in rows] for name in names]
     for at in instants:
         columns[at] = _column(columns[at], clock)
@@ -97,7 +96,7 @@ def _column(values: list[int | None], clock: Clock) -> list[int | None]:
 def _fields(kind: Any) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """Names of all fields, and the positions of those that are instants."""
     names = tuple(field.name for field in dataclasses.fields(kind))
-    return names, tuple(at for at, name in enumerate(names) if name == "at_ns" or name.endswith("_at_ns"))
+    return names, tuple(at for at, name in enumerate(names) if is_instant(name))
 
 
 def _columns(value: Row, clock: Clock) -> Row:

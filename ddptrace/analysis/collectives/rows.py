@@ -11,7 +11,6 @@ import numpy as np
 from ddptrace.analysis.collectives.bandwidth import Bandwidth, bandwidth
 from ddptrace.analysis.collectives.execution import Communication
 from ddptrace.analysis.rank_view import RankView
-from ddptrace.analysis.steps.breakdown import Shares
 from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.load.tables import Identity
 from ddptrace.schema import RANGE_PREFIX, Origin
@@ -26,7 +25,7 @@ Shared = tuple[int | None, int | None, int | None]  # hidden, exposed, charged
 What = tuple[str, str, int, int | None, str]
 
 
-def collective_rows(view: RankView, shares: Shares) -> list[CollectiveRow]:
+def collective_rows(view: RankView) -> list[CollectiveRow]:
     """Rows in launch order. What belongs to the call as a whole (wait, queue, bandwidth) is told in its part 0 only."""
     known = _Known(
         buckets={
@@ -36,7 +35,7 @@ def collective_rows(view: RankView, shares: Shares) -> list[CollectiveRow]:
         },
         sizes={group.name: len(group.ranks) for group in view.rank.groups if group.ranks},
     )
-    rows = [*_executed(view, shares, known), *_unknown(view, known)]
+    rows = [*_executed(view, known), *_unknown(view, known)]
     return sorted(rows, key=lambda row: (row.launch_at_ns, row.seq, row.part))
 
 
@@ -58,7 +57,8 @@ class _Known:
         return bandwidth(comm.call, self.size(comm), comm.end_at_ns - comm.begin_at_ns)
 
 
-def _executed(view: RankView, shares: Shares, known: _Known) -> Iterator[CollectiveRow]:
+def _executed(view: RankView, known: _Known) -> Iterator[CollectiveRow]:
+    shares = view.shares
     columns = (shares.comm, shares.step, shares.begins, shares.ends, shares.hidden, shares.charged)
     previous, part = -1, 0
     for at, step, begin, end, hidden, charged in zip(*(column.tolist() for column in columns), strict=True):
@@ -142,11 +142,17 @@ def _source(comm: Communication, known: _Known) -> dict[str, Any]:
     if call is None:
         return {"origin": origin}
     return {
-        "origin": origin, "site": call.site, "through": call.through, "module": call.module, "turn": call.turn,
-        "peer": call.peer, "error": call.error, "on_device": call.on_device,
+        "origin": origin,
+        "site": call.site,
+        "through": call.through,
+        "module": call.module,
+        "turn": call.turn,
+        "peer": call.peer,
+        "error": call.error,
+        "on_device": call.on_device,
         "launch_recorded": call.is_launch_recorded,
         "profiler_range": f"{RANGE_PREFIX}{call.seq}" if call.is_profiled else None,
-    }  # fmt: skip
+    }
 
 
 def _lane(comm: Communication) -> str | None:

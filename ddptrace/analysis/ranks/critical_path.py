@@ -7,7 +7,6 @@ path    ├── rank 1, backward ──┼transfer┼ rank 1 ┤     who waits
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
@@ -18,8 +17,6 @@ import numpy as np
 from ddptrace.analysis.intervals import Ints, Pieces, pairs
 from ddptrace.analysis.rank_tables import RankTables
 from ddptrace.analysis.ranks.crossings import NONE, ComparedRanks, Crossings, begins_of
-from ddptrace.analysis.result import Result
-from ddptrace.analysis.summary import BucketKey, typical_steps
 from ddptrace.analysis.tables.ranks import LOCAL_PHASES, WAIT, PathRow, Trail
 
 TRANSFER: Final = "transfer"
@@ -138,39 +135,3 @@ def _by_phase(table: RankTables, pieces: Sequence[_Piece]) -> Iterator[PathRow]:
         row = table.phases[label] if label >= 0 else None
         step, what = (None, OTHER) if row is None else (row.step, row.phase)
         yield PathRow(step, table.trail.rank, what, None, *span)
-
-
-# The path in short ----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class PathShare:
-    """A part of the critical path: what one rank did, or where `rank` is None the transfers of one kind."""
-
-    rank: int | None
-    what: str  # a phase; of transfers, op
-    bucket: BucketKey | None
-    nbytes: int | None
-    ns: int  # per step
-    ratio: float
-
-
-def path_shares(result: Result) -> list[PathShare]:
-    """Of the typical steps, the largest first; where these are not on it, of the whole path. Ratios add up to 1."""
-    steps = {row.step for row in typical_steps(result.steps)[0]}
-    rows = [row for row in result.critical_path if row.step in steps]
-    if not rows:
-        rows = list(result.critical_path)
-    parts: Counter[tuple[int | None, str, BucketKey | None, int | None]] = Counter()
-    for row in rows:
-        parts[_kind_of_piece(row, result)] += row.end_at_ns - row.begin_at_ns
-    whole, count = sum(parts.values()), max(len({row.step for row in rows}), 1)
-    found = [PathShare(*part, round(ns / count), ns / whole) for part, ns in parts.items()]
-    return sorted(found, key=lambda one: -one.ns)
-
-
-def _kind_of_piece(row: PathRow, result: Result) -> tuple[int | None, str, BucketKey | None, int | None]:
-    if row.match is None:
-        return row.rank, row.what, None, None
-    match = result.matches[row.match]
-    return None, match.op, match.bucket, match.nbytes

@@ -1,21 +1,18 @@
-"""Where each step's time went: integer parts of its window that add up exactly. And of each execution, the part that
-was hidden, exposed, and charged; cut where a step ends."""
+"""Where each step's time went: integer parts of its window that add up exactly."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
-from ddptrace.analysis.collectives.execution import Communication, weakest
-from ddptrace.analysis.intervals import Ints, Measure, Pieces, intersect, pairs, subtract, union
+from ddptrace.analysis.collectives.execution import weakest
+from ddptrace.analysis.intervals import Ints, Measure, intersect, pairs, subtract, union
 from ddptrace.analysis.rank_view import RankView
-from ddptrace.analysis.steps.phases import phase_totals
-from ddptrace.analysis.tables.steps import PartialStepRow, StepRow
-from ddptrace.load.tables import Intervals, RankRun
+from ddptrace.analysis.steps.phases import PHASE_NAMES, phase_totals, stretches
+from ddptrace.analysis.tables.steps import PartialStepRow, PhaseRow, StepRow
+from ddptrace.load.tables import Intervals
 from ddptrace.schema import Evidence
 
 UNKNOWN: Final[dict[str, Any]] = dict.fromkeys(
@@ -31,11 +28,11 @@ UNKNOWN: Final[dict[str, Any]] = dict.fromkeys(
 )
 
 
-def step_rows(view: RankView, shares: Shares) -> list[StepRow]:
+def step_rows(view: RankView) -> list[StepRow]:
     """One row per step of the rank, in time order. What nothing told of a step is None."""
     columns = *_parts(view), *phase_totals(view.steps, view.phases).T
     numbers = zip(*(column.tolist() for column in columns), strict=True)
-    waits, evidence = _waits(view), _evidence(view, shares)
+    waits, evidence = _waits(view), _evidence(view)
     paused = _within(view, union(pairs((p.begin_at_ns, p.end_at_ns) for p in view.rank.pauses))).tolist()
     rows = []
     for position, (window, *parts, remote, other, data, forward, backward, optimizer) in enumerate(numbers):
@@ -68,24 +65,37 @@ def step_rows(view: RankView, shares: Shares) -> list[StepRow]:
 def _partition(window: int, compute: int, comm: int, hidden: int, memory: int) -> dict[str, Any]:
     exposed = comm - hidden
     return {
-        "compute_ns": compute, "comm_ns": comm, "hidden_ns": hidden, "exposed_comm_ns": exposed,
-        "exposed_memory_ns": memory, "idle_ns": window - compute - exposed - memory,
+        "compute_ns": compute,
+        "comm_ns": comm,
+        "hidden_ns": hidden,
+        "exposed_comm_ns": exposed,
+        "exposed_memory_ns": memory,
+        "idle_ns": window - compute - exposed - memory,
         "overlap_ratio": hidden / comm if comm else None,
-    }  # fmt: skip
+    }
 
 
-def partial_step_rows(rank: RankRun) -> list[PartialStepRow]:
+def partial_step_rows(view: RankView) -> list[PartialStepRow]:
+    """List the steps of which only the length is known, in time order."""
     return [
         PartialStepRow(
-            rank.rank,
+            view.rank.rank,
             mark.ordinal,
             mark.begin_at_ns,
             mark.end_at_ns,
             mark.end_at_ns - mark.begin_at_ns,
             mark.ended_by.name.lower(),
         )
-        for mark in rank.partial_steps
+        for mark in view.rank.partial_steps
     ]
+
+
+def phase_rows(view: RankView) -> list[PhaseRow]:
+    """Cut each step into stretches of one phase, without a gap and in time order."""
+    step, begins, ends, labels = stretches(view.steps, view.phases)
+    ordinals = [mark.ordinal for mark in view.rank.steps]
+    rows = zip(step.tolist(), labels.tolist(), begins.tolist(), ends.tolist(), strict=True)
+    return [PhaseRow(view.rank.rank, ordinals[k], PHASE_NAMES[label], begin, end) for k, label, begin, end in rows]
 
 
 def _parts(view: RankView) -> tuple[Ints, Ints, Ints, Ints, Ints, Ints]:
@@ -120,56 +130,13 @@ def _waits(view: RankView) -> list[int | None]:
     return [ns if ns or known.get(step, True) else None for step, ns in enumerate(waited)]
 
 
-def _evidence(view: RankView, shares: Shares) -> dict[int, Evidence | None]:
+def _evidence(view: RankView) -> dict[int, Evidence | None]:
     """By step: the weakest evidence of what communicated in it."""
     seen: dict[int, set[Evidence | None]] = defaultdict(set)
-    for step, comm in zip(shares.step.tolist(), shares.comm.tolist(), strict=True):
+    for step, comm in zip(view.shares.step.tolist(), view.shares.comm.tolist(), strict=True):
         seen[step].add(view.comms[comm].evidence)
     return {step: weakest(evidences) for step, evidences in seen.items()}
 
 
 def _within(view: RankView, spans: Intervals) -> Ints:
     return Measure(spans).within(view.steps.begins, view.steps.ends)
-
-
-# Hidden, exposed and charged parts of executions ----------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Shares:
-    """Parts of executions, each inside one step or outside all. Shape (parts,), by communication, then time."""
-
-    comm: Ints  # position of the communication
-    step: Ints  # position of the step, -1 outside
-    begins: Ints
-    ends: Ints
-    hidden: Ints
-    charged: Ints
-
-    def charged_by_comm(self, count: int) -> Ints:
-        totals = np.zeros(count, np.int64)
-        np.add.at(totals, self.comm, self.charged)
-        return totals
-
-
-def shares_of(comms: Sequence[Communication], windows: Pieces, compute: Intervals) -> Shares:
-    """All parts of all executions that are known."""
-    known = np.array([i for i, comm in enumerate(comms) if comm.end_at_ns is not None], np.int64)
-    begins = np.array([comm.begin_at_ns for comm in comms if comm.end_at_ns is not None], np.int64)
-    ends = np.array([comm.end_at_ns for comm in comms if comm.end_at_ns is not None], np.int64)
-    paying = _paying_from(begins, ends, np.array([comms[i].seq for i in known], np.int64))
-    source, floor, ceiling = windows.split(begins, ends)
-    measure = Measure(compute)
-    hidden = measure.within(floor, ceiling)
-    payer = np.minimum(np.maximum(floor, paying[source]), ceiling)
-    charged = ceiling - payer - measure.within(payer, ceiling)
-    return Shares(known[source], windows.at(floor), floor, ceiling, hidden, charged)
-
-
-def _paying_from(begins: Ints, ends: Ints, seqs: Ints) -> Ints:
-    """From when on each execution is the first-started of those that run; not before its end where it never is."""
-    order = np.lexsort((seqs, begins))
-    over = np.maximum.accumulate(ends[order])
-    paying = np.empty_like(begins)
-    paying[order] = np.maximum(begins[order], np.append(begins[order][:1], over[:-1]))
-    return paying

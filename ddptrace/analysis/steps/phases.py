@@ -11,7 +11,6 @@ from typing import Final
 import numpy as np
 
 from ddptrace.analysis.intervals import Ints, Pieces, innermost
-from ddptrace.analysis.tables.steps import PhaseRow
 from ddptrace.load.tables import PhaseMark, RankRun
 from ddptrace.schema import Phase
 
@@ -47,14 +46,6 @@ def phase_pieces(marks: Sequence[PhaseMark], rank: RankRun) -> Pieces:
     """At each instant the innermost mark's phase; a pause, in which ddptrace itself held the thread, is OTHER."""
     stretches = [(mark.begin_at_ns, mark.end_at_ns, int(mark.phase)) for mark in marks]
     return innermost(stretches + [(pause.begin_at_ns, pause.end_at_ns, OTHER) for pause in rank.pauses])
-
-
-def phase_rows(rank: RankRun, steps: Pieces, phases: Pieces) -> list[PhaseRow]:
-    """Each step cut into stretches of one phase, without a gap and in time order."""
-    step, begins, ends, labels = stretches(steps, phases)
-    ordinals = [mark.ordinal for mark in rank.steps]
-    rows = zip(step.tolist(), labels.tolist(), begins.tolist(), ends.tolist(), strict=True)
-    return [PhaseRow(rank.rank, ordinals[k], PHASE_NAMES[label], begin, end) for k, label, begin, end in rows]
 
 
 def stretches(steps: Pieces, phases: Pieces) -> tuple[Ints, Ints, Ints, Ints]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ddptrace.analysis.buckets.occurrences import Occurrence
 from ddptrace.analysis.intervals import Ints, merged
 from ddptrace.analysis.rank_view import RankView, view_of
-from ddptrace.analysis.steps.breakdown import shares_of, step_rows
+from ddptrace.analysis.steps.breakdown import step_rows
 from ddptrace.analysis.steps.jitter import waited_in_phases
 from ddptrace.analysis.steps.phases import main_marks
 from ddptrace.analysis.summary import steady_steps
@@ -66,9 +66,15 @@ class ObservedRank:
 
 
 def observe(rank: RankRun, number: int | None = None) -> ObservedRank:
-    """Steps in time order; none where nothing was reduced, or nobody recorded when gradients were ready. `number`: of
-    the reducer whose steps are told; without, the one that sends most."""
+    """Understand one rank, and observe it as `observe_view` does."""
     view = view_of(rank)
+    return observe_view(view, step_rows(view), number)
+
+
+def observe_view(view: RankView, rows: Sequence[StepRow], number: int | None = None) -> ObservedRank:
+    """Steps in time order; none where nothing was reduced, or nobody recorded when gradients were ready. `rows`: the
+    rank's steps. `number`: of the reducer whose steps are told; without, the one that sends most."""
+    rank = view.rank
     reducer = _main_reducer(view) if number is None else next(r for r in rank.reducers if r.reducer == number)
     groups = {group.name: group for group in rank.groups}
     group = groups.get(reducer.group) if reducer else None
@@ -80,7 +86,7 @@ def observe(rank: RankRun, number: int | None = None) -> ObservedRank:
         reducer.parameters if reducer else (),
         reducer.bucket_cap_nbytes if reducer else None,
         len({occurrence.reducer for occurrence in view.found}),
-        tuple(_steps(view, reducer)) if reducer else (),
+        tuple(_steps(view, rows, reducer)) if reducer else (),
         any(link.own != link.peer for link in rank.load.links) if rank.load.links else None,
     )
 
@@ -93,8 +99,7 @@ def _main_reducer(view: RankView) -> Reducer | None:
     return max(view.rank.reducers, key=lambda one: sent[one.reducer], default=None) if sent else None
 
 
-def _steps(view: RankView, reducer: Reducer) -> Iterator[ObservedStep]:
-    rows = list(step_rows(view, shares_of(view.comms, view.windows, view.compute)))
+def _steps(view: RankView, rows: Sequence[StepRow], reducer: Reducer) -> Iterator[ObservedStep]:
     steady = {row.step for row in steady_steps(rows)}
     ready = {one.backward: one for one in view.rank.ready if one.reducer == reducer.reducer}
     backwards, found, queued = _backwards(view), _found(view, reducer), _queued(view)

@@ -3,7 +3,6 @@ records, every two seconds, and where the training thread is."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -15,8 +14,10 @@ from ddptrace.load.alive import process_of
 from ddptrace.load.diagnosis.last_calls import RankRecords, group_states
 from ddptrace.load.diagnosis.tables import GroupState, LastCall, RankState
 from ddptrace.load.records import described
-from ddptrace.load.records.clock import FAR_NS, Clock
-from ddptrace.load.records.fields import BEGIN, END, FLAGS, KIND, NAME, A, B, D, Row
+from ddptrace.load.records.clock import Clock
+from ddptrace.load.records.events import RankEvents
+from ddptrace.load.records.fields import BEGIN, END, FLAGS, KIND, NAME, A, Row
+from ddptrace.load.records.host_load import phase_of, pulse_of
 from ddptrace.load.tables import Pulse
 from ddptrace.record import Records
 from ddptrace.schema import Kind, Phase
@@ -45,7 +46,7 @@ def rank_state(
 def newest_at_ns(records: Records, zero_unix_ns: int) -> int | None:
     """When the newest record was begun, by the rank's own clock; None where nothing ties that to the run's zero."""
     clock = Clock.of(records.events, zero_unix_ns)
-    near = _near(records.events, clock)["begin"]
+    near = clock.near(records.events)["begin"]
     return int(near.max()) + clock.shift_ns if clock.tie_ns is not None and len(near) else None
 
 
@@ -53,34 +54,15 @@ class _State:
     def __init__(
         self, records: Records, meta: Mapping[str, Any], rank: int, zero_unix_ns: int, until_ns: int, apart_ns: int
     ) -> None:
-        clock = Clock.of(records.events, zero_unix_ns)
-        shift_ns = clock.shift_ns - apart_ns
-        events = _near(records.events, clock)
-        events["begin"] += shift_ns
-        events["end"] += shift_ns
-        self.events = events[np.maximum(events["begin"], events["end"]) <= until_ns]
-        self.ready_at_ns = _last_ready(records.ready) + shift_ns if len(records.ready) else 0
-        self.born_before_unix_ns = int(clock.unix[0])
-        self.records, self.meta, self.rank = records, meta, rank
-
-    def text(self, number: int) -> str:
-        return self.records.strings.get(number, f"lost name {number}" if number else "")
-
-    def of(self, *kinds: Kind) -> NDArray[np.void]:
-        found: NDArray[np.void] = self.events[np.isin(self.events["kind"], kinds)]
-        return found
+        told = RankEvents(records, zero_unix_ns, apart_ns=apart_ns, until_ns=until_ns)
+        self.events, self.of, self.text = told.events, told.of, told.text
+        self.ready_at_ns = _last_ready(records.ready) + told.shift_ns if len(records.ready) else 0
+        self.born_before_unix_ns = int(told.clock.unix[0])
+        self.told, self.records, self.meta, self.rank = told, records, meta, rank
 
     def json(self, kind: Kind) -> list[tuple[int, dict[str, Any]]]:
         """Instant and content of each."""
-        found = []
-        for row in self.of(kind).tolist():
-            try:
-                content = json.loads(self.text(row[NAME]))
-            except (ValueError, RecursionError):
-                continue
-            if isinstance(content, dict):
-                found.append((row[BEGIN], content))
-        return found
+        return [(row[BEGIN], content) for row, content in self.told.described(self.told.rows(kind))]
 
     def build(self) -> RankState:
         groups = self.groups()
@@ -133,7 +115,7 @@ class _State:
         row = rows[np.argsort(rows["end"], kind="stable")][-1:].tolist()
         if not row:
             return ""
-        phase = _phase(row[0][FLAGS]) if row[0][KIND] == Kind.PHASE else None
+        phase = phase_of(row[0][FLAGS]) if row[0][KIND] == Kind.PHASE else None
         return phase.name.lower() if phase else "wait" if row[0][KIND] == Kind.WAIT else "end of a step"
 
     def is_counted(self) -> bool:
@@ -166,8 +148,7 @@ class _State:
         rows: list[Row] = self.of(Kind.PULSE)[-1:].tolist()
         if not rows or rows[0][BEGIN] < last_at_ns:
             return None
-        row = rows[0]
-        return Pulse(row[BEGIN], _phase(row[FLAGS]), self.text(row[NAME]), self.text(row[D]), row[A], row[B])
+        return pulse_of(rows[0], self.text)
 
     def phase(self, pulse: Pulse | None, pending: LastCall | None) -> Phase | None:
         """Of one that goes on only its pulse tells, and what it communicates."""
@@ -198,18 +179,8 @@ class _State:
         return next(found, "a collective").rstrip("_")
 
 
-def _near(events: NDArray[np.void], clock: Clock) -> NDArray[np.void]:
-    """Those that can be of the run."""
-    near: NDArray[np.void] = events[np.abs(events["begin"] - clock.monotonic[0]) < FAR_NS]
-    return near
-
-
 def _newest(group: GroupState) -> list[LastCall]:
     return [*group.calls[-1:], *(call for message in group.messages for call in message.calls[-1:])]
-
-
-def _phase(flag: int) -> Phase | None:
-    return Phase(flag) if flag in set(Phase) else None
 
 
 def _last_ready(ready: NDArray[np.void]) -> int:

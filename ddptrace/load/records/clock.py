@@ -53,6 +53,11 @@ class Clock:
         offsets = self.unix - self.monotonic
         return int(np.abs(offsets - offsets[0]).max())
 
+    def near(self, events: NDArray[np.void]) -> NDArray[np.void]:
+        """Copy the records that can be of the run; others are damaged. Instants are as recorded."""
+        found: NDArray[np.void] = events[np.abs(events["begin"] - self.monotonic[0]) < FAR_NS]
+        return found
+
     def from_unix(self, unix_ns: Intervals) -> Intervals:
         """Unix instants of a short stretch (one profiler window) as instants since the run's zero."""
         nearest = int(np.abs(self.unix - int(np.median(unix_ns))).argmin()) if unix_ns.size else 0

@@ -35,10 +35,7 @@ def host_load(rows: Rows, text: Callable[[int], str], kept: Kept) -> HostLoad:
             if 0 <= row[A] < FAR_NS and 0 < row[C] < FAR_NS
         ),
         links=tuple(_links(rows(Kind.LINK), text)),
-        pulses=tuple(
-            Pulse(row[BEGIN], _phase(row[FLAGS]), text(row[NAME]), text(row[D]), row[A], max(row[B], 0))
-            for row in rows(Kind.PULSE)
-        ),
+        pulses=tuple(pulse_of(row, text) for row in rows(Kind.PULSE)),
     )
 
 
@@ -74,5 +71,11 @@ def _links(rows: list[Row], text: Callable[[int], str]) -> Iterator[LinkSample]:
             yield LinkSample(row[BEGIN], own, peer, row[A], row[B], row[C], row[D])
 
 
-def _phase(number: int) -> Phase | None:
+def pulse_of(row: Row, text: Callable[[int], str]) -> Pulse:
+    """Make a pulse from its record. `text`: what a string id stands for."""
+    return Pulse(row[BEGIN], phase_of(row[FLAGS]), text(row[NAME]), text(row[D]), row[A], max(row[B], 0))
+
+
+def phase_of(number: int) -> Phase | None:
+    """The phase of this number; None for one that a newer version has added."""
     return Phase(number) if number in set(Phase) else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,8 @@ from ddptrace.findings import (
 )
 from ddptrace.load.records import described
 from ddptrace.load.records.calls import CallOrigins, with_proven_ends
-from ddptrace.load.records.clock import FAR_NS, Clock
+from ddptrace.load.records.clock import Clock
+from ddptrace.load.records.events import RankEvents
 from ddptrace.load.records.fields import BEGIN, END, FLAGS, NAME, THREAD, A, B, C, D, E, F, G, Row
 from ddptrace.load.records.host_load import clock_name, host_load
 from ddptrace.load.records.kept import IN_STEPS, Kept, Number, call_numbers, kept
@@ -59,32 +59,27 @@ class Recorded:
 
 def rank_run(records: Records, meta: Mapping[str, Any], *, rank: int, zero_unix_ns: int | None) -> Recorded:
     """Put one rank's records together. Unknown kinds of a newer minor version are passed over."""
-    clock = Clock.of(records.events, zero_unix_ns)
-    events = records.events[np.abs(records.events["begin"] - clock.monotonic[0]) < FAR_NS]
-    events["begin"] += clock.shift_ns
-    events["end"] += clock.shift_ns
-    return _Builder(events, records, meta, clock, rank).build()
+    return _Builder(RankEvents(records, zero_unix_ns), records, meta, rank).build()
 
 
 class _Builder:
-    def __init__(
-        self, events: NDArray[np.void], records: Records, meta: Mapping[str, Any], clock: Clock, rank: int
-    ) -> None:
+    def __init__(self, events: RankEvents, records: Records, meta: Mapping[str, Any], rank: int) -> None:
+        self.events = events
+        self.text = events.text
+        self.clock = events.clock
         self.records = records
         self.meta = meta
-        self.clock = clock
         self.rank = rank
-        self.events = events
         self.threads = {int(row[THREAD]): int(row[A]) for row in self.rows(Kind.THREAD)}
         groups = self.json(Kind.GROUP)
         self.groups, self.sizes = described.groups(groups), described.sizes(groups)
         ranks = {group.name: group.ranks for group in self.groups}
         self.sources = CallOrigins(self.rows(Kind.ORIGIN), self.text, ranks)
-        self.kept: Kept = kept(self.rows_as_written(Kind.STEP), self.rows_as_written(Kind.LET_GO))
+        self.kept: Kept = kept(events.rows(Kind.STEP), events.rows(Kind.LET_GO))
 
     def rows(self, kind: Kind) -> list[Row]:
         """In order of begin, without those of steps that are not whole."""
-        found = self.events[self.events["kind"] == kind]
+        found = self.events.of(kind)
         if kind in IN_STEPS:
             found = found[self.kept.seen(found["begin"])]
         return self._in_order(found)
@@ -93,20 +88,9 @@ class _Builder:
         ordered: list[Row] = found[np.argsort(found["begin"], kind="stable")].tolist()
         return ordered
 
-    def text(self, number: int) -> str:
-        return self.records.strings.get(number, f"lost name {number}" if number else "")
-
     def json(self, kind: Kind) -> list[dict[str, Any]]:
-        """The JSON texts of a kind; one whose text was lost is passed over."""
-        found = []
-        for row in self.rows(kind):
-            try:
-                content = json.loads(self.text(row[NAME]))
-            except (ValueError, RecursionError):
-                continue
-            if isinstance(content, dict):
-                found.append(content)
-        return found
+        """The JSON texts of a kind, in order of begin."""
+        return [content for _, content in self.events.described(self.rows(kind))]
 
     def build(self) -> Recorded:
         begin, end = self._span()
@@ -143,12 +127,8 @@ class _Builder:
         return Recorded(run, self.clock, self._windows(), done_threads, self._findings(), files_let_go)
 
     def _span(self) -> tuple[int, int]:
-        begins = self.events["begin"]
+        begins = self.events.events["begin"]
         return (int(begins.min()), int(begins.max())) if len(begins) else (0, 0)
-
-    def rows_as_written(self, *kinds: Kind) -> list[Row]:
-        rows: list[Row] = self.events[np.isin(self.events["kind"], kinds)].tolist()
-        return rows
 
     def _step_marks(self, rows: Sequence[Row]) -> tuple[StepMark, ...]:
         return tuple(
@@ -173,7 +153,7 @@ class _Builder:
         waits: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for row in self.rows(Kind.WAIT):
             waits[row[A]].append((row[BEGIN], row[END]))
-        rows = self._in_order(self.events[self.events["kind"] == Kind.CALL])  # all count, whatever is left out
+        rows = self._in_order(self.events.of(Kind.CALL))  # all count, whatever is left out
         seen = self.kept.seen(np.array([row[BEGIN] for row in rows], np.int64)).tolist()
         return tuple(
             self._call(row, number, done.get(row[A]), tuple(waits.get(row[A], ())))
@@ -182,7 +162,7 @@ class _Builder:
         )
 
     def _numbers(self, calls: Sequence[Row]) -> list[Number]:
-        written = self.rows_as_written(Kind.CALL, Kind.LET_GO) if self.kept.let_go else ()
+        written = self.events.rows(Kind.CALL, Kind.LET_GO) if self.kept.let_go else ()
         unpaired = {row[NAME] for row in calls if family_of(self.text(row[NAME])).is_message}
         return call_numbers(calls, written, unpaired)
 
@@ -270,10 +250,10 @@ class _Builder:
         ]
         found += [RECORDS_DAMAGED(where, f"{text}; the intact part is used") for text in self.records.damaged]
         if self.records.torn:
-            message = f"{self.records.torn} records are torn or overwritten, and are left out"
+            message = f"{self.records.torn} records were torn or overwritten and are left out"
             found.append(RECORDS_TORN(where, message))
         found += [RECORDS_DROPPED(where, message) for message in dropped_words(self.records)]
-        described = sum(row[B] for row in self.rows_as_written(Kind.LET_GO) if row[FLAGS])
+        described = sum(row[B] for row in self.events.rows(Kind.LET_GO) if row[FLAGS])
         if described:
             message = (
                 f"{described} descriptions of reducers and bucket layouts, and notes, were removed as well, the oldest"

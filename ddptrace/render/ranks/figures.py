@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, Final
 
-from ddptrace.analysis.ranks.critical_path import PathShare, path_shares
+from ddptrace.analysis.ranks.digest import PathShare, path_shares
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import typical_steps
 from ddptrace.analysis.tables.ranks import MatchRow
@@ -108,15 +108,24 @@ def _dots(name: str, colour: str, spreads: Sequence[Spread], words: Sequence[str
         ms(max(getattr(spread, f"{part}_ns"), LEAST_NS) for spread in spreads) for part in ("low", "median", "high")
     )
     return {
-        "type": "scatter", "mode": "markers", "name": name, "x": middles,
-        "y": [place + beside for place in range(len(spreads))], "hovertext": list(words), "hoverinfo": "text",
+        "type": "scatter",
+        "mode": "markers",
+        "name": name,
+        "x": middles,
+        "y": [place + beside for place in range(len(spreads))],
+        "hovertext": list(words),
+        "hoverinfo": "text",
         "marker": {"color": COLOURS[colour], "size": 9},
         "error_x": {
-            "type": "data", "symmetric": False, "thickness": 3, "width": 0, "color": COLOURS[colour],
+            "type": "data",
+            "symmetric": False,
+            "thickness": 3,
+            "width": 0,
+            "color": COLOURS[colour],
             "array": [round(high - middle, 6) for high, middle in zip(highs, middles, strict=True)],
             "arrayminus": [round(middle - low, 6) for low, middle in zip(lows, middles, strict=True)],
         },
-    }  # fmt: skip
+    }
 
 
 # The critical path ----------------------------------------------------------------------------------------------------

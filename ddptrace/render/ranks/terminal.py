@@ -6,8 +6,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from ddptrace.analysis.ranks.critical_path import PathShare, path_shares
-from ddptrace.analysis.ranks.digest import Lag, MatchDigests, match_digests
+from ddptrace.analysis.ranks.digest import Lag, MatchDigests, PathShare, match_digests, path_shares
 from ddptrace.analysis.result import Result
 from ddptrace.errors import printable
 from ddptrace.render.clocks import clocks_told
