@@ -14,30 +14,30 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ddptrace.capture import compiled, tap
 from ddptrace.capture.blind_spots import BLIND_SPOTS
 from ddptrace.capture.by_identity import IdentitySet
-from ddptrace.capture.call_sites import CallSites
 from ddptrace.capture.claim import Claim
-from ddptrace.capture.collectives import Collectives
-from ddptrace.capture.compiled_sends import CompiledSends
-from ddptrace.capture.completions import Completions
-from ddptrace.capture.ddp import DdpWatch
+from ddptrace.capture.collectives import compiled, tap
+from ddptrace.capture.collectives.calls import Collectives
+from ddptrace.capture.collectives.compiled_sends import CompiledSends
+from ddptrace.capture.collectives.completions import Completions
+from ddptrace.capture.collectives.fallback import BLIND_SPOT, watch_process_group
+from ddptrace.capture.collectives.groups import Groups
 from ddptrace.capture.failures import error_words
-from ddptrace.capture.fallback import BLIND_SPOT, watch_process_group
-from ddptrace.capture.groups import Groups
-from ddptrace.capture.hooks import HookRecords, HookWatch
-from ddptrace.capture.host_load import UNTOLD, Collections, HostMarks
-from ddptrace.capture.looks import SURFACES as LOOKS
-from ddptrace.capture.looks import Looks
-from ddptrace.capture.module_names import ModuleNames
-from ddptrace.capture.own_reducer import OwnReducerWatch, Parts
-from ddptrace.capture.program import Program
-from ddptrace.capture.reducer_records import ReducerRecords
-from ddptrace.capture.sampling import Sampling
-from ddptrace.capture.steps import StepFinder
+from ddptrace.capture.gradients.ddp import DdpWatch
+from ddptrace.capture.gradients.hooks import HookRecords, HookWatch
+from ddptrace.capture.gradients.own_reducer import OwnReducerWatch, Parts
+from ddptrace.capture.gradients.reducer_records import ReducerRecords
+from ddptrace.capture.host.host_load import UNTOLD, Collections, HostMarks
+from ddptrace.capture.host.looks import SURFACES as LOOKS
+from ddptrace.capture.host.looks import Looks
+from ddptrace.capture.origins.call_sites import CallSites
+from ddptrace.capture.origins.modules import ModuleNames
+from ddptrace.capture.profiler.windows import Windows
+from ddptrace.capture.steps.finder import StepFinder
+from ddptrace.capture.steps.program import Program
+from ddptrace.capture.steps.sampling import Sampling
 from ddptrace.capture.surface import Patches, Surface, ThreadState
-from ddptrace.capture.windows import Windows
 from ddptrace.dynamo import leave_as_it_is
 from ddptrace.errors import CompileError, TraceStateError
 from ddptrace.keep import Keep
@@ -205,7 +205,8 @@ class Session:
     def _install_rpc(self) -> None:
         if not dist.rpc.is_available():
             return
-        from ddptrace.capture import rpc, rpc_optimizer  # names of torch that not every build has
+        from ddptrace.capture.rpc import calls as rpc
+        from ddptrace.capture.rpc import optimizer as rpc_optimizer
 
         updates = rpc_optimizer.DistributedUpdates(self._patches, self.program.watched_update)
         watch = rpc.RpcWatch(self.recorder, self.surfaces["rpc"], self._settle)

@@ -31,9 +31,8 @@ from ddptrace.reducer.bounded_store import (
     StoreSilentError,
     are_set,
 )
-from ddptrace.reducer.meeting import SLICE_S, Meeting, hold
 from ddptrace.reducer.misuse import STORE_IS_GONE, STORE_IS_SILENT, did_not_come, gave_up
-from ddptrace.reducer.notes import Look, Seen, Whereabouts, leave, seen, waits_key, whereabouts
+from ddptrace.reducer.notes import SLICE_S, Look, Meeting, Seen, Whereabouts, hold, leave, seen, waits_key, whereabouts
 
 PARTING_S = 2.0
 SLICE = timedelta(seconds=SLICE_S)

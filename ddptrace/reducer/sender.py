@@ -12,10 +12,9 @@ from torch._C import Future  # what a Work's get_future gives; torch.futures.Fut
 
 from ddptrace.errors import DdptraceError
 from ddptrace.reducer.bucket import Bucket
-from ddptrace.reducer.hook_agreement import HookAgreement
+from ddptrace.reducer.hook_agreement import HookAgreement, SilentHooks, issued
 from ddptrace.reducer.observer import Voice
 from ddptrace.reducer.peers import Peers
-from ddptrace.reducer.silent_hooks import SilentHooks, issued
 
 CommHook = Callable[[Any, Any], torch.futures.Future[Any]]
 

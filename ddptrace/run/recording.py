@@ -77,7 +77,7 @@ class Recording:
             return None
         from torch.profiler import schedule
 
-        from ddptrace.capture.windows import scheduled
+        from ddptrace.capture.profiler.windows import scheduled
 
         one = self._options.profile
         steps = schedule(wait=one.wait, warmup=one.warmup, active=one.active, repeat=one.repeat)

@@ -18,8 +18,9 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import ddptrace
-from ddptrace.capture import host_load, session
-from ddptrace.capture.host_load import UNTOLD, Collections, HostMarks
+from ddptrace.capture import session
+from ddptrace.capture.host import host_load
+from ddptrace.capture.host.host_load import UNTOLD, Collections, HostMarks
 from ddptrace.load.run import read_run
 from ddptrace.load.tables import RankRun
 from ddptrace.record import RecordReader

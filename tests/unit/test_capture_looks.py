@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import ddptrace
-from ddptrace.capture import looks
-from ddptrace.capture.links import Carried, Links
-from ddptrace.capture.pulse import Pulse
-from ddptrace.capture.quota import Held, Quota
+from ddptrace.capture.host import looks
+from ddptrace.capture.host.links import Carried, Links
+from ddptrace.capture.host.pulse import Pulse
+from ddptrace.capture.host.quota import Held, Quota
 from ddptrace.capture.session import SURFACES
 from ddptrace.load.run import read_run
 from ddptrace.load.tables import LinkSample, Run, Throttle

@@ -12,9 +12,10 @@ import torch.distributed._functional_collectives as functional
 from torch._subclasses import FakeTensorMode
 
 import ddptrace
-from ddptrace.capture import functional_waits, tap
-from ddptrace.capture.functional_waits import FunctionalWaits
-from ddptrace.capture.tap import Op
+from ddptrace.capture.collectives import calls as functional_waits
+from ddptrace.capture.collectives import tap
+from ddptrace.capture.collectives.calls import FunctionalWaits
+from ddptrace.capture.collectives.tap import Op
 from ddptrace.record import RecordReader
 from ddptrace.schema import Kind
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ddptrace.capture.fallback import METHODS
-from ddptrace.capture.tap import COMMON_NAMES, operators
+from ddptrace.capture.collectives.fallback import METHODS
+from ddptrace.capture.collectives.tap import COMMON_NAMES, operators
 from ddptrace.load.foreign.identity import usual_op
 from ddptrace.load.windows.backend_ranges import is_op
 from ddptrace.load.windows.comm_kernels import UNKNOWN_OP, op_named

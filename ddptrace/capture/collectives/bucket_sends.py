@@ -1,0 +1,111 @@
+"""The short way for what stock DDP's C++ sends in backward, bucket after bucket.
+
+Amid matrix products, which leave nothing of Python in the processor's caches, every line costs tens of times what it
+does elsewhere. So only what changes from bucket to bucket is asked here; the rest is known of the first one of the same
+reducer, which went the long way. It is recorded at once all the same: a backend may end the process in it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import time
+from typing import Any, Final
+
+import torch
+import torch.autograd.profiler as autograd_profiler
+import torch.distributed as dist
+
+from ddptrace.capture.collectives.compiled_sends import CompiledSends
+from ddptrace.capture.collectives.completions import Completions
+from ddptrace.capture.collectives.groups import Groups
+from ddptrace.capture.collectives.tap import Op
+from ddptrace.record import Recorder
+from ddptrace.schema import Kind
+
+_now = time.perf_counter_ns
+CALL = int(Kind.CALL)
+ALL_REDUCE: Final = "all_reduce"
+"""Its first argument is a list of tensors, of one where a bucket is sent."""
+
+Alike = tuple[Op, int, torch.dtype, int, int, int, int, bool]
+"""What the buckets of one reducer have in common: op, how many arguments it is given, dtype, flags, string ids of
+dtype, op and group, whether completions tell something. A plain tuple, as the next one nearly is: what has names takes
+longer."""
+
+
+class Sent(tuple[int, int, int, int, Alike]):
+    """One bucket on its way, outside of any profiler's window: seq, launch, bytes, reducer, and what it is like."""
+
+    __slots__ = ()
+
+
+class BucketSends:
+    """`sent`: by reducer, the bytes of its buckets in this backward."""
+
+    def __init__(
+        self, recorder: Recorder, completions: Completions, seqs: itertools.count[int], groups: Groups, engine: Any
+    ) -> None:
+        """`engine`: the code of the frame below what C++ does in backward."""
+        self.sent: dict[int, list[int]] = {}
+        self._recorder = recorder
+        self._completions = completions
+        self._groups = groups
+        self._seqs = seqs
+        self._engine = engine
+        self._alike: dict[int, Alike] = {}
+        self.compiled: CompiledSends | None = None
+
+    def learn(
+        self, reducer: int, op: Op, args: tuple[Any, ...], tensor: torch.Tensor, told: tuple[int, int, int, int],
+        *, is_stamped: bool,
+    ) -> None:  # fmt: skip
+        """Of one that went the long way. `told`: its flags, string ids of data type, op and group."""
+        is_async = op.is_async is not None and len(args) <= op.is_async  # it is where that is left out
+        if is_async and op.name == ALL_REDUCE:
+            self._alike[reducer] = op, len(args), tensor.dtype, *told, is_stamped
+            if is_stamped and self.compiled is not None and tensor.layout is _STRIDED:
+                _, dtype, name, group = told
+                self.compiled.learn(tensor.nbytes, reducer, name, group, dtype)
+
+    def forget(self, reducer: int) -> None:
+        """It is no longer there; no other gets its number."""
+        self.sent.pop(reducer, None)
+        self._alike.pop(reducer, None)
+
+    def tell(self, reducer: int, nbytes: int) -> None:
+        """C++ has sent so much of a reducer's."""
+        sent = self.sent.get(reducer)
+        if sent is not None:
+            sent.append(nbytes)
+
+    def begun(self, reducer: int, op: Op, args: tuple[Any, ...]) -> Sent | None:
+        """None where it is not the like of what is known. To be called by what the tap's kernel calls."""
+        alike = self._alike.get(reducer)
+        if alike is None or alike[0] is not op or alike[1] != len(args) or autograd_profiler._is_profiler_enabled:
+            return None
+        try:
+            if _frame(3).f_code is not self._engine:
+                return None
+        except ValueError:  # no frame at all: the engine's own thread
+            pass
+        if len(self._alike) > 1 and self._groups.name_id(dist.ProcessGroup.unbox(args[op.group])) != alike[6]:
+            return None  # several threads may be in backwards of theirs
+        tensors = args[0]
+        tensor = tensors[0]
+        if len(tensors) > 1 or tensor.dtype is not alike[2] or tensor.layout is not _STRIDED:
+            return None
+        nbytes = tensor.nbytes
+        return Sent((next(self._seqs), _now(), nbytes, reducer, alike))
+
+    def issued(self, sent: Sent, issued: int, work: Any) -> None:
+        seq, launch, nbytes, reducer, (_, _, _, flags, dtype, name, group, is_stamped) = sent
+        self._recorder.event(CALL, flags, name, launch, issued, seq, nbytes, 0, group, 0, reducer, dtype)
+        self.tell(reducer, nbytes)
+        if is_stamped:
+            self._completions.follow(seq, _unbox(work).get_future())
+            if self.compiled is not None:
+                self.compiled.learn(nbytes, reducer, name, group, dtype)
+
+
+_frame, _unbox, _STRIDED = sys._getframe, dist.Work.unbox, torch.strided
