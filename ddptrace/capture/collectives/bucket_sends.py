@@ -19,7 +19,7 @@ import torch.distributed as dist
 from ddptrace.capture.collectives.compiled_sends import CompiledSends
 from ddptrace.capture.collectives.completions import Completions
 from ddptrace.capture.collectives.groups import Groups
-from ddptrace.capture.collectives.tap import Op
+from ddptrace.capture.collectives.tap import Operator
 from ddptrace.record import Recorder
 from ddptrace.schema import Kind
 
@@ -28,7 +28,7 @@ CALL = int(Kind.CALL)
 ALL_REDUCE: Final = "all_reduce"
 """Its first argument is a list of tensors, of one where a bucket is sent."""
 
-Alike = tuple[Op, int, torch.dtype, int, int, int, int, bool]
+Alike = tuple[Operator, int, torch.dtype, int, int, int, int, bool]
 """What the buckets of one reducer have in common: op, how many arguments it is given, dtype, flags, string ids of
 dtype, op and group, whether completions tell something. A plain tuple, as the next one nearly is: what has names takes
 longer."""
@@ -57,7 +57,7 @@ class BucketSends:
         self.compiled: CompiledSends | None = None
 
     def learn(
-        self, reducer: int, op: Op, args: tuple[Any, ...], tensor: torch.Tensor, told: tuple[int, int, int, int],
+        self, reducer: int, op: Operator, args: tuple[Any, ...], tensor: torch.Tensor, told: tuple[int, int, int, int],
         *, is_stamped: bool,
     ) -> None:  # fmt: skip
         """Of one that went the long way. `told`: its flags, string ids of data type, op and group."""
@@ -79,7 +79,7 @@ class BucketSends:
         if sent is not None:
             sent.append(nbytes)
 
-    def begun(self, reducer: int, op: Op, args: tuple[Any, ...]) -> Sent | None:
+    def begun(self, reducer: int, op: Operator, args: tuple[Any, ...]) -> Sent | None:
         """None where it is not the like of what is known. To be called by what the tap's kernel calls."""
         alike = self._alike.get(reducer)
         if alike is None or alike[0] is not op or alike[1] != len(args) or autograd_profiler._is_profiler_enabled:

@@ -23,7 +23,7 @@ from torch._C._profiler import _RecordFunctionFast
 from ddptrace.capture.collectives.bucket_sends import BucketSends, Sent
 from ddptrace.capture.collectives.completions import MANY, Completions
 from ddptrace.capture.collectives.groups import Groups
-from ddptrace.capture.collectives.tap import Op
+from ddptrace.capture.collectives.tap import Operator
 from ddptrace.capture.collectives.tensors import dtype_name, first_tensor, is_symbolic, nbytes_of
 from ddptrace.capture.failures import failure_words
 from ddptrace.capture.origins.call_sites import CallSites
@@ -72,7 +72,7 @@ class Collectives:
         """Whether what is sent now is to be recorded."""
         return self._surface.live
 
-    def before(self, op: Op, args: tuple[Any, ...]) -> Token | Sent | None:
+    def before(self, op: Operator, args: tuple[Any, ...]) -> Token | Sent | None:
         if not self._surface.live:
             return None
         try:
@@ -114,7 +114,7 @@ class Collectives:
     def within(self, token: Token | Sent) -> AbstractContextManager[Any] | None:
         return None if isinstance(token, Sent) or not token[5] else _RecordFunctionFast(f"{RANGE_PREFIX}{token[0]}")
 
-    def after(self, token: Token | Sent, op: Op, args: tuple[Any, ...], work: Any) -> None:
+    def after(self, token: Token | Sent, op: Operator, args: tuple[Any, ...], work: Any) -> None:
         issued = _now()
         try:
             if isinstance(token, Sent):
@@ -232,7 +232,7 @@ class FunctionalWaits:
     def __init__(self) -> None:
         self._seq_of: dict[int, int] = {}
 
-    def made(self, op: Op, args: tuple[Any, ...], seq: int) -> None:
+    def made(self, op: Operator, args: tuple[Any, ...], seq: int) -> None:
         if len(self._seq_of) >= MOST_TENSORS:
             self._seq_of.clear()
         for i in op.outputs or op.inputs:

@@ -16,12 +16,13 @@ import torch.distributed as dist
 
 from ddptrace.capture.collectives import compiled
 from ddptrace.capture.surface import unseen
+from ddptrace.ops import BY_OPERATOR
 
 NOT_TAPPED = frozenset({"check_for_nan"})
 
 
 @dataclass(frozen=True, slots=True)
-class Op:
+class Operator:
     """Where in an operator's arguments things stand: positions, None where it has no such argument."""
 
     name: str  # "all_reduce"
@@ -40,10 +41,10 @@ class Op:
 class Watcher(Protocol):
     """Told of every collective. Neither call may raise."""
 
-    def before(self, op: Op, args: tuple[Any, ...]) -> Any:
+    def before(self, op: Operator, args: tuple[Any, ...]) -> Any:
         """The collective is about to be issued. Returns a token, or None to be left out."""
 
-    def after(self, token: Any, op: Op, args: tuple[Any, ...], work: Any) -> None:
+    def after(self, token: Any, op: Operator, args: tuple[Any, ...], work: Any) -> None:
         """It was issued. `work` is torch's Work still boxed, or None."""
 
     def within(self, token: Any) -> Any:
@@ -100,7 +101,7 @@ def _in_place() -> Any:
     return library, functional
 
 
-def operators() -> list[Op]:
+def operators() -> list[Operator]:
     """Every `c10d` operator that works on a process group, as this torch defines it."""
     ops = []
     for schema in torch._C._jit_get_all_schemas():
@@ -112,7 +113,7 @@ def operators() -> list[Op]:
     return ops
 
 
-def _describe(name: str, schema: Any) -> Op | None:
+def _describe(name: str, schema: Any) -> Operator | None:
     names = [argument.name for argument in schema.arguments]
     if "process_group" not in names:
         return None
@@ -122,29 +123,16 @@ def _describe(name: str, schema: Any) -> Op | None:
     overload = getattr(getattr(torch.ops.c10d, name), schema.overload_name or "default")
     is_async = names.index("async_op") if "async_op" in names else None
     peer = next((i for i, argument in enumerate(names) if argument in PEERS), None)
-    return Op(
-        COMMON_NAMES.get(name, name.strip("_")), overload, names.index("process_group"), is_async, inputs, outputs, peer
-    )
+    declared = BY_OPERATOR.get(name)
+    common = name.strip("_") if declared is None else declared.name
+    return Operator(common, overload, names.index("process_group"), is_async, inputs, outputs, peer)
 
 
 PEERS = ("dst", "src", "root_rank")
-"""What an operator calls the rank that it sends to or receives from, or its root."""
-
-COMMON_NAMES = {
-    "allreduce_": "all_reduce",
-    "allreduce_coalesced_": "all_reduce_coalesced",
-    "allgather_": "all_gather",
-    "_allgather_base_": "all_gather_into_tensor",
-    "allgather_coalesced_": "all_gather_coalesced",
-    "allgather_into_tensor_coalesced_": "all_gather_into_tensor_coalesced",
-    "_reduce_scatter_base_": "reduce_scatter_tensor",
-    "alltoall_": "all_to_all",
-    "alltoall_base_": "all_to_all_single",
-}
-"""The names people know from `torch.distributed`, where the operator is called otherwise."""
+"""Names of the argument that is the rank to send to or to receive from, or the root."""
 
 
-def _kernel(op: Op, after: Any) -> Callable[..., Any]:
+def _kernel(op: Operator, after: Any) -> Callable[..., Any]:
     redispatch = op.overload.redispatch
 
     def kernel(keyset: Any, *args: Any) -> Any:
@@ -192,10 +180,10 @@ class _Counter:
     def __init__(self) -> None:
         self.seen: list[tuple[str, bool]] = []
 
-    def before(self, op: Op, args: tuple[Any, ...]) -> str:
+    def before(self, op: Operator, args: tuple[Any, ...]) -> str:
         return op.name
 
-    def after(self, token: str, op: Op, args: tuple[Any, ...], work: Any) -> None:
+    def after(self, token: str, op: Operator, args: tuple[Any, ...], work: Any) -> None:
         is_work = dist.Work.unbox(work) is not None
         group = dist.ProcessGroup.unbox(args[op.group])
         self.seen.append((token, is_work and group is not None))

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ddptrace.capture.collectives.tap import Op
+from ddptrace.capture.collectives.tap import Operator
 
 
 def nbytes_of(value: Any) -> int:
@@ -30,7 +30,7 @@ def _sparse_nbytes(tensor: torch.Tensor) -> int:
     return tensor._indices().nbytes + tensor._values().nbytes
 
 
-def first_tensor(args: tuple[Any, ...], op: Op) -> torch.Tensor | None:
+def first_tensor(args: tuple[Any, ...], op: Operator) -> torch.Tensor | None:
     """Of what goes in; where nothing does, as where another rank scatters, of what comes out."""
     for i in op.inputs + op.outputs:
         value = args[i]
