@@ -42,9 +42,19 @@ class Bucket:
     """The gradients that one collective reduces. `pending`: how many of them this backward still has to bring."""
 
     __slots__ = (
-        "_places", "buffer", "index", "indices", "is_skipped", "kinds", "name", "on_wire", "parameters", "pending",
-        "sent", "views",
-    )  # fmt: skip
+        "_places",
+        "buffer",
+        "index",
+        "indices",
+        "is_skipped",
+        "kinds",
+        "name",
+        "on_wire",
+        "parameters",
+        "pending",
+        "sent",
+        "views",
+    )
 
     def __init__(self, index: int, indices: Sequence[int], parameters: Sequence[Parameter]) -> None:
         """`indices`: the parameters' numbers in their reducer; all are of one dtype and on one device."""

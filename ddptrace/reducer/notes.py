@@ -48,6 +48,7 @@ class Whereabouts:
 
 SLICE_S = 1.0
 """How long a rank waits between two looks at what the others say."""
+
 Texts = list[str] | None
 """None: not all are there yet."""
 

@@ -64,9 +64,17 @@ class Sender:
     """
 
     __slots__ = (
-        "_add_up", "_groups", "_hook", "_on_its_way", "_peers", "_silence", "_state", "_takes_turns", "_voice",
+        "_add_up",
+        "_groups",
+        "_hook",
+        "_on_its_way",
+        "_peers",
+        "_silence",
+        "_state",
+        "_takes_turns",
+        "_voice",
         "agreement",
-    )  # fmt: skip
+    )
 
     def __init__(self, groups: Sequence[dist.ProcessGroup], peers: Peers, voice: Voice) -> None:
         self._groups, self._peers, self._voice = tuple(groups), peers, voice

@@ -24,6 +24,7 @@ from ddptrace.record import Recorder
 from ddptrace.schema import Kind
 
 _now = time.perf_counter_ns
+
 CALL = int(Kind.CALL)
 ALL_REDUCE: Final = "all_reduce"
 """Its first argument is a list of tensors, of one where a bucket is sent."""
@@ -57,9 +58,15 @@ class BucketSends:
         self.compiled: CompiledSends | None = None
 
     def learn(
-        self, reducer: int, op: Operator, args: tuple[Any, ...], tensor: torch.Tensor, told: tuple[int, int, int, int],
-        *, is_stamped: bool,
-    ) -> None:  # fmt: skip
+        self,
+        reducer: int,
+        op: Operator,
+        args: tuple[Any, ...],
+        tensor: torch.Tensor,
+        told: tuple[int, int, int, int],
+        *,
+        is_stamped: bool,
+    ) -> None:
         """Of one that went the long way. `told`: its flags, string ids of data type, op and group."""
         is_async = op.is_async is not None and len(args) <= op.is_async  # it is where that is left out
         if is_async and op.name == ALL_REDUCE:

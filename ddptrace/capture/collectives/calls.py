@@ -32,15 +32,19 @@ from ddptrace.record import Recorder
 from ddptrace.schema import RANGE_PREFIX, CallFlag, Kind
 
 _now = time.perf_counter_ns
+
 STAMPED_NBYTES = 64 << 10
 """Outside a profiler window, completions of smaller calls that no reducer issued are not stamped: a Python callback for
 each of many small queued collectives would slow Gloo itself."""
+
 SYNC, NATIVE = int(CallFlag.SYNC), int(CallFlag.NATIVE)
 PROFILED, DEVICE = int(CallFlag.PROFILED), int(CallFlag.DEVICE)
 CALL, DONE, WAIT, ORIGIN = int(Kind.CALL), int(Kind.DONE), int(Kind.WAIT), int(Kind.ORIGIN)
 """As plain integers: arithmetic on enumerations costs as much as a record."""
+
 SHORT_MAX = 0xFFFF
 """As an ORIGIN has room for ids of op and group: after so many names a call that crashes is told without them."""
+
 Token = tuple[int, int, int, int, int, bool, int, bool, int, int, bool]
 """Seq, launch, bytes in, bytes out, flags, profiling, reducer, whether Python holds the Work, string ids of op and
 group, and whether the program will wait for its tensors."""
@@ -102,9 +106,19 @@ class Collectives:
             if source is not None:  # before the call: a backend may end the process in it
                 peer = 0 if op.peer is None else args[op.peer] + 1
                 self._recorder.event(
-                    ORIGIN, source.origin, source.site, launch, launch, seq, nbytes_in, nbytes_out, source.module, peer,
-                    name if name <= SHORT_MAX else 0, group if group <= SHORT_MAX else 0,
-                )  # fmt: skip
+                    ORIGIN,
+                    source.origin,
+                    source.site,
+                    launch,
+                    launch,
+                    seq,
+                    nbytes_in,
+                    nbytes_out,
+                    source.module,
+                    peer,
+                    name if name <= SHORT_MAX else 0,
+                    group if group <= SHORT_MAX else 0,
+                )
             return seq, launch, nbytes_in, nbytes_out, flags, profiling, reducer, held, name, group, functional
         except Exception as error:  # training must not see it
             if not is_symbolic(first_tensor(args, op)):  # nothing is sent of what a compiler traces
@@ -221,6 +235,7 @@ class Collectives:
 
 MOST_TENSORS: Final = 10_000
 """Made and not waited for; a program that never waits must not fill the memory."""
+
 ISSUER: Final = torch._ops.__file__
 """The file of the frame that issues a functional collective: an operator was called, not a function of
 torch.distributed."""

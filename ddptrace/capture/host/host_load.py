@@ -28,6 +28,7 @@ UNTOLD: Final = "how long the training thread waits for a processor, and its pro
 
 LEAST_NS: Final = 1_000_000
 """Shorter collections are not recorded: there are many, and what they cost is the program's own time."""
+
 MOST_MOMENTS: Final = 8192
 """So many begins and ends of collections are remembered until somebody looks, at the latest with the next chores."""
 
@@ -170,8 +171,10 @@ def _callbacks(note: Callable[[Any], None]) -> tuple[Callable[[str, dict[str, in
     of an iterator that calls `note` with the next of what it zips."""
     said: dict[str, dict[str, int]] = {}
     called: tuple[Iterator[int], ...] = (
-        iter(_now, _never), iter(_ident, _never), iter(_current_graph_task_id, _never),
-    )  # fmt: skip
+        iter(_now, _never),
+        iter(_ident, _never),
+        iter(_current_graph_task_id, _never),
+    )
     starts = zip(*called, repeat(None), strict=False)
     stops = zip(*called, iter(partial(said.get, "stop"), _never), strict=False)
     properties = {name: property(partial(next, map(note, of))) for name, of in (("start", starts), ("stop", stops))}

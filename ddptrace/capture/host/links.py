@@ -20,16 +20,19 @@ DESCRIPTORS: Final = Path("/proc/self/fd")
 
 AT_ONCE: Final = 16
 """So many connections are asked in one go, which takes 0.1 ms: training may want the interpreter meanwhile."""
+
 PAUSE_S: Final = 0.0005
 
 RESENT, ACKED, RTT_MIN, BUSY = (100, "I"), (120, "Q"), (148, "I"), (168, "Q")
 """Where struct tcp_info has them, and in how many bytes. Newer kernels only append to it: an older one tells less."""
+
 MOST_INFO: Final = 512
 UNKNOWN_RTT: Final = 2**32 - 1
 US: Final = 1000  # the kernel's microseconds
 
 LEAST_NBYTES: Final = 1 << 20
 """What carried less is not worth a word."""
+
 MOST_PAIRS: Final = 10_000
 """Beyond this many that are closed those are forgotten: a process may have met half the internet."""
 
@@ -52,9 +55,11 @@ class Carried:
     def plus(self, other: Carried) -> Carried:
         known = [rtt for rtt in (self.rtt_min_ns, other.rtt_min_ns) if rtt]
         return Carried(
-            self.sent_nbytes + other.sent_nbytes, self.busy_ns + other.busy_ns, min(known, default=0),
+            self.sent_nbytes + other.sent_nbytes,
+            self.busy_ns + other.busy_ns,
+            min(known, default=0),
             self.resent + other.resent,
-        )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True, slots=True)

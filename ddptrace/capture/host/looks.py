@@ -23,6 +23,7 @@ QUOTA_PERIOD_S: Final = 2.0
 LINKS_PERIOD_S: Final = 10.0
 EARLY_S: Final = 0.5
 """Beats do not come to the moment."""
+
 MOST_RATIO: Final = 0.001
 """No more of the keeper's time than this is for one of them: thousands of connections are asked less often."""
 
@@ -80,9 +81,16 @@ class Looks:
             return
         for pair, one in sorted(carried.items()):
             self._recorder.event(
-                Kind.LINK, 0, self._recorder.intern(pair), at, at, one.sent_nbytes, one.busy_ns, one.rtt_min_ns,
+                Kind.LINK,
+                0,
+                self._recorder.intern(pair),
+                at,
+                at,
+                one.sent_nbytes,
+                one.busy_ns,
+                one.rtt_min_ns,
                 min(one.resent, MOST_COUNTED),
-            )  # fmt: skip
+            )
 
     def _tell_quota(self) -> None:
         if self._quota is None or self._recorder.is_stuck():

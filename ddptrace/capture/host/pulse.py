@@ -50,9 +50,7 @@ class Pulse:
         site, innermost = _lines_of(sys._current_frames().get(thread.ident))
         at, inner = self._id(site), self._id(innermost)
         self._before = {site, innermost}
-        self._recorder.event(
-            Kind.PULSE, doing, at, now, now, self._tail.seq, _processor_ns(thread.native), 0, inner
-        )  # fmt: skip
+        self._recorder.event(Kind.PULSE, doing, at, now, now, self._tail.seq, _processor_ns(thread.native), 0, inner)
 
     def _id(self, line: str) -> int:
         known = self._lines.get(line)

@@ -36,6 +36,7 @@ MOST_CODES: Final = 2_000
 PROGRAM, HOOK = int(Origin.PROGRAM), int(Origin.HOOK)
 SPANNED: Final = frozenset((PROGRAM, int(Origin.DTENSOR), int(Origin.MOE)))
 """Where a collective of these comes from a module, its like in backward can be known by spans of forwards alone."""
+
 UNKNOWN: Final = -1
 MOST_NAMED: Final = 3
 """Modules of one gather."""

@@ -25,8 +25,10 @@ from ddptrace.capture.surface import Surface
 
 MOST_SPANS: Final = 50_000
 """Of one thread; the older half is forgotten then. A model of 10,000 modules makes so many in five forwards."""
+
 LEAST_FRAMES: Final = 3
 """A module takes at least so many of Python's frames: its call, torch's `_call_impl` and its forward."""
+
 MOST_LOOKED_AT: Final = 4096
 MOST_BESIDE: Final = 8
 """Threads whose spans one that ran beside them keeps, should they end before it: their graphs may still be there."""

@@ -92,6 +92,7 @@ ENTRY: Final = "torch/autograd/graph.py", "_engine_run_backward"
 
 GENERATED: Final = ("<frozen ", "<eval_with_key>", "<@beartype(", "<decorator-gen-")
 """Names of files begin so where Python, torch or a decorator made the code."""
+
 DEPRECATIONS: Final = "typing_extensions.py"
 """Its `deprecated` wraps functions of torch, and so stands between the program and torch."""
 

@@ -67,10 +67,16 @@ ORIGINS: Final = (
     (f"{_ENGINE}clip_fp32_gradients", Origin.AGREEMENT),
     ("deepspeed/runtime/utils.py:CheckOverflow.", Origin.AGREEMENT),
     (f"{_ZERO}{_STAGES[0]}_average_expert_grad_norms", Origin.AGREEMENT),
-    *((f"{_ZERO}{stage}{function}", Origin.AGREEMENT)
-      for stage in _STAGES
-      for function in ("_model_parallel_all_reduce", "complete_grad_norm_calculation_for_cpu_offload",
-                       "get_grad_norm_direct", "has_overflow")),
+    *(
+        (f"{_ZERO}{stage}{function}", Origin.AGREEMENT)
+        for stage in _STAGES
+        for function in (
+            "_model_parallel_all_reduce",
+            "complete_grad_norm_calculation_for_cpu_offload",
+            "get_grad_norm_direct",
+            "has_overflow",
+        )
+    ),
     (f"{_ZERO}utils.py:", Origin.AGREEMENT),
     (_ZERO, Origin.ZERO),
     ("deepspeed/moe/sharded_moe.py:top", Origin.AGREEMENT),  # how many tokens an expert takes
@@ -78,7 +84,7 @@ ORIGINS: Final = (
     (f"{_PIPELINE}_aggregate_total_loss", Origin.AGREEMENT),
     ("deepspeed/runtime/pipe/module.py:PipelineModule.allreduce_tied_weight_gradients", Origin.ZERO),
     ("deepspeed/runtime/pipe/p2p.py:", Origin.PIPELINE),
-)  # fmt: skip
+)
 """Who wants it: the first that fits."""
 
 PARAMETERS: Final = (

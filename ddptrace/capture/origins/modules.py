@@ -12,8 +12,10 @@ from ddptrace.capture.by_identity import IdentityMap, IdentitySet
 
 MOST_STRAYS: Final = 20
 """After so many modules of one class that no model contains, such are taken to be made anew for each call."""
+
 WRAPPERS: Final = frozenset(("DeepSpeedEngine",))
 """Classes of libraries whose instances keep the module that they wrap as `module`."""
+
 WRAPPED: Final = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 """Attributes under which wrappers of torch keep the module that they wrap."""
 

@@ -11,6 +11,7 @@ from torch.profiler import profile
 
 PACKED = 4
 """A plain Kineto file is packed into less than one part in so many."""
+
 EVENT_NBYTES = 600
 SHAPES_NBYTES = 2_000
 """A plain Kineto file takes at most this for each event, without and with the shapes of its inputs. Files that were

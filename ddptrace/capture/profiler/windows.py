@@ -25,12 +25,16 @@ from ddptrace.record import Recorder
 from ddptrace.schema import Kind
 
 _now = time.perf_counter_ns
+
 NOTICEABLE_NS = 500_000
 """Shorter holds of the training thread are not worth a record."""
+
 PLENTY_NBYTES = 4 << 30
 """Where there is so much room the events are not counted: that takes nearly as long as writing them."""
+
 SWITCHED_S = 10.0
 """So long the end of a trace waits for a thread that is switching the profiler."""
+
 ELSEWHERE = (
     "a window was open on one thread while another one trained: it tells of the first thread alone, and no other "
     "window opened before it was over"

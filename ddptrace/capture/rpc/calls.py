@@ -190,9 +190,18 @@ class RpcWatch:
 
     def _issued(self, call: Call, to: Any) -> None:
         self._recorder.event(
-            Kind.RPC, call.flags, call.function, call.begin, _now(), call.id, call.nbytes, call.wants_nbytes,
-            self._workers.callee(to), 0, call.op,
-        )  # fmt: skip
+            Kind.RPC,
+            call.flags,
+            call.function,
+            call.begin,
+            _now(),
+            call.id,
+            call.nbytes,
+            call.wants_nbytes,
+            self._workers.callee(to),
+            0,
+            call.op,
+        )
         if call.op not in REFERENCE_OPS.values():
             self.under_way.add(call.id)
             self._waits.has_calls = True

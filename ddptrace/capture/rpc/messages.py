@@ -22,6 +22,7 @@ _ident = threading.get_ident
 RECEIVING_NODE: Final = "RecvRpcBackward"
 """torch's node behind every tensor that came with a call in an autograd context. It sends their gradients to where they
 came from, in C++, so its own pre-hook is where they are seen."""
+
 UNMET_MAX: Final = 4096
 """Results that are received and not yet met by their call's own callback: far more than agents have threads."""
 
