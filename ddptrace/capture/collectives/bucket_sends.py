@@ -1,8 +1,8 @@
-"""The short way for what stock DDP's C++ sends in backward, bucket after bucket.
+"""The short way for the buckets that the C++ of stock DDP sends in backward.
 
-Amid matrix products, which leave nothing of Python in the processor's caches, every line costs tens of times what it
-does elsewhere. So only what changes from bucket to bucket is asked here; the rest is known of the first one of the same
-reducer, which went the long way. It is recorded at once all the same: a backend may end the process in it.
+Between matrix products, which push Python out of the processor's caches, each line costs tens of times what it costs
+elsewhere. So this reads only what changes from bucket to bucket. The rest is known from the first bucket of the same
+reducer, which went the long way (`calls.py`). Each call is recorded at once: a backend may end the process in it.
 """
 
 from __future__ import annotations
@@ -27,16 +27,15 @@ _now = time.perf_counter_ns
 
 CALL = int(Kind.CALL)
 ALL_REDUCE: Final = "all_reduce"
-"""Its first argument is a list of tensors, of one where a bucket is sent."""
+"""Its first argument is a list of tensors; for a bucket, of one tensor."""
 
 Alike = tuple[Operator, int, torch.dtype, int, int, int, int, bool]
-"""What the buckets of one reducer have in common: op, how many arguments it is given, dtype, flags, string ids of
-dtype, op and group, whether completions tell something. A plain tuple, as the next one nearly is: what has names takes
-longer."""
+"""What the buckets of one reducer have in common: op, number of arguments, dtype, flags, string ids of dtype, op and
+group, whether completions are stamped. `Alike` and `Sent` are plain tuples: named fields take longer."""
 
 
 class Sent(tuple[int, int, int, int, Alike]):
-    """One bucket on its way, outside of any profiler's window: seq, launch, bytes, reducer, and what it is like."""
+    """One bucket on its way, outside any profiler window: seq, launch, bytes, reducer, and what all have in common."""
 
     __slots__ = ()
 
@@ -47,7 +46,7 @@ class BucketSends:
     def __init__(
         self, recorder: Recorder, completions: Completions, seqs: itertools.count[int], groups: Groups, engine: Any
     ) -> None:
-        """`engine`: the code of the frame below what C++ does in backward."""
+        """`engine`: the code of the frame below what C++ issues in backward."""
         self.sent: dict[int, list[int]] = {}
         self._recorder = recorder
         self._completions = completions
@@ -63,31 +62,34 @@ class BucketSends:
         op: Operator,
         args: tuple[Any, ...],
         tensor: torch.Tensor,
-        told: tuple[int, int, int, int],
+        ids: tuple[int, int, int, int],
         *,
         is_stamped: bool,
     ) -> None:
-        """Of one that went the long way. `told`: its flags, string ids of data type, op and group."""
-        is_async = op.is_async is not None and len(args) <= op.is_async  # it is where that is left out
+        """Learn from a bucket that went the long way. `ids`: its flags, string ids of dtype, op and group."""
+        is_async = op.is_async is not None and len(args) <= op.is_async  # the default
         if is_async and op.name == ALL_REDUCE:
-            self._alike[reducer] = op, len(args), tensor.dtype, *told, is_stamped
+            self._alike[reducer] = op, len(args), tensor.dtype, *ids, is_stamped
             if is_stamped and self.compiled is not None and tensor.layout is _STRIDED:
-                _, dtype, name, group = told
+                _, dtype, name, group = ids
                 self.compiled.learn(tensor.nbytes, reducer, name, group, dtype)
 
     def forget(self, reducer: int) -> None:
-        """It is no longer there; no other gets its number."""
+        """Forget a reducer that is gone; no other reducer gets its number."""
         self.sent.pop(reducer, None)
         self._alike.pop(reducer, None)
 
     def tell(self, reducer: int, nbytes: int) -> None:
-        """C++ has sent so much of a reducer's."""
+        """Note a bucket that C++ has sent for this reducer."""
         sent = self.sent.get(reducer)
         if sent is not None:
             sent.append(nbytes)
 
     def begun(self, reducer: int, op: Operator, args: tuple[Any, ...]) -> Sent | None:
-        """None where it is not the like of what is known. To be called by what the tap's kernel calls."""
+        """Begin the record of a bucket; None if the call differs from the learned pattern.
+
+        Reads the stack at a fixed depth: call it only from `Collectives.before`.
+        """
         alike = self._alike.get(reducer)
         if alike is None or alike[0] is not op or alike[1] != len(args) or autograd_profiler._is_profiler_enabled:
             return None
@@ -97,7 +99,7 @@ class BucketSends:
         except ValueError:  # no frame at all: the engine's own thread
             pass
         if len(self._alike) > 1 and self._groups.name_id(dist.ProcessGroup.unbox(args[op.group])) != alike[6]:
-            return None  # several threads may be in backwards of theirs
+            return None  # several threads may run backwards at once
         tensors = args[0]
         tensor = tensors[0]
         if len(tensors) > 1 or tensor.dtype is not alike[2] or tensor.layout is not _STRIDED:

@@ -1,4 +1,4 @@
-"""What is recorded of a collective: launch, bytes, group, who issued it; its completion; the host's waits for it.
+"""Records of a collective: its call (launch, bytes, group, issuer), its completion, and the host's waits for it.
 
 host     launch ──issued            wait┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┐
 backend          ┄┄queue┄┄ [exec ───────────────] done ┘
@@ -43,11 +43,11 @@ CALL, DONE, WAIT, ORIGIN = int(Kind.CALL), int(Kind.DONE), int(Kind.WAIT), int(K
 """As plain integers: arithmetic on enumerations costs as much as a record."""
 
 SHORT_MAX = 0xFFFF
-"""As an ORIGIN has room for ids of op and group: after so many names a call that crashes is told without them."""
+"""Largest string id of op and group that fits an ORIGIN. Of later names, a call that crashes shows neither."""
 
 Token = tuple[int, int, int, int, int, bool, int, bool, int, int, bool]
 """Seq, launch, bytes in, bytes out, flags, profiling, reducer, whether Python holds the Work, string ids of op and
-group, and whether the program will wait for its tensors."""
+group, and whether the program waits for the tensors (a functional collective)."""
 
 
 class Collectives:
@@ -58,7 +58,7 @@ class Collectives:
     ) -> None:
         self.seqs = itertools.count(1)
         self.completions = Completions(recorder)
-        self.reducer = 0  # the only one's number, or of whose gradient was accumulated last; 0 outside backward
+        self.reducer = 0  # the only reducer, or that of the last accumulated gradient; 0 outside backward
         self._recorder = recorder
         self._surface = surface
         self._groups = groups
@@ -73,7 +73,7 @@ class Collectives:
 
     @property
     def is_live(self) -> bool:
-        """Whether what is sent now is to be recorded."""
+        """Whether collectives are recorded now."""
         return self._surface.live
 
     def before(self, op: Operator, args: tuple[Any, ...]) -> Token | Sent | None:
@@ -152,7 +152,7 @@ class Collectives:
             self._surface.failed(error)
 
     def awaits(self, tensor: torch.Tensor) -> tuple[int, int] | None:
-        """Seq of the call that made it, and now; None where that is not known."""
+        """Return the seq of the call that made the tensor, and now; None if that call is unknown."""
         if not self._surface.on:
             return None
         try:
@@ -170,7 +170,7 @@ class Collectives:
             self._surface.failed(error)
 
     def wait(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """A `Work.wait` that records how long the host was blocked."""
+        """Make a `Work.wait` that records how long the host was blocked."""
 
         def wait(work: Any, /, *args: Any, **kwargs: Any) -> Any:
             if not (self._surface.live or self._is_recorded(work)):
@@ -187,8 +187,8 @@ class Collectives:
         return wait
 
     def _caller(self) -> FrameType | None:
-        """The frame that issues the collective; None where C++ does in backward: below the tap lies the engine's own
-        entry, or no Python frame at all."""
+        """Return the frame that issues the collective; None if C++ issues it in backward: then the frame below the tap
+        is the entry of the autograd engine, or there is none."""
         try:
             frame = sys._getframe(3)
         except ValueError:
@@ -196,13 +196,15 @@ class Collectives:
         return None if frame.f_code is self._engine else frame
 
     def _follow(self, token: Token, flags: int, name: str, work: Any) -> bool:
-        """Whether its completion will be stamped."""
+        """Follow the completion if that is wanted and possible, and return whether it is followed."""
         seq, _, nbytes_in, nbytes_out, _, profiling, reducer, held, _, _, functional = token
-        if held and not functional:  # nobody would wait for that Work, and so let go of it and of its tensors
+        if (
+            held and not functional
+        ):  # nobody waits for the Work of a functional call: it, and its tensors, would be kept
             self._thread.last_work = work
             self._seq_of[work] = seq
         wanted = profiling or (not flags & SYNC and (reducer or nbytes_in + nbytes_out >= STAMPED_NBYTES))
-        # A CUDA future is complete once the kernel is queued: its stamp would say nothing.
+        # A CUDA future is complete as soon as the kernel is queued: its stamp would mean nothing.
         if not wanted or flags & DEVICE or name in self._no_future:
             return False
         try:
@@ -215,7 +217,7 @@ class Collectives:
     def _waited(self, work: Any, begin: int, raised: BaseException | None) -> None:
         try:
             self._thread.last_work = None
-            if raised is not None and not work.is_completed():  # its time was up: it still goes on
+            if raised is not None and not work.is_completed():  # a timeout: the collective goes on
                 self._waited_since.setdefault(work, begin)
                 return
             begin, end, seq = self._waited_since.pop(work, begin), _now(), self._seq_of.get(work, 0)
@@ -226,7 +228,7 @@ class Collectives:
             self._surface.failed(error)
 
     def _is_recorded(self, work: Any) -> bool:
-        """Whether a Work, in a step that is not recorded, is of one that was."""
+        """Whether the call of this Work was recorded, in an earlier step."""
         return self._surface.on and len(self._seq_of) > 0 and work in self._seq_of
 
     def _dtype_id(self, tensor: Any) -> int:
@@ -234,15 +236,22 @@ class Collectives:
 
 
 MOST_TENSORS: Final = 10_000
-"""Made and not waited for; a program that never waits must not fill the memory."""
+"""Tensors that nobody has waited for yet; a program that never waits must not fill the memory."""
 
 ISSUER: Final = torch._ops.__file__
-"""The file of the frame that issues a functional collective: an operator was called, not a function of
+"""The file of the frame that issues a functional collective: the program calls an operator, not a function of
 torch.distributed."""
 
 
 class FunctionalWaits:
-    """Which call made the tensors that nobody has waited for yet, by where their data lies."""
+    """Which call made the tensors that nobody has waited for yet, by the address of their data.
+
+    Of a functional collective (DTensor, tensor parallelism, compiled code) the Work stays in C++, and the program waits
+    for the tensor that it was given:
+
+        all_reduce(x) ──▶ tensor ┄┄┄ wait_tensor(tensor) ┄┄┄┐
+                        made                     take ─▶ the call
+    """
 
     def __init__(self) -> None:
         self._seq_of: dict[int, int] = {}
@@ -255,12 +264,12 @@ class FunctionalWaits:
                 self._seq_of[tensor.data_ptr()] = seq
 
     def take(self, tensor: torch.Tensor) -> int:
-        """The seq of the call that made it; 0 where none did, or somebody has waited before."""
+        """Return the seq of the call that made the tensor; 0 if there is none, or if somebody has waited before."""
         return self._seq_of.pop(tensor.data_ptr(), 0)
 
 
 def _engine_code() -> Any:
-    """The Python function that enters the autograd engine: the frame below what C++ does in backward."""
+    """Return the code of the function that enters the autograd engine: the frame below what C++ issues in backward."""
     from torch.autograd import graph
 
     return graph._engine_run_backward.__code__

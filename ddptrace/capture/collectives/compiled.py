@@ -1,7 +1,10 @@
-"""`compiled.cpp` as a library: compiled once for a torch, found and loaded by whoever traces with that torch.
+"""`compiled.cpp` as a library: compiled once for a version of torch, then found and loaded by every trace with it.
 
-Calling Python for a bucket costs a hundred times what its two records do, and nothing written in Python can help that.
-So where a compiler is at hand this part of the tap may be compiled; without it all works, and costs more.
+Calling Python for a bucket costs a hundred times as much as its two records, and no Python code can change that. So a
+user who has a compiler may compile this part of the tap; without it everything works, and costs more.
+
+Only this user and root may be able to write in the folder that keeps the library: whoever else can write there can
+make every training of this user run their code. The hash in the library's name is no protection: anyone can compute it.
 """
 
 from __future__ import annotations
@@ -26,13 +29,13 @@ from ddptrace.own_module import own_module
 
 SOURCE: Final = Path(__file__).with_suffix(".cpp")
 COMPILERS: Final = ("c++", "g++", "clang++")
-WORDS: Final = 512  # room for those of a failure
+WORDS: Final = 512  # bytes for the message of a failure
 _library: ctypes.PyDLL | None = None
 
 
 def library_path() -> Path | None:
-    """Return where the library for this torch lies, whoever can write there; None where there is none, or only a part
-    of it: a library that was cut off ends the process that loads it. Its name tells its length."""
+    """Return the path of the library for this torch, whoever can write there; None if there is none, or only a part of
+    it: a library that was cut off would end the process that loads it. Its name holds its length."""
     with contextlib.suppress(OSError, CompileError):
         for path in _made(cache_folder()):
             if path.stem.rpartition("-")[2] == str(path.stat().st_size):
@@ -41,9 +44,10 @@ def library_path() -> Path | None:
 
 
 def compile_library() -> Path:
-    """Compile the library in place of earlier ones for this torch, prove it by a training of a moment, and return where
-    it lies. Raises CompileError where that does not work or others can write there, OSError where the cache cannot be
-    written."""
+    """Compile the library in place of earlier ones for this torch, prove it by a short training, and return its path.
+
+    Raises CompileError if that does not work or if others can write there, OSError if the cache cannot be written.
+    """
     folder = make_cache_folder()
     with tempfile.TemporaryDirectory(dir=folder) as beside:
         made = Path(beside, "made.so")
@@ -62,8 +66,10 @@ def compile_library() -> Path:
 
 
 def load() -> ctypes.PyDLL | None:
-    """Load the library, once and for good: it stands in torch's dispatcher from then on. None where it was not compiled
-    for this torch. Raises CompileError where others can write it, OSError where it cannot be loaded."""
+    """Load the library once; it stays in torch's dispatcher. Return None if it was not compiled for this torch.
+
+    Raises CompileError if others can write it, OSError if it cannot be loaded.
+    """
     global _library
     if _library is None and (path := library_path()) is not None:
         _library = _load(checked_file(path))
@@ -89,12 +95,12 @@ def _load(path: Path) -> ctypes.PyDLL:
 
 
 def _made(folder: Path) -> list[Path]:
-    """Libraries for this torch, whole or not."""
+    """Return the libraries for this torch, whole or not."""
     return list(folder.glob(f"{_name()}-*.so"))
 
 
 def _name() -> str:
-    """By what it is made of and for."""
+    """Return its name: a hash of its source and of the torch that it is for."""
     made_for = (SOURCE.read_text(), torch.__version__, torch.version.git_version, platform.machine(), _abi())
     return f"buckets-{torch.__version__}-{hashlib.sha256(repr(made_for).encode()).hexdigest()[:16]}"
 
@@ -122,7 +128,7 @@ def _compiler() -> list[str]:
 
 
 def _run(command: list[str], failing: str) -> None:
-    """`failing`: what it means where that fails."""
+    """Raise CompileError if the command fails. `failing`: what that means."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace")
     except OSError as error:
@@ -145,8 +151,10 @@ ROOT_UID: Final = 0
 
 
 def cache_folder() -> Path:
-    """Return where the folder is, in the user's cache; it may not exist. Raises CompileError where there is no home
-    directory."""
+    """Return the path of the folder, in the user's cache; it may not exist.
+
+    Raises CompileError if there is no home directory.
+    """
     given = Path(os.environ.get("XDG_CACHE_HOME", ""))
     try:
         return (given if given.is_absolute() else Path.home() / ".cache") / "ddptrace"
@@ -155,17 +163,22 @@ def cache_folder() -> Path:
 
 
 def make_cache_folder() -> Path:
-    """Make the folder and its parents where they are missing, for this user only, and return it as `checked_folder`
-    does. Raises CompileError where others can write there, OSError where it cannot be made."""
+    """Make the folder and its missing parents, for this user only, and return it as `checked_folder` does.
+
+    Raises CompileError if others can write there, OSError if it cannot be made.
+    """
     folder = cache_folder()
-    for missing in [one for one in (*reversed(folder.parents), folder) if not one.exists()]:
+    for missing in [path for path in (*reversed(folder.parents), folder) if not path.exists()]:
         missing.mkdir(ONLY_OURS, exist_ok=True)
     return checked_folder(folder)
 
 
 def checked_folder(folder: Path) -> Path:
-    """Return the path of `folder` without symbolic links. Only this user and root can change what lies at that path, so
-    that it stays what was checked. Raises CompileError where others can, OSError where there is no such folder."""
+    """Return the path of `folder` without symbolic links, once it is certain that only this user and root can change
+    what lies there.
+
+    Raises CompileError if others can, OSError if there is no such folder.
+    """
     real = folder.resolve(strict=True)
     ours = {os.geteuid(), ROOT_UID}
     _check(real, ours, may_be_sticky=False)
@@ -176,15 +189,17 @@ def checked_folder(folder: Path) -> Path:
 
 
 def checked_file(path: Path) -> Path:
-    """Return the path of a file as `checked_folder` does. Raises CompileError where others can change the file or its
-    folder, or the file is a symbolic link."""
+    """Return the path of a file as `checked_folder` does.
+
+    Raises CompileError if others can change the file or its folder, or if the file is a symbolic link.
+    """
     file = checked_folder(path.parent) / path.name
     _check(file, {os.geteuid(), ROOT_UID}, may_be_sticky=False)
     return file
 
 
 def _check(path: Path, owners: set[int], *, may_be_sticky: bool) -> None:
-    """`may_be_sticky`: others may make entries, since they cannot replace one that is not theirs."""
+    """`may_be_sticky`: allow a folder in which others make entries but cannot replace those of other users."""
     found = path.lstat()
     if stat.S_ISLNK(found.st_mode):
         _refuse(path, "is a symbolic link")

@@ -1,8 +1,9 @@
-"""What `compiled.cpp` is told before a backward, and asked after it: which buckets come, and where their records go.
+"""The plan that `compiled.cpp` gets before a backward, and its answer afterwards: which buckets come, and where their
+records go.
 
-Every bucket goes through Python once, in the first backward with these buckets: the tap tells of each, in order, and
-that is the plan. One that is not as planned goes through Python again, and with it the rest of that backward; in the
-next one the plan is made anew.
+Every bucket goes through Python once, in the first backward with these buckets: what the tap reports of them, in order,
+is the plan. A bucket that differs from the plan goes through Python again, with the rest of that backward; the next
+backward makes a new plan.
 
 backward    1 by Python: learned    2 .. compiled    9 another bucket: by Python    10 learned    11 .. compiled
 """
@@ -26,8 +27,11 @@ DONE: Final = EVENT.pack(Kind.DONE, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, GUARD)
 
 
 class CompiledSends:
-    """Of the one reducer that stock DDP has in a process. `is_sending`: a backward is on in which compiled code takes
-    the buckets; it records them, but in steps that are not to be recorded. `taken`: buckets recorded by it so far."""
+    """The buckets of the one stock DDP reducer of a process, while compiled code takes them.
+
+    `is_sending`: compiled code takes the buckets of the running backward (and records them if the step is recorded).
+    `taken`: buckets that it has recorded so far.
+    """
 
     def __init__(self, library: Any, recorder: Recorder, seqs: itertools.count[int]) -> None:
         self.is_sending = False
@@ -38,19 +42,19 @@ class CompiledSends:
         self._nbytes: list[int] = []  # of the plan's buckets
         self._is_known = self._is_learning = self._is_recorded = False
         self._lent: _Lent | None = None  # in this backward
-        self._waiting: deque[_Lent] = deque()  # of earlier ones, for callbacks that were due
+        self._waiting: deque[_Lent] = deque()  # of earlier backwards, until their callbacks have come
         self._unused: Stretch | None = None
         library.ddptrace_let_go()
 
     def __len__(self) -> int:
-        """Buckets whose end is still to be recorded."""
+        """Return the number of buckets whose end is not recorded yet."""
         return int(self._library.ddptrace_under_way())
 
     def learn(self, nbytes: int, reducer: int, name: int, group: int, dtype: int) -> None:
-        """The tap has recorded this bucket, which this thread has just sent. The numbers are those of its record."""
-        if self._is_known:  # it is none of those that were to come
+        """Learn a bucket that this thread has just sent and the tap has recorded; the numbers are from its record."""
+        if self._is_known:  # the plan does not have it
             self.forget()
-            if self.is_sending and not self._library.ddptrace_end():  # but the first of others
+            if self.is_sending and not self._library.ddptrace_end():  # it is the first of other buckets
                 self._nbytes, self._is_learning = [], True
         if not self._is_learning:
             return
@@ -60,12 +64,13 @@ class CompiledSends:
             self.forget()
 
     def forget(self) -> None:
-        """The plan, and what of this backward would be learned."""
+        """Forget the plan, and stop learning in this backward."""
         self._is_known = self._is_learning = False
         self._library.ddptrace_forget()
 
     def begin(self, *, is_recorded: bool) -> None:
-        """A backward, on this thread. Where there is no plan, or no room for its records in a row, Python takes all."""
+        """Begin a backward on this thread. Without a plan, or room in a row for its records, Python takes all
+        buckets."""
         if self.is_sending:  # on another thread: Python goes on with that
             self.end()
         self._is_recorded = is_recorded
@@ -80,11 +85,11 @@ class CompiledSends:
             self._nbytes, self._is_learning = [], is_recorded
 
     def interrupt(self) -> None:
-        """Something else is sent: what follows in this backward is Python's, so that records stay in order."""
+        """Leave the rest of this backward to Python, since something else is sent: records must stay in order."""
         self._library.ddptrace_end()
 
     def end(self) -> list[int]:
-        """That backward. Bytes of each bucket that was recorded here."""
+        """End the backward. Return the bytes of each bucket that compiled code recorded."""
         if self._is_learning:
             self._is_learning, self._is_known = False, bool(self._nbytes)
         if not self.is_sending:
@@ -97,8 +102,7 @@ class CompiledSends:
         return sent
 
     def tidy(self) -> None:
-        """On any thread: give back what no callback is due for, and record what has failed since the last time, whose
-        words become text here."""
+        """Give back slots for which no callback is due, and record failures since the last call. On any thread."""
         self._give_back()
         seq, at, words = ctypes.c_int64(), ctypes.c_int64(), ctypes.create_string_buffer(WORDS)
         while self._library.ddptrace_failure(ctypes.byref(seq), ctypes.byref(at), words, WORDS):
@@ -106,19 +110,19 @@ class CompiledSends:
             self._recorder.event(Kind.DONE, 1, self._recorder.intern(said), at.value, at.value, seq.value)
 
     def stop(self) -> None:
-        """Nothing is written from now on: the recorder may be closed."""
+        """Write nothing from now on: the recorder may be closed."""
         self.is_sending = False
         self.forget()
         self._library.ddptrace_let_go()
         self._park()
 
     def _take_seqs(self) -> int:
-        """The first of so many in a row, taken in one go whatever other threads do."""
+        """Take as many seqs in a row as the plan has buckets, whatever other threads do. Return the first."""
         last = next(itertools.islice(self._seqs, len(self._nbytes) - 1, None))
         return last - len(self._nbytes) + 1
 
     def _slots(self) -> int | None:
-        """The address of the first of those for all records of a backward. A backward that sends nothing uses none."""
+        """Return the address of the first slot for the records of a backward; None if there is no room in a row."""
         lent = _Lent()
         stretch = self._recorder.lend(EACH * len(self._nbytes), lent, self._unused)
         if stretch is None:
@@ -133,7 +137,7 @@ class CompiledSends:
         self._give_back()
 
     def _give_back(self) -> None:
-        """What waited before it was seen that no callback is due."""
+        """Give back the slots of earlier backwards, once no callback is due."""
         waiting = list(self._waiting)
         if len(self):
             return
@@ -144,13 +148,13 @@ class CompiledSends:
 
 
 class _Lent:
-    """Slots of a mapped file that compiled code writes into: it is not unmapped meanwhile."""
+    """Slots of a mapped file that compiled code writes into. The file stays mapped as long as they are lent."""
 
     def __init__(self) -> None:
         self._hold: list[ctypes.c_char] = []
 
     def take(self, stretch: Stretch) -> int | None:
-        """The address of the first; None where the segment was closed under us."""
+        """Return the address of the first slot; None if the segment was closed meanwhile."""
         self.stretch = stretch
         with contextlib.suppress(ValueError):
             self._hold.append(ctypes.c_char.from_buffer(stretch.segment.view, stretch.offset))

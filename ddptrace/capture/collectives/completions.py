@@ -1,9 +1,9 @@
-"""Stamps when operations complete, on whatever thread of the backend tells it.
+"""Stamps when operations complete, on the thread of the backend that calls back.
 
-That thread holds the interpreter's lock while it does, and where cores are scarce it may lose its core meanwhile:
-training then waits for both. So a stamp notes the instant and no more, without a line of Python, and is made before and
-used again. Records are written together, at the end of backward or by the keeper: one by one, amid computing that
-leaves nothing of Python in the caches, each would cost tenfold.
+That thread holds the interpreter's lock, and where cores are scarce it may lose its core meanwhile: training then waits
+for both. So a stamp only notes the instant, without a line of Python, and stamps are reused. Records are written
+together, at the end of backward or on the keeper's thread: written one by one during the computation, which pushes
+Python out of the caches, each would cost ten times as much.
 
     backend     ....all-reduce ends, noted ....all-reduce ends, noted
     training    backward ..................................... its end: written
@@ -26,12 +26,12 @@ _now = time.perf_counter_ns
 
 
 MANY: Final = 256
-"""Noted completions that a program without backwards is to write itself."""
+"""Noted completions after which the next collective writes them: a program without backwards never gets to it."""
 
 
 class Completions:
-    """`due`: numbers of operations whose completion is still to be recorded; `noted`: stamps whose instant is known,
-    and that instant."""
+    """`due`: seqs of operations whose completion is not recorded yet; `noted`: stamps whose instant is known, and the
+    instant."""
 
     __slots__ = ("_free", "_recorder", "due", "noted")
 
@@ -42,7 +42,7 @@ class Completions:
         self._recorder = recorder
 
     def follow(self, seq: int, future: Any) -> None:
-        """Note when an operation is over, by its future. Raises what the future raises where it takes no callback."""
+        """Note when an operation is over, by its future. Raises what the future raises if it takes no callback."""
         free = self._free
         stamp = free.pop() if free else _Stamp(self.noted)
         stamp.seq, stamp.future = seq, future
@@ -50,12 +50,12 @@ class Completions:
         future.add_done_callback(stamp.note)
 
     def follow_here(self, seq: int, future: Any) -> None:
-        """As `follow`, but that the record tells on which thread it was over."""
+        """As `follow`, but record it on the thread that ended it, so that the record names that thread."""
         self.due.add(seq)
         future.add_done_callback(lambda future: self._record(seq, _now(), future))
 
     def write(self) -> None:
-        """Record what was noted."""
+        """Record all noted completions."""
         noted = self.noted
         while noted:
             try:

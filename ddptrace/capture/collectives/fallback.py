@@ -1,4 +1,5 @@
-"""Where the dispatcher tap does not work: the methods of `ProcessGroup`, which Python callers go through."""
+"""The fallback if the dispatcher tap does not work with this torch: wrap the methods of `ProcessGroup`, through which
+Python callers go."""
 
 from __future__ import annotations
 
@@ -71,7 +72,7 @@ def _boxed(work: Any) -> Any:
 
 
 def _tensors(args: tuple[Any, ...], kwargs: dict[str, Any], position: int | None, *, is_output: bool) -> Any:
-    """By position, or by name: "output_tensors" and "inputTensor", or plainly "tensors" where there is but one."""
+    """Return the argument at this position, or by name: "output_tensors", "inputTensor", or plainly "tensors"."""
     if position is None:
         return ()
     if position < len(args):
@@ -81,13 +82,13 @@ def _tensors(args: tuple[Any, ...], kwargs: dict[str, Any], position: int | None
 
 
 def _is_async(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """As the options say, which come last where they are given."""
+    """Read it from the options, which come last if they are given."""
     options = kwargs.get("opts", args[-1] if args else None)
     return bool(getattr(options, "asyncOp", True))
 
 
 def _peer(args: tuple[Any, ...], kwargs: dict[str, Any], position: int) -> int:
-    """A rank in the group: as it is given, or in options, whose root is 0 where they are left out."""
+    """Return the rank in the group: the argument itself, or the root in the options (0 if they are left out)."""
     named = next((kwargs[name] for name in PEER_NAMES if name in kwargs), 0)
     given = args[position] if position < len(args) else named
     rank = getattr(given, "rootRank", given)

@@ -1,4 +1,4 @@
-"""Process groups by name: told once each, when first met."""
+"""Process groups by name: each is recorded once, at its first collective."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from ddptrace.schema import Kind
 class Groups:
     """Interns a group's name and records its ranks and backend the first time.
 
-    Once a program has destroyed the default group, torch gives the names of all anew, perhaps to other ranks. Each time
-    they are told apart: "0", then "0 #2".
+    Once a program has destroyed the default group, torch uses the same names again, perhaps for other ranks. Records
+    distinguish them: "0", then "0 #2".
     """
 
     def __init__(self, recorder: Recorder) -> None:
@@ -38,13 +38,13 @@ class Groups:
         return known if known is not None else self._meet(name, group)
 
     def name(self, name: str) -> str:
-        """What a group that torch calls so is called in the records."""
+        """Return the name in the records of a group that torch calls `name`."""
         return name if self._times == 1 else f"{name} #{self._times}"
 
     def _meet(self, name: str, group: Any) -> int:
-        told = self.name(name)
-        number = self._ids[name] = self._recorder.intern(told)
-        self._recorder.describe(Kind.GROUP, json.dumps(describe(told, group)))
+        recorded = self.name(name)
+        number = self._ids[name] = self._recorder.intern(recorded)
+        self._recorder.describe(Kind.GROUP, json.dumps(describe(recorded, group)))
         self._recorder.nudge()  # there may be a store now through which the ranks can agree
         return number
 
@@ -60,8 +60,8 @@ class Groups:
 
 
 def describe(name: str, group: Any) -> dict[str, Any]:
-    """Name, global ranks (none where torch.distributed does not list the group: nobody knows them), how many they are,
-    backend and its worker threads (None: no queue of its own that we know of)."""
+    """Return name, global ranks (empty if torch.distributed does not list the group), size, backend, and the number of
+    the backend's worker threads (None: it has no queue that we know of)."""
     try:
         ranks = dist.get_process_group_ranks(group)
     except (ValueError, KeyError, RuntimeError):

@@ -1,8 +1,8 @@
 """The dispatcher tap: a Python kernel in front of every `c10d` operator, so that collectives are seen on every thread,
 whoever issues them: `torch.distributed`, C++ (DDP's reducer), functional collectives, compiled code.
 
-It rests on private names of torch, so it is proven by a self-test when it is installed. Once installed it stays, since
-taking it out while another thread is inside a collective would end the process; without a watcher it only passes on.
+It uses private names of torch, so a self-test proves it when it is installed. Once installed it stays: taking it out
+while another thread is inside a collective would end the process. Without a watcher it only passes calls on.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NOT_TAPPED = frozenset({"check_for_nan"})
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """Where in an operator's arguments things stand: positions, None where it has no such argument."""
+    """An operator of `c10d`, and the positions of its arguments; None for an argument that it does not have."""
 
     name: str  # "all_reduce"
     overload: Any
@@ -31,27 +31,27 @@ class Operator:
     is_async: int | None
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
-    peer: int | None = None  # whom it sends to or receives from, or its root: a rank in the group
+    peer: int | None = None  # the rank to send to or to receive from, or the root: a rank in the group
 
     def is_sync(self, args: tuple[Any, ...]) -> bool:
-        """Whether its caller is to wait for it. torch leaves out what has its default, which is not to."""
+        """Whether its caller waits for it. torch leaves out an argument that has its default, which is not to wait."""
         return self.is_async is not None and len(args) > self.is_async and not args[self.is_async]
 
 
 class Watcher(Protocol):
-    """Told of every collective. Neither call may raise."""
+    """Called for every collective. None of its methods may raise."""
 
     def before(self, op: Operator, args: tuple[Any, ...]) -> Any:
-        """The collective is about to be issued. Returns a token, or None to be left out."""
+        """The collective is about to be issued. Returns a token, or None to leave this one out."""
 
     def after(self, token: Any, op: Operator, args: tuple[Any, ...], work: Any) -> None:
         """It was issued. `work` is torch's Work still boxed, or None."""
 
     def within(self, token: Any) -> Any:
-        """A context manager to issue it in, or None."""
+        """Returns a context manager in which to issue the collective, or None."""
 
     def awaits(self, tensor: torch.Tensor) -> Any:
-        """The host is about to wait for what made a tensor. Returns a token, or None to be left out."""
+        """The host is about to wait for the collective that made a tensor. Returns a token, or None to leave it out."""
 
     def awaited(self, token: Any) -> None:
         """It has waited."""
@@ -63,7 +63,7 @@ _proven = False
 
 
 def watch(watcher: Watcher | None) -> None:
-    """Set who is told; None makes the tap inert."""
+    """Set the watcher; None makes the tap inert."""
     global _watcher
     _watcher = watcher
     library = compiled.loaded()
@@ -72,8 +72,8 @@ def watch(watcher: Watcher | None) -> None:
 
 
 def install() -> None:
-    """Put the tap in place, once per process. Raises whatever torch raises where its private names have moved, and
-    again each time where the self-test has failed."""
+    """Put the tap in place, once per process. Raises whatever torch raises if its private names have moved, and
+    RuntimeError each time if the self-test fails."""
     global _library, _proven
     if _library is None:
         _library = _in_place()
@@ -83,8 +83,8 @@ def install() -> None:
 
 
 def remove() -> None:
-    """Take it out, for measurements that are to be without it. Only where no thread is inside a collective: that would
-    end the process."""
+    """Take the tap out, for measurements without it. Only while no thread is inside a collective: otherwise the
+    process ends."""
     global _library
     for library in _library or ():
         library._destroy()
@@ -102,7 +102,7 @@ def _in_place() -> Any:
 
 
 def operators() -> list[Operator]:
-    """Every `c10d` operator that works on a process group, as this torch defines it."""
+    """Return every `c10d` operator of this torch that works on a process group."""
     ops = []
     for schema in torch._C._jit_get_all_schemas():
         namespace, _, name = schema.name.partition("::")
@@ -161,7 +161,7 @@ def _waiting_kernel(after: Any) -> Callable[..., Any]:
 
     def kernel(keyset: Any, tensor: Any) -> Any:
         watcher = _watcher
-        is_real = type(tensor) is torch.Tensor  # a compiler's only has a shape
+        is_real = type(tensor) is torch.Tensor  # a compiler's tensor has only a shape
         if watcher is None or not is_real:
             return redispatch(keyset & after, tensor)
         with unseen():
@@ -211,7 +211,7 @@ def _prove() -> None:
 
 
 def silent_group(ranks: int = 1) -> Any:
-    """A process group that talks to nobody, and that `torch.distributed` does not list; this process is its rank 0."""
+    """Make a process group that talks to nobody and that `torch.distributed` does not list. This process is rank 0."""
     from torch._C._distributed_c10d import FakeProcessGroup
 
     group = dist.ProcessGroup(0, ranks)  # type: ignore[call-arg] # the stub knows no group without a store

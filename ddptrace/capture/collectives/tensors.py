@@ -10,7 +10,7 @@ from ddptrace.capture.collectives.tap import Operator
 
 
 def nbytes_of(value: Any) -> int:
-    """Of a tensor, or of all in a list, at any depth. A view counts what it shows."""
+    """Return the bytes of a tensor, or of all tensors in a list at any depth. A view counts only its own elements."""
     if isinstance(value, _TENSOR):
         return value.nbytes if value.layout is _STRIDED else _sparse_nbytes(value)
     total = 0
@@ -24,14 +24,14 @@ _TENSOR, _STRIDED, _LISTS = torch.Tensor, torch.strided, (list, tuple)
 
 
 def _sparse_nbytes(tensor: torch.Tensor) -> int:
-    """Of its indices and values, which is what a backend sends; 0 for other layouts, which none of them takes."""
+    """Return the bytes of its indices and values, which a backend sends; 0 for layouts that no backend takes."""
     if tensor.layout is not torch.sparse_coo:
         return 0
     return tensor._indices().nbytes + tensor._values().nbytes
 
 
 def first_tensor(args: tuple[Any, ...], op: Operator) -> torch.Tensor | None:
-    """Of what goes in; where nothing does, as where another rank scatters, of what comes out."""
+    """Return the first input tensor; the first output if there is no input, as where another rank scatters."""
     for i in op.inputs + op.outputs:
         value = args[i]
         while isinstance(value, _LISTS):

@@ -1,9 +1,9 @@
 """Stock DistributedDataParallel, watched without a communication hook of ours.
 
 When a gradient is ready, a hook on its parameter notes the time; it runs before DDP's own, which may then launch the
-bucket. So a collective issued by C++ in backward belongs to the reducer whose gradient was accumulated last; where
-there is but one reducer, to that. Which parameters share a bucket is read from DDP; after a rebuild DDP only tells with
-the next forward.
+bucket. So a collective that C++ issues in backward belongs to the reducer whose gradient was accumulated last, or to
+the only reducer. Which parameters share a bucket is read from DDP; after a rebuild DDP reports that only with the next
+forward.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from ddptrace.capture.origins.modules import named_modules
 from ddptrace.capture.steps.sampling import Sampling
 
 REBUILD_POLLS = 12
-"""After so many backwards in which a module took part: DDP rebuilds its buckets once, at its second synchronised
-forward; asking costs 0.1 ms, so it is asked no longer."""
+"""Backwards of a module after which its layout is no longer asked for: DDP rebuilds its buckets once, at its second
+synchronised forward, and asking costs 0.1 ms."""
 
 
 @dataclass(slots=True)
@@ -57,7 +57,7 @@ class DdpWatch:
         roots: IdentitySet[torch.nn.Module],
         sampling: Sampling,
     ) -> None:
-        """`roots`: filled here with the outermost modules, as they are met."""
+        """`roots`: a set to which this adds each outermost module at its first forward."""
         self._sampling = sampling
         self._records = records
         self._collectives = collectives
@@ -65,7 +65,7 @@ class DdpWatch:
         self._by_number: dict[int, Watched] = {}
 
     def number_of(self, module: torch.nn.Module) -> int:
-        """The reducer's number of a DDP module, met now if it was not yet."""
+        """Return the number of a DDP module's reducer. Watch the module from now on if it is new."""
         number = self._number(module)
         return self._meet(module) if number is None else number  # type: ignore[arg-type]
 
@@ -104,7 +104,7 @@ class DdpWatch:
                 self._compare(watched, backward)
 
     def detach(self) -> None:
-        """Take the hooks off every parameter; ask once more for a layout that was never told."""
+        """Take the hooks off every parameter; ask once more for a layout that DDP has not reported yet."""
         for watched in self._by_number.values():
             watched.gradients.remove()
             if watched.changed_at is not None:
@@ -113,7 +113,7 @@ class DdpWatch:
     # Meeting a module ------------------------------------------------------------------------------------------------
 
     def _number(self, module: torch.nn.Module) -> int | None:
-        return next((number for number, one in tuple(self._by_number.items()) if one.module() is module), None)
+        return next((number for number, seen in tuple(self._by_number.items()) if seen.module() is module), None)
 
     def _meet(self, ddp: DistributedDataParallel) -> int:
         self._drop_dead()
@@ -145,7 +145,7 @@ class DdpWatch:
     def _begin_compiled(self, compiled: CompiledSends) -> None:
         """Of one reducer whose buckets stay where they are in memory: elsewhere that is soon another's."""
         alone = self._records.count == 1 and all(
-            one.module() is not None and one.polls >= REBUILD_POLLS for one in self._by_number.values()
+            watched.module() is not None and watched.polls >= REBUILD_POLLS for watched in self._by_number.values()
         )
         if not alone:
             compiled.forget()

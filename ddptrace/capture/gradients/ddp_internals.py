@@ -32,7 +32,7 @@ def describe_reducer(
 
 
 def first_plan(ddp: DistributedDataParallel, parameters: list[torch.nn.Parameter]) -> list[list[int]]:
-    """The buckets DDP starts with: the same function of torch, with the limits DDP's constructor gives it."""
+    """Return the buckets that DDP starts with, by the function and the limits that DDP's constructor uses."""
     limits = _first_limits(ddp)
     sparse = [False] * len(parameters)
     tensors: list[torch.Tensor] = list(parameters)
@@ -41,7 +41,7 @@ def first_plan(ddp: DistributedDataParallel, parameters: list[torch.nn.Parameter
 
 
 def _first_limits(ddp: Any) -> list[int]:
-    """In bytes. Before torch 2.13 the constructor has them in lines of its own."""
+    """Return the limits in bytes. Before torch 2.13 the constructor computed them inline."""
     if hasattr(ddp, "_bucket_config"):
         limits, _ = ddp._bucket_config.compute_bucket_size_limits(
             static_graph=ddp.static_graph, find_unused_parameters=ddp.find_unused_parameters
@@ -56,7 +56,7 @@ def _first_limits(ddp: Any) -> list[int]:
 
 
 def rebuilt_plan(ddp: DistributedDataParallel) -> list[list[int]] | None:
-    """The buckets since the rebuild, None before it or while DDP has not told yet."""
+    """Return the buckets since the rebuild; None before it, or while DDP has not reported it yet."""
     text = ddp._get_ddp_logging_data().get("rebuilt_per_bucket_param_indices", "")
     buckets = [[int(index) for index in bucket.split()] for bucket in str(text).split(",")]
     return buckets if text else None

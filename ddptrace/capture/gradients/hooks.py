@@ -46,21 +46,22 @@ class HookRecords:
         return HookCall(seq, name, _now())
 
     def ends(self) -> int:
-        """When it is over: now."""
+        """End the call that this thread is in. Return when: now."""
         end = _now()
         self._thread.hook = 0
         return end
 
     def write(self, call: HookCall, end: int, reducer: int, bucket: int, nbytes: int, dtype: str) -> None:
-        """`reducer`: its number; `bucket`: the index; `nbytes` and `dtype`: of the gradients it was given."""
+        """Record the call. `reducer`: its number; `bucket`: the index; `nbytes` and `dtype`: of the bucket's
+        gradients."""
         name, kind = self._recorder.intern(call.name), self._recorder.intern(dtype)
         self._recorder.event(
             Kind.HOOK, 0, name, call.begin, end, call.seq, nbytes, self._steps.backwards, bucket, 0, reducer, kind
         )
 
     def follow(self, call: HookCall, future: object, *, on_device: bool) -> None:
-        """Stamp when what the hook returned completes. A device's future is complete once its work is queued, which
-        tells nothing."""
+        """Stamp when the future that the hook returned completes. On a device it completes as soon as its work is
+        queued, which means nothing."""
         if isinstance(future, Future) and not on_device:
             self._collectives.completions.follow(call.seq, future)
 

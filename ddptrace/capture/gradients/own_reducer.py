@@ -1,11 +1,11 @@
-"""`BucketedDataParallel`, watched by what it tells of itself: one observer for each that is in use.
+"""`BucketedDataParallel`, watched through its own reports: one observer for each reducer in use.
 
-told       backward_begins  gradient_ready..  launching ─── launched     gradient_ready..   wait ── done   backward_ends
+reported   backward_begins  gradient_ready..  launching ─── launched     gradient_ready..   wait ── done   backward_ends
 recorded                    READY             the c10d call in between                      READY written when backward
                                               is the bucket's: CALL                         has ended
 
-The collectives themselves are seen where all are, by the tap; what is told says whose they are. Others that the reducer
-issues (buffers, its comparison of steps, the map of unused parameters) fall outside of launching and launched.
+The tap sees the collectives themselves, as all others; the reports say which bucket each one is. Others that the
+reducer issues (buffers, its comparison of steps, the map of unused parameters) fall outside launching and launched.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Parts:
 
 
 class OwnReducerWatch:
-    """Attaches the observers and takes them off again. A reducer is met at the first backward after it was made."""
+    """Attaches the observers and takes them off again: each at the first backward after its reducer was made."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
@@ -62,7 +62,7 @@ class OwnReducerWatch:
     def backward_ends(self, backward: int) -> None:
         for watch in self._watched.values() if self._watched else ():
             self._parts.records.ready(watch.number, backward, watch.ready)
-        self._parts.thread.bucket = self._parts.thread.hook = 0  # a hook or launch that raised tells of no end
+        self._parts.thread.bucket = self._parts.thread.hook = 0  # a hook or launch that raised reports no end
 
     def detach(self) -> None:
         for wrapper in list(self._watched):
@@ -81,7 +81,7 @@ class BucketWatch:
         self._on_device: list[bool] = []
         self._buckets: tuple[tuple[int, ...], ...] = ()
         self._nbytes = 0  # of the bucket that is being launched
-        self._hook: HookCall | None = None  # that was asked to reduce it; once there is a hook, all buckets go to it
+        self._hook: HookCall | None = None  # the call that reduces it; once there is a hook, all buckets go to it
 
     def reducer_made(self, made: ReducerMade) -> None:
         self.ready = ReadyTimes(len(made.parameters))
@@ -115,7 +115,7 @@ class BucketWatch:
             self._surface.call(self._follow_hook, self._hook, sent)
 
     def backward_begins(self, backward: int) -> None:
-        self.ready.clear()  # those of a backward that torch's own entry did not see
+        self.ready.clear()  # gradients of a backward that did not go through torch's entry
 
     def wait_begins(self, bucket: int) -> None:
         """Nothing: waits are recorded where they happen, of all collectives alike."""
@@ -140,7 +140,7 @@ class BucketWatch:
         self._parts.records.reducer(self.number, content)
 
     def _write_layout(self, made: LayoutMade) -> None:
-        since = self._parts.steps.backwards  # made between two backwards, or met as this one begins
+        since = self._parts.steps.backwards  # made between two backwards, or observed as this one begins
         self._parts.records.layout(self.number, made.layout, made.buckets, from_backward=since)
 
     def _follow_hook(self, hook: HookCall, sent: object) -> None:
@@ -152,6 +152,6 @@ class BucketWatch:
 
 
 def _in_use() -> list[BucketedDataParallel]:
-    """Every wrapper there is, without importing them for a program that has none."""
+    """Return every wrapper in use, without importing their module into a program that has none."""
     alive = getattr(sys.modules.get(HOME), "alive", None)
     return [] if alive is None else alive()

@@ -1,4 +1,4 @@
-"""What is written of gradient reducers, stock DDP's and our own alike: who they are, their layouts, ready times."""
+"""Records of gradient reducers, of stock DDP and of our own alike: who they are, their layouts, ready times."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ddptrace.schema import DELTA_MAX_NS, READY_PER_RECORD, Kind
 
 
 class ReducerRecords:
-    """Numbers the reducers of a process from 1: where a record has room for one, 0 says none."""
+    """Numbers the reducers of a process from 1: in records, 0 means no reducer."""
 
     def __init__(self, recorder: Recorder, groups: Groups) -> None:
         self.count = 0
@@ -23,7 +23,7 @@ class ReducerRecords:
         self._groups = groups
 
     def number(self) -> int:
-        """Of one more."""
+        """Return the number of a new reducer."""
         self.count += 1
         return self.count
 

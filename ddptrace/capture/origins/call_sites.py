@@ -1,17 +1,18 @@
 """Where a collective that Python issues comes from, read off the stack from the tap outwards.
 
-    tap                          ddptrace/capture/collectives/tap.py         says nothing
-    all_gather_into_tensor       torch/distributed/…             says nothing
+    tap                          ddptrace/capture/…              skipped
+    all_gather_into_tensor       torch/distributed/…             skipped
     FSDPParamGroup.unshard       torch/distributed/fsdp/…        origin: FSDP; module: its group's
-    Block.forward                model.py                        call site: the first of the program's frames
-    Module.__call__              (our wrapper)                   module, where no frame below it told one
-    Transformer.forward …        not looked at any more
+    Block.forward                model.py                        call site: the first frame of the program
+    Module.__call__              (our wrapper)                   module, if no frame below it has named one
+    Transformer.forward …        not read any more
 
-A library that issues it for the program has its line beside the program's: the innermost one that does more than pass
-on what others want. Where no frame is the program's, as when all of it is installed, the library's line stands alone.
+If a library issues it for the program, its line is recorded beside the program's: the innermost line that does more
+than pass on what its callers want. If no frame is the program's, as when all of it is installed, the library's line
+stands alone.
 
-In backward the way out leads through the autograd engine: beyond it is the line that called `backward()`, but no module
-there has to do with it. On a device the engine runs in a thread of its own, with no line of the program on its stack.
+In backward the stack leads through the autograd engine: beyond it is the line that called `backward()`, but no module
+there issued the collective. On a device the engine runs in its own thread, with no line of the program on its stack.
 """
 
 from __future__ import annotations
@@ -31,20 +32,20 @@ from ddptrace.capture.surface import Surface, ThreadState
 from ddptrace.schema import THROUGH, UNKNOWN_ORIGIN, Origin
 
 MOST_CODES: Final = 2_000
-"""Code objects remembered, and kept alive, the latest; one that was forgotten is met again."""
+"""Code objects to remember and keep alive, the latest; a forgotten one is described again."""
 
 PROGRAM, HOOK = int(Origin.PROGRAM), int(Origin.HOOK)
 SPANNED: Final = frozenset((PROGRAM, int(Origin.DTENSOR), int(Origin.MOE)))
-"""Where a collective of these comes from a module, its like in backward can be known by spans of forwards alone."""
+"""If a collective of such an origin comes from a module, only spans of forwards can name the module in backward."""
 
 UNKNOWN: Final = -1
 MOST_NAMED: Final = 3
-"""Modules of one gather."""
+"""Modules of one gather that are named; the others are counted."""
 
 
 class Source(NamedTuple):
-    """Origin (or UNKNOWN_ORIGIN), and string ids of call site and module, 0 none. The text of a call site that leads
-    through a library has both lines."""
+    """Origin (or UNKNOWN_ORIGIN), and string ids of call site and module, 0 for none. The text of a call site that
+    leads through a library has both lines."""
 
     origin: int
     site: int
@@ -55,7 +56,8 @@ NOWHERE: Final = Source(UNKNOWN_ORIGIN, 0, 0)
 
 
 class CallSites:
-    """Remembers what each code object says, so that a frame seen before costs a look into a dict."""
+    """Finds the `Source` of a collective. Remembers each code object, so that a known frame costs a look into a
+    dict."""
 
     def __init__(self, surface: Surface, names: ModuleNames, intern: Callable[[str], int], thread: ThreadState) -> None:
         self.spans = ForwardSpans(surface, names)
@@ -68,7 +70,7 @@ class CallSites:
         self._meeting = threading.RLock()  # a signal's handler may come here while its thread holds it
 
     def of(self, frame: FrameType) -> Source:
-        """Of a collective issued by `frame`. Never raises."""
+        """Return the source of a collective issued by `frame`. Never raises."""
         if not self._surface.on:
             return NOWHERE
         try:
@@ -124,7 +126,7 @@ class CallSites:
         return number
 
     def _through(self, site: int, library: FrameType) -> int:
-        """The call site of both lines; of the library's alone where `site` is 0."""
+        """Return the call site with both lines; with the library's alone if `site` is 0."""
         what = self._known.get(id(library.f_code)) or self._meet(library)
         number = what.through.get((site, library.f_lasti))
         if number is None:
@@ -134,7 +136,7 @@ class CallSites:
         return number
 
     def _held(self, what: Frame, frame: FrameType) -> int:
-        """The module in a frame's variable. Reading it copies the frame's locals once; such frames end soon."""
+        """Return the module in a frame's variable. Reading it copies the frame's locals once; such frames end soon."""
         holder = frame.f_locals.get(what.local)
         held = getattr(holder, what.holds, None) if what.holds else holder
         if what.kind >= LIBRARY:
@@ -145,14 +147,14 @@ class CallSites:
         return self._intern(", ".join([self._names.name(module) for module in modules]))
 
     def _holding(self, parameters: Any) -> int:
-        """The modules that hold the parameters of a library's frame, where it has some there."""
+        """Return the modules that hold the parameters in a library's frame, UNKNOWN if it holds none there."""
         try:
             return self._intern(some_of(self._names.owners(parameters)))
         except Exception:  # in another version of the library that variable is missing, or is something else
             return UNKNOWN
 
     def _of_node(self, origin: int, *, entered: bool) -> int:
-        """The module whose node runs on this thread. `entered`: a call on this thread led into the engine."""
+        """Return the module whose node runs on this thread. `entered`: a call on this thread led into the engine."""
         if origin not in SPANNED or not self.spans.in_backward():
             return 0
         self.spans.turn_on()
@@ -160,6 +162,6 @@ class CallSites:
 
 
 def some_of(names: Sequence[str]) -> str:
-    """As in "layers.0, layers.1, layers.2 and 5 more": one gather may be for hundreds of modules."""
+    """Return a text as in "layers.0, layers.1, layers.2 and 5 more": one gather may be for hundreds of modules."""
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     return ", ".join(names[:MOST_NAMED]) + more

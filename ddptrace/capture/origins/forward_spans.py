@@ -1,11 +1,11 @@
 """Which module made a node of the autograd graph. Nodes are numbered as they are made, so a module's forward is a span
-of numbers; in backward the number of the node that runs tells the innermost module whose span it lies in.
+of numbers; in backward the module is the innermost one whose span holds the number of the running node.
 
     Block        0 ├─────────────────────────────┤ 9
     Block.up     0 ├────────┤ 3
     Block.down                    5 ├────────┤ 8        node 6 is Block.down's, node 4 is Block's own
 
-Every thread counts for itself, and only a program that needs it pays: it is off until told otherwise.
+Each thread counts separately. Spans cost time, so they are off until a collective needs them.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ from ddptrace.capture.origins.modules import ModuleNames
 from ddptrace.capture.surface import Surface
 
 MOST_SPANS: Final = 50_000
-"""Of one thread; the older half is forgotten then. A model of 10,000 modules makes so many in five forwards."""
+"""Spans of one thread, after which the older half is forgotten. A model of 10,000 modules makes as many in five
+forwards."""
 
 LEAST_FRAMES: Final = 3
-"""A module takes at least so many of Python's frames: its call, torch's `_call_impl` and its forward."""
+"""Frames that a module takes at least: its call, torch's `_call_impl` and its forward."""
 
 MOST_LOOKED_AT: Final = 4096
 MOST_BESIDE: Final = 8
@@ -35,11 +36,11 @@ MOST_BESIDE: Final = 8
 
 _number: Final[Callable[[], int]] = getattr(torch._C._autograd, "_get_sequence_nr", lambda: 0)
 _node: Final[Callable[[], Any]] = getattr(torch._C, "_current_autograd_node", lambda: None)
-"""Private names of torch: where one has moved, no module is found in this way."""
+"""Private names of torch: if one has moved, no module is found in this way."""
 
 
 class _Spans:
-    """Of one thread, in the order in which they ended: a module before those around it."""
+    """The spans of one thread, in the order in which they ended: a module before those around it."""
 
     __slots__ = ("__weakref__", "begins", "beside", "ends", "names")
 
@@ -58,7 +59,7 @@ class _Spans:
         self.names.append(name)
 
     def around(self, number: int) -> str:
-        """Name of the innermost module whose span it lies in; empty where none is known."""
+        """Return the name of the innermost module whose span holds the number; "" if none is known."""
         first = bisect_right(self.ends, number)
         for at in range(first, min(first + MOST_LOOKED_AT, len(self.ends))):
             if self.begins[at] <= number:
@@ -67,13 +68,13 @@ class _Spans:
 
 
 class _Here(threading.local):
-    """Gone with its thread: the next one may get the same ident, and its nodes are numbered from 0 again."""
+    """Dropped with its thread: the next thread may get the same ident, and numbers its nodes from 0 again."""
 
     spans: _Spans | None = None
 
 
 class ForwardSpans:
-    """`on`: whether modules are to be called through `around`."""
+    """`on`: whether modules are called through `around`."""
 
     def __init__(self, surface: Surface, names: ModuleNames) -> None:
         self.on = False
@@ -81,13 +82,11 @@ class ForwardSpans:
         self._surface = surface
         self._names = names
         self._here = _Here()
-        self._all: IdentitySet[_Spans] = (
-            IdentitySet()
-        )  # of the threads that there are, and those that one of them keeps
+        self._all: IdentitySet[_Spans] = IdentitySet()  # of living threads, and those that one of them keeps
 
     def around(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """A function that runs a module's forward and remembers which nodes it made. What is computed again in backward
-        makes no nodes of the graph that runs there."""
+        """Make a function that runs a module's forward and remembers which nodes it made. A forward that is recomputed
+        in backward makes no nodes of the running graph."""
         surface, in_backward, add = self._surface, self.in_backward, self._add
 
         # The first variable is `self` and is the module, as in torch's own function.
@@ -105,9 +104,10 @@ class ForwardSpans:
         return __call__
 
     def turn_on(self) -> None:
-        """Not in a program that has compiled a model: what it compiled would be compiled again.
+        """Call modules through `around` from now on, but not in a program that has compiled a model: torch would
+        compile it again.
 
-        Each module then takes a frame more. Python's recursion limit goes up by as much, for a model that is nested so
+        Each module then takes one more frame. Python's recursion limit goes up accordingly, for a model that nests so
         deep that it needs all of it."""
         if self.on or _has_compiled():
             return
@@ -126,16 +126,15 @@ class ForwardSpans:
         return _node() is not None
 
     def name(self, *, entered: bool) -> str:
-        """Of the module to which the running node belongs, empty where that is not known. `entered`: a call on this
-        very thread led into the engine; else it is a device's thread, which runs what another one made.
+        """Return the name of the module that made the running node, "" if it is not known. `entered`: a call on this
+        thread led into the engine; otherwise this is a device's thread, which runs nodes that another thread made.
 
-        A node does not tell the thread that made it, be it this one or not: where several have run modules, all must
-        say the same of its number."""
+        A node does not say which thread made it. If several threads have run modules, their spans must agree on it."""
         if self._here.spans is None and entered:
             return ""
         number = _node()._sequence_nr()
-        told = {spans.around(number) for spans in self._all}
-        return told.pop() if len(told) == 1 else ""
+        names = {spans.around(number) for spans in self._all}
+        return names.pop() if len(names) == 1 else ""
 
     def _add(self, begin: int, end: int, module: torch.nn.Module) -> None:
         spans = self._here.spans

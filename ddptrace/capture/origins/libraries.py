@@ -1,9 +1,9 @@
-"""What the frames of installed libraries say of a collective that is issued below them. A library stands between the
-program and torch, so its line is told beside the program's. Frames of the functions below tell more.
+"""Installed libraries on the stack of a collective. A library stands between the program and torch, so its line is
+recorded beside the program's. The functions listed below say more: an origin, modules, or that they only pass on.
 
-    all_reduce                   deepspeed/comm/torch.py            passes on what another frame wants
+    all_reduce                   deepspeed/comm/torch.py            only passes on
     get_grad_norm_direct         deepspeed/runtime/zero/stage3.py   the library's line; origin: AGREEMENT
-    DeepSpeedEngine.step         deepspeed/runtime/engine.py        says nothing more
+    DeepSpeedEngine.step         deepspeed/runtime/engine.py        adds nothing
     main                         train.py                           the program's line
 
 A function is named by the beginning of "file:qualified name", with the file as Python imports it.
@@ -53,7 +53,7 @@ PASSING: Final = (
     "torchmetrics/utilities/distributed.py:",
     "transformers/trainer_pt_utils.py:",
 )
-"""Functions that send for whoever calls them: the frame around them tells more."""
+"""Functions that send for their caller: the frame around them says more."""
 
 ORIGINS: Final = (
     (f"{_ENGINE}__init__", Origin.CONSTRUCTION),
@@ -85,17 +85,17 @@ ORIGINS: Final = (
     ("deepspeed/runtime/pipe/module.py:PipelineModule.allreduce_tied_weight_gradients", Origin.ZERO),
     ("deepspeed/runtime/pipe/p2p.py:", Origin.PIPELINE),
 )
-"""Who wants it: the first that fits."""
+"""Why it is issued: the first entry that fits."""
 
 PARAMETERS: Final = (
     (_GATHERS, "partitioned_params", ""),
     (f"{_ZERO}partition_parameters.py:GatheredParameters.", "self", "params"),
 )
-"""Which local variable of a function, or which attribute of that, has the parameters that it gathers."""
+"""The local variable of a function, and the attribute of it, that holds the parameters that it gathers."""
 
 
 def file_of(path: Path) -> str | None:
-    """A file of an installed library or program, as Python imports it; None for any other."""
+    """Return a file of an installed library or program as Python imports it; None for any other file."""
     places = [at for at, part in enumerate(path.parts) if part in INSTALLED]
     if places:
         return "/".join(path.parts[places[-1] + 1 :])

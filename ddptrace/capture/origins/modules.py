@@ -1,4 +1,8 @@
-"""What the modules of the program are called."""
+"""The modules of the program: their names, and walks through a model that run none of the program's code.
+
+A module may refuse a question about its children, as torch's `RemoteModule` does, or have arrived over a wire without
+any.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,8 @@ from torch import nn
 from ddptrace.capture.by_identity import IdentityMap, IdentitySet
 
 MOST_STRAYS: Final = 20
-"""After so many modules of one class that no model contains, such are taken to be made anew for each call."""
+"""Modules of one class that no model contains, after which no model is searched for another: the program makes them
+anew for each call."""
 
 WRAPPERS: Final = frozenset(("DeepSpeedEngine",))
 """Classes of libraries whose instances keep the module that they wrap as `module`."""
@@ -22,11 +27,12 @@ WRAPPED: Final = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_modu
 
 class ModuleNames:
     """Names of modules as the program wrote them: from its outermost module down, without the parts that a wrapper
-    (DDP, torch.compile, checkpointing) puts in. The outermost one goes by its class, as does one that none contains.
+    (DDP, torch.compile, checkpointing) puts in. The outermost module, and one that no model contains, goes by its
+    class.
 
-    Naming a whole model takes long, and a program may make modules without end: each is named once, and again only
-    where it has got a module that it did not have. Nor is a module looked for in all models whose class goes on giving
-    such as none of them contains.
+    Naming a whole model takes long, and a program may make modules without end. So each model is named once, and again
+    only when a module has been added to it. After `MOST_STRAYS` modules of one class that no model contains, no model
+    is searched for the next one.
     """
 
     def __init__(self, roots: Iterable[nn.Module]) -> None:
@@ -41,8 +47,8 @@ class ModuleNames:
         return self._known.get(module) or self._meet(module)
 
     def owners(self, parameters: Iterable[nn.Parameter]) -> list[str]:
-        """Names of the modules that hold these parameters, in the order of the model. Parameters that no model held
-        when they were first asked for are left out."""
+        """Return the names of the modules that hold these parameters, in the order of the model, without parameters
+        that no model held when they were first looked up."""
         wanted = list(parameters)
         if not all(parameter in self._owners for parameter in wanted):
             self._find_owners()
@@ -71,7 +77,7 @@ class ModuleNames:
         return self._known.get(module) or ""
 
     def _name_all(self, roots: list[nn.Module]) -> None:
-        """From the largest on: one may contain another."""
+        """Name the modules of these models, the largest first: one may contain another."""
         for pairs in sorted(map(_pairs, roots), key=len, reverse=True):
             for name, module in pairs:
                 if module not in self._known:
@@ -81,14 +87,14 @@ class ModuleNames:
 
 
 def _pairs(root: nn.Module) -> list[tuple[str, nn.Module]]:
-    """Of `named`; none where the model cannot be walked: its modules then go by their classes."""
+    """Return what `named` yields, or nothing if the model cannot be walked: its modules then go by their classes."""
     with contextlib.suppress(Exception):
         return list(named(root))
     return []
 
 
 def named(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """`root` and the modules in it; a wrapper goes by the name of what it wraps."""
+    """Yield names and modules: `root` and those in it. A wrapper goes by the name of the module that it wraps."""
     everything = dict(named_modules(root))
     wrappers = {name for name, module in everything.items() if _is_wrapper(module)}
     short = {name: _without_wrappers(name, wrappers) for name in everything}
@@ -109,7 +115,7 @@ def _is_wrapper(module: nn.Module) -> bool:
 
 
 def _class_name(module: nn.Module) -> str:
-    """As the program wrote it: FSDP2 puts a class of its own in front."""
+    """Return the class as the program wrote it: FSDP2 derives its own class from it."""
     given, base = type(module).__name__, type(module).__bases__[-1].__name__
     return base if given in (f"FSDP{base}", f"Replicate{base}") else given
 
@@ -125,7 +131,7 @@ def _without_wrappers(name: str, wrappers: set[str]) -> str:
 
 
 def named_modules(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """As torch's method of this name: `root` first, under the empty name, and each module once."""
+    """Yield modules as torch's method of this name does: `root` first, under the empty name, and each module once."""
     ahead, seen = [("", root)], set[int]()
     while ahead:  # without recursion: modules may nest as deep as Python's own limit
         name, module = ahead.pop()
@@ -137,20 +143,20 @@ def named_modules(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def contains(root: nn.Module, module: nn.Module) -> bool:
-    """Whether `module` is `root` or in it: a walk without names, which is short."""
+    """Whether `module` is `root` or in it: a walk without names, which is fast."""
     ahead, seen = [root], {id(root)}
-    for one in ahead:  # grows as it goes
-        if one is module:
+    for candidate in ahead:  # grows as it goes
+        if candidate is module:
             return True
-        children = [child for child in _children(one).values() if child is not None and id(child) not in seen]
+        children = [child for child in _children(candidate).values() if child is not None and id(child) not in seen]
         seen.update(map(id, children))
         ahead += children
     return False
 
 
 def parameters_of(module: nn.Module) -> list[nn.Parameter]:
-    """Its own, not those of modules in it. Read past what a subclass of dict may do: DeepSpeed's gathers a parameter
-    over the ranks once somebody takes it out."""
+    """Return the parameters of the module itself, not those of modules in it. Bypasses subclasses of dict: DeepSpeed's
+    gathers a parameter over the ranks when somebody reads it."""
     try:
         return [parameter for parameter in dict.values(module._parameters) if isinstance(parameter, nn.Parameter)]
     except Exception:  # asking may run the program's code
@@ -158,7 +164,7 @@ def parameters_of(module: nn.Module) -> list[nn.Parameter]:
 
 
 def _children(module: nn.Module) -> dict[str, Any]:
-    """A copy: another thread may put modules in."""
+    """Return a copy of the children: another thread may add modules meanwhile."""
     try:
         return dict(getattr(module, "_modules", {}))
     except Exception:  # asking may run the program's code
