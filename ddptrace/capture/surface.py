@@ -1,4 +1,4 @@
-"""A surface is one place where training is watched. It fails alone, once, and never into training."""
+"""A surface is one place where training is watched. If it fails, it fails alone and once, and training goes on."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ unseen: Final = torch._C.DisableTorchFunction
 
 
 class Surface:
-    """Whether one surface works. The first failure warns, leaves a note for the findings and switches it off. `live`:
-    it works, and the step that runs is recorded; what costs time in every collective asks this."""
+    """One surface. Its first failure warns, leaves a note for the findings and switches it off. `on`: it works. `live`:
+    it works and the running step is recorded; what costs time in every collective checks this."""
 
     def __init__(self, name: str, note: Callable[[str, str], None]) -> None:
         self.name = name
@@ -43,15 +43,15 @@ class Surface:
             warnings.warn(printable(f"{message} (training is not affected)"), RuntimeWarning, stacklevel=3)
 
     def guarded(self, action: Callable[..., Any]) -> Callable[..., Any]:
-        """`action` as `call` runs it."""
+        """Return a function that runs `action` as `call` does."""
         return functools.partial(self.call, action)
 
     def call(self, action: Callable[..., Any], *args: Any) -> Any:
-        """What `action` returns; None where it raises, or once this surface is off."""
+        """Return what `action` returns; None if it raises, or if this surface is off."""
         return self.attempt(action, *args) if self.on else None
 
     def attempt(self, action: Callable[..., Any], *args: Any) -> Any:
-        """Do it also where the surface is off, switching it off where it raises: training must not see it."""
+        """Run `action` even if the surface is off; switch it off if that raises: training must not see it."""
         try:
             with unseen():
                 return action(*args)
@@ -62,7 +62,7 @@ class Surface:
 
 def _worded(error: BaseException) -> str:
     name = type(error).__name__
-    with contextlib.suppress(Exception):  # the program's own may not know how to tell itself
+    with contextlib.suppress(Exception):  # the str() of an exception of the program may raise
         return f"{name}: {error}"
     return name
 
@@ -70,16 +70,16 @@ def _worded(error: BaseException) -> str:
 class Patches:
     """Attributes replaced for the time of a trace. `undo` puts back the very objects that were there.
 
-    One that somebody else has replaced meanwhile is left alone: theirs wraps ours, which is inert by then.
+    An attribute that somebody else has replaced meanwhile is left alone: theirs wraps ours, which is inert by then.
     """
 
     def __init__(self) -> None:
         self._done: list[tuple[Any, str, object, object]] = []
 
     def replace(self, owner: Any, name: str, make: Callable[[Any], object]) -> None:
-        """Set `owner.name` to `make(original)`; the original is read from `owner.__dict__`, not through it.
+        """Set `owner.name` to `make(original)`; the original is read from `owner.__dict__`.
 
-        A function gets the original's name, module and signature, so that it can be inspected and pickled as that."""
+        A function gets the original's name, module and signature, so that it can be inspected and pickled alike."""
         original = vars(owner)[name]
         replacement = make(original)
         if isinstance(replacement, FunctionType) and callable(original):
@@ -88,7 +88,7 @@ class Patches:
         self._done.append((owner, name, original, replacement))
 
     def undo(self) -> list[str]:
-        """Names of the attributes that somebody else holds by now."""
+        """Put the originals back. Return the names of attributes that somebody else has replaced meanwhile."""
         first = {(id(owner), name): (owner, original) for owner, name, original, _ in reversed(self._done)}
         for owner, name, original, replacement in reversed(self._done):
             if vars(owner).get(name) is replacement:
@@ -102,8 +102,8 @@ class Patches:
 
 
 class ThreadState(threading.local):
-    """What a hook must know of its own thread: the user's communication hook that it runs in (its seq, 0 none), and the
-    reducer that tells of itself whose bucket it launches (its number, 0 none)."""
+    """What a hook must know of its own thread. `hook`: seq of the user's communication hook that runs, 0 for none.
+    `bucket`: number of the `BucketedDataParallel` reducer whose bucket is being launched, 0 for none."""
 
     hook = 0
     bucket = 0

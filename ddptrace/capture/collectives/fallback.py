@@ -15,11 +15,6 @@ from ddptrace.capture.collectives.tap import Operator
 from ddptrace.capture.surface import Patches, Surface
 from ddptrace.ops import BY_METHOD, Argument, Op
 
-BLIND_SPOT: Final = (
-    "collectives that C++ issues: the buckets and buffers of DistributedDataParallel, functional collectives, DTensor, "
-    "compiled code (the dispatcher tap, which sees them, does not work with this torch)"
-)
-
 PEER_NAMES: Final = ("dstRank", "srcRank", "root", "opts")
 UNKNOWN: Final = -1
 SENDING: Final = (Argument.TENSORS, Argument.INPUT)

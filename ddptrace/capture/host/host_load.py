@@ -1,7 +1,7 @@
-"""What the host does to the training thread beside its own work: it waits for a processor, garbage is collected.
+"""What delays the training thread besides its own work: it waits for a processor, or garbage is collected.
 
 updates     u             u             u             u
-recorded    ┄┄┄┄┄┄┄┄┄┄┄┄┄┄[=============]┄┄┄┄┄┄┄┄┄┄┄┄┄┄        one step in so many, as `ddptrace.Keep` has it
+recorded    ┄┄┄┄┄┄┄┄┄┄┄┄┄┄[=============]┄┄┄┄┄┄┄┄┄┄┄┄┄┄        one step in N, as `ddptrace.Keep` has it
 HOST                      ├─────────────┤                     between two ends of steps, where all was recorded
 GC                          ├──┤
 """
@@ -24,13 +24,11 @@ from ddptrace.capture.steps.finder import StepFinder
 from ddptrace.record import Recorder
 from ddptrace.schema import Kind
 
-UNTOLD: Final = "how long the training thread waits for a processor, and its processor time: this system does not tell"
-
 LEAST_NS: Final = 1_000_000
 """Shorter collections are not recorded: there are many, and what they cost is the program's own time."""
 
 MOST_MOMENTS: Final = 8192
-"""So many begins and ends of collections are remembered until somebody looks, at the latest with the next chores."""
+"""Begins and ends of collections that are remembered until the next look, at the latest by the keeper."""
 
 _now, _cpu = time.perf_counter_ns, time.thread_time_ns
 _ident, _native = threading.get_ident, threading.get_native_id
@@ -46,24 +44,24 @@ class HostMarks:
         self._recorder = recorder
         self._steps = steps
         self._last: _Reading | None = None
-        self._native = 0  # of the thread whose file is open; 0 where none is. The system gives it to no other one soon
+        self._native = 0  # id of the thread whose file is open, 0 for none; the system does not reuse it soon
         self._file = -1
-        self._opened = (0, 0)  # which file that is: the program may close it, and its number is another's then
+        self._opened = (0, 0)  # which file that is: the program may close it, and its descriptor is another file's then
 
     def install(self) -> bool:
-        """Whether the system tells what is to be recorded."""
+        """Return whether the system reports what is to be recorded."""
         try:
             import resource
 
             self._open()
             self._switches = partial(resource.getrusage, resource.RUSAGE_THREAD)
-            told = os.pread(self._file, 128, 0) != b"0 0 0\n"  # as a kernel says that does not count
-            self._last = self._read() if told else None
+            counts = os.pread(self._file, 128, 0) != b"0 0 0\n"  # what a kernel reports that does not count
+            self._last = self._read() if counts else None
         except (ImportError, OSError, AttributeError):
-            told = False
-        if not told:
+            counts = False
+        if not counts:
             self.close()
-        return told
+        return counts
 
     def end(self) -> None:
         """A step has ended."""
@@ -90,15 +88,15 @@ class HostMarks:
         self.close()
         native = _native()
         self._file = os.open(f"/proc/self/task/{native}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
-        self._native, told = native, os.fstat(self._file)
-        self._opened = told.st_dev, told.st_ino
+        self._native, opened = native, os.fstat(self._file)
+        self._opened = opened.st_dev, opened.st_ino
 
     def _is_open(self) -> bool:
         try:
-            told = os.fstat(self._file)
+            found = os.fstat(self._file)
         except OSError:
             return False
-        return (told.st_dev, told.st_ino) == self._opened
+        return (found.st_dev, found.st_ino) == self._opened
 
     def _read(self) -> _Reading:
         if not self._is_open():
@@ -110,12 +108,12 @@ class HostMarks:
 class Collections:
     """Writes a GC record of each collection that held the training thread for a while.
 
-    One on another thread is left out: it keeps the interpreter, but the training thread is held only where it wants
-    that meanwhile, which nothing tells; a backward of C++ goes on. A thread on which autograd runs a backward counts as
-    the training's: that waits for it.
+    A collection on another thread is left out: it holds the interpreter, but it delays the training thread only if that
+    wants the interpreter meanwhile, which is unknown; a backward in C++ goes on. A thread on which autograd runs a
+    backward counts as the training's: the training thread waits for it.
 
-    What the collector calls is C all through. A function of Python would be the first to run after a collection, so
-    that a signal of that time was handled in it, and there the exception of its handler, as KeyboardInterrupt, is lost.
+    The collector's callbacks are C throughout. A Python function would be the first to run after a collection, so a
+    signal of that time would be handled in it, and there an exception of the handler (KeyboardInterrupt) is lost.
     """
 
     def __init__(self, recorder: Recorder, steps: StepFinder) -> None:
@@ -135,19 +133,19 @@ class Collections:
 
     def forget(self) -> None:
         """Also in a forked child."""
-        gc.callbacks[:] = [one for one in gc.callbacks if not any(one is own for own in self._callbacks)]
+        gc.callbacks[:] = [callback for callback in gc.callbacks if not any(callback is own for own in self._callbacks)]
 
     @property
     def is_due(self) -> bool:
-        """Whether there is something to look at."""
+        """Whether there is something to record."""
         return bool(self._moments)
 
     def look(self) -> None:
-        """Record what was collected since the last look, on any thread. A second one meanwhile has nothing to do."""
+        """Record the collections since the last look, on any thread; do nothing while another thread does."""
         if not self.is_due or not self._looking.acquire(blocking=False):
             return
         try:
-            if len(self._moments) == MOST_MOMENTS:  # the first ones are gone, which may be an end
+            if len(self._moments) == MOST_MOMENTS:  # the oldest are gone; one of them may have been an end
                 self._begin = None
             while self._moments:
                 self._take(*self._moments.popleft())
@@ -164,11 +162,12 @@ class Collections:
 
 
 def _callbacks(note: Callable[[Any], None]) -> tuple[Callable[[str, dict[str, int]], object], ...]:
-    """For `gc.callbacks`. They have `note` called with each begin and end of a collection: instant, thread, autograd's
-    number of the backward that runs there, and at an end what the collector says of it.
+    """Make two functions for `gc.callbacks` that call `note` at each begin and end of a collection, with the instant,
+    the thread, autograd's number of the backward that runs there, and at an end the collector's own facts.
 
-    The first keeps what is said, the second gets an attribute named "start" or "stop", whose property takes the next
-    of an iterator that calls `note` with the next of what it zips."""
+    The first stores these facts. The second reads an attribute named "start" or "stop", a property that advances an
+    iterator; that calls `note` with the next of what it zips. So no line of Python runs.
+    """
     said: dict[str, dict[str, int]] = {}
     called: tuple[Iterator[int], ...] = (
         iter(_now, _never),

@@ -1,7 +1,7 @@
-"""What this process's TCP connections carried so far, between each two addresses, as Linux counts it.
+"""What this process's TCP connections have carried so far, by pair of addresses, as Linux counts it.
 
-Whoever has opened them (Gloo, NCCL, the program) is neither asked nor disturbed: for a moment there is a second
-descriptor of the same connection, which alone is asked and closed.
+The owners of the connections (Gloo, NCCL, the program) are not disturbed: each is read through a second descriptor of
+the same connection, which is closed at once.
 """
 
 from __future__ import annotations
@@ -19,25 +19,26 @@ from typing import Final
 DESCRIPTORS: Final = Path("/proc/self/fd")
 
 AT_ONCE: Final = 16
-"""So many connections are asked in one go, which takes 0.1 ms: training may want the interpreter meanwhile."""
+"""Connections to read before a pause, which takes 0.1 ms: training may want the interpreter meanwhile."""
 
 PAUSE_S: Final = 0.0005
 
 RESENT, ACKED, RTT_MIN, BUSY = (100, "I"), (120, "Q"), (148, "I"), (168, "Q")
-"""Where struct tcp_info has them, and in how many bytes. Newer kernels only append to it: an older one tells less."""
+"""Offset and type in struct tcp_info. Newer kernels only append to it, so an older one reports less."""
 
 MOST_INFO: Final = 512
 UNKNOWN_RTT: Final = 2**32 - 1
 US: Final = 1000  # the kernel's microseconds
 
 LEAST_NBYTES: Final = 1 << 20
-"""What carried less is not worth a word."""
+"""Pairs that carried less are not recorded."""
 
 MOST_PAIRS: Final = 10_000
-"""Beyond this many that are closed those are forgotten: a process may have met half the internet."""
+"""Closed pairs to remember. Beyond them, those below `LEAST_NBYTES` are forgotten: a process may meet half the
+internet."""
 
 MOST_IN_SHORT: Final = 256
-"""Descriptors, for a look that nobody is to wait for."""
+"""Descriptors, at most, for a look on the training thread."""
 
 MAPPED: Final = "::ffff:"
 """What an address of IPv4 begins with on a socket of IPv6."""
@@ -45,7 +46,8 @@ MAPPED: Final = "::ffff:"
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """`busy_ns`: data was under way; `rtt_min_ns`: 0 unknown; `resent`: segments. 0 where the kernel does not tell."""
+    """`busy_ns`: data was under way; `rtt_min_ns`: 0 unknown; `resent`: segments. 0 if the kernel does not report
+    it."""
 
     sent_nbytes: int = 0
     busy_ns: int = 0
@@ -69,23 +71,25 @@ class _Connection:
 
 
 class Links:
-    """Remembers what connections had carried that are closed by now: the sums only grow."""
+    """Remembers what closed connections had carried, so that sums only grow."""
 
     def __init__(self) -> None:
-        self._open: dict[int, _Connection] = {}  # by inode, which the system does not use twice
+        self._open: dict[int, _Connection] = {}  # by inode; the system does not use one twice
         self._closed: dict[str, Carried] = {}
-        self._others: set[int] = set()  # sockets that are none of TCP
+        self._others: set[int] = set()  # inodes of sockets that are not TCP
         self._looking = threading.Lock()
 
     def look(self) -> dict[str, Carried]:
-        """By "own>peer", addresses without ports, where it is worth a word. What opens and closes a connection counts
-        as a byte each. Raises OSError where the system does not list descriptors."""
+        """Return what each pair of addresses ("own>peer", without ports) has carried, if it is enough to record.
+
+        Opening and closing a connection count as a byte each. Raises OSError if the system does not list descriptors.
+        """
         with self._looking:
             self._ask_all()
             return self._sums()
 
     def look_in_short(self) -> dict[str, Carried]:
-        """The same where few descriptors are open and nobody else looks; else nothing."""
+        """Return the same if few descriptors are open and no other thread looks; else nothing."""
         few = sum(1 for _ in DESCRIPTORS.iterdir()) <= MOST_IN_SHORT
         if not few or not self._looking.acquire(blocking=False):
             return {}
@@ -97,9 +101,9 @@ class Links:
 
     def _sums(self) -> dict[str, Carried]:
         carried = dict(self._closed)
-        for one in self._open.values():
-            carried[one.pair] = carried.get(one.pair, Carried()).plus(one.carried)
-        return {pair: one for pair, one in carried.items() if one.sent_nbytes > LEAST_NBYTES}
+        for connection in self._open.values():
+            carried[connection.pair] = carried.get(connection.pair, Carried()).plus(connection.carried)
+        return {pair: link for pair, link in carried.items() if link.sent_nbytes > LEAST_NBYTES}
 
     def _ask_all(self) -> None:
         seen: set[int] = set()
@@ -119,10 +123,11 @@ class Links:
             gone = self._open.pop(inode)
             self._closed[gone.pair] = self._closed.get(gone.pair, Carried()).plus(gone.carried)
         if len(self._closed) > MOST_PAIRS:
-            self._closed = {pair: one for pair, one in self._closed.items() if one.sent_nbytes > LEAST_NBYTES}
+            self._closed = {pair: link for pair, link in self._closed.items() if link.sent_nbytes > LEAST_NBYTES}
 
     def _ask(self, descriptor: int) -> int | None:
-        """The inode of what was asked: by now the number may be another's. None where it is gone."""
+        """Read a connection. Return the inode that was read: the descriptor may be another's by now. None if it is
+        gone."""
         try:
             own = os.dup(descriptor)
         except OSError:
@@ -132,8 +137,7 @@ class Links:
             os.close(own)
             return None
         known = self._open.get(inode)
-        # Of a socket that does not block Python sets nothing; else it would apply the program's default timeout. Where
-        # the family is told it asks for nothing either.
+        # For a non-blocking socket Python applies no default timeout of the program; given a family, it asks for none.
         family = -1 if known is None else socket.AF_INET
         asked = socket.SocketType(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK, socket.IPPROTO_TCP, own)
         try:
@@ -150,7 +154,7 @@ class Links:
 
 
 def _inode(descriptor: int) -> int | None:
-    """None where it is no socket, or closed."""
+    """Return the inode of a socket; None if the descriptor is not a socket, or closed."""
     try:
         found = os.fstat(descriptor)
     except OSError:
@@ -159,17 +163,17 @@ def _inode(descriptor: int) -> int | None:
 
 
 def _carried(asked: socket.SocketType) -> Carried:
-    """Raises OSError where it is none of TCP."""
+    """Raises OSError if the socket is not TCP."""
     return carried_of(asked.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, MOST_INFO))
 
 
 def _pair(asked: socket.SocketType) -> str:
-    """Raises OSError where it is not connected."""
+    """Raises OSError if the socket is not connected."""
     return ">".join(str(name[0]).removeprefix(MAPPED) for name in (asked.getsockname(), asked.getpeername()))
 
 
 def carried_of(info: bytes) -> Carried:
-    """Of a `struct tcp_info`, as long as the kernel has it."""
+    """Read a `struct tcp_info`, in the length that the kernel gives it."""
     rtt = _field(info, RTT_MIN)
     return Carried(
         _field(info, ACKED), _field(info, BUSY) * US, 0 if rtt == UNKNOWN_RTT else rtt * US, _field(info, RESENT)

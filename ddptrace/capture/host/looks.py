@@ -1,5 +1,5 @@
-"""What the keeper's thread looks at now and then beside the records: links, a processor quota, and where a training is
-that has fallen silent."""
+"""What the keeper's thread looks at now and then: network links, a processor quota, and where a training stands that
+has recorded nothing for a while."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from ddptrace.capture.blind_spots import WITHOUT_LINUX
 from ddptrace.capture.host.links import Carried, Links
 from ddptrace.capture.host.pulse import Pulse
 from ddptrace.capture.host.quota import Quota
@@ -22,27 +23,22 @@ SURFACES: Final = ("links", "quota", "pulse")
 QUOTA_PERIOD_S: Final = 2.0
 LINKS_PERIOD_S: Final = 10.0
 EARLY_S: Final = 0.5
-"""Beats do not come to the moment."""
+"""Beats of the keeper are not exactly on time: a look this much before its time is made."""
 
 MOST_RATIO: Final = 0.001
-"""No more of the keeper's time than this is for one of them: thousands of connections are asked less often."""
-
-BLIND_SPOT: Final = (
-    "what the system does to a rank beside its own work: this one tells neither of TCP connections nor of processor "
-    "quotas, as Linux does"
-)
+"""Largest share of the keeper's time for one kind of look: thousands of connections are read less often."""
 
 MOST_COUNTED: Final = 2**32 - 1
 
 
 class Looks:
-    """Each is a surface of its own. `blind_spots`: what this system does not tell."""
+    """Looks, each under its own surface. `blind_spots`: what this system does not report."""
 
     def __init__(self, recorder: Recorder, surfaces: Mapping[str, Surface], steps: StepFinder) -> None:
         self._recorder = recorder
         self._links: Links | None = None
         self._quota: Quota | None = None
-        self.blind_spots: tuple[str, ...] = (BLIND_SPOT,)
+        self.blind_spots: tuple[str, ...] = (WITHOUT_LINUX,)
         with contextlib.suppress(OSError):
             if sys.platform == "linux":
                 self._links, self._quota, self.blind_spots = Links(), Quota(), ()
@@ -52,15 +48,15 @@ class Looks:
         self._pulse = surfaces["pulse"].guarded(Pulse(recorder, steps).look)
 
     def chores(self) -> list[Callable[[], None]]:
-        """For every beat of the keeper."""
+        """Return what to call at each beat of the keeper."""
         return [self._pulse, _seldom(self._look_at_quota, QUOTA_PERIOD_S), _seldom(self._look_at_links, LINKS_PERIOD_S)]
 
     def first(self) -> None:
-        """At the start of the trace: counts are so far."""
+        """Look at the start of the trace: counters hold the sums so far."""
         self._look_at_quota()
 
     def last(self) -> None:
-        """At its end, on the thread that trains: it does not wait for thousands of connections."""
+        """Look at the end, on the training thread, which must not wait for thousands of connections."""
         self._look_at_quota()
         self._look_at_links_in_short()
 
@@ -77,19 +73,19 @@ class Looks:
             return
         try:
             carried, at = look(), time.perf_counter_ns()
-        except OSError:  # the program has as many files open as it may have
+        except OSError:  # the program has no file descriptor left
             return
-        for pair, one in sorted(carried.items()):
+        for pair, link in sorted(carried.items()):
             self._recorder.event(
                 Kind.LINK,
                 0,
                 self._recorder.intern(pair),
                 at,
                 at,
-                one.sent_nbytes,
-                one.busy_ns,
-                one.rtt_min_ns,
-                min(one.resent, MOST_COUNTED),
+                link.sent_nbytes,
+                link.busy_ns,
+                link.rtt_min_ns,
+                min(link.resent, MOST_COUNTED),
             )
 
     def _tell_quota(self) -> None:
@@ -97,7 +93,7 @@ class Looks:
             return
         try:
             held, at = self._quota.look(), time.perf_counter_ns()
-        except OSError:  # the group was taken away meanwhile, or as with links
+        except OSError:  # the group was removed meanwhile, or as with links
             return
         if held is not None:
             self._recorder.event(Kind.CGROUP, 0, 0, at, at, held.held_ns, held.periods, held.quota_ns)

@@ -1,4 +1,4 @@
-"""Where the training thread is that has recorded nothing for a while: asleep, blocked, or busy in one place.
+"""Where the training thread stands if it has recorded nothing for a while: asleep, blocked, or busy in one place.
 
 records   P P C W S ┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄
 looks      │         │         │ pulse   │ pulse         nothing new since the look before, and that is some time ago
@@ -19,24 +19,26 @@ from ddptrace.record.tail import Tail
 from ddptrace.schema import Kind
 
 QUIET_NS: Final = 1_500_000_000
-"""Looks may follow each other closely: a thread that trains is not quiet between two of them."""
+"""Silence after which a pulse is recorded. Looks may follow each other closely, so silence between two is not
+enough."""
 
 MOST_LINES: Final = 500
-"""Names stay in the records for good. Once so many lines are named, a new one is only where the thread stays at it."""
+"""Lines that get a name, which stays in the records for good. Beyond them, only a line that the thread stays at
+does."""
 
 _now = time.perf_counter_ns
 
 
 class Pulse:
-    """Looks at the thread that `steps` takes for the training's."""
+    """Looks at the training thread, as `steps` knows it."""
 
     def __init__(self, recorder: Recorder, steps: StepFinder) -> None:
         self._recorder = recorder
         self._steps = steps
         self._tail = Tail(recorder)
-        self._since = _now()  # nothing was recorded
+        self._since = _now()  # when something was recorded last
         self._lines: dict[str, int] = {"": 0}
-        self._before: set[str] = set()  # lines that it was at when it was looked at last
+        self._before: set[str] = set()  # lines that the thread was at at the last look
 
     def look(self) -> None:
         thread, now = self._steps.thread, _now()
@@ -60,13 +62,13 @@ class Pulse:
 
 
 def _lines_of(frame: FrameType | None) -> tuple[str, str]:
-    """The program's line, and the innermost of all; "" without one."""
+    """Return the innermost line of the program, and the innermost of all; "" if there is none."""
     innermost = "" if frame is None else frames.site(frame.f_code, frame.f_lineno)
     return frames.program_line(frame), innermost
 
 
 def _processor_ns(native: int) -> int:
-    """Of a thread of this process so far; 0 where the system does not tell."""
+    """Return the processor time of a thread of this process so far; 0 if the system does not report it."""
     try:
         return int(Path(f"/proc/self/task/{native}/schedstat").read_text().split()[0])
     except (OSError, ValueError, IndexError):

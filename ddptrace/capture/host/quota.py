@@ -1,10 +1,10 @@
-"""For how long a processor quota has held this process's group of processes, as Linux's control groups tell.
+"""How long a processor quota has held this process's control group, as Linux counts it.
 
 /proc/self/cgroup      which group the process is in      1:cpu,cpuacct:/job/7      0::/job/7
-/proc/self/mountinfo   where groups are to be seen        … /sys/fs/cgroup/cpu …    … /sys/fs/cgroup …
+/proc/self/mountinfo   where groups are mounted           … /sys/fs/cgroup/cpu …    … /sys/fs/cgroup …
                                                           version 1                 version 2
 
-A group without a quota is held by that of the nearest group around it that has one.
+A group without a quota is bound by that of the nearest group around it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ROOT, MOUNTED_AT = 3, 4  # fields of a line of mountinfo
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """`held_ns`: so far, added over the processors on which it was; `quota_ns`: of processor time in a second."""
+    """`held_ns`: time held so far, added over processors; `quota_ns`: processor time allowed per second."""
 
     held_ns: int
     periods: int
@@ -31,7 +31,7 @@ class Held:
 
 
 class Quota:
-    """`about`: what the system tells of this process."""
+    """`about`: the folder in /proc about this process."""
 
     def __init__(self, about: Path = Path("/proc/self")) -> None:
         self._about = about
@@ -40,7 +40,7 @@ class Quota:
         self._groups: tuple[Path, ...] = ()
 
     def look(self) -> Held | None:
-        """None where there is no quota. Raises OSError where the system tells nothing."""
+        """Return the figures of the quota, None if there is none. Raises OSError if the system reports nothing."""
         own = (self._about / "cgroup").read_text()
         if own != self._own:  # the process may be put into another group
             self._own, self._groups = own, tuple(groups_around(own, self._mounts))
@@ -48,8 +48,8 @@ class Quota:
 
 
 def groups_around(own: str, mounts: str) -> Iterator[Path]:
-    """Folders of a process's group and of those around it, the nearest first. `own`: its `cgroup` in /proc; `mounts`:
-    its `mountinfo`."""
+    """Yield the folders of a process's group and of the groups around it, the nearest first. `own`, `mounts`: the text
+    of its `cgroup` and `mountinfo` in /proc."""
     paths = {controllers: path for _, controllers, path in (line.split(":", 2) for line in own.splitlines())}
     first = next((path for controllers, path in paths.items() if CONTROLLER in controllers.split(",")), None)
     kind, path = ("cgroup2", paths.get("")) if first is None else ("cgroup", first)
@@ -68,7 +68,7 @@ def groups_around(own: str, mounts: str) -> Iterator[Path]:
 
 
 def _mounted(mounts: str, kind: str) -> Iterator[tuple[PurePosixPath, Path]]:
-    """Which group is the root of each tree of this kind that can tell of processors, and where it is seen."""
+    """Yield the root group of each mounted tree of this kind with a processor controller, and its mount point."""
     for line in mounts.splitlines():
         fields, _, rest = line.partition(" - ")
         parts, (name, _, options) = fields.split(), (rest.split(None, 2) + [""] * 3)[:3]

@@ -1,7 +1,7 @@
-"""The modules of the program: their names, and walks through a model that run none of the program's code.
+"""The modules of the program: their names, and walks through a model.
 
-A module may refuse a question about its children, as torch's `RemoteModule` does, or have arrived over a wire without
-any.
+A module may refuse to list its children, as torch's `RemoteModule` does, or have arrived over a wire without any: it
+then counts as one without children.
 """
 
 from __future__ import annotations

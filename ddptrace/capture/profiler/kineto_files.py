@@ -10,16 +10,16 @@ from typing import Any
 from torch.profiler import profile
 
 PACKED = 4
-"""A plain Kineto file is packed into less than one part in so many."""
+"""A plain Kineto file is at least this many times as large as its packed copy."""
 
 EVENT_NBYTES = 600
 SHAPES_NBYTES = 2_000
-"""A plain Kineto file takes at most this for each event, without and with the shapes of its inputs. Files that were
-measured took half of the first and a quarter of the second."""
+"""Bytes of a plain Kineto file per event, without and with input shapes, at most. Measured files took half of the first
+and a quarter of the second."""
 
 
 def plain_nbytes(profiler: profile) -> int:
-    """How large its Kineto file will be at most; 1 where this torch does not tell."""
+    """Return the largest size of its plain Kineto file, in bytes; 1 if this torch does not list the events."""
     results: Any = getattr(profiler.profiler, "kineto_results", None)
     each = SHAPES_NBYTES if profiler.record_shapes else EVENT_NBYTES
     return 1 if results is None else each * len(results.events())
@@ -31,7 +31,8 @@ def is_packed(path: Path) -> bool:
 
 
 def copy_packed(source: Path, target: Path) -> None:
-    """Copy a Kineto file, packed if it was not; under another name until it is whole, and not at all where it fails."""
+    """Copy a Kineto file and pack it if it is not packed. The copy has another name until it is whole, and is removed
+    if that fails."""
     beside = target.with_suffix(".new")
     packed = is_packed(source)
     try:

@@ -1,6 +1,6 @@
 """Profiler windows: those of our own schedule, and those of a profiler that the program runs itself.
 
-Every window is seen at the same place, torch's own `start_trace`, `stop_trace` and `export_chrome_trace`.
+Both are watched at the same places: `start_trace`, `stop_trace` and `export_chrome_trace` of torch.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from ddptrace.schema import Kind
 _now = time.perf_counter_ns
 
 NOTICEABLE_NS = 500_000
-"""Shorter holds of the training thread are not worth a record."""
+"""Shorter pauses of the training thread are not recorded."""
 
 PLENTY_NBYTES = 4 << 30
-"""Where there is so much room the events are not counted: that takes nearly as long as writing them."""
+"""With this much room the events are not counted: counting takes nearly as long as writing them."""
 
 SWITCHED_S = 10.0
-"""So long the end of a trace waits for a thread that is switching the profiler."""
+"""Longest wait, at the end of a trace, for a thread that is switching the profiler."""
 
 ELSEWHERE = (
     "a window was open on one thread while another one trained: it tells of the first thread alone, and no other "
@@ -44,7 +44,7 @@ NOT_KEPT = "no room for a profiler file: what is left of the disk is for the pro
 
 
 class Windows:
-    """Records where windows were and sees to it that their Kineto files lie in the rank's folder."""
+    """Records begin and end of windows, and puts their Kineto files into the rank's folder."""
 
     def __init__(self, recorder: Recorder, surface: Surface, folder: Callable[[], Path]) -> None:
         self._recorder = recorder
@@ -81,8 +81,8 @@ class Windows:
         self._idle = own.current_action is ProfilerAction.NONE
 
     def step(self) -> None:
-        """A step of the program is over. One that ends while another thread switches the profiler is left out: the
-        profiler is not made for two at once, and no thread of the program waits for another one here."""
+        """A step of the program is over. Skip it if another thread is switching the profiler: torch's profiler is not
+        made for two threads at once, and no thread of the program waits for another one here."""
         if self._switching.acquire(blocking=False):
             try:
                 self._step()
@@ -114,8 +114,8 @@ class Windows:
                 self._tell_elsewhere()
 
     def _save(self, handler: Callable[[profile], Any] | None, profiler: profile) -> None:
-        """Keep a window that is over. torch saves it only once, so the program's own `handler` comes first, and a file
-        that it exports is copied."""
+        """Keep a window that is over. torch saves it only once, so the program's own `handler` comes first; if it
+        exports a file, that is copied."""
         count, self._saving = self._count, True
         try:
             if handler is not None:
@@ -131,7 +131,7 @@ class Windows:
             return
         plain = self._folder() / "kineto.json"  # torch would pack it at the slowest level, while training stands
         try:
-            plain.touch()  # libkineto tells on the program's stderr of a file that it cannot open
+            plain.touch()  # libkineto complains on the program's stderr about a file that it cannot open
             has_room = self._recorder.has_room(PLENTY_NBYTES) or self._recorder.has_room(plain_nbytes(profiler))
         except OSError as error:
             self._recorder.note("window-not-kept", f"a profiler file could not be written: {error.strerror}")
@@ -156,14 +156,14 @@ class Windows:
         self._tell_pause(why, begin)
 
     def _end_if_off(self) -> None:
-        """Where a file could not be kept this surface is off: no step reaches the profiler any more, which would record
-        for the rest of the training."""
+        """End our profiler if this surface is off, since a file could not be kept: no step reaches it any more, and it
+        would record for the rest of the training."""
         if not self._surface.on:
             own, self._own = self._own, None
             self._end(own)
 
     def _end(self, own: profile | None) -> None:
-        with contextlib.suppress(Exception):  # that something fails has been told
+        with contextlib.suppress(Exception):  # the failure has been noted already
             if own is not None:
                 own.stop()
 
@@ -173,7 +173,7 @@ class Windows:
             self._recorder.event(Kind.PAUSE, 0, self._recorder.intern(why), begin, end)
 
     def _prepare_trace(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Two profilers at once end the process: ours makes room before another one starts."""
+        """Make room before another profiler starts: two at once end the process."""
 
         def _prepare_trace(profiler: Any) -> Any:
             self._surface.call(self._make_room, profiler)
@@ -190,12 +190,12 @@ class Windows:
             self._give_way(own)
 
     def _another_runs(self) -> bool:
-        """Whether the program profiles, be it since before this trace."""
+        """Whether the program profiles, even since before this trace."""
         return bool(self._theirs) or (self._idle and autograd_profiler._is_profiler_enabled)
 
     def _may_switch(self) -> bool:
-        """Whether windows may begin and end on this thread. An open one belongs to its own: torch's profiler ends the
-        process where another thread ends it, and also where that thread ends before it."""
+        """Whether windows may begin and end on this thread. An open window belongs to its thread: torch's profiler ends
+        the process if another thread ends the window, or if that thread ends before the window."""
         return self._thread in (0, threading.get_ident())
 
     def _bind(self, own: profile) -> None:
@@ -205,7 +205,7 @@ class Windows:
             self._thread_end.call(functools.partial(self._end_with_thread, own))
 
     def _end_with_thread(self, own: profile) -> None:
-        """Other threads may open further windows. Where the trace has ended before, nothing is saved."""
+        """End the window with its thread; other threads may open further ones. After the trace nothing is saved."""
         if self._thread == threading.get_ident():
             self._surface.attempt(self._held, "stopping the profiler", own.stop)
             own.current_action, self._idle, self._thread = ProfilerAction.NONE, True, 0
@@ -258,7 +258,7 @@ class Windows:
         return export_chrome_trace
 
     def _keep(self, profiler: Any, path: Path) -> None:
-        """Note the window, and copy its file; if it is the program's own, the program waits for that."""
+        """Record the window and copy its file; for a profiler of the program, the program waits for that."""
         begin = _now()
         if not self._recorder.has_room(path.stat().st_size // (1 if is_packed(path) else PACKED)):
             self._recorder.note("window-not-kept", NOT_KEPT)
@@ -268,7 +268,7 @@ class Windows:
         self._count += 1
         copy_packed(path, self._folder() / name)
         self._recorder.window(name, *self._span.get(id(profiler), (0, 0)), by_user=not own)
-        if not own:  # of ours, `_held` tells
+        if not own:  # `_held` records the pause of ours
             self._tell_pause("copying the program's profile", begin)
 
 
@@ -277,13 +277,13 @@ class _Marker:
 
 
 class ThreadEnd(threading.local):
-    """Python drops what is local to a thread as its last act on it: then `action` is called."""
+    """Calls an action when a thread ends, on that thread: Python then drops what is local to it."""
 
     marker: _Marker | None = None
 
     def call(self, action: Callable[[], None]) -> None:
-        """Have `action` called when the calling thread ends; once, however often this is said. Not for a thread that
-        the end of the process cuts off. It must not raise."""
+        """Call `action` when the calling thread ends, once, however often this is called; not on a thread that the end
+        of the process cuts off. `action` must not raise."""
         if self.marker is None:
             self.marker = _Marker()
             weakref.finalize(self.marker, action).atexit = False
@@ -298,8 +298,8 @@ def scheduled(schedule: Callable[[int], ProfilerAction], **options: Any) -> prof
 
 
 class Scheduled(profile):
-    """Says nothing at its second window: torch warns there that the events of the first are cleared, which are saved by
-    then, and it would say so in the program's name."""
+    """Does not warn at its second window. torch would warn, in the program's name, that the events of the first window
+    are cleared, but these are saved by then."""
 
     def prepare_trace(self) -> None:
         self.profiler = None

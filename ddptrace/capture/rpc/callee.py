@@ -1,8 +1,9 @@
 """The callee's side of a remote call: from the function's begin to its end, whoever called it, and what it gave back.
 
-C++ keeps torch's own entry (`_run_function`) from the time of init_rpc, so what it is handed is replaced instead: a
-`PythonUDF` whose function tells when it is fetched and when it is let go of, just before and just after its one call.
-There is no Python frame of ours around the function: its traceback, which goes to the caller, is as without us.
+C++ keeps torch's entry (`_run_function`) from the time of init_rpc, so its argument is replaced instead: by a
+`PythonUDF` whose function reports when it is fetched and when it is released, just before and just after its one call.
+There is no Python frame of ours around the function: its traceback, which goes to the caller, is the same as without
+tracing.
 """
 
 from __future__ import annotations
@@ -38,31 +39,31 @@ class Callee:
         self._surface = surface
         self._workers = workers
         self._messages = messages
-        # Message numbers by thread: of the run that ended last on it, and of the one whose result it serializes next.
-        # The agent's threads are not Python's: what is local to one is gone each time it lets go of the interpreter.
+        # Message numbers by thread: of the run that ended last on it, and of the run whose result it serializes next.
+        # The agent's threads are not Python's: thread-local values are gone each time one releases the interpreter.
         self._last: dict[int, int] = {}
         self._answers: dict[int, int] = {}
 
     def arrived(self, udf: Any, payload: bytes, tensors: Sequence[torch.Tensor]) -> Any:
-        """The call to hand on in place of `udf`; both are equal."""
+        """Return the call to pass on in place of `udf`; the two are equal."""
         watched = _Watched(*udf)
         watched.begins = functools.partial(self._surface.call, self._begins)
         watched.message = (read_stamp(payload), len(payload) + wire_nbytes(tensors), tuple(tensors))
         return watched
 
     def answered(self, result: Any, payload: bytes, tensors: Sequence[torch.Tensor]) -> None:
-        """A result is on its way back: that of the run before on this thread, where it sends one at all."""
+        """A result is on its way back: that of the previous run on this thread, if that run sends one."""
         number = self._answers.pop(_ident(), None)
         if number is not None:
             at, failed = _now(), isinstance(result, RemoteException)
             self._recorder.event(Kind.RPC_ANSWER, failed, 0, at, at, number, len(payload) + wire_nbytes(tensors))
 
     def unanswerable(self) -> None:
-        """A result that cannot be serialized: what this thread serializes next is another's."""
+        """A result cannot be serialized: what this thread serializes next belongs to another run."""
         self._answers.pop(_ident(), None)
 
     def raised(self, original: Callable[[], Any]) -> Callable[[], Any]:
-        """`_run_function` asks who it is only to word the error of the function that has just ended."""
+        """Wrap a function of torch that is only called for the error message of the function that has just raised."""
 
         def agent() -> Any:
             self._surface.call(self._raised)
@@ -121,14 +122,14 @@ class _Running(functools.partial[Any]):
 
 
 def _has_run_nothing(error: BaseException | None) -> bool:
-    """Whether torch itself raised it, in place of a function that this worker does not have."""
+    """Whether torch itself raised the error, since this worker does not have the function."""
     if type(error) is not AttributeError or error.__traceback__ is None:
         return False
     return error.__traceback__.tb_next is None and isinstance(error.__cause__, AttributeError)
 
 
 def function_name(udf: Any) -> str:
-    """As in `layers.forward`; of a call through a remote reference's proxy the method."""
+    """Return the name, as in `layers.forward`; of a call through a remote reference's proxy, the method."""
     function, args = udf[0], udf[1]
     name = str(getattr(function, "__qualname__", type(function).__qualname__))
     if name in ("_local_invoke", "_local_invoke_async_execution") and len(args) > 1:
@@ -137,5 +138,5 @@ def function_name(udf: Any) -> str:
 
 
 def is_internal(function: Any) -> bool:
-    """torch's own: shutdown's agreement, the type of a remote reference."""
+    """Whether the function is torch's own: the agreement at shutdown, the type of a remote reference."""
     return getattr(function, "__module__", None) in INTERNAL_MODULES

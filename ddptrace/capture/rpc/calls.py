@@ -1,10 +1,11 @@
-"""Remote calls, seen from the caller: who called what where, with how many bytes, and when the result was there.
+"""Remote calls, seen from the caller: who called what where, with how many bytes, and when the result came.
 
 caller   call ──issued                          done (or failed)
 callee            [run ──────────────] answer ┘
 backward                       gradients of arguments ◀── callee, of results ──▶ callee
 
-What is patched lies below `rpc_sync`, `rpc_async` and `remote`, so it does not matter when a program imported those.
+The patched functions lie below `rpc_sync`, `rpc_async` and `remote`, so it does not matter when a program imported
+those.
 """
 
 from __future__ import annotations
@@ -34,16 +35,7 @@ from ddptrace.schema import Kind, RpcFlag, RpcOp
 _now = time.perf_counter_ns
 
 REFERENCE_OPS: Final = {"to_here": RpcOp.TO_HERE, "backward": RpcOp.BACKWARD}
-BLIND_SPOTS: Final = (
-    "runs of builtin operators and TorchScript functions at the callee, and the payload beside their tensors",
-    "calls that TorchScript itself makes",
-    "the wire beside payloads and tensors: message headers, reference counting, the request of a to_here",
-    "gradients of arguments where the callee is not traced or runs no Python: inferred from the arguments",
-    "the phase and the waits of a distributed backward whose name was imported before the trace",
-)
-
-
-_counts = itertools.count(1)  # of the process, not of one trace: a callee may be traced longer than its caller
+_counts = itertools.count(1)  # for the whole process and not one trace: a callee may be traced longer than its caller
 
 
 class Call(NamedTuple):
@@ -62,8 +54,8 @@ class _Thread(threading.local):
 
 
 class RpcWatch:
-    """Records RPC and RPC_DONE, has `RpcWaits` record who is blocked and `Callee` the other side. `settle` is called
-    when the workers part, before and after they meet: the last time that they can tell each other anything."""
+    """Records RPC and RPC_DONE; `RpcWaits` records who is blocked, and `Callee` the other side. `settle` is called when
+    the workers shut down, before and after they wait for each other: their last chance to exchange anything."""
 
     def __init__(self, recorder: Recorder, surface: Surface, settle: Callable[[], None]) -> None:
         self._recorder = recorder
@@ -72,7 +64,7 @@ class RpcWatch:
         self._workers = Workers(recorder)
         self._messages = Messages(recorder, surface)
         self._callee = Callee(recorder, surface, self._workers, self._messages)
-        self.under_way: set[int] = set()  # ids of calls whose future has not told its result
+        self.under_way: set[int] = set()  # ids of calls whose future has no result yet
         self._waits = RpcWaits(recorder, surface, self.under_way)
         self._thread = _Thread()
 
@@ -94,7 +86,7 @@ class RpcWatch:
         def _wait_all_workers(*args: Any, **kwargs: Any) -> Any:
             self._surface.call(self._settle)
             out = original(*args, **kwargs)
-            self._surface.call(self._settle)  # rank 0 has spoken before it came here
+            self._surface.call(self._settle)  # rank 0 has published the run id before it came here
             return out
 
         return _wait_all_workers
@@ -132,7 +124,7 @@ class RpcWatch:
         return deserialize
 
     def _read(self, value: Any, payload: bytes, tensors: Sequence[torch.Tensor]) -> None:
-        """What torch gives in place of a call that it cannot read is no result."""
+        """A result was read. What torch returns in place of a call that it cannot read is not a result."""
         if not (isinstance(value, AttributeError) and read_stamp(payload)):
             self._messages.received(value, payload, tensors)
 
@@ -148,7 +140,7 @@ class RpcWatch:
         return _invoke_rpc
 
     def _invoker(self, op: RpcOp | None, *, native: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """For torch's functions that send a call. `op` None: as `_invoke_rpc` was told on this thread."""
+        """Wrap torch's functions that send a call. `op` None: the one that `_invoke_rpc` noted on this thread."""
         describe = self._native_call if native else self._python_call
 
         def make(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -173,7 +165,7 @@ class RpcWatch:
         return make
 
     def _python_call(self, op: RpcOp, payload: bytes, rest: tuple[Any, ...], _: dict[str, Any]) -> Call:
-        """`rest` is tensors, timeout and whether the function gives a future."""
+        """`rest` holds the tensors, the timeout and whether the function returns a future."""
         tensors, flags = rest[0], RpcFlag.ASYNC_EXECUTION if rest[-1] else 0
         pickled, self._thread.pickled = self._thread.pickled, None
         begin, name, own = pickled or (_now(), "", 0)
@@ -207,7 +199,7 @@ class RpcWatch:
             self._waits.has_calls = True
 
     def _follow(self, call: Call, sent: Any) -> None:
-        """`sent` is the result's future, or of a remote the reference, whose future is its owner's word."""
+        """`sent`: the future of the result; of a remote the reference, whose future completes when its owner has it."""
         future = sent._get_future() if call.op == RpcOp.REMOTE else sent
         future.add_done_callback(lambda done: self._surface.call(self._done, call, done))
 
@@ -226,8 +218,8 @@ class RpcWatch:
             self._finish(call, at, self._messages.carrying(value))
 
     def _ended(self, call: Call, error: BaseException, at: int = 0) -> None:
-        """It failed: its callee said so, or it could not be sent, or its time was up."""
-        late = type(error) is RuntimeError and "set timeout" in str(error)  # torch's own words
+        """It failed: the callee raised, or it could not be sent, or its time was up."""
+        late = type(error) is RuntimeError and "set timeout" in str(error)  # as torch words a timeout
         text = "timeout" if late else type(error).__name__
         self._finish(call, at or _now(), self._messages.refusal(), self._recorder.intern(text))
 
@@ -237,7 +229,7 @@ class RpcWatch:
         self.under_way.discard(call.id)
 
     def _blocking(self, op: RpcOp) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """For a reference's methods, which block until the answer is there. Its owner asks nobody."""
+        """Wrap the methods of a reference that block until the answer is there. Its owner calls nobody."""
 
         def make(original: Callable[..., Any]) -> Callable[..., Any]:
             def method(rref: Any, *args: Any, **kwargs: Any) -> Any:
@@ -265,7 +257,7 @@ class RpcWatch:
         return call
 
     def _fetched(self, call: Call, at: int, value: Any) -> None:
-        if call.op != RpcOp.TO_HERE:  # it gives None, as the calls of other threads may
+        if call.op != RpcOp.TO_HERE:  # it returns None, as calls of other threads may
             self._finish(call, at, None)
         else:
             self._finish(call, at, self._messages.carrying(value) or self._messages.unpickled(value))

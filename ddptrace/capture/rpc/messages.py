@@ -20,25 +20,25 @@ _now = time.perf_counter_ns
 _ident = threading.get_ident
 
 RECEIVING_NODE: Final = "RecvRpcBackward"
-"""torch's node behind every tensor that came with a call in an autograd context. It sends their gradients to where they
-came from, in C++, so its own pre-hook is where they are seen."""
+"""torch's node behind every tensor that came with a call in an autograd context. It sends their gradients back in C++,
+so they are seen in a pre-hook of the node."""
 
 UNMET_MAX: Final = 4096
-"""Results that are received and not yet met by their call's own callback: far more than agents have threads."""
+"""Received results whose call's callback has not come yet, at most: far more than agents have threads."""
 
 
 class Received(NamedTuple):
     number: int
     nbytes: int
-    of: int  # id of the value that came in it
-    failed: bool  # it says that the function raised
+    value: int  # id of the value that came in it
+    failed: bool  # the function raised
 
 
 class Messages:
     """Numbers what is received, finds a call's result again, and watches gradients leave.
 
-    A call's callback comes next on the thread that read its result, or, where the result was quicker than the caller,
-    on the caller's. The agent's threads are not Python's, so what is local to one does not last: hence their idents.
+    The callback of a call comes next on the thread that read its result; or, if the result was faster than the caller,
+    on the caller's thread. The agent's threads are not Python's, so thread-local values do not last: idents are used.
     """
 
     def __init__(self, recorder: Recorder, surface: Surface) -> None:
@@ -51,38 +51,40 @@ class Messages:
     def received(self, value: Any, payload: bytes, tensors: Sequence[torch.Tensor]) -> None:
         """A result was read on this thread."""
         failed = isinstance(value, RemoteException)
-        one = Received(next(self.numbers), len(payload) + wire_nbytes(tensors), id(value), failed)
-        self.watch_gradients(one.number, tensors)
-        self._here[_ident()] = one
+        received = Received(next(self.numbers), len(payload) + wire_nbytes(tensors), id(value), failed)
+        self.watch_gradients(received.number, tensors)
+        self._here[_ident()] = received
         if not failed:
-            self._unmet.pop(one.of, None)
-            self._unmet[one.of] = one
+            self._unmet.pop(received.value, None)
+            self._unmet[received.value] = received
             if len(self._unmet) > UNMET_MAX:
                 self._unmet.pop(next(iter(self._unmet)), None)
 
     def carrying(self, value: Any) -> Received | None:
-        """The message that `value` came in; of equal values (there is one None) the one that this thread read."""
+        """Return the message that `value` came in; of the same value in several (as None) the one that this thread
+        read."""
         here, unmet = self._here.pop(_ident(), None), self._unmet.pop(id(value), None)
-        return here if here is not None and here.of == id(value) else unmet
+        return here if here is not None and here.value == id(value) else unmet
 
     def refusal(self) -> Received | None:
-        """The message by which a call failed; None where it failed without one."""
+        """Return the message that reported the failure of a call; None if it failed without a message."""
         here = self._here.pop(_ident(), None)
         return here if here is not None and here.failed else None
 
     def forget_here(self) -> None:
-        """What this thread reads next is the answer to what it is about to ask."""
+        """Forget the last result of this thread: the next one answers the call that it is about to make."""
         self._here.pop(_ident(), None)
 
     def unpickled(self, value: Any) -> Received:
-        """For a result that C++ made: its tensors are all that is seen of it."""
+        """Number a result that C++ made: only its tensors are visible."""
         tensors = list(tensors_in(value))
-        one = Received(next(self.numbers), wire_nbytes(tensors), id(value), False)
-        self.watch_gradients(one.number, tensors)
-        return one
+        received = Received(next(self.numbers), wire_nbytes(tensors), id(value), False)
+        self.watch_gradients(received.number, tensors)
+        return received
 
     def watch_gradients(self, number: int, tensors: Sequence[torch.Tensor]) -> None:
-        """Record what distributed backward sends back for the tensors of message `number`, if it comes to that."""
+        """Record the gradients that a distributed backward, if there is one, sends back for the tensors of a
+        message."""
         received: dict[Any, dict[int, int]] = {}
         for tensor in tensors:
             node = tensor.grad_fn
@@ -99,7 +101,7 @@ class Messages:
         return sent
 
     def _sent(self, at: int, number: int, sizes: dict[int, int], gradients: tuple[torch.Tensor | None, ...]) -> None:
-        """For a tensor without a gradient zeros are sent."""
-        nbytes = wire_nbytes(one for one in gradients if one is not None)
-        nbytes += sum(sizes.get(place, 0) for place, one in enumerate(gradients) if one is None)
+        """Record the bytes sent; for a tensor without a gradient, zeros are sent."""
+        nbytes = wire_nbytes(gradient for gradient in gradients if gradient is not None)
+        nbytes += sum(sizes.get(place, 0) for place, gradient in enumerate(gradients) if gradient is None)
         self._recorder.event(Kind.RPC_GRADIENT, 0, 0, at, at, number, nbytes)

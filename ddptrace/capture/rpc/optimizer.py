@@ -1,6 +1,6 @@
-"""`DistributedOptimizer`, whose step is remote calls to the workers that hold the parameters: an update like any other.
+"""`DistributedOptimizer`: its step makes remote calls to the workers that hold the parameters, and is an update too.
 
-Its module takes a second to import, so it is looked for where a program has imported it: at its remote calls.
+Its module takes a second to import, so it is looked up at remote calls, once the program has imported it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ MODULE: Final = "torch.distributed.optim.optimizer"
 
 
 class DistributedUpdates:
-    """`watched`: makes a method that is an update into one that is told of."""
+    """`watched`: wraps a method that is an update, so that it is recorded."""
 
     def __init__(self, patches: Patches, watched: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
         self.found = False

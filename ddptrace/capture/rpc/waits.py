@@ -1,4 +1,4 @@
-"""Where the host is blocked on other workers: on futures of remote calls, be it inside `rpc_sync`, and in a distributed
+"""Where the host is blocked on other workers: on futures of remote calls, also inside `rpc_sync`, and in a distributed
 backward, which waits in C++.
 
 backward   [ local ┄ gradients leave ┄ local ┄┄┄┄┄ gradients come ┄ local ┄ gradients leave ┄ local ┄ all done here ┄┄ ]
@@ -22,13 +22,16 @@ from ddptrace.record import Recorder
 from ddptrace.schema import Kind
 
 _now = time.perf_counter_ns
-_is_done = torch._C.Future.done  # not the future's own: a subclass's may raise
+_is_done = torch._C.Future.done  # not the method of a subclass, which may raise
 
 
 class RpcWaits:
-    """Records RPC_WAIT. `under_way` are the ids of calls without a result: while there is none, no future is waited for
-    that is worth a look. A future may be one that the program, or torch, made itself and completes with the result of a
-    call, so all count but those of collectives and what was chained on these."""
+    """Records RPC_WAIT.
+
+    `under_way`: ids of calls without a result; while it is empty, waits are not recorded. The program or torch may
+    complete a future of its own with the result of a call, so waits for all futures count, except those of collectives
+    and futures chained on these.
+    """
 
     def __init__(self, recorder: Recorder, surface: Surface, under_way: set[int]) -> None:
         self._under_way = under_way
@@ -63,7 +66,7 @@ class RpcWaits:
         return then
 
     def _collect_all(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """What `torch.futures.wait_all` and `collect_all` wait for."""
+        """Wrap what `torch.futures.wait_all` and `collect_all` wait for."""
 
         def collect_all(futures: Any, /) -> Any:
             together = original(futures)
@@ -106,12 +109,13 @@ class RpcWaits:
 
 
 class BackwardWatch:
-    """One distributed backward, seen by the nodes at which its gradients leave for other workers and come from them.
+    """One distributed backward, watched at the nodes where its gradients leave for other workers and come from them.
 
-    From the last that left to the next that comes, and from that to one which comes without another having left, the
-    engine first does what is still to be done here, in a branch beside the remote one, and then has nothing to do. The
-    CPU time of its threads tells how long the first lasted: of a thread that had to wait for a core, too little.
-    Raises what torch does where there is no such context.
+    After gradients have left, the engine first does the work that remains here, in a branch beside the remote one, and
+    then idles until the next gradients come; the same after gradients have come, until others leave or come. How long
+    it worked is read from the CPU time of its threads, which is too short for a thread that had to wait for a core.
+
+    Raises what torch raises if there is no such context.
     """
 
     def __init__(self, context: int, surface: Surface) -> None:
@@ -128,7 +132,7 @@ class BackwardWatch:
         self._hooks += [node.register_prehook(comes) for node in nodes._send_functions().values()]
 
     def ended(self, end: int) -> list[tuple[int, int]]:
-        """Begin and end of the waits, by the time that backward returned."""
+        """Remove the hooks. Return begin and end of each wait; `end`: when backward returned."""
         for hook in self._hooks:
             hook.remove()
         return self._spans + ([] if self._over_at is None else [(self._over_at, end)])
@@ -148,8 +152,8 @@ class BackwardWatch:
         self._watch_end()
 
     def _worked_ns(self) -> int:
-        """CPU time that one of the threads has taken since the last look, the most of any. From now on the calling one
-        is among them."""
+        """Return the CPU time since the last look, of the thread that took most. The calling thread counts from now
+        on."""
         most = 0
         for clock, before in list(self._cpu_ns.items()):  # others may come meanwhile
             self._cpu_ns[clock] = now = _thread_time_ns(clock, before)
@@ -159,7 +163,7 @@ class BackwardWatch:
         return most
 
     def _watch_end(self) -> None:
-        """Only inside a backward can its engine be asked to tell its end."""
+        """Have the engine call us at the end of backward; it takes callbacks only inside a backward."""
         if not self._watches_end:
             self._watches_end = True
             torch.autograd.Variable._execution_engine.queue_callback(self._ends)
@@ -169,7 +173,7 @@ class BackwardWatch:
 
 
 def _thread_time_ns(clock: int, last: int) -> int:
-    """`last` where the thread has ended."""
+    """Return the CPU time of a thread, `last` if it has ended."""
     try:
         return time.clock_gettime_ns(clock)
     except OSError:

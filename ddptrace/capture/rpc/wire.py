@@ -1,4 +1,4 @@
-"""What an RPC message weighs on the wire, and the stamp by which caller and callee are told to be one call."""
+"""The size of an RPC message on the wire, and the stamp by which caller and callee are matched to one call."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAGIC: Final = b"\0ddprpc"
 STAMP_NBYTES: Final = 16
 OPS: Final = frozenset(RpcOp)
 RECOPY_MIN_NBYTES: Final = 8 << 10
-"""A view of a storage at least this large, and twice what the view needs, is copied before it is sent."""
+"""A view is copied before it is sent if its storage is at least this large and twice as large as the view."""
 
 
 class Stamp(NamedTuple):
@@ -23,14 +23,15 @@ class Stamp(NamedTuple):
 
 
 def stamped(payload: bytes, stamp: Stamp) -> bytes:
-    """`payload` with the call's id behind it. A pickle ends at its own STOP: whoever loads it, traced or not, never
-    reads what follows. Equal calls of several callers can be told apart by nothing else that is sent."""
+    """Return `payload` with the call's id behind it. A pickle ends at its STOP: whoever loads it, traced or not, does
+    not read what follows. Nothing else in a message distinguishes equal calls of several callers."""
     how = stamp.op | (RpcFlag.ASYNC_EXECUTION << 4 if stamp.is_async_execution else 0)
     return b"".join((payload, MAGIC, bytes((how,)), stamp.call.to_bytes(8, "little")))
 
 
 def read_stamp(payload: bytes) -> Stamp | None:
-    """The stamp at the end of a payload; None where its sender was not traced, or by a ddptrace with ops of its own."""
+    """Return the stamp at the end of a payload; None if its sender was not traced, or by a ddptrace with unknown
+    ops."""
     how, is_stamped = payload[-9:-8], payload[-STAMP_NBYTES : len(MAGIC) - STAMP_NBYTES] == MAGIC
     if not is_stamped or how[0] & 15 not in OPS:
         return None
@@ -39,8 +40,8 @@ def read_stamp(payload: bytes) -> Stamp | None:
 
 
 def wire_nbytes(tensors: Iterable[torch.Tensor]) -> int:
-    """Bytes of tensors in one message. TensorPipe sends whole storages, each once, whatever part of it a tensor is; of
-    a storage that is mostly not needed it sends a copy of what is."""
+    """Return the bytes of tensors in one message. TensorPipe sends each storage once and whole, whatever part of it a
+    tensor shows; of a storage that is mostly unused it sends a copy of the used part."""
     seen: set[int] = set()
     total = 0
     for tensor in tensors:
@@ -56,7 +57,7 @@ def wire_nbytes(tensors: Iterable[torch.Tensor]) -> int:
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors of a value, in lists, tuples and dicts at any depth."""
+    """Yield the tensors of a value, in lists, tuples and dicts at any depth."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, list | tuple):
@@ -67,8 +68,8 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
 
 
 def gradient_nbytes(tensors: Iterable[torch.Tensor]) -> int:
-    """Bytes of the gradients that tensors sent in an autograd context would have."""
-    return sum(one.numel() * one.element_size() for one in tensors if one.requires_grad)
+    """Return the bytes of the gradients that tensors sent in an autograd context would have."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors if tensor.requires_grad)
 
 
 def _strided(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -1,4 +1,4 @@
-"""Workers by name: who this process is to the RPC framework, and who the others are."""
+"""RPC workers by name: this process and the others."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ddptrace.schema import CALL_BITS, Kind
 
 
 class Workers:
-    """Makes call ids that no other worker makes, and reads the caller out of one: the worker's id is in its high bits.
+    """Makes call ids that no other worker makes, and reads the caller from one: the worker's id is in its high bits.
 
-    `name_id` are ids of interned names."""
+    Names of workers are returned as string ids."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -25,7 +25,7 @@ class Workers:
         return int(self._own().id) << CALL_BITS | count
 
     def caller(self, call: int) -> int:
-        """The name of the worker that made the call; 0 where it is none of these workers (it may have left)."""
+        """Return the name of the worker that made the call; 0 if it is none of the known workers (it may have left)."""
         try:
             self._own()
             worker = _get_current_rpc_agent().get_worker_info(call >> CALL_BITS)  # type: ignore[call-overload]
@@ -37,7 +37,7 @@ class Workers:
         return self._recorder.intern(worker if isinstance(worker, str) else worker.name)
 
     def _own(self) -> Any:
-        """This process's worker, told in the records when first met. It may shut down and join anew."""
+        """Return this process's worker, and record it the first time. It may shut down and join again."""
         own = _get_current_rpc_agent().get_worker_info()
         text = f"{own.id} {own.name}"
         if text not in self._met:

@@ -1,11 +1,11 @@
-"""Steps and phases, found from what the program does: it runs modules, calls backward, and updates.
+"""Steps and phases, found from what the program does: it runs modules, calls backward, and updates parameters.
 
 updates      ┄┄┄u          ┄┄┄u u           ┄┄┄
 forwards     F    B   opt  F    B   opt opt F
 steps        ├── step 0 ──┤├──── step 1 ───┤├──    a step ends with the last update before the next forward,
-                                                   so it is only known to have ended when that one begins
+                                                   so its end is known only when that one begins
 
-Several threads may run modules. One that trains a model of its own beside the first training is left out: a step is an
+Several threads may run modules. A thread that trains another model beside the first training is left out: a step is an
 update of one training.
 """
 
@@ -38,10 +38,11 @@ class StepFinder:
     """Turns begins and ends into PHASE and STEP records.
 
     A STEP is written at each update and written again when a later update turns out to belong to it: the later record
-    replaces the earlier, so that a killed process leaves its last whole step behind. `on_step` is told once a step, as
-    soon as it had as many updates as the one before it, else when the next one begins. What begins may turn out to be
-    none of the training's: then its begin is None, and its end is not to be told. `on_end` is told once a step as well,
-    as soon as its first update has ended, before it is chosen whether the next one is recorded.
+    replaces the earlier, so that a killed process leaves its last whole step behind.
+
+    `on_step` is called once a step: as soon as it has had as many updates as the step before it, else when the next one
+    begins. `on_end` is called once a step too: as soon as its first update has ended, before the choice whether to
+    record the next step. A forward or backward that is not the training's has None as its begin; do not report its end.
     """
 
     def __init__(self, recorder: Recorder, begin: int, sampling: Sampling) -> None:
@@ -51,8 +52,8 @@ class StepFinder:
         self.on_step: Callable[[], None] = lambda: None
         self.on_end: Callable[[], None] = lambda: None
         self._recorder = recorder
-        self.thread = Thread(threading.get_ident(), threading.get_native_id())  # the training's, as far as is known
-        self.doing = OUTSIDE  # what that one is in, for other threads to read
+        self.thread = Thread(threading.get_ident(), threading.get_native_id())  # the training's, as far as known
+        self.doing = OUTSIDE  # what that thread is in, for other threads to read
         self._around = OUTSIDE  # the update that a forward or backward is in, as its closure
         self._ordinals = dict.fromkeys(StepEnd, 0)
         self._begin = dict.fromkeys(StepEnd, begin)
@@ -73,8 +74,8 @@ class StepFinder:
         return self.here.inside != OUTSIDE or _current_graph_task_id() >= 0
 
     def is_within_backward(self) -> bool:
-        """Or within a wait for data. A backward in the middle of a forward is none of its parts: a framework may hand
-        its whole training step to the model, to be called as the model is."""
+        """Whether the calling thread runs within a backward or a wait for data. A backward inside a forward counts for
+        itself: a framework may pass its whole training step to the model, to be called as the model is."""
         return self.here.inside in (DATA, BACKWARD) or _current_graph_task_id() >= 0
 
     def data(self, begin: int) -> None:
@@ -91,8 +92,8 @@ class StepFinder:
         self.doing = DATA
 
     def forward_begins(self) -> int | None:
-        """A forward outside every other, or inside an update (its closure): either way a new iteration. One beside
-        what another thread runs is a part of that (a replica), or none of the training."""
+        """An outermost forward begins, or one inside an update (its closure): either way a new iteration. A forward
+        beside what another thread runs is a part of that (a replica), or not the training's: then return None."""
         if self.here.is_apart or (self._busy and not self.here.trains):
             return None
         self._enter()
@@ -103,7 +104,7 @@ class StepFinder:
         return begin
 
     def forward_ends(self, begin: int) -> None:
-        """Nothing more, where a backward in its midst has ended it."""
+        """It ends, unless a backward inside it has ended it before."""
         if self.here.forward == begin:
             self.here.forward = None
             self._busy = False
@@ -155,7 +156,7 @@ class StepFinder:
         self._sample(end)
 
     def say(self) -> None:
-        """The program itself says that a step is over."""
+        """End a step where the program says so: `t.step()`."""
         self._said = True
         self._mark(StepEnd.SAID, _now())
         self._pending = None
@@ -165,7 +166,7 @@ class StepFinder:
         self._sample(self._pending_end)
 
     def _inside(self) -> int:
-        """What the calling thread is in; no longer the forward that a backward in its midst has ended."""
+        """Return what the calling thread is in; a forward that a backward inside it has ended does not count."""
         inside = self.here.inside
         return OUTSIDE if inside == FORWARD and self.here.forward is None else inside
 
@@ -186,8 +187,11 @@ class StepFinder:
             self._recorder.event(Kind.PHASE, phase, 0, begin, end, backward)
 
     def _sample(self, at: int) -> None:
-        """From `at` on: the step that runs, or if an update has just ended the next one. Before the first update of an
-        optimizer nothing is paused: backwards would be counted, of which one step may have several."""
+        """Choose whether to record from `at` on: the running step, or the next one if an update has just ended.
+
+        Before the first update of an optimizer nothing is paused: only backwards could be counted, and a step may have
+        several of them.
+        """
         if not (self._optimizes or self._said or self._updates_by_hand()):
             return
         ended_by = StepEnd.SAID if self._said else StepEnd.OPTIMIZER if self._optimizes else StepEnd.BACKWARD
@@ -223,7 +227,7 @@ class StepFinder:
             self.on_step()
 
     def _updates_by_hand(self) -> bool:
-        """Whether the program has no optimizer at all: torch marks the step of a class at its first instance."""
+        """Whether the program has no optimizer at all: torch marks the `step` of a class at its first instance."""
         ahead: list[type[torch.optim.Optimizer]] = [torch.optim.Optimizer]
         while ahead:
             kind = ahead.pop()

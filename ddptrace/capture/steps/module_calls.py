@@ -51,8 +51,8 @@ class ModuleCalls:
         patches.replace(torch.nn.Module, "__call__", self._watched)
 
     def stay(self) -> None:
-        """Watch again where the program has put another function in place of ours, as torch.fx does while it traces: it
-        saves the function that it reads from the class and puts that one back."""
+        """Watch again if the program has put another function in place of ours. torch.fx does while it traces: it saves
+        the function that it reads from the class and puts that one back."""
         standing = vars(torch.nn.Module)["__call__"]
         if self._patches is not None and not (isinstance(standing, WatchedCall) and standing.calls is self):
             self.install(self._patches)
@@ -89,11 +89,11 @@ class WatchedCall:
         return MethodType(self.original, module) if self._is_function else self._bound(module, owner)
 
     def __call__(self, module: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """For a program that takes it out of the class's own dictionary and calls it as the function it found there."""
+        """Called by a program that reads it from the class's dictionary and calls it as a function."""
         return self.__get__(module, type(module))(*args, **kwargs)
 
     def _bound(self, module: Any, owner: type | None) -> Any:
-        """The method that Python would find: the program may have put an object of any kind into the class."""
+        """Return the method that Python would find: the program may have put an object of any kind into the class."""
         get = getattr(type(self.original), "__get__", None)
         return self.original if get is None else get(self.original, module, owner)
 

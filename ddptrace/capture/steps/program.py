@@ -32,8 +32,8 @@ class _Updates(threading.local):
 
 
 class Program:
-    """Tells a `StepFinder` what the training program does. `on_root` is handed each outermost module before it runs,
-    `on_backward_begin` and `on_backward_end` are called around each outermost backward, the latter with its ordinal."""
+    """Reports to a `StepFinder` what the training program does. `on_root` is called with each outermost module before
+    it runs, `on_backward_begin` and `on_backward_end` around each outermost backward, the latter with its ordinal."""
 
     def __init__(self, steps: StepFinder, surface: Surface, spans: ForwardSpans) -> None:
         self.on_root: Callable[[torch.nn.Module], None] = lambda root: None
@@ -59,12 +59,12 @@ class Program:
         for handle in self._handles:
             handle.remove()
 
-    def _hook(self, told: Callable[[object], None]) -> Callable[..., None]:
+    def _hook(self, action: Callable[[object], None]) -> Callable[..., None]:
         surface = self._surface
 
         def hook(optimizer: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             if not is_compiling():  # a compiled update runs no hook: it would not be the same graph
-                surface.call(told, optimizer)
+                surface.call(action, optimizer)
 
         return hook
 
@@ -84,8 +84,8 @@ class Program:
         return backward
 
     def watched_update(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """For a step that is an update of its own kind: of a scaler, which skips the optimizer's where it finds an
-        overflow, and of an optimizer that has other workers do it."""
+        """Wrap a `step` that torch's optimizer hooks do not cover: a scaler's, which skips the optimizer's step at an
+        overflow, and that of an optimizer which lets other workers update."""
 
         def step(updating: Any, /, *args: Any, **kwargs: Any) -> Any:
             self._surface.call(self._update_begins, updating)
@@ -137,8 +137,8 @@ class Program:
         self._calls.stay()
         begin = self._steps.backward_begins()
         if begin is not None:
-            for told in self.on_backward_begin:
-                told()
+            for action in self.on_backward_begin:
+                action()
         return begin
 
     def _leave_backward(self, begin: int | None) -> None:
@@ -146,11 +146,11 @@ class Program:
         self._leave(self._steps.backward_ends, begin)
         if begin is None:
             return
-        for told in self.on_backward_end:
-            self._surface.call(told, backward)
+        for action in self.on_backward_end:
+            self._surface.call(action, backward)
 
     def _update_begins(self, optimizer: object) -> None:
-        """Only the outermost counts, unless an exception has ended it: torch tells of no such end."""
+        """Only the outermost update counts, unless an exception has ended it: torch calls no hook then."""
         updates = self._updates
         if updates.running and not _is_stepping(updates.running[0]):
             updates.running.clear()
@@ -160,7 +160,7 @@ class Program:
         updates.running.append(optimizer)
 
     def _update_ends(self, updating: object, updated: object = None) -> None:
-        """`updated`: the optimizer, where that is another."""
+        """`updated`: the optimizer, if it is not `updating` itself."""
         updates = self._updates
         while updates.running and updates.running.pop() is not updating:
             pass
@@ -169,7 +169,7 @@ class Program:
 
 
 def _updated(updating: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
-    """The optimizer that a scaler's `step` is given, also where it skips it; else what itself updates."""
+    """Return the optimizer that a scaler's `step` is given, even if it skips it; else `updating` itself."""
     given = args[0] if args else kwargs.get("optimizer")
     return given if isinstance(given, torch.optim.Optimizer) else updating
 

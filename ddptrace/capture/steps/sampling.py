@@ -1,4 +1,4 @@
-"""Which steps are recorded, where `ddptrace.Keep` wants one in so many.
+"""Which steps are recorded, if `ddptrace.Keep` wants one in N.
 
 updates     u             u             u             u
 forwards      F             F             F             F
@@ -17,20 +17,21 @@ from ddptrace.keep import Keep
 
 
 class Sampling:
-    """Pauses surfaces between the steps that are recorded, on all ranks the same. Steps under a profiler are, too."""
+    """Pauses surfaces between recorded steps, the same ones on all ranks. Steps under a profiler are always
+    recorded."""
 
     def __init__(self, keep: Keep, surfaces: Sequence[Surface]) -> None:
         self.live = True
         self._keep = keep
         self._surfaces = surfaces
-        self._since = -1  # it has been live without a break
+        self._since = -1  # live without a break since then
 
     def covers(self, begin: int) -> bool:
-        """Whether all since then was recorded."""
+        """Whether everything since `begin` was recorded."""
         return self.live and begin >= self._since
 
     def choose(self, step: int, following: int, at: int) -> None:
-        """From `at` on what happens belongs to one of these two steps."""
+        """Choose whether to record from `at` on: what happens then belongs to one of these two steps."""
         keep = self._keep
         wanted = keep.records(step) or keep.records(following) or autograd_profiler._is_profiler_enabled
         if wanted != self.live:

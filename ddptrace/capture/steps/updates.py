@@ -1,4 +1,5 @@
-"""Which thread's doings are the training's, where several threads of a process run modules."""
+"""Updates: which of them are the training's, if several threads of a process run modules, and which optimizers made
+those of a step."""
 
 from __future__ import annotations
 
@@ -23,9 +24,9 @@ OPTIMIZER = int(Phase.OPTIMIZER)
 
 
 class Here(threading.local):
-    """What the calling thread does."""
+    """What the calling thread is doing."""
 
-    inside = OUTSIDE  # what nests in an outermost forward, backward or wait for data is a part of it
+    inside = OUTSIDE  # the outermost forward, backward or wait for data; what nests in it is a part of it
     forward: int | None = None  # begin of the outermost forward that runs
     trains = False  # it has begun a backward
     is_first = False  # it has run a backward and updated what the first training updates
@@ -33,7 +34,8 @@ class Here(threading.local):
 
 
 class FirstTraining:
-    """A step is an update of one training: the one that makes the first update. `note` is told once of another one."""
+    """The training whose updates are the steps: the one that makes the first update. `note` is called once if there is
+    another one."""
 
     def __init__(self, here: Here, note: Callable[[str, str], None]) -> None:
         self._here = here
@@ -43,8 +45,11 @@ class FirstTraining:
         self._told = False
 
     def owns(self, updated: object) -> bool:
-        """Whether an update that the calling thread has made is the first training's: known by what was updated; by the
-        thread, where that has updated such before or runs no backward; or because there is no other any more."""
+        """Whether an update by the calling thread is the first training's.
+
+        It is if the first training has updated the same optimizer before, if the thread has made such updates before or
+        runs no backwards, or if the thread of the first training has ended.
+        """
         here = self._here
         if updated in self._updated or here.is_first or not here.trains or not self._is_running():
             here.is_apart = False
@@ -57,7 +62,7 @@ class FirstTraining:
         return False
 
     def _is_running(self) -> bool:
-        """Whether the thread that runs it is known and still there."""
+        """Whether the thread that runs it is known and alive."""
         thread = None if self._thread is None else self._thread()
         return thread is not None and thread.is_alive()
 
@@ -68,11 +73,11 @@ class FirstTraining:
 
 
 MOST_NUMBERED: Final = 32
-"""Bits of the field that tells them; further optimizers share the last."""
+"""Bits of the field for optimizers; all further optimizers share the last bit."""
 
 
 class Updated:
-    """Of the step that runs. `text` tells the optimizer that updated last; `bits` has one for each that updated."""
+    """Which optimizers have updated in the running step. `text` describes the last one; `bits` has a bit for each."""
 
     def __init__(self) -> None:
         self.text = ""
@@ -93,18 +98,19 @@ class Updated:
 
 
 def _calling_thread() -> weakref.ReferenceType[threading.Thread] | None:
-    """None for a thread that Python did not start: `threading.current_thread()` would list it for ever."""
+    """Return the calling thread; None if Python did not start it: `threading.current_thread()` would list it for
+    ever."""
     known = threading._active.get(threading.get_ident())  # type: ignore[attr-defined]
     return None if known is None else weakref.ref(known)
 
 
 def _described(optimizer: object) -> str:
-    """As in "Adam of 4 parameters at train.py:42 in train"; as far as it lets itself be known."""
-    told = type(optimizer).__name__
-    with contextlib.suppress(Exception):  # it is the program's own
+    """Describe an optimizer, as in "Adam of 4 parameters at train.py:42 in train"; leave out what raises."""
+    words = type(optimizer).__name__
+    with contextlib.suppress(Exception):  # the optimizer may be the program's own class
         groups = getattr(optimizer, "param_groups", ())
         count = sum(len(group["params"]) for group in groups)
-        told += f" of {count} parameter{'' if count == 1 else 's'}" if groups else ""
+        words += f" of {count} parameter{'' if count == 1 else 's'}" if groups else ""
         line = frames.program_line(sys._getframe())
-        told += f" at {line}" if line else ""
-    return told
+        words += f" at {line}" if line else ""
+    return words
