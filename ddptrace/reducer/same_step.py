@@ -1,13 +1,22 @@
-"""Is this backward the same on all ranks? Asked before a bucket leaves, and only of a backward that is not plain.
+"""Are all ranks in the same step? Gradients of two different steps, or models, may have the same shapes, so their mean
+would be taken without any error. `BackwardAgreement` compares ranks before they send a bucket, `Pulse` after the last
+one.
 
-A plain backward follows one forward and drops nothing. While all of every rank's are plain, no rank is in another step
-than the rest: whoever ran a forward without a backward, or went on after an exception, is in one that is not plain.
+A plain backward follows one forward and drops nothing. While all backwards of every rank are plain, all ranks are in
+the same step: a rank that ran a forward without a backward, or went on after an exception, is in a backward that is not
+plain. Only such a backward is compared before a bucket leaves:
 
     rank 0   forward | backward   | forward |         | forward | (2 forwards) asks; learns that rank 1 had 1
     rank 1   forward | backward   | forward | backward, waits for bucket 0, looks: rank 0 had 2. Nothing was mixed
 
-Programs whose backwards all follow several forwards are sound too; once ranks agreed that theirs is one, `is_plain` is
-over, and the pulse compares the ranks from then on.
+A program may run several forwards before each backward. Once the ranks have agreed that they all do, `is_plain` stays
+False, and from then on the pulse compares the ranks, after the buckets of each backward:
+
+    rank 0   forward 7 | backward 7 | forward 8 | backward 8
+    rank 1   forward 7 | (raised)   | forward 8 | backward 8      the pulse says 7 here and 8 there: all ranks stop
+
+While every backward is plain, a pulse every now and then is enough: even these few bytes take about half a millisecond
+of two processors' time.
 """
 
 from __future__ import annotations
@@ -31,8 +40,8 @@ SAID: Final = "backward"
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What has to be the same. `forward`: the last one. `forwards`: how many since the backward before. `dropped`:
-    checksum of the parameters that are left out, 0 where none is."""
+    """What has to be the same on all ranks. `forward`: number of the last forward. `forwards`: how many since the
+    previous backward. `dropped`: checksum of the parameters that are left out, 0 for none."""
 
     forward: int
     forwards: int
@@ -47,23 +56,24 @@ class Kind:
 
 
 class BackwardAgreement:
-    """`kind`: of this rank's last backward. `is_plain`: no backward so far had other than one forward."""
+    """`kind`: of this rank's last backward. `is_plain`: each backward so far followed exactly one forward."""
 
     __slots__ = ("_backward", "_forward_before", "_met", "_peers", "is_plain", "kind")
 
     def __init__(self, peers: Peers) -> None:
         self._peers = peers
         self.kind, self.is_plain = Kind(0, 1, 0), True
-        self._backward = -1  # that of the kind
+        self._backward = -1  # the backward of `kind`
         self._forward_before = 0
         self._met: list[str] = []  # the key of the last meeting
         peers.looks.append(self._difference)
 
     def agree(self, backward: int, left_out: Collection[int]) -> None:
-        """Return when this backward is the same on all ranks; at once where it is plain here.
+        """Return once this backward is known to be the same on all ranks; at once if it is plain on this rank.
 
-        To be called before a bucket is sent: a backend may end the process where ranks send different ones. Raises
-        DdptraceError where ranks differ: here on one that asks, in its wait for a bucket on one that does not.
+        Call it before a bucket is sent: a backend may end the process if ranks send different ones. Raises
+        DdptraceError if ranks differ: here on a rank that asks; a rank that does not ask raises in its wait for a
+        bucket.
         """
         forward = self._peers.forward
         forwards, self._forward_before = forward - self._forward_before, forward
@@ -97,9 +107,10 @@ class BackwardAgreement:
         return not_in_one_step(first, last, self._peers.me, self.kind.forward)
 
     def _difference(self, store: Store) -> str:
-        """A rank that waits looks whether another said something else of this backward, and says what its own is.
+        """Compare this backward with what another rank has left in the store, and leave this rank's own; for a rank
+        that waits.
 
-        One key for all is enough: whoever read it and raises tells those that are in the same forward.
+        One key for all ranks is enough: a rank that has read it and raises notifies those in the same forward.
         """
         text = text_at(store, SAID)
         backward, _, said = text.partition(" ")
@@ -107,18 +118,19 @@ class BackwardAgreement:
         if sentence:
             store.set(SAID, self._said)
         elif self._is_asked:
-            store.compare_set(SAID, text, self._said)  # not over what another rank said since, and then raised
+            store.compare_set(SAID, text, self._said)  # unless another rank has written since, and then raised
         return sentence
 
 
 SELDOM: Final = 32
-"""Backwards per pulse where they are plain, and where reading a pulse makes the host wait for a device."""
+"""Backwards per pulse if they are plain, or if reading a pulse makes the host wait for a device."""
 
 
 class Pulse:
-    """Sent with `send` after the last bucket, when the processor has nothing else to do, and read with `read`.
+    """A few numbers that ranks compare at the end of a backward: are they in the same step?
 
-    At the start of a backward it would take a moment of the computation on every rank.
+    `send` it after the last bucket, when the processor has nothing else to do; at the start of a backward it would
+    delay the computation on every rank. `read` it once the buckets are there.
     """
 
     __slots__ = ("_alike", "_device", "_peers", "_sent")
@@ -128,7 +140,7 @@ class Pulse:
         self._sent: tuple[dist.Work, torch.Tensor] | None = None
 
     def _every(self, has_hook: bool) -> int:
-        """Backwards per pulse. Over a group that reducers share, ranks may be in different ones, and a hook need not
+        """Return the backwards per pulse: 1 if ranks may be in different reducers over one group, or if a hook need not
         wait for all ranks."""
         is_sure = self._alike.is_plain and not has_hook and not self._peers.are_shared
         return SELDOM if is_sure or not self._peers.on_host else 1
@@ -143,7 +155,8 @@ class Pulse:
         self._sent = (work, tensor)
 
     def read(self) -> bool:
-        """Whether some rank wished for a new plan. Raises DdptraceError on every rank when they are not in one step."""
+        """Return whether some rank wants a new plan. Raises DdptraceError, on every rank, if they are in different
+        steps."""
         if self._sent is None:
             return False
         (work, tensor), self._sent = self._sent, None
