@@ -27,7 +27,7 @@ def described(settings: dict[str, object], named: Iterable[tuple[str, Tensor]]) 
 def verify(peers: Peers, occasion: str, problem: str, lines: list[str], *, before: str = "") -> None:
     """Raise DdptraceError, the same on every rank, if some rank has a problem or other lines than rank 0.
 
-    `occasion`: what is compared, and a key of its own. `problem`: what this rank alone knows to be wrong, or "".
+    `occasion`: what is compared, unique among all comparisons. `problem`: what only this rank knows to be wrong, or "".
     `before`: the previous occasion, whose keys are removed from the store.
     """
     shown = f"{occasion}: rank 0's lines"

@@ -36,8 +36,8 @@ SWITCHED_S = 10.0
 """Longest wait, at the end of a trace, for a thread that is switching the profiler."""
 
 ELSEWHERE = (
-    "a window was open on one thread while another one trained: it tells of the first thread alone, and no other "
-    "window opened before it was over"
+    "a window was open on one thread while another one trained: it covers the first thread only, and no other window "
+    "opened before it was over"
 )
 RECORDING = (ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE)
 NOT_KEPT = "no room for a profiler file: what is left of the disk is for the program"
@@ -221,7 +221,7 @@ class Windows:
         self._own = None
         if not self._idle:
             self._held("stopping the profiler", own.stop)
-        message = "the program ran a profiler of its own where a window was due: ddptrace opened no more of its windows"
+        message = "the program ran its own profiler when a window of ddptrace was due: ddptrace opened no more windows"
         self._recorder.note("profiler-gave-way", message)
 
     def _exit(self, original: Callable[..., Any]) -> Callable[..., Any]:

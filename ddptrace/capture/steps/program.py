@@ -24,7 +24,7 @@ _now = time.perf_counter_ns
 
 
 class _Updates(threading.local):
-    """Of one thread: each may train a model of its own."""
+    """Updates that one thread runs: each thread may train another model."""
 
     def __init__(self) -> None:
         self.running: list[object] = []  # optimizers (or scalers) whose step is running, outermost first

@@ -16,8 +16,8 @@ from ddptrace.capture.origins import frames
 from ddptrace.schema import Phase
 
 ANOTHER_TRAINING: Final = (
-    "a thread trains a model of its own beside the first training: steps, phases and buckets are those of the first, "
-    "of the other only the collectives are told"
+    "a second thread trains another model: steps, phases and buckets are those of the first training, and only the "
+    "collectives of the second are recorded"
 )
 OUTSIDE, DATA, FORWARD, BACKWARD = 0, int(Phase.DATA), int(Phase.FORWARD), int(Phase.BACKWARD)
 OPTIMIZER = int(Phase.OPTIMIZER)
