@@ -39,7 +39,7 @@ def profiler_files(run: Path) -> list[str]:
 
 
 def replace_copying(monkeypatch: pytest.MonkeyPatch, copying: Callable[[IO[bytes], IO[bytes]], Any]) -> None:
-    monkeypatch.setattr("ddptrace.capture.profiler.windows.shutil.copyfileobj", copying)
+    monkeypatch.setattr("ddptrace.capture.profiler.kineto_files.shutil.copyfileobj", copying)
 
 
 def at_once(*, active: int) -> Callable[[int], Any]:
