@@ -663,8 +663,8 @@ def audited() -> None:
 
 @program()
 def stacks_dumped() -> None:
-    """Has the stack of a forward dumped by a timer of C. The forward sleeps meanwhile: Python 3.11 crashes, also without
-    a tracer, where frames come and go during the dump."""
+    """Has the stack of a forward dumped by a timer of C. The forward sleeps meanwhile: where frames come and go during
+    the dump, Python 3.11 crashes, also without a tracer."""
 
     class Sleeps(nn.Module):
         def forward(self, inputs: torch.Tensor) -> torch.Tensor:
