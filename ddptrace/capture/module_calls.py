@@ -20,7 +20,7 @@ from types import FunctionType, MethodType
 from typing import Any
 
 import torch
-from torch.compiler import is_compiling
+from torch.compiler import is_compiling, is_dynamo_compiling
 
 from ddptrace.capture.first_training import OUTSIDE
 from ddptrace.capture.forward_spans import ForwardSpans
@@ -81,6 +81,8 @@ class WatchedCall:
     def __get__(self, module: Any, owner: type | None = None) -> Any:
         if module is None:
             return self._bound(None, owner)
+        if is_dynamo_compiling():  # Dynamo follows this function, reads no state of ours, and knows no MethodType
+            return self.original.__get__(module, owner) if self._is_function else self._bound(module, owner)
         if self._surface.on:
             if self._here.inside == OUTSIDE and not self._is_nested() and not is_compiling():
                 return MethodType(self._outermost, module)
@@ -105,7 +107,7 @@ class WatchedCall:
 
         # The first variable is `self` and is the module, as in torch's own function.
         def __call__(self: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
-            if is_compiling():  # Dynamo takes this function apart
+            if is_compiling():  # Dynamo follows this function where a compiled one calls a method bound before
                 return original(self, *args, **kwargs)
             begin = None
             try:

@@ -227,3 +227,29 @@ def test_a_module_is_called_by_its_bound_method_too(tmp_path: Path) -> None:
         call(torch.ones(1, 4)).sum().backward()
     assert forwards(tmp_path / "run") == 1
     assert call(torch.ones(1, 4)).shape == (1, 4)
+
+
+@pytest.mark.parametrize("bound", ["before", "inside"])
+def test_a_compiled_function_calls_a_bound_method_of_a_module_in_one_graph(tmp_path: Path, bound: str) -> None:
+    model = Nest(nn.Linear(4, 4))
+    graphs: list[list[str]] = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: object) -> Callable[..., Any]:
+        graphs.append([str(node.target) for node in graph.graph.nodes])
+        return graph.forward
+
+    def train() -> None:
+        torch.compiler.reset()
+        call = model.__call__
+        compiled = torch.compile(
+            (lambda x: call(x) * 2) if bound == "before" else (lambda x: model.__call__(x) * 2),
+            backend=backend,
+            fullgraph=True,
+        )
+        compiled(torch.ones(2, 4)).sum().backward()
+
+    train()
+    with ddptrace.trace(tmp_path / "run"):
+        train()
+    assert len(graphs) == 2 and graphs[0] == graphs[1]
+    assert forwards(tmp_path / "run") == 0  # what is compiled is no module's call any more
