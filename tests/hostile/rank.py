@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 import ddptrace
-from tests.hostile import kept, left
+from tests.hostile import faults, kept, left
 from tests.hostile.modes import PLAIN, PROFILED
 from tests.hostile.registry import PROGRAMS
 
@@ -36,6 +36,7 @@ def main(name: str, mode: str, folder: Path) -> None:
     def trace(run: str = "run", **options: Any) -> AbstractContextManager[Any]:
         if mode == PLAIN:
             return contextlib.nullcontext()
+        faults.plant(os.environ.get(faults.VARIABLE))
         profile = torch.profiler.schedule(**WINDOWS) if mode == PROFILED else None
         return ddptrace.trace(folder / run, profile=profile, **options)
 
