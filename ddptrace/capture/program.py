@@ -18,7 +18,7 @@ from ddptrace.capture.first_training import BACKWARD, DATA, FORWARD, OUTSIDE
 from ddptrace.capture.forward_spans import ForwardSpans
 from ddptrace.capture.module_calls import ModuleCalls
 from ddptrace.capture.steps import StepFinder
-from ddptrace.capture.surface import Patches, Surface
+from ddptrace.capture.surface import Patches, Surface, raise_interrupted
 
 _now = time.perf_counter_ns
 
@@ -144,10 +144,10 @@ class Program:
     def _leave_backward(self, begin: int | None) -> None:
         backward = self._steps.backwards
         self._leave(self._steps.backward_ends, begin)
-        if begin is None:
-            return
-        for told in self.on_backward_end:
-            self._surface.call(told, backward)
+        if begin is not None:
+            for told in self.on_backward_end:
+                self._surface.call(told, backward)
+        raise_interrupted()
 
     def _update_begins(self, optimizer: object) -> None:
         """Only the outermost counts, unless an exception has ended it: torch tells of no such end."""
