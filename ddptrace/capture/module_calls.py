@@ -28,6 +28,11 @@ from ddptrace.capture.steps import StepFinder
 from ddptrace.capture.surface import Patches, Surface
 
 
+_function: FunctionType | None = None
+"""What Dynamo calls for `Module.__call__`. It takes ours out of the class's dictionary, but guards what is read from the
+class, and that is torch's function: it would look there for an attribute of ours."""
+
+
 class ModuleCalls:
     """Calls `begins(module)` before each outermost module runs, and `ends(begin)` with what that returned after it."""
 
@@ -72,7 +77,9 @@ class WatchedCall:
         self._surface = calls.surface
         self._is_nested = calls.steps.is_nested
         self._spans = calls.spans
-        self._is_function = isinstance(original, FunctionType)
+        global _function
+        _function = original if isinstance(original, FunctionType) else None
+        self._is_function = _function is not None
         run = original if self._is_function else self._run
         self._spanned = calls.spans.around(run)
         self._outermost = self._timed(run)
@@ -91,7 +98,9 @@ class WatchedCall:
         return MethodType(self.original, module) if self._is_function else self._bound(module, owner)
 
     def __call__(self, module: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """For a program that takes it out of the class's own dictionary and calls it as the function it found there."""
+        """For whoever takes it out of the class's own dictionary and calls it as the function found there."""
+        if is_dynamo_compiling() and _function is not None:
+            return _function(module, *args, **kwargs)
         return self.__get__(module, type(module))(*args, **kwargs)
 
     def _bound(self, module: Any, owner: type | None) -> Any:

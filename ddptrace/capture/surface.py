@@ -71,7 +71,7 @@ class Surface:
             return None
 
 
-interrupted: Final[list[Exception]] = []
+interrupted: Final[list[BaseException]] = []
 """What a signal's handlers have raised into hooks within a backward that has not yet ended."""
 
 

@@ -229,9 +229,16 @@ def test_a_module_is_called_by_its_bound_method_too(tmp_path: Path) -> None:
     assert call(torch.ones(1, 4)).shape == (1, 4)
 
 
-@pytest.mark.parametrize("bound", ["before", "inside"])
-def test_a_compiled_function_calls_a_bound_method_of_a_module_in_one_graph(tmp_path: Path, bound: str) -> None:
-    model = Nest(nn.Linear(4, 4))
+COMPILED: dict[str, Callable[[nn.Module, Callable[..., Any], torch.Tensor], torch.Tensor]] = {
+    "bound before": lambda model, bound, x: bound(x) * 2,
+    "bound inside": lambda model, bound, x: model.__call__(x) * 2,
+    "by the class": lambda model, bound, x: nn.Module.__call__(model, x) * 2,
+}
+
+
+@pytest.mark.parametrize("way", COMPILED)
+def test_a_compiled_function_calls_a_module_in_one_graph(tmp_path: Path, way: str) -> None:
+    model, call = Nest(nn.Linear(4, 4)), COMPILED[way]
     graphs: list[list[str]] = []
 
     def backend(graph: torch.fx.GraphModule, inputs: object) -> Callable[..., Any]:
@@ -240,13 +247,10 @@ def test_a_compiled_function_calls_a_bound_method_of_a_module_in_one_graph(tmp_p
 
     def train() -> None:
         torch.compiler.reset()
-        call = model.__call__
-        compiled = torch.compile(
-            (lambda x: call(x) * 2) if bound == "before" else (lambda x: model.__call__(x) * 2),
-            backend=backend,
-            fullgraph=True,
-        )
-        compiled(torch.ones(2, 4)).sum().backward()
+        bound = model.__call__
+        compiled = torch.compile(lambda x: call(model, bound, x), backend=backend, fullgraph=True)
+        for _ in range(2):
+            compiled(torch.ones(2, 4)).sum().backward()
 
     train()
     with ddptrace.trace(tmp_path / "run"):

@@ -235,6 +235,8 @@ def compiled_in_one_graph() -> None:
         lambda x: model(x),
         lambda x: model.__call__(x),
         lambda x: bound(x),
+        lambda x: nn.Module.__call__(model, x),
+        lambda x: type(model).__call__(model, x),
         lambda x: model.forward(x),
         lambda x: [part(x) for part in (model, model)][1],
         lambda x: next(map(model, (x,))),
