@@ -72,7 +72,7 @@ class trace:
         self._companion: Companion | None = None
 
     def __enter__(self) -> trace:
-        enter = _capture()
+        enter, self._leave = _capture()
         exporter = self._make_exporter()
         if before_entering is not None:
             before_entering(self._path)
@@ -108,9 +108,7 @@ class trace:
     ) -> None:
         if self._session is None:
             return
-        from ddptrace.capture.session import leave
-
-        leave(self._session, error)
+        self._leave(self._session, error)
         if self._companion is not None:
             self._companion.left()
         if self._exporter is not None:
@@ -171,13 +169,14 @@ def companion_of(session: Session, *, spans: bool = True) -> Companion | None:
     return companion_for(session.claim.root, session.folder, session.claim.rank, environ)
 
 
-def _capture() -> Callable[..., Session]:
+def _capture() -> tuple[Callable[..., Session], Callable[[Session, BaseException | None], None]]:
+    """Import what enters and leaves a session, both at once: the program may not let us import at the end."""
     try:
-        from ddptrace.capture.session import enter
+        from ddptrace.capture.session import enter, leave
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
         raise DdptraceError(
             "ddptrace.trace needs torch, which is not installed: pip install 'ddptrace[torch]'"
         ) from None
-    return enter
+    return enter, leave

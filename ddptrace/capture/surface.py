@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import signal
 import threading
 import warnings
 from collections.abc import Callable
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any, Final
 
 import torch
+from torch._C import _current_graph_task_id
 
 from ddptrace.errors import printable
 
@@ -34,6 +36,15 @@ class Surface:
         self.live = self.on and not paused
 
     def failed(self, error: BaseException) -> None:
+        """Switch this surface off, and tell so once.
+
+        What a signal's handler of the program has raised meanwhile is no failure. It is raised again, and within a
+        backward at the end of that, as without a trace."""
+        if _is_from_a_handler(error):
+            if _current_graph_task_id() < 0:
+                raise error
+            interrupted.append(error)
+            return
         if not self.on:
             return
         self.off()
@@ -58,6 +69,37 @@ class Surface:
         except Exception as error:
             self.failed(error)
             return None
+
+
+interrupted: Final[list[BaseException]] = []
+"""What a signal's handlers have raised into hooks within a backward that has not yet ended."""
+
+
+def raise_interrupted() -> None:
+    """Raise what a handler has raised within the backward that has just ended."""
+    if interrupted:
+        error = interrupted[0]
+        interrupted.clear()
+        raise error
+
+
+def _is_from_a_handler(error: BaseException) -> bool:
+    """Whether it came through a Python function that handles a signal."""
+    handlers = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
+    at = error.__traceback__
+    while at is not None and at.tb_frame.f_code not in handlers:
+        at = at.tb_next
+    return at is not None
+
+
+def _code_of(handler: Any) -> CodeType | None:
+    """The code that runs first when `handler` is called; None where that is no Python."""
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    function = getattr(handler, "__func__", handler)  # of a method
+    if not isinstance(function, FunctionType):
+        function = getattr(type(function), "__call__", None)  # noqa: B004 - of an object, as Python finds it
+    return getattr(function, "__code__", None)
 
 
 def _worded(error: BaseException) -> str:

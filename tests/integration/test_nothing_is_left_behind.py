@@ -36,8 +36,7 @@ PATCHED = [
     (dist.Work, "wait"),
     (autograd_profiler.profile, "_prepare_trace"),
     (autograd_profiler.profile, "__exit__"),
-    (_KinetoProfile, "start_trace"),
-    (_KinetoProfile, "stop_trace"),
+    (autograd_profiler.profile, "_start_trace"),
     (_KinetoProfile, "export_chrome_trace"),
 ]
 

@@ -1,6 +1,8 @@
 """Profiler windows: those of our own schedule, and those of a profiler that the program runs itself.
 
-Both are watched at the same places: `start_trace`, `stop_trace` and `export_chrome_trace` of torch.
+Every window is seen at the same places: where torch's inner profiler (`torch.autograd.profiler.profile`) starts and
+stops recording, and at `export_chrome_trace`. The outer one (`torch.profiler.profile`) binds its own methods when it is
+made, perhaps before the trace, so patches of its `start_trace` would not be called.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.autograd.profiler as autograd_profiler
@@ -51,7 +54,8 @@ class Windows:
         self._surface = surface
         self._folder = folder
         self._count = 0
-        self._span: dict[int, tuple[int, int]] = {}  # by id of the profiler: begin, end of its last window
+        self._trace_begin = _now()
+        self._spans = WeakKeyDictionary[Any, tuple[int, int]]()  # by torch's inner profiler: begin and end (0: open)
         self._own: profile | None = None
         self._thread = 0  # on which a window is open
         self._thread_end = ThreadEnd()
@@ -63,9 +67,8 @@ class Windows:
 
     def install(self, patches: Patches) -> None:
         patches.replace(autograd_profiler.profile, "_prepare_trace", self._prepare_trace)
+        patches.replace(autograd_profiler.profile, "_start_trace", self._start_trace)
         patches.replace(autograd_profiler.profile, "__exit__", self._exit)
-        patches.replace(_KinetoProfile, "start_trace", self._start_trace)
-        patches.replace(_KinetoProfile, "stop_trace", self._stop_trace)
         patches.replace(_KinetoProfile, "export_chrome_trace", self._export)
 
     def open(self, wanted: Callable[[int], ProfilerAction] | profile) -> None:
@@ -224,28 +227,28 @@ class Windows:
         message = "the program ran its own profiler when a window of ddptrace was due: ddptrace opened no more windows"
         self._recorder.note("profiler-gave-way", message)
 
+    def _start_trace(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def _start_trace(profiler: Any) -> Any:
+            out = original(profiler)
+            self._surface.call(self._begin_span, profiler)
+            return out
+
+        return _start_trace
+
+    def _begin_span(self, profiler: Any) -> None:
+        self._spans[profiler] = (_now(), 0)
+
     def _exit(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def __exit__(profiler: Any, *args: Any) -> Any:
-            self._theirs.discard(id(profiler))
+            self._surface.call(self._end_span, profiler)
             return original(profiler, *args)
 
         return __exit__
 
-    def _start_trace(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def start_trace(profiler: Any) -> Any:
-            out = original(profiler)
-            self._span[id(profiler)] = (_now(), 0)
-            return out
-
-        return start_trace
-
-    def _stop_trace(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def stop_trace(profiler: Any) -> Any:
-            begin, _ = self._span.get(id(profiler), (0, 0))
-            self._span[id(profiler)] = (begin, _now())
-            return original(profiler)
-
-        return stop_trace
+    def _end_span(self, profiler: Any) -> None:
+        self._theirs.discard(id(profiler))
+        begin, _ = self._spans.get(profiler, (self._trace_begin, 0))  # it may have recorded since before the trace
+        self._spans[profiler] = (begin, _now())
 
     def _export(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def export_chrome_trace(profiler: Any, path: str, *args: Any, **kwargs: Any) -> Any:
@@ -260,6 +263,9 @@ class Windows:
     def _keep(self, profiler: Any, path: Path) -> None:
         """Record the window and copy its file; for a profiler of the program, the program waits for that."""
         begin = _now()
+        span = self._spans.get(profiler.profiler)
+        if span is None:  # it stopped before the trace
+            return
         if not self._recorder.has_room(path.stat().st_size // (1 if is_packed(path) else PACKED)):
             self._recorder.note("window-not-kept", NOT_KEPT)
             return
@@ -267,7 +273,7 @@ class Windows:
         name = f"kineto-{'' if own else 'user-'}{self._count}.json.gz"
         self._count += 1
         copy_packed(path, self._folder() / name)
-        self._recorder.window(name, *self._span.get(id(profiler), (0, 0)), by_user=not own)
+        self._recorder.window(name, *span, by_user=not own)
         if not own:  # `_held` records the pause of ours
             self._tell_pause("copying the program's profile", begin)
 

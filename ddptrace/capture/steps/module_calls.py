@@ -20,12 +20,17 @@ from types import FunctionType, MethodType
 from typing import Any
 
 import torch
-from torch.compiler import is_compiling
+from torch.compiler import is_compiling, is_dynamo_compiling
 
 from ddptrace.capture.origins.forward_spans import ForwardSpans
 from ddptrace.capture.steps.finder import StepFinder
 from ddptrace.capture.steps.updates import OUTSIDE
 from ddptrace.capture.surface import Patches, Surface
+
+
+_function: FunctionType | None = None
+"""What Dynamo calls for `Module.__call__`. It takes ours out of the class's dictionary, but guards what is read from the
+class, and that is torch's function: it would look there for an attribute of ours."""
 
 
 class ModuleCalls:
@@ -72,7 +77,9 @@ class WatchedCall:
         self._surface = calls.surface
         self._is_nested = calls.steps.is_nested
         self._spans = calls.spans
-        self._is_function = isinstance(original, FunctionType)
+        global _function
+        _function = original if isinstance(original, FunctionType) else None
+        self._is_function = _function is not None
         run = original if self._is_function else self._run
         self._spanned = calls.spans.around(run)
         self._outermost = self._timed(run)
@@ -81,6 +88,8 @@ class WatchedCall:
     def __get__(self, module: Any, owner: type | None = None) -> Any:
         if module is None:
             return self._bound(None, owner)
+        if is_dynamo_compiling():  # Dynamo follows this function, reads no state of ours, and knows no MethodType
+            return self.original.__get__(module, owner) if self._is_function else self._bound(module, owner)
         if self._surface.on:
             if self._here.inside == OUTSIDE and not self._is_nested() and not is_compiling():
                 return MethodType(self._outermost, module)
@@ -90,6 +99,8 @@ class WatchedCall:
 
     def __call__(self, module: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Called by a program that reads it from the class's dictionary and calls it as a function."""
+        if is_dynamo_compiling() and _function is not None:
+            return _function(module, *args, **kwargs)
         return self.__get__(module, type(module))(*args, **kwargs)
 
     def _bound(self, module: Any, owner: type | None) -> Any:
@@ -105,7 +116,7 @@ class WatchedCall:
 
         # The first variable is `self` and is the module, as in torch's own function.
         def __call__(self: torch.nn.Module, /, *args: Any, **kwargs: Any) -> Any:
-            if is_compiling():  # Dynamo takes this function apart
+            if is_compiling():  # Dynamo follows this function where a compiled one calls a method bound before
                 return original(self, *args, **kwargs)
             begin = None
             try:

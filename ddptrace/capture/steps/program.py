@@ -18,7 +18,7 @@ from ddptrace.capture.origins.forward_spans import ForwardSpans
 from ddptrace.capture.steps.finder import StepFinder
 from ddptrace.capture.steps.module_calls import ModuleCalls
 from ddptrace.capture.steps.updates import BACKWARD, DATA, FORWARD, OUTSIDE
-from ddptrace.capture.surface import Patches, Surface
+from ddptrace.capture.surface import Patches, Surface, raise_interrupted
 
 _now = time.perf_counter_ns
 
@@ -144,10 +144,10 @@ class Program:
     def _leave_backward(self, begin: int | None) -> None:
         backward = self._steps.backwards
         self._leave(self._steps.backward_ends, begin)
-        if begin is None:
-            return
-        for action in self.on_backward_end:
-            self._surface.call(action, backward)
+        if begin is not None:
+            for action in self.on_backward_end:
+                self._surface.call(action, backward)
+        raise_interrupted()
 
     def _update_begins(self, optimizer: object) -> None:
         """Only the outermost update counts, unless an exception has ended it: torch calls no hook then."""
