@@ -72,8 +72,8 @@ def sustained(run: Path, address: str) -> Rate:
 
 
 def _exported(run: Path, address: str) -> int:
+    from ddptrace.telemetry.delivery.delivery import Patience
     from ddptrace.telemetry.delivery.followed import Following
-    from ddptrace.telemetry.delivery.patience import Patience
     from ddptrace.telemetry.delivery.targets import said_targets
 
     stop = threading.Event()

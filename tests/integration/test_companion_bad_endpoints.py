@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import ddptrace
-from ddptrace.telemetry.companion import GRACE_S, LEAVE_S
+from ddptrace.telemetry.companion.companion import GRACE_S, LEAVE_S
 from tests.exported_runs import Trained, asking, companions, expected, export, train, wait_until
 from tests.launch import environment
 from tests.otlp_receiver import Behaviour, Receiver

@@ -11,10 +11,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from ddptrace.telemetry.delivery.channel import words
+from ddptrace.telemetry.delivery.channel import WORDS, masked, words
 from ddptrace.telemetry.delivery.destination import Outcome
 from ddptrace.telemetry.delivery.otlp import Otlp
-from ddptrace.telemetry.delivery.quoted import WORDS, masked
 from tests.otlp_receiver import Behaviour, Receiver
 from tests.unit.test_telemetry_otlp import BOTH, NO_OTLP, made, sent
 

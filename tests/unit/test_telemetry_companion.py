@@ -19,9 +19,9 @@ from telemetry_records import RUN_ID, Rank, write_manifest
 from ddptrace import tracing
 from ddptrace.record import directory
 from ddptrace.schema import META
-from ddptrace.telemetry import companion
-from ddptrace.telemetry.companion import Companion, companion_for
-from ddptrace.telemetry.companion_process import Training
+from ddptrace.telemetry.companion import companion
+from ddptrace.telemetry.companion.companion import Companion, companion_for
+from ddptrace.telemetry.companion.training import Training
 from tests.exported_runs import wait_until
 from tests.otlp_receiver import Receiver
 from tests.planted_modules import plant
@@ -96,7 +96,7 @@ def test_what_it_is_still_doing_is_said_where_there_is_no_trouble(
     rank = living(tmp_path)
     one = Companion(tmp_path, rank.folder, BARE, is_first=True)
     (said,) = warned(one.leave)
-    assert f"(the process that exports it is still {doing}); this goes on" in said
+    assert f"(the process that exports it is still {doing}); delivery goes on" in said
     rank.recorder.close()
 
 
@@ -171,7 +171,7 @@ if os.fork():
     sys.exit()
 if sys.argv[1]:
     sys.modules[sys.argv[1]] = None
-from ddptrace.telemetry.companion_process import main
+from ddptrace.telemetry.companion.process import main
 main('nowhere', 'here', '1', '1', str(theirs.fileno()))
 """
 

@@ -14,11 +14,11 @@ from opentelemetry.sdk.trace import ReadableSpan
 from ddptrace.live.batch import Identity
 from ddptrace.telemetry.attributes import RANK
 from ddptrace.telemetry.delivery.destination import ACCEPTED, Outcome
-from ddptrace.telemetry.delivery.made_spans import SpanMaker
 from ddptrace.telemetry.delivery.otlp import Otlp
-from ddptrace.telemetry.metric_data import metrics_data
-from ddptrace.telemetry.totals import Totals
-from ddptrace.telemetry.trees import Node, Tree
+from ddptrace.telemetry.metrics.metric_data import metrics_data
+from ddptrace.telemetry.metrics.totals import Totals
+from ddptrace.telemetry.spans.maker import SpanMaker
+from ddptrace.telemetry.spans.trees import Node, Tree
 from tests.otlp_receiver import Behaviour, Receiver, attributes
 
 BOTH = pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])

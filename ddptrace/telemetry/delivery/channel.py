@@ -4,13 +4,56 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from dataclasses import replace
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any, Final
+from urllib.parse import unquote
 
-from ddptrace.telemetry.delivery.destination import Outcome
-from ddptrace.telemetry.delivery.quoted import quoted
-from ddptrace.telemetry.delivery.signals import Signal
+from google.protobuf.message import Message
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
+from ddptrace.errors import printable
+from ddptrace.telemetry.delivery.destination import ACCEPTED, Outcome
+from ddptrace.telemetry.environment import METRICS, TRACES
+
+WORDS: Final = 200
+"""Of what a stranger says so many characters are quoted."""
+HIDDEN: Final = "***"
+_USER: Final = re.compile(r"(?<=://)\S*@|[^\s/'\"(\[]+@")
+_QUERY: Final = re.compile(r"(?<=[\w/.\]])\?[^\s'\")]+")
+_HEADERS: Final = re.compile(r"OTEL_EXPORTER_OTLP_(\w+_)?HEADERS")
+_SHORTEST: Final = 3
+"""A header's value that is shorter is no secret, and stands in many words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """`rejected`: the field that counts what was refused out of a request that was otherwise accepted."""
+
+    name: str
+    response: type[Message]
+    rejected: str
+
+    @property
+    def path(self) -> str:
+        """Below the address of a collector that takes HTTP."""
+        return f"v1/{self.name}"
+
+    def read(self, answer: Message, count: int) -> Outcome:
+        """What an answer says of a request that held `count` of these."""
+        partial = getattr(answer, "partial_success", None)
+        if partial is None:
+            return ACCEPTED
+        refused = max(0, min(count, int(getattr(partial, self.rejected, 0))))
+        why = quoted(partial.error_message) or ("no reason given" if refused else "")
+        return Outcome(True, refused, why)
+
+
+SPANS: Final = Signal(TRACES, ExportTraceServiceResponse, "rejected_spans")
+POINTS: Final = Signal(METRICS, ExportMetricsServiceResponse, "rejected_data_points")
 ATTEMPT_S: Final = 30.0
 """No attempt is longer, whatever the environment says: its unit is mistaken for milliseconds as often as not."""
 
@@ -92,3 +135,24 @@ for _name in ("opentelemetry.exporter", READS_HEADERS, "urllib3"):
     _logger = logging.getLogger(_name)
     _logger.addHandler(words)
     _logger.propagate = False
+
+
+def quoted(said: object) -> str:
+    return printable(masked(str(said)[: 10 * WORDS]))[:WORDS]
+
+
+def masked(text: str) -> str:
+    """Without users and passwords in addresses, without their queries, and without the values of the headers that the
+    environment says."""
+    for value in _header_values():
+        text = text.replace(value, HIDDEN)
+    return _USER.sub(f"{HIDDEN}@", _QUERY.sub(f"?{HIDDEN}", text))
+
+
+def _header_values() -> Iterator[str]:
+    for name, said in os.environ.items():
+        for header in said.split(",") if _HEADERS.fullmatch(name) else ():
+            value = header.partition("=")[2].strip() or header.strip()
+            for form in (value, unquote(value), repr(unquote(value))[1:-1]):
+                if len(form) >= _SHORTEST:
+                    yield form

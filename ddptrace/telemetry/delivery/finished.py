@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, Final
 
+import numpy as np
 from opentelemetry.sdk.trace import ReadableSpan
 
 from ddptrace.analysis.result import Result
-from ddptrace.live.batch import Identity
+from ddptrace.live.batch import Identity, Losses
 from ddptrace.live.identity import read_identity
+from ddptrace.live.loss_tally import LossTally
 from ddptrace.live.run_folders import rank_folders
+from ddptrace.load.diagnosis.rank_state import BESIDE
+from ddptrace.load.records import described
+from ddptrace.load.records.clock import FAR_NS, Clock
+from ddptrace.record import RecordReader, Records
+from ddptrace.schema import Kind
 from ddptrace.telemetry.delivery.delivery import Delivery
 from ddptrace.telemetry.delivery.destination import BATCH_SPANS
-from ddptrace.telemetry.delivery.made_spans import SpanMaker
-from ddptrace.telemetry.metric_data import metrics_data
-from ddptrace.telemetry.parents import parent_of
-from ddptrace.telemetry.rows import of_result
-from ddptrace.telemetry.totals import Totals
-from ddptrace.telemetry.trees import trees
+from ddptrace.telemetry.metrics.metric_data import metrics_data
+from ddptrace.telemetry.metrics.totals import Totals
+from ddptrace.telemetry.rows import of_result, parent_of
+from ddptrace.telemetry.spans.maker import SpanMaker
+from ddptrace.telemetry.spans.trees import trees
+
+SEGMENTS_PER_READ: Final = 2
 
 
 def identities(result: Result, path: Path) -> Mapping[int, Identity]:
@@ -60,3 +71,73 @@ def _batches(result: Result, who: Mapping[int, Identity]) -> Iterator[list[Reada
                 waiting = waiting[BATCH_SPANS:]
     if waiting:
         yield waiting
+
+
+def totals_of(result: Result, path: Path) -> Totals:
+    """`result`: what `ddptrace.analyze(path)` said. Ranks that left no folder have what their rows tell."""
+    totals, backends = Totals(), {}
+    for identity, folder in _identities(path, result):
+        told = _Told(folder)
+        totals.of_rank(identity)
+        totals.lost(identity.run_id, identity.rank, told.losses)
+        totals.seen(identity.run_id, identity.rank, told.worked_unix_ns)
+        backends[identity.rank] = told.backends
+    for rows in of_result(result):
+        totals.add(replace(rows, backends=backends.get(rows.rank, ())))
+    return totals
+
+
+def _identities(path: Path, result: Result) -> Iterator[tuple[Identity, Path]]:
+    """Of the attempt that was analyzed; a rank that never learned its number is none of them."""
+    wanted = {row.rank for row in result.ranks}
+    for found in rank_folders(path):
+        identity = read_identity(found.folder, final=True) if found.rank in wanted else None
+        if identity is not None and identity.run_id == result.run_id:
+            yield identity, found.folder
+
+
+class _Told:
+    """What a rank's records tell beside the tables: read a few files at a time, so that a long run takes no memory."""
+
+    def __init__(self, folder: Path) -> None:
+        self.worked_unix_ns = 0
+        self.backends: tuple[str, ...] = ()
+        self._tally = LossTally()
+        self._clock: Clock | None = None
+        reader, waits = RecordReader(folder), True
+        while waits:
+            fresh = reader.read(segments=SEGMENTS_PER_READ)
+            waits = fresh.behind
+            self._take(fresh)
+
+    @property
+    def losses(self) -> Losses:
+        return self._tally.losses(unread_steps=0)
+
+    def _take(self, fresh: Records) -> None:
+        self._tally.add(fresh)
+        if self._clock is None or self._clock.tie_ns is None:
+            self._clock = Clock.of(fresh.events, None)
+        if self._clock.tie_ns is not None:
+            self._see_work(fresh, self._clock.monotonic[0], self._clock.tie_ns)
+        self._see_groups(fresh)
+
+    def _see_work(self, fresh: Records, start: int, tie_ns: int) -> None:
+        near = fresh.events[np.abs(fresh.events["begin"] - start) < FAR_NS]
+        worked = near[~np.isin(near["kind"], BESIDE)]
+        ends = np.maximum(worked["begin"], worked["end"])
+        self.worked_unix_ns = max(self.worked_unix_ns, int(ends.max(initial=-tie_ns)) + tie_ns)
+
+    def _see_groups(self, fresh: Records) -> None:
+        names = fresh.events["name"][fresh.events["kind"] == Kind.GROUP].tolist()
+        named = described.groups(_contents(fresh.strings.get(name, "") for name in names))
+        self.backends = tuple(sorted({*self.backends, *(group.backend for group in named if group.backend)}))
+
+
+def _contents(texts: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """Of JSON texts; one that was lost is passed over."""
+    for text in texts:
+        with suppress(ValueError, RecursionError):
+            content = json.loads(text)
+            if isinstance(content, dict):
+                yield content

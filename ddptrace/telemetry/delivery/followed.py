@@ -15,13 +15,12 @@ from ddptrace.live.run_follower import RunFollower
 from ddptrace.load.alive import process_of
 from ddptrace.record.directory import read_json
 from ddptrace.schema import META
-from ddptrace.telemetry.delivery.delivery import Delivery, Say
+from ddptrace.telemetry.delivery.delivery import Delivery, Patience, Say
 from ddptrace.telemetry.delivery.lines import Line, MetricLine, SpanLine, run_line
-from ddptrace.telemetry.delivery.patience import Patience
 from ddptrace.telemetry.delivery.targets import Targets
 from ddptrace.telemetry.environment import METRICS_EVERY_S
 from ddptrace.telemetry.extra import extra
-from ddptrace.telemetry.totals import Totals
+from ddptrace.telemetry.metrics.totals import Totals
 
 ASK_EVERY_S: Final = 2.0
 
@@ -34,9 +33,16 @@ class Following:
     """
 
     def __init__(
-        self, path: Path, targets: Targets, patience: Patience, say: Say, *,
-        host: str | None = None, run_id: str | None = None, metrics_every_s: float = METRICS_EVERY_S,
-    ) -> None:  # fmt: skip
+        self,
+        path: Path,
+        targets: Targets,
+        patience: Patience,
+        say: Say,
+        *,
+        host: str | None = None,
+        run_id: str | None = None,
+        metrics_every_s: float = METRICS_EVERY_S,
+    ) -> None:
         self.totals = Totals()
         self.error: Exception | None = None
         self.lines: list[Line] = []
@@ -95,7 +101,7 @@ def scraped(totals: Totals, address: tuple[str, int] | None) -> Iterator[str | N
         yield None
         return
     with extra():
-        from ddptrace.telemetry.prometheus import serve
+        from ddptrace.telemetry.metrics.prometheus import serve
     host, port = address
     with serve(totals, port, address=host) as server:
         yield server.url

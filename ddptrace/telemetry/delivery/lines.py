@@ -13,11 +13,11 @@ from ddptrace.live.batch import RankBatch
 from ddptrace.live.run_follower import RunFollower
 from ddptrace.telemetry.delivery.delivery import Delivery
 from ddptrace.telemetry.delivery.destination import BATCH_SPANS, points
-from ddptrace.telemetry.delivery.made_spans import SpanMaker
-from ddptrace.telemetry.metric_data import metrics_data
+from ddptrace.telemetry.metrics.metric_data import metrics_data
+from ddptrace.telemetry.metrics.totals import Totals
 from ddptrace.telemetry.rows import of_batch
-from ddptrace.telemetry.totals import Totals
-from ddptrace.telemetry.trees import trees
+from ddptrace.telemetry.spans.maker import SpanMaker
+from ddptrace.telemetry.spans.trees import trees
 
 LOOK_EVERY_S: Final = 0.5
 

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from opentelemetry.sdk.metrics.export import MetricsData
 from opentelemetry.sdk.trace import ReadableSpan
 
-from ddptrace.telemetry.addresses import GRPC
-from ddptrace.telemetry.delivery.channel import Channel
+from ddptrace.telemetry.delivery.channel import POINTS, SPANS, Channel, Signal
 from ddptrace.telemetry.delivery.destination import Outcome, points
-from ddptrace.telemetry.delivery.signals import POINTS, SPANS, Signal
+from ddptrace.telemetry.environment import GRPC
 
 
 class Otlp:

@@ -14,17 +14,19 @@ from google.rpc.error_details_pb2 import RetryInfo
 from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 
-from ddptrace.telemetry.delivery.channel import ATTEMPT_S, Channel, Heard, Listener
+from ddptrace.telemetry.delivery.channel import ATTEMPT_S, SPANS, Channel, Heard, Listener, Signal, quoted
 from ddptrace.telemetry.delivery.destination import Outcome
-from ddptrace.telemetry.delivery.quoted import quoted
-from ddptrace.telemetry.delivery.signals import SPANS, Signal
 
 NEVER: Final = frozenset({grpc.StatusCode.INVALID_ARGUMENT})
 """The other side understood, and will not take this very request however often it is sent."""
-LASTING: Final = frozenset({
-    grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED,
-    grpc.StatusCode.NOT_FOUND,
-})  # fmt: skip
+LASTING: Final = frozenset(
+    {
+        grpc.StatusCode.UNIMPLEMENTED,
+        grpc.StatusCode.UNAUTHENTICATED,
+        grpc.StatusCode.PERMISSION_DENIED,
+        grpc.StatusCode.NOT_FOUND,
+    }
+)
 """Until somebody sets something right."""
 SPEAKS_HTTP: Final = ("Failed parsing HTTP/2", "http1.x server")
 """In gRPC's words: what answered is HTTP/1."""

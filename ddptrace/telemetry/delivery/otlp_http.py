@@ -6,22 +6,81 @@ for as long as its timeout lasts. It is given a session that reads the answer, a
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
+import threading
 from collections.abc import Callable, Iterator
 from http.client import BadStatusLine, RemoteDisconnected
 from typing import Any, Final
+from weakref import WeakSet
 
 import requests
 from google.protobuf import json_format
 from google.protobuf.message import DecodeError, Message
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from requests.adapters import HTTPAdapter
+from urllib3 import HTTPConnectionPool, PoolManager
 
-from ddptrace.telemetry.delivery.channel import ATTEMPT_S, Channel, Heard, Listener
+from ddptrace.telemetry.delivery.channel import ATTEMPT_S, SPANS, WORDS, Channel, Heard, Listener, Signal, quoted
 from ddptrace.telemetry.delivery.destination import Outcome
-from ddptrace.telemetry.delivery.otlp_http_session import BoundedSession
-from ddptrace.telemetry.delivery.quoted import WORDS, quoted
-from ddptrace.telemetry.delivery.signals import SPANS, Signal
+
+
+class BoundedSession(requests.Session):
+    def __init__(self) -> None:
+        super().__init__()
+        self._sockets: WeakSet[socket.socket] = WeakSet()
+        self._cut = False
+        for scheme in ("http://", "https://"):
+            self.mount(scheme, _Adapter(self._sockets))
+
+    @contextlib.contextmanager
+    def within(self, allowed_s: float) -> Iterator[None]:
+        """Around a request and the reading of its answer. Raises requests.Timeout where they were not done by then."""
+        self._cut = False
+        timer = threading.Timer(allowed_s, self._cut_off)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        except (requests.RequestException, OSError):
+            if not self._cut:
+                raise
+        finally:
+            timer.cancel()
+        if self._cut:
+            raise requests.Timeout
+
+    def _cut_off(self) -> None:
+        self._cut = True
+        for one in list(self._sockets):
+            with contextlib.suppress(OSError):  # it has ended by itself
+                one.shutdown(socket.SHUT_RDWR)
+
+
+class _Adapter(HTTPAdapter):
+    """Notes the socket of each connection: one that is to be closed after its answer forgets it before the answer is
+    read."""
+
+    def __init__(self, sockets: WeakSet[socket.socket]) -> None:
+        self._sockets = sockets
+        super().__init__()
+
+    def init_poolmanager(self, *args: Any, **options: Any) -> None:
+        super().init_poolmanager(*args, **options)
+        self._watch(self.poolmanager)
+
+    def proxy_manager_for(self, *args: Any, **options: Any) -> Any:
+        manager = super().proxy_manager_for(*args, **options)
+        self._watch(manager)
+        return manager
+
+    def _watch(self, manager: PoolManager) -> None:
+        manager.pool_classes_by_scheme = {
+            scheme: _noting(pool, self._sockets) for scheme, pool in manager.pool_classes_by_scheme.items()
+        }
+
 
 ANSWER_NBYTES: Final = 1 << 20
 """An answer to a request is a few bytes; of a longer one no more is read."""
@@ -29,8 +88,6 @@ NEVER: Final = frozenset({400, 413, 422})
 """The other side understood, and will not take this very request however often it is sent."""
 PASSING: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 """A word of the moment; other errors last, until somebody sets something right."""
-
-
 FIRST_OF_HTTP2: Final = "\x04\0\0\0\0\0"
 """Its server speaks first: settings, after three bytes of their length."""
 GRPC_HERE: Final = "this port speaks gRPC and no HTTP: --protocol grpc or OTEL_EXPORTER_OTLP_PROTOCOL=grpc says so"
@@ -155,3 +212,12 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         yield error
         inner = [one for one in error.args if isinstance(one, BaseException)]
         error = getattr(error, "reason", None) or next(iter(inner), None) or error.__cause__ or error.__context__
+
+
+def _noting(pool: type[HTTPConnectionPool], sockets: WeakSet[socket.socket]) -> type[HTTPConnectionPool]:
+    class Noted(pool.ConnectionCls):  # type: ignore[name-defined, misc]
+        def connect(self) -> None:
+            super().connect()
+            sockets.add(self.sock)
+
+    return type(pool.__name__, (pool,), {"ConnectionCls": Noted})
