@@ -25,7 +25,7 @@ BAD = {
     "slow": (Behaviour(slow_s=20.0), "no answer within 1.0 s"),
     "refusing": (Behaviour(status=503), "it answered 503 Service Unavailable"),
     "dying": (Behaviour(die_after=1), ""),
-    "nonsense": (Behaviour(nonsense=b"<html>Log in"), "it answered 200 with text/html that is no OTLP"),
+    "nonsense": (Behaviour(nonsense=b"<html>Log in"), "it answered 200 with text/html that is not OTLP"),
 }
 
 LASTING = "nonsense"

@@ -254,5 +254,5 @@ def test_ranks_that_could_not_say_on_which_host_they_run_are_not_passed_over_sil
         for recorder in (rank.recorder, other.recorder):
             recorder.close()
         (said,) = warned(one.leave)
-    told = f"not exported was what does not say on which host it ran: rank-00001; `ddptrace export {tmp_path}` delivers"
+    told = f"rank-00001 did not record the host, and were not exported; `ddptrace export {tmp_path}` delivers"
     assert told in said

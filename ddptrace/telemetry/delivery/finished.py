@@ -1,4 +1,4 @@
-"""A run that is over, exported from its whole analysis: collectives carry what all their ranks tell together."""
+"""Exports a finished run from its whole analysis, so that collectives carry what all their ranks know together."""
 
 from __future__ import annotations
 
@@ -35,26 +35,28 @@ SEGMENTS_PER_READ: Final = 2
 
 
 def identities(result: Result, path: Path) -> Mapping[int, Identity]:
-    """By rank. `result`: what `ddptrace.analyze(path)` said; ranks that left no folder are known by their rows."""
+    """Return who each rank is. `result` comes from `ddptrace.analyze(path)`; ranks without a folder are known by their
+    rows only."""
     rows = {row.rank: Identity(result.run_id, row.rank, 0, {"host": row.host, "pid": row.pid}) for row in result.ranks}
-    found = (read_identity(one.folder, final=True) for one in rank_folders(path) if one.rank is not None)
-    own = {one.rank: one for one in found if one is not None and one.run_id == result.run_id}
-    return {rank: own.get(rank, told) for rank, told in rows.items()}
+    own = {identity.rank: identity for identity, _ in _identities(path, result)}
+    return {rank: own.get(rank, by_row) for rank, by_row in rows.items()}
 
 
 def of_host(result: Result, host: str) -> Result:
-    """Without the ranks of other hosts; what they told of the others stays."""
+    """Return the result without the ranks of other hosts. What those ranks showed about the others stays."""
     here = {row.rank for row in result.ranks if row.host == host}
     return replace(result, ranks=type(result.ranks)(result.ranks.row_type, [r for r in result.ranks if r.rank in here]))
 
 
 def export_spans(result: Result, who: Mapping[int, Identity], deliveries: Sequence[Delivery]) -> None:
+    """Deliver the spans of the ranks in `who`, batch by batch."""
     for batch in _batches(result, who):
         for delivery in deliveries:
             delivery.spans(batch)
 
 
 def export_metrics(totals: Totals, deliveries: Sequence[Delivery]) -> None:
+    """Deliver the totals once."""
     data = metrics_data(totals, time.time_ns())
     for delivery in deliveries:
         delivery.metrics(data, last=True)
@@ -62,7 +64,7 @@ def export_metrics(totals: Totals, deliveries: Sequence[Delivery]) -> None:
 
 def _batches(result: Result, who: Mapping[int, Identity]) -> Iterator[list[ReadableSpan]]:
     maker, waiting = SpanMaker(), list[ReadableSpan]()
-    parents = {rank: parent_of(one.meta) for rank, one in who.items()}
+    parents = {rank: parent_of(identity.meta) for rank, identity in who.items()}
     for rows in of_result(result, parents):
         for tree in trees(rows) if rows.rank in who else ():
             waiting += maker.make(who[rows.rank], tree)
@@ -74,21 +76,23 @@ def _batches(result: Result, who: Mapping[int, Identity]) -> Iterator[list[Reada
 
 
 def totals_of(result: Result, path: Path) -> Totals:
-    """`result`: what `ddptrace.analyze(path)` said. Ranks that left no folder have what their rows tell."""
+    """Return the totals of a result of `ddptrace.analyze(path)`. Ranks on all hosts and profiler windows are included;
+    ranks without a folder have the numbers of their rows only."""
     totals, backends = Totals(), {}
     for identity, folder in _identities(path, result):
-        told = _Told(folder)
+        recorded = _Recorded(folder)
         totals.of_rank(identity)
-        totals.lost(identity.run_id, identity.rank, told.losses)
-        totals.seen(identity.run_id, identity.rank, told.worked_unix_ns)
-        backends[identity.rank] = told.backends
+        totals.lost(identity.run_id, identity.rank, recorded.losses)
+        totals.seen(identity.run_id, identity.rank, recorded.worked_unix_ns)
+        backends[identity.rank] = recorded.backends
     for rows in of_result(result):
         totals.add(replace(rows, backends=backends.get(rows.rank, ())))
     return totals
 
 
 def _identities(path: Path, result: Result) -> Iterator[tuple[Identity, Path]]:
-    """Of the attempt that was analyzed; a rank that never learned its number is none of them."""
+    """Yield the identities and folders of the analyzed attempt's ranks. A rank that never learned its number is left
+    out."""
     wanted = {row.rank for row in result.ranks}
     for found in rank_folders(path):
         identity = read_identity(found.folder, final=True) if found.rank in wanted else None
@@ -96,8 +100,9 @@ def _identities(path: Path, result: Result) -> Iterator[tuple[Identity, Path]]:
             yield identity, found.folder
 
 
-class _Told:
-    """What a rank's records tell beside the tables: read a few files at a time, so that a long run takes no memory."""
+class _Recorded:
+    """What a rank's records hold besides the tables. Reads a few files at a time, so that a long run takes little
+    memory."""
 
     def __init__(self, folder: Path) -> None:
         self.worked_unix_ns = 0
@@ -135,7 +140,7 @@ class _Told:
 
 
 def _contents(texts: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """Of JSON texts; one that was lost is passed over."""
+    """Yield the objects of JSON texts, without those that were lost."""
     for text in texts:
         with suppress(ValueError, RecursionError):
             content = json.loads(text)
