@@ -72,8 +72,8 @@ def export(
     from ddptrace.telemetry.extra import extra
 
     with extra():
-        from ddptrace.telemetry.delivery.targets import environments_targets, said_targets, why_none
-    targets = said_targets(otlp, protocol, prometheus, otlp_json) or environments_targets(os.environ, protocol)
+        from ddptrace.telemetry.delivery.targets import targets_of_environment, targets_of_options, why_none
+    targets = targets_of_options(otlp, protocol, prometheus, otlp_json) or targets_of_environment(os.environ, protocol)
     if not targets:
         raise DdptraceError(why_none(os.environ))
     stop = threading.Event()

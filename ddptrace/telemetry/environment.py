@@ -81,7 +81,7 @@ def is_disabled(environ: Mapping[str, str]) -> bool:
     return environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
 
 
-def said_endpoint(environ: Mapping[str, str], signal: str) -> str | None:
+def endpoint_of(environ: Mapping[str, str], signal: str) -> str | None:
     """Return the address that the environment gives for OTLP of this signal. An empty variable counts as unset."""
     return environ.get(_endpoint_variable(environ, signal), "").strip() or None
 
@@ -116,7 +116,7 @@ def metrics_every_s(environ: Mapping[str, str]) -> float:
 def _of_signal(environ: Mapping[str, str], signal: str) -> tuple[tuple[str, ...], str]:
     variable = _exporter(signal)
     words = [word.strip().lower() for word in environ.get(variable, "").split(",") if word.strip()]
-    if not words and said_endpoint(environ, signal) is not None:
+    if not words and endpoint_of(environ, signal) is not None:
         words = ["otlp"]
     for word in words:
         if word not in EXPORTERS or (word == "prometheus" and signal != METRICS):
@@ -141,7 +141,7 @@ def _endpoint_variable(environ: Mapping[str, str], signal: str) -> str:
 
 
 def _check_endpoint(environ: Mapping[str, str], signal: str, protocol: str) -> None:
-    variable, endpoint = _endpoint_variable(environ, signal), said_endpoint(environ, signal)
+    variable, endpoint = _endpoint_variable(environ, signal), endpoint_of(environ, signal)
     if endpoint is None:
         return
     if not is_address(endpoint, protocol):
@@ -161,7 +161,7 @@ def _protocol(environ: Mapping[str, str], signal: str) -> str:
     own, common = f"OTEL_EXPORTER_OTLP_{signal.upper()}_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"
     protocol = environ.get(own, "").strip() or environ.get(common, "").strip()
     if not protocol:
-        return GRPC if is_for_grpc(said_endpoint(environ, signal)) else HTTP
+        return GRPC if is_for_grpc(endpoint_of(environ, signal)) else HTTP
     if protocol not in PROTOCOLS:
         raise DdptraceError(f"{own if environ.get(own) else common} is {protocol!r}; give {' or '.join(PROTOCOLS)}")
     return protocol

@@ -246,7 +246,7 @@ def test_one_that_is_followed_and_over_is_not_waited_for_without_end(
             ("--otlp", "localhost:4317"),
             "--otlp localhost:4317 is not the address of a collector; give one like http://",
         ),
-        (("--otlp", "http://a:b"), "--otlp http://a:b is no address"),
+        (("--otlp", "http://a:b"), "--otlp http://a:b is not the address"),
         (("--otlp-json", "/no/such/file"), "cannot write /no/such/file: No such file or directory; give --otlp-json"),
     ],
 )

@@ -20,7 +20,7 @@ from ddptrace.telemetry.delivery import not_whole
 from ddptrace.telemetry.delivery.delivery import Patience, Say
 from ddptrace.telemetry.delivery.followed import Following, scraped
 from ddptrace.telemetry.delivery.reports import complaint, success
-from ddptrace.telemetry.delivery.targets import Targets, environments_targets
+from ddptrace.telemetry.delivery.targets import Targets, targets_of_environment
 from ddptrace.telemetry.environment import METRICS_EVERY_S, metrics_every_s
 
 COUNTING_S: Final = 10.0
@@ -45,7 +45,7 @@ class Work:
 
     def do(self, *, is_first: bool) -> str | None:
         """Export until the end, and return a sentence about what was not delivered."""
-        targets = environments_targets(os.environ)
+        targets = targets_of_environment(os.environ)
         run_id = self._awaited_run(is_first)
         if run_id is None:
             return None

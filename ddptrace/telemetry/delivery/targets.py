@@ -18,10 +18,10 @@ from ddptrace.telemetry.environment import (
     HTTP,
     METRICS,
     TRACES,
+    endpoint_of,
     is_address,
     is_for_grpc,
     prometheus_address,
-    said_endpoint,
     shown,
     switched_off,
     wanted,
@@ -50,7 +50,7 @@ class Targets:
         return bool(self.metrics) or self.prometheus is not None
 
 
-def said_targets(
+def targets_of_options(
     otlp: str | None, protocol: str | None, prometheus: tuple[str, int] | None, otlp_json: Path | None
 ) -> Targets:
     """Return the destinations that the command line names, which may be none.
@@ -69,7 +69,7 @@ def said_targets(
     return Targets(tuple(found), tuple(found), prometheus)
 
 
-def environments_targets(environ: Mapping[str, str], protocol: str | None = None) -> Targets:
+def targets_of_environment(environ: Mapping[str, str], protocol: str | None = None) -> Targets:
     """Return the destinations that the environment names. `protocol` of OTLP takes precedence over the environment.
 
     Raises:
@@ -123,7 +123,7 @@ class Console:
 
 
 def _named(name: str, environ: Mapping[str, str], signal: str, protocol: str) -> Destination:
-    return _otlp(None, protocol, said_endpoint(environ, signal)) if name == "otlp" else Console()
+    return _otlp(None, protocol, endpoint_of(environ, signal)) if name == "otlp" else Console()
 
 
 def _otlp(base: str | None, protocol: str, endpoint: str | None = None) -> Destination:

@@ -32,8 +32,8 @@ def metrics_data(totals: Totals, now_unix_ns: int) -> MetricsData:
     scope = InstrumentationScope("ddptrace", __version__)
     return MetricsData(
         [
-            ResourceMetrics(one.resource, [ScopeMetrics(scope, _metrics(one, now_unix_ns), "")], "")
-            for one in totals.snapshot()
+            ResourceMetrics(rank.resource, [ScopeMetrics(scope, _metrics(rank, now_unix_ns), "")], "")
+            for rank in totals.snapshot()
         ]
     )
 

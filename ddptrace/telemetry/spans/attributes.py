@@ -91,9 +91,11 @@ STEP_ATTRIBUTES: Final[tuple[Attribute[StepRow], ...]] = (
     Attribute("ddptrace.paused_ns", int, "time in which ddptrace itself held the thread", lambda row: row.paused_ns),
     Attribute("ddptrace.ended_by", str, "optimizer, backward or said (by `t.step()`)", lambda row: row.ended_by),
 )
+
 PHASE_ATTRIBUTES: Final[tuple[Attribute[PhaseRow], ...]] = (
     Attribute(PHASE, str, "data, forward, backward, optimizer or other", lambda row: row.phase),
 )
+
 _COMM: Final[tuple[Attribute[BucketRow | CollectiveRow], ...]] = (
     Attribute("ddptrace.comm.queue_ns", int, "from launch to begin of execution", lambda row: row.queue_ns),
     Attribute("ddptrace.comm.duration_ns", int, "execution", lambda row: row.comm_ns),
@@ -109,6 +111,7 @@ _COMM: Final[tuple[Attribute[BucketRow | CollectiveRow], ...]] = (
     Attribute("ddptrace.comm.wait_ns", int, "time in which the host was blocked on it", lambda row: row.wait_ns),
     Attribute("ddptrace.comm.evidence", str, "device, backend, callback or host", lambda row: _text(row.evidence)),
 )
+
 BUCKET_ATTRIBUTES: Final[tuple[Attribute[BucketRow], ...]] = (
     Attribute(
         "ddptrace.bucket.reducer", int, "number of the reducer; each DDP module has one", lambda row: row.reducer
@@ -138,6 +141,7 @@ BUCKET_ATTRIBUTES: Final[tuple[Attribute[BucketRow], ...]] = (
     Attribute("ddptrace.bucket.hook_ns", int, "host time inside the hook", lambda row: row.hook_ns),
     *_COMM,
 )
+
 COLLECTIVE_ATTRIBUTES: Final[tuple[Attribute[CollectiveRow], ...]] = (
     Attribute("ddptrace.collective.op", str, "operation, as in the span's name", lambda row: row.op),
     Attribute("ddptrace.collective.group", str, "name of its process group", lambda row: row.group),
@@ -174,6 +178,7 @@ COLLECTIVE_ATTRIBUTES: Final[tuple[Attribute[CollectiveRow], ...]] = (
     ),
     *_COMM,
 )
+
 MEETING_ATTRIBUTES: Final[tuple[Attribute[Meeting], ...]] = (
     Attribute(
         "ddptrace.comm.wait_for_peers_ns",
