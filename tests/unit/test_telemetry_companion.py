@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from telemetry_records import RUN_ID, Rank, write_manifest
 
+import ddptrace
 from ddptrace import tracing
 from ddptrace.record import directory
 from ddptrace.schema import META
@@ -98,6 +99,18 @@ def test_what_it_is_still_doing_is_said_where_there_is_no_trouble(
     (said,) = warned(one.leave)
     assert f"(the process that exports it is still {doing}); delivery goes on" in said
     rank.recorder.close()
+
+
+def test_it_looks_for_ddptrace_in_the_folder_that_holds_the_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "folder"
+    monkeypatch.setattr(companion, "BOOT", f"import sys; open({str(folder)!r}, 'w').write(sys.argv[1])")
+    rank = living(tmp_path / "run")
+    process = Companion(tmp_path / "run", rank.folder, BARE, is_first=True)
+    process.drop()
+    rank.recorder.close()
+    assert folder.read_text() == str(Path(ddptrace.__file__).parents[1])
 
 
 def test_it_imports_nothing_from_the_current_directory_and_runs_no_startup_file(
