@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
 
     from ddptrace.capture.session import Profile, Session
-    from ddptrace.telemetry import Exporter
-    from ddptrace.telemetry.companion import Companion
+    from ddptrace.telemetry.companion.companion import Companion
+    from ddptrace.telemetry.spans.exporter import Exporter
 
 before_entering: Callable[[Path], None] | None = None
 """A recording around the whole program (`ddptrace.run`) ends here, where the program begins one by itself."""
@@ -95,7 +95,7 @@ class trace:
         """Raises TraceStateError where `tracer_provider` is none."""
         if self._tracer_provider is None:
             return None
-        from ddptrace.telemetry import Exporter
+        from ddptrace.telemetry.spans.exporter import Exporter
 
         return Exporter(self._folder, self._tracer_provider)
 
@@ -163,7 +163,7 @@ def companion_of(session: Session, *, spans: bool = True) -> Companion | None:
     `spans`: they go elsewhere."""
     if not any(name.startswith("OTEL_") for name in os.environ):
         return None
-    from ddptrace.telemetry.companion import companion_for
+    from ddptrace.telemetry.companion.companion import companion_for
 
     environ = dict(os.environ) if spans else {**os.environ, "OTEL_TRACES_EXPORTER": "none"}
     return companion_for(session.claim.root, session.folder, session.claim.rank, environ)

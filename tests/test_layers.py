@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).resolve().parent.parent / "ddptrace"
-EVERYWHERE = ("ddptrace.errors", "ddptrace.schema", "ddptrace.keep", "ddptrace.ops")
+EVERYWHERE = ("ddptrace.errors", "ddptrace.schema", "ddptrace.keep", "ddptrace.ops", "ddptrace.version")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,7 @@ ALLOWED = {
     "keep": Row(),
     "ops": Row(),
     "schema": Row(packages=("numpy",)),
+    "version": Row(),
     # where load and analysis meet, and where ranks are shared out to processes
     "analyzer": Row(ours("load", "analysis", "engine")),
     "differ": Row(ours("analyzer", "load"), inside=ours("analysis")),  # the same, of several runs
@@ -57,7 +58,7 @@ ALLOWED = {
     # load and analysis: the tables, which telemetry's spans are made from, are built in one place only
     # what its extra brings is imported by those of its modules only that need it: test_telemetry_environment.py
     "telemetry": Row(
-        ours("__init__", "record", "load", "analysis", "live"),
+        ours("record", "load", "analysis", "live"),
         ("numpy", "opentelemetry", "grpc", "google", "requests", "urllib3", "prometheus_client"),
     ),
     "render": Row(ours("analysis", "load.tables"), ("numpy",), inside=("plotly", "rich")),
@@ -226,7 +227,7 @@ def test_capture_and_analysis_never_meet() -> None:
     assert "ddptrace.capture" not in modules_after(*map(module_name, files("analysis")), "ddptrace.analyzer")
 
 
-SUBJECTS = ("analysis", "render", "load", "capture", "reducer")
+SUBJECTS = ("analysis", "render", "load", "capture", "reducer", "telemetry")
 """Rooms that are divided by subject, or small enough not to be."""
 STOREYS = ("load", "capture", "reducer")
 """Rooms whose inner rooms stand above each other: no two of them import each other, whatever their files do."""

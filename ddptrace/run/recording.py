@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch.profiler import profile
 
     from ddptrace.capture.session import Session
-    from ddptrace.telemetry.companion import Companion
+    from ddptrace.telemetry.companion.companion import Companion
 
 
 class Recording:

@@ -1,10 +1,12 @@
-"""The metrics, frozen: dashboards, alerts and queries of other people rest on these names.
+"""The metrics, frozen: other people's dashboards, alerts and queries depend on these names.
 
-Every point has `ddptrace.run.id` and `ddptrace.rank` beside the attributes given here, so that no join is needed. Sums
-are cumulative from the rank's start, and add up complete steps, each once, and collectives in the step that launched
-them. What was not measured has no point. Prometheus has the names that OpenTelemetry's translation gives them:
-`ddptrace.step.duration` in s is `ddptrace_step_duration_seconds`, its attribute `ddptrace.rank` the label
+Every point has `ddptrace.run.id` and `ddptrace.rank` besides the attributes declared here, so no query needs a join.
+Sums are cumulative from the rank's start. They add up complete steps, each once, and collectives in the step that
+launched them. A value that was not measured has no point. Prometheus gets the names of OpenTelemetry's translation:
+`ddptrace.step.duration` in s becomes `ddptrace_step_duration_seconds`, its attribute `ddptrace.rank` the label
 `ddptrace_rank`.
+
+To add a metric, declare it here and give it its value in `rank_totals.py`. The reference page is made from this file.
 """
 
 from __future__ import annotations
@@ -16,11 +18,12 @@ from typing import Final
 from ddptrace.telemetry.attributes import PHASE
 
 OTHER: Final = "other"
-"""What the attributes of all say that have no point of their own, so that the number of points stays bounded."""
+"""The attributes' value on the common point of everything beyond a bound, so that the number of points stays
+bounded."""
 COLLECTIVES_MAX: Final = 64
-"""Pairs of op and group that one rank tells apart."""
+"""Most pairs of op and group with their own point, on one rank."""
 BUCKETS_MAX: Final = 256
-"""Pairs of reducer and index that one rank tells apart."""
+"""Most pairs of reducer and index with their own point, on one rank."""
 
 NS_PER_S: Final = 10**9
 
@@ -33,8 +36,8 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Instrument:
-    """One metric. `unit` as UCUM has it, annotations in braces; `bounds` of a histogram in that unit, each the upper
-    one of its bucket and part of it."""
+    """One metric. `unit` is in UCUM, annotations in braces. `bounds` are those of a histogram, in that unit, each the
+    inclusive upper bound of its bucket."""
 
     name: str
     kind: Kind
@@ -45,12 +48,12 @@ class Instrument:
 
     @property
     def per_unit(self) -> int:
-        """Values are added up as integers, seconds as nanoseconds: so many of them are one unit."""
+        """Values are summed as integers, seconds as nanoseconds. This many of them are one unit."""
         return NS_PER_S if self.unit == "s" else 1
 
 
 def _bounds(first: int, last: int, *, per_unit: int = 1) -> tuple[float, ...]:
-    """1, 2, 5, 10 and so on from the power of ten `first` to the power of ten `last`, of which `per_unit` are one."""
+    """Return 1, 2, 5, 10 and so on, from the power of ten `first` to the power of ten `last`, divided by `per_unit`."""
     found = [factor * value for value in _powers(first, last) for factor in (1, 2, 5) if factor * value <= last]
     return tuple(value / per_unit for value in found)
 
@@ -73,14 +76,15 @@ _RUN: Final = ("ddptrace.world_size", "ddptrace.backend", "ddptrace.torch.versio
 
 COUNTER, GAUGE, HISTOGRAM = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM
 
-STEP_DURATION: Final = Instrument(
-    "ddptrace.step.duration", HISTOGRAM, "s", "Wall time of a step", bounds=_STEP_S
-)  # fmt: skip
+STEP_DURATION: Final = Instrument("ddptrace.step.duration", HISTOGRAM, "s", "Wall time of a step", bounds=_STEP_S)
 PHASE_TIME: Final = Instrument("ddptrace.phase.time", COUNTER, "s", "Time in each phase of steps", (PHASE,))
 BREAKDOWN_TIME: Final = Instrument(
-    "ddptrace.breakdown.time", COUNTER, "s",
-    "Where the time of steps went: compute, exposed_comm, exposed_memory or idle; adds up to their windows", (PART,),
-)  # fmt: skip
+    "ddptrace.breakdown.time",
+    COUNTER,
+    "s",
+    "Time of steps by use: compute, exposed_comm, exposed_memory or idle; adds up to their windows",
+    (PART,),
+)
 COMM_TIME: Final = Instrument(
     "ddptrace.comm.time", COUNTER, "s", "Time in which any collective ran, hidden under compute or exposed", (OVERLAP,)
 )
@@ -90,9 +94,13 @@ COMM_OVERLAP_RATIO: Final = Instrument(
 COMM_WAIT: Final = Instrument("ddptrace.comm.wait", COUNTER, "s", "Time in which the host was blocked on collectives")
 
 BUCKET_DURATION: Final = Instrument(
-    "ddptrace.bucket.duration", HISTOGRAM, "s", "Execution of one gradient bucket's communication", _BUCKET,
+    "ddptrace.bucket.duration",
+    HISTOGRAM,
+    "s",
+    "Execution of one gradient bucket's communication",
+    _BUCKET,
     bounds=_EXECUTION_S,
-)  # fmt: skip
+)
 BUCKET_EXPOSED_TIME: Final = Instrument(
     "ddptrace.bucket.exposed.time", COUNTER, "s", "The bucket's share of the exposed communication", _BUCKET
 )
@@ -103,11 +111,14 @@ BUCKET_SIZE: Final = Instrument("ddptrace.bucket.size", GAUGE, "By", "Bytes of t
 
 COLLECTIVE_CALLS: Final = Instrument("ddptrace.collective.calls", COUNTER, "{call}", "Calls", _COLLECTIVE)
 COLLECTIVE_IO: Final = Instrument(
-    "ddptrace.collective.io", COUNTER, "By", "Bytes of the calls' tensors, of the larger of input and output",
+    "ddptrace.collective.io",
+    COUNTER,
+    "By",
+    "Bytes of the calls' tensors, the larger of input and output",
     _COLLECTIVE,
-)  # fmt: skip
+)
 COLLECTIVE_TIME: Final = Instrument(
-    "ddptrace.collective.time", COUNTER, "s", "Execution, of calls of which it is known", _COLLECTIVE
+    "ddptrace.collective.time", COUNTER, "s", "Execution time of calls for which it is known", _COLLECTIVE
 )
 COLLECTIVE_BUS_BANDWIDTH: Final = Instrument(
     "ddptrace.collective.bus_bandwidth", HISTOGRAM, "By/s", "Bus bandwidth of each call", _COLLECTIVE, bounds=_RATE
@@ -116,33 +127,41 @@ COLLECTIVE_WAIT_FOR_PEERS: Final = Instrument(
     "ddptrace.collective.wait_for_peers", COUNTER, "s", "Time inside collectives until the last rank arrived"
 )
 COLLECTIVE_SKEW: Final = Instrument(
-    "ddptrace.collective.skew", HISTOGRAM, "s",
-    "First arrival at a collective to the last, told by the lowest of its ranks", _GROUP, bounds=_EXECUTION_S,
-)  # fmt: skip
+    "ddptrace.collective.skew",
+    HISTOGRAM,
+    "s",
+    "Time from the first arrival at a collective to the last, reported by its lowest rank",
+    _GROUP,
+    bounds=_EXECUTION_S,
+)
 COLLECTIVE_LAST: Final = Instrument(
     "ddptrace.collective.last", COUNTER, "{collective}", "Collectives at which this rank was the last to arrive"
 )
 COLLECTIVE_LATENESS: Final = Instrument(
-    "ddptrace.collective.lateness", COUNTER, "s",
-    "Time in which all others had arrived at a collective and waited for this rank alone, each instant once",
-)  # fmt: skip
+    "ddptrace.collective.lateness",
+    COUNTER,
+    "s",
+    "Time in which all other ranks waited at a collective for this one alone, each instant once",
+)
 
 RECORDS_DROPPED: Final = Instrument(
-    "ddptrace.records.dropped", COUNTER, "{record}", "Records that are missing of this rank", (REASON,)
+    "ddptrace.records.dropped", COUNTER, "{record}", "Records of this rank that are missing", (REASON,)
 )
 STEPS_DROPPED: Final = Instrument(
-    "ddptrace.steps.dropped", COUNTER, "{step}", "Steps that were recorded, and let go before they were read", (REASON,)
+    "ddptrace.steps.dropped",
+    COUNTER,
+    "{step}",
+    "Steps that were recorded, and deleted before they were read",
+    (REASON,),
 )
-STEP_LAST: Final = Instrument("ddptrace.step.last", GAUGE, "{step}", "Ordinal of the newest step that is counted here")
+STEP_LAST: Final = Instrument("ddptrace.step.last", GAUGE, "{step}", "Ordinal of the newest step in these metrics")
 RECORD_TIME: Final = Instrument(
-    "ddptrace.record.time", GAUGE, "s", "Unix time of the newest record of training: its age tells a job that hangs"
+    "ddptrace.record.time",
+    GAUGE,
+    "s",
+    "Unix time of the newest record of training; an old one means that the job hangs",
 )
-RUN_INFO: Final = Instrument("ddptrace.run.info", GAUGE, "{run}", "Always 1; what is known of the run", _RUN)
+RUN_INFO: Final = Instrument("ddptrace.run.info", GAUGE, "{run}", "Always 1; its attributes describe the run", _RUN)
 
-INSTRUMENTS: Final = (
-    STEP_DURATION, PHASE_TIME, BREAKDOWN_TIME, COMM_TIME, COMM_OVERLAP_RATIO, COMM_WAIT,
-    BUCKET_DURATION, BUCKET_EXPOSED_TIME, BUCKET_HIDDEN_TIME, BUCKET_SIZE,
-    COLLECTIVE_CALLS, COLLECTIVE_IO, COLLECTIVE_TIME, COLLECTIVE_BUS_BANDWIDTH,
-    COLLECTIVE_WAIT_FOR_PEERS, COLLECTIVE_SKEW, COLLECTIVE_LAST, COLLECTIVE_LATENESS,
-    RECORDS_DROPPED, STEPS_DROPPED, STEP_LAST, RECORD_TIME, RUN_INFO,
-)  # fmt: skip
+INSTRUMENTS: Final = tuple(declared for declared in list(globals().values()) if isinstance(declared, Instrument))
+"""Every instrument above, in this order."""

@@ -1,7 +1,7 @@
-"""The totals of all ranks that are exported, as of now: one object for OTLP, Prometheus and JSON alike.
+"""The totals of all ranks as of now: one object for OTLP, Prometheus and JSON alike.
 
-A run that grows goes in batch by batch (`take`); one that is over, in one go (`finished_run.totals_of`). Both give the
-same numbers, but for what profiler windows and ranks on other hosts tell, which is known afterwards only.
+A run that grows is added batch by batch (`take`), a finished one in one go (`delivery/finished.py`). Both give the same
+numbers, except for those of profiler windows and of ranks on other hosts, which are known only afterwards.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from opentelemetry.sdk.resources import Resource
 
 from ddptrace.live.batch import Identity, Losses, RankBatch
-from ddptrace.telemetry.instruments import RECORD_TIME, Instrument
-from ddptrace.telemetry.meetings import HostMeetings
-from ddptrace.telemetry.points import Point
-from ddptrace.telemetry.rank_totals import RankTotals
+from ddptrace.telemetry.metrics.instruments import RECORD_TIME, Instrument
+from ddptrace.telemetry.metrics.meetings import HostMeetings
+from ddptrace.telemetry.metrics.points import Point
+from ddptrace.telemetry.metrics.rank_totals import RankTotals
 from ddptrace.telemetry.rows import RankRows, of_batch
 
 
 @dataclass(frozen=True, slots=True)
 class RankPoints:
-    """One rank's points at one moment. `start_unix_ns`: its sums count from there."""
+    """One rank's points at one moment. Its sums count from `start_unix_ns`."""
 
     identity: Identity
     resource: Resource
@@ -31,7 +31,7 @@ class RankPoints:
 
 
 class Totals:
-    """Everything may be called from any thread."""
+    """Holds the totals of every rank. All methods may be called from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -39,12 +39,12 @@ class Totals:
         self._meetings = HostMeetings()
 
     def of_rank(self, identity: Identity) -> None:
-        """A rank is known by name: it has points from now on, though it may have no step yet."""
+        """Add a rank: it has points from now on, even before its first step."""
         with self._lock:
             self._rank(identity.run_id, identity.rank).identify(identity)
 
     def take(self, batch: RankBatch) -> None:
-        """All that a batch tells: the rank, its losses, and its complete steps."""
+        """Add all of a batch: the rank, its losses, and its complete steps."""
         who = batch.identity
         with self._lock:
             self.of_rank(who)
@@ -52,8 +52,9 @@ class Totals:
             self.add(of_batch(batch), steps=batch.steps, strays=batch.is_last)
 
     def add(self, rows: RankRows, *, steps: Container[int] | None = None, strays: bool = True) -> None:
-        """Count these steps, all of them for None, and what they launched. A rank's steps come in order: one that was
-        counted, and all before it, count no more. `strays`: what is outside of all steps counts too, once."""
+        """Count these steps, or all of them for None, and what they launched. A rank's steps come in order: a step that
+        was counted, and all before it, are not counted again. `strays`: also count what is outside of all steps, once.
+        """
         with self._lock:
             rank = self._rank(rows.run_id, rows.rank)
             calls = rank.add(rows, steps, strays=strays)
@@ -65,25 +66,24 @@ class Totals:
                 self._rank(rows.run_id, met.rank).meet(met.group, met.meeting)
 
     def lost(self, run_id: str, rank: int, losses: Losses) -> None:
-        """What is missing of its records so far."""
+        """Set which records of a rank are missing so far."""
         with self._lock:
             self._rank(run_id, rank).lost(losses)
             if losses.records:
                 self._meetings.distrust(run_id, rank)
 
     def seen(self, run_id: str, rank: int, unix_ns: int) -> None:
-        """When its newest record of the training itself was made (`RankNow.worked_unix_ns`: one that hangs goes on
-        recording its clock); 0: nothing tells."""
+        """Set when the rank's newest record of training was made, 0 if unknown. Records of its clock do not count
+        (`RankNow.worked_unix_ns`): a rank that hangs still makes them."""
         with self._lock:
             self._rank(run_id, rank).seen(unix_ns)
 
     def snapshot(self) -> list[RankPoints]:
-        """By attempt and rank. A rank of an attempt that was started anew has no newest record any more: it hangs no
-        longer."""
+        """Return all points, by attempt and rank. Ranks of earlier attempts have no newest record: they cannot hang."""
         with self._lock:
-            ranks = sorted(self._ranks.values(), key=lambda one: (one.identity.attempt, one.identity.rank))
-            newest = max((one.identity.attempt for one in ranks), default=0)
-            return [_now(one, is_past=one.identity.attempt < newest) for one in ranks]
+            ranks = sorted(self._ranks.values(), key=lambda rank: (rank.identity.attempt, rank.identity.rank))
+            newest = max((rank.identity.attempt for rank in ranks), default=0)
+            return [_now(rank, is_past=rank.identity.attempt < newest) for rank in ranks]
 
     def _rank(self, run_id: str, rank: int) -> RankTotals:
         key = run_id, rank
@@ -93,5 +93,7 @@ class Totals:
 
 
 def _now(rank: RankTotals, *, is_past: bool) -> RankPoints:
-    points = [(one, found) for one, found in rank.points.all() if not (is_past and one is RECORD_TIME)]
+    points = [
+        (instrument, found) for instrument, found in rank.points.all() if not (is_past and instrument is RECORD_TIME)
+    ]
     return RankPoints(rank.identity, rank.resource, rank.start_unix_ns, points)

@@ -1,5 +1,8 @@
-"""An endpoint that a Prometheus server scrapes: the same numbers as over OTLP, under the names that OpenTelemetry's
-translation gives them, so that dashboards and alerts need not know which way they came."""
+"""Serves metrics to a Prometheus server.
+
+The numbers are those sent over OTLP, under the names of OpenTelemetry's translation, so the same dashboards and alerts
+work with both.
+"""
 
 from __future__ import annotations
 
@@ -21,30 +24,31 @@ from prometheus_client.utils import floatToGoString
 
 from ddptrace.errors import DdptraceError
 from ddptrace.telemetry.attributes import RANK, RUN_ID
-from ddptrace.telemetry.instruments import INSTRUMENTS, Instrument, Kind
-from ddptrace.telemetry.metric_data import metrics_data
-from ddptrace.telemetry.totals import Totals
+from ddptrace.telemetry.metrics.instruments import INSTRUMENTS, Instrument, Kind
+from ddptrace.telemetry.metrics.metric_data import metrics_data
+from ddptrace.telemetry.metrics.totals import Totals
 
 UNITS: Final[Mapping[str, str]] = {"s": "seconds", "By": "bytes", "By/s": "bytes_per_second"}
-"""Of those that instruments have, the ones that become part of a name. An annotation in braces does not, nor does "1"
-but of a gauge, which is a ratio."""
+"""The units that become part of a name. An annotation in braces does not, and "1" only for a gauge, as a ratio."""
 
 STOP_EVERY_S: Final = 0.1
-"""How long it may take until it ends."""
+"""Longest time that the server takes to stop."""
 
 Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 FAMILIES: Final[Mapping[Kind, type[Family]]] = {
-    Kind.COUNTER: CounterMetricFamily, Kind.GAUGE: GaugeMetricFamily, Kind.HISTOGRAM: HistogramMetricFamily,
-}  # fmt: skip
+    Kind.COUNTER: CounterMetricFamily,
+    Kind.GAUGE: GaugeMetricFamily,
+    Kind.HISTOGRAM: HistogramMetricFamily,
+}
 
 
 def unit_of(instrument: Instrument) -> str:
-    """As it ends a name; "" where it does not."""
+    """Return the unit at the end of a name, "" if there is none."""
     return "ratio" if instrument.unit == "1" and instrument.kind is Kind.GAUGE else UNITS.get(instrument.unit, "")
 
 
 def name_of(instrument: Instrument) -> str:
-    """In Prometheus. A histogram's series have `_bucket`, `_sum` and `_count` behind it."""
+    """Return the instrument's name in Prometheus. A histogram's series add `_bucket`, `_sum` and `_count` to it."""
     name, unit = instrument.name.replace(".", "_"), unit_of(instrument)
     if unit and not name.endswith(f"_{unit}"):
         name = f"{name}_{unit}"
@@ -56,7 +60,7 @@ def label_of(attribute: str) -> str:
 
 
 class Server:
-    """Answers on any path until it is left."""
+    """Answers on any path until it is closed."""
 
     def __init__(self, totals: Totals, port: int, address: str) -> None:
         registry = CollectorRegistry(auto_describe=False)
@@ -84,8 +88,10 @@ class Server:
 
 
 def serve(totals: Totals, port: int, *, address: str = "127.0.0.1") -> Server:
-    """Serve what `totals` hold at each scrape, from a thread of its own; a context manager. Port 0 takes a free one,
-    which `url` tells. Raises DdptraceError where nothing can listen there."""
+    """Serve the totals as of each scrape from a separate thread; a context manager.
+
+    Port 0 takes a free port, which is in `url`. Raises DdptraceError if the address or port cannot be used.
+    """
     return Server(totals, port, address)
 
 
@@ -93,7 +99,7 @@ class _HttpServer(ThreadingHTTPServer):
     daemon_threads = True
 
     def server_bind(self) -> None:
-        """Without asking the name service for a name of the address, as the standard one does: that may take long."""
+        """Skip the name look-up of the standard server, which may take long."""
         TCPServer.server_bind(self)
         self.server_name, self.server_port = self.server_address[:2]  # type: ignore[assignment]
 
@@ -108,20 +114,20 @@ def _listening(port: int, address: str, registry: CollectorRegistry) -> _HttpSer
         return kind((address, port), MetricsHandler.factory(registry))
     except (OSError, OverflowError) as error:
         why = getattr(error, "strerror", None) or error
-        is_elsewhere = isinstance(error, socket.gaierror) or getattr(error, "errno", None) == errno.EADDRNOTAVAIL
-        what = "an address of this machine" if is_elsewhere else "another port, or 0 for a free one"
+        is_foreign = isinstance(error, socket.gaierror) or getattr(error, "errno", None) == errno.EADDRNOTAVAIL
+        what = "an address of this machine" if is_foreign else "another port, or 0 for a free one"
         raise DdptraceError(f"metrics cannot be served at {address} port {port}: {why}; give {what}") from None
 
 
 class _Totals(Collector):
-    """What the client library asks at each scrape."""
+    """Makes the metrics anew for each scrape."""
 
     def __init__(self, totals: Totals) -> None:
         self._totals = totals
 
     def collect(self) -> Iterable[Family]:
-        """By instrument; one of which nothing is known yet is left out."""
-        families = {one.name: (one, _family(one)) for one in INSTRUMENTS}
+        """Return one family per instrument, without those that have no point yet."""
+        families = {instrument.name: (instrument, _family(instrument)) for instrument in INSTRUMENTS}
         for resource in metrics_data(self._totals, time.time_ns()).resource_metrics:
             for scope in resource.scope_metrics:
                 for metric in scope.metrics:
@@ -139,7 +145,7 @@ def _family(instrument: Instrument) -> Family:
 
 
 def _add(instrument: Instrument, family: Family, metric: Metric) -> None:
-    """Attributes that are not known are empty labels, which to Prometheus is the same as none."""
+    """Add a metric's points. Unknown attributes become empty labels, which to Prometheus is the same as no label."""
     for point in metric.data.data_points:
         labels = [str((point.attributes or {}).get(name, "")) for name in _attributes(instrument)]
         if isinstance(family, HistogramMetricFamily):
@@ -151,7 +157,7 @@ def _add(instrument: Instrument, family: Family, metric: Metric) -> None:
 
 
 def _buckets(point: HistogramDataPoint) -> Iterator[tuple[str, float]]:
-    """Each counts what those below it count too."""
+    """Yield cumulative counts, as Prometheus wants them."""
     counted = 0
     for bound, count in zip((*point.explicit_bounds, float("inf")), point.bucket_counts, strict=True):
         counted += count

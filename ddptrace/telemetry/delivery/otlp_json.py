@@ -1,7 +1,7 @@
-"""A file of OTLP in JSON: one request a line, as OpenTelemetry's file exporter specification has it.
+"""A file of OTLP in JSON: one request a line, as in OpenTelemetry's specification of file exporters.
 
-The line is protobuf's own JSON of what would have been sent, but for two things that OTLP has otherwise: ids are in
-hex, and enumerations are numbers.
+A line is protobuf's own JSON of the request, with two differences that OTLP wants: ids are in hex, and enumerations are
+numbers.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ IDS: Final = frozenset({"traceId", "spanId", "parentSpanId"})
 
 
 class OtlpJson:
-    """A file that held something is begun anew with the first request. Raises DdptraceError where it cannot be
-    written. Spans and metrics may come from two threads."""
+    """Writes requests to a file, whose earlier content the first request replaces. Spans and metrics may come from two
+    threads. Raises DdptraceError if the file cannot be written."""
 
     def __init__(self, path: Path) -> None:
         self.name = str(path)
@@ -51,7 +51,7 @@ class OtlpJson:
         self._file.close()
 
     def _write(self, request: Message) -> Outcome:
-        """A line is there whole, or not at all."""
+        """Write a whole line, or nothing."""
         line = json.dumps(as_json(request), separators=(",", ":")).encode() + b"\n"
         with self._lock:
             if not self._is_begun:
@@ -60,13 +60,13 @@ class OtlpJson:
             try:
                 _write_all(self._file, line)
             except OSError as error:
-                with contextlib.suppress(OSError):  # a device has no end to be cut at
+                with contextlib.suppress(OSError):  # a device cannot be truncated
                     self._cut(begin)
                 return Outcome(False, why=error.strerror or str(error))
         return ACCEPTED
 
     def _begin(self) -> None:
-        with contextlib.suppress(OSError):  # a device holds nothing
+        with contextlib.suppress(OSError):  # a device has no content
             self._cut(0 if self._file.seekable() else None)
         self._is_begun = True
 
@@ -83,7 +83,7 @@ def _write_all(file: io.RawIOBase, line: bytes) -> None:
 
 
 def as_json(request: Message) -> dict[str, Any]:
-    """As OTLP wants it."""
+    """Return the request as OTLP's JSON."""
     content: dict[str, Any] = json_format.MessageToDict(request, use_integers_for_enums=True)
     _ids_to_hex(content)
     return content

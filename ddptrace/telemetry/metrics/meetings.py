@@ -1,7 +1,7 @@
-"""Who waited for whom: what a collective's ranks tell together, in a run that still grows.
+"""Finds out which rank waited for which at each collective, in a run that still grows.
 
-Ranks of one host read one clock, so their arrivals can be held against each other as they are. A group of which some
-ranks are elsewhere is not told: who came last is not known there. What is told is what `ddptrace.analyze` says later.
+The ranks of one host read the same clock, so their arrivals can be compared directly. A group with ranks on other hosts
+is left out, because the last one to arrive is unknown. The results equal those of `ddptrace.analyze` afterwards.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from ddptrace.schema import Evidence
 from ddptrace.telemetry.rows import Meeting, RankRows
 
 AWAITED_MAX: Final = 1 << 16
-"""Arrivals that are kept while those of other ranks are awaited, 50 MB at most. The oldest are given up first: of a
-rank that is read so much later than the others nothing is told."""
+"""Most arrivals that wait for those of other ranks, about 50 MB. Beyond it the oldest are dropped, so there is no
+result for a rank that is read much later than the others."""
 
 CLOSED: Final = sys.maxsize
-"""As a turn: none comes after it."""
+"""A turn after all others."""
 
 Group = tuple[str, str, tuple[int, ...]]
 """Run, name and ranks."""
@@ -37,9 +37,9 @@ class Arrival(NamedTuple):
     mark: GroupCall
     key: Key
     launch_unix_ns: int
-    begin_unix_ns: int | None  # None: nothing tells when it ran
+    begin_unix_ns: int | None  # None: unknown
     length_ns: int
-    seen: bool  # its begin, not only its end
+    seen: bool  # its begin was measured, not only its end
     on_device: bool
 
 
@@ -59,34 +59,36 @@ class _Rank:
 
 
 class HostMeetings:
-    """Joins the ranks' collectives by group and turn, whatever rank is read first."""
+    """Joins the ranks' collectives by group and turn, in whatever order ranks are read."""
 
     def __init__(self, most: int = AWAITED_MAX) -> None:
         self._most = most
         self._ranks: dict[str, dict[int, _Rank]] = {}  # by run
-        self._stepped_ns: dict[str, dict[int, int]] = {}  # as `_ranks`
-        self._partial: set[tuple[str, int]] = set()  # ranks of which not all steps are known
+        self._stepped_ns: dict[str, dict[int, int]] = {}  # by run and rank
+        self._partial: set[tuple[str, int]] = set()  # ranks with missing steps
         self._distrusted: set[tuple[str, int]] = set()
         self._awaited: OrderedDict[tuple[Group, int], dict[int, Arrival]] = OrderedDict()
         self._size = 0  # arrivals in it
         self._met: set[Group] = set()
-        self._next: dict[Group, int] = {}  # turns before this one were given up; all are, where that is `CLOSED`
+        self._next: dict[Group, int] = {}  # earlier turns are dropped; with `CLOSED` all are
 
     def distrust(self, run_id: str, rank: int) -> None:
-        """Records of it are missing: what it counts as a group's k-th call may be another one."""
+        """Leave out a rank with missing records: its k-th call of a group may really be a later one."""
         if (run_id, rank) not in self._distrusted:
             self._distrusted.add((run_id, rank))
-            self._next |= {one: CLOSED for one in self._next if one[0] == run_id and rank in one[2]}
+            self._next |= {group: CLOSED for group in self._next if group[0] == run_id and rank in group[2]}
 
     def add(self, rows: RankRows, calls: Iterable[tuple[int | None, CollectiveRow]]) -> Iterator[Met]:
-        """`calls`: whole ones of this rank with the step that launched each, in time order, none twice."""
+        """Add whole calls of a rank, each once and in time order, with the steps that launched them. Yield the
+        collectives that are complete now."""
         self._know(rows)
         if rows.partial_steps:
             self._partial.add((rows.run_id, rows.rank))
         groups = {
             name: (rows.run_id, name, ranks)
-            for name, ranks in rows.groups.items() if len(ranks) > 1 and rows.rank in ranks
-        }  # fmt: skip
+            for name, ranks in rows.groups.items()
+            if len(ranks) > 1 and rows.rank in ranks
+        }
         for step, row in calls:
             group = groups.get(row.group)
             if group is not None and row.turn is not None and row.turn >= self._begin(group):
@@ -100,8 +102,8 @@ class HostMeetings:
 
     def _begin(self, group: Group) -> int:
         if group not in self._next:
-            known = any((group[0], one) in self._distrusted for one in group[2])
-            self._next[group] = CLOSED if known else 0
+            is_distrusted = any((group[0], rank) in self._distrusted for rank in group[2])
+            self._next[group] = CLOSED if is_distrusted else 0
         return self._next[group]
 
     def _arrive(self, group: Group, rank: int, arrival: Arrival) -> Iterator[Met]:
@@ -114,14 +116,15 @@ class HostMeetings:
             self._met.add(group)
             yield from self._meet(group, here)
         while self._size > self._most:
-            self._give_up_the_oldest()
+            self._drop_the_oldest()
 
-    def _give_up_the_oldest(self) -> None:
-        """And with it the whole group, if its ranks never met: then some of them are elsewhere."""
-        (group, turn), given_up = self._awaited.popitem(last=False)
-        self._size -= len(given_up)
+    def _drop_the_oldest(self) -> None:
+        """Drop the oldest collective. If its group was never complete, some ranks are on other hosts: drop the group
+        too."""
+        (group, turn), dropped = self._awaited.popitem(last=False)
+        self._size -= len(dropped)
         self._next[group] = max(self._next[group], turn + 1) if group in self._met else CLOSED
-        for key in [one for one in self._awaited if one[0] == group and self._next[group] == CLOSED]:
+        for key in [key for key in self._awaited if key[0] == group and self._next[group] == CLOSED]:
             self._size -= len(self._awaited.pop(key))
 
     def _meet(self, group: Group, here: Mapping[int, Arrival]) -> Iterator[Met]:
@@ -133,8 +136,8 @@ class HostMeetings:
             yield Met(rank, name, meeting)
 
     def _part(self, run_id: str, here: Mapping[int, Arrival]) -> bool:
-        """Whether the ranks called different things. Where steps were left out, calls were not all counted either, and
-        must be of the same step."""
+        """Whether the ranks called different things. If steps are missing, calls may be too, and must be of the same
+        step."""
         first, *others = here.values()
         if any(other.key != first.key and differ(first.mark, other.mark) for other in others):
             return True
@@ -143,15 +146,15 @@ class HostMeetings:
 
     def _share_a_clock(self, run_id: str, ranks: tuple[int, ...]) -> bool:
         known = [self._ranks[run_id][rank] for rank in ranks]
-        ties = [one.tie_ns for one in known if one.tie_ns is not None]
-        return len({one.clock for one in known}) == 1 and (not ties or max(ties) - min(ties) < SAME_TIE_NS)
+        ties = [rank.tie_ns for rank in known if rank.tie_ns is not None]
+        return len({rank.clock for rank in known}) == 1 and (not ties or max(ties) - min(ties) < SAME_TIE_NS)
 
 
 def _stepped_ns(ranks: Mapping[int, _Rank], rank: int) -> int:
-    """How much later the rank's instants read than those of its clock's lowest rank, since the wall clock was set
-    between their starts."""
+    """Return by how much the rank's instants are later than those of the lowest rank with its clock, because the wall
+    clock was set between their starts."""
     own = ranks[rank]
-    first = ranks[min(one for one, of in ranks.items() if of.clock == own.clock)]
+    first = ranks[min(other for other, known in ranks.items() if known.clock == own.clock)]
     if own.tie_ns is None or first.tie_ns is None:
         return 0
     apart = own.tie_ns - first.tie_ns
@@ -163,18 +166,23 @@ def _arrival(rows: RankRows, row: CollectiveRow, turn: int, step: int | None) ->
     is_known = begin is not None and end is not None and row.evidence is not Evidence.HOST
     mark = GroupCall(turn, row.op, None if row.op == SPARSE else row.nbytes, row.dtype, row.peer, step=step)
     return Arrival(
-        mark, mark.key, zero + row.launch_at_ns, zero + begin if is_known and begin is not None else None,
-        row.comm_ns or 0, row.evidence in SEEN, row.on_device,
-    )  # fmt: skip
+        mark,
+        mark.key,
+        zero + row.launch_at_ns,
+        zero + begin if is_known and begin is not None else None,
+        row.comm_ns or 0,
+        row.evidence in SEEN,
+        row.on_device,
+    )
 
 
 def _meetings(here: Mapping[int, Arrival], stepped_ns: Mapping[int, int]) -> Iterator[tuple[int, Meeting]]:
-    """By rank. Nothing where a rank can end before all have arrived, where it is not known when one ran, and where the
-    launch is all that is known of an arrival on a device."""
+    """Yield the result of each rank. There is none if a rank can end before all have arrived, if the execution of one
+    is unknown, or if only the launch is known of a collective on a device."""
     every = here.values()
-    by_begin = all(one.seen for one in every)
-    waits = all(family_of(one.mark.op).ends_together for one in every)
-    if not waits or (not by_begin and any(one.on_device for one in every)):
+    by_begin = all(arrival.seen for arrival in every)
+    waits = all(family_of(arrival.mark.op).ends_together for arrival in every)
+    if not waits or (not by_begin and any(arrival.on_device for arrival in every)):
         return
     begins = {rank: here[rank].begin_unix_ns for rank in sorted(here)}
     known = {rank: at - stepped_ns[rank] for rank, at in begins.items() if at is not None}
@@ -184,7 +192,7 @@ def _meetings(here: Mapping[int, Arrival], stepped_ns: Mapping[int, int]) -> Ite
     arrivals = known if by_begin else launches
     in_order = sorted(arrivals.values())
     first, before, at = in_order[0], in_order[-2], in_order[-1]
-    last = max(arrivals, key=arrivals.__getitem__)  # the lowest of several
+    last = max(arrivals, key=arrivals.__getitem__)  # the lowest rank among equals
     for rank, begin in known.items():
         length = here[rank].length_ns
         wait = min(max(at - begin, 0), length)

@@ -1,4 +1,4 @@
-"""Totals as the OpenTelemetry SDK's own data, for its exporters: one `ResourceMetrics` per rank, cumulative sums."""
+"""Converts totals to the OpenTelemetry SDK's own data: one `ResourceMetrics` per rank, cumulative sums."""
 
 from __future__ import annotations
 
@@ -18,22 +18,24 @@ from opentelemetry.sdk.metrics.export import (
 )
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-import ddptrace
 from ddptrace.telemetry.attributes import INT_MAX, RANK, RUN_ID, Value, carried
-from ddptrace.telemetry.instruments import Instrument, Kind
-from ddptrace.telemetry.points import Point, Spread
-from ddptrace.telemetry.totals import RankPoints, Totals
+from ddptrace.telemetry.metrics.instruments import Instrument, Kind
+from ddptrace.telemetry.metrics.points import Point, Spread
+from ddptrace.telemetry.metrics.totals import RankPoints, Totals
+from ddptrace.version import __version__
 
 CUMULATIVE = AggregationTemporality.CUMULATIVE
 
 
 def metrics_data(totals: Totals, now_unix_ns: int) -> MetricsData:
-    """Of all ranks, as of now. Sums count from the rank's first record, or the run's zero."""
-    scope = InstrumentationScope("ddptrace", ddptrace.__version__)
-    return MetricsData([
-        ResourceMetrics(one.resource, [ScopeMetrics(scope, _metrics(one, now_unix_ns), "")], "")
-        for one in totals.snapshot()
-    ])  # fmt: skip
+    """Return the metrics of all ranks as of now. Sums count from the rank's first record, or from the run's zero."""
+    scope = InstrumentationScope("ddptrace", __version__)
+    return MetricsData(
+        [
+            ResourceMetrics(rank.resource, [ScopeMetrics(scope, _metrics(rank, now_unix_ns), "")], "")
+            for rank in totals.snapshot()
+        ]
+    )
 
 
 def _metrics(rank: RankPoints, now_unix_ns: int) -> list[Metric]:
@@ -72,11 +74,17 @@ class _Maker:
         assert isinstance(spread, Spread)
         total, least, most = (in_unit(instrument, value) for value in (spread.total, spread.least, spread.most))
         return HistogramDataPoint(
-            self._attributes(instrument, point), *self._times,
-            spread.count, total, spread.counts, instrument.bounds, least, most,
-        )  # fmt: skip
+            self._attributes(instrument, point),
+            *self._times,
+            spread.count,
+            total,
+            spread.counts,
+            instrument.bounds,
+            least,
+            most,
+        )
 
 
 def in_unit(instrument: Instrument, value: int | float) -> int | float:
-    """From the integers that values are added up as. One past what OTLP has, of damaged records, is a float."""
+    """Convert an integer sum to the instrument's unit. A value beyond 64 bits, of damaged records, becomes a float."""
     return value if instrument.per_unit == 1 and abs(value) <= INT_MAX else value / instrument.per_unit

@@ -1,14 +1,17 @@
-"""From trees to spans of whatever `TracerProvider` the user gave, with the times at which things really happened."""
+"""Makes spans of trees, in any `TracerProvider`, with their real times and derived ids."""
 
 from __future__ import annotations
 
 import copy
 import time
 from collections.abc import Callable
+from functools import lru_cache
+from hashlib import blake2b
 from typing import Final
 
 from opentelemetry.context import Context
 from opentelemetry.sdk.trace import Tracer as SdkTracer
+from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.trace import (
     Link,
     NonRecordingSpan,
@@ -21,14 +24,11 @@ from opentelemetry.trace import (
 )
 
 from ddptrace.telemetry.attributes import RANK, carried_text
-from ddptrace.telemetry.ids import DerivedIds, span_id, trace_id
-from ddptrace.telemetry.links import LinkTo
-from ddptrace.telemetry.trees import Node, Tree
+from ddptrace.telemetry.spans.trees import Key, LinkTo, Node, Tree
 
 SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
-
 FLUSH_EVERY: Final = 512
-"""Spans between two flushes: one batch of OpenTelemetry's BatchSpanProcessor, a quarter of its queue."""
+"""Number of spans between two flushes: one batch of OpenTelemetry's BatchSpanProcessor, a quarter of its queue."""
 FLUSH_TIMEOUT_MS: Final = 5_000
 LATEST_UNIX_NS: Final = 2**63 - 1
 BREATHE_EVERY: Final = 16
@@ -38,16 +38,16 @@ BREATH_S: Final = 0.001
 class Emitter:
     """Makes the spans of one run.
 
-    Nothing is lost silently at the SDK's default settings: BatchSpanProcessor drops what exceeds its queue (2048
-    spans), so the provider is flushed after every `FLUSH_EVERY` spans, which blocks here while its exporter is slow.
-    After every `BREATHE_EVERY` spans the thread sleeps a moment, so that training never waits long for the
-    interpreter's lock.
+    No span is lost silently with the SDK's default settings. BatchSpanProcessor drops spans beyond its queue of 2048,
+    so the provider is flushed after every `FLUSH_EVERY` spans, which blocks here while its exporter is slow. After
+    every `BREATHE_EVERY` spans the thread sleeps a moment, so that training never waits long for the interpreter's
+    lock.
 
-    The SDK's sampler decides as for any other trace: a step is a root span, and its trace id, which a ratio sampler
-    goes by, is the same on all ranks, so they keep or drop a step together. Where a span of the user's was active when
-    the rank entered its trace, all steps hang under that one, in its trace, and are dropped with it if it is not
-    sampled. A provider that is not the SDK's cannot be told ids: there steps hang under a parent span that nobody
-    sends, whose trace id they take over, and nothing is linked.
+    The SDK's sampler decides as for any other trace. A step is a root span, and its trace id, which a ratio sampler
+    uses, is the same on all ranks, so all ranks keep a step or all drop it. If a span of the user was active when the
+    rank entered its trace, all steps are children of that span, in its trace, and are dropped with it if it is not
+    sampled. Only the SDK's own provider accepts derived ids. With any other one, steps are children of a span that
+    nobody sends, take over its trace id, and have no links.
     """
 
     def __init__(self, provider: TracerProvider, version: str) -> None:
@@ -55,7 +55,7 @@ class Emitter:
         self._flush: Callable[[int], object] = getattr(provider, "force_flush", lambda timeout_ms: None)
         self._ids: DerivedIds | None = None
         if isinstance(self._tracer, SdkTracer):
-            self._tracer = copy.copy(self._tracer)  # the provider hands out the same object to everyone who asks
+            self._tracer = copy.copy(self._tracer)  # the provider gives the same object to every caller
             self._tracer.id_generator = self._ids = DerivedIds()
         self._made = 0
 
@@ -66,7 +66,8 @@ class Emitter:
             self._emit(tree, root, top)
 
     def _top(self, tree: Tree) -> Context:
-        """Under the user's span. Else an empty context: what is active on this thread is nobody's parent."""
+        """Return the context of the user's span, else an empty one: a span active on this thread must not become the
+        parent."""
         parent, own_trace = tree.parents.get(tree.rank), trace_id(tree.run_id, tree.step)
         if self._ids is not None:
             self._ids.trace_id = own_trace
@@ -100,7 +101,7 @@ class Emitter:
         self._pace()
 
     def _links(self, tree: Tree, node: Node) -> list[Link]:
-        """None without derived ids: nothing has those that they would lead to."""
+        """Return no links without derived ids, since they would lead to spans that do not exist."""
         return [] if self._ids is None else [Link(_there(tree, link), {RANK: link.rank}) for link in node.links]
 
     def _pace(self) -> None:
@@ -112,14 +113,46 @@ class Emitter:
 
 
 def _unix_ns(instant: int) -> int:
-    """The nearest that OTLP has: a run whose clock was lost may count from before 1970."""
+    """Return the nearest instant that OTLP can carry: a run that lost its clock may begin before 1970."""
     return min(max(instant, 0), LATEST_UNIX_NS)
 
 
 def _there(tree: Tree, link: LinkTo) -> SpanContext:
-    """Where the other rank's span is: in the trace of the user's span there, where that is known. Of a rank that has
-    not been heard of, it is taken to be as here."""
+    """Return the other rank's span: in the trace of the user's span on that rank, if there was one. An unknown rank is
+    taken to have the same parent as this one."""
     parent = tree.parents[link.rank] if link.rank in tree.parents else tree.parents.get(tree.rank)
     trace = trace_id(tree.run_id, tree.step) if parent is None else parent.trace_id
     there = span_id(tree.run_id, tree.step, link.rank, link.key)
     return SpanContext(trace, there, is_remote=True, trace_flags=SAMPLED)
+
+
+@lru_cache(maxsize=64)  # every link of a step needs it again
+def trace_id(run_id: str, step: int | None) -> int:
+    """Return 128 bits, evenly spread as samplers expect. All ranks share the id of a step, and that of no step
+    (None)."""
+    return _hash(16, run_id, step)
+
+
+def span_id(run_id: str, step: int | None, rank: int, key: Key) -> int:
+    """Return 64 bits. Any rank can derive the id of another rank's span."""
+    return _hash(8, run_id, step, rank, *key)
+
+
+class DerivedIds(IdGenerator):
+    """Returns the ids that were set before each span."""
+
+    def __init__(self) -> None:
+        self.trace_id = 0
+        self.span_id = 0
+
+    def generate_trace_id(self) -> int:
+        return self.trace_id
+
+    def generate_span_id(self) -> int:
+        return self.span_id
+
+
+def _hash(nbytes: int, *parts: str | int | None) -> int:
+    """Return a hash that is never 0, which would be an invalid id."""
+    text = "\0".join(map(str, parts)).encode()
+    return int.from_bytes(blake2b(text, digest_size=nbytes).digest(), "big") or 1

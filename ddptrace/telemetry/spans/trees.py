@@ -1,8 +1,8 @@
-"""From the tables of a run to trees of spans, one for each step and rank. Nothing here knows of OpenTelemetry.
+"""Builds trees of spans from the tables of a run, one for each step and rank. Nothing here knows of OpenTelemetry.
 
 step ─┬─ data
       ├─ forward
-      ├─ backward ─┬─ bucket ── all_reduce        in the phase that launched them, whatever phase they end in
+      ├─ backward ─┬─ bucket ── all_reduce        in the phase that launched them, even if they end in another
       │            └─ bucket ── all_reduce
       └─ optimizer ── all_reduce                  a collective that carried no bucket
 """
@@ -13,32 +13,26 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow
 from ddptrace.analysis.tables.steps import PhaseRow, StepRow
-from ddptrace.telemetry.attributes import (
+from ddptrace.telemetry.attributes import PHASE, RANK, RUN_ID, STEP, Value, carried
+from ddptrace.telemetry.rows import Parent, RankRows, StepsAt, whole_calls
+from ddptrace.telemetry.spans.attributes import (
     BUCKET_ATTRIBUTES,
     COLLECTIVE_ATTRIBUTES,
     MEETING_ATTRIBUTES,
-    PHASE,
     PHASE_ATTRIBUTES,
-    RANK,
-    RUN_ID,
-    STEP,
     STEP_ATTRIBUTES,
-    Value,
-    carried,
     read_attributes,
 )
-from ddptrace.telemetry.calls import StepsAt, whole_calls
-from ddptrace.telemetry.links import Key, LinkTo, collective_key, links_of, rings
-from ddptrace.telemetry.parents import Parent
-from ddptrace.telemetry.rows import RankRows
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One span to be. `key` names it among the spans of its rank and step. `error`: what it failed with."""
+    """One future span. `key` identifies it among the spans of its rank and step. `error` is the message of its
+    failure."""
 
     name: str
     key: Key
@@ -52,8 +46,8 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """The spans of one step of one rank: one root. With `step` None, all that the rank did outside of its steps.
-    `parents` as in `RankRows`."""
+    """The spans of one step of one rank, with one root. If `step` is None: those outside of all steps, with any number
+    of roots. `parents` as in `RankRows`."""
 
     run_id: str
     zero_unix_ns: int
@@ -63,8 +57,23 @@ class Tree:
     parents: Mapping[int, Parent | None] = field(default_factory=dict)
 
 
+LINKS_MAX: Final = 8
+"""Most links of one span. The ranks of a larger group are still connected, each linked to the next ones of the ring.
+Without a bound a step of n ranks would cost n * n links, and the SDK silently drops those beyond 128."""
+Key = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LinkTo:
+    """The span with this key on another rank, in the same step."""
+
+    rank: int
+    key: Key
+
+
 def trees(rows: RankRows, steps: Container[int] | None = None, *, strays: bool = True) -> Iterator[Tree]:
-    """By step. `steps` chooses ordinals, None takes all; `strays` adds what is outside of all steps."""
+    """Yield the tree of each step. `steps` chooses ordinals, None all of them; `strays` adds the tree outside of all
+    steps."""
     rank = _Rank(rows)
     yield from (rank.tree(row) for row in rows.steps if steps is None or row.step in steps)
     if strays and (roots := rank.strays()):
@@ -112,7 +121,8 @@ class _Rank:
         return Node(row.phase, ("phase", position), row.begin_at_ns, row.end_at_ns, attributes)
 
     def _hang(self, step: int | None, loose: list[Node], phases: Sequence[Node]) -> None:
-        """Put the step's buckets and collectives where they were launched, in `loose` where no phase was."""
+        """Add the step's buckets and collectives to the phases that launched them, or to `loose` outside of all
+        phases."""
         begins = [phase.begin_at_ns for phase in phases]
         carriers: dict[int, Node] = {}
         for bucket in self._buckets[step]:
@@ -131,9 +141,14 @@ class _Rank:
         if meeting is not None:
             attributes |= read_attributes(MEETING_ATTRIBUTES, meeting)
         return Node(
-            row.op, collective_key(row), begin, max(begin, _end(row)), attributes,
-            links=links_of(row, self._rings), error=row.error,
-        )  # fmt: skip
+            row.op,
+            collective_key(row),
+            begin,
+            max(begin, _end(row)),
+            attributes,
+            links=links_of(row, self._rings),
+            error=row.error,
+        )
 
 
 def _phase_at(at_ns: int, begins: list[int], phases: Sequence[Node]) -> Node | None:
@@ -151,14 +166,40 @@ def _hang_one(node: Node, phase: Node | None, carrier: Node | None, loose: list[
 def _bucket_node(row: BucketRow, common: dict[str, Value]) -> Node:
     begin = row.launch_at_ns if row.first_ready_at_ns is None else min(row.first_ready_at_ns, row.launch_at_ns)
     key: Key = ("bucket", row.backward, row.reducer, row.layout, row.index)
-    if row.step is None:  # there the ordinal of the backward tells them apart no longer
+    if row.step is None:  # outside of steps the ordinal of the backward is not unique
         key = (*key, row.launch_at_ns)
     end = _end(row)
     return Node("bucket", key, begin, max(begin, end), common | read_attributes(BUCKET_ATTRIBUTES, row))
 
 
 def _end(row: BucketRow | CollectiveRow) -> int:
-    """Execution's end; where it is not known when the host learned of it, else the launch."""
+    """Return the end of execution. If it is not known: when the host learned of it, else the launch."""
     if row.exec_end_at_ns is not None:
         return row.exec_end_at_ns
     return row.launch_at_ns if row.done_at_ns is None else row.done_at_ns
+
+
+def rings(rank: int, groups: Mapping[str, tuple[int, ...]]) -> Mapping[str, tuple[int, ...]]:
+    """Return, for each group of the rank, the ranks after it, cyclically."""
+    return {name: _after(rank, ranks)[:LINKS_MAX] for name, ranks in groups.items() if rank in ranks}
+
+
+def _after(rank: int, ranks: tuple[int, ...]) -> tuple[int, ...]:
+    place = ranks.index(rank)
+    return ranks[place + 1 :] + ranks[:place]
+
+
+def collective_key(row: CollectiveRow) -> Key:
+    """Return a key with its turn, which is the same on all ranks of its group. A send or receive has no turn and no
+    links."""
+    if row.turn is None:
+        return "collective", row.group, row.ordinal
+    return "collective", row.group, "turn", row.turn
+
+
+def links_of(row: CollectiveRow, ring: Mapping[str, tuple[int, ...]]) -> tuple[LinkTo, ...]:
+    """Return links to the same collective in the same step. After a desync (`Result.desyncs`) they lead nowhere."""
+    if row.turn is None:
+        return ()
+    key = collective_key(row)
+    return tuple(LinkTo(rank, key) for rank in ring.get(row.group, ()))

@@ -1,5 +1,7 @@
-"""The numbers of one rank by instrument and attributes. All are integers where sums are: the order of adding is no
-matter, and nothing is rounded before it is given out."""
+"""The numbers of one rank, by instrument and attributes.
+
+Sums are integers: the order of adding does not matter, and nothing is rounded before it is exported.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from ddptrace.telemetry.attributes import Value
-from ddptrace.telemetry.instruments import INSTRUMENTS, OTHER, Instrument, Kind
+from ddptrace.telemetry.metrics.instruments import INSTRUMENTS, OTHER, Instrument, Kind
 
 Labels = tuple[Value, ...]
 """Values of an instrument's attributes, in its order."""
@@ -18,7 +20,8 @@ Labels = tuple[Value, ...]
 
 @dataclass(slots=True)
 class Spread:
-    """A histogram. `counts`: of the values up to each bound and above the one before, and of those above the last."""
+    """A histogram. `counts` has one number per bound, of the values up to it and above the bound before, and one for
+    the values above the last bound."""
 
     counts: list[int]
     count: int = 0
@@ -36,45 +39,45 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One number, in the instrument's integers: `Instrument.per_unit` of them are one unit."""
+    """One number, in the instrument's integers, `Instrument.per_unit` to the unit."""
 
     labels: Labels
     value: int | float | Spread
 
 
 class Points:
-    """Counters and gauges, and histograms. What was never added to has no point."""
+    """The counters, gauges and histograms of one rank. An instrument without a value has no point."""
 
     def __init__(self) -> None:
         self._numbers: dict[Instrument, dict[Labels, int | float]] = {}
         self._spreads: dict[Instrument, dict[Labels, Spread]] = {}
 
     def add(self, instrument: Instrument, value: int, labels: Labels = ()) -> None:
-        of = self._numbers.setdefault(instrument, {})
-        of[labels] = of.get(labels, 0) + value
+        numbers = self._numbers.setdefault(instrument, {})
+        numbers[labels] = numbers.get(labels, 0) + value
 
     def set(self, instrument: Instrument, value: int | float, labels: Labels = ()) -> None:
         self._numbers.setdefault(instrument, {})[labels] = value
 
     def raise_to(self, instrument: Instrument, value: int, labels: Labels = ()) -> None:
-        """A counter that was counted elsewhere; it never goes down."""
-        of = self._numbers.setdefault(instrument, {})
-        of[labels] = max(of.get(labels, 0), value)
+        """Set a counter that somebody else counts; it never goes down."""
+        numbers = self._numbers.setdefault(instrument, {})
+        numbers[labels] = max(numbers.get(labels, 0), value)
 
     def set_only(self, instrument: Instrument, value: int | float, labels: Labels) -> None:
-        """Whatever other attributes it had before."""
+        """Set the instrument's only point; one with other attributes is removed."""
         self._numbers[instrument] = {labels: value}
 
     def observe(self, instrument: Instrument, value: int, labels: Labels = ()) -> None:
         bounds = integer_bounds(instrument)
-        of = self._spreads.setdefault(instrument, {})
-        spread = of.get(labels)
+        spreads = self._spreads.setdefault(instrument, {})
+        spread = spreads.get(labels)
         if spread is None:
-            spread = of[labels] = Spread([0] * (len(bounds) + 1))
+            spread = spreads[labels] = Spread([0] * (len(bounds) + 1))
         spread.add(bounds, value)
 
     def all(self) -> Iterator[tuple[Instrument, list[Point]]]:
-        """In the table's order, as they are now: what is added later does not change them."""
+        """Yield all points as of now, in the order of `INSTRUMENTS`; later changes do not affect them."""
         for instrument in INSTRUMENTS:
             if instrument.kind is Kind.HISTOGRAM:
                 spreads = self._spreads.get(instrument, {})
@@ -86,7 +89,7 @@ class Points:
 
 
 class Bounded:
-    """The first `most` that it meets are told apart; the rest are all one."""
+    """Passes the first `most` different labels through, and replaces all others by `OTHER`."""
 
     def __init__(self, most: int) -> None:
         self._most = most

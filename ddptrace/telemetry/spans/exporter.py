@@ -1,4 +1,4 @@
-"""The thread that turns this rank's own records into spans while training runs."""
+"""The thread in a training that makes spans of its own rank's records, for the user's `TracerProvider`."""
 
 from __future__ import annotations
 
@@ -10,40 +10,39 @@ from typing import Final
 
 from opentelemetry.trace import TracerProvider
 
-import ddptrace
 from ddptrace.errors import TraceStateError
 from ddptrace.live.batch import Identity, Losses, RankBatch
 from ddptrace.live.identity import read_identity
 from ddptrace.live.rank_follower import RankFollower
 from ddptrace.telemetry.rows import of_batch
-from ddptrace.telemetry.spans import Emitter
-from ddptrace.telemetry.trees import Tree, trees
+from ddptrace.telemetry.spans.emitter import Emitter
+from ddptrace.telemetry.spans.trees import Tree, trees
 from ddptrace.telemetry.warned import warn
+from ddptrace.version import __version__
 
 PERIOD_S: Final = 2.0
 STOP_S: Final = 2.0
-"""How long `stop` takes at most, however slow the provider's exporter is."""
+"""The longest that `stop` takes, however slow the provider's exporter is."""
 
 
 class Exporter:
-    """Follows the record files of one rank and hands their spans to a provider; knows nothing of torch.
+    """Follows the record files of one rank and gives their spans to a provider. Knows nothing of torch.
 
-    `folder` is asked at every look, since a rank's folder gets its name once its rank is known. What follows a step is
-    waited for before the step's spans are made, and before the first one a few steps more, until it is clear what
-    ends a step. Profiler windows are not used: their files come late, and `ddptrace analyze` has them. Where the
-    provider is slow, records wait on the disk. A failure is told by one warning and ends the export, never the
-    training.
+    `folder` is called at every look, because a rank's folder gets its name only when the rank is known. The spans of a
+    step are made once the next step has begun, and those of the first step a few steps later, when it is clear what
+    ends a step. Profiler windows are not used: their files come late, and `ddptrace analyze` has them. If the provider
+    is slow, records wait on the disk. A failure causes one warning and ends the export, never the training.
     """
 
     def __init__(self, folder: Callable[[], Path], provider: TracerProvider) -> None:
-        """Raises TraceStateError where `provider` is none."""
+        """Raise TraceStateError if `provider` is not a TracerProvider."""
         if not callable(getattr(provider, "get_tracer", None)):
             raise TraceStateError(
-                f"tracer_provider={provider!r} is no OpenTelemetry TracerProvider; give the one that "
-                "opentelemetry.sdk.trace.TracerProvider() makes, or opentelemetry.trace.get_tracer_provider()"
+                f"tracer_provider={provider!r} is not an OpenTelemetry TracerProvider; give "
+                "opentelemetry.sdk.trace.TracerProvider() or opentelemetry.trace.get_tracer_provider()"
             )
         self._folder = folder
-        self._emitter = Emitter(provider, ddptrace.__version__)
+        self._emitter = Emitter(provider, __version__)
         self._stopping = threading.Event()
         self._deadline = float("inf")
         self._thread = threading.Thread(target=self._run, name="ddptrace-telemetry", daemon=True)
@@ -56,7 +55,7 @@ class Exporter:
         self._thread.start()
 
     def stop(self) -> None:
-        """Export what is left of the closed record files, for `STOP_S` at most, and say what was not exported."""
+        """Export the rest of the closed record files within `STOP_S` seconds, and warn of what was not exported."""
         self._deadline = time.monotonic() + 0.9 * STOP_S  # the thread gives up a little earlier than we do
         self._stopping.set()
         self._thread.join(STOP_S)
@@ -67,11 +66,11 @@ class Exporter:
     def _complaint(self) -> str | None:
         if self._thread.is_alive():
             return (
-                f"ddptrace: the telemetry exporter was still busy {STOP_S:g} s after the end of training; the spans of "
-                f"{self._exported} steps were exported, later ones were not; the run directory has everything"
+                f"ddptrace: the telemetry exporter was still busy {STOP_S:g} s after the end of training; it exported "
+                f"the spans of {self._exported} steps and not the later ones; the run directory has everything"
             )
-        told = [*self._missing_steps(), *self._missing_records()]
-        return f"ddptrace: {'; '.join(told)}" if told else None
+        missing = [*self._missing_steps(), *self._missing_records()]
+        return f"ddptrace: {'; '.join(missing)}" if missing else None
 
     def _missing_steps(self) -> Iterator[str]:
         found = 0 if self._follower is None else self._follower.found()
@@ -81,7 +80,7 @@ class Exporter:
         unread = 0 if self._follower is None else self._follower.losses().unread_steps
         where = "the run directory has everything"
         if unread:
-            where = f"{unread} of them were let go before they were read, the run directory has the others"
+            where = f"{unread} of them were deleted before they were read; the run directory has the others"
         yield f"the spans of {found - self._exported} of {found} steps were not exported{reason}; {where}"
 
     def _missing_records(self) -> Iterator[str]:
@@ -89,7 +88,7 @@ class Exporter:
         if losses.records or losses.damaged:
             damaged = len(losses.damaged)
             files = f" and {damaged} file{'s are' if damaged > 1 else ' is'} damaged" if damaged else ""
-            yield f"{losses.records} records were lost{files}, so spans lack what they told; ddptrace analyze tells why"
+            yield f"{losses.records} records were lost{files}, so spans are incomplete; `ddptrace analyze` explains why"
 
     # In its own thread -----------------------------------------------------------------------------------------------
 
@@ -98,7 +97,7 @@ class Exporter:
             while not self._stopping.wait(PERIOD_S):
                 self._look(final=False)
             self._look(final=True)
-        except Exception as error:  # training must not see it
+        except Exception as error:  # must not reach training
             self._error = error
             if not self._stopping.is_set():
                 warn(
@@ -117,12 +116,12 @@ class Exporter:
             self._catch_up(self._follower, self._identity, final=final)
             if final and self._is_late():
                 self._follower.count_the_rest()
-        except OSError:  # of its files; they are there again at the next look
+        except OSError:  # reading its files failed; the next look tries again
             if final:
                 raise
 
     def _catch_up(self, follower: RankFollower, identity: Identity, *, final: bool) -> None:
-        """Until nothing waits on the disk, or there is no time left."""
+        """Export until nothing waits on the disk, or time is up."""
         waits = True
         while waits and not self._is_late():
             waits = follower.read(live=not final)
@@ -134,7 +133,7 @@ class Exporter:
             self._emit(tree)
 
     def _emit(self, tree: Tree) -> None:
-        """One that fails does not keep the others back."""
+        """Emit a tree. If it fails, the others are still emitted."""
         if self._is_late():
             return
         try:
