@@ -14,7 +14,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ddptrace.bench.rank import end_with_starter
+from ddptrace.bench.launch import end_with_starter
 
 if TYPE_CHECKING:
     from ddptrace.analysis.tables.device import Population

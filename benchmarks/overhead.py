@@ -34,7 +34,7 @@ from ddptrace.bench.strategies import stock_ddp
 from ddptrace.bench.timing import interleaved, ratio, spread
 from ddptrace.bench.traced import recording
 from ddptrace.bench.workloads import Trainee, workload
-from ddptrace.capture import compiled, tap
+from ddptrace.capture.collectives import compiled, tap
 from ddptrace.render.sheet import Chart, Grid
 from ddptrace.units import counted, millis
 

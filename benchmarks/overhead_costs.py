@@ -19,9 +19,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddptrace.bench.job import Job
 from ddptrace.bench.traced import recording
-from ddptrace.capture import compiled
-from ddptrace.capture.completions import Completions
-from ddptrace.capture.tap import silent_group
+from ddptrace.capture.collectives import compiled
+from ddptrace.capture.collectives.completions import Completions
+from ddptrace.capture.collectives.tap import silent_group
 from ddptrace.record import Recorder
 from ddptrace.render.sheet import Grid
 from ddptrace.schema import Kind

@@ -72,13 +72,13 @@ def sustained(run: Path, address: str) -> Rate:
 
 
 def _exported(run: Path, address: str) -> int:
+    from ddptrace.telemetry.delivery.delivery import Patience
     from ddptrace.telemetry.delivery.followed import Following
-    from ddptrace.telemetry.delivery.patience import Patience
-    from ddptrace.telemetry.delivery.targets import said_targets
+    from ddptrace.telemetry.delivery.targets import targets_of_options
 
     stop = threading.Event()
     patience = Patience(SUSTAINED_S, ended=lambda: True, stop=stop)
-    following = Following(run, said_targets(address, None, None, None), patience, lambda sentence: None)
+    following = Following(run, targets_of_options(address, None, None, None), patience, lambda sentence: None)
     following.start(lambda follower: follower.is_over, stop)
     following.wait(20 * SUSTAINED_S)
     spans = sum(delivery.sent for delivery in following.deliveries if delivery.kind == "spans")

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ddptrace.errors import DdptraceError, RunDirectoryError, TraceStateError
+from ddptrace.version import __version__
 
 if TYPE_CHECKING:
     from ddptrace import figures
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from ddptrace.reducer import BucketedDataParallel
     from ddptrace.tracing import trace
 
-__version__ = "0.1.0"
 __all__ = [
     "BucketedDataParallel",
     "DdptraceError",

@@ -1,7 +1,7 @@
 """Every collective operation, declared once: what it is called where, and what is true of it.
 
-The loader and analysis read it, and so do benchmarks; the tests hold the dispatcher tap and its fallback against it. To
-add an operation, add an `Op` to `OPS`, with a `Family` of its own where it behaves like no other one.
+Capture, the loader, analysis and benchmarks read it. To add an operation, add an `Op` to `OPS`, and a `Family` if it
+behaves like no other operation.
 
 An operation that is not here is recorded, loaded and shown under its own name. Where that begins as a family's does
 (`all_reduce_of_tomorrow`), what is true of the family is true of it, but its bytes may mean something else: it has no
@@ -48,6 +48,15 @@ class Root(enum.Enum):
     TO = "to"  # only the root waits
 
 
+class Argument(enum.Enum):
+    """What a method of `ProcessGroup` takes before its other arguments."""
+
+    TENSORS = "tensors"  # sent, or changed in place
+    OUTPUT = "output"
+    INPUT = "input"
+    PEER = "peer"  # the rank at the other end, the root, or the options that hold the root
+
+
 class Whole(enum.Enum):
     """Which side holds the whole of what is moved, on every rank; the other holds a rank's part."""
 
@@ -76,6 +85,7 @@ class Family:
     is_message: bool = False  # between two ranks of the group
     is_queued: bool = True  # False: it runs on the caller's thread, past the backend's queue
     in_place: bool = False  # its tensors are input and output at once, and count once
+    arguments: tuple[Argument, ...] = (Argument.OUTPUT, Argument.INPUT)
     kernel: str | None = None  # regular expression, searched in the names of communication kernels
     also: tuple[str, ...] = ()  # other words that names of the family begin with
 
@@ -89,6 +99,7 @@ ALL_REDUCE: Final = Family(
     ends_together=True,
     same_nbytes=True,
     in_place=True,
+    arguments=(Argument.TENSORS,),
     kernel="all_?reduce",
     also=("allreduce",),
 )
@@ -97,21 +108,62 @@ ALL_GATHER: Final = Family(
 )
 ALL_TO_ALL: Final = Family("all_to_all", _the_others, ends_together=True, kernel="all_?to_?all")
 BROADCAST: Final = Family(
-    "broadcast", _once, _the_others, root=Root.FROM, same_nbytes=True, in_place=True, kernel="broadcast"
+    "broadcast",
+    _once,
+    _the_others,
+    root=Root.FROM,
+    same_nbytes=True,
+    in_place=True,
+    arguments=(Argument.TENSORS, Argument.PEER),
+    kernel="broadcast",
 )
-BARRIER: Final = Family("barrier", ends_together=True, in_place=True, kernel="barrier")
-REDUCE: Final = Family("reduce", _once, _the_others, root=Root.TO, in_place=True, kernel="(?<![a-z])reduce")
-GATHER: Final = Family("gather", _the_others, _one_rank_for_all, whole=Whole.OUTPUT, root=Root.TO)
-SCATTER: Final = Family("scatter", _the_others, _one_rank_for_all, whole=Whole.INPUT, root=Root.FROM)
-SEND: Final = Family("send", _once, is_message=True, is_queued=False)
-RECEIVE: Final = Family("recv", _once, _nothing, is_message=True, is_queued=False)
-MONITORED_BARRIER: Final = Family("monitored_barrier", is_queued=False)
+BARRIER: Final = Family("barrier", ends_together=True, in_place=True, arguments=(), kernel="barrier")
+REDUCE: Final = Family(
+    "reduce",
+    _once,
+    _the_others,
+    root=Root.TO,
+    in_place=True,
+    arguments=(Argument.TENSORS, Argument.PEER),
+    kernel="(?<![a-z])reduce",
+)
+GATHER: Final = Family(
+    "gather",
+    _the_others,
+    _one_rank_for_all,
+    whole=Whole.OUTPUT,
+    root=Root.TO,
+    arguments=(Argument.OUTPUT, Argument.INPUT, Argument.PEER),
+)
+SCATTER: Final = Family(
+    "scatter",
+    _the_others,
+    _one_rank_for_all,
+    whole=Whole.INPUT,
+    root=Root.FROM,
+    arguments=(Argument.OUTPUT, Argument.INPUT, Argument.PEER),
+)
+SEND: Final = Family("send", _once, is_message=True, is_queued=False, arguments=(Argument.TENSORS, Argument.PEER))
+RECEIVE: Final = Family(
+    "recv", _once, _nothing, is_message=True, is_queued=False, arguments=(Argument.OUTPUT, Argument.PEER)
+)
+MONITORED_BARRIER: Final = Family("monitored_barrier", is_queued=False, arguments=())
 UNKNOWN: Final = Family("")
 
 FAMILIES: Final = (
-    REDUCE_SCATTER, ALL_REDUCE, ALL_GATHER, ALL_TO_ALL, BROADCAST, BARRIER, REDUCE, GATHER, SCATTER, SEND, RECEIVE,
+    REDUCE_SCATTER,
+    ALL_REDUCE,
+    ALL_GATHER,
+    ALL_TO_ALL,
+    BROADCAST,
+    BARRIER,
+    REDUCE,
+    GATHER,
+    SCATTER,
+    SEND,
+    RECEIVE,
     MONITORED_BARRIER,
-)  # fmt: skip
+)
 """In the order in which kernels are searched: `reduce` is a part of other names. A kernel called `SendRecv` carries out
 all-to-all, gather and scatter too, `Generic` anything."""
 
@@ -120,9 +172,11 @@ all-to-all, gather and scatter too, `Generic` anything."""
 class Op:
     """One operation.
 
-    `operator`: of the dispatcher (`c10d::allreduce_`), where it is not the name itself. `spellings`: what profiler
-    files call it otherwise, in lower case and without underscores around it: c10d, its NCCL backend, annotations.
-    `gloo`: the ranges in which Gloo carries it out; none known, any may be.
+    `operator`: its name in the dispatcher (`c10d::allreduce_`), if that is not `name` (underscores around it apart).
+    `spellings`: its other names in profiler files, in lower case and without underscores around them: those of c10d, of
+    the NCCL backend and of annotations. `gloo`: the ranges in which Gloo runs it; empty: any range may be its own.
+    `methods`: the methods of `ProcessGroup` that issue it, in any version of torch; empty: the method called `name`.
+    `arguments`: of these methods, if they differ from those of the family.
     """
 
     name: str  # as people know it from `torch.distributed`, and as records have it
@@ -130,25 +184,77 @@ class Op:
     operator: str | None = None
     spellings: tuple[str, ...] = ()
     gloo: tuple[str, ...] = ()
+    methods: tuple[str, ...] = ()
+    arguments: tuple[Argument, ...] | None = None
 
 
 OPS: Final = (
-    Op("all_reduce", ALL_REDUCE, "allreduce_", ("allreduce", "all_reduce_sparse", "allreduce_sparse"),
-       gloo=("all_reduce", "sparse_all_reduce")),
-    Op("all_reduce_coalesced", ALL_REDUCE, "allreduce_coalesced_", ("allreduce_coalesced",), gloo=("all_reduce",)),
+    Op(
+        "all_reduce",
+        ALL_REDUCE,
+        "allreduce_",
+        ("allreduce", "all_reduce_sparse", "allreduce_sparse"),
+        gloo=("all_reduce", "sparse_all_reduce"),
+        methods=("allreduce",),
+    ),
+    Op(
+        "all_reduce_coalesced",
+        ALL_REDUCE,
+        "allreduce_coalesced_",
+        ("allreduce_coalesced",),
+        gloo=("all_reduce",),
+        methods=("allreduce_coalesced",),
+    ),
     Op("allreduce_sparse", ALL_REDUCE),
-    Op("all_gather", ALL_GATHER, "allgather_", ("allgather",), gloo=("all_gather",)),
-    Op("all_gather_into_tensor", ALL_GATHER, "_allgather_base_", ("allgather_base", "all_gather_base"),
-       gloo=("all_gather",)),
-    Op("all_gather_coalesced", ALL_GATHER, "allgather_coalesced_", ("allgather_coalesced",), gloo=("all_gather",)),
-    Op("all_gather_into_tensor_coalesced", ALL_GATHER, "allgather_into_tensor_coalesced_",
-       ("allgather_into_tensor_coalesced",), gloo=("all_gather",)),
+    Op("all_gather", ALL_GATHER, "allgather_", ("allgather",), gloo=("all_gather",), methods=("allgather",)),
+    Op(
+        "all_gather_into_tensor",
+        ALL_GATHER,
+        "_allgather_base_",
+        ("allgather_base", "all_gather_base"),
+        gloo=("all_gather",),
+        methods=("_allgather_base", "all_gather_single"),
+    ),
+    Op(
+        "all_gather_coalesced",
+        ALL_GATHER,
+        "allgather_coalesced_",
+        ("allgather_coalesced",),
+        gloo=("all_gather",),
+        methods=("allgather_coalesced",),
+    ),
+    Op(
+        "all_gather_into_tensor_coalesced",
+        ALL_GATHER,
+        "allgather_into_tensor_coalesced_",
+        ("allgather_into_tensor_coalesced",),
+        gloo=("all_gather",),
+        methods=("allgather_into_tensor_coalesced", "all_gather_single_coalesced"),
+    ),
     Op("reduce_scatter", REDUCE_SCATTER, gloo=("all_reduce", "reduce_scatter")),  # Gloo makes an all-reduce of it
-    Op("reduce_scatter_tensor", REDUCE_SCATTER, "_reduce_scatter_base_", ("reduce_scatter_base",),
-       gloo=("all_reduce", "reduce_scatter")),
-    Op("reduce_scatter_tensor_coalesced", REDUCE_SCATTER, gloo=("all_reduce", "reduce_scatter")),
-    Op("all_to_all", ALL_TO_ALL, "alltoall_", ("alltoall", "all_to_allv"), gloo=("all_to_all",)),
-    Op("all_to_all_single", ALL_TO_ALL, "alltoall_base_", ("alltoall_base",), gloo=("all_to_all",)),
+    Op(
+        "reduce_scatter_tensor",
+        REDUCE_SCATTER,
+        "_reduce_scatter_base_",
+        ("reduce_scatter_base",),
+        gloo=("all_reduce", "reduce_scatter"),
+        methods=("_reduce_scatter_base", "reduce_scatter_single"),
+    ),
+    Op(
+        "reduce_scatter_tensor_coalesced",
+        REDUCE_SCATTER,
+        gloo=("all_reduce", "reduce_scatter"),
+        methods=("reduce_scatter_tensor_coalesced", "reduce_scatter_single_coalesced"),
+    ),
+    Op("all_to_all", ALL_TO_ALL, "alltoall_", ("alltoall", "all_to_allv"), gloo=("all_to_all",), methods=("alltoall",)),
+    Op(
+        "all_to_all_single",
+        ALL_TO_ALL,
+        "alltoall_base_",
+        ("alltoall_base",),
+        gloo=("all_to_all",),
+        methods=("alltoall_base", "all_to_all_single"),
+    ),
     Op("broadcast", BROADCAST, spellings=("broadcast_oop",), gloo=("broadcast",)),
     Op("reduce", REDUCE, spellings=("reduce_oop",), gloo=("reduce",)),
     Op("gather", GATHER, gloo=("gather",)),
@@ -157,8 +263,14 @@ OPS: Final = (
     Op("monitored_barrier", MONITORED_BARRIER),
     Op("send", SEND, gloo=("send",)),
     Op("recv", RECEIVE, gloo=("recv",)),
-    Op("recv_any_source", RECEIVE, gloo=("recvAnySource", "recv")),
-)  # fmt: skip
+    Op(
+        "recv_any_source",
+        RECEIVE,
+        gloo=("recvAnySource", "recv"),
+        methods=("recv_anysource",),
+        arguments=(Argument.OUTPUT,),
+    ),
+)
 
 SPARSE: Final = "allreduce_sparse"
 """How much of a sparse tensor is sent is not recorded."""
@@ -166,7 +278,7 @@ SPARSE: Final = "allreduce_sparse"
 BY_NAME: Final[Mapping[str, Op]] = {op.name: op for op in OPS}
 BY_SPELLING: Final[Mapping[str, Op]] = {spelling: op for op in OPS for spelling in op.spellings}
 BY_OPERATOR: Final[Mapping[str, Op]] = {op.operator: op for op in OPS if op.operator is not None}
-
+BY_METHOD: Final[Mapping[str, Op]] = {method: op for op in OPS for method in op.methods or (op.name,)}
 
 FACTORS: Final[Mapping[str, Factor]] = {op.name: op.family.busbw for op in OPS if op.family.busbw is not None}
 """`Family.busbw` by the name of an operation. One without has bytes that mean nothing that can be compared."""
@@ -182,6 +294,10 @@ def family_of(name: str) -> Family:
     """Find the family of an operation by its name, or by what the name begins with; `UNKNOWN` where neither tells."""
     if name in BY_NAME:
         return BY_NAME[name].family
-    begins = [(len(word), k) for k, family in enumerate(FAMILIES) for word in (family.name, *family.also)
-              if name.startswith(word)]  # fmt: skip
+    begins = [
+        (len(word), k)
+        for k, family in enumerate(FAMILIES)
+        for word in (family.name, *family.also)
+        if name.startswith(word)
+    ]
     return FAMILIES[max(begins)[1]] if begins else UNKNOWN

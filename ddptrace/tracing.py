@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
 
     from ddptrace.capture.session import Profile, Session
-    from ddptrace.telemetry import Exporter
-    from ddptrace.telemetry.companion import Companion
+    from ddptrace.telemetry.companion.companion import Companion
+    from ddptrace.telemetry.spans.exporter import Exporter
 
 before_entering: Callable[[Path], None] | None = None
 """A recording around the whole program (`ddptrace.run`) ends here, where the program begins one by itself."""
@@ -72,7 +72,7 @@ class trace:
         self._companion: Companion | None = None
 
     def __enter__(self) -> trace:
-        enter = _capture()
+        enter, self._leave = _capture()
         exporter = self._make_exporter()
         if before_entering is not None:
             before_entering(self._path)
@@ -95,7 +95,7 @@ class trace:
         """Raises TraceStateError where `tracer_provider` is none."""
         if self._tracer_provider is None:
             return None
-        from ddptrace.telemetry import Exporter
+        from ddptrace.telemetry.spans.exporter import Exporter
 
         return Exporter(self._folder, self._tracer_provider)
 
@@ -108,9 +108,7 @@ class trace:
     ) -> None:
         if self._session is None:
             return
-        from ddptrace.capture.session import leave
-
-        leave(self._session, error)
+        self._leave(self._session, error)
         if self._companion is not None:
             self._companion.left()
         if self._exporter is not None:
@@ -165,19 +163,20 @@ def companion_of(session: Session, *, spans: bool = True) -> Companion | None:
     `spans`: they go elsewhere."""
     if not any(name.startswith("OTEL_") for name in os.environ):
         return None
-    from ddptrace.telemetry.companion import companion_for
+    from ddptrace.telemetry.companion.companion import companion_for
 
     environ = dict(os.environ) if spans else {**os.environ, "OTEL_TRACES_EXPORTER": "none"}
     return companion_for(session.claim.root, session.folder, session.claim.rank, environ)
 
 
-def _capture() -> Callable[..., Session]:
+def _capture() -> tuple[Callable[..., Session], Callable[[Session, BaseException | None], None]]:
+    """Import what enters and leaves a session, both at once: the program may not let us import at the end."""
     try:
-        from ddptrace.capture.session import enter
+        from ddptrace.capture.session import enter, leave
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
         raise DdptraceError(
             "ddptrace.trace needs torch, which is not installed: pip install 'ddptrace[torch]'"
         ) from None
-    return enter
+    return enter, leave

@@ -66,7 +66,7 @@ def shared_traces() -> Path:
 @pytest.fixture(scope="session")
 def compiled_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache as `ddptrace compile` leaves it, for XDG_CACHE_HOME; compiled once for all processes of the tests."""
-    from ddptrace.capture.compiled import COMPILERS, library_path
+    from ddptrace.capture.collectives.compiled import COMPILERS, library_path
 
     need(any(map(shutil.which, COMPILERS)), "a C++ compiler")
     cache = tmp_path_factory.getbasetemp().parent / "compiled-cache"

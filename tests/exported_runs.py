@@ -14,7 +14,7 @@ from typing import Any
 
 from ddptrace.analysis.result import Result
 from ddptrace.telemetry.rows import of_result
-from ddptrace.telemetry.trees import Node, trees
+from ddptrace.telemetry.spans.trees import Node, trees
 from tests.launch import PROGRAMS, environment, server
 
 RANKS = 2
@@ -73,7 +73,7 @@ def companions(run: Path) -> list[int]:
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             argv = (process / "cmdline").read_bytes().split(b"\0")
-            if str(run).encode() in argv and any(b"companion_process" in word for word in argv):
+            if str(run).encode() in argv and any(b"telemetry.companion.process" in word for word in argv):
                 found.append(int(process.name))
     return found
 

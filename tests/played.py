@@ -9,9 +9,9 @@ from typing import Any
 
 import ddptrace
 from ddptrace.analysis.result import Result
-from ddptrace.telemetry.finished_run import totals_of
+from ddptrace.telemetry.delivery.finished import totals_of
+from ddptrace.telemetry.metrics.totals import Totals
 from ddptrace.telemetry.rows import of_result
-from ddptrace.telemetry.totals import Totals
 
 NS = 1e9
 

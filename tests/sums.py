@@ -1,7 +1,7 @@
 """What metrics have to be: sums over the tables of a run, made as plainly as can be, to hold the real ones against.
 
-A series is (metric, rank, its own attributes), as in `ddptrace.telemetry.instruments`; values are in the metric's unit,
-of histograms count and sum.
+A series is (metric, rank, its own attributes), as in `telemetry/metrics/instruments.py`; values are in the metric's
+unit, of histograms count and sum.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Any
 
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.tables.ranks import MatchRow
-from ddptrace.telemetry.instruments import INSTRUMENTS, Instrument, Kind
-from ddptrace.telemetry.points import Spread
-from ddptrace.telemetry.totals import Totals
+from ddptrace.telemetry.metrics.instruments import INSTRUMENTS, Instrument, Kind
+from ddptrace.telemetry.metrics.points import Spread
+from ddptrace.telemetry.metrics.totals import Totals
 
 Series = tuple[Any, ...]
 Sums = dict[Series, Any]

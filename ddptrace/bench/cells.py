@@ -52,7 +52,7 @@ def chart_ms(ns: float | None) -> float | None:
 
 def spread_line(name: str, x: Sequence[float | str], spreads: Sequence[Spread], unit: float = 1) -> Line:
     """Return the medians and intervals, divided by `unit` (1e6: from ns to ms)."""
-    ends = (tuple(getattr(one, part) / unit for one in spreads) for part in ("median", "low", "high"))
+    ends = (tuple(getattr(spread, part) / unit for spread in spreads) for part in ("median", "low", "high"))
     return Line(name, tuple(x), *ends)
 
 
@@ -63,5 +63,5 @@ def step_lines(
     x: Sequence[str], steps: Sequence[Spread], traced: Iterable[Mapping[str, Any] | None]
 ) -> tuple[Line, Line]:
     """Return step times, and the exposed communication of the typical traced steps, in ms."""
-    exposed = tuple(chart_ms(None if one is None else one["exposed_ns"]) for one in traced)
+    exposed = tuple(chart_ms(None if typical is None else typical["exposed_ns"]) for typical in traced)
     return spread_line("step", x, steps, 1e6), Line("exposed communication", tuple(x), exposed)

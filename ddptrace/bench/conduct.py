@@ -23,8 +23,7 @@ from typing import IO, Any, Final, cast
 
 from ddptrace.bench.experiment import Experiment, JobOptions, Measured, TimedOptions
 from ddptrace.bench.job import Job
-from ddptrace.bench.launch import refuse_too_many, run_ranks
-from ddptrace.bench.rank import end_failed, end_with_starter, hear_signals
+from ddptrace.bench.launch import end_failed, end_with_starter, hear_signals, refuse_too_many, run_ranks
 from ddptrace.bench.statistics import ROUNDS_SURE
 from ddptrace.errors import DdptraceError
 from ddptrace.own_module import own_module
@@ -142,20 +141,20 @@ def with_evidence(sheet: Sheet, measured: object) -> Sheet:
     """Return the sheet with the evidence for the executions in its traced runs."""
     if EVIDENCE_NAME in dict(sheet.setup):
         return sheet
-    told = "; ".join(EVIDENCE[Evidence(code)] for code in sorted(set(_evidence_in(measured))))
-    return replace(sheet, setup=(*sheet.setup, (EVIDENCE_NAME, told))) if told else sheet
+    words = "; ".join(EVIDENCE[Evidence(code)] for code in sorted(set(_evidence_in(measured))))
+    return replace(sheet, setup=(*sheet.setup, (EVIDENCE_NAME, words))) if words else sheet
 
 
 def _evidence_in(measured: object) -> Iterator[str]:
     if isinstance(measured, list):
-        for one in measured:
-            yield from _evidence_in(one)
+        for value in measured:
+            yield from _evidence_in(value)
     elif isinstance(measured, dict):
-        for name, one in measured.items():
-            if name == "evidence" and isinstance(one, str) and one:
-                yield one
+        for name, value in measured.items():
+            if name == "evidence" and isinstance(value, str) and value:
+                yield value
             else:
-                yield from _evidence_in(one)
+                yield from _evidence_in(value)
 
 
 def with_doubt(sheet: Sheet, options: JobOptions, measured: Sequence[Measured]) -> Sheet:

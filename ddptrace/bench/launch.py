@@ -4,7 +4,8 @@
                   ╰──line──▶ rank 1
 
 A line is the standard input of a rank. It closes when this process ends, also by a kill, and then the rank ends itself.
-A rank that fails sends the reason back over it, which needs no space on a disk.
+A rank that fails sends the reason back over it, which needs no space on a disk. The last functions here are the rank's
+end of the line.
 """
 
 from __future__ import annotations
@@ -16,20 +17,24 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
+import traceback
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, Final, NoReturn
 
-from ddptrace.bench.rank import WORDS_MAX
 from ddptrace.engine import cores
 from ddptrace.errors import DdptraceError
 
+LINE: Final = 0
+"""File descriptor of the line to the starter."""
+WORDS_MAX: Final = 400
 POLL_S: Final = 0.05
 RANKS_A_CORE: Final = 16
-"""More ranks only wait for each other, and so many processes can take the whole machine down."""
+"""More ranks only wait for each other, and that many processes can take the whole machine down."""
 OURS = re.compile(r"^(\[rank\d+\]: )?(ddptrace\.errors\.\w+: )?")
 """What Python and torch print before our error message."""
 NOISE = re.compile(r"^(\[rank\d+\]:\s*)?\[[WI]\d{4}|^USDT:")
@@ -65,18 +70,20 @@ def run_ranks(ranks: int, command: Sequence[str], folder: Path) -> None:
         held.callback(_end, started)
         for rank in range(ranks):
             log = held.enter_context((folder / _log(rank)).open("w+b"))
-            told = common | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-            started.append(_start(command, told, sys.stderr if rank == 0 else log, log))
+            environment = common | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+            started.append(_start(command, environment, sys.stderr if rank == 0 else log, log))
         failed = _failed(started)
         if failed:
             rank, words = _first(started, failed)
             raise DdptraceError(f"rank {rank} of {ranks} failed: {words} (its output: {folder / _log(rank)})")
 
 
-def _start(command: Sequence[str], told: dict[str, str], out: IO[Any], log: IO[bytes]) -> Started:
+def _start(command: Sequence[str], environment: dict[str, str], out: IO[Any], log: IO[bytes]) -> Started:
     ours, theirs = socket.socketpair()
     with theirs:
-        return Started(subprocess.Popen(command, env=told, stdin=theirs.fileno(), stdout=out, stderr=log), ours, log)
+        return Started(
+            subprocess.Popen(command, env=environment, stdin=theirs.fileno(), stdout=out, stderr=log), ours, log
+        )
 
 
 def _end(started: Sequence[Started]) -> None:
@@ -102,12 +109,12 @@ def _first(started: Sequence[Started], failed: Sequence[int]) -> tuple[int, str]
     """Return the rank that was killed or failed first, of those that ended at nearly the same time, and its last words.
     An abort is no sign of either: torch aborts when its peers are gone."""
     killed = [rank for rank in failed if 0 > (started[rank].process.returncode or 0) != -signal.SIGABRT]
-    told = {rank: _told(started[rank].line) for rank in killed or failed}
-    rank = min(told, key=lambda rank: told[rank][0])
-    return rank, told[rank][1] or _last_words(started[rank].log)
+    reasons = {rank: _reason(started[rank].line) for rank in killed or failed}
+    rank = min(reasons, key=lambda rank: reasons[rank][0])
+    return rank, reasons[rank][1] or _last_words(started[rank].log)
 
 
-def _told(line: socket.socket) -> tuple[float, str]:
+def _reason(line: socket.socket) -> tuple[float, str]:
     """Return when a rank failed, by the host's clock, and why; empty if it sent nothing."""
     with suppress(OSError, ValueError):
         at_ns, words = json.loads(line.recv(1 << 16, socket.MSG_DONTWAIT))
@@ -122,11 +129,43 @@ def _log(rank: int) -> str:
 def _last_words(output: IO[bytes]) -> str:
     output.seek(0)
     lines = [line for line in output.read().decode(errors="replace").splitlines() if line.strip()]
-    said = [line for line in lines if not NOISE.search(line)]
-    return OURS.sub("", said[-1])[-WORDS_MAX:] if said else "no output, it may have been killed"
+    words = [line for line in lines if not NOISE.search(line)]
+    return OURS.sub("", words[-1])[-WORDS_MAX:] if words else "no output, it may have been killed"
 
 
 def _free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
+
+
+def end_with_starter() -> None:
+    """End this process when its starter is gone, also if that was killed, whatever this process does then."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all processes: the starter decides
+
+    def watch() -> None:
+        with suppress(OSError):
+            os.read(LINE, 1)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="ddptrace-starter", daemon=True).start()
+
+
+def end_failed(error: BaseException) -> NoReturn:
+    """Send the reason over the line, which needs no space on a disk, and end before other ranks notice."""
+    at_ns = time.monotonic_ns()
+    with suppress(OSError):  # the log may be on a full disk
+        traceback.print_exception(error)
+    line = (str(error).splitlines() or [""])[0]
+    words = line if isinstance(error, DdptraceError) else f"{type(error).__name__}: {line}"
+    with suppress(OSError):
+        os.write(LINE, json.dumps([at_ns, words[:WORDS_MAX]]).encode())
+    os._exit(1)
+
+
+def hear_signals() -> None:
+    """Let signals end a rank that others started. It waits in C++ nearly all the time, where Python runs no
+    handlers."""
+    for ending in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        if signal.getsignal(ending) != signal.SIG_IGN:  # nohup asked to be left alone
+            signal.signal(ending, signal.SIG_DFL)

@@ -1,1 +1,19 @@
-"""What happens while training: which surfaces are watched, and what each puts into the records."""
+"""Recording while training: which surfaces are watched, and what each of them puts into the records.
+
+In: the running program, through patches and hooks. Out: a rank's folder of records, by `ddptrace.record`.
+
+Begin with `session.py`, which builds every part and takes it out again. The rooms, from the bottom up; a room imports
+none of those below it in this list:
+
+origins       who asks for a collective: line of the program, library, module
+steps         steps and phases, and which steps are recorded
+collectives   every collective: launch, bytes, completion, wait
+gradients     gradients and buckets of stock DDP and of `ddptrace.reducer`, communication hooks
+profiler      windows of torch.profiler
+rpc           remote calls
+host          what else the host does: processors, links, garbage, a training that stands still
+
+claim, identity   the run directory and this rank's place in it
+surface           a place that is watched, and patches that are taken back
+blind_spots       what no surface sees
+"""

@@ -1,5 +1,5 @@
-"""What is remembered of objects of the program: they are known by who they are. Their hash and their comparison are the
-program's own code, which may raise, change with the object (torchmetrics' does with each update), or be missing."""
+"""Maps and sets of the program's objects, by identity. Their hash and comparison are the program's code, which may
+raise, change with the object (as torchmetrics' does with each update), or be missing."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ V = TypeVar("V")
 
 
 class IdentityMap(Generic[K, V]):
-    """A value for each of some objects, none of which it keeps alive. Raises TypeError for a key that takes no weak
-    reference."""
+    """Maps objects to values, and keeps no object alive. Raises TypeError for a key that takes no weak reference."""
 
     def __init__(self) -> None:
         self._entries: dict[int, tuple[weakref.ReferenceType[K], V]] = {}
@@ -22,7 +21,7 @@ class IdentityMap(Generic[K, V]):
         return len(self._entries)
 
     def __iter__(self) -> Iterator[K]:
-        """The keys that are alive, in the order in which they came; others may come and go meanwhile."""
+        """Yield the living keys, in the order in which they came; others may come and go meanwhile."""
         for reference, _ in list(self._entries.values()):
             key = reference()
             if key is not None:
@@ -46,7 +45,7 @@ class IdentityMap(Generic[K, V]):
 
 
 class IdentitySet(Generic[K]):
-    """Some objects, none of which it keeps alive."""
+    """A set of objects that keeps none of them alive."""
 
     def __init__(self) -> None:
         self._keys: IdentityMap[K, bool] = IdentityMap()

@@ -1,4 +1,4 @@
-"""A rank's claim on the run directory: its folder, and what rank 0 has to say about the whole."""
+"""A rank's claim on the run directory: its folder, the agreement with rank 0, meta.json and the manifest."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ Note = Callable[[FindingKind, str], None]
 class Claim:
     """The folder that this rank writes, from the moment the trace is entered.
 
-    Raises RunDirectoryError, on every rank, where rank 0 or this one finds the directory taken, or it cannot be made;
-    OSError where the disk is full. `rank` is None until somebody has said it.
+    Raises RunDirectoryError, on every rank, if rank 0 or this rank finds the directory taken or cannot make it; OSError
+    if the disk is full. `rank` is None until it is known.
     """
 
     def __init__(self, path: Path, *, overwrite: bool, facts: dict[str, Any], traceparent: str | None = None) -> None:
@@ -36,7 +36,7 @@ class Claim:
         self._world_size: int | None = None
         self.run_id = uuid.uuid4().hex
         self.zero_unix_ns = time.time_ns()
-        self.facts = facts  # what the manifest says of the trace itself
+        self.facts = facts  # about the trace itself, for the manifest
         self._traceparent = traceparent
         self._overwrite = overwrite
         self._agreement = identity.Agreement(next(_numbers))
@@ -53,16 +53,17 @@ class Claim:
         if self.rank == 0:
             self._agreed = self._agreement.publish(self.run_id, str(refused) if refused else None)
         elif refused is None:
-            word = self._take(self._agreement.learn(wait=True))
-            if word is not None:
+            refusal = self._take(self._agreement.learn(wait=True))
+            if refusal is not None:
                 folder.rmdir()
-                raise RunDirectoryError(word)
+                raise RunDirectoryError(refusal)
         if refused is not None:
             raise refused
         return folder
 
     def _take(self, answer: dict[str, Any] | None) -> str | None:
-        """Go by what rank 0 said, if it has; why it refuses the directory, if it does."""
+        """Follow the answer of rank 0, if there is one. Return why rank 0 refuses the directory, None if it does
+        not."""
         if answer is None:
             return None
         self._agreed = True
@@ -70,10 +71,10 @@ class Claim:
         return answer["refused"] or None
 
     def agree(self, note: Note) -> None:
-        """Agree with rank 0, where there was nothing to agree through at the start. Tried now and then, not waiting."""
+        """Agree with rank 0 if there was no store at the start. Called now and then; does not wait."""
         before = self._agreed
         if self.rank == 0:
-            self._agreed = self._agreement.publish(self.run_id, None)  # also where there is another store by now
+            self._agreed = self._agreement.publish(self.run_id, None)  # there may be another store by now
         elif not before:
             refused = self._take(self._agreement.learn(wait=False))
             if refused is not None:
@@ -82,7 +83,7 @@ class Claim:
             self.write_meta(note)
 
     def settle(self, note: Note, *, final: bool = False) -> None:
-        """Name a folder that was claimed without a rank, once it is known; in the end without any it is rank 0."""
+        """Name a folder that was claimed without a rank, once the rank is known; if it never is, it is rank 0."""
         self._see_world()
         rank = identity.current_rank()
         if self.rank is not None or (rank is None and not final):
@@ -97,16 +98,16 @@ class Claim:
             note(NO_RANK, str(error))
 
     def _see_world(self) -> None:
-        """The largest world counts: of several, and also where it is gone in the end."""
+        """Keep the largest world size: there may be several worlds, and none is left at the end."""
         self._world_size = max(identity.current_world_size() or 0, self._world_size or 0) or None
 
     def write_meta(self, note: Note) -> None:
-        """Write what is known by now of this rank, and if it is rank 0 of the run."""
+        """Write what is known of this rank, and on rank 0 what is known of the run."""
         self._see_world()
         world = self._world_size or (1 if self.rank == 0 else None)
         common = {"schema": SCHEMA_VERSION, "run_id": self.run_id, "world_size": world, "job": self._job}
         try:
-            directory.write_meta(self.folder, common | identity.describe_process(self.rank) | self._said_span())
+            directory.write_meta(self.folder, common | identity.describe_process(self.rank) | self._active_span())
             if self.rank == 0:
                 directory.write_manifest(self.root, common | self._manifest())
                 if self._overwrite and world is not None:
@@ -114,7 +115,7 @@ class Claim:
         except OSError as error:
             note(NO_META, f"meta.json could not be written: {error.strerror}")
 
-    def _said_span(self) -> dict[str, str]:
+    def _active_span(self) -> dict[str, str]:
         return {} if self._traceparent is None else {"traceparent": self._traceparent}
 
     def _manifest(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Tells whether the compiled library works, in a process of its own, since it may crash."""
+"""Check whether the compiled library works. Run as a separate process, since the library may crash."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from ddptrace.schema import Kind
 
 STEPS: Final = 5
 BY_PYTHON: Final = 3
-"""Of them: torch makes its buckets anew after the first, tells of that after the second, and one is to learn them."""
+"""Steps whose bucket Python records: torch rebuilds its buckets after the first and reports that after the second; the
+third learns them."""
 
 
 def check() -> str:
-    """What is wrong with it; empty where each bucket has its two records, and compiled code has written them."""
+    """Return what is wrong with the library; "" if each bucket has its two records, written by compiled code."""
     dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     model = DistributedDataParallel(torch.nn.Linear(8, 8))
     with tempfile.TemporaryDirectory() as folder:

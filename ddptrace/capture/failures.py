@@ -1,4 +1,4 @@
-"""How it is told what an operation failed with."""
+"""The words of an error in the records and notes: one line, without the place in C++."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from ddptrace.errors import printable
 
 LENGTH_MAX: Final = 160
 RAISED_AT: Final = re.compile(r"^\[[^\]\s]*:\d+\]\s*")
-"""Where in C++ it was raised, with which its message begins."""
+"""A message from C++ begins with the place that raised it."""
 
 
 def failure_of(future: Any) -> str:
-    """The error that a completed future holds, in one line; empty where it succeeded."""
+    """Return the error that a completed future holds, in one line; "" if it succeeded."""
     try:
         future.value()
     except Exception as error:
@@ -22,13 +22,13 @@ def failure_of(future: Any) -> str:
 
 
 def error_words(error: BaseException) -> str:
-    """Its type and the first sentence of its message; the type alone where there is no message to be had."""
+    """Return the type of the error and the first sentence of its message; the type alone if it has no message."""
     kind, words = type(error).__name__, printable(failure_words(error))
     return kind if words == kind else f"{kind}: {words}"
 
 
 def failure_words(error: BaseException) -> str:
-    """The first sentence of its message; its type where there is none to be had."""
+    """Return the first sentence of the error's message; its type if it has no message."""
     try:
         line = next(iter(str(error).splitlines()), "")
     except Exception:  # the message is made by code of the program

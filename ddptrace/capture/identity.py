@@ -21,14 +21,14 @@ ANSWER_TIMEOUT_S: Final = 10.0
 ASK_AGAIN_S: Final = 0.02
 
 STARTED: Final = 19
-"""The field of /proc/self/stat, behind the name, that tells when a process was born, in clock ticks since the boot."""
+"""The field of /proc/self/stat, after the name, that holds the start of the process in clock ticks since the boot."""
 
 
 def current_rank() -> int | None:
-    """This process's rank in the largest world that knows it: of a job with parameter servers a process group may hold
-    only the trainers. None where nobody has said (no process group, no RPC and no RANK in the environment yet)."""
-    said = [(size, rank) for size, rank in _places() if rank is not None]
-    return max(said, key=lambda place: place[0])[1] if said else None
+    """Return this process's rank in the largest world that has it: in a job with parameter servers a process group may
+    hold only the trainers. None while it is unknown (no process group, no RPC, no RANK in the environment yet)."""
+    known = [(size, rank) for size, rank in _places() if rank is not None]
+    return max(known, key=lambda place: place[0])[1] if known else None
 
 
 def current_world_size() -> int | None:
@@ -36,7 +36,7 @@ def current_world_size() -> int | None:
 
 
 def _places() -> Iterator[tuple[int, int | None]]:
-    """World sizes (0 unknown) and this process's rank in each; of equally large ones the first counts."""
+    """Yield world sizes (0 unknown) and this process's rank in each; of equally large worlds the first counts."""
     if dist.is_available() and dist.is_initialized():
         yield dist.get_world_size(), dist.get_rank()
     agent = _rpc_agent()
@@ -47,13 +47,13 @@ def _places() -> Iterator[tuple[int, int | None]]:
 
 
 def attempt() -> int:
-    """How often the elastic launcher has restarted the job's workers."""
+    """Return how often the elastic launcher has restarted the job's workers."""
     count = os.environ.get("TORCHELASTIC_RESTART_COUNT", "")
     return int(count) if count.isdigit() else 0
 
 
 def job() -> str | None:
-    """What the elastic launcher calls the job, the same in all its attempts; None without such a launcher."""
+    """Return the elastic launcher's name of the job, the same in all attempts; None without such a launcher."""
     name = os.environ.get("TORCHELASTIC_RUN_ID", "")
     if name != "none":
         return name or None
@@ -62,7 +62,7 @@ def job() -> str | None:
 
 
 def describe_process(rank: int | None) -> dict[str, Any]:
-    """What `meta.json` says of a rank."""
+    """Return the content of `meta.json` about a rank."""
     return {
         "rank": rank,
         "host": socket.gethostname(),
@@ -75,22 +75,23 @@ def describe_process(rank: int | None) -> dict[str, Any]:
 
 
 def _of_system() -> dict[str, Any]:
-    """What tells this process from a later one of its number, and whose clock it reads; only what the system says."""
-    said: dict[str, Callable[[], Any]] = {
+    """Return what distinguishes this process from a later one with its pid, and which clock it reads, as far as the
+    system reports it."""
+    facts: dict[str, Callable[[], Any]] = {
         "boot_id": lambda: Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
         "time_namespace": lambda: str(Path("/proc/self/ns/time").readlink()),
         "started_ticks": lambda: int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[STARTED]),
         "main_thread": lambda: threading.main_thread().native_id,
     }
     found = {}
-    for name, ask in said.items():
+    for name, ask in facts.items():
         with contextlib.suppress(OSError, ValueError, IndexError):
             found[name] = ask()
     return found
 
 
 def _device() -> str:
-    """What the program computes on so far. Never the first to touch CUDA: its device may not be chosen yet."""
+    """Return the device in use so far. Never the first to touch CUDA: the program may not have chosen a device yet."""
     return torch.cuda.get_device_name() if torch.cuda.is_initialized() else f"cpu ({platform.machine()})"
 
 
@@ -99,29 +100,29 @@ def describe_versions() -> dict[str, str]:
 
 
 class Agreement:
-    """Rank 0's word to all ranks about one trace, through the stores they share: no collective is issued.
+    """Rank 0's answer to all ranks about one trace, through the stores they share: no collective is issued.
 
     `number` counts the traces of this process, which every rank must enter in the same order.
     """
 
     def __init__(self, number: int) -> None:
         self._key = f"ddptrace/{attempt()}/{number}"
-        self._told: set[str] = set()
+        self._published: set[str] = set()  # names of stores
 
     def publish(self, run_id: str, refused: str | None) -> bool:
-        """Rank 0 tells the run id, or why the directory is refused, once in every store that there is by now: not every
-        rank has the same. False while there was none."""
+        """Publish the run id, or why rank 0 refuses the directory, once in every store that exists by now: ranks may
+        have different ones. Return False if there is no store yet."""
         for name, store in _stores().items():
-            if name not in self._told:
+            if name not in self._published:
                 try:
                     store.set(self._key, json.dumps({"run_id": run_id, "refused": refused}))
                 except RuntimeError:  # it is gone
                     continue
-                self._told.add(name)
-        return bool(self._told)
+                self._published.add(name)
+        return bool(self._published)
 
     def learn(self, *, wait: bool) -> dict[str, Any] | None:
-        """What rank 0 said; None where it has not spoken yet (after `ANSWER_TIMEOUT_S`, if `wait`)."""
+        """Return the answer of rank 0; None if there is none yet (if `wait`, after `ANSWER_TIMEOUT_S`)."""
         stores = list(_stores().values())
         until = time.monotonic() + (ANSWER_TIMEOUT_S if wait else 0)
         while stores:
@@ -139,7 +140,7 @@ class Agreement:
 
 
 def _stores() -> dict[str, Any]:
-    """Through which the ranks can tell each other something: those of the RPC workers and of the process group."""
+    """Return the stores that ranks share: those of the RPC workers and of the process group."""
     agent = _rpc_agent()
     found = {"rpc": getattr(agent, "store", None)}
     if dist.is_available() and dist.is_initialized():
@@ -148,7 +149,7 @@ def _stores() -> dict[str, Any]:
 
 
 def _rpc_agent() -> Any:
-    """This process as an RPC worker; None while it is none."""
+    """Return the RPC agent of this process; None while it is not an RPC worker."""
     api = sys.modules.get("torch.distributed.rpc.api")
     if api is None or not api._is_current_rpc_agent_set():
         return None

@@ -14,30 +14,30 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ddptrace.capture import compiled, tap
-from ddptrace.capture.blind_spots import BLIND_SPOTS
+from ddptrace.capture import blind_spots
 from ddptrace.capture.by_identity import IdentitySet
-from ddptrace.capture.call_sites import CallSites
 from ddptrace.capture.claim import Claim
-from ddptrace.capture.collectives import Collectives
-from ddptrace.capture.compiled_sends import CompiledSends
-from ddptrace.capture.completions import Completions
-from ddptrace.capture.ddp import DdpWatch
+from ddptrace.capture.collectives import compiled, tap
+from ddptrace.capture.collectives.calls import Collectives
+from ddptrace.capture.collectives.compiled_sends import CompiledSends
+from ddptrace.capture.collectives.completions import Completions
+from ddptrace.capture.collectives.fallback import watch_process_group
+from ddptrace.capture.collectives.groups import Groups
 from ddptrace.capture.failures import error_words
-from ddptrace.capture.fallback import BLIND_SPOT, watch_process_group
-from ddptrace.capture.groups import Groups
-from ddptrace.capture.hooks import HookRecords, HookWatch
-from ddptrace.capture.host_load import UNTOLD, Collections, HostMarks
-from ddptrace.capture.looks import SURFACES as LOOKS
-from ddptrace.capture.looks import Looks
-from ddptrace.capture.module_names import ModuleNames
-from ddptrace.capture.own_reducer import OwnReducerWatch, Parts
-from ddptrace.capture.program import Program
-from ddptrace.capture.reducer_records import ReducerRecords
-from ddptrace.capture.sampling import Sampling
-from ddptrace.capture.steps import StepFinder
+from ddptrace.capture.gradients.ddp import DdpWatch
+from ddptrace.capture.gradients.hooks import HookRecords, HookWatch
+from ddptrace.capture.gradients.own_reducer import OwnReducerWatch, Parts
+from ddptrace.capture.gradients.reducer_records import ReducerRecords
+from ddptrace.capture.host.host_load import Collections, HostMarks
+from ddptrace.capture.host.looks import SURFACES as LOOKS
+from ddptrace.capture.host.looks import Looks
+from ddptrace.capture.origins.call_sites import CallSites
+from ddptrace.capture.origins.modules import ModuleNames
+from ddptrace.capture.profiler.windows import Windows
+from ddptrace.capture.steps.finder import StepFinder
+from ddptrace.capture.steps.program import Program
+from ddptrace.capture.steps.sampling import Sampling
 from ddptrace.capture.surface import Patches, Surface, ThreadState
-from ddptrace.capture.windows import Windows
 from ddptrace.dynamo import leave_as_it_is
 from ddptrace.errors import CompileError, TraceStateError
 from ddptrace.findings import COMPILED_FAILED, COMPILED_REFUSED, ENDED_BY_EXCEPTION, NOT_SETTLED, PATCH_KEPT, TAP_FAILED
@@ -46,24 +46,35 @@ from ddptrace.record import Recorder
 from ddptrace.record.directory import release
 
 Profile = Callable[[int], torch.profiler.ProfilerAction] | torch.profiler.profile
-"""When the profiler records, or a profiler that knows."""
+"""The schedule of profiler windows, or a profiler that has one."""
 
 _current: Session | None = None
 _entry = threading.Lock()
 
 SAMPLED = ("collectives", "ddp", "hooks", "origins", "reducer")
-"""What is paused in steps that are not recorded. Remote calls never are: a rank that serves them knows no steps."""
+"""Surfaces that pause in steps that are not recorded. Remote calls never pause: a rank that serves them has no
+steps."""
 
 SETTLED_S = 5.0
-"""So long a trace waits at its end for the store through which the ranks agree, whose rank 0 may hang."""
+"""Longest wait, at the end of a trace, for the store through which the ranks agree: its rank 0 may hang."""
 
 CALLBACKS_S = 0.2
-"""So long it waits for what has ended to be told."""
+"""Longest wait, at the end, for callbacks of what has just ended."""
 
 SURFACES = (
-    "compiler", "collectives", "origins", "program", "ddp", "reducer", "hooks", "profiler", "rpc", "host", "garbage",
+    "compiler",
+    "collectives",
+    "origins",
+    "program",
+    "ddp",
+    "reducer",
+    "hooks",
+    "profiler",
+    "rpc",
+    "host",
+    "garbage",
     *LOOKS,
-)  # fmt: skip
+)
 
 
 class Session:
@@ -84,12 +95,12 @@ class Session:
         self._patches = Patches()
         self._settling = threading.Lock()
         self.surfaces: dict[str, Surface] = {}
-        self._undo: tuple[tuple[str, Callable[[], None]], ...] = ()  # by surface, of the parts that stand
+        self._undo: tuple[tuple[str, Callable[[], None]], ...] = ()  # by surface, of the installed parts
         self._close: Callable[[], None] = lambda: None
         self._completions: Completions | None = None
         self._compiled: CompiledSends | None = None
         self._write_collections: Callable[[], Any] = lambda: None
-        facts = {"profile": profile is not None, "blind_spots": list(BLIND_SPOTS), "keep": keep.to_dict()}
+        facts = {"profile": profile is not None, "blind_spots": list(blind_spots.ALWAYS), "keep": keep.to_dict()}
         self.claim = Claim(Path(path), overwrite=overwrite, facts=facts, traceparent=traceparent)
 
     @property
@@ -98,7 +109,7 @@ class Session:
         return self.claim.folder
 
     def start(self) -> None:
-        """Install every surface. Raises nothing once the recorder stands; OSError where it cannot."""
+        """Install every surface. Raises OSError if the recorder cannot start, and nothing after that."""
         self.recorder = recorder = Recorder(lambda: self.folder, chores=(chores := [self._do_chores]), keep=self._keep)
         self._close = recorder.close
         self._settle()
@@ -154,7 +165,7 @@ class Session:
         self._write_collections = self.surfaces["garbage"].guarded(self._collections.look)
 
     def _install(self) -> None:
-        """Each surface by itself: where a name of torch has moved, the others still see."""
+        """Install each surface by itself: if a name of torch has moved, the other surfaces still work."""
         self.surfaces["program"].call(self.program.install, self._patches)
         self.surfaces["hooks"].call(self.hooks.install, self._patches)
         self.surfaces["profiler"].call(self.windows.install, self._patches)
@@ -175,16 +186,19 @@ class Session:
             self._use_compiled()
             watching += ", DDP's buckets by compiled code" if self._compiled is not None else ""
             tap.watch(self.collectives)
-        except Exception as error:  # torch's private names moved: see what can be seen
+        except Exception as error:  # torch's private names have moved: record what Python issues
             watch_process_group(self._patches, self.collectives, self.surfaces["collectives"])
             watching = "ProcessGroup class"
-            self.claim.facts["blind_spots"].append(BLIND_SPOT)
-            self.recorder.note(TAP_FAILED, f"the dispatcher tap does not work with this torch ({error}): "
-                               "collectives issued by C++ (DDP's buckets) are not seen")  # fmt: skip
+            self.claim.facts["blind_spots"].append(blind_spots.WITHOUT_THE_TAP)
+            self.recorder.note(
+                TAP_FAILED,
+                f"the dispatcher tap does not work with this torch ({error}): "
+                "collectives issued by C++ (DDP's buckets) are not seen",
+            )
         self.claim.facts |= {"watching": {"collectives": watching, "surfaces": list(SURFACES)}}
 
     def _use_compiled(self) -> None:
-        """Have the compiled library record buckets, where there is one for this torch. Otherwise Python does."""
+        """Let the compiled library record buckets, if there is one for this torch. Otherwise Python does."""
         try:
             library = compiled.load()
         except CompileError as error:
@@ -194,8 +208,11 @@ class Session:
                 warnings.warn(f"ddptrace: {message}", RuntimeWarning, stacklevel=2)
             return
         except Exception as error:
-            self.recorder.note(COMPILED_FAILED, f"what `ddptrace compile` made for this torch cannot be loaded"
-                               f" ({error}): run it again; until then Python records all buckets")  # fmt: skip
+            self.recorder.note(
+                COMPILED_FAILED,
+                f"what `ddptrace compile` made for this torch cannot be loaded"
+                f" ({error}): run it again; until then Python records all buckets",
+            )
             return
         if library is not None:
             sends = CompiledSends(library, self.recorder, self.collectives.seqs)
@@ -206,18 +223,19 @@ class Session:
     def _install_rpc(self) -> None:
         if not dist.rpc.is_available():
             return
-        from ddptrace.capture import rpc, rpc_optimizer  # names of torch that not every build has
+        from ddptrace.capture.rpc.calls import RpcWatch  # names of torch that not every build has
+        from ddptrace.capture.rpc.optimizer import DistributedUpdates
 
-        updates = rpc_optimizer.DistributedUpdates(self._patches, self.program.watched_update)
-        watch = rpc.RpcWatch(self.recorder, self.surfaces["rpc"], self._settle)
+        updates = DistributedUpdates(self._patches, self.program.watched_update)
+        watch = RpcWatch(self.recorder, self.surfaces["rpc"], self._settle)
         watch.install(self._patches, updates)
         self._due.append(watch.under_way)
         self._patches.replace(dist.autograd, "backward", self.program.watched_backward)
-        self.claim.facts["blind_spots"] += rpc.BLIND_SPOTS
+        self.claim.facts["blind_spots"] += blind_spots.OF_REMOTE_CALLS
 
     def _install_marks(self) -> None:
         if not self._marks.install():
-            self.claim.facts["blind_spots"].append(UNTOLD)
+            self.claim.facts["blind_spots"].append(blind_spots.WITHOUT_SCHEDULER_TIMES)
 
     def _step_ended(self) -> None:
         self.surfaces["host"].call(self._marks.end)
@@ -225,7 +243,7 @@ class Session:
             self._write_collections()
 
     def stop(self) -> None:
-        """Take every surface out and finish the records. What fails here is noted, never raised."""
+        """Take every surface out and finish the records. Failures are noted and never raised."""
         self._let_callbacks_in()
         self._looks.last()
         for name in self._take_out():
@@ -234,8 +252,8 @@ class Session:
         self._close()
 
     def _let_callbacks_in(self) -> None:
-        """What has just ended (or failed, and ends the training) is told by callbacks on other threads, which may stand
-        at the interpreter's lock."""
+        """Wait for callbacks of what has just ended (or failed, and ends the training): they run on other threads,
+        which may be waiting for the interpreter's lock."""
         until = time.monotonic() + CALLBACKS_S
         while any(self._due) and time.monotonic() < until:
             self._write_completions()
@@ -243,18 +261,18 @@ class Session:
         self._write_completions()
 
     def abort(self) -> None:
-        """Undo what a failed start has done, the claim with it: nothing of the training was recorded."""
+        """Undo a failed start, with its claim on the directory: nothing of the training was recorded."""
         self._take_out()
         self._close()
         release(self.claim.root, self.folder, self.claim.rank)
 
     def _take_out(self) -> list[str]:
-        """Names of what somebody else has replaced by now."""
+        """Take every surface out. Return the names of what somebody else has replaced by now."""
         tap.watch(None)
         for name, undo in self._undo:
             self.surfaces[name].attempt(undo)  # also where the surface has failed before
         kept = self._patches.undo()
-        self._switch_off()  # what stays in place only passes on from now on
+        self._switch_off()  # what stays in place only passes calls on from now on
         return kept
 
     def _do_chores(self) -> None:
@@ -270,7 +288,7 @@ class Session:
             self._compiled.tidy()
 
     def _settle(self, *, final: bool = False) -> None:
-        """Learn the rank and the run's id, where they were not known at the start."""
+        """Learn the rank and the run's id if they were not known at the start."""
         try:
             with self._settling:  # the keeper's thread comes here too
                 self.claim.settle(self.recorder.note, final=final)
@@ -279,7 +297,7 @@ class Session:
             self.recorder.note(NOT_SETTLED, f"{type(error).__name__}: {error}")
 
     def _settle_in_time(self) -> None:
-        """For the last time, on a thread of its own that may be left behind."""
+        """Settle for the last time, on a separate thread that may be left behind."""
         last = threading.Thread(target=self._settle, kwargs={"final": True}, name="ddptrace-settle", daemon=True)
         try:
             last.start()
@@ -294,13 +312,13 @@ class Session:
         self.surfaces["program"].call(self.steps.say)
 
     def ends_with(self, error: BaseException) -> None:
-        """Leave a word of the exception that ends the training."""
+        """Note the exception that ends the training."""
         if isinstance(error, SystemExit) and error.code in (None, 0):
             return
         self.recorder.note(ENDED_BY_EXCEPTION, f"an exception ended the trace{self.of_rank()}: {error_words(error)}")
 
     def of_rank(self) -> str:
-        """Words that follow what is said of this process; none where its rank is not known."""
+        """Return " of rank N" for a message about this process, "" if its rank is not known."""
         return "" if self.claim.rank is None else f" of rank {self.claim.rank}"
 
     def forget(self) -> None:
@@ -324,9 +342,9 @@ def enter(
     keep: Keep | None = None,
     traceparent: str | None = None,
 ) -> Session:
-    """Start the process's one session. `traceparent`: the span that is active here, in W3C's words, for `meta.json`.
+    """Start the one session of this process. `traceparent`: the active span, in W3C's format, for `meta.json`.
 
-    Raises TraceStateError inside another trace, RunDirectoryError if refused."""
+    Raises TraceStateError inside another trace, RunDirectoryError if the directory is refused."""
     global _current
     with _entry:
         if _current is not None:
@@ -344,13 +362,13 @@ def enter(
 
 
 def leave(session: Session, error: BaseException | None = None) -> None:
-    """End the session; idempotent. `error`: what the program leaves it with."""
+    """End the session; idempotent. `error`: the exception that ends it, if one does."""
     global _current
     with _entry:
         if _current is session:
             _current = None
             if error is not None:
-                with contextlib.suppress(Exception):  # an exception is made by code of the program
+                with contextlib.suppress(Exception):  # the str() of an exception of the program may raise
                     session.ends_with(error)
             session.stop()
 

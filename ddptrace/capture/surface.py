@@ -1,16 +1,18 @@
-"""A surface is one place where training is watched. It fails alone, once, and never into training."""
+"""A surface is one place where training is watched. If it fails, it fails alone and once, and training goes on."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import signal
 import threading
 import warnings
 from collections.abc import Callable
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any, Final
 
 import torch
+from torch._C import _current_graph_task_id
 
 from ddptrace.errors import printable
 from ddptrace.findings import SURFACE_FAILED, FindingKind
@@ -20,8 +22,8 @@ unseen: Final = torch._C.DisableTorchFunction
 
 
 class Surface:
-    """Whether one surface works. The first failure warns, leaves a note for the findings and switches it off. `live`:
-    it works, and the step that runs is recorded; what costs time in every collective asks this."""
+    """One surface. Its first failure warns, leaves a note for the findings and switches it off. `on`: it works. `live`:
+    it works and the running step is recorded; what costs time in every collective checks this."""
 
     def __init__(self, name: str, note: Callable[[FindingKind, str], None]) -> None:
         self.name = name
@@ -35,6 +37,15 @@ class Surface:
         self.live = self.on and not paused
 
     def failed(self, error: BaseException) -> None:
+        """Switch this surface off, and tell so once.
+
+        What a signal's handler of the program has raised meanwhile is no failure. It is raised again, and within a
+        backward at the end of that, as without a trace."""
+        if _is_from_a_handler(error):
+            if _current_graph_task_id() < 0:
+                raise error
+            interrupted.append(error)
+            return
         if not self.on:
             return
         self.off()
@@ -44,15 +55,15 @@ class Surface:
             warnings.warn(printable(f"{message} (training is not affected)"), RuntimeWarning, stacklevel=3)
 
     def guarded(self, action: Callable[..., Any]) -> Callable[..., Any]:
-        """`action` as `call` runs it."""
+        """Return a function that runs `action` as `call` does."""
         return functools.partial(self.call, action)
 
     def call(self, action: Callable[..., Any], *args: Any) -> Any:
-        """What `action` returns; None where it raises, or once this surface is off."""
+        """Return what `action` returns; None if it raises, or if this surface is off."""
         return self.attempt(action, *args) if self.on else None
 
     def attempt(self, action: Callable[..., Any], *args: Any) -> Any:
-        """Do it also where the surface is off, switching it off where it raises: training must not see it."""
+        """Run `action` even if the surface is off; switch it off if that raises: training must not see it."""
         try:
             with unseen():
                 return action(*args)
@@ -61,9 +72,40 @@ class Surface:
             return None
 
 
+interrupted: Final[list[BaseException]] = []
+"""What a signal's handlers have raised into hooks within a backward that has not yet ended."""
+
+
+def raise_interrupted() -> None:
+    """Raise what a handler has raised within the backward that has just ended."""
+    if interrupted:
+        error = interrupted[0]
+        interrupted.clear()
+        raise error
+
+
+def _is_from_a_handler(error: BaseException) -> bool:
+    """Whether it came through a Python function that handles a signal."""
+    handlers = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
+    at = error.__traceback__
+    while at is not None and at.tb_frame.f_code not in handlers:
+        at = at.tb_next
+    return at is not None
+
+
+def _code_of(handler: Any) -> CodeType | None:
+    """The code that runs first when `handler` is called; None where that is no Python."""
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    function = getattr(handler, "__func__", handler)  # of a method
+    if not isinstance(function, FunctionType):
+        function = getattr(type(function), "__call__", None)  # noqa: B004 - of an object, as Python finds it
+    return getattr(function, "__code__", None)
+
+
 def _worded(error: BaseException) -> str:
     name = type(error).__name__
-    with contextlib.suppress(Exception):  # the program's own may not know how to tell itself
+    with contextlib.suppress(Exception):  # the str() of an exception of the program may raise
         return f"{name}: {error}"
     return name
 
@@ -71,16 +113,16 @@ def _worded(error: BaseException) -> str:
 class Patches:
     """Attributes replaced for the time of a trace. `undo` puts back the very objects that were there.
 
-    One that somebody else has replaced meanwhile is left alone: theirs wraps ours, which is inert by then.
+    An attribute that somebody else has replaced meanwhile is left alone: theirs wraps ours, which is inert by then.
     """
 
     def __init__(self) -> None:
         self._done: list[tuple[Any, str, object, object]] = []
 
     def replace(self, owner: Any, name: str, make: Callable[[Any], object]) -> None:
-        """Set `owner.name` to `make(original)`; the original is read from `owner.__dict__`, not through it.
+        """Set `owner.name` to `make(original)`; the original is read from `owner.__dict__`.
 
-        A function gets the original's name, module and signature, so that it can be inspected and pickled as that."""
+        A function gets the original's name, module and signature, so that it can be inspected and pickled alike."""
         original = vars(owner)[name]
         replacement = make(original)
         if isinstance(replacement, FunctionType) and callable(original):
@@ -89,7 +131,7 @@ class Patches:
         self._done.append((owner, name, original, replacement))
 
     def undo(self) -> list[str]:
-        """Names of the attributes that somebody else holds by now."""
+        """Put the originals back. Return the names of attributes that somebody else has replaced meanwhile."""
         first = {(id(owner), name): (owner, original) for owner, name, original, _ in reversed(self._done)}
         for owner, name, original, replacement in reversed(self._done):
             if vars(owner).get(name) is replacement:
@@ -103,8 +145,8 @@ class Patches:
 
 
 class ThreadState(threading.local):
-    """What a hook must know of its own thread: the user's communication hook that it runs in (its seq, 0 none), and the
-    reducer that tells of itself whose bucket it launches (its number, 0 none)."""
+    """What a hook must know of its own thread. `hook`: seq of the user's communication hook that runs, 0 for none.
+    `bucket`: number of the `BucketedDataParallel` reducer whose bucket is being launched, 0 for none."""
 
     hook = 0
     bucket = 0

@@ -16,7 +16,7 @@ def compile() -> None:
     records the same. Without it Python is called for every bucket, which is most of what tracing costs.
     """
     try:
-        from ddptrace.capture.compiled import compile_library
+        from ddptrace.capture.collectives.compiled import compile_library
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise

@@ -72,10 +72,10 @@ def export(
     from ddptrace.telemetry.extra import extra
 
     with extra():
-        from ddptrace.telemetry.delivery.targets import environments_targets, nothing_said, said_targets
-    targets = said_targets(otlp, protocol, prometheus, otlp_json) or environments_targets(os.environ, protocol)
+        from ddptrace.telemetry.delivery.targets import targets_of_environment, targets_of_options, why_none
+    targets = targets_of_options(otlp, protocol, prometheus, otlp_json) or targets_of_environment(os.environ, protocol)
     if not targets:
-        raise DdptraceError(nothing_said(os.environ))
+        raise DdptraceError(why_none(os.environ))
     stop = threading.Event()
     with ending_in_order(stop):
         export_it = _follow if follow else _export
@@ -94,8 +94,8 @@ class _Exported:
 
 def _follow(run: Path, targets: Targets, host: str | None, stop: threading.Event) -> _Exported:
     from ddptrace.telemetry.delivery import not_whole
+    from ddptrace.telemetry.delivery.delivery import Patience
     from ddptrace.telemetry.delivery.followed import Following, RunEnded, scraped
-    from ddptrace.telemetry.delivery.patience import Patience
     from ddptrace.telemetry.environment import METRICS_EVERY_S, metrics_every_s
 
     patience = Patience(PATIENCE_S, ended=RunEnded(run, host), stop=stop, renews=True)
@@ -134,9 +134,8 @@ def _tell_begin(run: Path, targets: Targets, url: str | None) -> None:
 def _export(run: Path, targets: Targets, host: str | None, stop: threading.Event) -> _Exported:
     from ddptrace.analyzer import analyze
     from ddptrace.telemetry.delivery import not_whole
-    from ddptrace.telemetry.delivery.finished import export_metrics, export_spans, identities, of_host
+    from ddptrace.telemetry.delivery.finished import export_metrics, export_spans, identities, of_host, totals_of
     from ddptrace.telemetry.delivery.followed import scraped
-    from ddptrace.telemetry.finished_run import totals_of
 
     result = analyze(run)
     result = result if host is None else of_host(result, host)
@@ -159,8 +158,7 @@ def _export(run: Path, targets: Targets, host: str | None, stop: threading.Event
 def _deliveries(targets: Targets, stop: threading.Event) -> tuple[list[Delivery], list[Delivery]]:
     """Of spans and of metrics. One patience for all that goes to one place: who does not answer is not asked twice as
     long."""
-    from ddptrace.telemetry.delivery.delivery import Delivery
-    from ddptrace.telemetry.delivery.patience import Patience
+    from ddptrace.telemetry.delivery.delivery import Delivery, Patience
 
     patience = Patience(PATIENCE_S, ended=lambda: True, stop=stop, renews=True)
     of = {one.name: patience.anew() for one in (*targets.spans, *targets.metrics)}

@@ -7,6 +7,7 @@ thread allocates segments ahead and lets the oldest go, and where it cannot, rec
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import struct
 import threading
@@ -49,7 +50,7 @@ class Recorder:
 
     `chores`: what else the keeper does at every beat, each whatever becomes of the others; more may be added to a list.
     `keep` bounds what it holds on the disk. Raises OSError from the constructor where not even the first segment can be
-    allocated.
+    allocated, or no thread can be started.
     """
 
     def __init__(
@@ -75,7 +76,13 @@ class Recorder:
         self.clock()
         self._provide_spare()
         self._keeper = threading.Thread(target=self._keep, name="ddptrace-recorder", daemon=True)
-        self._keeper.start()
+        try:
+            self._keeper.start()
+        except RuntimeError as error:  # the system gives no more threads
+            for segment in (self._segment, self._spare):
+                if segment is not None:
+                    segment.close()
+            raise OSError(errno.EAGAIN, f"no thread can be started for the records: {error}") from error
 
     # The hot path ----------------------------------------------------------------------------------------------------
 

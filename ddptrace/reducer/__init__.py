@@ -15,23 +15,25 @@ behind backward. So gradients are gathered in buckets, and a full bucket leaves 
 
 Smaller buckets would leave earlier and more of them would hide; each also costs a start. That is the U-curve of caps.
 
+In: a module, process groups, and the gradients as autograd accumulates them. Out: the mean of each gradient in
+`parameter.grad`, and calls of a `BucketObserver`.
+
 Read in this order:
     plan.py            which gradients share a bucket: arithmetic
     bucket.py          one flat tensor and the views into it
-    reducer.py         counting, sending in order, waiting; told by gradient_hooks.py
+    reducer.py         counting, sending in order, waiting; gradient_hooks.py calls it for each gradient
     sender.py          an all-reduce, or a communication hook
-    order.py layout.py the order in which gradients really come, and the buckets made after it
+    layout.py          the order in which gradients become ready, and the buckets made after it
     unused.py          parameters that a step leaves out
-    data_parallel.py   the wrapper: forward, no_sync, buffers
-    same_values.py     rank 0's parameters, buffers and order to all
+    data_parallel.py   the wrapper: forward, no_sync, buffers; dynamo.py: the wrapper under torch.compile
+    same_values.py     rank 0's parameters, buffers and order to all ranks
     layer_drop.py      layers left out on all ranks at once
-    arguments.py       what a user hands over, looked at first
-    peers.py           the other ranks: word from them, and waits that end; over bounded_store.py, notes.py
-                       and meeting.py
-    verify.py backward_agreement.py pulse.py hook_agreement.py silent_hooks.py rivals.py
+    arguments.py       the user's arguments, checked before anything else happens
+    peers.py           the other ranks: messages, and waits that end; it uses bounded_store.py and notes.py
+    verify.py same_step.py hook_agreement.py rivals.py
                        are all ranks doing the same?
-    misuse.py          what they are told if not
-    observer.py        what a listener is told
+    misuse.py          the sentences of the errors if they are not
+    observer.py        what a reducer reports to a listener
 """
 
 from __future__ import annotations

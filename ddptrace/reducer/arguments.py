@@ -1,4 +1,4 @@
-"""What a user hands over, looked at before any rank is asked. Raises DdptraceError, with what to do instead."""
+"""The user's arguments, checked before any rank is asked. Raises DdptraceError, with what to do instead."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Groups = dist.ProcessGroup | Sequence[dist.ProcessGroup]
 
 
 class StockArguments(TypedDict, total=False):
-    """Arguments that torch's wrapper has and ours has not: each may have torch's default, which asks for nothing.
+    """Arguments that torch's wrapper has and ours does not: each may have torch's default.
 
     `device_ids` and `output_device` may name the device that the module is on. Inputs are not moved there.
     """
@@ -53,18 +53,18 @@ INSTEAD: Final[dict[str, tuple[object, str]]] = {
     "batched_grad_copy": (False, LEAVE_OUT),
     "forward_sync_buffers": (None, "pass broadcast_buffers"),
 }
-"""By argument: torch's default, and what to do where something else was asked for."""
+"""By argument: torch's default, and what to do if another value was passed."""
 
 
 def module_of(given: object) -> nn.Module:
     if not isinstance(given, nn.Module):
         kind = f"the class {given.__name__}" if isinstance(given, type) else f"a {type(given).__name__}"
-        raise DdptraceError(f"BucketedDataParallel wraps a torch.nn.Module, and {kind} is none: pass the model itself.")
+        raise DdptraceError(f"BucketedDataParallel wraps a torch.nn.Module, not {kind}: pass the model itself.")
     return given
 
 
 def refuse_unlike(stock: StockArguments, module: nn.Module) -> None:
-    """Refuse arguments of torch's wrapper that ask for what this one does not do."""
+    """Refuse arguments of torch's wrapper that ask for something that this one does not do."""
     for name, value in stock.items():
         if name in ("device_ids", "output_device"):
             _refuse_elsewhere(name, value, module)
@@ -96,10 +96,10 @@ def device_of(module: nn.Module) -> torch.device:
 
 
 def _refuse_elsewhere(name: str, value: object, module: nn.Module) -> None:
-    """Torch's wrapper would move inputs to that device; here it can only be the one where the module is."""
+    """Refuse a device other than the module's: torch's wrapper would move inputs there, this one does not."""
     asked = list(value) if isinstance(value, list | tuple) else [] if value is None else [value]
     devices = {parameter.device for parameter in module.parameters()}
-    if asked and {_device(one) for one in asked} != devices:
+    if asked and {_device(named) for named in asked} != devices:
         there = ", ".join(sorted(map(str, devices))) or "no device"
         raise DdptraceError(
             f"{name}={value!r} is not where the module is, on {there}: move the module to its device before it is "
@@ -107,9 +107,10 @@ def _refuse_elsewhere(name: str, value: object, module: nn.Module) -> None:
         )
 
 
-def _device(one: object) -> torch.device | None:
-    """None where it names no device. A bare number means the accelerator of that number, as in torch."""
+def _device(named: object) -> torch.device | None:
+    """Return the device that a user named, None if it is none. A number is the accelerator of that number, as in
+    torch."""
     try:
-        return torch.device(one)  # type: ignore[call-overload, no-any-return] # whatever a user passed
+        return torch.device(named)  # type: ignore[call-overload, no-any-return] # whatever a user passed
     except (RuntimeError, TypeError):
         return None

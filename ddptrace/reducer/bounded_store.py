@@ -1,8 +1,8 @@
-"""A process group's store, asked so that nobody waits for an answer longer than he said he would.
+"""A process group's store with a deadline for each answer.
 
-A store's own calls have no deadline: while the process that serves it is stopped, its clients read from a socket that
-stays silent; and one that serves many ranks is slow at times. So each question goes to a thread of its own, and one
-that is still open is not asked over again: who wants its answer comes back for it.
+A store's own calls have no deadline: while the process that serves it is stopped, its clients read from a silent
+socket; and a server of many ranks is slow at times. So each question goes to a separate thread, and an open question is
+not asked again: whoever wants its answer comes back for it.
 
     the rank     asks |~~ within_s ~~| no answer; waits for its bucket; asks |~~~| no answer ...
     a thread     check --------------------------------------------------------------- it goes on, or stays there
@@ -26,15 +26,15 @@ LONGEST_PAUSE_S: Final = 0.02
 
 
 class StoreGoneError(Exception):
-    """Its process has ended: no answer will come."""
+    """The process that serves the store has ended: no answer will come."""
 
 
 class StoreSilentError(Exception):
-    """No answer came in time: its process may be stopped, and may go on."""
+    """No answer came in time: the process that serves the store may be stopped, and may go on."""
 
 
 class BoundedStore:
-    """`ask` it anything that a store can be asked."""
+    """Put questions to a store: functions that take it."""
 
     __slots__ = ("_open", "store")
 
@@ -43,17 +43,17 @@ class BoundedStore:
         self._open: Future[Any] | None = None  # the last question
 
     def ask(self, question: Callable[[Store], T], within_s: float = ANSWER_S) -> T:
-        """What `question(store)` returns. Raises StoreSilentError or StoreGoneError where there is no answer."""
+        """Return what `question(store)` returns. Raises StoreSilentError or StoreGoneError if there is no answer."""
         return answer_of(self.put(question, within_s), within_s)
 
     @property
     def is_busy(self) -> bool:
-        """With the last question: another one would wait."""
+        """Whether the last question is open: another one would wait for it."""
         return self._open is not None and not self._open.done()
 
     def put(self, question: Callable[[Store], T], within_s: float = ANSWER_S) -> Future[T]:
-        """Ask, and go on: `answer_of` waits for the answer, as often as one likes. Raises StoreSilentError while the
-        question before is open."""
+        """Ask and go on: `answer_of` waits for the answer, any number of times. Raises StoreSilentError while the
+        previous question is open."""
         if self._open is not None and wait([self._open], within_s).not_done:
             raise StoreSilentError
         answer: Future[T] = Future()
@@ -63,19 +63,19 @@ class BoundedStore:
 
 
 def answer_of(answer: Future[T], within_s: float) -> T:
-    """Raises StoreSilentError where it is not there in time, and StoreGoneError where it never will be."""
+    """Wait for an answer. Raises StoreSilentError if it does not come in time, StoreGoneError if it never will."""
     try:
         return answer.result(within_s)
     except TimeoutError:
         raise StoreSilentError from None
-    except RuntimeError as error:  # what torch raises where a connection is lost
+    except RuntimeError as error:  # what torch raises if a connection is lost
         raise StoreGoneError from error
 
 
 def are_set(store: Store, keys: Iterable[str], within_s: float) -> bool:
-    """Wait until all keys are there: whether they are in time. To be called inside a question.
+    """Wait until all keys are there; return whether they came in time. Call it inside a question.
 
-    The store's own wait would print a warning each time that it ends without them.
+    The store's own wait would print a warning each time it ends without them.
     """
     wanted, end, pause_s = list(keys), time.monotonic() + within_s, SHORTEST_PAUSE_S
     while not store.check(wanted):

@@ -21,7 +21,7 @@ from torch.nn import Parameter
 class Divisor:
     """The number of ranks, as tensors: a Python number would be made into one for every single gradient."""
 
-    ranks: Tensor  # int64, no dimensions, on the host: then a gradient keeps its dtype, and a device takes it along
+    ranks: Tensor  # int64, 0-dimensional, on the host: so a gradient keeps its dtype, on any device
     inverse: Tensor  # float64, as above; rounded to the dtype where it is used
 
     @classmethod
@@ -31,7 +31,7 @@ class Divisor:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A parameter that no longer fits its bucket: its index, and in words what it is now and was."""
+    """A parameter that no longer fits its bucket: its index, and in words what it is now and what it was."""
 
     index: int
     now: str
@@ -39,12 +39,22 @@ class Change:
 
 
 class Bucket:
-    """The gradients that one collective reduces. `pending`: how many of them this backward still has to bring."""
+    """The gradients that one collective reduces. `pending`: how many of them are still to come in this backward."""
 
     __slots__ = (
-        "_places", "buffer", "index", "indices", "is_skipped", "kinds", "name", "on_wire", "parameters", "pending",
-        "sent", "views",
-    )  # fmt: skip
+        "_places",
+        "buffer",
+        "index",
+        "indices",
+        "is_skipped",
+        "kinds",
+        "name",
+        "on_wire",
+        "parameters",
+        "pending",
+        "sent",
+        "views",
+    )
 
     def __init__(self, index: int, indices: Sequence[int], parameters: Sequence[Parameter]) -> None:
         """`indices`: the parameters' numbers in their reducer; all are of one dtype and on one device."""
@@ -57,18 +67,18 @@ class Bucket:
         self.view_anew()
         self.pending = len(self.parameters)
         self.is_skipped = False
-        self.sent: object = None  # what to wait for, while it is on its way
+        self.sent: object = None  # the Work or future to wait for, while the bucket is on its way
 
     @property
     def nbytes(self) -> int:
         return self.buffer.numel() * self.buffer.element_size()
 
     def views_of(self, flat: Tensor) -> list[Tensor]:
-        """For each parameter its part of a flat tensor that is laid out as the bucket is."""
+        """Return for each parameter its part of a flat tensor that is laid out like the bucket."""
         return list(_views(flat, self.parameters))
 
     def view_anew(self) -> None:
-        """Make the views, and note where they are and what their parameters are."""
+        """Make the views, and note their addresses and the dtype, device and shape of their parameters."""
         self.views = self.views_of(self.buffer)
         places = zip(self.parameters, self.views, strict=True)
         self._places = dict(zip(self.indices, places, strict=True))
@@ -78,11 +88,11 @@ class Bucket:
         ]
 
     def change(self) -> Change | None:
-        """The first parameter that is not what it was; None where all are."""
+        """Return the first parameter that has changed, None if none has."""
         for index, parameter, (*before, _) in zip(self.indices, self.parameters, self.kinds, strict=True):
             now = [parameter.dtype, parameter.device, parameter.shape]
             if now != before:
-                return Change(index, _said(now), _said(before))
+                return Change(index, _worded(now), _worded(before))
         return None
 
     def reset(self) -> None:
@@ -109,12 +119,12 @@ class Bucket:
                 parameter.grad = view
 
     def take(self, result: Tensor) -> None:
-        """Put what a hook returned into the buffer, where it is not there already."""
+        """Put what a hook returned into the buffer, unless it is there already."""
         if result.data_ptr() != self.buffer.data_ptr():
             self.buffer.copy_(result.reshape(-1))
 
     def hand_back(self, untouched: frozenset[int], *, as_view: bool) -> None:
-        """Give each parameter its reduced gradient; those in `untouched`, which no rank used, keep what they have."""
+        """Give each parameter its reduced gradient; those in `untouched`, which no rank used, keep theirs."""
         for index, parameter, view in zip(self.indices, self.parameters, self.views, strict=True):
             if parameter.grad is view or index in untouched:
                 continue
@@ -126,7 +136,7 @@ class Bucket:
                 parameter.grad.copy_(view)
 
 
-def _said(kind: Sequence[Any]) -> str:
+def _worded(kind: Sequence[Any]) -> str:
     dtype, device, shape = kind
     return f"{str(dtype).removeprefix('torch.')} of shape {tuple(shape)} on {device}"
 

@@ -52,9 +52,9 @@ class BucketedDataParallel(nn.Module):
         broadcast_buffers: Send rank 0's buffers (as BatchNorm's) before a forward that follows a synchronised one.
         gradient_as_bucket_view: Make `parameter.grad` a view into its bucket. False: keep them apart, and copy.
         observer: A `BucketObserver` to call with what the reducer does.
-        timeout_s: Longest wait for other ranks on the host, in seconds; it ends with a sentence, at most five seconds
-            later. The process group's own timeout bounds what a device waits for.
-        **stock: What torch's wrapper takes besides, as far as it asks for nothing: see `StockArguments`.
+        timeout_s: Longest wait for other ranks on the host, in seconds; at most five seconds later an error says why.
+            The process group's own timeout bounds what a device waits for.
+        **stock: Other arguments of torch's wrapper, if they have its defaults: see `StockArguments`.
 
     Raises:
         DdptraceError: Ranks do not have the same parameters, buffers and settings. Every rank raises it.
@@ -95,7 +95,7 @@ class BucketedDataParallel(nn.Module):
         self.bucket_bytes_cap = max(caps[-1], SPLIT_AT_LEAST_NBYTES)  # the name under which torch.compile looks for it
         self.require_backward_grad_sync = True
         self._require_forward_buffer_sync = True
-        self._changes = 0  # of what the ranks made sure to have in common
+        self._changes = 0  # of what the ranks have compared
         self._verified = ""  # the last occasion on which they did
         self._peers = Peers(groups[0], device_of(module), timeout_of(timeout_s))
         self._voice = Voice()
@@ -184,7 +184,7 @@ class BucketedDataParallel(nn.Module):
         made = ReducerMade(module, group, ranks, names, parameters, self._options.caps_nbytes)
         seated = self._voice.listen(observer, seat)
         seated.tell("reducer_made", made)
-        seated.tell("layout_made", self.reducer.layout.told())
+        seated.tell("layout_made", self.reducer.layout.made())
 
     def __getstate__(self) -> dict[str, Any]:
         """For copy.deepcopy, pickle and torch.save: the module, and how it was wrapped; no group can be kept."""
@@ -215,7 +215,7 @@ class BucketedDataParallel(nn.Module):
             take_from_first(self._peers, self._same_buffers(), "rank 0's buffers")
 
     def _same_buffers(self) -> list[Message]:
-        """The buffers, which were converted or replaced on every rank alike, or on none."""
+        """Return the buffers, after checking that all ranks have converted or replaced the same ones."""
         messages = messages_of(self._buffers_to_sync())
         kinds = [(flat.numel(), flat.dtype, flat.device) for _, flat in messages]
         if kinds != self._buffer_kinds:
@@ -225,7 +225,7 @@ class BucketedDataParallel(nn.Module):
         return messages
 
     def _follow_members(self) -> None:
-        """Parameters were frozen or unfrozen here: make sure that they were on every rank, and make new buckets."""
+        """Parameters were frozen or unfrozen here: check that they were on every rank, and make new buckets."""
         self._changes += 1
         self._verify(f"change {self._changes} of what is frozen", "")
         self.reducer.follow_members()
@@ -235,7 +235,7 @@ class BucketedDataParallel(nn.Module):
             "caps in bytes": self._options.caps_nbytes,
             "find_unused_parameters": self._options.find_unused_parameters,
             "broadcast_buffers": self.broadcast_buffers,
-            "process groups": self._groups,  # their names, for one in another place would mix buckets
+            "process groups": self._groups,  # by name: a group in another place would mix buckets
         }
         named = [*self.module.named_parameters(), *self.module.named_buffers()]
         verify(self._peers, occasion, problem, described(settings, named), before=self._verified)
@@ -257,5 +257,5 @@ _alive: weakref.WeakValueDictionary[int, BucketedDataParallel] = weakref.WeakVal
 
 
 def alive() -> list[BucketedDataParallel]:
-    """Those in use, in the order in which they were made: it is the same on every rank."""
+    """Return the wrappers in use, in the order in which they were made, which is the same on every rank."""
     return list(_alive.values())

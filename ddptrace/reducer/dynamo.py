@@ -1,8 +1,9 @@
-"""Life under torch.compile.
+"""The wrapper under torch.compile.
 
 A compiled backward is one node of the graph: all its gradients are ready at once, at its end, and no communication
-hides behind it. Dynamo therefore splits a graph at bucket borders where it runs inside a DistributedDataParallel, which
-it knows from a class attribute, and takes nothing from it but `bucket_bytes_cap`. We stand there in our forward.
+hides behind it. So inside a DistributedDataParallel Dynamo splits a graph at the borders of buckets. It finds the
+wrapper in a class attribute and reads only its `bucket_bytes_cap`. During our forward, our wrapper is in that
+attribute.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ SPLIT_AT_LEAST_NBYTES = 1024 * 1024
 
 @contextlib.contextmanager
 def splitting_at_buckets(module: nn.Module) -> Iterator[None]:
-    """What is compiled inside is split at the borders of buckets of `module.bucket_bytes_cap` bytes."""
+    """Have Dynamo split what it compiles inside, at the borders of buckets of `module.bucket_bytes_cap` bytes."""
     before = DistributedDataParallel._active_ddp_module
     DistributedDataParallel._active_ddp_module = module  # type: ignore[assignment] # only its cap is read
     try:

@@ -12,7 +12,7 @@ from torch.utils.hooks import RemovableHandle
 
 
 class Counts(Protocol):
-    """Wants to know of its parameters' gradients."""
+    """What the hooks call: a reducer."""
 
     parameters: tuple[Parameter, ...]
 
@@ -20,7 +20,7 @@ class Counts(Protocol):
 
 
 class GradientHooks:
-    """They hold the reducer weakly, so that a model can be dropped; then they are removed."""
+    """Hooks on parameters. They hold the reducer weakly, so that a model can be dropped; then they are removed."""
 
     __slots__ = ("_handles", "_parameters", "_reducer")
 
@@ -30,7 +30,7 @@ class GradientHooks:
         weakref.finalize(reducer, _remove_all, self._handles)
 
     def watch(self, indices: Iterable[int]) -> None:
-        """These parameters too; those that are watched already are passed over."""
+        """Watch these parameters, unless they are watched already."""
         for index in indices:
             if index not in self._handles:
                 hook = _hook(self._reducer, index)

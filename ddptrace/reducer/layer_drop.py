@@ -18,7 +18,7 @@ from ddptrace.errors import DdptraceError
 
 @dataclass(frozen=True, slots=True)
 class LayerDrop:
-    """Drops each layer with a probability of its own.
+    """Drops each layer with this probability, independently of the others.
 
     drop = LayerDrop.agreed(0.2)
     dropped = drop.chosen(step, len(model.module.blocks))
@@ -36,7 +36,8 @@ class LayerDrop:
 
     @classmethod
     def agreed(cls, probability: float, group: dist.ProcessGroup | None = None) -> LayerDrop:
-        """With a seed that rank 0 of the group draws from torch's generator. Collective: every rank calls it."""
+        """Return a choice whose seed rank 0 of the group draws from torch's generator. Collective: every rank calls
+        it."""
         group = group or dist.group.WORLD
         if group is None:
             raise DdptraceError("There is no process group yet: call torch.distributed.init_process_group first.")
@@ -51,5 +52,5 @@ class LayerDrop:
         return fraction < self.probability
 
     def chosen(self, step: int, layers: int) -> Sequence[int]:
-        """The layers of 0..layers-1 that this step leaves out, ascending."""
+        """Return the layers of 0..layers-1 that this step leaves out, ascending."""
         return [layer for layer in range(layers) if self.drops(step, layer)]

@@ -1,4 +1,4 @@
-"""What ranks are told: of gradients too few or too many, of models and hooks that differ, of ranks that are gone."""
+"""Messages for misuse: gradients too few or too many, models and hooks that differ, ranks that are gone."""
 
 from __future__ import annotations
 

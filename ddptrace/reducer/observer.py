@@ -1,4 +1,4 @@
-"""What a reducer tells to whoever wants to know. It knows nothing of what is done with it."""
+"""What a reducer reports to observers. It knows nothing of what they do with it."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ class LayoutMade:
 
 
 class BucketObserver(Protocol):
-    """Called on the thread that does the thing, between two instructions of the training: return soon, touch nothing.
+    """Called on the thread at work, between two instructions of the training: return soon, change nothing.
 
-    An observer that raises is told nothing more; training goes on.
+    An observer that raises is not called again; training goes on.
     """
 
     def reducer_made(self, made: ReducerMade) -> None:
-        """Told first, and again to an observer that comes later, with the layout in force after it."""
+        """Called first; for an observer that comes later, when it comes, followed by the current layout."""
 
     def layout_made(self, made: LayoutMade) -> None: ...
 
     def backward_begins(self, backward: int) -> None:
-        """The first gradient of a synchronised backward is there; `backward` counts those from 0."""
+        """The first gradient of a synchronised backward is ready; `backward` counts such backwards from 0."""
 
     def gradient_ready(self, parameter: int) -> None:
-        """A gradient is accumulated; told in `no_sync()` too, where nothing is sent."""
+        """A gradient is accumulated; called in `no_sync()` too, where nothing is sent."""
 
     def bucket_launching(self, bucket: int, nbytes: int) -> None:
         """The next collective that this thread issues is the bucket's (or what a hook makes of it)."""
@@ -71,7 +71,7 @@ class BucketObserver(Protocol):
 
 
 class Guarded:
-    """An observer that cannot break training: the first thing that it raises is warned of, and it is told no more."""
+    """An observer that cannot break training: its first exception becomes a warning, and it is not called again."""
 
     __slots__ = ("_observer",)
 
@@ -87,7 +87,7 @@ class Guarded:
         except Exception as error:
             self._observer = None
             warnings.warn(
-                f"The bucket observer failed in {what} and is told nothing more, training goes on: "
+                f"The bucket observer failed in {what} and is not called again; training goes on: "
                 + printable(f"{type(error).__name__}: {error}"),
                 RuntimeWarning,
                 stacklevel=2,
@@ -95,7 +95,8 @@ class Guarded:
 
 
 class Voice:
-    """Through which the parts of a reducer tell. `tell` is None while nobody listens: then nothing is called."""
+    """Reports of the parts of a reducer to all observers. `tell` is None while there is none: then nothing is
+    called."""
 
     __slots__ = ("_seats", "tell")
 
@@ -104,7 +105,7 @@ class Voice:
         self.tell: Callable[..., None] | None = None
 
     def listen(self, observer: BucketObserver, seat: str) -> Guarded:
-        """Tell this observer from now on, in the place of the one that had its seat."""
+        """Report to this observer from now on, in place of the observer that had its seat."""
         seated = Guarded(observer)
         self._seat(self._seats | {seat: seated})
         return seated
@@ -120,7 +121,7 @@ class Voice:
 
 def _to_each(tells: list[Callable[..., None]]) -> Callable[..., None]:
     def tell(what: str, *args: object) -> None:
-        for one in tells:
-            one(what, *args)
+        for each in tells:
+            each(what, *args)
 
     return tell

@@ -1,12 +1,12 @@
-"""The other ranks: word passed through the store, and waits that end in a sentence instead of never.
+"""The other ranks: messages through the store, and waits that end with an error message instead of never.
 
-A collective says nothing while a peer does not come. So a rank that fails leaves a note in the group's store under the
+A collective gives no sign while a peer does not come. So a rank that fails leaves a note in the group's store under the
 number of its forward, and a rank that waits looks there once a second:
 
     rank 0   forward 7 | backward, bucket 0 sent | waiting . . . . looks . . . . . . . "rank 1 said: ..."
     rank 1   forward 7 raises -> note under 7 . . . . . .  ^
 
-`timeout_s` bounds every wait on the host; the last look and the parting may take five seconds more.
+`timeout_s` bounds every wait on the host; the last look and `part` may take five seconds more.
 """
 
 from __future__ import annotations
@@ -31,22 +31,21 @@ from ddptrace.reducer.bounded_store import (
     StoreSilentError,
     are_set,
 )
-from ddptrace.reducer.meeting import SLICE_S, Meeting, hold
 from ddptrace.reducer.misuse import STORE_IS_GONE, STORE_IS_SILENT, did_not_come, gave_up
-from ddptrace.reducer.notes import Look, Seen, Whereabouts, leave, seen, waits_key, whereabouts
+from ddptrace.reducer.notes import SLICE_S, Look, Meeting, Seen, Whereabouts, hold, leave, seen, waits_key, whereabouts
 
 PARTING_S = 2.0
 SLICE = timedelta(seconds=SLICE_S)
 
 BROKEN = ("connection", "broken pipe", "pair closure")
-"""Of these a backend speaks where a peer is gone."""
+"""Words of a backend's error if a peer is gone."""
 
 _made: weakref.WeakKeyDictionary[dist.ProcessGroup, int] = weakref.WeakKeyDictionary()
-"""How many reducers over a group all its ranks have made, those included that are gone."""
+"""How many reducers over a group all its ranks have made, including those that are gone."""
 
 
 def sentence_of(error: Exception) -> str:
-    """What the other ranks are told of an error: our sentences as they are, others with their type."""
+    """Return the message of an error for other ranks: ours as it is, any other with its type."""
     return str(error) if isinstance(error, DdptraceError) else f"{type(error).__name__}: {error}"
 
 
@@ -59,42 +58,42 @@ class Peers:
         self.ranks = dist.get_process_group_ranks(group)
         self.me = self.ranks[self.rank]  # as sentences name ranks: by their numbers among all
         self.forward = 0  # number of the forward that this rank is in
-        self.on_host = device.type == "cpu"  # elsewhere a wait is the stream's, and the backend's watchdog bounds it
-        self.looks: list[Look] = []  # what else a rank that waits looks for
+        self.on_host = device.type == "cpu"  # on a device the stream waits, and the backend's watchdog bounds that
+        self.looks: list[Look] = []  # what else a waiting rank looks for
         self._timeout_s = timeout_s
         self._has_parted = False
         self.shared = BoundedStore(PrefixStore(f"ddptrace/reducer/{group.group_name}", _get_default_store()))
         self.number = self._numbered()  # of the reducer, among those over this group
         self._groups: tuple[dist.ProcessGroup, ...] = ()
         self._store = BoundedStore(PrefixStore(str(self.number), self.shared.store))
-        self.tell(waits_key(self.me), "")  # then all of them can be read at once
+        self.tell(waits_key(self.me), "")  # so that the keys of all ranks can be read at once
 
     def made_by_all(self, groups: Iterable[dist.ProcessGroup]) -> None:
-        """The reducer stands on every rank. `groups`: all that it sends over."""
+        """The reducer is made on every rank. `groups`: all groups that it sends over."""
         self._groups = tuple(groups)
         for group in self._groups:
             _made[group] = _made.get(group, 0) + 1
 
     @property
     def are_shared(self) -> bool:
-        """Whether other reducers send over these groups, or did; alike on all ranks."""
+        """Whether other reducers send over these groups, or did; the same answer on all ranks."""
         return any(_made[group] > 1 for group in self._groups)
 
-    # Word ------------------------------------------------------------------------------------------------------------
+    # Messages --------------------------------------------------------------------------------------------------------
 
     def say(self, sentence: str, *, since: int | None = None) -> None:
-        """Leave a note for those who wait in this forward, or in one since `since`. Never raises."""
+        """Leave a note for ranks that wait in this forward, or in one since `since`. Never raises."""
         forwards = range(self.forward if since is None else since, self.forward + 1)
         with suppress(StoreGoneError, StoreSilentError):
             self._store.ask(lambda store: leave(store, forwards, f"rank {self.me} said: {sentence}"))
 
     def tell(self, key: str, text: str, *, shared: bool = False) -> None:
-        """Leave a text in the store; `shared`: for the reducers over this group alike. Never raises."""
+        """Leave a text in the store; `shared`: for all reducers over this group. Never raises."""
         with suppress(StoreGoneError, StoreSilentError):
             (self.shared if shared else self._store).ask(lambda store: store.set(key, text))
 
     def part(self) -> None:
-        """This rank is about to raise for good: give the others a while to learn why. Never raises.
+        """Before this rank raises for good, give the others a while to learn why. Never raises.
 
         A store ends with the process that serves it, and a launcher ends the other ranks soon after the first.
         """
@@ -110,31 +109,33 @@ class Peers:
                 self._store.ask(parting, PARTING_S)
 
     def gather(self, kind: str, mine: object, *, forget: Sequence[str] = ()) -> list[object]:
-        """What every rank has to say under `kind`, by rank; JSON. Raises DdptraceError, naming who did not come."""
+        """Return the value of every rank under `kind`, by rank; JSON. Raises DdptraceError, naming who did not come."""
         return list(map(json.loads, self.meet(kind, json.dumps(mine), kind, forget=forget)))
 
     def gather_from_first(self, kind: str, mine: object) -> object:
-        """What rank 0 has to say under `kind`; JSON. Raises DdptraceError when it does not come."""
+        """Return the value of rank 0 under `kind`; JSON. Raises DdptraceError if it does not come."""
         own = json.dumps(mine) if self.rank == 0 else None
         return json.loads(self._meet(Meeting(self.me, {self.ranks[0]: kind}, own, kind))[0])
 
     def meet(self, kind: str, mine: str, what: str, *, forget: Sequence[str] = ()) -> list[str]:
-        """What every rank has to say under `kind`, by rank. Returns when all have said it; raises as `wait` does.
+        """Return the text of every rank under `kind`, by rank, once all are there. Raises as `wait` does.
 
-        `forget`: keys that this rank set, and that nobody asks for any more once all have come here: they are removed.
+        `forget`: keys that this rank set, and that nobody reads any more once all ranks have come here: they are
+        removed.
         """
-        keys = {one: f"{kind}/{rank}" for rank, one in enumerate(self.ranks)}
+        keys = {number: f"{kind}/{rank}" for rank, number in enumerate(self.ranks)}
         return self._meet(Meeting(self.me, keys, mine, what, forget))
 
     def own_key(self, kind: str) -> str:
-        """Where this rank leaves what it says in a meeting."""
+        """Return the key of this rank's text in a meeting."""
         return f"{kind}/{self.rank}"
 
     def _meet(self, meeting: Meeting) -> list[str]:
         return hold(meeting, self._store, lambda began: self._look(meeting.what, began, meeting.keys))
 
     def made(self, store: Store, more: int = 0) -> int:
-        """How many reducers this rank has made over this group. To be called inside a question to `shared`'s store."""
+        """Return how many reducers this rank has made over this group. Call it inside a question to `shared`'s
+        store."""
         return int(store.add(f"made/{self.rank}", more))
 
     def _numbered(self) -> int:
@@ -171,7 +172,7 @@ class Peers:
     def _is_over(self, work: dist.Work, what: str) -> bool:
         try:
             work.wait(SLICE)
-        except RuntimeError:  # the slice is over, or the work has failed
+        except RuntimeError:  # the slice is over, or the collective has failed
             if not work.is_completed():
                 return False
             try:
@@ -181,7 +182,7 @@ class Peers:
         return True
 
     def _look(self, what: str, begin: float, keys: Mapping[int, str] | None = None) -> None:
-        """Raises DdptraceError where there is a reason to wait no longer. `keys`: those that are waited for."""
+        """Raise DdptraceError if there is a reason to wait no longer. `keys`: the keys waited for."""
         found = Seen(is_silent=True) if self._store.is_busy else self._seen()
         waited_s = time.monotonic() - begin
         if found.verdict:

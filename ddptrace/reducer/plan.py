@@ -22,7 +22,7 @@ MIB = 1024 * 1024
 
 @dataclass(slots=True)
 class _Open:
-    """The bucket of one kind that is being filled, and how many of that kind are closed."""
+    """The bucket that is being filled, of one kind, and how many of that kind are closed."""
 
     members: list[int] = field(default_factory=list)
     nbytes: int = 0
@@ -32,7 +32,7 @@ class _Open:
 def plan_buckets(
     order: Sequence[int], nbytes: Sequence[int], kinds: Sequence[Hashable], caps_nbytes: Sequence[int]
 ) -> list[list[int]]:
-    """Buckets of parameter indices, in the order in which they are sent.
+    """Return buckets of parameter indices, in the order in which they are sent.
 
     `order`: parameter indices as their gradients become ready. `nbytes` and `kinds` are looked up by parameter index.
     `caps_nbytes`: the cap of the first bucket of a kind, of its second, ...; the last one repeats.
@@ -55,7 +55,7 @@ def plan_buckets(
 def bucket_caps(
     bucket_cap_mb: float, first_bucket_mb: float, bucket_caps_mb: Sequence[float] | None = None
 ) -> list[int]:
-    """The caps in bytes that a user asked for in MiB; the first is never larger than the others.
+    """Return caps in bytes, from a user's caps in MiB; the first is never larger than the others.
 
     Raises DdptraceError for an empty list, or a cap that is not above zero.
     """

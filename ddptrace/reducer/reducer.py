@@ -1,10 +1,10 @@
 """The reducer: counts gradients into buckets and sends each bucket while backward still computes the next.
 
-One backward, two ranks alike (the drawing in the room's `__init__` shows the times):
+One backward, the same on all ranks (the drawing in the room's `__init__` shows the times):
 
     register_grad_ready(i)    gradient i goes into its bucket; was it the bucket's last one, and the bucket's turn?
-      start_grad_sync         then send it, and those behind it that were full already. Always in the order of indices,
-                              since a collective on one rank meets the one that was sent at the same place on the other
+      start_grad_sync         then send it, and full buckets behind it. Always in the order of indices, since a
+                              collective meets the one that other ranks issue in the same place
     finish_grad_sync()        autograd calls it when backward is over: wait for each, hand the means to `parameter.grad`
     reset()                   the next synchronised forward starts the count anew
 """
@@ -21,22 +21,21 @@ from torch.autograd import Variable
 from torch.nn import Parameter
 
 from ddptrace.errors import DdptraceError
-from ddptrace.reducer.backward_agreement import BackwardAgreement
 from ddptrace.reducer.bucket import Bucket, Divisor
 from ddptrace.reducer.gradient_hooks import GradientHooks
 from ddptrace.reducer.layout import Layout
 from ddptrace.reducer.misuse import GRAPH_OF_GRADIENTS, unexpected, unfinished
 from ddptrace.reducer.observer import Voice
 from ddptrace.reducer.peers import Peers, sentence_of
-from ddptrace.reducer.pulse import Pulse
 from ddptrace.reducer.rivals import clash, sharing_with
+from ddptrace.reducer.same_step import BackwardAgreement, Pulse
 from ddptrace.reducer.sender import CommHook, Sender
 from ddptrace.reducer.unused import Bitmap, parameters_reached
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a reducer works; the wrapper's arguments of the same names say what they mean."""
+    """Settings of a reducer, explained at the wrapper's arguments of the same names."""
 
     caps_nbytes: tuple[int, ...]
     find_unused_parameters: bool
@@ -65,12 +64,12 @@ class Reducer:
         self._lock = threading.Lock()  # with parameters on two devices, autograd calls from two threads
         self._hooks = GradientHooks(self)
         self.dropped: frozenset[int] = frozenset()  # parameters of layers that the next forward leaves out
-        self._used: set[int] = set()  # got a gradient since the last synchronisation, in no_sync() too
+        self._used: set[int] = set()  # parameters with a gradient since the last synchronisation, also from no_sync()
         self._backward = -1  # ordinal of the synchronised backward
         self._replan_agreed = False
         self._broken = ""
         self._ranks = Divisor.of(peers.size)
-        self._divisor: Divisor | None = None  # the ranks, where no hook divides
+        self._divisor: Divisor | None = None  # the ranks, unless a hook divides
         self._unused: set[int] = set()  # not reached from the outputs that the next backward starts from
         self._dropped: frozenset[int] = frozenset()
         self.expects = False
@@ -81,7 +80,7 @@ class Reducer:
     # Before and after forward ----------------------------------------------------------------------------------------
 
     def before_forward(self, syncs: bool) -> None:
-        """Check that the last backward came to its end, and that nothing changed since; collective once."""
+        """Check that the last backward has ended, and that nothing has changed since; collective once."""
         if self._broken:
             raise DdptraceError(f"This reducer cannot go on, for ranks may be in different steps now: {self._broken}")
         if self._has_begun:
@@ -92,17 +91,17 @@ class Reducer:
             self.sender.agreement.settle()
 
     def rebuild(self) -> None:
-        """Make new buckets where all ranks know that it is time to. Collective then."""
+        """Make new buckets if all ranks know that it is time. Collective then."""
         if self.layout.rebuild(agreed=self._replan_agreed):
             self._replan_agreed = False
 
     def follow_members(self) -> None:
-        """Make buckets for the parameters that now require a gradient; to be called on every rank alike."""
+        """Make buckets for the parameters that now require a gradient. Call it on every rank."""
         self.layout.guess()
         self._hooks.watch(self.layout.members)
 
     def expect(self, outputs: object) -> None:
-        """The forward is over, and a backward through `outputs` shall be synchronised."""
+        """The forward is over; synchronise the backward through `outputs`."""
         sentence = clash(self, self._peers.me)
         if sentence:
             self.give_up(sentence)
@@ -123,7 +122,7 @@ class Reducer:
             bucket.reset()
 
     def register_hook(self, state: object, hook: CommHook) -> None:
-        """Raises DdptraceError for a second one, and after the first synchronised forward also where ranks differ."""
+        """Raises DdptraceError for a second hook, and after the first synchronised forward also if ranks differ."""
         self.sender.register(state, hook)
         try:
             self.sender.agreement.registered(state, hook)
@@ -154,7 +153,7 @@ class Reducer:
                 raise
 
     def _begin(self) -> None:
-        """The first gradient of a backward: tell the others what is dropped, and count what will not come."""
+        """At the first gradient of a backward: compare with the other ranks, and count gradients that will not come."""
         self._backward += 1
         self._has_begun = True
         if torch.is_grad_enabled():
@@ -166,14 +165,14 @@ class Reducer:
             bucket.is_skipped = bool(self._left_out) and self._left_out.issuperset(bucket.indices)
             if not bucket.is_skipped:
                 self._last = bucket.index
-        for index in sorted(self._unused | self._dropped):  # of those dropped, some may have gradients of no_sync()
+        for index in sorted(self._unused | self._dropped):  # some dropped parameters may have gradients from no_sync()
             self._mark_ready(index)
-        self._send_ready()  # buckets of none but these
+        self._send_ready()  # buckets that hold nothing else
         if self._options.find_unused_parameters:
             Variable._execution_engine.queue_callback(self._settle_unused)
 
     def _unused_in(self, outputs: object) -> set[int]:
-        """Parameters that a backward from `outputs` will bring no gradient for, where it is asked."""
+        """Return the parameters that get no gradient from a backward from `outputs`, if the user asked for that."""
         if not self._options.find_unused_parameters:
             return set()
         reached = parameters_reached(outputs)
@@ -189,7 +188,7 @@ class Reducer:
         if not bucket.is_skipped:
             try:
                 bucket.fill(index, self._divisor, self._options.gradient_as_bucket_view)
-            except RuntimeError:  # from torch, which does not put one kind of tensor in another's place
+            except RuntimeError:  # torch refuses a gradient of another dtype, device or shape
                 self.layout.refuse_any_change()
                 raise
         bucket.pending -= 1
@@ -209,7 +208,7 @@ class Reducer:
             Variable._execution_engine.queue_callback(self.finish_grad_sync)
 
     def start_grad_sync(self, bucket: Bucket) -> None:
-        """Send one bucket; returns at once. One whose layers are dropped on every rank stays at home."""
+        """Send one bucket and return at once. A bucket whose layers are dropped on every rank is not sent."""
         if not bucket.is_skipped:
             self.sender.send(bucket, is_last=bucket.index == self._last)
 
@@ -225,7 +224,7 @@ class Reducer:
             raise
         self._has_begun = False
         self._used.clear()
-        if not self._dropped:  # a backward that dropped layers says nothing of order
+        if not self._dropped:  # a backward that dropped layers says nothing about the order
             self.layout.order.close(list(self._ready))
         if self._voice.tell:
             self._voice.tell("backward_ends", self._backward)
@@ -244,7 +243,7 @@ class Reducer:
         self._replan_agreed |= self._pulse.read()
 
     def _settle_unused(self) -> None:
-        """Backward is over: what brought no gradient, though the graph led to it, is unused on this rank."""
+        """Backward is over: a parameter without a gradient, though the graph leads to it, is unused on this rank."""
         if self.expects and self._next < len(self.layout.buckets):
             try:
                 for index in sorted(set(self.layout.members) - self._ready.keys()):

@@ -1,4 +1,4 @@
-"""Two reducers of one parameter must not both wait for the same backward: each would reduce its gradient."""
+"""Reducers that share a parameter must not wait for the same backward: each would reduce the gradient."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ddptrace.reducer.misuse import shared
 
 
 class Sharing(Protocol):
-    """A reducer, as far as another one has to know it. `expects`: it waits for a backward."""
+    """What a reducer must know of another one. `expects`: it waits for a backward."""
 
     names: tuple[str, ...]
     parameters: tuple[Parameter, ...]
@@ -23,9 +23,9 @@ _in_use: weakref.WeakSet[Sharing] = weakref.WeakSet()
 
 
 def sharing_with(reducer: Sharing) -> weakref.WeakSet[Sharing]:
-    """The reducers in use that have a parameter of this one, which are rare; they are told of it."""
+    """Return the reducers in use that share a parameter with this one (rare), and add this one to their rivals."""
     own = {id(parameter) for parameter in reducer.parameters}
-    rivals = weakref.WeakSet(one for one in _in_use if not own.isdisjoint(map(id, one.parameters)))
+    rivals = weakref.WeakSet(other for other in _in_use if not own.isdisjoint(map(id, other.parameters)))
     for rival in rivals:
         rival.rivals.add(reducer)
     _in_use.add(reducer)
@@ -33,12 +33,12 @@ def sharing_with(reducer: Sharing) -> weakref.WeakSet[Sharing]:
 
 
 def clash(reducer: Sharing, rank: int) -> str:
-    """A sentence where another reducer waits for a backward that this one is to wait for too, "" where none does."""
-    rival = next((one for one in reducer.rivals if one.expects), None)
+    """Return an error message if a rival already waits for the backward that this reducer is to wait for, else ""."""
+    rival = next((rival for rival in reducer.rivals if rival.expects), None)
     return shared(rank, _names_shared(reducer, rival)) if rival else ""
 
 
 def _names_shared(reducer: Sharing, rival: Sharing) -> list[str]:
-    """The names, in the reducer, of the parameters that both have."""
+    """Return the names, in the reducer, of the parameters that both have."""
     both = {id(parameter) for parameter in rival.parameters}
-    return [name for name, one in zip(reducer.names, reducer.parameters, strict=True) if id(one) in both]
+    return [name for name, own in zip(reducer.names, reducer.parameters, strict=True) if id(own) in both]

@@ -14,7 +14,7 @@ from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from ddptrace.reducer.peers import Peers
 
 CHUNK_NBYTES = 250 * 1024 * 1024
-"""As in torch: what is flattened into one message, and so the memory that it takes on top."""
+"""Bytes of one message, as in torch: flattening takes as much memory on top."""
 
 
 Message = tuple[list[Tensor], Tensor]
@@ -22,14 +22,14 @@ Message = tuple[list[Tensor], Tensor]
 
 
 def messages_of(tensors: Iterable[Tensor]) -> list[Message]:
-    """Few messages for many tensors."""
+    """Flatten many tensors into few messages."""
     with torch.no_grad():
         return [_flattened(chunk) for chunk in _chunks(tensors)]
 
 
 @torch.no_grad()
 def take_from_first(peers: Peers, messages: Iterable[Message], what: str) -> None:
-    """Overwrite the messages' tensors with rank 0's. `what`: for the sentence if it fails."""
+    """Overwrite the messages' tensors with rank 0's. `what`: the values, for the error message."""
     sent = [(chunk, flat, _broadcast(peers, flat)) for chunk, flat in messages]
     for chunk, flat, work in sent:
         peers.wait(work, what)
@@ -38,14 +38,14 @@ def take_from_first(peers: Peers, messages: Iterable[Message], what: str) -> Non
 
 
 def order_of_first(peers: Peers, order: list[int], device: torch.device) -> list[int]:
-    """Rank 0's order of parameter indices."""
+    """Return rank 0's order of parameter indices. Collective."""
     agreed = torch.tensor(order, dtype=torch.int64, device=device)
     peers.wait(_broadcast(peers, agreed), "rank 0's order of gradients")
     return [int(index) for index in agreed.tolist()]
 
 
 def _chunks(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
-    """Tensors of one kind together, in their order, a chunk being full at `CHUNK_NBYTES`."""
+    """Group tensors of one kind, in their order; a chunk is full at `CHUNK_NBYTES`."""
     full: list[list[Tensor]] = []
     filling: dict[tuple[torch.dtype, torch.device], list[Tensor]] = defaultdict(list)
     nbytes: Counter[tuple[torch.dtype, torch.device]] = Counter()

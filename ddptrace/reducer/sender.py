@@ -1,4 +1,4 @@
-"""How a bucket travels: an all-reduce of its own, or whatever a communication hook makes of it."""
+"""How a bucket is sent: by an all-reduce, or by a communication hook."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from torch._C import Future  # what a Work's get_future gives; torch.futures.Fut
 
 from ddptrace.errors import DdptraceError
 from ddptrace.reducer.bucket import Bucket
-from ddptrace.reducer.hook_agreement import HookAgreement
+from ddptrace.reducer.hook_agreement import HookAgreement, SilentHooks, issued
 from ddptrace.reducer.observer import Voice
 from ddptrace.reducer.peers import Peers
-from ddptrace.reducer.silent_hooks import SilentHooks, issued
 
 CommHook = Callable[[Any, Any], torch.futures.Future[Any]]
 
@@ -26,7 +25,7 @@ TAKING_TURNS: Final = tuple(
 
 
 class GradBucket:
-    """What a hook is given: the methods of `torch.distributed.GradBucket`, which Python cannot make one of."""
+    """The argument of a hook, with the methods of `torch.distributed.GradBucket`, which Python cannot construct."""
 
     __slots__ = ("_bucket", "_buffer", "_is_last")
 
@@ -58,27 +57,35 @@ class GradBucket:
 class Sender:
     """Sends buckets, bucket i over group i modulo their number, and waits for them.
 
-    Gloo runs a hook's callbacks on its two worker threads. A callback that starts a collective and waits for it keeps
-    its thread meanwhile, so two such callbacks end in a deadlock; and the threads of two ranks may start their
-    collectives in different orders, so that unlike ones meet. With torch's hooks of this kind a bucket therefore leaves
-    only when the one before is through, and backward goes on only when the last one is.
+    Gloo runs a hook's callbacks on its two worker threads. A callback that starts a collective and waits for it
+    occupies its thread meanwhile, so two such callbacks deadlock; and the threads of two ranks may start their
+    collectives in different orders, so that different collectives meet. With torch's hooks of this kind a bucket
+    therefore leaves only when the previous one is done, and backward goes on only when the last one is.
     """
 
     __slots__ = (
-        "_add_up", "_groups", "_hook", "_on_its_way", "_peers", "_silence", "_state", "_takes_turns", "_voice",
+        "_add_up",
+        "_groups",
+        "_hook",
+        "_on_its_way",
+        "_peers",
+        "_silence",
+        "_state",
+        "_takes_turns",
+        "_voice",
         "agreement",
-    )  # fmt: skip
+    )
 
     def __init__(self, groups: Sequence[dist.ProcessGroup], peers: Peers, voice: Voice) -> None:
         self._groups, self._peers, self._voice = tuple(groups), peers, voice
-        self._add_up = dist.AllreduceOptions()  # whose operation is the sum
-        if hasattr(self._add_up, "asyncOp"):  # where it has none, every operation is asynchronous
+        self._add_up = dist.AllreduceOptions()  # their default is the sum
+        if hasattr(self._add_up, "asyncOp"):  # in a torch without it, every operation is asynchronous
             self._add_up.asyncOp = True
         self.agreement, self._silence = HookAgreement(peers), SilentHooks(peers)
         self._hook: CommHook | None = None
         self._state: object = None
         self._takes_turns = False
-        self._on_its_way: Bucket | None = None  # whose end the next bucket waits for, where they take turns
+        self._on_its_way: Bucket | None = None  # the next bucket waits for its end, if they take turns
 
     @property
     def has_hook(self) -> bool:
@@ -99,8 +106,10 @@ class Sender:
         self._takes_turns = any(module in TAKING_TURNS for module in made_in)
 
     def send(self, bucket: Bucket, *, is_last: bool) -> None:
-        """`is_last`: no bucket follows in this backward. Every call here comes once a bucket, while the processor is
-        wanted for backward: so the group is asked itself, where `dist.all_reduce` would first look at what it is given.
+        """Send a bucket. `is_last`: no bucket follows in this backward.
+
+        This runs for each bucket while backward needs the processor, so it calls the group itself: `dist.all_reduce`
+        would check its arguments first.
         """
         tell = self._voice.tell
         self._settle()
@@ -115,7 +124,7 @@ class Sender:
             tell("bucket_launched", bucket.index, bucket.sent)
         if self._takes_turns and _has_worker_threads(bucket, self._peers):
             self._on_its_way = bucket
-        if is_last:  # what the reducer itself sends next must not meet a callback's either
+        if is_last:  # what the reducer sends next must not meet a callback's collective either
             self._settle()
 
     def receive(self, bucket: Bucket) -> None:
@@ -133,7 +142,7 @@ class Sender:
             tell("bucket_done", bucket.index)
 
     def _settle(self) -> None:
-        """Where buckets take turns, wait for the one on its way."""
+        """If buckets take turns, wait for the bucket on its way."""
         bucket, self._on_its_way = self._on_its_way, None
         if bucket is not None:
             self._result(bucket)
@@ -159,7 +168,7 @@ class Sender:
 
 
 def _tensor(value: object, bucket: Bucket) -> Tensor:
-    """The result of a hook: the tensor, or the one tensor in a list, as a Work's own future has it."""
+    """Return the result of a hook: the tensor, or the only tensor of a list, as in the future of a Work."""
     result = value[0] if isinstance(value, list | tuple) and len(value) == 1 else value
     if not isinstance(result, Tensor) or result.numel() != bucket.buffer.numel():
         raise DdptraceError(
@@ -170,7 +179,8 @@ def _tensor(value: object, bucket: Bucket) -> Tensor:
 
 
 def _has_worker_threads(bucket: Bucket, peers: Peers) -> bool:
-    """Callbacks run on the backend's threads; NCCL's run at once, in the order in which they were added."""
+    """Whether callbacks run on worker threads of the backend; NCCL's run at once, in the order of their
+    registration."""
     return bucket.buffer.device.type == "cpu" or str(dist.get_backend(peers.group)) == "gloo"
 
 

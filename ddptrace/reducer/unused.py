@@ -1,4 +1,4 @@
-"""Which parameters a step did not use: on this rank, by a walk through the autograd graph; and on any, by a bitmap."""
+"""Which parameters a step did not use: on this rank by a walk through the autograd graph, on all ranks by a bitmap."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from ddptrace.reducer.peers import Peers
 
 
 def tensors_in(output: object) -> Iterator[Tensor]:
-    """The tensors in what a forward returned: alone, or in lists, tuples, mappings and dataclasses, at any depth."""
+    """Yield the tensors in the output of a forward: alone, or in lists, tuples, mappings and dataclasses at any
+    depth."""
     if isinstance(output, Tensor):
         yield output
     elif isinstance(output, Mapping):
@@ -29,7 +30,7 @@ def tensors_in(output: object) -> Iterator[Tensor]:
 
 
 def parameters_reached(output: object) -> set[int]:
-    """`id` of every leaf that gets a gradient when backward starts from `output`."""
+    """Return the `id` of every leaf that gets a gradient when backward starts from `output`."""
     ahead: list[Any] = [tensor.grad_fn for tensor in tensors_in(output) if tensor.grad_fn is not None]
     seen, reached = set(ahead), {id(t) for t in tensors_in(output) if t.is_leaf and t.requires_grad}
     while ahead:
@@ -46,7 +47,7 @@ def parameters_reached(output: object) -> set[int]:
 
 
 class Bitmap:
-    """A 1 for each parameter that some rank used. It travels after the buckets: the same place on all ranks."""
+    """A 1 for each parameter that some rank used. It is sent after the buckets, in the same place on all ranks."""
 
     __slots__ = ("_device", "_peers", "_sent")
 
@@ -55,12 +56,12 @@ class Bitmap:
         self._sent: tuple[dist.Work, Tensor] | None = None
 
     def send(self, used: Iterable[bool]) -> None:
-        """`used`: by this rank, for each parameter."""
+        """Send the bitmap. `used`: for each parameter, whether this rank used it."""
         bitmap = torch.tensor(list(map(int, used)), dtype=torch.int32, device=self._device)
         self._sent = (dist.all_reduce(bitmap, dist.ReduceOp.MAX, group=self._peers.group, async_op=True), bitmap)
 
     def unused_by_all(self, *, known: bool) -> frozenset[int]:
-        """Parameters that no rank used; none where nothing was sent. `known`: this rank used all, so none is left."""
+        """Return the parameters that no rank used; none if no bitmap was sent. `known`: this rank used all of them."""
         if self._sent is None:
             return frozenset()
         (work, bitmap), self._sent = self._sent, None
@@ -69,7 +70,7 @@ class Bitmap:
 
 
 def _accumulate_type() -> type:
-    """The type of the node that adds to a leaf's gradient; torch has no public name for it."""
+    """Return the type of the node that adds to a leaf's gradient; torch has no public name for it."""
     with torch.enable_grad():
         node = torch.zeros(1, requires_grad=True).expand(1).grad_fn
     return type(node.next_functions[0][0])  # type: ignore[union-attr] # a leaf that requires grad has one

@@ -1,7 +1,7 @@
-"""Are all ranks about to train the same model? Compared before anything is sent, since unlike shapes hang or corrupt.
+"""Are all ranks about to train the same model? Compared before anything is sent: different shapes hang or corrupt.
 
-Rank 0 leaves in the store what it has, line by line; every rank leaves its verdict on how its own differs. All read all
-verdicts, so all stop with the same sentence.
+Rank 0 leaves its lines in the store, one for each setting and tensor; every rank leaves a verdict on how its own lines
+differ. All ranks read all verdicts, so all stop with the same message.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ NOTHING = "nothing"
 
 
 def described(settings: dict[str, object], named: Iterable[tuple[str, Tensor]]) -> list[str]:
-    """One line for each setting, then one for each tensor."""
-    said = [f"the setting {name}={value!r}" for name, value in settings.items()]
-    return said + [_line(name, tensor) for name, tensor in named]
+    """Return one line for each setting, then one for each tensor."""
+    lines = [f"the setting {name}={value!r}" for name, value in settings.items()]
+    return lines + [_line(name, tensor) for name, tensor in named]
 
 
 def verify(peers: Peers, occasion: str, problem: str, lines: list[str], *, before: str = "") -> None:
-    """Raises DdptraceError, the same on every rank, when a rank has a problem of its own or other lines than rank 0.
+    """Raise DdptraceError, the same on every rank, if some rank has a problem or other lines than rank 0.
 
-    `occasion`: what is compared, and a key of its own. `problem`: what this rank alone knows to be wrong, or "".
-    `before`: the occasion before this one, whose traces leave the store.
+    `occasion`: what is compared, unique among all comparisons. `problem`: what only this rank knows to be wrong, or "".
+    `before`: the previous occasion, whose keys are removed from the store.
     """
     shown = f"{occasion}: rank 0's lines"
-    stale = [shown] if peers.rank == 0 else []  # who comes to the verdicts has read them
+    stale = [shown] if peers.rank == 0 else []  # a rank that comes to the verdicts has read them
     stale += [peers.own_key(f"{before}: verdicts")] if before else []
     try:
         first = cast("list[str]", peers.gather_from_first(shown, lines))
         own = (problem and f"Rank {peers.me}: {problem}") or difference(peers.me, lines, first, peers.ranks[0])
-        wrong = [str(one) for one in peers.gather(f"{occasion}: verdicts", own, forget=stale) if one]
+        wrong = [str(verdict) for verdict in peers.gather(f"{occasion}: verdicts", own, forget=stale) if verdict]
         if wrong:
             raise DdptraceError(f"{wrong[0]} (seen at {occasion}, by {len(wrong)} of {peers.size} ranks)")
     except DdptraceError:
@@ -45,7 +45,7 @@ def verify(peers: Peers, occasion: str, problem: str, lines: list[str], *, befor
 
 
 def difference(rank: int, mine: list[str], first: list[str], first_rank: int = 0) -> str:
-    """A sentence on the first line that is not as the first rank's, "" where there is none."""
+    """Return a message about the first line that differs from the first rank's, "" if there is none."""
     for own, other in zip_longest(mine, first, fillvalue=NOTHING):
         if own != other:
             return (
@@ -56,7 +56,7 @@ def difference(rank: int, mine: list[str], first: list[str], first_rank: int = 0
 
 
 def local_problem(module: nn.Module, parameters: Iterable[Tensor]) -> str:
-    """What no bucket can hold, as a sentence; "" where all is well."""
+    """Return a message about what no bucket can hold; "" if all is well."""
     parameters = list(parameters)
     if not any(parameter.requires_grad for parameter in parameters):
         return "The module has no parameter that requires a gradient: there is nothing to reduce; do not wrap it."
@@ -67,7 +67,7 @@ def local_problem(module: nn.Module, parameters: Iterable[Tensor]) -> str:
     ):
         return "The module has an embedding with sparse=True, whose gradients no flat bucket holds: use sparse=False."
     inner = [name for name, part in module.named_modules() if hasattr(part, "require_backward_grad_sync")]
-    if inner:  # by what such wrappers have in common, torch's and ours
+    if inner:  # an attribute that torch's wrapper and ours have
         return f"The module is wrapped already, at {inner[0] or 'its top'!r}: gradients are reduced once; wrap it once."
     return ""
 

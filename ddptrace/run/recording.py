@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch.profiler import profile
 
     from ddptrace.capture.session import Session
-    from ddptrace.telemetry.companion import Companion
+    from ddptrace.telemetry.companion.companion import Companion
 
 
 class Recording:
@@ -78,7 +78,7 @@ class Recording:
             return None
         from torch.profiler import schedule
 
-        from ddptrace.capture.windows import scheduled
+        from ddptrace.capture.profiler.windows import scheduled
 
         one = self._options.profile
         steps = schedule(wait=one.wait, warmup=one.warmup, active=one.active, repeat=one.repeat)

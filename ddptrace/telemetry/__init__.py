@@ -1,19 +1,11 @@
-"""From the records of a run to OpenTelemetry spans and metrics, off the training thread. Only this room imports
-opentelemetry, and importing the room itself does not: a training that exports nothing is not to pay for it."""
+"""Turns the records of a run into OpenTelemetry spans and metrics, never on the thread that trains.
 
-from __future__ import annotations
+In: a `RankBatch` of a run that grows (`ddptrace/live`), or the `Result` of a finished one. Out: spans and metric
+points, at a `TracerProvider`, a collector, Prometheus, a file or the terminal.
 
-from typing import TYPE_CHECKING
+Both come in as `rows.py`. `spans` and `metrics` make OpenTelemetry's data of these rows, `delivery` brings the data to
+its destinations, and `companion` is the process that does all this beside a training.
 
-if TYPE_CHECKING:
-    from ddptrace.telemetry.exporter import Exporter
-
-__all__ = ["Exporter"]
-
-
-def __getattr__(name: str) -> object:
-    if name != "Exporter":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from ddptrace.telemetry.exporter import Exporter
-
-    return Exporter
+This is the only room that imports opentelemetry. `environment.py`, `extra.py` and `companion/companion.py` do not, and
+neither does this file: a training that exports nothing must not pay for it.
+"""

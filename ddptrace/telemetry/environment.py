@@ -1,19 +1,26 @@
-"""What the standard `OTEL_*` variables ask for. Nothing here imports OpenTelemetry: training asks this at its start."""
+"""Reads what the standard `OTEL_*` variables ask for, and checks the addresses in them.
+
+Nothing here imports OpenTelemetry, because a training calls this when it starts.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
-from ddptrace.errors import DdptraceError
-from ddptrace.telemetry.addresses import GRPC, HTTP, is_address, shown
+from ddptrace.errors import DdptraceError, printable
 
+GRPC: Final = "grpc"
+HTTP: Final = "http/protobuf"
+SCHEMES: Final = ("http", "https")
+NAMES_OF_GRPC: Final = ("dns:", "unix:", "unix-abstract:", "ipv4:", "ipv6:", "vsock:", "xds:")
+"""Prefixes of names that gRPC resolves itself."""
 PROTOCOLS: Final = (GRPC, HTTP)
 GRPC_PORT: Final = 4317
-"""What OpenTelemetry gives to gRPC; HTTP has 4318."""
-
+"""OpenTelemetry's default port for gRPC; HTTP has 4318."""
 TRACES: Final = "traces"
 METRICS: Final = "metrics"
 ENDPOINT: Final = "OTEL_EXPORTER_OTLP_ENDPOINT"
@@ -21,7 +28,7 @@ INTERVAL: Final = "OTEL_METRIC_EXPORT_INTERVAL"
 METRICS_EVERY_S: Final = 10.0
 EXPORTERS: Final = {
     "otlp": ("otlp", None),
-    "otlp_proto_grpc": ("otlp", GRPC),  # as OpenTelemetry's own Python packages call them
+    "otlp_proto_grpc": ("otlp", GRPC),  # the names in OpenTelemetry's own Python packages
     "otlp_proto_http": ("otlp", HTTP),
     "console": ("console", None),
     "prometheus": ("prometheus", None),
@@ -31,7 +38,7 @@ EXPORTERS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Exporters by signal: `otlp`, `console`, and for metrics `prometheus`. `traces_protocol`, `metrics_protocol`: of
+    """The exporters of each signal: `otlp`, `console`, and for metrics `prometheus`. The protocols are those of
     OTLP."""
 
     traces: tuple[str, ...] = ()
@@ -44,10 +51,16 @@ class Wanted:
 
 
 def wanted(environ: Mapping[str, str]) -> Wanted:
-    """Raises DdptraceError for words that ddptrace does not know, and for numbers and addresses that are none."""
+    """Return the exporters that the variables ask for.
+
+    Raises:
+        DdptraceError: a variable has a value that ddptrace does not know, or an invalid number or address.
+    """
     if is_disabled(environ):
         return Wanted()
-    (traces, traces_protocol), (metrics, metrics_protocol) = (_of_signal(environ, one) for one in (TRACES, METRICS))
+    (traces, traces_protocol), (metrics, metrics_protocol) = (
+        _of_signal(environ, signal) for signal in (TRACES, METRICS)
+    )
     if "prometheus" in metrics:
         prometheus_address(environ)
     if set(metrics) - {"prometheus"}:
@@ -56,33 +69,33 @@ def wanted(environ: Mapping[str, str]) -> Wanted:
 
 
 def switched_off(environ: Mapping[str, str]) -> str | None:
-    """The variables that say that nothing is to be exported, as they are said."""
+    """Return the assignments that switch export off, or None."""
     if is_disabled(environ):
         return "OTEL_SDK_DISABLED=true"
-    said = {name: environ.get(name, "").strip().lower() for name in map(_exporter, (TRACES, METRICS))}
-    return " and ".join(f"{name}=none" for name, word in said.items() if word == "none") or None
+    names = map(_exporter, (TRACES, METRICS))
+    return " and ".join(f"{name}=none" for name in names if environ.get(name, "").strip().lower() == "none") or None
 
 
 def is_disabled(environ: Mapping[str, str]) -> bool:
-    """The SDK makes nothing then, whatever else is asked for."""
+    """Whether the SDK makes nothing, whatever the other variables ask for."""
     return environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
 
 
-def said_endpoint(environ: Mapping[str, str], signal: str) -> str | None:
-    """Where OTLP of this signal goes to. An empty variable is as none."""
+def endpoint_of(environ: Mapping[str, str], signal: str) -> str | None:
+    """Return the address that the environment gives for OTLP of this signal. An empty variable counts as unset."""
     return environ.get(_endpoint_variable(environ, signal), "").strip() or None
 
 
 def is_for_grpc(endpoint: str | None) -> bool:
-    """By its port."""
+    """Whether the port is that of gRPC."""
     try:
         return endpoint is not None and urlsplit(endpoint).port == GRPC_PORT
-    except ValueError:  # no port at all: whoever uses the address says so
+    except ValueError:  # the port is invalid: whoever uses the address reports that
         return False
 
 
 def prometheus_address(environ: Mapping[str, str]) -> tuple[str, int]:
-    """Host and port to be scraped at. Raises DdptraceError where the port is none."""
+    """Return the host and port at which Prometheus scrapes. Raises DdptraceError if the port is invalid."""
     port = environ.get("OTEL_EXPORTER_PROMETHEUS_PORT", "").strip() or "9464"
     if not port.isdecimal() or int(port) > 65535:
         raise DdptraceError(f"OTEL_EXPORTER_PROMETHEUS_PORT is {port!r}; give a number up to 65535")
@@ -90,19 +103,20 @@ def prometheus_address(environ: Mapping[str, str]) -> tuple[str, int]:
 
 
 def metrics_every_s(environ: Mapping[str, str]) -> float:
-    """Between two times that metrics are sent. Raises DdptraceError where the variable is no number above 0."""
-    said = environ.get(INTERVAL, "").strip()
-    if not said:
+    """Return the seconds between two exports of metrics. Raises DdptraceError if the variable is not a number above
+    0."""
+    value = environ.get(INTERVAL, "").strip()
+    if not value:
         return METRICS_EVERY_S
-    if not said.isdecimal() or not int(said):
-        raise DdptraceError(f"{INTERVAL} is {said!r}; give milliseconds, a whole number above 0, as in 10000")
-    return int(said) / 1000
+    if not value.isdecimal() or not int(value):
+        raise DdptraceError(f"{INTERVAL} is {value!r}; give milliseconds, a whole number above 0, as in 10000")
+    return int(value) / 1000
 
 
 def _of_signal(environ: Mapping[str, str], signal: str) -> tuple[tuple[str, ...], str]:
     variable = _exporter(signal)
     words = [word.strip().lower() for word in environ.get(variable, "").split(",") if word.strip()]
-    if not words and said_endpoint(environ, signal) is not None:
+    if not words and endpoint_of(environ, signal) is not None:
         words = ["otlp"]
     for word in words:
         if word not in EXPORTERS or (word == "prometheus" and signal != METRICS):
@@ -121,31 +135,52 @@ def _exporter(signal: str) -> str:
 
 
 def _endpoint_variable(environ: Mapping[str, str], signal: str) -> str:
-    """That which says where this signal goes to, if any does."""
+    """Return the name of the variable that sets this signal's address."""
     own = f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT"
     return own if environ.get(own, "").strip() else ENDPOINT
 
 
 def _check_endpoint(environ: Mapping[str, str], signal: str, protocol: str) -> None:
-    variable, said = _endpoint_variable(environ, signal), said_endpoint(environ, signal)
-    if said is None:
+    variable, endpoint = _endpoint_variable(environ, signal), endpoint_of(environ, signal)
+    if endpoint is None:
         return
-    if not is_address(said, protocol):
+    if not is_address(endpoint, protocol):
         example = "http://localhost:4317" if protocol == GRPC else "http://localhost:4318"
-        raise DdptraceError(f"{variable} is {shown(said)!r}, no address of a collector; give one as {example}")
-    path = urlsplit(said).path.rstrip("/")
+        raise DdptraceError(
+            f"{variable} is {shown(endpoint)!r}, which is not the address of a collector; give one like {example}"
+        )
+    path = urlsplit(endpoint).path.rstrip("/")
     if protocol == HTTP and variable == ENDPOINT and path.endswith(("/v1/traces", "/v1/metrics")):
         raise DdptraceError(
-            f"{variable} is {shown(said)!r}, to which the path of each signal is added once more; leave "
-            f"{path[path.rindex('/v1/') :]} away, or set OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT instead"
+            f"{variable} is {shown(endpoint)!r}, and the path of each signal is added to it; remove "
+            f"{path[path.rindex('/v1/') :]}, or set OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT instead"
         )
 
 
 def _protocol(environ: Mapping[str, str], signal: str) -> str:
     own, common = f"OTEL_EXPORTER_OTLP_{signal.upper()}_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"
-    said = environ.get(own, "").strip() or environ.get(common, "").strip()
-    if not said:
-        return GRPC if is_for_grpc(said_endpoint(environ, signal)) else HTTP
-    if said not in PROTOCOLS:
-        raise DdptraceError(f"{own if environ.get(own) else common} is {said!r}; give {' or '.join(PROTOCOLS)}")
-    return said
+    protocol = environ.get(own, "").strip() or environ.get(common, "").strip()
+    if not protocol:
+        return GRPC if is_for_grpc(endpoint_of(environ, signal)) else HTTP
+    if protocol not in PROTOCOLS:
+        raise DdptraceError(f"{own if environ.get(own) else common} is {protocol!r}; give {' or '.join(PROTOCOLS)}")
+    return protocol
+
+
+def is_address(url: str, protocol: str) -> bool:
+    """Whether `url` can be the address of a collector. For gRPC the scheme is optional, as in collector:4317."""
+    if protocol == GRPC and url.startswith(NAMES_OF_GRPC):
+        return True
+    is_bare = protocol == GRPC and "://" not in url
+    try:
+        parts = urlsplit(f"//{url}" if is_bare else url)
+        is_known = is_bare or parts.scheme in SCHEMES
+        return is_known and bool(parts.hostname) and parts.port != 0 and not re.search(r"\s", url)
+    except ValueError:  # an invalid port, an unclosed bracket
+        return False
+
+
+def shown(url: str) -> str:
+    """Return `url` without what may be secret: user name, password and query."""
+    without_user = re.sub(r"^([a-zA-Z][\w+.-]*://|//)?.*@", r"\1***@", url)
+    return printable(re.sub(r"[?#].*", "?***", without_user))

@@ -1,4 +1,7 @@
-"""Packages that not everyone has. Nothing here imports them: training asks this at its start."""
+"""Checks for the packages of the extra `ddptrace[telemetry]`.
+
+Nothing here imports them, because a training calls this when it starts.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,7 @@ from importlib.util import find_spec
 from typing import Final
 
 from ddptrace.errors import DdptraceError, printable
-from ddptrace.telemetry.addresses import GRPC, HTTP
-from ddptrace.telemetry.environment import Wanted
+from ddptrace.telemetry.environment import GRPC, HTTP, Wanted
 
 NAMES: Final = "opentelemetry", "prometheus_client", "grpc", "requests", "urllib3", "google"
 NEEDED: Final = {
@@ -21,7 +23,11 @@ NEEDED: Final = {
 
 @contextlib.contextmanager
 def extra() -> Iterator[None]:
-    """Around what needs them. Raises DdptraceError where they are missing, or refuse what the environment says."""
+    """Turn the failed import of such a package inside the `with` block into a clear error.
+
+    Raises:
+        DdptraceError: a package is missing, or refuses the value of an environment variable.
+    """
     try:
         yield
     except ModuleNotFoundError as error:
@@ -33,11 +39,10 @@ def extra() -> Iterator[None]:
 
 
 def check_extra(asked: Wanted) -> None:
-    """Raises DdptraceError where what is asked for needs a package that this process does not find."""
-    used = {"traces": (asked.traces, asked.traces_protocol), "metrics": (asked.metrics, asked.metrics_protocol)}
-    for names, protocol in used.values():
-        for one in names:
-            for package in ("opentelemetry.sdk", *NEEDED.get(protocol if one == "otlp" else one, ())):
+    """Raise DdptraceError if a package is missing that these exporters need."""
+    for names, protocol in ((asked.traces, asked.traces_protocol), (asked.metrics, asked.metrics_protocol)):
+        for name in names:
+            for package in ("opentelemetry.sdk", *NEEDED.get(protocol if name == "otlp" else name, ())):
                 if not _is_there(package):
                     raise _missing(package)
 
@@ -45,9 +50,9 @@ def check_extra(asked: Wanted) -> None:
 def _is_there(package: str) -> bool:
     try:
         return find_spec(package) is not None
-    except ModuleNotFoundError:  # that which it is a part of
+    except ModuleNotFoundError:  # its parent package is missing
         return False
-    except ValueError:  # somebody's own module: it is there, whatever it is
+    except ValueError:  # a module that somebody made at run time: it is there
         return True
 
 

@@ -1,4 +1,4 @@
-"""What telemetry could not do is said once, and never ends the training that it is said to."""
+"""Warns of what telemetry could not do, without ever ending the training."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ddptrace.errors import printable
 
 
 def warn(message: str, stacklevel: int) -> None:
-    """Warn of it. `stacklevel`: as in `warnings.warn`, counted from the caller."""
+    """Warn. `stacklevel` is that of `warnings.warn`, counted from the caller."""
     message = printable(message)
     try:
         warnings.warn(message, RuntimeWarning, stacklevel=stacklevel + 1)

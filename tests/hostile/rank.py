@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 import ddptrace
-from tests.hostile import kept, left
+from tests.hostile import faults, kept, left
 from tests.hostile.modes import PLAIN, PROFILED
 from tests.hostile.registry import PROGRAMS
 
@@ -36,6 +36,7 @@ def main(name: str, mode: str, folder: Path) -> None:
     def trace(run: str = "run", **options: Any) -> AbstractContextManager[Any]:
         if mode == PLAIN:
             return contextlib.nullcontext()
+        faults.plant(os.environ.get(faults.VARIABLE))
         profile = torch.profiler.schedule(**WINDOWS) if mode == PROFILED else None
         return ddptrace.trace(folder / run, profile=profile, **options)
 
@@ -53,12 +54,12 @@ def main(name: str, mode: str, folder: Path) -> None:
 
 
 def speak_into(folder: Path, rank: str) -> None:
-    """As a program that writes into files, in blocks."""
+    """Write into files, in blocks, also where PYTHONUNBUFFERED is set."""
     for number, name in ((1, "stdout"), (2, "stderr")):
         file = os.open(folder / f"{name}-{rank}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         os.dup2(file, number)
         os.close(file)
-    sys.stdout.reconfigure(line_buffering=False)  # type: ignore[union-attr]
+    sys.stdout.reconfigure(line_buffering=False, write_through=False)  # type: ignore[union-attr]
 
 
 def leave() -> None:

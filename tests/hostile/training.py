@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.hostile.kept import keep
+from tests.hostile.kept import keep, keep_gradients
 
 WIDTH = 8
 STEPS = 5
@@ -72,6 +72,7 @@ def steps(model: nn.Module, optimizer: torch.optim.Optimizer | None = None, coun
         keep(loss)
         yield step
         optimizer.step()
+        keep_gradients(model)
     keep(model)
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 import torch.profiler._cupti_monitor
 
-import ddptrace.capture.rpc
-import ddptrace.capture.rpc_optimizer
+import ddptrace.capture.rpc.calls
+import ddptrace.capture.rpc.optimizer
 import ddptrace.capture.session
 import ddptrace.record.directory  # noqa: F401
 from tests.hostile import left

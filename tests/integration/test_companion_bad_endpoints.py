@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import ddptrace
-from ddptrace.telemetry.companion import GRACE_S, LEAVE_S
+from ddptrace.telemetry.companion.companion import GRACE_S, LEAVE_S
 from tests.exported_runs import Trained, asking, companions, expected, export, train, wait_until
 from tests.launch import environment
 from tests.otlp_receiver import Behaviour, Receiver
@@ -25,7 +25,7 @@ BAD = {
     "slow": (Behaviour(slow_s=20.0), "no answer within 1.0 s"),
     "refusing": (Behaviour(status=503), "it answered 503 Service Unavailable"),
     "dying": (Behaviour(die_after=1), ""),
-    "nonsense": (Behaviour(nonsense=b"<html>Log in"), "it answered 200 with text/html that is no OTLP"),
+    "nonsense": (Behaviour(nonsense=b"<html>Log in"), "it answered 200 with text/html that is not OTLP"),
 }
 
 LASTING = "nonsense"

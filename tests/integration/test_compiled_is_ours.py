@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ddptrace.capture import compiled
+from ddptrace.capture.collectives import compiled
 from ddptrace.errors import CompileError
 from ddptrace.load.run import read_run
 from tests.conftest import need
@@ -241,7 +241,7 @@ def test_a_relative_cache_folder_is_none(tmp_path: Path, monkeypatch: pytest.Mon
 CHROOT = """
 import os, sys
 from pathlib import Path
-from ddptrace.capture.compiled_folder import checked_folder
+from ddptrace.capture.collectives.compiled import checked_folder
 os.chroot(sys.argv[1])
 print(checked_folder(Path("/home/ddptrace")))
 """

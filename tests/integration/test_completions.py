@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ddptrace.capture.completions import MANY, Completions
+from ddptrace.capture.collectives.completions import MANY, Completions
 from ddptrace.load.run import read_run
 from ddptrace.load.run_folder import records_of
 from ddptrace.record import Recorder

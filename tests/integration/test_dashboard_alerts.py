@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from ddptrace.live.batch import Losses
-from ddptrace.telemetry.prometheus import serve
-from ddptrace.telemetry.totals import Totals
+from ddptrace.telemetry.metrics.prometheus import serve
+from ddptrace.telemetry.metrics.totals import Totals
 from tests.grafana import path
 from tests.launch import torchrun
 from tests.played import Played, Truth

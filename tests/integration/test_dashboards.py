@@ -17,9 +17,9 @@ import pytest
 
 from dashboards.frame import newest_first
 from ddptrace.live.batch import Losses
-from ddptrace.telemetry.finished_run import totals_of
-from ddptrace.telemetry.prometheus import serve
-from ddptrace.telemetry.totals import Totals
+from ddptrace.telemetry.delivery.finished import totals_of
+from ddptrace.telemetry.metrics.prometheus import serve
+from ddptrace.telemetry.metrics.totals import Totals
 from tests.grafana import NAMES, Query, expression, filled, loaded, path, queries, rules
 from tests.launch import torchrun
 from tests.played import NS, Played, Truth

@@ -241,9 +241,12 @@ def test_one_that_is_followed_and_over_is_not_waited_for_without_end(
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ((), "nothing says where to export to; give --otlp URL, --prometheus PORT or --otlp-json FILE, or set OTEL_"),
-        (("--otlp", "localhost:4317"), "--otlp localhost:4317 is no address of a collector; give one as http://"),
-        (("--otlp", "http://a:b"), "--otlp http://a:b is no address"),
+        ((), "no destination is given; give --otlp URL, --prometheus PORT or --otlp-json FILE, or set OTEL_"),
+        (
+            ("--otlp", "localhost:4317"),
+            "--otlp localhost:4317 is not the address of a collector; give one like http://",
+        ),
+        (("--otlp", "http://a:b"), "--otlp http://a:b is not the address"),
         (("--otlp-json", "/no/such/file"), "cannot write /no/such/file: No such file or directory; give --otlp-json"),
     ],
 )

@@ -120,3 +120,34 @@ def test_a_profiler_of_the_programs_and_a_window_of_ours_do_not_meet(started: st
     result = ddptrace.analyze(tmp_path / "run")
     assert len(result.steps) in (8, 10)
     assert "profiler-gave-way" in {finding.code for finding in result.findings}
+
+
+@pytest.mark.parametrize("begun", ["made", "started", "stopped"])
+def test_a_profiler_from_before_the_trace_gives_the_window_that_lies_in_the_trace(begun: str, tmp_path: Path) -> None:
+    """torch.profiler.profile binds its own methods when it is made."""
+    model = nn.Linear(8, 8)
+    profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+
+    if begun != "made":
+        profiler.start()
+    if begun == "stopped":
+        profiler.stop()
+    with ddptrace.trace(tmp_path / "run"):
+        if begun == "made":
+            profiler.start()
+        model(torch.randn(2, 8)).sum().backward()
+        if begun != "stopped":
+            profiler.stop()
+        profiler.export_chrome_trace(str(tmp_path / "theirs.json"))
+    assert (tmp_path / "theirs.json").exists()
+    [rank] = read_run(tmp_path / "run").ranks
+    kept = list((tmp_path / "run" / "rank-00000").glob("kineto*"))
+    if begun == "stopped":
+        assert (list(rank.windows), kept) == ([], [])
+        return
+    [window] = rank.windows
+    assert [file.name for file in kept] == [window.file]
+    forward, backward = rank.phases
+    second_ns = 10**9
+    assert forward.begin_at_ns - 10 * second_ns < window.begin_at_ns < forward.begin_at_ns
+    assert backward.end_at_ns < window.end_at_ns < backward.end_at_ns + 10 * second_ns

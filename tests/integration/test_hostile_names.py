@@ -27,8 +27,8 @@ import ddptrace
 from ddptrace import figures
 from ddptrace.errors import printable
 from ddptrace.telemetry.attributes import TEXT_MAX
+from ddptrace.telemetry.delivery.finished import totals_of
 from ddptrace.telemetry.delivery.followed import scraped
-from ddptrace.telemetry.finished_run import totals_of
 from tests.devtools import Browser
 from tests.launch import ROOT, environment, torchrun
 from tests.mutants import bases

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ddptrace.capture.libraries import ORIGINS, PARAMETERS, PASSING
+from ddptrace.capture.origins.libraries import ORIGINS, PARAMETERS, PASSING
 from tests.integration.test_frameworks import need_package
 from tests.unit.test_capture_origins import codes
 

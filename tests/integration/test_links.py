@@ -20,7 +20,7 @@ from ddptrace.cli.view import trace_of
 from ddptrace.load.sources import find_traces
 from ddptrace.record.directory import write_json
 from ddptrace.render.whole_file import whole_file
-from ddptrace.telemetry.companion import APPENDING, LOG
+from ddptrace.telemetry.companion.companion import APPENDING, LOG
 from tests.launch import torchrun
 
 

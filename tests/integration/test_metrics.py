@@ -16,10 +16,10 @@ import ddptrace
 from ddptrace.analysis.result import Result
 from ddptrace.live import followed_rank
 from ddptrace.live.run_follower import RunFollower
-from ddptrace.telemetry.finished_run import totals_of
-from ddptrace.telemetry.instruments import INSTRUMENTS, Instrument, Kind
-from ddptrace.telemetry.prometheus import label_of, name_of, serve, unit_of
-from ddptrace.telemetry.totals import Totals
+from ddptrace.telemetry.delivery.finished import totals_of
+from ddptrace.telemetry.metrics.instruments import INSTRUMENTS, Instrument, Kind
+from ddptrace.telemetry.metrics.prometheus import label_of, name_of, serve, unit_of
+from ddptrace.telemetry.metrics.totals import Totals
 from tests.launch import torchrun
 from tests.prometheus import Prometheus, prometheus
 from tests.sums import Sums, summed, sums_of, told_by

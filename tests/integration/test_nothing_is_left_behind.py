@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 import ddptrace
-from ddptrace.capture.module_tree import named_modules
+from ddptrace.capture.origins.modules import named_modules
 from ddptrace.load.run import read_run
 
 PATCHED = [
@@ -36,8 +36,7 @@ PATCHED = [
     (dist.Work, "wait"),
     (autograd_profiler.profile, "_prepare_trace"),
     (autograd_profiler.profile, "__exit__"),
-    (_KinetoProfile, "start_trace"),
-    (_KinetoProfile, "stop_trace"),
+    (autograd_profiler.profile, "_start_trace"),
     (_KinetoProfile, "export_chrome_trace"),
 ]
 
@@ -243,7 +242,7 @@ def _status_of_child(holds: Callable[[], bool]) -> int:
 
 
 def test_a_surface_that_fails_warns_once_and_training_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ddptrace.capture.steps import StepFinder
+    from ddptrace.capture.steps.finder import StepFinder
 
     def broken(*_: object) -> None:
         raise LookupError("planted")
@@ -259,7 +258,7 @@ def test_a_surface_that_fails_warns_once_and_training_goes_on(tmp_path: Path, mo
 def test_where_the_tap_cannot_be_proven_python_callers_are_still_seen(
     tmp_path: Path, group: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ddptrace.capture import tap
+    from ddptrace.capture.collectives import tap
 
     def moved() -> None:
         raise AttributeError("planted: a private name has moved")
@@ -324,7 +323,7 @@ def test_hooks_come_off_the_parameters_also_where_their_surface_had_failed(
             raise LookupError("planted")
         return named_modules(root)
 
-    monkeypatch.setattr("ddptrace.capture.ddp.named_modules", walked)
+    monkeypatch.setattr("ddptrace.capture.gradients.ddp.named_modules", walked)
     model = DistributedDataParallel(nn.Linear(8, 8))
 
     def loop() -> None:
@@ -352,7 +351,7 @@ def test_a_forward_may_have_a_keyword_of_any_name(tmp_path: Path) -> None:
 def test_an_interrupt_in_our_own_lines_does_not_end_the_finding_of_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ddptrace.capture.steps import StepFinder
+    from ddptrace.capture.steps.finder import StepFinder
 
     original, left = StepFinder.forward_begins, [KeyboardInterrupt]
 
@@ -397,7 +396,7 @@ def test_a_start_that_fails_leaves_no_hook_no_thread_and_a_free_directory(
 def test_what_fails_around_an_update_does_not_come_out_of_the_optimizers_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    from ddptrace.capture.program import Program
+    from ddptrace.capture.steps.program import Program
 
     def broken(*_: object) -> None:
         raise LookupError("planted")

@@ -15,8 +15,8 @@ from ddptrace.analysis.result import Result
 from ddptrace.load.run import read_run
 from ddptrace.load.tables import RankRun
 from ddptrace.render.words import UNSEEN
+from ddptrace.telemetry.metrics.totals import Totals
 from ddptrace.telemetry.rows import of_result
-from ddptrace.telemetry.totals import Totals
 from tests import perfetto
 from tests.launch import torchrun
 from tests.sums import told_by

@@ -24,7 +24,8 @@ from torch import nn
 import ddptrace
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.tables.collectives import BucketRow
-from ddptrace.capture import own_reducer, tap
+from ddptrace.capture.collectives import tap
+from ddptrace.capture.gradients import own_reducer
 from ddptrace.load.run import read_run
 from ddptrace.load.tables import RankRun
 from ddptrace.record import RecordReader
@@ -399,7 +400,7 @@ def test_an_observer_of_ours_that_fails_is_noted_and_training_goes_on(
     def broken(*_: object, **__: object) -> None:
         raise LookupError("planted")
 
-    monkeypatch.setattr("ddptrace.capture.reducer_records.ReducerRecords.layout", broken)
+    monkeypatch.setattr("ddptrace.capture.gradients.reducer_records.ReducerRecords.layout", broken)
     model = BucketedDataParallel(nn.Linear(4, 4))
     with (
         pytest.warns(RuntimeWarning, match="stopped watching reducer: LookupError: planted"),

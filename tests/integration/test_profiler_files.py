@@ -15,7 +15,7 @@ import torch.autograd.profiler as autograd_profiler
 from torch import nn
 
 import ddptrace
-from ddptrace.capture.windows import Windows
+from ddptrace.capture.profiler.windows import Windows
 from ddptrace.load.run import read_run
 
 COPIED_S = 0.05
@@ -39,7 +39,7 @@ def profiler_files(run: Path) -> list[str]:
 
 
 def replace_copying(monkeypatch: pytest.MonkeyPatch, copying: Callable[[IO[bytes], IO[bytes]], Any]) -> None:
-    monkeypatch.setattr("ddptrace.capture.windows.shutil.copyfileobj", copying)
+    monkeypatch.setattr("ddptrace.capture.profiler.kineto_files.shutil.copyfileobj", copying)
 
 
 def at_once(*, active: int) -> Callable[[int], Any]:

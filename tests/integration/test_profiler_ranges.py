@@ -9,7 +9,7 @@ from pathlib import Path
 import ddptrace
 from ddptrace.schema import RANGE_PREFIX
 from ddptrace.telemetry.rows import of_result
-from ddptrace.telemetry.trees import Node, trees
+from ddptrace.telemetry.spans.trees import Node, trees
 from tests.launch import torchrun
 
 

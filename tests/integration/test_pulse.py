@@ -19,7 +19,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 import ddptrace
-from ddptrace.capture import pulse
+from ddptrace.capture.host import pulse
 from ddptrace.load.run import read_run
 from ddptrace.load.tables import Pulse
 from ddptrace.record import recorder

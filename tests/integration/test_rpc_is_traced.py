@@ -25,8 +25,10 @@ from torch.distributed.rpc import api, internal
 import ddptrace
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.tables.rpc import RpcRow
-from ddptrace.capture import rpc as capture_rpc
-from ddptrace.capture import rpc_callee, rpc_messages, rpc_workers
+from ddptrace.capture.rpc import callee as rpc_callee
+from ddptrace.capture.rpc import calls as capture_rpc
+from ddptrace.capture.rpc import messages as rpc_messages
+from ddptrace.capture.rpc import workers as rpc_workers
 from ddptrace.capture.surface import Surface
 from ddptrace.load.run import read_run
 from ddptrace.record import Recorder
@@ -478,10 +480,10 @@ def test_the_compiler_leaves_also_those_frames_alone_that_are_imported_for_remot
     program = (
         "import sys, ddptrace\n"
         "from ddptrace.capture import session\n"
-        "assert 'ddptrace.capture.rpc' not in sys.modules\n"
+        "assert 'ddptrace.capture.rpc.calls' not in sys.modules\n"
         "original = session.leave_as_it_is\n"
         "def told(*packages):\n"
-        "    print(*packages, 'ddptrace.capture.rpc' in sys.modules)\n"
+        "    print(*packages, 'ddptrace.capture.rpc.calls' in sys.modules)\n"
         "    original(*packages)\n"
         "session.leave_as_it_is = told\n"
         "with ddptrace.trace(sys.argv[1]): pass\n"

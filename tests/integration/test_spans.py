@@ -15,7 +15,7 @@ import pytest
 import ddptrace
 from ddptrace.analysis.result import Result
 from ddptrace.telemetry.rows import RankRows, of_result
-from ddptrace.telemetry.trees import Node, trees
+from ddptrace.telemetry.spans.trees import Node, trees
 from tests.launch import PROGRAMS, environment, torchrun
 
 RANKS = 2

@@ -185,8 +185,8 @@ def _shown(run: Path) -> str:
 
 
 def _scrape(result: Result, run: Path) -> None:
+    from ddptrace.telemetry.delivery.finished import totals_of
     from ddptrace.telemetry.delivery.followed import scraped
-    from ddptrace.telemetry.finished_run import totals_of
 
     with scraped(totals_of(result, run), ("127.0.0.1", 0)) as url:
         assert url is not None

@@ -182,7 +182,6 @@ def _short(place: str) -> str:
 def _forked(place: Place, commands: Sequence[Command], work: Work) -> tuple[list[Any], str]:
     """What the child told of each command before it ended, and what its watchdog said where it did not end well."""
     told, tell = os.pipe()
-    faulthandler.cancel_dump_traceback_later()  # pytest's: a child that has its clock, and not its thread, would wait
     with tempfile.TemporaryFile() as trace:
         child = os.fork()
         if not child:

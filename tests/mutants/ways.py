@@ -114,7 +114,10 @@ def copied(run: Path, chance: random.Random) -> str:
     target = chance.choice((run, path.parent)) / chance.choice(NAMES)
     if os.path.lexists(target) or target.is_relative_to(path):
         return "nothing"
-    shutil.copytree(path, target, symlinks=True) if path.is_dir() else shutil.copy(path, target, follow_symlinks=False)
+    if path.is_dir() and not path.is_symlink():  # a way before this one may have put a link to `/` there
+        shutil.copytree(path, target, symlinks=True)
+    else:
+        shutil.copy(path, target, follow_symlinks=False)
     return f"{_told('copied', path, run)} to {target.relative_to(run)!r}"
 
 

@@ -107,7 +107,7 @@ def carry_out(cell: Cell, number: int, around: Around = nullcontext) -> Any:
 
 def without_the_tap() -> None:
     """From now on torch's private names count as moved."""
-    from ddptrace.capture import tap
+    from ddptrace.capture.collectives import tap
 
     def moved() -> None:
         raise AttributeError("a private name has moved")

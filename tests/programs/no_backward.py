@@ -9,9 +9,9 @@ import torch
 import torch.distributed as dist
 
 import ddptrace
-from ddptrace.capture import tap
-from ddptrace.capture.collectives import Collectives
-from ddptrace.capture.completions import MANY
+from ddptrace.capture.collectives import tap
+from ddptrace.capture.collectives.calls import Collectives
+from ddptrace.capture.collectives.completions import MANY
 from tests.programs.leaving import leave
 
 

@@ -257,7 +257,7 @@ def run(case: Case, own: bool) -> dict[str, Any]:
 
 def layout_of(wrapped: Wrapper) -> list[list[int]]:
     if isinstance(wrapped, BucketedDataParallel):
-        return [list(bucket) for bucket in wrapped.reducer.layout.told().buckets]
+        return [list(bucket) for bucket in wrapped.reducer.layout.made().buckets]
     text = wrapped._get_ddp_logging_data().get("rebuilt_per_bucket_param_indices", "")  # absent where it never rebuilds
     return [[int(index) for index in bucket.split()] for bucket in text.split(",") if text]
 

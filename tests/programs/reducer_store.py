@@ -16,7 +16,8 @@ import torch
 import torch.distributed as dist
 
 from ddptrace.errors import DdptraceError
-from ddptrace.reducer import BucketedDataParallel, meeting
+from ddptrace.reducer import BucketedDataParallel
+from ddptrace.reducer import notes as meeting
 from ddptrace.reducer.bounded_store import are_set
 from tests.programs.reducer_misuse import Net, odd, step
 

@@ -19,9 +19,9 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compr
 from torch.nn.parallel import DistributedDataParallel
 
 import ddptrace
-from ddptrace.capture import compiled
-from ddptrace.capture.bucket_sends import BucketSends
-from ddptrace.capture.compiled_sends import CompiledSends
+from ddptrace.capture.collectives import compiled
+from ddptrace.capture.collectives.bucket_sends import BucketSends
+from ddptrace.capture.collectives.compiled_sends import CompiledSends
 from tests.programs.leaving import leave
 
 STEPS = 16

@@ -22,7 +22,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import ddptrace
-from ddptrace.telemetry import exporter
+from ddptrace.telemetry.spans import exporter
 from tests.programs.leaving import leave
 
 STEPS = 24

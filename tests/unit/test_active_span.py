@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from opentelemetry import trace
 
-from ddptrace.telemetry.parents import Parent, parent_of
+from ddptrace.telemetry.rows import Parent, parent_of
 from ddptrace.tracing import active_span
 
 SPAN = trace.SpanContext(0xABC, 0x7, is_remote=False, trace_flags=trace.TraceFlags(1))

@@ -8,9 +8,8 @@ from itertools import pairwise
 import pytest
 
 from ddptrace.bench.conduct import in_environments
-from ddptrace.bench.experiments.groups import EXPERIMENT, Options
+from ddptrace.bench.experiments.groups import EXPERIMENT, Arrangement, Options
 from ddptrace.bench.experiments.groups_facts import LOADED_STEPS, of_host, waited
-from ddptrace.bench.experiments.groups_layout import Arrangement
 from ddptrace.bench.experiments.groups_verdict import Cause, Point, verdict
 from ddptrace.errors import DdptraceError
 

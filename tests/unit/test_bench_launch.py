@@ -16,7 +16,9 @@ from ddptrace.bench.conduct import held
 from ddptrace.bench.launch import RANKS_A_CORE, refuse_too_many, run_ranks
 from ddptrace.errors import DdptraceError
 
-FAILS = "from ddptrace.bench.rank import end_failed; from ddptrace.errors import DdptraceError; import os, sys, time; "
+FAILS = (
+    "from ddptrace.bench.launch import end_failed; from ddptrace.errors import DdptraceError; import os, sys, time; "
+)
 
 
 def failing(folder: Path, program: str) -> str:

@@ -11,7 +11,8 @@ import torch
 import torch.distributed as dist
 
 import ddptrace
-from ddptrace.capture import fallback, session, tap
+from ddptrace.capture import session
+from ddptrace.capture.collectives import fallback, tap
 from ddptrace.load.run import read_run
 
 

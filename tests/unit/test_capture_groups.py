@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import ddptrace
-from ddptrace.capture.tap import silent_group
+from ddptrace.capture.collectives.tap import silent_group
 from ddptrace.load.run import read_run
 from ddptrace.load.tables import RankRun
 

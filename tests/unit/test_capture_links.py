@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from ddptrace.capture import links
-from ddptrace.capture.links import MOST_IN_SHORT, Carried, Links, carried_of
+from ddptrace.capture.host import links
+from ddptrace.capture.host.links import MOST_IN_SHORT, Carried, Links, carried_of
 
 NBYTES = 3_000_000
 HOST = "127.0.7.1"  # nobody else in this process, as other tests' groups, connects there

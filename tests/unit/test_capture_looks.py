@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 import ddptrace
-from ddptrace.capture import looks
-from ddptrace.capture.links import Carried, Links
-from ddptrace.capture.pulse import Pulse
-from ddptrace.capture.quota import Held, Quota
+from ddptrace.capture import blind_spots
+from ddptrace.capture.host import looks
+from ddptrace.capture.host.links import Carried, Links
+from ddptrace.capture.host.pulse import Pulse
+from ddptrace.capture.host.quota import Held, Quota
 from ddptrace.capture.session import SURFACES
 from ddptrace.load.run import read_run
 from ddptrace.load.tables import LinkSample, Run, Throttle
@@ -122,11 +123,11 @@ def test_another_system_than_linux_is_a_blind_spot(tmp_path: Path, monkeypatch: 
     run = traced(tmp_path)
     load = run.ranks[0].load
     assert not load.links and not load.throttles
-    assert looks.BLIND_SPOT in run.manifest["blind_spots"]
+    assert blind_spots.WITHOUT_LINUX in run.manifest["blind_spots"]
 
 
 def test_what_is_looked_at_is_listed_as_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     counting(monkeypatch)
     run = traced(tmp_path, 0)
     assert set(looks.SURFACES) <= set(SURFACES)
-    assert looks.BLIND_SPOT not in run.manifest["blind_spots"]
+    assert blind_spots.WITHOUT_LINUX not in run.manifest["blind_spots"]

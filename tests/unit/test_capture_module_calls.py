@@ -227,3 +227,33 @@ def test_a_module_is_called_by_its_bound_method_too(tmp_path: Path) -> None:
         call(torch.ones(1, 4)).sum().backward()
     assert forwards(tmp_path / "run") == 1
     assert call(torch.ones(1, 4)).shape == (1, 4)
+
+
+COMPILED: dict[str, Callable[[nn.Module, Callable[..., Any], torch.Tensor], torch.Tensor]] = {
+    "bound before": lambda model, bound, x: bound(x) * 2,
+    "bound inside": lambda model, bound, x: model.__call__(x) * 2,
+    "by the class": lambda model, bound, x: nn.Module.__call__(model, x) * 2,
+}
+
+
+@pytest.mark.parametrize("way", COMPILED)
+def test_a_compiled_function_calls_a_module_in_one_graph(tmp_path: Path, way: str) -> None:
+    model, call = Nest(nn.Linear(4, 4)), COMPILED[way]
+    graphs: list[list[str]] = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: object) -> Callable[..., Any]:
+        graphs.append([str(node.target) for node in graph.graph.nodes])
+        return graph.forward
+
+    def train() -> None:
+        torch.compiler.reset()
+        bound = model.__call__
+        compiled = torch.compile(lambda x: call(model, bound, x), backend=backend, fullgraph=True)
+        for _ in range(2):
+            compiled(torch.ones(2, 4)).sum().backward()
+
+    train()
+    with ddptrace.trace(tmp_path / "run"):
+        train()
+    assert len(graphs) == 2 and graphs[0] == graphs[1]
+    assert forwards(tmp_path / "run") == 0  # what is compiled is no module's call any more

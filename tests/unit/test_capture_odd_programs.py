@@ -19,11 +19,12 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.nn.parallel import DistributedDataParallel
 
 import ddptrace
-from ddptrace.capture import call_sites, frames, module_names
 from ddptrace.capture.by_identity import IdentityMap, IdentitySet
-from ddptrace.capture.call_sites import CallSites
-from ddptrace.capture.forward_spans import ForwardSpans
-from ddptrace.capture.module_names import ModuleNames
+from ddptrace.capture.origins import call_sites, frames
+from ddptrace.capture.origins import modules as module_names
+from ddptrace.capture.origins.call_sites import CallSites
+from ddptrace.capture.origins.forward_spans import ForwardSpans
+from ddptrace.capture.origins.modules import ModuleNames
 from ddptrace.capture.surface import Surface, ThreadState
 from ddptrace.load.run import read_run
 from ddptrace.load.tables import RankRun

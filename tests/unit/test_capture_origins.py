@@ -22,10 +22,11 @@ from torch import nn
 
 import ddptrace
 from ddptrace.analysis.analyze import analyze_run
-from ddptrace.capture import call_sites, forward_spans, frames, module_names
-from ddptrace.capture.call_sites import UNKNOWN, CallSites
-from ddptrace.capture.forward_spans import ForwardSpans
-from ddptrace.capture.module_names import ModuleNames
+from ddptrace.capture.origins import call_sites, forward_spans, frames
+from ddptrace.capture.origins import modules as module_names
+from ddptrace.capture.origins.call_sites import UNKNOWN, CallSites
+from ddptrace.capture.origins.forward_spans import ForwardSpans
+from ddptrace.capture.origins.modules import ModuleNames
 from ddptrace.capture.surface import Surface, ThreadState
 from ddptrace.load.records.calls import CallOrigins
 from ddptrace.load.run import read_run

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from ddptrace.capture.ready_times import ReadyTimes
-from ddptrace.capture.reducer_records import ReducerRecords
+from ddptrace.capture.gradients.ready_times import ReadyTimes
+from ddptrace.capture.gradients.reducer_records import ReducerRecords
 from ddptrace.schema import DELTA_MAX_NS
 
 

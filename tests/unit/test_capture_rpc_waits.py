@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from ddptrace.capture.rpc_waits import RpcWaits
+from ddptrace.capture.rpc.waits import RpcWaits
 from ddptrace.capture.surface import Patches, Surface
 from ddptrace.schema import Kind
 

@@ -12,14 +12,15 @@ import torch.distributed._functional_collectives as functional
 from torch._subclasses import FakeTensorMode
 
 import ddptrace
-from ddptrace.capture import functional_waits, tap
-from ddptrace.capture.functional_waits import FunctionalWaits
-from ddptrace.capture.tap import Op
+from ddptrace.capture.collectives import calls as functional_waits
+from ddptrace.capture.collectives import tap
+from ddptrace.capture.collectives.calls import FunctionalWaits
+from ddptrace.capture.collectives.tap import Operator
 from ddptrace.record import RecordReader
 from ddptrace.schema import Kind
 
-IN_PLACE = Op("all_reduce", None, 1, None, (0,), ())
-GATHERED = Op("all_gather_into_tensor_coalesced", None, 2, None, (1,), (0,))
+IN_PLACE = Operator("all_reduce", None, 1, None, (0,), ())
+GATHERED = Operator("all_gather_into_tensor_coalesced", None, 2, None, (1,), (0,))
 
 
 def test_a_tap_that_failed_its_self_test_is_not_trusted_by_the_next_trace_either(

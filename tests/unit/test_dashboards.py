@@ -17,8 +17,8 @@ from dashboards.build import made
 from dashboards.perfetto_commands import TITLES
 from ddptrace.cli.export import SCRAPED_S
 from ddptrace.telemetry.attributes import RANK, RUN_ID
-from ddptrace.telemetry.instruments import INSTRUMENTS, Kind
-from ddptrace.telemetry.prometheus import label_of, name_of
+from ddptrace.telemetry.metrics.instruments import INSTRUMENTS, Kind
+from ddptrace.telemetry.metrics.prometheus import label_of, name_of
 from ddptrace.view import startup
 from tests.conftest import need
 from tests.grafana import DASHBOARDS, NAMES, loaded, panels, path, queries, rules

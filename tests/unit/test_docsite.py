@@ -12,7 +12,7 @@ import pytest
 
 import ddptrace
 from ddptrace.cli import main
-from ddptrace.telemetry.instruments import INSTRUMENTS
+from ddptrace.telemetry.metrics.instruments import INSTRUMENTS
 from tests.documents import DOCS
 from tools.docsite import outside, telemetry
 from tools.docsite.columns import columns_of, meanings_of, type_name, unit_of

@@ -17,7 +17,7 @@ from ddptrace.live.rank_follower import RankFollower
 from ddptrace.load.run import read_run
 from ddptrace.schema import EVENT, GUARD, META, RECORD_NBYTES, Kind, StepEnd
 from ddptrace.telemetry.rows import of_batch, of_result
-from ddptrace.telemetry.trees import Node, trees
+from ddptrace.telemetry.spans.trees import Node, trees
 from tests.unit.kept_records import give_way, settled
 from tests.unit.telemetry_records import CALLS, MS, RUN_ID, STEP_NS, Rank, recording, write_manifest
 

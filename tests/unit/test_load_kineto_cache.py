@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import json
 import multiprocessing
 import os
+import tracemalloc
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -167,6 +172,108 @@ def test_a_cache_with_any_byte_flipped_cut_off_or_added_is_ignored(trace: Path, 
         assert kept(cache, trace) is None
     assert len(read_kineto(trace, cache).name) == 9
     assert place.read_bytes() == whole  # and it is mended
+
+
+Stored = dict[str, Any]
+
+
+def forge(place: Path, change: Callable[[Stored], None]) -> None:
+    """Change what a cache holds, and give it the digest of that: anyone can."""
+    content = place.read_bytes()
+    head = len(kineto_cache.MAGIC) + kineto_cache.DIGEST_NBYTES
+    stored = msgspec.msgpack.decode(gzip.decompress(content[head:]))
+    change(stored)
+    packed = gzip.compress(msgspec.msgpack.encode(stored))
+    digest = hashlib.blake2b(packed, digest_size=kineto_cache.DIGEST_NBYTES).digest()
+    place.write_bytes(kineto_cache.MAGIC + digest + packed)
+
+
+def column(stored: Stored, name: str) -> list[int]:
+    kept = stored["columns"][name]
+    return np.frombuffer(kept["values"], kept["dtype"]).tolist()  # type: ignore[no-any-return]
+
+
+def put(stored: Stored, name: str, values: Sequence[complex], dtype: str = "<i8") -> None:
+    stored["columns"][name] = {"dtype": dtype, "values": np.array(values, dtype).tobytes()}
+
+
+def one_other(name: str, value: complex, at: int = 4, dtype: str = "<i8") -> Callable[[Stored], None]:
+    """Put another value into one place of a column."""
+
+    def change(stored: Stored) -> None:
+        values: list[complex] = [*column(stored, name)]
+        values[at] = value
+        put(stored, name, values, dtype)
+
+    return change
+
+
+def one_less(name: str) -> Callable[[Stored], None]:
+    return lambda stored: put(stored, name, column(stored, name)[:-1])
+
+
+def as_type(name: str, dtype: str) -> Callable[[Stored], None]:
+    return lambda stored: stored["columns"][name].update(dtype=dtype)
+
+
+def about_event(at: int) -> Callable[[Stored], None]:
+    return lambda stored: stored["collectives"].update({at: stored["collectives"].pop(4)})
+
+
+COLUMNS = ("category", "name", "lane", "begin", "length", "correlation", "is_collective")
+UNSOUND: dict[str, Callable[[Stored], None]] = {
+    **{f"{name} is shorter": one_less(name) for name in COLUMNS},
+    **{f"{name} is missing": lambda stored, name=name: stored["columns"].pop(name) for name in COLUMNS},  # type: ignore[misc]
+    **{f"{name} holds objects": as_type(name, "O") for name in COLUMNS},
+    **{f"{name} holds times": as_type(name, "<M8[ns]") for name in COLUMNS},
+    **{f"{name} holds not a number": one_other(name, float("nan"), dtype="<f8") for name in COLUMNS},
+    **{f"{name} holds complex numbers": one_other(name, 1j, dtype="<c16") for name in COLUMNS},
+    "an event ends before it begins": one_other("length", -1),
+    "an event begins before the one before it": one_other("begin", -1),
+    "the first begin is beyond all clocks": lambda stored: stored.update(first_ns=2**63 - 5),
+    "the first begin is after all clocks": lambda stored: stored.update(first_ns=2**62),
+    "the first begin is before all clocks": lambda stored: stored.update(first_ns=-(2**62)),
+    "a begin is beyond all clocks": one_other("begin", 2**63 - 1),
+    "a length is beyond all clocks": one_other("length", 2**63 - 1),
+    "a name is not there": one_other("name", 9),
+    "a name is negative": one_other("name", -1),
+    "a lane is not there": one_other("lane", 1),
+    "a lane is negative": one_other("lane", -1),
+    "a category is not there": one_other("category", 6),
+    "a category is no small number": one_other("category", 256),
+    "a correlation is below none": one_other("correlation", -1),
+    "a collective is of an event that is not there": about_event(9),
+    "a collective is of an event before the first": about_event(-1),
+    "there are no names": lambda stored: stored.update(names=()),
+    "there are no lanes": lambda stored: stored.update(lanes=()),
+}
+
+
+@pytest.mark.parametrize("how", UNSOUND)
+@pytest.mark.filterwarnings("error")
+def test_a_forged_cache_with_a_valid_digest_is_ignored(trace: Path, tmp_path: Path, how: str) -> None:
+    cache = tmp_path / "cache"
+    read = read_kineto(trace, cache)
+    (place,) = cache.iterdir()
+    forge(place, lambda stored: None)
+    assert kept(cache, trace) is not None, "forged without a change, it is as good as the true one"
+    forge(place, UNSOUND[how])
+    assert kept(cache, trace) is None
+    assert_same(read_kineto(trace, cache), read)
+
+
+def test_a_small_cache_that_unfolds_to_a_flood_is_ignored(trace: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    read_kineto(trace, cache)
+    (place,) = cache.iterdir()
+    flood_nbytes = 256 << 20
+    forge(place, lambda stored: stored.update(unknown=bytes(flood_nbytes)))
+    tracemalloc.start()
+    try:
+        assert kept(cache, trace) is None
+        assert tracemalloc.get_traced_memory()[1] < flood_nbytes
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_folder_that_cannot_be_written_is_no_error_and_leaves_nothing(trace: Path, tmp_path: Path) -> None:

@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
-import pytest
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
 
-from ddptrace.capture.fallback import METHODS
-from ddptrace.capture.tap import COMMON_NAMES, operators
+import pytest
+import torch.distributed as dist
+
+import ddptrace.ops
+from ddptrace.capture.collectives.tap import operators
 from ddptrace.load.foreign.identity import usual_op
 from ddptrace.load.windows.backend_ranges import is_op
 from ddptrace.load.windows.comm_kernels import UNKNOWN_OP, op_named
-from ddptrace.ops import BY_NAME, BY_OPERATOR, FACTORS, FAMILIES, OPS, SENT, UNKNOWN, Op, Root, family_of
+from ddptrace.ops import (
+    BY_METHOD,
+    BY_NAME,
+    BY_OPERATOR,
+    FACTORS,
+    FAMILIES,
+    OPS,
+    SENT,
+    UNKNOWN,
+    Argument,
+    Op,
+    Root,
+    family_of,
+)
 
 RANKS = 4
 
@@ -18,9 +38,75 @@ def test_every_operator_that_the_tap_finds_in_this_torch_is_declared() -> None:
     assert {op.name for op in operators()} <= BY_NAME.keys()
 
 
-def test_the_tap_and_its_fallback_name_operations_as_they_are_declared() -> None:
-    assert {operator: op.name for operator, op in BY_OPERATOR.items()} == COMMON_NAMES
-    assert {name for name, *_ in METHODS.values()} <= BY_NAME.keys()
+def test_the_tap_names_operations_as_they_are_declared() -> None:
+    found = {op.overload.name().removeprefix("c10d::"): op.name for op in operators()}
+    assert {operator: op.name for operator, op in BY_OPERATOR.items()}.items() <= found.items()
+
+
+def tensors_taken(method: str) -> list[str]:
+    """Names of the arguments of a `ProcessGroup` method that are tensors, in order: of its first overload."""
+    signature = next(line for line in vars(dist.ProcessGroup)[method].__doc__.splitlines() if "(self:" in line)
+    return re.findall(r"(\w+): (?:collections\.abc\.Sequence\[)*torch\.Tensor", signature)
+
+
+METHODS: Final = [
+    name
+    for name, value in vars(dist.ProcessGroup).items()
+    if "ProcessGroup, " in (value.__doc__ or "") and (name in BY_METHOD or "torch.Tensor" in value.__doc__)
+]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_of_a_process_group_takes_the_tensors_that_are_declared(method: str) -> None:
+    op = BY_METHOD[method]
+    declared = op.family.arguments if op.arguments is None else op.arguments
+    tensors = [argument for argument in declared if argument is not Argument.PEER]
+    taken = tensors_taken(method)
+    assert len(taken) == len(tensors)
+    for name, argument in zip(taken, tensors, strict=True):
+        if name.startswith(("output", "input")):  # others are called "tensors" or not at all
+            assert name.startswith(argument.value)
+
+
+ADDED: Final = """
+import importlib.util, sys
+import torch
+
+spec = importlib.util.spec_from_file_location("ddptrace.ops", sys.argv[1])
+ops = sys.modules["ddptrace.ops"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(ops)
+
+library = torch.library.Library("c10d", "FRAGMENT")
+group = "__torch__.torch.classes.c10d.ProcessGroup process_group"
+library.define(f"_swirl_base_(Tensor output, Tensor input, {group}) -> ()")
+
+import torch.distributed as dist
+from ddptrace.capture.collectives import fallback, tap
+from ddptrace.capture.surface import Patches
+from ddptrace.load.foreign.identity import usual_op
+from ddptrace.load.windows.backend_ranges import is_op
+
+dist.ProcessGroup.swirl_base = original = lambda group, output, input: None
+fallback.watch_process_group(patches := Patches(), None, None)
+print([op.name for op in tap.operators() if "swirl" in op.overload.name()], dist.ProcessGroup.swirl_base is original)
+print(usual_op("nccl:_swirl_base_"), usual_op("c10d::_swirl_base_"), ops.FACTORS["swirl"](4))
+print(is_op("swirl", "gloo:swirl"), is_op("swirl", "gloo:all_gather"))
+"""
+
+
+def test_an_operation_is_added_in_one_file(tmp_path: Path) -> None:
+    # GIVEN an operation that torch has and the project does not know
+    declared = """
+    Op("swirl", ALL_GATHER, "_swirl_base_", ("swirl_base",), gloo=("swirl",), methods=("swirl_base",)),
+)
+
+SPARSE: Final"""
+    # WHEN one line is added to ops.py
+    source = Path(ddptrace.ops.__file__).read_text()
+    (ops := tmp_path / "ops.py").write_text(source.replace(")\n\nSPARSE: Final", declared, 1))
+    done = subprocess.run([sys.executable, "-c", ADDED, str(ops)], capture_output=True, text=True, check=False)
+    # THEN the tap and its fallback record it under its name, and all names of it in profiler files lead to it
+    assert done.stdout.splitlines() == ["['swirl'] False", "swirl swirl 0.75", "True False"], done.stderr
 
 
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)

@@ -31,7 +31,7 @@ def one_rank() -> Iterator[None]:
     ("given", "named"), [(None, "a NoneType"), ([nn.Linear(2, 2)], "a list"), (nn.Linear, "the class Linear")]
 )
 def test_what_is_no_module_is_named(given: Any, named: str) -> None:
-    with pytest.raises(DdptraceError, match=rf"wraps a torch.nn.Module, and {named} is none"):
+    with pytest.raises(DdptraceError, match=rf"wraps a torch.nn.Module, not {named}"):
         BucketedDataParallel(given)
 
 

@@ -9,9 +9,9 @@ from typing import cast
 import pytest
 import torch.distributed as dist
 
-from ddptrace.reducer.backward_agreement import BackwardAgreement
 from ddptrace.reducer.notes import Look
 from ddptrace.reducer.peers import Peers
+from ddptrace.reducer.same_step import BackwardAgreement
 
 
 class Interrupted(dist.HashStore):

@@ -6,7 +6,7 @@ import pytest
 
 from ddptrace.errors import DdptraceError
 from ddptrace.reducer import LayerDrop
-from ddptrace.reducer.order import PATIENCE, ReadyOrder
+from ddptrace.reducer.layout import PATIENCE, ReadyOrder
 from ddptrace.reducer.verify import difference
 
 

@@ -11,10 +11,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from ddptrace.telemetry.delivery.channel import words
+from ddptrace.telemetry.delivery.channel import WORDS, masked, words
 from ddptrace.telemetry.delivery.destination import Outcome
 from ddptrace.telemetry.delivery.otlp import Otlp
-from ddptrace.telemetry.delivery.quoted import WORDS, masked
 from tests.otlp_receiver import Behaviour, Receiver
 from tests.unit.test_telemetry_otlp import BOTH, NO_OTLP, made, sent
 
@@ -108,7 +107,7 @@ def test_json_that_is_no_otlp_is_no_delivery(receiver: Receiver, body: bytes) ->
 
 def test_an_answer_that_is_no_http_is_told_without_quoting_it() -> None:
     with dripping(b"\x15\x03\x01\x1b[31m\n", b"x") as url:
-        told = Outcome(False, why="it answers no HTTP; is this a collector's address?", lasting=True)
+        told = Outcome(False, why="its answer is not HTTP; is this a collector's address?", lasting=True)
         assert sent_to(url) == told
 
 
@@ -120,8 +119,8 @@ def test_fewer_than_none_were_not_refused(receiver: Receiver) -> None:
 
 def test_the_two_ports_mixed_up_are_told(receiver: Receiver) -> None:
     told = sent_to(receiver.grpc_url, "http/protobuf"), sent_to(receiver.http_url, "grpc")
-    assert [one.why.partition(":")[0] for one in told] == [
-        "this port speaks gRPC and no HTTP", "this port speaks HTTP and no gRPC",
+    assert [one.why.partition(";")[0] for one in told] == [
+        "this port speaks gRPC, not HTTP", "this port speaks HTTP, not gRPC",
     ]  # fmt: skip
     assert all(one.lasting and not one.settled for one in told)
 
@@ -137,7 +136,7 @@ def test_an_address_that_is_none_is_not_mended_by_time(url: str) -> None:
         ("http://bob:p/w@host:4318/?api_key=s3", "http://***@host:4318/?***"),
         ("errors resolving bob:pw@nohost:4317", "errors resolving ***@nohost:4317"),
         ("url: /v1/traces?api_key=s3 (Caused by", "url: /v1/traces?*** (Caused by"),
-        ("that is no OTLP; is this a collector's address? No", "that is no OTLP; is this a collector's address? No"),
+        ("that is not OTLP; is this a collector's address? No", "that is not OTLP; is this a collector's address? No"),
     ],
 )
 def test_what_is_secret_in_an_address_is_not_shown(said: str, shown: str) -> None:
@@ -153,7 +152,7 @@ def test_a_header_that_is_none_is_told_without_its_value(
     destination = Otlp(receiver.http_url, "http/protobuf", "the collector")
     why = destination.spans(made()).why
     destination.close()
-    left_out = "a header that OTEL_EXPORTER_OTLP_HEADERS says was left out: it is no name=value"
+    left_out = "a header in OTEL_EXPORTER_OTLP_HEADERS was left out, because it is not name=value"
     assert why == f"it answered 401 Unauthorized; {left_out}"
     assert "s3cr3t" not in "".join(capsys.readouterr())
     assert not logging.getLogger("opentelemetry.util.re").propagate

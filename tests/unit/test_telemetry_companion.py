@@ -16,12 +16,13 @@ from pathlib import Path
 import pytest
 from telemetry_records import RUN_ID, Rank, write_manifest
 
+import ddptrace
 from ddptrace import tracing
 from ddptrace.record import directory
 from ddptrace.schema import META
-from ddptrace.telemetry import companion
-from ddptrace.telemetry.companion import Companion, companion_for
-from ddptrace.telemetry.companion_process import Training
+from ddptrace.telemetry.companion import companion
+from ddptrace.telemetry.companion.companion import Companion, companion_for
+from ddptrace.telemetry.companion.training import Training
 from tests.exported_runs import wait_until
 from tests.otlp_receiver import Receiver
 from tests.planted_modules import plant
@@ -96,8 +97,20 @@ def test_what_it_is_still_doing_is_said_where_there_is_no_trouble(
     rank = living(tmp_path)
     one = Companion(tmp_path, rank.folder, BARE, is_first=True)
     (said,) = warned(one.leave)
-    assert f"(the process that exports it is still {doing}); this goes on" in said
+    assert f"(the process that exports it is still {doing}); delivery goes on" in said
     rank.recorder.close()
+
+
+def test_it_looks_for_ddptrace_in_the_folder_that_holds_the_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "folder"
+    monkeypatch.setattr(companion, "BOOT", f"import sys; open({str(folder)!r}, 'w').write(sys.argv[1])")
+    rank = living(tmp_path / "run")
+    process = Companion(tmp_path / "run", rank.folder, BARE, is_first=True)
+    process.drop()
+    rank.recorder.close()
+    assert folder.read_text() == str(Path(ddptrace.__file__).parents[1])
 
 
 def test_it_imports_nothing_from_the_current_directory_and_runs_no_startup_file(
@@ -171,7 +184,7 @@ if os.fork():
     sys.exit()
 if sys.argv[1]:
     sys.modules[sys.argv[1]] = None
-from ddptrace.telemetry.companion_process import main
+from ddptrace.telemetry.companion.process import main
 main('nowhere', 'here', '1', '1', str(theirs.fileno()))
 """
 
@@ -254,5 +267,5 @@ def test_ranks_that_could_not_say_on_which_host_they_run_are_not_passed_over_sil
         for recorder in (rank.recorder, other.recorder):
             recorder.close()
         (said,) = warned(one.leave)
-    told = f"not exported was what does not say on which host it ran: rank-00001; `ddptrace export {tmp_path}` delivers"
+    told = f"rank-00001 did not record the host, and were not exported; `ddptrace export {tmp_path}` delivers"
     assert told in said

@@ -13,14 +13,13 @@ from opentelemetry.sdk.trace import ReadableSpan
 from ddptrace.errors import DdptraceError
 from ddptrace.live.batch import Identity
 from ddptrace.telemetry.delivery import delivery as module
-from ddptrace.telemetry.delivery.delivery import Delivery
+from ddptrace.telemetry.delivery.delivery import Delivery, Patience
 from ddptrace.telemetry.delivery.destination import ACCEPTED, Outcome, points, requests_of
-from ddptrace.telemetry.delivery.made_spans import SpanMaker
-from ddptrace.telemetry.delivery.patience import Patience
 from ddptrace.telemetry.delivery.reports import complaint, success
-from ddptrace.telemetry.metric_data import metrics_data
-from ddptrace.telemetry.totals import Totals
-from ddptrace.telemetry.trees import Node, Tree
+from ddptrace.telemetry.metrics.metric_data import metrics_data
+from ddptrace.telemetry.metrics.totals import Totals
+from ddptrace.telemetry.spans.maker import SpanMaker
+from ddptrace.telemetry.spans.trees import Node, Tree
 from tests.conftest import ROOT
 
 DOWN = Outcome(False, why="it is down")

@@ -8,9 +8,17 @@ import sys
 import pytest
 
 from ddptrace.errors import DdptraceError
-from ddptrace.telemetry.addresses import GRPC, HTTP, shown
-from ddptrace.telemetry.delivery.targets import NOTHING_SAID, nothing_said
-from ddptrace.telemetry.environment import Wanted, metrics_every_s, prometheus_address, switched_off, wanted
+from ddptrace.telemetry.delivery.targets import NO_DESTINATION, why_none
+from ddptrace.telemetry.environment import (
+    GRPC,
+    HTTP,
+    Wanted,
+    metrics_every_s,
+    prometheus_address,
+    shown,
+    switched_off,
+    wanted,
+)
 
 ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"}
 BOTH = Wanted(("otlp",), ("otlp",))
@@ -67,7 +75,7 @@ def test_the_standard_variables_say_what_is_exported(environ: dict[str, str], as
         ),
         (
             {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318/v1/traces"},
-            "is 'http://c:4318/v1/traces', to which the path of each signal is added once more; leave /v1/traces away",
+            "is 'http://c:4318/v1/traces', and the path of each signal is added to it; remove /v1/traces",
         ),
     ],
 )
@@ -81,14 +89,17 @@ def test_an_endpoint_that_is_no_address_is_refused_with_the_name_of_its_variable
     for name in ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"):
         with pytest.raises(DdptraceError) as refused:
             wanted({name: url})
-        assert str(refused.value) == f"{name} is {url!r}, no address of a collector; give one as http://localhost:4318"
+        assert (
+            str(refused.value)
+            == f"{name} is {url!r}, which is not the address of a collector; give one like http://localhost:4318"
+        )
 
 
 @pytest.mark.parametrize("url", ["collector:4317", "https://c:1", "dns:///c:4317", "[::1]:4317"])
 def test_grpc_takes_addresses_without_a_scheme_and_those_that_it_resolves(url: str) -> None:
     asked = {"OTEL_EXPORTER_OTLP_ENDPOINT": url, "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}
     assert wanted(asked) == Wanted(("otlp",), ("otlp",), GRPC, GRPC)
-    with pytest.raises(DdptraceError, match="no address of a collector; give one as http://localhost:4317"):
+    with pytest.raises(DdptraceError, match="not the address of a collector; give one like http://localhost:4317"):
         wanted(asked | {"OTEL_EXPORTER_OTLP_ENDPOINT": "collector:99999"})
 
 
@@ -121,7 +132,9 @@ def test_what_may_be_secret_in_an_address_is_not_shown(url: str, told: str) -> N
 )  # fmt: skip
 def test_the_variables_that_switch_it_off_are_named(environ: dict[str, str], off: str | None) -> None:
     assert switched_off(environ) == off
-    assert (NOTHING_SAID if off is None else f"the environment says {off}; unset it") in nothing_said(environ)
+    assert (NO_DESTINATION if off is None else f"the environment switches export off with {off}; unset it") in why_none(
+        environ
+    )
 
 
 def test_where_prometheus_comes_and_how_often_metrics_go() -> None:
@@ -137,11 +150,11 @@ def test_where_prometheus_comes_and_how_often_metrics_go() -> None:
 
 PROGRAM = """
 import sys
-from ddptrace.telemetry.companion import companion_for
+from ddptrace.telemetry.companion.companion import companion_for
 from pathlib import Path
 assert companion_for(Path('.'), Path('.'), 0, {'OTEL_SERVICE_NAME': 'a'}) is None
 assert companion_for(Path('.'), Path('.'), 0, {'OTEL_EXPORTER_OTLP_ENDPOINT': 'http://c', 'LOCAL_RANK': '1'}) is None
-import ddptrace.telemetry.delivery.targets, ddptrace.telemetry.exporter
+import ddptrace.telemetry.delivery.targets, ddptrace.telemetry.spans.exporter
 print(*sys.modules)
 """
 
@@ -152,6 +165,8 @@ def test_asking_takes_no_package_and_the_room_none_of_its_extra() -> None:
             subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
         )
 
-    asked = loaded(PROGRAM.replace("import ddptrace.telemetry.delivery.targets, ddptrace.telemetry.exporter\n", ""))
+    asked = loaded(
+        PROGRAM.replace("import ddptrace.telemetry.delivery.targets, ddptrace.telemetry.spans.exporter\n", "")
+    )
     assert not asked & {"opentelemetry", "numpy", "grpc", "requests", "torch"}
     assert not loaded(PROGRAM) & {"opentelemetry.exporter", "grpc", "requests", "google.protobuf", "prometheus_client"}

@@ -17,7 +17,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from ddptrace.errors import TraceStateError
 from ddptrace.record import reader
 from ddptrace.schema import Kind
-from ddptrace.telemetry import Exporter, exporter
+from ddptrace.telemetry.spans import exporter
+from ddptrace.telemetry.spans.exporter import Exporter
 from tests.unit.kept_records import give_way
 from tests.unit.telemetry_records import BUCKETS, CALLS, Rank, write_manifest
 
@@ -130,7 +131,7 @@ def test_records_that_were_lost_are_told_in_the_same_warning(rank: Rank, quick: 
     for _ in range(3):
         rank.recorder.event(Kind.DONE, 0, 0, 1, 1, 2**70)
     rank.recorder.close()
-    with pytest.warns(RuntimeWarning, match=r"^ddptrace: 3 records were lost, so spans lack what they told") as said:
+    with pytest.warns(RuntimeWarning, match=r"^ddptrace: 3 records were lost, so spans are incomplete") as said:
         one.stop()
     assert len(said) == 1
     assert names(memory.get_finished_spans())["step"] == 5
@@ -177,7 +178,7 @@ def test_an_exporter_that_blocks_delays_the_end_by_a_bounded_time(
     processor: type[SimpleSpanProcessor] | type[BatchSpanProcessor],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("ddptrace.telemetry.spans.FLUSH_EVERY", 8)
+    monkeypatch.setattr("ddptrace.telemetry.spans.emitter.FLUSH_EVERY", 8)
     blocking = Blocking()
     provider = TracerProvider()
     provider.add_span_processor(processor(blocking))
@@ -226,7 +227,7 @@ def test_a_folder_that_never_was_is_a_warning_at_most(tmp_path: Path, quick: Non
 
 
 def test_something_that_is_no_provider_is_refused_with_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(TraceStateError, match="tracer_provider='jaeger' is no OpenTelemetry TracerProvider"):
+    with pytest.raises(TraceStateError, match="tracer_provider='jaeger' is not an OpenTelemetry TracerProvider"):
         Exporter(lambda: tmp_path, "jaeger")  # type: ignore[arg-type]
 
 

@@ -16,10 +16,9 @@ from ddptrace.analysis.result import Result
 from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.analysis.tables.steps import PartialStepRow
 from ddptrace.live.batch import Identity, Losses, RankBatch
-from ddptrace.telemetry.calls import StepsAt, whole_calls
-from ddptrace.telemetry.meetings import HostMeetings
-from ddptrace.telemetry.rows import Meeting, RankRows, of_batch, of_result
-from ddptrace.telemetry.totals import Totals
+from ddptrace.telemetry.metrics.meetings import HostMeetings
+from ddptrace.telemetry.metrics.totals import Totals
+from ddptrace.telemetry.rows import Meeting, RankRows, StepsAt, of_batch, of_result, whole_calls
 from tests.sums import Sums, sums_of, told_by
 from tests.unit.made_training import MS, Plan, Player, only
 

@@ -14,17 +14,17 @@ from opentelemetry.sdk.trace import ReadableSpan
 from ddptrace.live.batch import Identity
 from ddptrace.telemetry.attributes import RANK
 from ddptrace.telemetry.delivery.destination import ACCEPTED, Outcome
-from ddptrace.telemetry.delivery.made_spans import SpanMaker
 from ddptrace.telemetry.delivery.otlp import Otlp
-from ddptrace.telemetry.metric_data import metrics_data
-from ddptrace.telemetry.totals import Totals
-from ddptrace.telemetry.trees import Node, Tree
+from ddptrace.telemetry.metrics.metric_data import metrics_data
+from ddptrace.telemetry.metrics.totals import Totals
+from ddptrace.telemetry.spans.maker import SpanMaker
+from ddptrace.telemetry.spans.trees import Node, Tree
 from tests.otlp_receiver import Behaviour, Receiver, attributes
 
 BOTH = pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
 WHO = Identity("5f1e", 3, 0, {"host": "node7", "pid": 4242})
 SPANS = 5
-NO_OTLP = "that is no OTLP; is this a collector's address?"
+NO_OTLP = "that is not OTLP; is this a collector's address?"
 
 
 @pytest.fixture(autouse=True)
@@ -98,7 +98,7 @@ def test_a_request_that_is_never_taken_counts_as_refused(receiver: Receiver) -> 
          Outcome(False, 0, "it answered 503 Service Unavailable", 7)),
         (Behaviour(status=404), Outcome(False, 0, "it answered 404 Not Found", lasting=True)),
         (Behaviour(status=302, headers={"location": "http://b/"}),
-         Outcome(False, 0, "it answered 302 and wants to be asked at http://b/", lasting=True)),
+         Outcome(False, 0, "it answered 302 and redirects to http://b/", lasting=True)),
         (Behaviour(nonsense=b"<html>Welcome!"),
          Outcome(False, 0, f"it answered 200 with text/html {NO_OTLP}", lasting=True)),
         (Behaviour(nonsense=b"\xff\xff", content_type="application/x-protobuf"),

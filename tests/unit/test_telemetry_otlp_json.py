@@ -20,12 +20,11 @@ from opentelemetry.sdk.trace import ReadableSpan
 from ddptrace.errors import DdptraceError
 from ddptrace.live.batch import Identity
 from ddptrace.telemetry.delivery.destination import ACCEPTED
-from ddptrace.telemetry.delivery.made_spans import SpanMaker
-from ddptrace.telemetry.links import LinkTo
-from ddptrace.telemetry.metric_data import metrics_data
-from ddptrace.telemetry.otlp_json import OtlpJson
-from ddptrace.telemetry.totals import Totals
-from ddptrace.telemetry.trees import Node, Tree
+from ddptrace.telemetry.delivery.otlp_json import OtlpJson
+from ddptrace.telemetry.metrics.metric_data import metrics_data
+from ddptrace.telemetry.metrics.totals import Totals
+from ddptrace.telemetry.spans.maker import SpanMaker
+from ddptrace.telemetry.spans.trees import LinkTo, Node, Tree
 
 WHO = Identity("5f1e", 3, 0, {"host": "node7", "pid": 4242})
 

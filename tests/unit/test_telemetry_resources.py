@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddptrace.live.batch import Identity
-from ddptrace.telemetry.resources import resource_of
+from ddptrace.telemetry.attributes import resource_of
 
 WHO = Identity("5f1e", 3, 0, {"host": "node7", "pid": 4242, "rank": 3})
 

@@ -16,10 +16,8 @@ from ddptrace.analysis.tables.table import Table
 from ddptrace.live.batch import Identity, Losses, RankBatch
 from ddptrace.load.run import read_run
 from ddptrace.schema import Kind
-from ddptrace.telemetry.links import LINKS_MAX
-from ddptrace.telemetry.parents import Parent, parent_of
-from ddptrace.telemetry.rows import RankRows, of_batch, of_result
-from ddptrace.telemetry.trees import Node, trees
+from ddptrace.telemetry.rows import Parent, RankRows, of_batch, of_result, parent_of
+from ddptrace.telemetry.spans.trees import LINKS_MAX, Node, trees
 from tests.made import make_result
 from tests.unit.telemetry_records import BUCKETS, CALLS, RUN_ID, STEP_NS, recording, write_manifest
 

@@ -18,11 +18,9 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased, Sampler, T
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.tables.collectives import CollectiveRow, GroupRow
 from ddptrace.analysis.tables.table import Table
-from ddptrace.telemetry.ids import span_id, trace_id
-from ddptrace.telemetry.parents import Parent
-from ddptrace.telemetry.rows import of_result
-from ddptrace.telemetry.spans import Emitter
-from ddptrace.telemetry.trees import Node, Tree, trees
+from ddptrace.telemetry.rows import Parent, of_result
+from ddptrace.telemetry.spans.emitter import Emitter, span_id, trace_id
+from ddptrace.telemetry.spans.trees import Node, Tree, trees
 from tests.made import ZERO_UNIX_NS, make_result
 
 Parents = Mapping[int, Parent | None]

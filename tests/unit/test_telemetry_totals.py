@@ -19,12 +19,12 @@ from ddptrace.live.identity import read_identity
 from ddptrace.live.rank_follower import RankFollower
 from ddptrace.load.run import read_run
 from ddptrace.schema import Kind
-from ddptrace.telemetry.finished_run import totals_of
-from ddptrace.telemetry.instruments import BUCKETS_MAX, COLLECTIVE_SKEW, COLLECTIVES_MAX, INSTRUMENTS
-from ddptrace.telemetry.meetings import HostMeetings
-from ddptrace.telemetry.points import Points, Spread
+from ddptrace.telemetry.delivery.finished import totals_of
+from ddptrace.telemetry.metrics.instruments import BUCKETS_MAX, COLLECTIVE_SKEW, COLLECTIVES_MAX, INSTRUMENTS
+from ddptrace.telemetry.metrics.meetings import HostMeetings
+from ddptrace.telemetry.metrics.points import Points, Spread
+from ddptrace.telemetry.metrics.totals import Totals
 from ddptrace.telemetry.rows import RankRows, of_result
-from ddptrace.telemetry.totals import Totals
 from tests.made import make_result
 from tests.sums import Sums, summed, sums_of, told_by
 from tests.unit.kept_records import give_way

@@ -10,9 +10,10 @@ from typing import Any
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow
 from ddptrace.analysis.tables.table import Table
-from ddptrace.telemetry import attributes, trees
+from ddptrace.telemetry.attributes import PHASE, RANK, RUN_ID, STEP
 from ddptrace.telemetry.rows import Meeting, of_result
-from ddptrace.telemetry.trees import Node, Tree
+from ddptrace.telemetry.spans import attributes, trees
+from ddptrace.telemetry.spans.trees import Node, Tree
 from tests.made import empty_result, make_result
 
 TABLES: dict[str, tuple[attributes.Attribute[Any], ...]] = {
@@ -23,7 +24,7 @@ TABLES: dict[str, tuple[attributes.Attribute[Any], ...]] = {
         *attributes.COLLECTIVE_ATTRIBUTES, *attributes.MEETING_ATTRIBUTES,
     ),
 }  # fmt: skip
-COMMON = {attributes.RUN_ID: str, attributes.RANK: int, attributes.STEP: int, attributes.PHASE: str}
+COMMON = {RUN_ID: str, RANK: int, STEP: int, PHASE: str}
 
 
 def trees_of(result: Result, steps: Container[int] | None = None, *, strays: bool = True) -> Iterator[Tree]:

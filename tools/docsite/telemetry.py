@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from ddptrace.telemetry import attributes
-from ddptrace.telemetry.attributes import Attribute
-from ddptrace.telemetry.instruments import INSTRUMENTS, Instrument
-from ddptrace.telemetry.prometheus import name_of
+from ddptrace.telemetry.metrics.instruments import INSTRUMENTS, Instrument
+from ddptrace.telemetry.metrics.prometheus import name_of
+from ddptrace.telemetry.spans import attributes
+from ddptrace.telemetry.spans.attributes import Attribute
 
 SPANS: Final[dict[str, tuple[Attribute[Any], ...]]] = {
     "step": attributes.STEP_ATTRIBUTES,

@@ -117,7 +117,7 @@ def _timed(
         count = batch(call_ns[nbytes])
         alike[repeats_for(count * call_ns[nbytes], asked)][str(nbytes)] = _repeated(call, count)
     times = [interleaved(job, things, repeats) for repeats, things in alike.items()]
-    return {int(nbytes): rounds for one in times for nbytes, rounds in one.items()}
+    return {int(nbytes): rounds for of_size in times for nbytes, rounds in of_size.items()}
 
 
 def _repeated(call: Call, count: int) -> Callable[[], None]:

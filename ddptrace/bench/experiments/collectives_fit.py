@@ -73,7 +73,7 @@ def fit(rounds: Mapping[int, Sequence[float]]) -> Fit | None:
     errors = [(start + slope * size) / time - 1 for size, time in zip(sizes, medians, strict=True)]
     return Fit(
         start,
-        *_interval([one[0] for one in drawn]),
+        *_interval([start for start, _ in drawn]),
         *_rates(slope, drawn),
         *_halves((start, slope), drawn),
         statistics.mean(error**2 for error in errors) ** 0.5,
@@ -111,41 +111,41 @@ def _drawn(rounds: Sequence[Sequence[float]], sizes: Sequence[int]) -> list[Line
 def fit_words(fits: Mapping[str, Mapping[int, Fit | None]]) -> list[str]:
     """Return a sentence on each op with a fit for some number of ranks, and one on all other ops."""
     without = [op for op, of_op in fits.items() if not any(of_op.values())]
-    told = [op_words(op, of_op) for op, of_op in fits.items() if op not in without]
+    sentences = [op_words(op, of_op) for op, of_op in fits.items() if op not in without]
     if without:
         wanted = f"{SIZES_MIN} sizes or more, {SPAN_MIN} times apart, in {ROUNDS_MIN} rounds or more"
-        told.append(f"Start and rate are not fitted for {', '.join(without)}: a fit needs {wanted}.")
-    return told
+        sentences.append(f"Start and rate are not fitted for {', '.join(without)}: a fit needs {wanted}.")
+    return sentences
 
 
 def op_words(op: str, fits: Mapping[int, Fit | None]) -> str:
     """Return one sentence on an op, with a part for each number of ranks."""
-    parts = [f"over {counted(ranks, 'rank')} {_part(one)}" for ranks, one in fits.items()]
+    parts = [f"over {counted(ranks, 'rank')} {_part(fitted)}" for ranks, fitted in fits.items()]
     return f"{CALLED[op]} {'; '.join(parts)}."
 
 
-def _part(one: Fit | None) -> str:
-    if one is None:
+def _part(fitted: Fit | None) -> str:
+    if fitted is None:
         return "has too few measurements for a fit"
-    off = f"mean error of the fit {percent(one.rms_ratio)}, largest {percent(one.worst_ratio)}"
-    if one.rms_ratio > WRONG_MIN_RATIO:
+    off = f"mean error of the fit {percent(fitted.rms_ratio)}, largest {percent(fitted.worst_ratio)}"
+    if fitted.rms_ratio > WRONG_MIN_RATIO:
         return f"does not follow one start and one rate ({off})"
-    if one.rate is None:
-        sizes = f"from {size(one.least_nbytes)} to {size(one.most_nbytes)}"
+    if fitted.rate is None:
+        sizes = f"from {size(fitted.least_nbytes)} to {size(fitted.most_nbytes)}"
         return f"does not surely take longer with a larger size, {sizes}, so it has no rate ({off})"
-    moves = f"moves {rate(one.rate)} ({rate(one.rate_low)} to {rate(one.rate_high)})"
-    if not one.start_is_seen:
-        return f"{moves}, and its start is too short to measure with sizes from {size(one.least_nbytes)} up ({off})"
-    start = f"{duration(one.start_ns)} ({duration(one.start_low_ns)} to {duration(one.start_high_ns)})"
-    return f"starts in about {start} and then {moves}; {_half(one)} ({off})"
+    moves = f"moves {rate(fitted.rate)} ({rate(fitted.rate_low)} to {rate(fitted.rate_high)})"
+    if not fitted.start_is_seen:
+        return f"{moves}, and its start is too short to measure with sizes from {size(fitted.least_nbytes)} up ({off})"
+    start = f"{duration(fitted.start_ns)} ({duration(fitted.start_low_ns)} to {duration(fitted.start_high_ns)})"
+    return f"starts in about {start} and then {moves}; {_half(fitted)} ({off})"
 
 
-def _half(one: Fit) -> str:
+def _half(fitted: Fit) -> str:
     """Say up to which size the start dominates, but nothing beyond the measured sizes."""
-    half, low, high = one.half_nbytes or 0, one.half_low_nbytes or 0, one.half_high_nbytes or 0
-    if one.least_nbytes <= half <= one.most_nbytes:
+    half, low, high = fitted.half_nbytes or 0, fitted.half_low_nbytes or 0, fitted.half_high_nbytes or 0
+    if fitted.least_nbytes <= half <= fitted.most_nbytes:
         interval = f"{size(round(low))} to {size(round(high))}"
         return f"up to about {size(round(half))} ({interval}) the start takes more than half of the time"
-    sure = high < one.least_nbytes or low > one.most_nbytes
-    side = "less" if half < one.least_nbytes else "more"
+    sure = high < fitted.least_nbytes or low > fitted.most_nbytes
+    side = "less" if half < fitted.least_nbytes else "more"
     return f"at every measured size the start takes {'' if sure else 'about half or '}{side} than half of the time"

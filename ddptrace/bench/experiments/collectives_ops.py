@@ -115,4 +115,4 @@ def refusal(job: Job, call: Call) -> str | None:
         mine = None
     except (RuntimeError, ValueError, NotImplementedError) as error:  # what backends raise for an op they lack
         mine = (str(error).splitlines() or [type(error).__name__])[0]
-    return next((str(said) for said in job.gather(mine) if said is not None), None)
+    return next((str(reason) for reason in job.gather(mine) if reason is not None), None)

@@ -105,11 +105,11 @@ def _group_available(group: Path) -> int | None:
     """Return what the control group's limit leaves. Unused cached files count as free."""
     try:
         limit, used = (int((group / name).read_text()) for name in ("memory.max", "memory.current"))
-        told = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        fields = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
     except (OSError, ValueError):  # no such file, or "max": no limit
         return None
-    return max(0, limit - used + _count(told, "inactive_file"))
+    return max(0, limit - used + _count(fields, "inactive_file"))
 
 
-def _count(told: Mapping[str, str], name: str) -> int:
-    return int(told.get(name, "0"))
+def _count(fields: Mapping[str, str], name: str) -> int:
+    return int(fields.get(name, "0"))

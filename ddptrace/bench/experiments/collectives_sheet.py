@@ -74,16 +74,18 @@ def title(options: JobOptions, jobs: Sequence[Measured]) -> str:
 def sections(options: JobOptions, jobs: Sequence[Measured]) -> Iterator[Section]:
     """Yield one section that compares all jobs."""
     cells = [_cell(job["ranks"], cell) for job in jobs for cell in job["cells"]]
-    fits = {key: fit({one.nbytes: one.rounds_ns for one in mine}) for key, mine in _by_line(cells).items()}
+    fits = {key: fit({cell.nbytes: cell.rounds_ns for cell in mine}) for key, mine in _by_line(cells).items()}
     ops = dict.fromkeys(cell.op for cell in cells)
-    words = fit_words({op: {ranks: one for (name, ranks), one in fits.items() if name == op} for op in ops})
+    words = fit_words({op: {ranks: fitted for (name, ranks), fitted in fits.items() if name == op} for op in ops})
     words += [ranges_words(cells)] if any(fits.values()) else []
-    words += short_words([one.time.count for one in cells])
-    words += traced_words([(one.exec_ns, one.time.median) for one in cells], _evidence(cells))
+    words += short_words([cell.time.count for cell in cells])
+    words += traced_words([(cell.exec_ns, cell.time.median) for cell in cells], _evidence(cells))
     words += [sentence for job in jobs for sentence in job["skipped"]]
     seen = {key: found for key, found in fits.items() if found is not None}
     grids = [Grid("Collectives", _heads(cells), tuple(map(_row, cells)), NOTE)]
-    grids += [Grid("Start and rate", FIT_HEADS, tuple(_fit_row(*key, one) for key, one in seen.items()), FIT_NOTE)]
+    grids += [
+        Grid("Start and rate", FIT_HEADS, tuple(_fit_row(*key, fitted) for key, fitted in seen.items()), FIT_NOTE)
+    ]
     yield Section(words, grids if seen else grids[:1], _chart(cells))
 
 
@@ -162,12 +164,12 @@ def _row(cell: Cell) -> tuple[str, ...]:
     )
 
 
-def _fit_row(op: str, ranks: int, one: Fit) -> tuple[str, ...]:
-    seen = one.start_is_seen
-    start = (duration(one.start_ns), f"{duration(one.start_low_ns)} .. {duration(one.start_high_ns)}")
-    speed = (rate(one.rate), f"{rate(one.rate_low)} .. {rate(one.rate_high)}")
-    off = (percent(one.rms_ratio), percent(one.worst_ratio))
-    half = size(round(one.half_nbytes)) if seen and one.half_nbytes is not None else NOT_MEASURED
+def _fit_row(op: str, ranks: int, fitted: Fit) -> tuple[str, ...]:
+    seen = fitted.start_is_seen
+    start = (duration(fitted.start_ns), f"{duration(fitted.start_low_ns)} .. {duration(fitted.start_high_ns)}")
+    speed = (rate(fitted.rate), f"{rate(fitted.rate_low)} .. {rate(fitted.rate_high)}")
+    off = (percent(fitted.rms_ratio), percent(fitted.worst_ratio))
+    half = size(round(fitted.half_nbytes)) if seen and fitted.half_nbytes is not None else NOT_MEASURED
     return (op, str(ranks), *(start if seen else (NOT_MEASURED,) * 2), *speed, *off, half)
 
 
@@ -181,7 +183,7 @@ def _chart(cells: Sequence[Cell]) -> tuple[Chart, ...]:
 
 def _line(op: str, ranks: int, cells: Sequence[Cell]) -> Line:
     low, mid, high = (
-        tuple(busbw(one.op, one.ranks, one.nbytes, getattr(one.time, part)) / 1e6 for one in cells)
+        tuple(busbw(cell.op, cell.ranks, cell.nbytes, getattr(cell.time, part)) / 1e6 for cell in cells)
         for part in ("high", "median", "low")
     )
-    return Line(f"{op}, {ranks}", tuple(one.nbytes / 1e6 for one in cells), mid, low, high, kin=op)
+    return Line(f"{op}, {ranks}", tuple(cell.nbytes / 1e6 for cell in cells), mid, low, high, kin=op)

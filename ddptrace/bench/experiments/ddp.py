@@ -120,7 +120,7 @@ def sections(options: Options, jobs: Sequence[Measured]) -> Iterator[Section]:
 
 
 def _all_cells(jobs: Sequence[Measured]) -> list[Cell]:
-    return [Cell(**one) for job in jobs for one in job["cells"]]
+    return [Cell(**cell) for job in jobs for cell in job["cells"]]
 
 
 EXPERIMENT: Final = Experiment("ddp", Options, measure, title, sections)

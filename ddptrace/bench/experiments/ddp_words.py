@@ -93,11 +93,11 @@ def _beside(cell: Cell, others: Sequence[str]) -> str:
     """Name the strategies that differ from stock DDP, and those that do not beyond the noise."""
     null, found = cell.ratio(NULL), {name: cell.ratio(name) for name in (*others, OWN) if name in cell.strategies}
     if null.count < ROUNDS_SURE:
-        seen = ", ".join(f"{name} {one.median:.2f}" for name, one in found.items())
+        seen = ", ".join(f"{name} {ratio.median:.2f}" for name, ratio in found.items())
         rounds = counted(null.count, "round")
         return f"{rounds} of {cell.label} gave {seen} times stock DDP's step, which proves no difference."
-    apart = [f"{name} {one.median:.2f}" for name, one in found.items() if _is_apart(one, null)]
-    same = [f"{name} {one.median:.2f}" for name, one in found.items() if not _is_apart(one, null)]
+    apart = [f"{name} {ratio.median:.2f}" for name, ratio in found.items() if _is_apart(ratio, null)]
+    same = [f"{name} {ratio.median:.2f}" for name, ratio in found.items() if not _is_apart(ratio, null)]
     parts = [f"{', '.join(apart)} times stock DDP's"] if apart else []
     parts += [f"no difference beyond the noise: {', '.join(same)}"] if same else []
     return f"A step of {cell.label} takes {'; '.join(parts)}; null control {null.median:.3f} ({ratio_interval(null)})."
@@ -110,7 +110,7 @@ def _is_apart(found: Spread, null: Spread) -> bool:
 
 def explained(cells: Sequence[Cell]) -> Iterator[str]:
     """Yield sentences on stopwatch and trace, in the cell where stock DDP communicates for most of the step."""
-    cell = max(cells, key=lambda one: one.comm_ratio(DDP) or 0.0)
+    cell = max(cells, key=lambda cell: cell.comm_ratio(DDP) or 0.0)
     for strategy in cell.strategies:
         if strategy not in SENTENCES:
             continue
@@ -147,14 +147,14 @@ def _waited(cell: Cell, strategy: str) -> str:
 def _blocked(cell: Cell, strategy: str) -> str:
     """Explain synchronous calls: everything until the thread runs again."""
     host, true = cell.host_comm_ns(strategy), cell.traced[strategy]
-    told = _both(cell, strategy)
+    words = _both(cell, strategy)
     if host < true["comm_ns"]:
         queued = ", since a call there returns when its kernel is queued" if cell.backend == "nccl" else ""
-        return f"{told}; here the stopwatch does not overstate{queued}."
+        return f"{words}; here the stopwatch does not overstate{queued}."
     moved = true["transfer_ns"]
     part = "" if moved is None else f"; on the rank that came last, which waited for nobody, it was {millis(moved)} ms"
     return (
-        f"{told}{part}. A blocking call overstates communication: its time includes the wait for slower ranks, as the "
+        f"{words}{part}. A blocking call overstates communication: its time includes the wait for slower ranks, as the "
         "backend's own time does, and the delay until the thread runs again."
     )
 

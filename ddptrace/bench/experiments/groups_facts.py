@@ -119,9 +119,9 @@ def load_of(job: Job, step: Callable[[], None]) -> dict[str, Any]:
     for _ in range(LOADED_STEPS):
         step()
     job.finish()
-    told: list[Any] = job.gather((socket.gethostname(), cores(), Account.now().since(then)))
-    by_host = [[each[1:] for each in told if each[0] == host] for host in sorted({each[0] for each in told})]
-    wall_ns = max(spent[0] for _, _, spent in told)
+    loads: list[Any] = job.gather((socket.gethostname(), cores(), Account.now().since(then)))
+    by_host = [[each[1:] for each in loads if each[0] == host] for host in sorted({each[0] for each in loads})]
+    wall_ns = max(spent[0] for _, _, spent in loads)
     return max((of_host(host, wall_ns) for host in by_host), key=lambda load: float(load["cpu_ratio"]))
 
 

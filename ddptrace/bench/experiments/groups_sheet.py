@@ -89,7 +89,7 @@ def _section(
 ) -> Section:
     swept = [each for each in found if each.threads is None]
     verdicts = [_verdict(each, swept) for each in swept]
-    rows = tuple(_row(each, told) for each, told in zip(swept, verdicts, strict=True))
+    rows = tuple(_row(each, judged) for each, judged in zip(swept, verdicts, strict=True))
     words = (*_answers(swept, verdicts), *_modes_words(swept), *_tuned_words(found, where))
     grids = (
         Grid(f"Groups at once{where}", _heads(swept), rows, NOTE),
@@ -101,8 +101,8 @@ def _section(
 
 def _evidence(jobs: Sequence[Measured]) -> str:
     """Return the evidence for executions in the traced runs."""
-    seen = {told["evidence"] for one in jobs for told in one["calls"].values() if told is not None}
-    codes = sorted({code for told in seen for code in told.split("+") if code})
+    seen = {call["evidence"] for job in jobs for call in job["calls"].values() if call is not None}
+    codes = sorted({code for evidence in seen for code in evidence.split("+") if code})
     return "; ".join(EVIDENCE[Evidence(code)] for code in codes) or "nothing: the traces show no execution"
 
 
@@ -138,14 +138,14 @@ def _verdict(each: MeasuredArrangement, swept: Sequence[MeasuredArrangement]) ->
     return verdict(_alike(each, swept)[0].point, each.point, most)
 
 
-def _row(each: MeasuredArrangement, told: Verdict) -> tuple[str, ...]:
+def _row(each: MeasuredArrangement, judged: Verdict) -> tuple[str, ...]:
     point, time = each.point, each.spread
-    why = "-" if told.growth == 1 else told.cause.value  # 1: the fewest, against themselves
+    why = "-" if judged.growth == 1 else judged.cause.value  # 1: the fewest, against themselves
     return (
         *each.row,
         millis(time.median),
         ms_interval(time),
-        three_figures(told.growth),
+        three_figures(judged.growth),
         rate(point.bytes_per_s),
         percent(point.cpu_ratio),
         "-" if point.ready is None else three_figures(point.ready),
@@ -157,25 +157,25 @@ def _row(each: MeasuredArrangement, told: Verdict) -> tuple[str, ...]:
 
 
 def _reasons(swept: Sequence[MeasuredArrangement], verdicts: Sequence[Verdict], where: str) -> Grid:
-    more = [(each, told) for each, told in zip(swept, verdicts, strict=True) if each is not _alike(each, swept)[0]]
-    rows = tuple((*each.row, told.words) for each, told in more)
+    more = [(each, judged) for each, judged in zip(swept, verdicts, strict=True) if each is not _alike(each, swept)[0]]
+    rows = tuple((*each.row, judged.words) for each, judged in more)
     return Grid(f"Why, number by number{where}", ("groups", "at once", "against the fewest groups"), rows)
 
 
 def _answers(swept: Sequence[MeasuredArrangement], verdicts: Sequence[Verdict]) -> list[str]:
     """Say why the most groups of each shape and mode take longer."""
-    last = {(each.shape, each.mode): (each, told) for each, told in zip(swept, verdicts, strict=True)}
-    return [_answer(each, told, _alike(each, swept)) for each, told in last.values()]
+    last = {(each.shape, each.mode): (each, judged) for each, judged in zip(swept, verdicts, strict=True)}
+    return [_answer(each, judged, _alike(each, swept)) for each, judged in last.values()]
 
 
-def _answer(each: MeasuredArrangement, told: Verdict, alike: Sequence[MeasuredArrangement]) -> str:
+def _answer(each: MeasuredArrangement, judged: Verdict, alike: Sequence[MeasuredArrangement]) -> str:
     asked = f"{each.groups} {SHAPES[each.shape]}, {each.mode}hronously"
     if len(alike) < 2:
         return f"{asked}: {duration(each.spread.median)}; a single number of groups shows no growth."
     few = alike[0]
     if few.spread.high >= each.spread.low and few.spread.low <= each.spread.high:
-        return f"{asked}, against {few.groups}: no difference beyond the noise ({three_figures(told.growth)} times)."
-    return f"{asked}, against {few.groups}, {three_figures(each.groups / few.groups)} times as many: {told.words}"
+        return f"{asked}, against {few.groups}: no difference beyond the noise ({three_figures(judged.growth)} times)."
+    return f"{asked}, against {few.groups}, {three_figures(each.groups / few.groups)} times as many: {judged.words}"
 
 
 def _modes_words(swept: Sequence[MeasuredArrangement]) -> list[str]:
@@ -194,14 +194,14 @@ def _mode_words(sync: MeasuredArrangement, at_once: MeasuredArrangement) -> str:
 
 def _tuned_words(found: Sequence[MeasuredArrangement], where: str) -> list[str]:
     """Say what Gloo's threads gain, which are tried in the same job as the default."""
-    told = []
+    sentences = []
     for shape in SHAPES:
         tried = [each for each in found if each.shape == shape and each.threads is not None]
         default = [each for each in found if each.shape == shape and each.threads is None and each.mode == "async"]
         if tried and default:
             best = min(tried, key=lambda each: each.spread.median)
-            told.append(_threads_words(best, default[-1], where))
-    return told
+            sentences.append(_threads_words(best, default[-1], where))
+    return sentences
 
 
 def _threads_words(best: MeasuredArrangement, default: MeasuredArrangement, where: str) -> str:
@@ -218,7 +218,7 @@ def _tuned(
     defaults = {(each.shape, each.groups): each for each in found if each.threads is None and each.mode == "async"}
     tried = [("default", each) for each in found if each is _most(defaults, each)]
     tried += [(f"{counted(each.threads, 'Gloo thread')}", each) for each in found if each.threads is not None]
-    tried += [(one["environment"], each) for one, its in others for each in its]
+    tried += [(job["environment"], each) for job, found in others for each in found]
     tried.sort(key=lambda named: list(SHAPES).index(named[1].shape))
     rows = tuple(_tuned_row(what, each, defaults[each.shape, each.groups]) for what, each in tried)
     interval = interval_head(each.spread for _, each in tried)
@@ -238,7 +238,7 @@ def _tuned_row(what: str, each: MeasuredArrangement, default: MeasuredArrangemen
 
 
 def _not_run() -> Grid:
-    note = "Not run here. Each is an environment variable of the job: to try one, start the job with it set."
+    note = "Not run here. Each is an environment variable of the job: start the job with it set to try it."
     return Grid("NCCL's own variables", ("variable", "what it sets"), NCCL, note)
 
 

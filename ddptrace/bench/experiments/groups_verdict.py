@@ -171,13 +171,13 @@ def _of_most(after: Point, most_bytes_per_s: float) -> str:
 
 
 def _busy(point: Point) -> str:
-    told = f"the ranks keep {percent(point.cpu_ratio)} of {counted(point.cores, 'core')} busy"
+    words = f"the ranks keep {percent(point.cpu_ratio)} of {counted(point.cores, 'core')} busy"
     others = (point.machine_ratio or 0) - point.cpu_ratio
     if others > 0.1:
-        told += f" (with the kernel and other programs: {percent(point.machine_ratio)})"
+        words += f" (with the kernel and other programs: {percent(point.machine_ratio)})"
     if point.ready is not None:
-        told += f", {three_figures(point.ready)} threads are ready without a core on average"
-    return told
+        words += f", {three_figures(point.ready)} threads are ready without a core on average"
+    return words
 
 
 def _demand(before: Point, after: Point) -> str:

@@ -51,7 +51,7 @@ def measure(job: Job, options: Options) -> Measured:
     in_one = needs_one_bucket(options.reducer, job.backend) and "PowerSGD" in options.hooks
     names = dict.fromkeys((NONE, *([IN_ONE] if in_one else []), *options.hooks))
     made = {name: hooked(job, name, options.workload, options.reducer, options.cap_mb) for name in names}
-    trainees = {name: one.trainee for name, one in made.items() if one.trainee is not None}
+    trainees = {name: hook.trainee for name, hook in made.items() if hook.trainee is not None}
     steps = {name: trainee.step for name, trainee in trainees.items()}
     times = interleaved(job, steps, options.repeats)
     results = traced.analyzed(job, steps, _run)
@@ -62,8 +62,8 @@ def measure(job: Job, options: Options) -> Measured:
         "ranks": job.ranks,
         "times_ns": times,
         "traced": traced.typical_steps(results),
-        "notes": {name: one.note for name, one in made.items()},
-        "sent": {name: one and asdict(one) for name, one in bytes_sent.items()},
+        "notes": {name: hook.note for name, hook in made.items()},
+        "sent": {name: found and asdict(found) for name, found in bytes_sent.items()},
         "coarse_ratio": coarse_ratio(job, trainees[NONE]),
         "errors": {name: relative_error(job, trainee) for name, trainee in trainees.items()},
     }
@@ -177,17 +177,19 @@ def words(rows: Sequence[Row], ranks: int, coarse_ratio: float) -> list[str]:
     none, others = rows[0], [row for row in rows[1:] if row.time is not None]
     wait = millis((none.typical or {}).get("exposed_ns"))
     step = millis(none.time.median if none.time else None)
-    told = [
+    sentences = [
         f"With {counted(ranks, 'rank')} and no hook a step takes {step} ms, and {wait} ms of a traced step are exposed "
         f"communication; each rank sends {size(none.nbytes)}."
     ]
-    told += [_of(row, none) for row in others]
+    sentences += [_of(row, none) for row in others]
     if any(row.name == "fp16" for row in others):
-        told.append(
+        sentences.append(
             f"{percent(coarse_ratio)} of the mean gradient's elements are below 6.1e-5, where fp16 loses digits, "
             "and all below 6.0e-8. Scaling the loss avoids this error, and bf16 does not have it."
         )
-    return told + [f"{row.name} was not measured: {row.note}" + _stop(row.note) for row in rows if row.time is None]
+    return sentences + [
+        f"{row.name} was not measured: {row.note}" + _stop(row.note) for row in rows if row.time is None
+    ]
 
 
 def _of(row: Row, none: Row) -> str:

@@ -91,8 +91,8 @@ def setup(options: Options, jobs: Sequence[Measured]) -> Sequence[tuple[str, str
 def _trained(asked: int, micro_batches: int) -> str:
     """Say how many micro-batches were trained on. The curve's points are evenly spaced, where every n ends an
     update."""
-    told = f"{counted(micro_batches, 'micro-batch', 'micro-batches')} a rank"
-    return told if asked == micro_batches else f"{told} of {asked:,} asked for, where every n ends an update"
+    words = f"{counted(micro_batches, 'micro-batch', 'micro-batches')} a rank"
+    return words if asked == micro_batches else f"{words} of {asked:,} asked for, where every n ends an update"
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,16 +188,16 @@ def words(ways: Sequence[Way], samples: int, ranks: int) -> list[str]:
     the curves."""
     first, others = ways[0], ways[1:]
     end = (len(first.losses) - 1) * samples
-    told = [
+    words = [
         f"With {counted(ranks, 'rank')} a sample costs {millis(first.time.median)} ms if every micro-batch is "
         f"synchronised{_won(others)}."
     ]
     at_others = "".join(f", {way.losses[-1]:.3f} at {way.count}" for way in others)
-    told.append(
+    words.append(
         f"After the same {end:,} samples, with the same learning rate, the held-out loss is {first.losses[-1]:.3f} "
         f"nats at n = 1{at_others} (from {first.losses[0]:.3f}; one seed, so small differences mean nothing)."
     )
-    return told + [_weighed(first, way, samples, ranks) for way in others[-1:]]
+    return words + [_weighed(first, way, samples, ranks) for way in others[-1:]]
 
 
 def _won(others: Sequence[Way]) -> str:

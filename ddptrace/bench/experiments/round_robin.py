@@ -116,8 +116,8 @@ class Turn:
 def section(options: Options, job: Measured) -> Section:
     turns = _turns(options, job)
     grid = Grid(f"Groups, {job['setup']['ranks']}", _heads(turns), tuple(map(_row, turns)), NOTE)
-    said = words(job["ranks"], job["setup"]["backend"], job["buckets"], turns)
-    return Section(said, (grid,), (_chart(job, turns),))
+    sentences = words(job["ranks"], job["setup"]["backend"], job["buckets"], turns)
+    return Section(sentences, (grid,), (_chart(job, turns),))
 
 
 def _turns(options: Options, job: Measured) -> list[Turn]:
@@ -180,10 +180,10 @@ def words(ranks: int, backend: str, buckets: int, turns: Sequence[Turn]) -> list
     if not several:
         return ["Only 1 group was measured, so there is nothing to compare."]
     verdicts = {turn.name: verdict(turn, control) for turn in several}
-    said = [f"Between {counted(ranks, 'rank')}, {_found(several, verdicts, control)}."]
+    sentences = [f"Between {counted(ranks, 'rank')}, {_found(several, verdicts, control)}."]
     if buckets < max(turn.groups for turn in several):
-        said.append(f"There are only {counted(buckets, 'bucket')}: groups beyond that number have nothing to do.")
-    return [*said, *_why(asked, verdicts), _beside_the_paper(backend, set(verdicts.values()))]
+        sentences.append(f"There are only {counted(buckets, 'bucket')}: groups beyond that number have nothing to do.")
+    return [*sentences, *_why(asked, verdicts), _beside_the_paper(backend, set(verdicts.values()))]
 
 
 def _found(several: Sequence[Turn], verdicts: Mapping[str, Comparison], control: Turn) -> str:
@@ -191,10 +191,10 @@ def _found(several: Sequence[Turn], verdicts: Mapping[str, Comparison], control:
     parts = []
     for turn in several:
         interval = f"({ratio_interval(turn.ratio)})"
-        said = {"same": ", no difference beyond the noise", "faster": ": faster", "slower": ": slower"}
+        outcomes = {"same": ", no difference beyond the noise", "faster": ": faster", "slower": ": slower"}
         parts.append(
             f"with {turn.groups} groups a step takes {turn.ratio.median:.3f} times {interval} as long as with 1"
-            + said[verdicts[turn.name]]
+            + outcomes[verdicts[turn.name]]
         )
     noise = f"the same group measured twice gives {ratio_interval(control.ratio)}"
     return "; ".join([*parts, noise])
@@ -202,21 +202,21 @@ def _found(several: Sequence[Turn], verdicts: Mapping[str, Comparison], control:
 
 def _why(asked: Sequence[Turn], verdicts: Mapping[str, Comparison]) -> list[str]:
     """Explain it by the traced runs: do more collectives run side by side, and is communication over sooner?"""
-    one = next(turn for turn in asked if turn.groups == 1)
+    single = next(turn for turn in asked if turn.groups == 1)
     most = max(asked, key=lambda turn: turn.groups)
-    if one.typical is None or most.typical is None or one.at_once is None or most.at_once is None:
+    if single.typical is None or most.typical is None or single.at_once is None or most.at_once is None:
         return []
-    before, after = one.typical["comm_ns"], most.typical["comm_ns"]
-    told = (
-        f"In the traced steps {one.at_once:.2f} collectives run at once with 1 group and {most.at_once:.2f} with "
+    before, after = single.typical["comm_ns"], most.typical["comm_ns"]
+    observed = (
+        f"In the traced steps {single.at_once:.2f} collectives run at once with 1 group and {most.at_once:.2f} with "
         f"{most.groups}, and at least one runs for {millis(before)} ms and {millis(after)} ms of a step"
     )
-    if most.at_once < MORE_AT_ONCE * one.at_once:
-        return [f"{told}: more groups do not run more of them side by side here."]
+    if most.at_once < MORE_AT_ONCE * single.at_once:
+        return [f"{observed}: more groups do not run more of them side by side here."]
     if after >= before:
-        return [f"{told}: side by side each takes longer, so the link or the processor was full with 1 group."]
+        return [f"{observed}: side by side each takes longer, so the link or the processor was full with 1 group."]
     won = verdicts[most.name] == "faster"
-    return [f"{told}: side by side they end sooner{'' if won else ', but the step is not shorter'}."]
+    return [f"{observed}: side by side they end sooner{'' if won else ', but the step is not shorter'}."]
 
 
 def _beside_the_paper(backend: str, verdicts: set[Comparison]) -> str:

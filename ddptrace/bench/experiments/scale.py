@@ -193,10 +193,10 @@ def _workers(points: list[ScalePoint]) -> tuple[int, ...]:
 def words(points: Mapping[str, Sequence[ScalePoint]]) -> tuple[str, ...]:
     """Return the sentences: what the most workers gain, where the rest goes, and which numbers have too few cores."""
     several = [(name, of_strategy[-1], of_strategy[0]) for name, of_strategy in points.items()]
-    said = [_won(name, most) for name, most, _ in several]
-    said += [_went(name, most, least) for name, most, least in several if most is not least]
-    said += [_crowded(point) for point in next(iter(points.values())) if point.workers > 1]
-    return tuple(sentence for sentence in said if sentence)
+    sentences = [_won(name, most) for name, most, _ in several]
+    sentences += [_went(name, most, least) for name, most, least in several if most is not least]
+    sentences += [_crowded(point) for point in next(iter(points.values())) if point.workers > 1]
+    return tuple(sentence for sentence in sentences if sentence)
 
 
 def _won(name: str, most: ScalePoint) -> str:
@@ -236,8 +236,8 @@ def _crowded(point: ScalePoint) -> str:
     if threads == 1:
         return f"With {point.workers} workers every core computes: no core is left for the backend's threads."
     bound = percent(1 / threads)
-    told = f"With {point.workers} workers {threads:.3g} computing threads share each core"
-    return f"{told}: this machine's cores alone limit the efficiency to about {bound}, whatever the reducer does."
+    words = f"With {point.workers} workers {threads:.3g} computing threads share each core"
+    return f"{words}: this machine's cores alone limit the efficiency to about {bound}, whatever the reducer does."
 
 
 EXPERIMENT: Final = Experiment("scale", Options, measure, title, sections)

@@ -168,16 +168,16 @@ def _chart(cases: list[Case], of_ranks: str) -> Chart:
 
 def words(cases: Sequence[Case], ranks: int, layers: int) -> list[str]:
     """Return the sentences. `cases`: off, on and left out, of each reducer in turn."""
-    told = []
+    sentences = []
     for off, on, left_out in zip(cases[::3], cases[1::3], cases[2::3], strict=True):
-        told.append(
+        sentences.append(
             f"{on.reducer} with {counted(ranks, 'rank')}: find_unused_parameters makes a step {on.ratio.median:.3f} "
             f"times as long ({on.interval}{_doubt(on.ratio)}) if all parameters are used, and "
             f"{left_out.ratio.median:.3f} times ({left_out.interval}{_doubt(left_out.ratio)}) if each rank "
             f"leaves out one of {layers} layers at random, which also saves that layer's computation."
         )
-        told.append(_made_of(off, on, left_out))
-    return told
+        sentences.append(_made_of(off, on, left_out))
+    return sentences
 
 
 def _doubt(ratio: Spread) -> str:

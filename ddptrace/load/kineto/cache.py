@@ -20,7 +20,7 @@ import numpy as np
 from isal import igzip_lib
 from numpy.typing import NDArray
 
-from ddptrace.load.kineto.events import CollectiveArgs, FileFacts, KinetoEvents, Lane
+from ddptrace.load.kineto.events import FAR_NS, Category, CollectiveArgs, FileFacts, KinetoEvents, Lane
 from ddptrace.load.kineto.source import IsalError
 from ddptrace.record.regular_file import open_regular, read_regular
 
@@ -31,6 +31,12 @@ EDGE_NBYTES: Final = 64 << 10
 MOST_NBYTES: Final = 1 << 30  # columns of the largest traces are a tenth of it
 NAME_LENGTH: Final = 100
 SMALL: Final = (np.uint8, np.uint16, np.uint32)
+DTYPES: Final = frozenset(np.dtype(kind).str for kind in (*SMALL, np.int64))
+LARGEST: Final = np.iinfo(np.int64).max
+UNPACKED: Final = 64
+LITTLE_NBYTES: Final = 64 << 20
+"""Columns take at most this, or 64 times what the trace takes on the disk. Those that were measured took up to 1.4
+times as much as a packed trace."""
 
 
 class Key(msgspec.Struct, frozen=True):
@@ -79,11 +85,17 @@ def load(cache: Path, path: Path, key: Key) -> KinetoEvents | None:
     if not content.startswith(MAGIC) or digest != _digest(packed):
         return None
     try:
-        stored = msgspec.msgpack.decode(igzip_lib.decompress(packed, igzip_lib.DECOMP_GZIP), type=_Stored)
+        stored = msgspec.msgpack.decode(_unfolded(packed, key.nbytes), type=_Stored)
         events = _events(stored) if stored.key == key else None
     except (msgspec.MsgspecError, IsalError, ValueError, KeyError, TypeError, OverflowError):
         return None  # of another version of ddptrace
     return events if events is not None and _is_sound(events) else None
+
+
+def _unfolded(packed: bytes, trace_nbytes: int) -> bytes:
+    """Cut where more comes out than columns of such a trace can take."""
+    unfolding = igzip_lib.IgzipDecompressor(igzip_lib.DECOMP_GZIP)
+    return unfolding.decompress(packed, max(LITTLE_NBYTES, UNPACKED * trace_nbytes))
 
 
 def store(cache: Path, path: Path, key: Key, events: KinetoEvents) -> None:
@@ -138,38 +150,39 @@ def _packed(column: NDArray[Any]) -> _Column:
     return _Column(small.dtype.str, small.tobytes())
 
 
-def _unpacked(column: _Column, dtype: type[Any] = np.int64) -> NDArray[Any]:
-    return np.frombuffer(column.values, column.dtype).astype(dtype)
+def _unpacked(column: _Column, below: int = LARGEST) -> NDArray[np.int64]:
+    """Raises ValueError where a value is not in `range(below)`, or is no integer of a type that `_packed` chooses."""
+    if column.dtype not in DTYPES:
+        raise ValueError(f"{column.dtype} is not a type of columns")
+    values = np.frombuffer(column.values, column.dtype).astype(np.int64)
+    if not ((values >= 0) & (values < below)).all():
+        raise ValueError(f"a value is not below {below}")
+    return values
 
 
 def _is_sound(events: KinetoEvents) -> bool:
-    """Whether the columns are such as the reader makes: the digest is anyone's to make."""
+    """Whether the columns fit each other as those of the reader do: the digest is anyone's to make. Their steps and
+    lengths are not negative, so begins that stay within `FAR_NS` are in order, and no event ends before it begins."""
     count, begin = len(events.begin_ns), events.begin_ns
     columns = (events.category, events.name, events.lane, events.end_ns, events.correlation, events.is_collective)
     return (
         all(len(column) == count for column in columns)
-        and bool((events.end_ns >= begin).all() and (begin[1:] >= begin[:-1]).all())
-        and _is_within(events.name, len(events.names))
-        and _is_within(events.lane, len(events.lanes))
+        and bool((begin > -FAR_NS).all() and (events.end_ns < FAR_NS).all())
         and all(0 <= at < count for at in events.collectives)
     )
-
-
-def _is_within(places: NDArray[Any], count: int) -> bool:
-    return bool(((places >= 0) & (places < count)).all())
 
 
 def _events(stored: _Stored) -> KinetoEvents:
     columns = stored.columns
     begin = np.cumsum(_unpacked(columns["begin"])) + stored.first_ns
     return KinetoEvents(
-        _unpacked(columns["category"], np.uint8),
-        _unpacked(columns["name"]),
-        _unpacked(columns["lane"]),
+        _unpacked(columns["category"], len(Category)).astype(np.uint8),
+        _unpacked(columns["name"], len(stored.names)),
+        _unpacked(columns["lane"], len(stored.lanes)),
         begin,
         begin + _unpacked(columns["length"]),
         _unpacked(columns["correlation"]) - 1,
-        _unpacked(columns["is_collective"], np.bool_),
+        _unpacked(columns["is_collective"], 2).astype(np.bool_),
         stored.names,
         stored.lanes,
         stored.facts,

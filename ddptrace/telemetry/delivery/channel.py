@@ -1,26 +1,73 @@
-"""One signal's connection to a collector, through an exporter of OpenTelemetry's that is listened to."""
+"""One signal's connection to a collector, through an exporter of OpenTelemetry whose answers are read.
+
+Also what messages may quote of those answers: clean, short and without secrets.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from dataclasses import replace
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any, Final
+from urllib.parse import unquote
 
-from ddptrace.telemetry.delivery.destination import Outcome
-from ddptrace.telemetry.delivery.quoted import quoted
-from ddptrace.telemetry.delivery.signals import Signal
+from google.protobuf.message import Message
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
+from ddptrace.errors import printable
+from ddptrace.telemetry.delivery.destination import ACCEPTED, Outcome
+from ddptrace.telemetry.environment import METRICS, TRACES
+
+WORDS: Final = 200
+"""Most characters that a message quotes of an answer."""
+HIDDEN: Final = "***"
+_USER: Final = re.compile(r"(?<=://)\S*@|[^\s/'\"(\[]+@")
+_QUERY: Final = re.compile(r"(?<=[\w/.\]])\?[^\s'\")]+")
+_HEADERS: Final = re.compile(r"OTEL_EXPORTER_OTLP_(\w+_)?HEADERS")
+_SHORTEST: Final = 3
+"""A shorter value of a header is no secret, and occurs inside many words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """One kind of data that OTLP carries here. `rejected` is the field of the answer that counts refused items of an
+    accepted request."""
+
+    name: str
+    response: type[Message]
+    rejected: str
+
+    @property
+    def path(self) -> str:
+        """The path below the address of a collector that takes HTTP."""
+        return f"v1/{self.name}"
+
+    def read(self, answer: Message, count: int) -> Outcome:
+        """Return what an answer says about a request with `count` items."""
+        partial = getattr(answer, "partial_success", None)
+        if partial is None:
+            return ACCEPTED
+        refused = max(0, min(count, int(getattr(partial, self.rejected, 0))))
+        why = quoted(partial.error_message) or ("no reason given" if refused else "")
+        return Outcome(True, refused, why)
+
+
+SPANS: Final = Signal(TRACES, ExportTraceServiceResponse, "rejected_spans")
+POINTS: Final = Signal(METRICS, ExportMetricsServiceResponse, "rejected_data_points")
 ATTEMPT_S: Final = 30.0
-"""No attempt is longer, whatever the environment says: its unit is mistaken for milliseconds as often as not."""
+"""The longest attempt, whatever the environment says: people often give its seconds as milliseconds."""
 
 
 class Heard(Exception):
-    """Ends the exporter's own attempts; what was heard stands in `Listener.outcome`."""
+    """Ends the exporter's own attempts; the outcome is in `Listener.outcome`."""
 
 
 class Listener:
-    """`outcome`: of the latest request. `count`: how many things the next request holds."""
+    """Reads an exporter's answers. `outcome` is that of the latest request, `count` the number of items in it."""
 
     outcome: Outcome | None = None
     count = 0
@@ -30,8 +77,11 @@ class Listener:
 
 
 class Channel:
-    """`endpoint`: where the collector is, without a path; None: where the environment says. The connection is made when
-    there is something to send, and made anew after each attempt that failed: gRPC would wait for up to two minutes."""
+    """Sends one signal. `endpoint` is the collector's address without a path, or None for that of the environment.
+
+    It connects when there is something to send, and anew after each failed attempt, since gRPC would wait for up to two
+    minutes before it reconnects.
+    """
 
     def __init__(self, endpoint: str | None, signal: Signal) -> None:
         self._endpoint = endpoint
@@ -40,12 +90,12 @@ class Channel:
         self._listener: Listener | None = None
 
     def send(self, data: Any, count: int) -> Outcome:
-        """One attempt. Raises nothing."""
+        """Make one attempt. Never raises."""
         words.last = ""
         try:
             outcome = self._sent(data, count)
-        except Exception as error:  # a certificate that is no file, an address that is none: the exporter's own
-            is_lasting = self._exporter is None or isinstance(error, ValueError)  # somebody said something wrong
+        except Exception as error:  # the exporter's own: a missing certificate, an invalid address
+            is_lasting = self._exporter is None or isinstance(error, ValueError)  # a wrong setting
             outcome = Outcome(False, why=f"{type(error).__name__}: {quoted(error)}", lasting=is_lasting)
         if not outcome.settled:
             self.close()
@@ -58,7 +108,7 @@ class Channel:
             exporter.shutdown()
 
     def connect(self) -> tuple[Any, Listener | None]:
-        """An exporter, and what hears its answers; None where nothing can: then only yes or no is known."""
+        """Return an exporter and the reader of its answers. If that is None, only success or failure is known."""
         raise NotImplementedError
 
     def _sent(self, data: Any, count: int) -> Outcome:
@@ -74,14 +124,16 @@ class Channel:
 
 
 class _LastWords(logging.Handler):
-    """What the libraries have to say: it is told once, by us, and not to the terminal each time. `of_headers`: that
-    some were left out, since they are none; the library's own words would quote them whole."""
+    """Keeps the libraries' latest log message from the terminal, for our own message to quote.
+
+    `of_headers` says that the library left out a header. Its own message would quote the header in full.
+    """
 
     last = of_headers = ""
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.name == READS_HEADERS:
-            self.of_headers = "; a header that OTEL_EXPORTER_OTLP_HEADERS says was left out: it is no name=value"
+            self.of_headers = "; a header in OTEL_EXPORTER_OTLP_HEADERS was left out, because it is not name=value"
         else:
             self.last = quoted(record.getMessage())
 
@@ -92,3 +144,24 @@ for _name in ("opentelemetry.exporter", READS_HEADERS, "urllib3"):
     _logger = logging.getLogger(_name)
     _logger.addHandler(words)
     _logger.propagate = False
+
+
+def quoted(text: object) -> str:
+    """Return a text of others fit for a message: printable, at most `WORDS` characters, masked."""
+    return printable(masked(str(text)[: 10 * WORDS]))[:WORDS]
+
+
+def masked(text: str) -> str:
+    """Hide users, passwords and queries of addresses, and the values of the headers that the environment sets."""
+    for value in _header_values():
+        text = text.replace(value, HIDDEN)
+    return _USER.sub(f"{HIDDEN}@", _QUERY.sub(f"?{HIDDEN}", text))
+
+
+def _header_values() -> Iterator[str]:
+    for name, setting in os.environ.items():
+        for header in setting.split(",") if _HEADERS.fullmatch(name) else ():
+            value = header.partition("=")[2].strip() or header.strip()
+            for form in (value, unquote(value), repr(unquote(value))[1:-1]):
+                if len(form) >= _SHORTEST:
+                    yield form

@@ -1,7 +1,9 @@
-"""Brings what is made to one destination, in order, keeps each batch until it is accepted, and counts."""
+"""Delivers batches to one destination, in order: keeps each until it is accepted or time is up, and counts."""
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -9,24 +11,70 @@ from opentelemetry.sdk.metrics.export import MetricsData
 from opentelemetry.sdk.trace import ReadableSpan
 
 from ddptrace.telemetry.delivery.destination import Destination, Outcome, points, requests_of
-from ddptrace.telemetry.delivery.patience import Patience
+
+ASK_EVERY_S: Final = 0.2
+
+
+class Patience:
+    """Decides how long to repeat failed attempts: while the run goes on, and for `grace_s` seconds after its end.
+
+    With `renews` those seconds begin anew whenever something is accepted. `stop` ends all patience at once.
+    """
+
+    def __init__(
+        self, grace_s: float, *, ended: Callable[[], bool], stop: threading.Event, renews: bool = False
+    ) -> None:
+        self._grace_s = grace_s
+        self._ended = ended
+        self._stop = stop
+        self._renews = renews
+        self._until_s: float | None = None
+
+    def anew(self) -> Patience:
+        """Return another one with the same settings, for another destination."""
+        return Patience(self._grace_s, ended=self._ended, stop=self._stop, renews=self._renews)
+
+    def accepted(self) -> None:
+        if self._renews and self._until_s is not None:
+            self._until_s = time.monotonic() + self._grace_s
+
+    def has_ended(self) -> bool:
+        """Whether the run has ended."""
+        if self._until_s is None and self._ended():
+            self._until_s = time.monotonic() + self._grace_s
+        return self._until_s is not None
+
+    def is_over(self) -> bool:
+        """Whether the time is over, no matter whether `stop` is set."""
+        return self.has_ended() and self._until_s is not None and time.monotonic() >= self._until_s
+
+    def wait(self, pause_s: float) -> bool:
+        """Pause, and return whether patience is left after it."""
+        until = time.monotonic() + pause_s
+        while not self._is_lost() and (left := until - time.monotonic()) > 0:
+            self._stop.wait(min(left, ASK_EVERY_S))
+        return not self._is_lost()
+
+    def _is_lost(self) -> bool:
+        return self._stop.is_set() or self.is_over()
+
 
 FIRST_PAUSE_S: Final = 0.5
 LONGEST_PAUSE_S: Final = 5.0
 LONGEST_ASKED_S: Final = 60.0
-"""A destination that asks for a longer pause does not get it."""
-
+"""The longest pause that a destination can ask for."""
 Say = Callable[[str], None]
 
 
 class Delivery:
-    """Of one kind of thing, "spans" or "points", to one destination.
+    """Delivers one `kind` of items, "spans" or "metric points", to one destination.
 
-    `sent`, `refused` and `lost` count them: accepted; refused for good by the other side; given up by us. `why`: what
-    the last trouble was; `is_in_trouble`: it still is. A change from good to bad and back is said in one sentence each,
-    however long it takes, but for one that begins when there is no time left: whoever reports at the end tells that.
-    `is_lasting`: only somebody can mend the last trouble. `hint`: what is said of the first attempt that failed, where
-    there will be others. `unread_steps` are missing beside: they could no longer be read from the disk.
+    `sent`, `refused` and `lost` count the items: accepted, refused for good by the destination, given up here.
+    `unread_steps` counts steps that could no longer be read from the disk.
+
+    `why` describes the last trouble; `is_in_trouble`: it has not ended; `is_lasting`: it will not end by itself.
+    `say` gets one sentence when trouble begins and one when it ends, but none if it begins when time is up: the report
+    at the end covers that. `hint` is added to the sentence if there will be more attempts.
     """
 
     def __init__(self, destination: Destination, kind: str, patience: Patience, say: Say, *, hint: str = "") -> None:
@@ -40,45 +88,45 @@ class Delivery:
         self._patience = patience
         self._say = say
         self.is_in_trouble = False
-        self._has_remarked = False  # a word that comes with each answer is told once
+        self._has_remarked = False  # a message that comes with each answer is passed on once
 
     @property
     def is_whole(self) -> bool:
         return not (self.refused or self.lost or self.unread_steps)
 
     def spans(self, batch: Sequence[ReadableSpan]) -> None:
-        """Returns when it is accepted, refused, or given up with all that follow."""
+        """Deliver a batch: return when it was accepted or refused, or given up together with all later ones."""
         if self._is_hopeless():
             self.lost += len(batch)
         else:
-            self._bring(lambda: self.destination.spans(batch), len(batch))
+            self._deliver(lambda: self.destination.spans(batch), len(batch))
 
     def metrics(self, data: MetricsData, *, last: bool) -> None:
-        """All numbers as they are now: they take the place of the earlier ones. What is not accepted is not sent again,
-        since the next ones tell it too, but for the `last` ones."""
+        """Deliver all numbers as of now, which replace the earlier ones. Only the `last` ones are sent again after a
+        failed attempt, since later ones contain the earlier ones."""
         self.sent = self.refused = self.lost = 0
         for part in requests_of(data):
-            self._bring(lambda part=part: self.destination.metrics(part), points(part), again=last)  # type: ignore[misc]
+            self._deliver(lambda part=part: self.destination.metrics(part), points(part), again=last)  # type: ignore[misc]
 
     def close(self) -> None:
         self.destination.close()
 
     def _is_hopeless(self) -> bool:
-        """Where the time is over, one that is slow but accepts is not waited for either."""
+        """Whether to give up. Once time is up, not even a slow destination that accepts gets more."""
         self.is_given_up = self.is_given_up or self._patience.is_over()
         return self.is_given_up
 
-    def _bring(self, attempt: Callable[[], Outcome], count: int, *, again: bool = True) -> None:
+    def _deliver(self, attempt: Callable[[], Outcome], count: int, *, again: bool = True) -> None:
         pause_s = FIRST_PAUSE_S
         while True:
             outcome = attempt()
-            self._hear(outcome)
+            self._note(outcome)
             if outcome.settled:
                 self._count(outcome, count)
                 return
             asked_s = min(outcome.again_s or 0.0, LONGEST_ASKED_S)
-            is_in_vain = outcome.lasting and self._patience.has_ended()  # nobody is there any more who would mend it
-            if not again or is_in_vain or not self._patience.wait(max(pause_s, asked_s)):
+            is_hopeless = outcome.lasting and self._patience.has_ended()  # after the run nobody will mend it
+            if not again or is_hopeless or not self._patience.wait(max(pause_s, asked_s)):
                 break
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
         self.is_given_up |= again
@@ -89,7 +137,7 @@ class Delivery:
         self.sent += count - outcome.refused
         self._patience.accepted()
 
-    def _hear(self, outcome: Outcome) -> None:
+    def _note(self, outcome: Outcome) -> None:
         is_bad = not outcome.settled
         if is_bad or outcome.refused:
             self.why, self.is_lasting = outcome.why, outcome.lasting

@@ -1,4 +1,4 @@
-"""Where spans and metrics are brought to, and what became of one attempt to bring them."""
+"""A destination of spans and metrics, and the outcome of one attempt to deliver to it."""
 
 from __future__ import annotations
 
@@ -10,18 +10,22 @@ from opentelemetry.sdk.metrics.export import MetricsData, ResourceMetrics
 from opentelemetry.sdk.trace import ReadableSpan
 
 BATCH_SPANS: Final = 512
-"""Spans in one request, as the SDK's own processor has them: far below the 4 MiB that gRPC takes."""
+"""Spans in one request, as in the SDK's own processor: far below the 4 MiB that gRPC accepts."""
 
 
 REQUEST_POINTS: Final = 2_000
-"""Data points in one request, about, for the same reason; those of one rank stay together."""
+"""About the number of data points in one request, for the same reason; those of one rank stay together."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`settled`: the other side has answered for good, and accepted all but `refused` of it. Else nothing was accepted
-    as far as is known, and it may be sent again, after `again_s` if the other side has said so; `lasting`: that helps
-    only if somebody changes something first. `why`: of what was not accepted, or what it had to say beside."""
+    """The outcome of one attempt.
+
+    If `settled`, the destination accepted all items but `refused` ones, and the attempt need not be repeated. Otherwise
+    nothing was accepted as far as is known, and it can be repeated, after `again_s` seconds if the destination asked
+    for that; if `lasting`, repeating helps only after somebody has changed a setting. `why` is the reason, or another
+    message of the destination.
+    """
 
     settled: bool
     refused: int = 0
@@ -34,11 +38,11 @@ ACCEPTED: Final = Outcome(True)
 
 
 class Destination(Protocol):
-    """Each call is one attempt, of bounded time, and raises nothing."""
+    """Takes spans and metrics. Each call is one attempt of bounded time, and never raises."""
 
     @property
     def name(self) -> str:
-        """As people are told of it: an address, a file."""
+        """Its name in messages: an address, a file."""
 
     def spans(self, batch: Sequence[ReadableSpan]) -> Outcome: ...
 
@@ -48,17 +52,17 @@ class Destination(Protocol):
 
 
 def points(data: MetricsData) -> int:
-    """How many data points there are in it."""
+    """Return the number of data points."""
     return sum(map(_points, data.resource_metrics))
 
 
 def requests_of(data: MetricsData) -> Iterator[MetricsData]:
-    """The same in parts that are not too large to be sent."""
+    """Split metrics into parts that are small enough for one request."""
     part: list[ResourceMetrics] = []
     held = 0
-    for one in data.resource_metrics:
-        part.append(one)
-        held += _points(one)
+    for of_rank in data.resource_metrics:
+        part.append(of_rank)
+        held += _points(of_rank)
         if held >= REQUEST_POINTS:
             yield MetricsData(part)
             part, held = [], 0
@@ -66,5 +70,5 @@ def requests_of(data: MetricsData) -> Iterator[MetricsData]:
         yield MetricsData(part)
 
 
-def _points(one: ResourceMetrics) -> int:
-    return sum(len(metric.data.data_points) for scope in one.scope_metrics for metric in scope.metrics)
+def _points(of_rank: ResourceMetrics) -> int:
+    return sum(len(metric.data.data_points) for scope in of_rank.scope_metrics for metric in scope.metrics)

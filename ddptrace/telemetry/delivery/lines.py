@@ -1,4 +1,4 @@
-"""What is done with each batch of a run that grows: one line makes spans of it, another adds it to the totals."""
+"""Handles each batch of a run that grows: one line makes spans of it, another adds it to the totals."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from ddptrace.live.batch import RankBatch
 from ddptrace.live.run_follower import RunFollower
 from ddptrace.telemetry.delivery.delivery import Delivery
 from ddptrace.telemetry.delivery.destination import BATCH_SPANS, points
-from ddptrace.telemetry.delivery.made_spans import SpanMaker
-from ddptrace.telemetry.metric_data import metrics_data
+from ddptrace.telemetry.metrics.metric_data import metrics_data
+from ddptrace.telemetry.metrics.totals import Totals
 from ddptrace.telemetry.rows import of_batch
-from ddptrace.telemetry.totals import Totals
-from ddptrace.telemetry.trees import trees
+from ddptrace.telemetry.spans.maker import SpanMaker
+from ddptrace.telemetry.spans.trees import trees
 
 LOOK_EVERY_S: Final = 0.5
 
 
 class Line(Protocol):
-    """Each has a follower of its own, so that one that waits for its destination does not hold up the other. `made`:
-    spans, or points of the latest numbers, that each delivery is to bring."""
+    """From a follower to deliveries. Each line has its own follower, so that one that waits for its destination does
+    not hold up the other. `made` counts the spans, or the points of the latest numbers, for each delivery."""
 
     follower: RunFollower
     deliveries: Sequence[Delivery]
@@ -38,6 +38,8 @@ class Line(Protocol):
 
 
 class SpanLine:
+    """Makes spans of each batch."""
+
     def __init__(self, follower: RunFollower, deliveries: Sequence[Delivery]) -> None:
         self.follower = follower
         self.deliveries = deliveries
@@ -51,23 +53,23 @@ class SpanLine:
             self.made += len(spans)
             self._waiting += spans
             while len(self._waiting) >= BATCH_SPANS:
-                self._bring()
+                self._deliver()
 
     def after_look(self) -> None:
         while self._waiting:
-            self._bring()
+            self._deliver()
 
     def finish(self) -> None:
         self.after_look()
 
-    def _bring(self) -> None:
+    def _deliver(self) -> None:
         batch, self._waiting = self._waiting[:BATCH_SPANS], self._waiting[BATCH_SPANS:]
         for delivery in self.deliveries:
             delivery.spans(batch)
 
 
 class MetricLine:
-    """`every_s`: between two times that the totals are sent."""
+    """Adds each batch to the totals, and sends them every `every_s` seconds."""
 
     def __init__(self, follower: RunFollower, deliveries: Sequence[Delivery], totals: Totals, every_s: float) -> None:
         self.follower = follower
@@ -81,9 +83,9 @@ class MetricLine:
         self._totals.take(batch)
 
     def after_look(self) -> None:
-        for one in self.follower.now():
-            self._totals.of_rank(one.identity)
-            self._totals.seen(one.identity.run_id, one.identity.rank, one.worked_unix_ns)
+        for now in self.follower.now():
+            self._totals.of_rank(now.identity)
+            self._totals.seen(now.identity.run_id, now.identity.rank, now.worked_unix_ns)
         for (run_id, rank), losses in self.follower.losses().items():
             self._totals.lost(run_id, rank, losses)
         if time.monotonic() >= self._next_s:
@@ -104,7 +106,7 @@ class MetricLine:
 def run_line(
     line: Line, is_over: Callable[[RunFollower], bool], stop: threading.Event, run_id: str | None = None
 ) -> None:
-    """Until nothing more comes, or `stop`. `run_id`: other runs in the directory are none of ours."""
+    """Run a line until the run is over or `stop` is set. `run_id` leaves out other runs in the directory."""
     while True:
         for batch in line.follower.look():
             if run_id in (None, batch.identity.run_id):

@@ -1,4 +1,4 @@
-"""What a run lacks itself, so that no delivery can bring it, in sentences."""
+"""Sentences about what is missing in the run itself, so that no delivery can contain it."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ REMOVED: Final = "its folder was moved, replaced or removed before all of it was
 
 
 def of_result(result: Result, run: Path) -> str | None:
-    """None where it lacks nothing."""
+    """Describe what an analyzed run lacks. None if it lacks nothing."""
     ranks = {f"rank {row.rank}" for row in result.ranks}
     found = [one for one in result.findings if one.kind.loses_records and one.where in ranks]
     return _told([f"{one.where}: {one.message}" for one in found], run)
 
 
 def of_lines(lines: Sequence[Line], run: Path) -> str | None:
-    """The same of a run that was followed."""
+    """Describe what a followed run lacks. None if it lacks nothing."""
     followers = [line.follower for line in lines]
     known = {who: losses for follower in followers for who, losses in follower.losses().items()}
     removed = {now.identity.rank for follower in followers for now in follower.now() if now.removed}
-    lost = [f"rank {rank}: {', '.join(words)}" for (_, rank), one in known.items() if (words := [*_of(one)])]
+    lost = [f"rank {rank}: {', '.join(words)}" for (_, rank), losses in known.items() if (words := [*_of(losses)])]
     return _told([*(f"rank {rank}: {REMOVED}" for rank in sorted(removed)), *lost], run)
 
 
 def of_unplaced(run: Path) -> str | None:
-    """Of ranks that could not write on which host they run, so that who exports one host passes them over."""
-    found = [one.folder.name for one in rank_folders(run) if "host" not in (read_json(one.folder / META) or {})]
+    """Describe the ranks that did not record their host, so that an export of one host leaves them out."""
+    found = [rank.folder.name for rank in rank_folders(run) if "host" not in (read_json(rank.folder / META) or {})]
     if not found:
         return None
     more = f" and {len(found) - MOST_TOLD} more" if len(found) > MOST_TOLD else ""
-    told = f"{', '.join(found[:MOST_TOLD])}{more}"
-    return f"not exported was what does not say on which host it ran: {told}; `ddptrace export {run}` delivers it"
+    folders = f"{', '.join(found[:MOST_TOLD])}{more}"
+    return f"{folders} did not record the host, and were not exported; `ddptrace export {run}` delivers them"
 
 
 def _of(losses: Losses) -> Iterator[str]:
@@ -53,7 +53,9 @@ def _told(found: Sequence[str], run: Path) -> str | None:
     if not found:
         return None
     more = f"; and {len(found) - MOST_TOLD} more" if len(found) > MOST_TOLD else ""
-    return f"the run itself is not whole ({_joined(found)}{more}), and `ddptrace analyze {run}` says what that means"
+    return (
+        f"the run itself is not whole ({_joined(found)}{more}), and `ddptrace analyze {run}` explains what that means"
+    )
 
 
 def _joined(found: Iterable[str]) -> str:

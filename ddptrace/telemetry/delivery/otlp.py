@@ -1,5 +1,8 @@
-"""A collector that takes OTLP. OpenTelemetry's own exporters serialise and send, so that the whole of
-`OTEL_EXPORTER_OTLP_*` (headers, timeout, compression, certificates) means what it means elsewhere."""
+"""A collector that takes OTLP.
+
+OpenTelemetry's own exporters serialise and send, so that all of `OTEL_EXPORTER_OTLP_*` (headers, timeout, compression,
+certificates) has its usual meaning. They need packages of the extra, so `targets.py` imports this file only to use it.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,13 @@ from collections.abc import Sequence
 from opentelemetry.sdk.metrics.export import MetricsData
 from opentelemetry.sdk.trace import ReadableSpan
 
-from ddptrace.telemetry.addresses import GRPC
-from ddptrace.telemetry.delivery.channel import Channel
+from ddptrace.telemetry.delivery.channel import POINTS, SPANS, Channel, Signal
 from ddptrace.telemetry.delivery.destination import Outcome, points
-from ddptrace.telemetry.delivery.signals import POINTS, SPANS, Signal
+from ddptrace.telemetry.environment import GRPC
 
 
 class Otlp:
-    """`endpoint`: without a path; None: where the environment says, for each signal by itself."""
+    """Sends to a collector. `endpoint` has no path; None: the environment has the endpoint of each signal."""
 
     def __init__(self, endpoint: str | None, protocol: str, name: str) -> None:
         self.name = name
@@ -34,7 +36,7 @@ class Otlp:
 
 
 def _channel(endpoint: str | None, protocol: str, signal: Signal) -> Channel:
-    """Of the two libraries, each a fifth of a second to import, only what is needed."""
+    """Import only the library that is needed: each of the two takes a fifth of a second."""
     if protocol == GRPC:
         from ddptrace.telemetry.delivery.otlp_grpc import GrpcChannel
 

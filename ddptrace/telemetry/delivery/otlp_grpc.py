@@ -1,7 +1,7 @@
-"""OTLP over gRPC: what the collector really answered.
+"""OTLP over gRPC, with the collector's real answers.
 
-OpenTelemetry's exporter does not look at the answer, and tries again by itself for as long as its timeout lasts. It is
-given a client that reads the answer, and lets it try once.
+OpenTelemetry's exporter does not look at the answer, and repeats failed attempts until its timeout. Here it gets a
+client that reads the answer and ends it after one attempt.
 """
 
 from __future__ import annotations
@@ -14,22 +14,24 @@ from google.rpc.error_details_pb2 import RetryInfo
 from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 
-from ddptrace.telemetry.delivery.channel import ATTEMPT_S, Channel, Heard, Listener
+from ddptrace.telemetry.delivery.channel import ATTEMPT_S, SPANS, Channel, Heard, Listener, Signal, quoted
 from ddptrace.telemetry.delivery.destination import Outcome
-from ddptrace.telemetry.delivery.quoted import quoted
-from ddptrace.telemetry.delivery.signals import SPANS, Signal
 
 NEVER: Final = frozenset({grpc.StatusCode.INVALID_ARGUMENT})
-"""The other side understood, and will not take this very request however often it is sent."""
-LASTING: Final = frozenset({
-    grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED,
-    grpc.StatusCode.NOT_FOUND,
-})  # fmt: skip
-"""Until somebody sets something right."""
+"""The collector understood the request, and will never accept it."""
+LASTING: Final = frozenset(
+    {
+        grpc.StatusCode.UNIMPLEMENTED,
+        grpc.StatusCode.UNAUTHENTICATED,
+        grpc.StatusCode.PERMISSION_DENIED,
+        grpc.StatusCode.NOT_FOUND,
+    }
+)
+"""Errors that last until somebody changes a setting."""
 SPEAKS_HTTP: Final = ("Failed parsing HTTP/2", "http1.x server")
-"""In gRPC's words: what answered is HTTP/1."""
+"""In gRPC's error messages: HTTP/1 answered."""
 HTTP_HERE: Final = (
-    "this port speaks HTTP and no gRPC: --protocol http/protobuf or OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf says so"
+    "this port speaks HTTP, not gRPC; give --protocol http/protobuf or set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf"
 )
 RETRY_INFO: Final = "google.rpc.retryinfo-bin"
 
@@ -39,21 +41,21 @@ class GrpcChannel(Channel):
         make: Callable[..., Any] = OTLPSpanExporter if self._signal is SPANS else OTLPMetricExporter
         exporter = make(endpoint=self._endpoint)
         client = getattr(exporter, "_client", None)
-        if not hasattr(client, "Export"):  # an exporter that is built otherwise
+        if not hasattr(client, "Export"):  # a version of the exporter with another structure
             return exporter, None
         exporter._client = listener = Listening(client, self._signal)
         return exporter, listener
 
 
 class Listening(Listener):
-    """Stands before the exporter's own client."""
+    """Wraps the exporter's own client."""
 
     def __init__(self, client: Any, signal: Signal) -> None:
         self._client = client
         self._signal = signal
 
     def Export(self, *args: Any, timeout: float | None = None, **options: Any) -> Any:
-        """Raises Heard unless all was accepted."""
+        """Make one attempt. Raises Heard if it fails."""
         allowed_s = min(timeout or ATTEMPT_S, ATTEMPT_S)
         try:
             answer = self._client.Export(*args, timeout=allowed_s, **options)
@@ -78,8 +80,8 @@ def _of_error(error: grpc.RpcError, count: int, allowed_s: float) -> Outcome:
 
 
 def _pause_s(error: grpc.RpcError) -> float | None:
-    said = dict(error.trailing_metadata() or ()).get(RETRY_INFO)
-    if not isinstance(said, bytes):
+    info = dict(error.trailing_metadata() or ()).get(RETRY_INFO)
+    if not isinstance(info, bytes):
         return None
-    delay = RetryInfo.FromString(said).retry_delay
+    delay = RetryInfo.FromString(info).retry_delay
     return float(delay.seconds + delay.nanos / 1e9)

@@ -1,40 +1,100 @@
-"""OTLP over HTTP: what the collector really answered.
+"""OTLP over HTTP, with the collector's real answers.
 
-OpenTelemetry's exporter takes every answer from 200 to 399 for success and never reads it, and tries again by itself
-for as long as its timeout lasts. It is given a session that reads the answer, and lets it try once.
+OpenTelemetry's exporter takes every answer from 200 to 399 for success, never reads it, and repeats failed attempts
+until its timeout. Here it gets a session that reads the answer and ends it after one attempt. The session also bounds
+the time of a request: the timeout of requests begins anew with each byte that arrives.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
+import threading
 from collections.abc import Callable, Iterator
 from http.client import BadStatusLine, RemoteDisconnected
 from typing import Any, Final
+from weakref import WeakSet
 
 import requests
 from google.protobuf import json_format
 from google.protobuf.message import DecodeError, Message
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from requests.adapters import HTTPAdapter
+from urllib3 import HTTPConnectionPool, PoolManager
 
-from ddptrace.telemetry.delivery.channel import ATTEMPT_S, Channel, Heard, Listener
+from ddptrace.telemetry.delivery.channel import ATTEMPT_S, SPANS, WORDS, Channel, Heard, Listener, Signal, quoted
 from ddptrace.telemetry.delivery.destination import Outcome
-from ddptrace.telemetry.delivery.otlp_http_session import BoundedSession
-from ddptrace.telemetry.delivery.quoted import WORDS, quoted
-from ddptrace.telemetry.delivery.signals import SPANS, Signal
+
+
+class BoundedSession(requests.Session):
+    """A session whose requests end in time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._sockets: WeakSet[socket.socket] = WeakSet()
+        self._cut = False
+        for scheme in ("http://", "https://"):
+            self.mount(scheme, _Adapter(self._sockets))
+
+    @contextlib.contextmanager
+    def within(self, allowed_s: float) -> Iterator[None]:
+        """Bound the time of a request and of reading its answer. Raises requests.Timeout after `allowed_s` seconds."""
+        self._cut = False
+        timer = threading.Timer(allowed_s, self._cut_off)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        except (requests.RequestException, OSError):
+            if not self._cut:
+                raise
+        finally:
+            timer.cancel()
+        if self._cut:
+            raise requests.Timeout
+
+    def _cut_off(self) -> None:
+        self._cut = True
+        for connection in list(self._sockets):
+            with contextlib.suppress(OSError):  # it has ended by itself
+                connection.shutdown(socket.SHUT_RDWR)
+
+
+class _Adapter(HTTPAdapter):
+    """Notes the socket of each connection, because a connection that closes after its answer forgets it before the
+    answer is read."""
+
+    def __init__(self, sockets: WeakSet[socket.socket]) -> None:
+        self._sockets = sockets
+        super().__init__()
+
+    def init_poolmanager(self, *args: Any, **options: Any) -> None:
+        super().init_poolmanager(*args, **options)
+        self._watch(self.poolmanager)
+
+    def proxy_manager_for(self, *args: Any, **options: Any) -> Any:
+        manager = super().proxy_manager_for(*args, **options)
+        self._watch(manager)
+        return manager
+
+    def _watch(self, manager: PoolManager) -> None:
+        manager.pool_classes_by_scheme = {
+            scheme: _noting(pool, self._sockets) for scheme, pool in manager.pool_classes_by_scheme.items()
+        }
+
 
 ANSWER_NBYTES: Final = 1 << 20
-"""An answer to a request is a few bytes; of a longer one no more is read."""
+"""The most that is read of an answer, which normally has a few bytes."""
 NEVER: Final = frozenset({400, 413, 422})
-"""The other side understood, and will not take this very request however often it is sent."""
+"""The collector understood the request, and will never accept it."""
 PASSING: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
-"""A word of the moment; other errors last, until somebody sets something right."""
-
-
+"""Errors that may pass by themselves; others last until somebody changes a setting."""
 FIRST_OF_HTTP2: Final = "\x04\0\0\0\0\0"
-"""Its server speaks first: settings, after three bytes of their length."""
-GRPC_HERE: Final = "this port speaks gRPC and no HTTP: --protocol grpc or OTEL_EXPORTER_OTLP_PROTOCOL=grpc says so"
-NO_HTTP: Final = "it answers no HTTP; is this a collector's address?"
+"""Its server sends first: its settings, after three bytes with their length."""
+GRPC_HERE: Final = "this port speaks gRPC, not HTTP; give --protocol grpc or set OTEL_EXPORTER_OTLP_PROTOCOL=grpc"
+NO_HTTP: Final = "its answer is not HTTP; is this a collector's address?"
 
 
 class HttpChannel(Channel):
@@ -46,14 +106,14 @@ class HttpChannel(Channel):
 
 
 class Listening(BoundedSession, Listener):
-    """The session of an exporter, which sends through it."""
+    """The session through which an exporter sends."""
 
     def __init__(self, signal: Signal) -> None:
         super().__init__()
         self._signal = signal
 
     def request(self, method: Any, url: Any, *args: Any, timeout: Any = None, **options: Any) -> requests.Response:
-        """Raises Heard unless all was accepted."""
+        """Make one attempt. Raises Heard unless everything was accepted."""
         allowed_s = min(float(timeout or ATTEMPT_S), ATTEMPT_S)
         try:
             with self.within(allowed_s):
@@ -73,7 +133,7 @@ class Listening(BoundedSession, Listener):
             return self._accepted(answer, body)
         if 300 <= status < 400:
             where = quoted(answer.headers.get("location", "nowhere"))
-            return Outcome(False, why=f"it answered {status} and wants to be asked at {where}", lasting=True)
+            return Outcome(False, why=f"it answered {status} and redirects to {where}", lasting=True)
         why = f"it answered {status} {quoted(answer.reason or '')}{_quoted(answer, body)}"
         if status in NEVER:
             return Outcome(True, self.count, why)
@@ -85,13 +145,14 @@ class Listening(BoundedSession, Listener):
         try:
             return self._signal.read(_parsed(self._signal.response(), kind, body), self.count)
         except (DecodeError, json_format.ParseError, ValueError):
-            what = f"{kind or 'something'} that is no OTLP"
+            what = f"{kind or 'something'} that is not OTLP"
             why = f"it answered {answer.status_code} with {what}; is this a collector's address?"
             return Outcome(False, why=why, lasting=True)
 
 
 def _parsed(empty: Message, kind: str, body: bytes) -> Message:
-    """Raises ValueError, DecodeError or ParseError where it is none. An answer without a body is one without words."""
+    """Parse an answer; an empty body is an empty answer. Raises ValueError, DecodeError or ParseError if it is
+    invalid."""
     if kind == "application/json":
         return _parsed_json(empty, body)
     if body and kind.startswith("text/"):
@@ -101,7 +162,7 @@ def _parsed(empty: Message, kind: str, body: bytes) -> Message:
 
 
 def _parsed_json(empty: Message, body: bytes) -> Message:
-    """A later version may answer more, but not something else instead."""
+    """Parse JSON. A later version of OTLP may add fields, but at least one field must be known."""
     content = json.loads(body or b"{}")
     known = {name for field in empty.DESCRIPTOR.fields for name in (field.name, field.json_name)}
     if not isinstance(content, dict) or (content and not known & content.keys()):
@@ -130,7 +191,7 @@ def _quoted(answer: requests.Response, body: bytes) -> str:
 
 
 def _seconds(retry_after: str | None) -> float | None:
-    """A date, which the header may be too, is not worth waiting for exactly."""
+    """Return the header's seconds, None if it is missing or a date, which is not worth parsing."""
     return float(retry_after) if retry_after is not None and retry_after.strip().isdecimal() else None
 
 
@@ -145,13 +206,22 @@ def _of_error(error: Exception, allowed_s: float) -> Outcome:
             return Outcome(False, why=GRPC_HERE if is_grpc else NO_HTTP, lasting=True)
         if isinstance(cause, OSError) and cause.strerror:
             return Outcome(False, why=quoted(cause.strerror.lower() if cause.errno else cause.strerror))
-    is_lasting = isinstance(error, ValueError)  # an address or a header that is none
+    is_lasting = isinstance(error, ValueError)  # an invalid address or header
     return Outcome(False, why=f"{type(error).__name__}: {quoted(error)}", lasting=is_lasting)
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """requests and urllib3 wrap what the system said, each in its own way."""
+    """Yield an error and its causes: requests and urllib3 each wrap the system's error in their own way."""
     while error is not None:
         yield error
-        inner = [one for one in error.args if isinstance(one, BaseException)]
+        inner = [argument for argument in error.args if isinstance(argument, BaseException)]
         error = getattr(error, "reason", None) or next(iter(inner), None) or error.__cause__ or error.__context__
+
+
+def _noting(pool: type[HTTPConnectionPool], sockets: WeakSet[socket.socket]) -> type[HTTPConnectionPool]:
+    class Noted(pool.ConnectionCls):  # type: ignore[name-defined, misc]
+        def connect(self) -> None:
+            super().connect()
+            sockets.add(self.sock)
+
+    return type(pool.__name__, (pool,), {"ConnectionCls": Noted})

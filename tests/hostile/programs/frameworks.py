@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from tests.hostile.kept import keep
 from tests.hostile.registry import program
-from tests.hostile.training import WIDTH, ddp, join, network, train
+from tests.hostile.training import WIDTH, ddp, join, network, sgd, train
 
 
 def data(count: int = 16) -> TensorDataset:
@@ -75,6 +75,75 @@ def lightning_trainer() -> None:
     except ValueError as error:
         keep(str(error))
     keep(model, trainer.global_step)
+
+
+CPU = (("DS_ACCELERATOR", "cpu"),)
+"""Else DeepSpeed prints, with the time of day, that it has found no device."""
+
+
+@program(ranks=2, needs=("accelerate",), imports=("accelerate",), environ=CPU)
+def accelerate_loop() -> None:
+    """Trains with Accelerate: accumulation, clipping, gathered metrics, a saved state."""
+    from accelerate import Accelerator
+    from accelerate.utils import set_seed
+
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+    set_seed(1)
+    net = network()
+    model, optimizer, loader = accelerator.prepare(net, sgd(net), DataLoader(data(), batch_size=2))
+    for inputs, labels in loader:
+        with accelerator.accumulate(model):
+            loss = nn.functional.cross_entropy(model(inputs), labels)
+            accelerator.backward(loss)
+            if accelerator.sync_gradients:
+                accelerator.clip_grad_norm_(model.parameters(), 0.5)
+            optimizer.step()
+            optimizer.zero_grad()
+        keep(loss, accelerator.gather_for_metrics(model(inputs).argmax(1)))
+    accelerator.save_state(str(folder()))
+    accelerator.wait_for_everyone()  # one rank saves what both load
+    accelerator.load_state(str(folder()))
+    keep(accelerator.unwrap_model(model))
+
+
+@program(
+    ranks=2,
+    needs=("transformers", "accelerate"),
+    imports=("transformers.trainer", "transformers.models.gpt2"),
+    environ=CPU,
+)
+def huggingface_trainer() -> None:
+    """Trains a small GPT-2 with Hugging Face's Trainer, with its checkpoints and evaluations."""
+    from transformers import GPT2Config, GPT2LMHeadModel, PrinterCallback, Trainer, TrainingArguments, set_seed
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()  # it shows how long things take
+    set_seed(1)
+    config = GPT2Config(vocab_size=32, n_positions=8, n_embd=16, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=1)
+    model = GPT2LMHeadModel(config)
+    rows = [{"input_ids": row, "labels": row} for row in torch.randint(32, (16, 8))]
+    arguments = TrainingArguments(
+        output_dir=str(folder()),
+        use_cpu=True,
+        max_steps=4,
+        per_device_train_batch_size=2,
+        gradient_accumulation_steps=2,
+        gradient_checkpointing=True,
+        eval_strategy="steps",
+        eval_steps=2,
+        save_strategy="steps",
+        save_steps=2,
+        report_to=[],
+        disable_tqdm=True,
+        logging_strategy="no",
+        ddp_backend="gloo",
+    )
+    trainer = Trainer(model, arguments, train_dataset=rows, eval_dataset=rows)
+    trainer.remove_callback(PrinterCallback)  # it prints how long things took
+    trainer.train()
+    dist.barrier()  # one rank saves what both load
+    trainer.train(resume_from_checkpoint=True)
+    keep(model, trainer.state.global_step)
 
 
 @program(ranks=2, needs=("deepspeed",), imports=("deepspeed",))

@@ -24,6 +24,7 @@ import shutil
 import signal
 import sys
 import sysconfig
+import tempfile
 import threading
 import time
 import trace as tracing
@@ -662,13 +663,22 @@ def audited() -> None:
 
 @program()
 def stacks_dumped() -> None:
-    """Has stacks dumped later, by a timer of C."""
-    with Path(os.devnull).open("w") as file:
-        faulthandler.dump_traceback_later(0.05, repeat=True, file=file)
-        for _ in range(10):
-            train()
-        faulthandler.cancel_dump_traceback_later()
-        keep(type(traceback.format_stack()[0]).__name__)
+    """Has the stack of a forward dumped by a timer of C. The forward sleeps meanwhile: where frames come and go during
+    the dump, Python 3.11 crashes, also without a tracer."""
+
+    class Sleeps(nn.Module):
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            faulthandler.dump_traceback_later(0.02, file=file)
+            time.sleep(0.1)
+            faulthandler.cancel_dump_traceback_later()
+            return inputs
+
+    with tempfile.TemporaryFile("w+") as file:
+        train(nn.Sequential(nn.Linear(WIDTH, WIDTH), Sleeps()))
+        file.seek(0)
+        stacks = file.read().split("most recent call first")
+    keep([stack.count("in _call_impl") for stack in stacks if "in forward" in stack])
+    keep(type(traceback.format_stack()[0]).__name__)
 
 
 @program()

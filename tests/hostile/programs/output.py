@@ -86,6 +86,18 @@ def streams_that_raise() -> None:
     print("again")
 
 
+@program(ends=True, code=120)
+def pipe_closed() -> None:
+    """Writes into a pipe that nobody reads any more, and ends as Python does then."""
+    read, write = os.pipe()
+    os.close(read)
+    os.dup2(write, 1)
+    os.dup2(write, 2)
+    train()
+    keep_error(os.write, 1, b"x")
+    print("lost")
+
+
 @program(code=-signal.SIGPIPE)
 def pipe_closed_with_its_signal() -> None:
     """Ends by SIGPIPE, which it has not ignored as Python does."""

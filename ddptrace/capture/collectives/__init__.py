@@ -1,0 +1,7 @@
+"""Collectives: each call that reaches torch's dispatcher, its completion, and the host's waits for it.
+
+In: calls of `c10d` operators, from Python and from C++. Out: CALL, ORIGIN, DONE, WAIT and GROUP records.
+
+A call goes from `tap.py` to `calls.py`. A bucket of stock DDP takes a short way: `compiled_sends.py` where `ddptrace
+compile` was run, else `bucket_sends.py`.
+"""

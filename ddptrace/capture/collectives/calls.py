@@ -1,0 +1,275 @@
+"""Records of a collective: its call (launch, bytes, group, issuer), its completion, and the host's waits for it.
+
+host     launch ──issued            wait┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┐
+backend          ┄┄queue┄┄ [exec ───────────────] done ┘
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import time
+import weakref
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from types import FrameType
+from typing import Any, Final
+
+import torch
+import torch.autograd.profiler as autograd_profiler
+import torch.distributed as dist
+from torch._C._profiler import _RecordFunctionFast
+
+from ddptrace.capture.collectives.bucket_sends import BucketSends, Sent
+from ddptrace.capture.collectives.completions import MANY, Completions
+from ddptrace.capture.collectives.groups import Groups
+from ddptrace.capture.collectives.tap import Operator
+from ddptrace.capture.collectives.tensors import dtype_name, first_tensor, is_symbolic, nbytes_of
+from ddptrace.capture.failures import failure_words
+from ddptrace.capture.origins.call_sites import CallSites
+from ddptrace.capture.surface import Surface, ThreadState
+from ddptrace.record import Recorder
+from ddptrace.schema import RANGE_PREFIX, CallFlag, Kind
+
+_now = time.perf_counter_ns
+
+STAMPED_NBYTES = 64 << 10
+"""Outside a profiler window, completions of smaller calls that no reducer issued are not stamped: a Python callback for
+each of many small queued collectives would slow Gloo itself."""
+
+SYNC, NATIVE = int(CallFlag.SYNC), int(CallFlag.NATIVE)
+PROFILED, DEVICE = int(CallFlag.PROFILED), int(CallFlag.DEVICE)
+CALL, DONE, WAIT, ORIGIN = int(Kind.CALL), int(Kind.DONE), int(Kind.WAIT), int(Kind.ORIGIN)
+"""As plain integers: arithmetic on enumerations costs as much as a record."""
+
+SHORT_MAX = 0xFFFF
+"""Largest string id of op and group that fits an ORIGIN. Of later names, a call that crashes shows neither."""
+
+Token = tuple[int, int, int, int, int, bool, int, bool, int, int, bool]
+"""Seq, launch, bytes in, bytes out, flags, profiling, reducer, whether Python holds the Work, string ids of op and
+group, and whether the program waits for the tensors (a functional collective)."""
+
+
+class Collectives:
+    """The tap's watcher: one CALL record per collective, one DONE when its future completes."""
+
+    def __init__(
+        self, recorder: Recorder, surface: Surface, groups: Groups, thread: ThreadState, sites: CallSites
+    ) -> None:
+        self.seqs = itertools.count(1)
+        self.completions = Completions(recorder)
+        self.reducer = 0  # the only reducer, or that of the last accumulated gradient; 0 outside backward
+        self._recorder = recorder
+        self._surface = surface
+        self._groups = groups
+        self._thread = thread
+        self._seq_of: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._waited_since: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._no_future: set[str] = set()
+        self._functional = FunctionalWaits()
+        self._engine = _engine_code()
+        self.buckets = BucketSends(recorder, self.completions, self.seqs, groups, self._engine)
+        self._sites = sites
+
+    @property
+    def is_live(self) -> bool:
+        """Whether collectives are recorded now."""
+        return self._surface.live
+
+    def before(self, op: Operator, args: tuple[Any, ...]) -> Token | Sent | None:
+        if not self._surface.live:
+            return None
+        try:
+            compiled = self.buckets.compiled
+            if compiled is not None and compiled.is_sending:
+                compiled.interrupt()
+            sent = self.buckets.begun(self.reducer, op, args) if self.reducer else None
+            if sent is not None:
+                return sent
+            if len(self.completions.noted) >= MANY:
+                self.completions.write()
+            nbytes_in = nbytes_out = 0
+            for i in op.inputs:
+                nbytes_in += nbytes_of(args[i])
+            for i in op.outputs:
+                nbytes_out += nbytes_of(args[i])
+            own, profiling = self._thread.bucket, autograd_profiler._is_profiler_enabled
+            caller = None if own else self._caller()
+            source = None if caller is None else self._sites.of(caller)
+            flags = (SYNC if op.is_sync(args) else 0) | (0 if source else NATIVE) | (PROFILED if profiling else 0)
+            held = bool(own or source)
+            functional = caller is not None and caller.f_code.co_filename == ISSUER
+            reducer = own or self.reducer
+            name = self._recorder.intern(op.name)
+            group = self._groups.name_id(dist.ProcessGroup.unbox(args[op.group]))
+            seq, launch = next(self.seqs), _now()
+            if source is not None:  # before the call: a backend may end the process in it
+                peer = 0 if op.peer is None else args[op.peer] + 1
+                self._recorder.event(
+                    ORIGIN,
+                    source.origin,
+                    source.site,
+                    launch,
+                    launch,
+                    seq,
+                    nbytes_in,
+                    nbytes_out,
+                    source.module,
+                    peer,
+                    name if name <= SHORT_MAX else 0,
+                    group if group <= SHORT_MAX else 0,
+                )
+            return seq, launch, nbytes_in, nbytes_out, flags, profiling, reducer, held, name, group, functional
+        except Exception as error:  # training must not see it
+            if not is_symbolic(first_tensor(args, op)):  # nothing is sent of what a compiler traces
+                self._surface.failed(error)
+            return None
+
+    def within(self, token: Token | Sent) -> AbstractContextManager[Any] | None:
+        return None if isinstance(token, Sent) or not token[5] else _RecordFunctionFast(f"{RANGE_PREFIX}{token[0]}")
+
+    def after(self, token: Token | Sent, op: Operator, args: tuple[Any, ...], work: Any) -> None:
+        issued = _now()
+        try:
+            if isinstance(token, Sent):
+                self.buckets.issued(token, issued, work)
+                return
+            seq, launch, nbytes_in, nbytes_out, flags, _, reducer, held, name, group, functional = token
+            tensor = first_tensor(args, op)
+            dtype = self._dtype_id(tensor)
+            flags |= 0 if tensor is None or tensor.is_cpu else DEVICE
+            self._recorder.event(
+                CALL, flags, name, launch, issued, seq, nbytes_in, nbytes_out, group, self._thread.hook, reducer, dtype
+            )
+            if functional:
+                self._functional.made(op, args, seq)
+            is_stamped = work is not None and self._follow(token, flags, op.name, dist.Work.unbox(work))
+            if flags & NATIVE and reducer:
+                self.buckets.tell(reducer, nbytes_in)
+                if flags | DEVICE == NATIVE | DEVICE and not held and tensor is not None:
+                    self.buckets.learn(reducer, op, args, tensor, (flags, dtype, name, group), is_stamped=is_stamped)
+        except Exception as error:  # training must not see it
+            self._surface.failed(error)
+
+    def awaits(self, tensor: torch.Tensor) -> tuple[int, int] | None:
+        """Return the seq of the call that made the tensor, and now; None if that call is unknown."""
+        if not self._surface.on:
+            return None
+        try:
+            seq = self._functional.take(tensor)
+            return (seq, _now()) if seq else None
+        except Exception as error:  # training must not see it
+            self._surface.failed(error)
+            return None
+
+    def awaited(self, token: tuple[int, int]) -> None:
+        try:
+            seq, begin = token
+            self._recorder.event(WAIT, 0, 0, begin, _now(), seq)
+        except Exception as error:  # training must not see it
+            self._surface.failed(error)
+
+    def wait(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Make a `Work.wait` that records how long the host was blocked."""
+
+        def wait(work: Any, /, *args: Any, **kwargs: Any) -> Any:
+            if not (self._surface.live or self._is_recorded(work)):
+                return original(work, *args, **kwargs)
+            begin = _now()
+            try:
+                out = original(work, *args, **kwargs)
+            except BaseException as error:
+                self._waited(work, begin, error)
+                raise
+            self._waited(work, begin, None)
+            return out
+
+        return wait
+
+    def _caller(self) -> FrameType | None:
+        """Return the frame that issues the collective; None if C++ issues it in backward: then the frame below the tap
+        is the entry of the autograd engine, or there is none."""
+        try:
+            frame = sys._getframe(3)
+        except ValueError:
+            return None
+        return None if frame.f_code is self._engine else frame
+
+    def _follow(self, token: Token, flags: int, name: str, work: Any) -> bool:
+        """Follow the completion if that is wanted and possible, and return whether it is followed."""
+        seq, _, nbytes_in, nbytes_out, _, profiling, reducer, held, _, _, functional = token
+        if (
+            held and not functional
+        ):  # nobody waits for the Work of a functional call: it, and its tensors, would be kept
+            self._thread.last_work = work
+            self._seq_of[work] = seq
+        wanted = profiling or (not flags & SYNC and (reducer or nbytes_in + nbytes_out >= STAMPED_NBYTES))
+        # A CUDA future is complete as soon as the kernel is queued: its stamp would mean nothing.
+        if not wanted or flags & DEVICE or name in self._no_future:
+            return False
+        try:
+            (self.completions.follow_here if profiling else self.completions.follow)(seq, work.get_future())
+        except RuntimeError:
+            self._no_future.add(name)  # send and receive have no future on Gloo
+            return False
+        return True
+
+    def _waited(self, work: Any, begin: int, raised: BaseException | None) -> None:
+        try:
+            self._thread.last_work = None
+            if raised is not None and not work.is_completed():  # a timeout: the collective goes on
+                self._waited_since.setdefault(work, begin)
+                return
+            begin, end, seq = self._waited_since.pop(work, begin), _now(), self._seq_of.get(work, 0)
+            self._recorder.event(WAIT, 0, 0, begin, end, seq)
+            if seq and isinstance(raised, Exception):
+                self._recorder.event(DONE, 1, self._recorder.intern(failure_words(raised)), end, end, seq)
+        except Exception as error:  # training must not see it
+            self._surface.failed(error)
+
+    def _is_recorded(self, work: Any) -> bool:
+        """Whether the call of this Work was recorded, in an earlier step."""
+        return self._surface.on and len(self._seq_of) > 0 and work in self._seq_of
+
+    def _dtype_id(self, tensor: Any) -> int:
+        return 0 if tensor is None else self._recorder.intern(dtype_name(tensor.dtype))
+
+
+MOST_TENSORS: Final = 10_000
+"""Tensors that nobody has waited for yet; a program that never waits must not fill the memory."""
+
+ISSUER: Final = torch._ops.__file__
+"""The file of the frame that issues a functional collective: the program calls an operator, not a function of
+torch.distributed."""
+
+
+class FunctionalWaits:
+    """Which call made the tensors that nobody has waited for yet, by the address of their data.
+
+    Of a functional collective (DTensor, tensor parallelism, compiled code) the Work stays in C++, and the program waits
+    for the tensor that it was given:
+
+        all_reduce(x) ──▶ tensor ┄┄┄ wait_tensor(tensor) ┄┄┄┐
+                        made                     take ─▶ the call
+    """
+
+    def __init__(self) -> None:
+        self._seq_of: dict[int, int] = {}
+
+    def made(self, op: Operator, args: tuple[Any, ...], seq: int) -> None:
+        if len(self._seq_of) >= MOST_TENSORS:
+            self._seq_of.clear()
+        for i in op.outputs or op.inputs:
+            for tensor in [args[i]] if isinstance(args[i], torch.Tensor) else args[i]:
+                self._seq_of[tensor.data_ptr()] = seq
+
+    def take(self, tensor: torch.Tensor) -> int:
+        """Return the seq of the call that made the tensor; 0 if there is none, or if somebody has waited before."""
+        return self._seq_of.pop(tensor.data_ptr(), 0)
+
+
+def _engine_code() -> Any:
+    """Return the code of the function that enters the autograd engine: the frame below what C++ issues in backward."""
+    from torch.autograd import graph
+
+    return graph._engine_run_backward.__code__

@@ -1,0 +1,82 @@
+"""Process groups by name: each is recorded once, at its first collective."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+from ddptrace.capture.surface import Patches
+from ddptrace.record import Recorder
+from ddptrace.schema import Kind
+
+
+class Groups:
+    """Interns a group's name and records its ranks and backend the first time.
+
+    Once a program has destroyed the default group, torch uses the same names again, perhaps for other ranks. Records
+    distinguish them: "0", then "0 #2".
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._ids: dict[str, int] = {}
+        self._times = 1
+        self._has_default = dist.is_initialized()
+
+    def install(self, patches: Patches) -> None:
+        if hasattr(c10d, "_update_default_pg"):
+            patches.replace(c10d, "_update_default_pg", self._update)
+
+    def name_id(self, group: Any) -> int:
+        name = group.group_name
+        known = self._ids.get(name)
+        return known if known is not None else self._meet(name, group)
+
+    def name(self, name: str) -> str:
+        """Return the name in the records of a group that torch calls `name`."""
+        return name if self._times == 1 else f"{name} #{self._times}"
+
+    def _meet(self, name: str, group: Any) -> int:
+        recorded = self.name(name)
+        number = self._ids[name] = self._recorder.intern(recorded)
+        self._recorder.describe(Kind.GROUP, json.dumps(describe(recorded, group)))
+        self._recorder.nudge()  # there may be a store now through which the ranks can agree
+        return number
+
+    def _update(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def _update_default_pg(group: Any) -> Any:
+            if self._has_default:
+                self._times += 1
+                self._ids = {}
+            self._has_default = group is not None
+            return original(group)
+
+        return _update_default_pg
+
+
+def describe(name: str, group: Any) -> dict[str, Any]:
+    """Return name, global ranks (empty if torch.distributed does not list the group), size, backend, and the number of
+    the backend's worker threads (None: it has no queue that we know of)."""
+    try:
+        ranks = dist.get_process_group_ranks(group)
+    except (ValueError, KeyError, RuntimeError):
+        ranks = []
+    try:
+        backend: str = dist.get_backend(group)
+    except (ValueError, RuntimeError):
+        backend = str(group.name())
+    except TypeError:  # torch 2.4 does not know it, and asking the group itself would end the process there
+        backend = ""
+    return {"name": name, "ranks": ranks, "size": group.size(), "backend": str(backend), "threads": _threads(group)}
+
+
+def _threads(group: Any) -> int | None:
+    try:
+        return int(group._get_backend(torch.device("cpu")).options._threads)
+    except (AttributeError, RuntimeError):
+        return None

@@ -1,0 +1,313 @@
+"""Profiler windows: those of our own schedule, and those of a profiler that the program runs itself.
+
+Every window is seen at the same places: where torch's inner profiler (`torch.autograd.profiler.profile`) starts and
+stops recording, and at `export_chrome_trace`. The outer one (`torch.profiler.profile`) binds its own methods when it is
+made, perhaps before the trace, so patches of its `start_trace` would not be called.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+import torch.autograd.profiler as autograd_profiler
+from torch.profiler import ProfilerAction, ProfilerActivity, profile
+from torch.profiler.profiler import _KinetoProfile
+
+from ddptrace.capture.profiler.kineto_files import PACKED, copy_packed, is_packed, plain_nbytes
+from ddptrace.capture.surface import Patches, Surface
+from ddptrace.findings import PROFILER_GAVE_WAY, WINDOW_NOT_KEPT
+from ddptrace.record import Recorder
+from ddptrace.schema import Kind
+
+_now = time.perf_counter_ns
+
+NOTICEABLE_NS = 500_000
+"""Shorter pauses of the training thread are not recorded."""
+
+PLENTY_NBYTES = 4 << 30
+"""With this much room the events are not counted: counting takes nearly as long as writing them."""
+
+SWITCHED_S = 10.0
+"""Longest wait, at the end of a trace, for a thread that is switching the profiler."""
+
+ELSEWHERE = (
+    "a window was open on one thread while another one trained: it covers the first thread only, and no other window "
+    "opened before it was over"
+)
+RECORDING = (ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE)
+NOT_KEPT = "no room for a profiler file: what is left of the disk is for the program"
+
+
+class Windows:
+    """Records begin and end of windows, and puts their Kineto files into the rank's folder."""
+
+    def __init__(self, recorder: Recorder, surface: Surface, folder: Callable[[], Path]) -> None:
+        self._recorder = recorder
+        self._surface = surface
+        self._folder = folder
+        self._count = 0
+        self._trace_begin = _now()
+        self._spans = WeakKeyDictionary[Any, tuple[int, int]]()  # by torch's inner profiler: begin and end (0: open)
+        self._own: profile | None = None
+        self._thread = 0  # on which a window is open
+        self._thread_end = ThreadEnd()
+        self._has_told_elsewhere = False
+        self._switching = threading.Lock()
+        self._saving = False
+        self._idle = False
+        self._theirs: set[int] = set()  # ids of the program's profilers that run
+
+    def install(self, patches: Patches) -> None:
+        patches.replace(autograd_profiler.profile, "_prepare_trace", self._prepare_trace)
+        patches.replace(autograd_profiler.profile, "_start_trace", self._start_trace)
+        patches.replace(autograd_profiler.profile, "__exit__", self._exit)
+        patches.replace(_KinetoProfile, "export_chrome_trace", self._export)
+
+    def open(self, wanted: Callable[[int], ProfilerAction] | profile) -> None:
+        """Start our own profiler on the program's steps: one with this schedule, or this one itself."""
+        own = self._own = wanted if isinstance(wanted, profile) else scheduled(wanted)
+        own.on_trace_ready = functools.partial(self._save, own.on_trace_ready)
+        self._idle = True
+        if own.schedule(0) is not ProfilerAction.NONE and self._another_runs():
+            self._give_way(own)
+            return
+        self._held("starting the profiler", own.start)
+        self._bind(own)
+        self._idle = own.current_action is ProfilerAction.NONE
+
+    def step(self) -> None:
+        """A step of the program is over. Skip it if another thread is switching the profiler: torch's profiler is not
+        made for two threads at once, and no thread of the program waits for another one here."""
+        if self._switching.acquire(blocking=False):
+            try:
+                self._step()
+            finally:
+                self._switching.release()
+
+    def _step(self) -> None:
+        own = self._own
+        if own is None:
+            return
+        if self._idle and own.schedule(own.step_num + 1) is ProfilerAction.NONE:
+            own.step()  # between windows: it only counts
+        elif not self._may_switch():
+            self._tell_elsewhere()
+        elif self._another_runs():
+            self._give_way(own)
+        else:
+            self._held("switching the profiler", own.step)
+            self._bind(own)
+        self._idle = own.current_action is ProfilerAction.NONE
+
+    def close(self) -> None:
+        has_turn = self._switching.acquire(timeout=SWITCHED_S)
+        if self._own is not None and has_turn:
+            own, self._own = self._own, None
+            if self._may_switch():
+                self._held("stopping the profiler", own.stop)
+            else:
+                self._tell_elsewhere()
+
+    def _save(self, handler: Callable[[profile], Any] | None, profiler: profile) -> None:
+        """Keep a window that is over. torch saves it only once, so the program's own `handler` comes first; if it
+        exports a file, that is copied."""
+        count, self._saving = self._count, True
+        try:
+            if handler is not None:
+                with torch._C._EnableTorchFunction():  # it is the program's, and so are its modes
+                    handler(profiler)
+            if self._count == count:
+                self._export_own(profiler)
+        finally:
+            self._saving = False
+
+    def _export_own(self, profiler: profile) -> None:
+        if not self._surface.on:  # it has failed before: this is its end
+            return
+        plain = self._folder() / "kineto.json"  # torch would pack it at the slowest level, while training stands
+        try:
+            plain.touch()  # libkineto complains on the program's stderr about a file that it cannot open
+            has_room = self._recorder.has_room(PLENTY_NBYTES) or self._recorder.has_room(plain_nbytes(profiler))
+        except OSError as error:
+            self._recorder.note(WINDOW_NOT_KEPT, f"a profiler file could not be written: {error.strerror}")
+            return
+        try:
+            if not has_room:
+                self._recorder.note(WINDOW_NOT_KEPT, NOT_KEPT)
+                return
+            profiler.export_chrome_trace(str(plain))
+        finally:
+            plain.unlink(missing_ok=True)
+
+    def _held(self, why: str, action: Callable[[], None]) -> None:
+        begin, own = _now(), self._own
+        try:
+            action()
+        except Exception as error:  # a profiler that fails must not end the training
+            self._own = None
+            self._surface.failed(error)
+            self._end(own if autograd_profiler._is_profiler_enabled else None)
+        self._end_if_off()
+        self._tell_pause(why, begin)
+
+    def _end_if_off(self) -> None:
+        """End our profiler if this surface is off, since a file could not be kept: no step reaches it any more, and it
+        would record for the rest of the training."""
+        if not self._surface.on:
+            own, self._own = self._own, None
+            self._end(own)
+
+    def _end(self, own: profile | None) -> None:
+        with contextlib.suppress(Exception):  # the failure has been noted already
+            if own is not None:
+                own.stop()
+
+    def _tell_pause(self, why: str, begin: int) -> None:
+        end = _now()
+        if end - begin > NOTICEABLE_NS:
+            self._recorder.event(Kind.PAUSE, 0, self._recorder.intern(why), begin, end)
+
+    def _prepare_trace(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Make room before another profiler starts: two at once end the process."""
+
+        def _prepare_trace(profiler: Any) -> Any:
+            self._surface.call(self._make_room, profiler)
+            return original(profiler)
+
+        return _prepare_trace
+
+    def _make_room(self, profiler: Any) -> None:
+        own = self._own
+        if own is not None and profiler is own.profiler:
+            return
+        self._theirs.add(id(profiler))
+        if own is not None and not self._idle:
+            self._give_way(own)
+
+    def _another_runs(self) -> bool:
+        """Whether the program profiles, even since before this trace."""
+        return bool(self._theirs) or (self._idle and autograd_profiler._is_profiler_enabled)
+
+    def _may_switch(self) -> bool:
+        """Whether windows may begin and end on this thread. An open window belongs to its thread: torch's profiler ends
+        the process if another thread ends the window, or if that thread ends before the window."""
+        return self._thread in (0, threading.get_ident())
+
+    def _bind(self, own: profile) -> None:
+        """Note whose thread an open window is, and have it end with that thread."""
+        self._thread = threading.get_ident() if own.current_action in RECORDING else 0
+        if self._thread and self._thread != threading.main_thread().ident:
+            self._thread_end.call(functools.partial(self._end_with_thread, own))
+
+    def _end_with_thread(self, own: profile) -> None:
+        """End the window with its thread; other threads may open further ones. After the trace nothing is saved."""
+        if self._thread == threading.get_ident():
+            self._surface.attempt(self._held, "stopping the profiler", own.stop)
+            own.current_action, self._idle, self._thread = ProfilerAction.NONE, True, 0
+
+    def _tell_elsewhere(self) -> None:
+        if not self._has_told_elsewhere:
+            self._has_told_elsewhere = True
+            self._recorder.note(WINDOW_NOT_KEPT, ELSEWHERE)
+
+    def _give_way(self, own: profile) -> None:
+        if not self._may_switch():
+            return
+        self._own = None
+        if not self._idle:
+            self._held("stopping the profiler", own.stop)
+        message = "the program ran its own profiler when a window of ddptrace was due: ddptrace opened no more windows"
+        self._recorder.note(PROFILER_GAVE_WAY, message)
+
+    def _start_trace(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def _start_trace(profiler: Any) -> Any:
+            out = original(profiler)
+            self._surface.call(self._begin_span, profiler)
+            return out
+
+        return _start_trace
+
+    def _begin_span(self, profiler: Any) -> None:
+        self._spans[profiler] = (_now(), 0)
+
+    def _exit(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def __exit__(profiler: Any, *args: Any) -> Any:
+            self._surface.call(self._end_span, profiler)
+            return original(profiler, *args)
+
+        return __exit__
+
+    def _end_span(self, profiler: Any) -> None:
+        self._theirs.discard(id(profiler))
+        begin, _ = self._spans.get(profiler, (self._trace_begin, 0))  # it may have recorded since before the trace
+        self._spans[profiler] = (begin, _now())
+
+    def _export(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def export_chrome_trace(profiler: Any, path: str, *args: Any, **kwargs: Any) -> Any:
+            out = original(profiler, path, *args, **kwargs)
+            self._surface.call(self._keep, profiler, Path(path))  # the program has its file; ours is a copy
+            if not self._saving:  # ours is in the middle of a step
+                self._end_if_off()
+            return out
+
+        return export_chrome_trace
+
+    def _keep(self, profiler: Any, path: Path) -> None:
+        """Record the window and copy its file; for a profiler of the program, the program waits for that."""
+        begin = _now()
+        span = self._spans.get(profiler.profiler)
+        if span is None:  # it stopped before the trace
+            return
+        if not self._recorder.has_room(path.stat().st_size // (1 if is_packed(path) else PACKED)):
+            self._recorder.note(WINDOW_NOT_KEPT, NOT_KEPT)
+            return
+        own = self._saving
+        name = f"kineto-{'' if own else 'user-'}{self._count}.json.gz"
+        self._count += 1
+        copy_packed(path, self._folder() / name)
+        self._recorder.window(name, *span, by_user=not own)
+        if not own:  # `_held` records the pause of ours
+            self._tell_pause("copying the program's profile", begin)
+
+
+class _Marker:
+    pass
+
+
+class ThreadEnd(threading.local):
+    """Calls an action when a thread ends, on that thread: Python then drops what is local to it."""
+
+    marker: _Marker | None = None
+
+    def call(self, action: Callable[[], None]) -> None:
+        """Call `action` when the calling thread ends, once, however often this is called; not on a thread that the end
+        of the process cuts off. `action` must not raise."""
+        if self.marker is None:
+            self.marker = _Marker()
+            weakref.finalize(self.marker, action).atexit = False
+
+
+def scheduled(schedule: Callable[[int], ProfilerAction], **options: Any) -> profile:
+    """Make a profiler of the CPU and of CUDA devices, where there are any. `options`: of torch.profiler.profile."""
+    activities = [ProfilerActivity.CPU]
+    if torch.cuda.is_available():
+        activities.append(ProfilerActivity.CUDA)
+    return Scheduled(activities=activities, schedule=schedule, **options)
+
+
+class Scheduled(profile):
+    """Does not warn at its second window. torch would warn, in the program's name, that the events of the first window
+    are cleared, but these are saved by then."""
+
+    def prepare_trace(self) -> None:
+        self.profiler = None
+        super().prepare_trace()

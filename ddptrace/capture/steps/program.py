@@ -1,0 +1,190 @@
+"""Hooks into the training program: module calls, backward, optimizers, gradient scalers, data loaders."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.compiler import is_compiling
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from ddptrace.capture.origins.forward_spans import ForwardSpans
+from ddptrace.capture.steps.finder import StepFinder
+from ddptrace.capture.steps.module_calls import ModuleCalls
+from ddptrace.capture.steps.updates import BACKWARD, DATA, FORWARD, OUTSIDE
+from ddptrace.capture.surface import Patches, Surface, raise_interrupted
+
+_now = time.perf_counter_ns
+
+
+class _Updates(threading.local):
+    """Updates that one thread runs: each thread may train another model."""
+
+    def __init__(self) -> None:
+        self.running: list[object] = []  # optimizers (or scalers) whose step is running, outermost first
+        self.begin = 0
+
+
+class Program:
+    """Reports to a `StepFinder` what the training program does. `on_root` is called with each outermost module before
+    it runs, `on_backward_begin` and `on_backward_end` around each outermost backward, the latter with its ordinal."""
+
+    def __init__(self, steps: StepFinder, surface: Surface, spans: ForwardSpans) -> None:
+        self.on_root: Callable[[torch.nn.Module], None] = lambda root: None
+        self.on_backward_begin: list[Callable[[], None]] = []
+        self.on_backward_end: list[Callable[[int], None]] = []
+        self._steps = steps
+        self._surface = surface
+        self._calls = ModuleCalls(steps, surface, spans, self._enter_forward, self._leave_forward)
+        self._updates = _Updates()
+        self._handles: list[Any] = []
+
+    def install(self, patches: Patches) -> None:
+        self._calls.install(patches)
+        patches.replace(torch.autograd, "backward", self.watched_backward)
+        patches.replace(torch.amp.GradScaler, "step", self.watched_update)
+        patches.replace(_BaseDataLoaderIter, "__next__", self._next_batch)
+        self._handles = [
+            register_optimizer_step_pre_hook(self._hook(self._update_begins)),
+            register_optimizer_step_post_hook(self._hook(self._update_ends)),
+        ]
+
+    def uninstall(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+    def _hook(self, action: Callable[[object], None]) -> Callable[..., None]:
+        surface = self._surface
+
+        def hook(optimizer: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            if not is_compiling():  # a compiled update runs no hook: it would not be the same graph
+                surface.call(action, optimizer)
+
+        return hook
+
+    def watched_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        steps, surface = self._steps, self._surface
+
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            if not surface.on or steps.is_within_backward():
+                return original(*args, **kwargs)
+            begin = None
+            try:
+                begin = self._enter_backward()
+                return original(*args, **kwargs)
+            finally:
+                self._leave_backward(begin)
+
+        return backward
+
+    def watched_update(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Wrap a `step` that torch's optimizer hooks do not cover: a scaler's, which skips the optimizer's step at an
+        overflow, and that of an optimizer which lets other workers update."""
+
+        def step(updating: Any, /, *args: Any, **kwargs: Any) -> Any:
+            self._surface.call(self._update_begins, updating)
+            try:
+                return original(updating, *args, **kwargs)
+            finally:
+                self._surface.call(self._update_ends, updating, _updated(updating, args, kwargs))
+
+        return step
+
+    def _next_batch(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        here = self._steps.here
+
+        def __next__(iterator: Any) -> Any:
+            self._surface.call(self._steps.data_begins)
+            begin, was_inside = _now(), here.inside
+            here.inside = DATA  # modules that run in there, as transforms are, prepare data
+            try:
+                return original(iterator)
+            finally:
+                here.inside = was_inside
+                self._surface.call(self._steps.data, begin)
+
+        return __next__
+
+    def _enter_forward(self, module: torch.nn.Module) -> int | None:
+        self._steps.here.inside = FORWARD
+        begin: int | None = self._surface.call(self._forward_begins, module)
+        return begin
+
+    def _forward_begins(self, module: torch.nn.Module) -> int | None:
+        self.on_root(module)
+        return self._steps.forward_begins()
+
+    def _leave_forward(self, begin: int | None) -> None:
+        self._leave(self._steps.forward_ends, begin)
+
+    def _leave(self, ends: Callable[[int], None], begin: int | None) -> None:
+        self._steps.here.inside = OUTSIDE
+        if begin is not None:
+            self._surface.call(ends, begin)
+
+    def _enter_backward(self) -> int | None:
+        self._steps.here.inside = BACKWARD
+        begin: int | None = self._surface.call(self._backward_begins)
+        return begin
+
+    def _backward_begins(self) -> int | None:
+        self._calls.stay()
+        begin = self._steps.backward_begins()
+        if begin is not None:
+            for action in self.on_backward_begin:
+                action()
+        return begin
+
+    def _leave_backward(self, begin: int | None) -> None:
+        backward = self._steps.backwards
+        self._leave(self._steps.backward_ends, begin)
+        if begin is not None:
+            for action in self.on_backward_end:
+                self._surface.call(action, backward)
+        raise_interrupted()
+
+    def _update_begins(self, optimizer: object) -> None:
+        """Only the outermost update counts, unless an exception has ended it: torch calls no hook then."""
+        updates = self._updates
+        if updates.running and not _is_stepping(updates.running[0]):
+            updates.running.clear()
+        if not updates.running:
+            self._steps.update_begins()
+            updates.begin = _now()
+        updates.running.append(optimizer)
+
+    def _update_ends(self, updating: object, updated: object = None) -> None:
+        """`updated`: the optimizer, if it is not `updating` itself."""
+        updates = self._updates
+        while updates.running and updates.running.pop() is not updating:
+            pass
+        if not updates.running:
+            self._steps.update_ends(updates.begin, updating if updated is None else updated)
+
+
+def _updated(updating: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
+    """Return the optimizer that a scaler's `step` is given, even if it skips it; else `updating` itself."""
+    given = args[0] if args else kwargs.get("optimizer")
+    return given if isinstance(given, torch.optim.Optimizer) else updating
+
+
+OPTIMIZER_STEP = "Optimizer.profile_hook_step.<locals>.wrapper"  # torch's own frame around every optimizer's step
+UPDATE = "Program.watched_update.<locals>.step"
+
+
+def _is_stepping(updating: object) -> bool:
+    """Whether an optimizer's (or scaler's) step is among the calling thread's frames."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_qualname == OPTIMIZER_STEP and frame.f_locals.get("self") is updating:
+            return True
+        if frame.f_code.co_qualname == UPDATE and frame.f_locals.get("updating") is updating:
+            return True
+        frame = frame.f_back
+    return False
