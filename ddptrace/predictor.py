@@ -1,5 +1,5 @@
-"""`ddptrace.whatif` and `ddptrace.advise`: what other settings would make of a recorded run. Where load, analysis and
-the engine meet once more."""
+"""`ddptrace.whatif` and `ddptrace.advise`: predict a recorded run under other settings. Joins load, analysis and the
+engine."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 MOST_RANKS: Final = 16
 MOST_NBYTES: Final = 30_000_000
 MOST_BUCKETS: Final = 200
-"""More, and a report would take much longer for its advice than for all the rest."""
-LARGE: Final = "the run is large, so that only `ddptrace advise` works it out"
+"""With more buckets, advice would take much longer than the rest of a report."""
+LARGE: Final = "the run is large; `ddptrace advise` predicts it"
 
 
 def whatif(
@@ -33,12 +33,12 @@ def whatif(
 
     Args:
         path: A run directory that `ddptrace.trace` wrote, of a program with one data-parallel module.
-        settings: Settings by name, as in {"small buckets": ddptrace.Setting(caps_mb=(1,))}.
+        settings: Settings by name, such as {"small buckets": ddptrace.Setting(caps_mb=(1,))}.
         jobs: Number of processes that read the run.
         progress: Function to call after each rank, with the number of ranks done and the number of all.
 
     Returns:
-        One prediction per setting. If the run cannot tell, `refusal` says why.
+        One prediction per setting. If there is none, its `refusal` says why.
 
     Raises:
         RunDirectoryError: There is no such run.
@@ -58,7 +58,7 @@ def advise(path: AnyPath, *, jobs: int = 1, progress: Progress | None = None) ->
         progress: Function to call after each rank, with the number of ranks done and the number of all.
 
     Returns:
-        The caps to take, in MiB, with the predicted gain.
+        The best caps in MiB, with the predicted gain.
 
     Raises:
         RunDirectoryError: There is no such run.
@@ -70,8 +70,10 @@ def advise(path: AnyPath, *, jobs: int = 1, progress: Progress | None = None) ->
 
 
 def forecast(path: AnyPath) -> Forecast:
-    """Advice for a report, and many ranks on paper; or why there is none, which is no error. Raises RunDirectoryError
-    where there is no such run."""
+    """Predict for a report: advice, and a simulation of many ranks; or the reason why there is none.
+
+    Raises RunDirectoryError if there is no such run.
+    """
     from ddptrace.analysis.whatif.answer import Forecast, forecast_of
 
     plan = open_run([run_path(path)])
@@ -89,7 +91,7 @@ def forecast(path: AnyPath) -> Forecast:
 
 
 def predictor(path: AnyPath, *, jobs: int = 1, progress: Progress | None = None) -> Predictor:
-    """Answers any number of questions about one run."""
+    """Make a predictor, which answers any number of questions about one run."""
     plan = open_run([run_path(path)])
     return _predictor(_ranks(plan, jobs, progress), plan)
 

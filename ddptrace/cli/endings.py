@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a wish to end in order, for commands that go on until they are asked to."""
+"""Ctrl-C and SIGTERM as a request to end in order, for commands that run until they are stopped."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from typing import Final
 
 UNTIL_ASKED: Final = 0.2
-"""Seconds between two looks at whether something is done: Python hears a signal between them only."""
+"""Seconds between two checks whether something is done: Python handles a signal only between them."""
 
 
 @contextmanager
 def ending_in_order(stop: threading.Event) -> Iterator[None]:
-    """Set `stop` at the first signal; the second one ends as it always does."""
+    """Set `stop` at the first signal; the second one has its usual effect."""
     before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
 
     def ask(signum: int, frame: object) -> None:

@@ -1,4 +1,4 @@
-"""Work that Ctrl-C ends in time, whatever it stands in: the main thread hears signals, another one works."""
+"""Work that Ctrl-C ends in time: the main thread handles signals while another thread works."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Final
 from ddptrace.cli.endings import UNTIL_ASKED
 
 ENDING_S: Final = 1.5
-"""So long after it was asked to end, what is under way may still be settled."""
+"""How long work in progress may still take after the request to end."""
 
 
 def is_done(wait: Callable[[float], bool], stop: threading.Event) -> bool:
-    """Whether `wait`, which is given seconds and says whether it is all over, was before `stop` and `ENDING_S`."""
+    """Wait until `wait(seconds)` returns True. Returns False if `stop` was set and `ENDING_S` went by first."""
     until = float("inf")
     while not wait(UNTIL_ASKED):
         if stop.is_set():
@@ -25,7 +25,7 @@ def is_done(wait: Callable[[float], bool], stop: threading.Event) -> bool:
 
 
 def does(work: Callable[[], None], stop: threading.Event) -> bool:
-    """Whether `work` was done before. Raises what it raised."""
+    """Run `work`. Returns False if `stop` was set and `ENDING_S` went by first. Raises what `work` raised."""
     raised: list[BaseException] = []
 
     def run() -> None:

@@ -48,14 +48,23 @@ def cut(tables: RankTables, steps: range) -> RankTables:
         tables,
         row=replace(tables.row, steps=len(own), collectives=sum(row.part == 0 for row in collectives)),
         facts=_facts(tables.facts, collectives, steps),
-        steps=own, partial_steps=partial, collectives=collectives,
-        phases=_of(tables.phases, steps), buckets=_of(tables.buckets, steps), streams=_of(tables.streams, steps),
-        launches=_of(tables.launches, steps), scopes=(), activity=Activity(tables.row.rank, NOTHING, ()),
-        rpc=_calls(tables.rpc, steps, span), traffic=_of(tables.traffic, steps),
-        gradient_traffic=_of(tables.gradient_traffic, steps), load=_load(tables.load, span),
-        trail=_trail(tables.trail, steps), contention=(),
+        steps=own,
+        partial_steps=partial,
+        collectives=collectives,
+        phases=_of(tables.phases, steps),
+        buckets=_of(tables.buckets, steps),
+        streams=_of(tables.streams, steps),
+        launches=_of(tables.launches, steps),
+        scopes=(),
+        activity=Activity(tables.row.rank, NOTHING, ()),
+        rpc=_calls(tables.rpc, steps, span),
+        traffic=_of(tables.traffic, steps),
+        gradient_traffic=_of(tables.gradient_traffic, steps),
+        load=_load(tables.load, span),
+        trail=_trail(tables.trail, steps),
+        contention=(),
         waited_ns=tuple(tables.waited_ns[at] for at in chosen) if tables.waited_ns else (),
-    )  # fmt: skip
+    )
 
 
 def whole_calls(rows: Sequence[CollectiveRow], steps: Container[int]) -> tuple[CollectiveRow, ...]:
@@ -95,8 +104,10 @@ def _calls(calls: RankCalls, steps: range, span: tuple[int, int]) -> RankCalls:
     mine = [at for at, step in enumerate(calls.steps) if _is_in(step, steps)]
     own = replace(
         rpc,
-        calls=tuple(rpc.calls[at] for at in mine), runs=_within(rpc.runs, span), waits=_within(rpc.waits, span),
-    )  # fmt: skip
+        calls=tuple(rpc.calls[at] for at in mine),
+        runs=_within(rpc.runs, span),
+        waits=_within(rpc.waits, span),
+    )
     return RankCalls(calls.rank, own, tuple(calls.steps[at] for at in mine))
 
 

@@ -17,9 +17,17 @@ from ddptrace.live.cut import TRAIL_COLUMNS, counted_facts, no_trail
 from ddptrace.load.tables import HostLoad
 
 ROWS: Final = (
-    "steps", "partial_steps", "phases", "buckets", "collectives", "streams", "launches", "traffic", "gradient_traffic",
+    "steps",
+    "partial_steps",
+    "phases",
+    "buckets",
+    "collectives",
+    "streams",
+    "launches",
+    "traffic",
+    "gradient_traffic",
     "waited_ns",
-)  # fmt: skip
+)
 
 
 def joined(parts: Sequence[RankTables]) -> RankTables:
@@ -28,13 +36,14 @@ def joined(parts: Sequence[RankTables]) -> RankTables:
     rows: dict[str, Any] = {name: tuple(chain.from_iterable(getattr(one, name) for one in parts)) for name in ROWS}
     calls = sum(one.row.collectives for one in parts)
     return replace(
-        last, **rows,
+        last,
+        **rows,
         row=replace(last.row, steps=len(rows["steps"]), collectives=calls),
         facts=_facts(parts, rows),
         rpc=_calls([one.rpc for one in parts]),
         load=HostLoad(*(_added([one.load for one in parts], field.name) for field in fields(last.load))),
         trail=_trail([one.trail for one in parts], rows["steps"][0].begin_at_ns if rows["steps"] else None),
-    )  # fmt: skip
+    )
 
 
 def _facts(parts: Sequence[RankTables], rows: dict[str, Any]) -> RankFacts:
@@ -42,14 +51,16 @@ def _facts(parts: Sequence[RankTables], rows: dict[str, Any]) -> RankFacts:
     every = [one.facts for one in parts]
     facts = counted_facts(every[-1], rows["collectives"])
     return replace(
-        facts, clean=False,
+        facts,
+        clean=False,
         ended_by=tuple(sorted(set(chain.from_iterable(one.ended_by for one in every)))),
         hooks=tuple(sorted(set(chain.from_iterable(one.hooks for one in every)))),
         failures=tuple(dict.fromkeys(chain.from_iterable(one.failures for one in every))),
-        remote_calls=sum(one.remote_calls for one in every), unmatched=max(one.unmatched for one in every),
+        remote_calls=sum(one.remote_calls for one in every),
+        unmatched=max(one.unmatched for one in every),
         waited=tuple(chain.from_iterable(one.waited for one in every)),
         kept=replace(facts.kept, let_go=max(1, facts.kept.let_go), sampled=any(one.kept.sampled for one in every)),
-    )  # fmt: skip
+    )
 
 
 def _calls(parts: Sequence[RankCalls]) -> RankCalls:

@@ -1,4 +1,4 @@
-"""Which steps there are in the records so far, and by what they end."""
+"""Finds the steps in the records so far, and what ends them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from ddptrace.schema import StepEnd
 
 STEPS_TO_DECIDE: Final = {StepEnd.SAID: 1, StepEnd.OPTIMIZER: 4, StepEnd.BACKWARD: 64}
-"""Steps of a kind after which it is taken for what ends steps in this program, if no stronger kind was seen. What ends
-them first may be a part of the true step: the first backwards of an accumulation, a GAN's optimizer in turn."""
+"""How many steps of a kind decide that it ends steps in this program, if there is no stronger kind. The first ends may
+be parts of the true step: the first backwards of an accumulation, or one of a GAN's optimizers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +26,17 @@ class Mark:
 
 
 class StepsDecided:
-    """What ends one program's steps, once and for all; `ended_by` is None while that is open."""
+    """Decides once what ends a program's steps; `ended_by` is None until then."""
 
     def __init__(self) -> None:
         self.ended_by: StepEnd | None = None
 
     def marks(self, rows: NDArray[np.void], *, final: bool) -> list[Mark]:
-        """By ordinal, of several records of one step the last; none while it is open what ends them. `rows`: STEP
-        records as written; `final`: no more will come."""
+        """Return the ends of steps, by ordinal; none until it is decided what ends steps.
+
+        Of several records of one step, the last one counts. `rows`: STEP records as written; `final`: no more will
+        come.
+        """
         self._decide(rows, final=final)
         mine = rows[rows["flags"] == self.ended_by] if self.ended_by is not None else rows[:0]
         columns = (mine[name].tolist() for name in ("a", "begin", "end", "b"))

@@ -1,6 +1,6 @@
-"""How far one record file was read, while it grows.
+"""Tracks how far one growing record file has been read.
 
-slots    r r r . r r . r | . . .        .: passed over, and looked at again until the file is finished
+slots    r r r . r r . r | . . .        .: empty, checked again until the file is finished
          ├── taken ─────┤
 """
 
@@ -13,19 +13,24 @@ from ddptrace.schema import GUARD, Kind
 
 
 class Cursor:
-    """A slot is handed out before it is written, and its thread may lose the interpreter in between: what was empty is
-    looked at again as long as the file grows."""
+    """Reads slots as they are written.
+
+    A slot is handed out before it is written, and its thread may lose the interpreter in between. So empty slots are
+    checked again as long as the file grows.
+    """
 
     def __init__(self) -> None:
         self.is_held_up = False
-        """There are slots in it that may be written in a moment: whatever lies in the next file was written later."""
+        """Some slots may be written in a moment, so that the next file must not be read before."""
         self._taken = 0  # slots, from the first
         self._passed = np.empty(0, np.intp)  # of these, those that were not whole
         self._met = np.empty(0, np.intp)  # slots that were not whole at the last look
 
     def take(self, slots: NDArray[np.void], *, growing: bool) -> tuple[NDArray[np.void], int]:
-        """The slots that have become whole, and how many never will. While the file grows, a slot that is not whole
-        holds up what comes after it, but only the first time that it is met."""
+        """Return the slots that have become whole, and how many never will.
+
+        While the file grows, a slot that is not whole delays the slots after it, but only at the first look.
+        """
         whole = slots["guard"] == GUARD
         end = _written_in_all(slots)
         lacking = self._taken + np.flatnonzero(~whole[self._taken : end])
@@ -40,13 +45,13 @@ class Cursor:
         return found, 0 if growing else self._give_up(slots)
 
     def _give_up(self, slots: NDArray[np.void]) -> int:
-        """Those that are empty are no loss that the writer has not counted."""
+        """Count torn slots. The writer has already counted the empty ones that are a loss."""
         torn = int((slots["kind"][self._passed] != Kind.NONE).sum())
         self._passed = self._passed[:0]
         return torn
 
 
 def _written_in_all(slots: NDArray[np.void]) -> int:
-    """How many slots, from the first, were handed out: all up to the last that is not empty."""
+    """Return how many slots were handed out: all up to the last one that is not empty."""
     filled = np.flatnonzero(slots["kind"] != Kind.NONE)
     return int(filled[-1]) + 1 if len(filled) else 0

@@ -1,6 +1,6 @@
-"""How large a file this process may write, as `ulimit -f` sets it.
+"""The limit on file sizes of this process, as set by `ulimit -f`.
 
-A larger one costs an error where SIGXFSZ is ignored, as Python does at its start, and else the process.
+Writing a larger file fails with an error if SIGXFSZ is ignored, as Python does; else it ends the process.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import sys
 
 
 def file_limit() -> int:
-    """In bytes; of the largest that there can be where there is no limit."""
+    """Return the limit in bytes; `sys.maxsize` if there is none."""
     try:
         import resource
     except ImportError:  # Windows

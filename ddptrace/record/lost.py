@@ -1,4 +1,4 @@
-"""Records that could not be written, counted by why."""
+"""Counts records that could not be written, by reason."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Dropped:
-    """`without_room`: no file could be made for them; `in_bursts`: they came faster than one was made; `unwritable`: a
-    value was out of its field's range, or the file closed under the writer."""
+    """Numbers of records that could not be written.
+
+    `without_room`: no file could be made for them. `in_bursts`: they came faster than files were made. `unwritable`: a
+    value was out of its field's range, or the file was closed during the write.
+    """
 
     without_room: int = 0
     in_bursts: int = 0

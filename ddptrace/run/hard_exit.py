@@ -1,4 +1,4 @@
-"""Who ends the process by `os._exit`, past everything that Python does at its end, is heard before."""
+"""Notices `os._exit`, which ends the process without Python's exit handlers."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from typing import Any
 
 
 class HardExit:
-    """Calls `told(status)` before `os._exit` ends the process, from `watch` to `leave`. Whoever took hold of the
-    function before is not heard, nor is a signal."""
+    """Calls `told(status)` before `os._exit` ends the process, from `watch` to `leave`.
+
+    It misses callers that took a reference to the function before, and signals.
+    """
 
     def __init__(self, told: Callable[[int], None]) -> None:
         self._told = told
@@ -30,6 +32,6 @@ class HardExit:
         os._exit = self._ours = _exit
 
     def leave(self) -> None:
-        """Put back what was there, unless somebody else has replaced it meanwhile."""
+        """Restore the original, unless somebody else has replaced it meanwhile."""
         if self._ours is not None and os._exit is self._ours:
             os._exit = self._original

