@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -18,10 +19,11 @@ from typing import Final
 PACKAGE: Final = Path(__file__).resolve().parent.parent / "ddptrace"
 
 DIALECT: Final = re.compile(
-    r"\b(?:is|are|be|was|were) told\b|\btells? of\b|\bof (?:its|their|your) own\b|\bso many\b|\bso long\b(?! as\b)"
-    r"|\b(?:what|that|which|who) (?:was|were) seen\b|\bwhere it is none\b|\bby lot\b|\bo'clock\b|\bkept in the hand\b"
-    r"|\bit is said\b|\bis not said\b|\bcannot be told\b|\bcannot be had\b|\bis there already\b|\bthan is known\b"
-    r"|\bas (?:fast|long|much|many)\.$|\bthe like of\b|\bgiven up on\b",
+    r"\btold\b|\btells? of\b|\bof (?:its|their|your) own\b|\bso many\b|\bso long\b(?! as\b)|\bwhat was seen\b"
+    r"|\bwhere (?:it|there) is none\b|(?<!there )\bis none\b|\bby lot\b|\bo'clock\b|\bin the hand\b"
+    r"|\b(?:is|are|be) (?:not )?said\b"
+    r"|\bcannot be had\b|\bis there already\b|\bthan is known\b|\bas (?:fast|long|much|many)\.$|\bthe like of\b"
+    r"|\bgiven up on\b|\bfor want of\b|\blet go\b|\bof no \w+ it is\b|\bas it stands\b|\bmend it\b",
     re.IGNORECASE,
 )
 """Phrases that have to be read twice."""
@@ -36,24 +38,32 @@ COMMAND_DECORATORS: Final = {"command", "group"}
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """One text. `kind`: command, help, error, warning, echo, docstring (of the public API) or text (any other)."""
+    """One text.
+
+    `kind`: command, help, error, warning, echo, query, docstring (of the public API) or text (any other).
+    """
 
     path: Path
     line: int
     kind: str
     words: str
 
-    @property
-    def room(self) -> str:
-        """The folder or module of the package that holds it."""
-        return self.path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-
 
 def texts(*rooms: str) -> list[Text]:
     """List the texts of these rooms, or of the whole package, in the order of their files."""
     public = public_names()
-    found = [text for path in sorted(PACKAGE.rglob("*.py")) for text in texts_of(path, public)]
-    return [text for text in found if not rooms or text.room in rooms]
+    paths = sorted(path for path in PACKAGE.rglob("*.*") if path.suffix in (".py", ".sql"))
+    return [
+        text
+        for path in paths
+        if not rooms or room_of(path) in rooms
+        for text in (texts_of(path, public) if path.suffix == ".py" else comments_of(path))
+    ]
+
+
+def room_of(path: Path) -> str:
+    """Return the folder or module of the package that a file belongs to."""
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
 def public_names() -> set[str]:
@@ -78,6 +88,13 @@ def texts_of(path: Path, public: set[str]) -> Iterator[Text]:
         words = _one_line(_words(node))
         if id(node) not in skipped and (PROSE.search(words) or (kind == "help" and words)):
             yield Text(path, node.lineno, kind, words)
+
+
+def comments_of(path: Path) -> Iterator[Text]:
+    """List the comment at the start of a query, which the Perfetto UI shows."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    comment = list(itertools.takewhile(lambda line: line.startswith("--"), lines))
+    yield Text(path, 1, "query", _one_line(" ".join(line.removeprefix("--") for line in comment)))
 
 
 def _literals(node: ast.AST, kind: str) -> Iterator[tuple[ast.expr, str]]:
@@ -146,7 +163,7 @@ def main() -> None:
     found = [text for text in texts(*asked.rooms) if not asked.dialect or DIALECT.search(text.words)]
     for text in found:
         print(f"{text.path.relative_to(PACKAGE.parent)}:{text.line}: {text.kind}: {text.words}")
-    for title, counts in (("kind", Counter(t.kind for t in found)), ("room", Counter(t.room for t in found))):
+    for title, counts in (("kind", Counter(t.kind for t in found)), ("room", Counter(room_of(t.path) for t in found))):
         print(f"by {title}: {', '.join(f'{name} {count}' for name, count in counts.most_common())}")
 
 

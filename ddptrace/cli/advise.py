@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     "-o", "--output", type=click.Path(path_type=Path), help="Run directory for --verify.  [default: RUN/advised]"
 )
 def advise(run: Path, as_json: bool, verify: str | None, output: Path | None) -> None:
-    """Recommend a bucket_cap_mb for the training that RUN recorded, and predict its effect.
+    """Recommend bucket sizes for the training that RUN recorded.
+
+    Predicts the step time with the recommended bucket_cap_mb, and says what limits the step and what would not help.
 
     \b
     --verify runs your own training command, traced, with the recommended caps (MiB, comma-separated) as {caps}:

@@ -55,7 +55,9 @@ def analyze(
     comm_kernels: tuple[str, ...],
     no_align: bool,
 ) -> None:
-    """Show where the step time of RUN went, and write a report, a trace and tables to RUN/analysis/.
+    """Show where the step time of a run went.
+
+    Prints a summary, and writes a report, a trace and tables to RUN/analysis/.
 
     RUN is a run directory of ddptrace.trace, or any files and folders of torch.profiler traces.
     """

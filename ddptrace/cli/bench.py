@@ -14,7 +14,7 @@ EXPERIMENTS: Final = "ddptrace.bench.experiments"
 
 @click.group()
 def bench() -> None:
-    """Measure what communication costs on this machine or on your cluster."""
+    """Measure what communication costs on your machine or cluster."""
 
 
 @bench.command()
@@ -30,7 +30,10 @@ def bench() -> None:
 )
 @timed("buckets")
 def buckets(**asked: Any) -> None:
-    """Measure step time and hidden communication for each bucket cap, and name the best cap."""
+    """Measure step time by bucket cap, and find the best cap.
+
+    Also measures how much communication each cap hides.
+    """
     run(f"{EXPERIMENTS}.buckets", **asked)
 
 
@@ -45,7 +48,10 @@ def buckets(**asked: Any) -> None:
 )
 @timed("collectives", ranks="2,4,6")
 def collectives(**asked: Any) -> None:
-    """Measure time, algbw and busbw of collectives by message size, and the cost of starting one."""
+    """Measure time and bandwidth of collectives by message size.
+
+    Also measures the cost of starting a collective. Bandwidths are algbw and busbw as in nccl-tests.
+    """
     run(f"{EXPERIMENTS}.collectives", **asked)
 
 
@@ -68,7 +74,10 @@ def collectives(**asked: Any) -> None:
 )
 @timed("ddp")
 def ddp(**asked: Any) -> None:
-    """Compare step time and hidden communication of reduction strategies with those of stock DDP."""
+    """Compare ways of gradient reduction with stock DDP.
+
+    Compares step time and hidden communication of naive, flat, overlapped and bucketed reduction.
+    """
     run(f"{EXPERIMENTS}.ddp", **asked)
 
 
@@ -110,7 +119,10 @@ def _whole_floats(ctx: click.Context, parameter: click.Parameter, megabytes: flo
 )
 @timed("groups", ranks="16")
 def groups(**asked: Any) -> None:
-    """Measure all-reduces in many process groups at once, to see whether cores, queues or the wire limit them."""
+    """Measure all-reduces in many process groups at once.
+
+    Shows whether cores, queues or the wire limit them.
+    """
     run(f"{EXPERIMENTS}.groups", **asked)
 
 
@@ -127,7 +139,10 @@ def groups(**asked: Any) -> None:
 @cap(4)
 @timed("hooks")
 def hooks(**asked: Any) -> None:
-    """Compare bytes, step time and gradient error with and without compressing communication hooks."""
+    """Compare training with and without compressing hooks.
+
+    Compares bytes, step time and gradient error of communication hooks.
+    """
     run(f"{EXPERIMENTS}.hooks", **asked)
 
 
@@ -149,7 +164,10 @@ def hooks(**asked: Any) -> None:
 )
 @timed("no-sync")
 def no_sync(**asked: Any) -> None:
-    """Measure time per sample, and loss after equal numbers of samples, by micro-batches per synchronisation."""
+    """Measure gradient accumulation with no_sync().
+
+    Measures time per sample, and loss after equal numbers of samples, by micro-batches per synchronisation.
+    """
     run(f"{EXPERIMENTS}.no_sync", **asked)
 
 
@@ -161,7 +179,10 @@ def no_sync(**asked: Any) -> None:
 @cap(1)
 @timed("round-robin")
 def round_robin(**asked: Any) -> None:
-    """Measure step time with process groups that take turns, to see whether one group fills the link."""
+    """Measure step time with process groups that take turns.
+
+    Shows whether a single group fills the link.
+    """
     run(f"{EXPERIMENTS}.round_robin", **asked)
 
 
@@ -170,7 +191,10 @@ def round_robin(**asked: Any) -> None:
 @cap(25)
 @timed("scale", ranks="1,2,4")
 def scale(**asked: Any) -> None:
-    """Measure samples per second by number of ranks, with the same batch per rank (weak scaling)."""
+    """Measure samples per second by number of ranks.
+
+    Each rank has its own batch of constant size: weak scaling.
+    """
     run(f"{EXPERIMENTS}.scale", **asked)
 
 
@@ -179,5 +203,8 @@ def scale(**asked: Any) -> None:
 @cap(4)
 @timed("unused")
 def unused(**asked: Any) -> None:
-    """Measure what find_unused_parameters costs per step, and which parts of it cost how much."""
+    """Measure the cost of find_unused_parameters.
+
+    Measures the cost per step, and of which parts it consists.
+    """
     run(f"{EXPERIMENTS}.unused", **asked)

@@ -10,9 +10,10 @@ from ddptrace.errors import CompileError, printable
 
 @click.command()
 def compile() -> None:
-    """Make tracing cheaper: compile the recorder of stock DDP's buckets, once per torch version.
+    """Compile a part of ddptrace to make tracing cheaper.
 
-    This takes about ten seconds and needs a C++ compiler. Afterwards every trace with this torch on this machine uses
+    Compiles the recorder of stock DDP's buckets, once per torch version, in about ten seconds and with a C++ compiler.
+    Afterwards every trace with this torch on this machine uses
     the compiled library; its records are the same. Without the library, tracing calls Python for every bucket, which is
     most of its cost.
     """

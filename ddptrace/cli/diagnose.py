@@ -14,8 +14,10 @@ from ddptrace.cli.say import say, say_json
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON and nothing else.")
 def diagnose(run: Path, as_json: bool) -> None:
-    """Show what the job that writes RUN is doing or did last: which ranks wait for which in a collective, which ranks
-    make different calls, and which ranks died.
+    """Show what a hanging, crashed or running job does.
+
+    Names the ranks that wait for others in a collective, those that make different calls, and those that died. RUN is
+    the run directory that the job writes or wrote.
 
     \b
     Exit code:  0  nothing is wrong: the job is running, or ended as it should

@@ -54,11 +54,12 @@ def diff(
     run_before: str | None,
     run_after: str | None,
 ) -> None:
-    """Show what changed from BEFORE to AFTER: the step, its parts, buckets and ranks, and the settings.
+    """Show what changed between two runs, or two sets of runs.
 
-    BEFORE and AFTER are each a run directory, a folder of several, or a glob in quotes. One run per side shows how
-    these two runs differ. Several per side, best 6, also show whether the difference is larger than the variation from
-    run to run. Make them in alternation:
+    Compares the step, its parts, buckets and ranks, and the settings. BEFORE and AFTER are each a run directory, a
+    folder of several, or a glob in quotes. With one run per side, diff shows how these two runs differ. With several
+    (6 per side are best), it also shows whether the difference is larger than the variation from run to run. Make them
+    in alternation:
 
     \b
       ddptrace diff before/ after/ --repeat 6 \\

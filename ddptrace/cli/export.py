@@ -71,7 +71,9 @@ def export(
     otlp_json: Path | None,
     host: str | None,
 ) -> None:
-    """Send the spans and metrics of RUN to a collector, to Prometheus or to a file. A repeat sends the same span ids.
+    """Send a run's spans and metrics to a collector or a file.
+
+    Metrics can also be served to Prometheus. Exporting a run again sends the same span ids.
 
     Without a destination option, the OTEL_* environment variables apply. Headers, certificates, timeouts, compression
     and the sampler always come from those variables.

@@ -19,7 +19,7 @@ from ddptrace.errors import printable
     "-o", "--output", type=click.Path(path_type=Path), help="Folder to write to.  [default: RUN/analysis/figures]"
 )
 def figures(run: tuple[str, ...], format: str, output: Path | None) -> None:
-    """Write each figure of RUN's report to its own file.
+    """Write the figures of a run's report to files.
 
     RUN is a run directory of ddptrace.trace, or any files and folders of torch.profiler traces. Drawing needs Chrome or
     Chromium, and kaleido: pip install 'ddptrace[images]'.

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON and nothing else.")
 def hta(folder: Path, as_json: bool) -> None:
-    """Run HTA (pip install 'ddptrace[hta]') on the traces in FOLDER, and explain where its numbers differ from ours."""
+    """Compare HTA's numbers with those of ddptrace.
+
+    Runs HTA (pip install 'ddptrace[hta]') on the torch.profiler traces in FOLDER, and explains each difference.
+    """
     from ddptrace.analysis.hta.compare import compare, demand
     from ddptrace.analyzer import analyze
     from ddptrace.errors import DdptraceError

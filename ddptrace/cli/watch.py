@@ -32,11 +32,11 @@ SILENT_STEPS: Final = 3
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--once", is_flag=True, help="Print the current state once and exit.")
 def watch(run: Path, once: bool) -> None:
-    """Show a job while it runs: its step time and where that goes, its buckets, ranks and findings.
+    """Show a job on the screen while it runs.
 
-    RUN is the run directory that the job writes; it need not exist yet. The screen shows the last steps of each rank,
-    as `ddptrace analyze` would, and ends with the run. If the output is not a terminal, watch prints a snapshot every
-    few seconds.
+    Shows its step time and where that goes, its buckets, ranks and findings, over the last steps of each rank. RUN is
+    the run directory that the job writes; it need not exist yet. The screen closes when the run ends. If the output is
+    not a terminal, watch prints a snapshot every few seconds.
     """
     from ddptrace.errors import RunDirectoryError
     from ddptrace.live.watched import Watched

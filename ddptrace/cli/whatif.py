@@ -32,7 +32,11 @@ def _caps(context: click.Context, parameter: click.Parameter, values: tuple[str,
     help="Bucket cap in MiB, or caps of the first bucket, the second and so on. Repeatable.",
 )
 @click.option(
-    "--order", type=click.Choice(["ready", "definition"]), default="ready", help="Order of parameters in buckets."
+    "--order",
+    type=click.Choice(["ready", "definition"]),
+    default="ready",
+    show_default=True,
+    help="Order of parameters in buckets.",
 )
 @click.option("--ranks", type=click.IntRange(min=1), help="Number of ranks to simulate, in a ring of the same links.")
 @click.option(
@@ -86,10 +90,11 @@ def whatif(
     per_host: int,
     as_json: bool,
 ) -> None:
-    """Predict the step time of RUN under other settings, each with an interval.
+    """Predict the step time of a run under other settings.
 
-    All options together describe one setting; several --caps make one setting each. Without options, whatif predicts
-    the usual settings.
+    Every prediction has an interval. All options together describe one setting; several --caps make one setting each.
+    Without options, whatif predicts a standard list: seven bucket caps, the fp16 hook, accumulation, faster links, more
+    ranks, perfect overlap and a free network.
     """
     from ddptrace.analysis.whatif.answer import answer, usual
     from ddptrace.analysis.whatif.scale import scaling
