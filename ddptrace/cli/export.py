@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from ddptrace.cli.endings import ending_in_order
+from ddptrace.cli.endings import does, ending_in_order, is_done
 from ddptrace.cli.say import say
-from ddptrace.cli.within_reach import does, is_done
 from ddptrace.errors import printable
 
 if TYPE_CHECKING:

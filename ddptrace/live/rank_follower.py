@@ -10,22 +10,23 @@ The disk is the queue: nothing more is read until what was read is returned.
 from __future__ import annotations
 
 from copy import copy
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ddptrace.analysis.analyze import analyze_rank
 from ddptrace.analysis.rank_tables import RankTables
 from ddptrace.live.batch import Identity, Losses, RankBatch
 from ddptrace.live.held_records import HeldRecords
 from ddptrace.live.loss_tally import LossTally
-from ddptrace.live.steps_decided import Mark, StepsDecided
 from ddptrace.load.diagnosis.rank_state import BESIDE
 from ddptrace.load.records.clock import FAR_NS, Clock
 from ddptrace.load.records.rank_run import rank_run
 from ddptrace.record import RecordReader, Records
-from ddptrace.schema import Kind
+from ddptrace.schema import Kind, StepEnd
 
 BATCH_RECORDS: Final = 10_000
 """About how many records are analyzed at a time: a quarter of a second of work."""
@@ -35,8 +36,48 @@ HELD_RECORDS: Final = 100_000
 """While more are held and some of their steps are complete, nothing is read."""
 MOST_RECORDS: Final = 1_000_000
 """If no step ends within this many records, the older half is dropped."""
-
 LONG_AGO: Final = int(np.iinfo(np.int64).min)
+STEPS_TO_DECIDE: Final = {StepEnd.SAID: 1, StepEnd.OPTIMIZER: 4, StepEnd.BACKWARD: 64}
+"""How many steps of a kind decide that it ends steps in this program, if there is no stronger kind. The first ends may
+be parts of the true step: the first backwards of an accumulation, or one of a GAN's optimizers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """The end of a step. Times are monotonic, as recorded."""
+
+    ordinal: int
+    begin: int
+    end: int
+    recorded: bool
+
+
+class StepsDecided:
+    """Decides once what ends a program's steps; `ended_by` is None until then."""
+
+    def __init__(self) -> None:
+        self.ended_by: StepEnd | None = None
+
+    def marks(self, rows: NDArray[np.void], *, final: bool) -> list[Mark]:
+        """Return the ends of steps, by ordinal; none until it is decided what ends steps.
+
+        Of several records of one step, the last one counts. `rows`: STEP records as written; `final`: no more will
+        come.
+        """
+        self._decide(rows, final=final)
+        mine = rows[rows["flags"] == self.ended_by] if self.ended_by is not None else rows[:0]
+        columns = (mine[name].tolist() for name in ("a", "begin", "end", "b"))
+        last = {a: Mark(a, begin, end, not b) for a, begin, end, b in zip(*columns, strict=True)}
+        return [mark for _, mark in sorted(last.items())]
+
+    def _decide(self, rows: NDArray[np.void], *, final: bool) -> None:
+        kinds = {StepEnd(flag) for flag in np.unique(rows["flags"]).tolist() if flag in set(StepEnd)}
+        if self.ended_by is not None or not kinds:
+            return
+        strongest = max(kinds)
+        steps = len(np.unique(rows["a"][rows["flags"] == strongest]))
+        if final or steps >= STEPS_TO_DECIDE[strongest]:
+            self.ended_by = strongest
 
 
 class RankFollower:

@@ -16,9 +16,7 @@ from pathlib import Path
 
 from ddptrace.keep import Keep
 from ddptrace.record.descriptions import Description, Descriptions
-from ddptrace.record.file_limit import file_limit
-from ddptrace.record.lost import Dropped
-from ddptrace.record.segment import Segment, Stretch
+from ddptrace.record.segment import Dropped, Segment, Stretch, file_limit
 from ddptrace.record.store import Store
 from ddptrace.record.texts import Texts
 from ddptrace.schema import EVENT, GUARD, READY, READY_PER_RECORD, RECORD_NBYTES, Kind

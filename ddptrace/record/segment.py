@@ -6,17 +6,33 @@ import errno
 import itertools
 import mmap
 import os
+import sys
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ddptrace.record.file_limit import file_limit
-from ddptrace.record.lost import Dropped
 from ddptrace.schema import EVENT, GUARD, RECORD_NBYTES, Kind
 
 SEGMENT_NBYTES: Final = 4 << 20
 MOST_COUNTED: Final = 2**32 - 1
+
+
+@dataclass(slots=True)
+class Dropped:
+    """Numbers of records that could not be written.
+
+    `without_room`: no file could be made for them. `in_bursts`: they came faster than files were made. `unwritable`: a
+    value was out of its field's range, or the file was closed during the write.
+    """
+
+    without_room: int = 0
+    in_bursts: int = 0
+    unwritable: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.without_room + self.in_bursts + self.unwritable
 
 
 class Segment:
@@ -76,3 +92,16 @@ def trailer(body: bytes | memoryview, *, dropped: Dropped, final: bool = False) 
     used, checksum = len(body) // RECORD_NBYTES, zlib.crc32(body)
     short, bursts = (min(count, MOST_COUNTED) for count in (dropped.without_room, dropped.in_bursts))
     return EVENT.pack(Kind.TRAILER, final, 0, 0, 0, 0, dropped.total, used, checksum, short, bursts, 0, 0, GUARD)
+
+
+def file_limit() -> int:
+    """Return how large a file this process may write, in bytes, as `ulimit -f` sets it; `sys.maxsize` without a limit.
+
+    Writing a larger file fails with an error if SIGXFSZ is ignored, as Python does; else it ends the process.
+    """
+    try:
+        import resource
+    except ImportError:  # Windows
+        return sys.maxsize
+    soft, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft

@@ -22,8 +22,7 @@ from typing import Final
 import numpy as np
 
 from ddptrace.keep import Keep
-from ddptrace.record.lost import Dropped
-from ddptrace.record.segment import SEGMENT_NBYTES, Segment, trailer
+from ddptrace.record.segment import SEGMENT_NBYTES, Dropped, Segment, trailer
 from ddptrace.record.thin import DESCRIBING, Slots, Wanted, last_so_far, thinned
 from ddptrace.record.window_files import WindowFiles, size
 from ddptrace.schema import EVENT_DTYPE, GUARD, META, RECORD_NBYTES, Kind, segment_index, segment_name

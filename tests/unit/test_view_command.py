@@ -22,7 +22,8 @@ from telemetry_records import recording, write_manifest
 
 from ddptrace.analyzer import analyze
 from ddptrace.cli.analyze import write_all
-from ddptrace.view import PERFETTO_PORT, bundled_ui, is_current
+from ddptrace.cli.view import is_current
+from ddptrace.view import PERFETTO_PORT, bundled_ui
 from ddptrace.view.browser import has_browser, tunnel
 from tests.conftest import ROOT, need
 from tests.launch import in_background, in_foreground
