@@ -60,7 +60,7 @@ def _in_processes(function: Callable[[Item], Answer], items: Sequence[Item], job
             work = Parallel(return_as="generator", batch_size=1, pre_dispatch=2 * jobs, max_nbytes=None)
             yield from work(delayed(function)(item) for item in items)
     except TerminatedWorkerError as error:
-        message = "a worker process was killed, most likely because memory ran out; use fewer with --jobs 1"
+        message = "a worker process was killed, most likely because memory ran out; use fewer processes with --jobs"
         raise DdptraceError(message) from error
 
 
