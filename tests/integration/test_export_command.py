@@ -145,7 +145,7 @@ def test_a_run_is_awaited_followed_while_it_grows_and_said_to_be_over(tmp_path: 
         code, said = ended(process)
     assert code == 0, said
     assert f"exporting {root}, which does not exist yet, to http://127.0.0.1" in first
-    assert f"{root} is over\n" in said
+    assert f"{root} has ended\n" in said
     assert counts(receiver)["step"] == STEPS + 1
 
 
