@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 
 from ddptrace.errors import DdptraceError
 from ddptrace.record import RecordReader
-from ddptrace.record.lost import Dropped
-from ddptrace.record.segment import trailer
+from ddptrace.record.segment import Dropped, trailer
 from ddptrace.record.texts import MOST_CHUNKS, Texts
 from ddptrace.schema import (
     EVENT_DTYPE,

@@ -1,4 +1,4 @@
-"""`ddptrace.analyze`: from what was recorded to tables. Where load, analysis and the engine meet."""
+"""`ddptrace.analyze`: reads a run into tables. Joins load, analysis and the engine."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
 AnyPath = str | os.PathLike[str]
 Progress = Callable[[int, int], None]
-"""Called with how many ranks are done, and of how many."""
+"""Called with the number of ranks done and the number of all."""
 
 Answer = TypeVar("Answer")
 
 PARALLEL_MIN_NBYTES: Final = 30_000_000
-"""From so much packed input on, several processes are worth their start."""
+"""From this size of packed input on, several processes are worth their start."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnalyzedRank:
-    """One rank, as it comes back from the process that analyzed it."""
+    """One rank, as a worker returns it."""
 
     tables: RankTables
     findings: tuple[Finding, ...]
@@ -51,16 +51,16 @@ def analyze(
     progress: Progress | None = None,
     align: bool = True,
 ) -> Result:
-    """Read a run into tables: a directory that ddptrace.trace wrote, or profiler traces of others. Needs no torch.
+    """Read a run of ddptrace.trace, or traces of torch.profiler, into tables. Needs no torch.
 
     Args:
         path: One run directory, or any number of files, folders and globs of torch.profiler traces.
-        jobs: Number of processes. None: one for each processor, or a single one for little input.
-        scheduler: Address of a Dask scheduler that does the work instead, on machines that see the same paths.
-        cache: Folder that keeps profiler files as columns, to read them faster the next time.
-        comm_kernels: Names of kernels that communicate, besides those that ddptrace knows: "REGEX" or "REGEX=op" each.
+        jobs: Number of processes. None: one per processor, or a single one for little input.
+        scheduler: Address of a Dask scheduler to use instead. Its workers must see the same files under the same paths.
+        cache: Folder for converted profiler files, which are faster to read the next time.
+        comm_kernels: Further kernels to count as communication, each as "REGEX" of the name or "REGEX=op".
         progress: Function to call after each rank, with the number of ranks done and the number of all.
-        align: Move the times of ranks with different clocks to one time line. False: times as each rank recorded them.
+        align: Align the clocks of the ranks. False: leave times as each rank recorded them.
 
     Returns:
         The run's tables and findings.
@@ -82,10 +82,9 @@ def rank_populations(
     comm_kernels: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> Iterator[DeviceRow]:
-    """Only what each rank's device did, one rank after another: memory does not grow with their number.
+    """Read only what each rank's device did, one rank after another, so that memory does not grow with their number.
 
-    Arguments are those of `analyze`, and so are errors; a file that cannot be read is one too, since nothing else could
-    tell of it.
+    Arguments and errors are those of `analyze`. A file that cannot be read is an error, too, as there are no findings.
     """
     return each_rank(_populated, plan_of(path, cache, comm_kernels), jobs, scheduler, progress)
 
@@ -111,8 +110,7 @@ def analyzed_rank(source: RankSource) -> AnalyzedRank:
 
 @contextlib.contextmanager
 def uncollected() -> Iterator[None]:
-    """Without the garbage collector: while millions of rows are made it would look through them again and again, and
-    rows hold no cycles."""
+    """Switch the garbage collector off: it would scan millions of new rows again and again, and rows hold no cycles."""
     was_on = gc.isenabled()
     gc.disable()
     try:

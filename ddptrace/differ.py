@@ -1,4 +1,4 @@
-"""`ddptrace.diff`: from two sides of runs to what changed. Where load, analysis and the engine meet once more."""
+"""`ddptrace.diff`: compares two sides of runs. Joins load, analysis and the engine."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ Paths = AnyPath | Sequence[AnyPath]
 
 
 def diff(before: Paths, after: Paths, *, jobs: int | None = None, progress: Progress | None = None) -> Diff:
-    """Compare the runs of two sides: what changed, and how sure that is. Needs no torch.
+    """Compare the runs of two sides: what changed, and how certain that is. Needs no torch.
 
-    One run a side shows only how these two differ. With several runs a side, best in turns, their spread shows what
-    varies by chance.
+    One run per side shows only how these two runs differ. With several runs per side, best made in alternation, the
+    spread within a side shows how much varies by chance.
 
     Args:
         before: A run, a folder that holds several run directories, a glob, or a list of these.
         after: The same for the other side.
-        jobs: Number of processes that read a run. None: one for each processor, or a single one for little input.
+        jobs: Number of processes that read a run. None: one per processor, or a single one for little input.
         progress: Function to call after each run, with the number of runs done and the number of all.
 
     Returns:
-        All changes, each in nanoseconds of the typical step with a 95 % interval.
+        All changes of the typical step in nanoseconds, each with a 95 % interval.
 
     Raises:
         RunDirectoryError: A run cannot be read or has no step.
@@ -61,7 +61,7 @@ def _name(paths: Sequence[AnyPath]) -> str:
 def read_figures(
     runs: Sequence[Inputs], jobs: int | None = None, progress: Progress | None = None
 ) -> Iterator[RunFigures]:
-    """One after the other, and of each only what is compared: no more than one is whole in memory."""
+    """Read runs one after the other, and keep of each only what is compared."""
     for done, run in enumerate(runs, start=1):
         yield _figures(run, jobs)
         if progress is not None:
@@ -74,12 +74,12 @@ def _figures(run: Inputs, jobs: int | None) -> RunFigures:
     name = _name(run)
     found = figures_of(analyze(run, jobs=jobs), name, settings_of_run(open_run(run)))
     if found is None:
-        raise RunDirectoryError(f"{name} holds no step to compare: `ddptrace analyze` tells what was recorded there")
+        raise RunDirectoryError(f"{name} holds no step to compare: see what was recorded with `ddptrace analyze`")
     return found
 
 
 def _refuse_same(runs: Sequence[RunFigures]) -> None:
-    """A run that is there twice would count as two that agree."""
+    """A run that is given twice would count as two runs that agree."""
     seen: dict[str, str] = {}
     for run in runs:
         if run.run_id and run.run_id in seen:

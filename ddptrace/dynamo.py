@@ -1,7 +1,7 @@
-"""Keeps torch.compile away from frames of ours that a compiled program calls.
+"""Keeps torch.compile away from our functions in a compiled program.
 
-Dynamo looks at every Python frame while such a program runs: it would warn of what it finds in our hooks, break the
-program's graph at each of them, and so change the buckets of the DDP that is being watched.
+Dynamo traces every Python frame of such a program. It would warn about our hooks and break the program's graph at each
+of them, which would change the buckets of DDP.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from typing import Any
 
 
 def leave_as_it_is(*packages: str) -> None:
-    """Have Dynamo run the functions of these packages as they are, as far as they are imported, and look only at what
-    they call. Dynamo itself is not imported for it.
+    """Have Dynamo skip the functions of these packages, and trace only what they call.
 
-    Raises ImportError or AttributeError where torch has moved this.
+    Covers the modules that are imported now. Dynamo itself is not imported.
+
+    Raises ImportError or AttributeError if torch has moved this interface.
     """
     leave = _leaving()
     for name, module in list(sys.modules.items()):
@@ -26,7 +27,7 @@ def leave_as_it_is(*packages: str) -> None:
 
 
 def _leaving() -> Callable[[CodeType], None]:
-    """What tells Dynamo of a function, under the name that this torch has for it."""
+    """Return the function that makes Dynamo skip a code object, under its name in this torch."""
     import torch
 
     frames: Any = torch._C._dynamo.eval_frame
@@ -38,7 +39,7 @@ def _leaving() -> Callable[[CodeType], None]:
 
 
 def _code_in(names: dict[str, object], module: str) -> Iterator[CodeType]:
-    """Code of the functions and methods that a module defines, and of the functions inside them."""
+    """Find the code of the functions and methods that a module defines, and of the functions inside them."""
     for value in list(names.values()):
         if isinstance(value, FunctionType) and value.__module__ == module:
             yield from _with_inner(value.__code__)

@@ -1,7 +1,7 @@
-"""Where the work on each rank is done: in this process, in several, or on a Dask cluster. Same answers everywhere.
+"""Calls a function for each rank: in this process, in several, or on a Dask cluster, with the same results.
 
-Results come back in the order of the items, and only a few are under way at a time, so that memory is bounded by the
-number of workers and not by that of the ranks.
+Results come in the order of the items, and only a few items are in progress at a time. So memory grows with the number
+of workers, not with the number of ranks.
 """
 
 from __future__ import annotations
@@ -25,16 +25,18 @@ SAFE_PATH: Final = "PYTHONSAFEPATH"
 IDLE_WORKER_S: Final = 10
 CONNECT_S: Final = 20
 RETRIES: Final = 3
-"""How often a task is given to another Dask worker when its own was lost."""
+"""How often a task goes to another Dask worker after its worker was lost."""
 
 
 def run_each(
     function: Callable[[Item], Answer], items: Sequence[Item], *, jobs: int = 1, scheduler: str | None = None
 ) -> Iterator[Answer]:
-    """`function` of each item, in order. `jobs`: processes of this machine; `scheduler`: address of a Dask scheduler,
-    whose workers see the same files under the same paths.
+    """Call `function` for each item. Yields the results in order.
 
-    Raises DdptraceError where a worker was killed or the cluster cannot be reached, and what `function` raises.
+    `jobs`: number of processes on this machine; `scheduler`: address of a Dask scheduler, whose workers see the same
+    files under the same paths.
+
+    Raises DdptraceError if a worker was killed or the cluster cannot be reached, and what `function` raises.
     """
     if scheduler is not None:
         return _on_cluster(function, items, scheduler)
@@ -44,7 +46,7 @@ def run_each(
 
 
 def cores() -> int:
-    """How many processors this process may use."""
+    """Return how many processors this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -58,7 +60,7 @@ def _in_processes(function: Callable[[Item], Answer], items: Sequence[Item], job
             work = Parallel(return_as="generator", batch_size=1, pre_dispatch=2 * jobs, max_nbytes=None)
             yield from work(delayed(function)(item) for item in items)
     except TerminatedWorkerError as error:
-        message = "a worker process was killed, most likely for want of memory; use fewer with --jobs 1"
+        message = "a worker process was killed, most likely because memory ran out; use fewer processes with --jobs"
         raise DdptraceError(message) from error
 
 
@@ -82,14 +84,14 @@ def _on_cluster(function: Callable[[Item], Answer], items: Sequence[Item], sched
     try:
         client = Client(scheduler, timeout=CONNECT_S, set_as_default=False)
     except (OSError, ValueError) as error:
-        message = f"no Dask scheduler answers at {scheduler} ({error}); give the address that it printed at its start"
+        message = f"no Dask scheduler answers at {scheduler} ({error}); give the address that it prints when it starts"
         raise DdptraceError(message) from error
     with client:
         yield from _in_order(client, function, items, scheduler)
 
 
 def _in_order(client: Client, function: Callable[[Item], Answer], items: Sequence[Item], at: str) -> Iterator[Answer]:
-    """Twice as many under way as there are threads on the cluster: none waits for us, and few answers wait there."""
+    """Keep twice as many tasks in progress as the cluster has threads: no thread idles, and few results wait."""
     lookahead = 2 * max(1, sum(client.nthreads().values()))
     ahead = iter(items)
     under_way = deque(_submit(client, function, item) for item in itertools.islice(ahead, lookahead))
@@ -103,14 +105,14 @@ def _submit(client: Client, function: Callable[[Item], Any], item: Item) -> Futu
 
 
 def _answer(future: Future[Any], at: str) -> Any:
-    """Whatever goes wrong on another machine becomes one sentence."""
+    """Return a task's result. An error on another machine becomes one sentence."""
     try:
         return future.result()
     except DdptraceError:
         raise
     except Exception as error:
         kind = type(error).__name__
-        message = f"the Dask cluster at {at} failed at a rank ({kind}: {error}); look at its workers' logs"
+        message = f"the Dask cluster at {at} failed at a rank ({kind}: {error}); see the logs of its workers"
         raise DdptraceError(message) from error
     finally:
         future.release()

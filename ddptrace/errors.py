@@ -1,4 +1,4 @@
-"""The errors a caller of ddptrace can meet. Each message says what is wrong, where, and what to do, in one sentence."""
+"""The errors that ddptrace raises. Each message is one sentence: what is wrong, where, and what to do."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ from typing import Final
 
 ODD: Final = re.compile("[^ -~]+")
 MOST_MARKS: Final = 4
-"""Over or under one letter. More of them, which no language has, cover the lines above and below."""
+"""Combining marks on one letter. More, which no language uses, would cover the lines above and below."""
 
 
 class DdptraceError(Exception):
-    """Base class of every error that ddptrace raises on purpose. Its message is one sentence, and safe to print on a
-    terminal whatever names it quotes."""
+    """Base class of every error that ddptrace raises on purpose. Its message is one sentence that is safe to print on a
+    terminal."""
 
     def __str__(self) -> str:
         return printable(super().__str__())
 
 
 class RunDirectoryError(DdptraceError):
-    """A run directory cannot be used: absent, taken by another run, unreadable, or of another major schema version."""
+    """A run directory cannot be used: it is missing, holds another run, is unreadable, or has another major schema
+    version."""
 
 
 class TraceStateError(DdptraceError):
-    """A trace cannot be entered: this process is inside another one, or the arguments do not fit."""
+    """A trace cannot be entered: this process is inside another trace, or an argument is wrong."""
 
 
 class CompileError(DdptraceError):
@@ -33,8 +34,10 @@ class CompileError(DdptraceError):
 
 
 def printable(name: object) -> str:
-    """Return a text from outside (a file's name, a kernel's) as one line that no terminal obeys: escape sequences,
-    control characters, line breaks, invisible and bidirectional marks are shown as in `\\x1b` and `\\u202e`."""
+    """Return a text from outside, such as a file's name, as one line that is safe to print on a terminal.
+
+    Control characters, line breaks, invisible and bidirectional marks become escapes such as `\\x1b` and `\\u202e`.
+    """
     return escaped(str(name), lambda sign: sign.encode("unicode_escape").decode())
 
 

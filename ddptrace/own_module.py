@@ -1,6 +1,6 @@
-"""Starts a module of ours in a Python process of its own, which looks for modules where this process does.
+"""Starts a module of ours in a new Python process with this process's module path.
 
-`python -m` would put the current directory first, and run a `json.py` that somebody left there.
+`python -m` would put the current directory first, and would run a `json.py` from there.
 """
 
 from __future__ import annotations

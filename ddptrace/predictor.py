@@ -1,7 +1,5 @@
-"""`ddptrace.whatif` and `ddptrace.advise`: what other settings would make of a run. And the forecast of a report.
-
-Load, analysis and the engine meet here, as in `analyzer.py`.
-"""
+"""`ddptrace.whatif` and `ddptrace.advise`: predict a recorded run under other settings, and the forecast of a
+report. Joins load, analysis and the engine."""
 
 from __future__ import annotations
 
@@ -25,9 +23,9 @@ if TYPE_CHECKING:
 MOST_RANKS: Final = 16
 MOST_NBYTES: Final = 30_000_000
 MOST_BUCKETS: Final = 200
-"""More, and a report would take much longer for its advice than for all the rest."""
+"""With more buckets, advice would take much longer than the rest of a report."""
 NOT_RECORDED: Final = "ddptrace did not record it"
-LARGE: Final = "the run is large, so that only `ddptrace advise` works it out"
+LARGE: Final = "the run is large; `ddptrace advise` predicts it"
 
 Refusal = str
 """Why a rank is of no use for a forecast."""
@@ -40,12 +38,12 @@ def whatif(
 
     Args:
         path: A run directory that `ddptrace.trace` wrote, of a program with one data-parallel module.
-        settings: Settings by name, as in {"small buckets": ddptrace.Setting(caps_mb=(1,))}.
+        settings: Settings by name, such as {"small buckets": ddptrace.Setting(caps_mb=(1,))}.
         jobs: Number of processes that read the run.
         progress: Function to call after each rank, with the number of ranks done and the number of all.
 
     Returns:
-        One prediction per setting. If the run cannot tell, `refusal` says why.
+        One prediction per setting. If there is none, its `refusal` says why.
 
     Raises:
         RunDirectoryError: There is no such run.
@@ -65,7 +63,7 @@ def advise(path: AnyPath, *, jobs: int = 1, progress: Progress | None = None) ->
         progress: Function to call after each rank, with the number of ranks done and the number of all.
 
     Returns:
-        The caps to take, in MiB, with the predicted gain.
+        The best caps in MiB, with the predicted gain.
 
     Raises:
         RunDirectoryError: There is no such run.
@@ -121,7 +119,7 @@ def forecast_from(ranks: Sequence[ObservedRank | Refusal], world_size: int | Non
 
 
 def predictor(path: AnyPath, *, jobs: int = 1, progress: Progress | None = None) -> Predictor:
-    """Answers any number of questions about one run."""
+    """Make a predictor, which answers any number of questions about one run."""
     plan = open_run([run_path(path)])
     return _predictor(_ranks(plan, jobs, progress), plan.world_size)
 

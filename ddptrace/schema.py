@@ -34,9 +34,9 @@ ANALYSIS: Final = "analysis"
 
 
 def run_path(path: object) -> Path:
-    """`path` as given by a caller. Raises RunDirectoryError where it is no path."""
+    """Return the path that a caller gave. Raises RunDirectoryError if it is not a path."""
     if not isinstance(path, str | os.PathLike) or "\0" in os.fspath(path) or not os.fspath(path):
-        raise RunDirectoryError(f"{path!r} is no path of a run directory; give one as a string or a pathlib.Path")
+        raise RunDirectoryError(f"{path!r} is not the path of a run directory; give a string or a pathlib.Path")
     return Path(path)
 
 
@@ -49,7 +49,7 @@ def segment_name(index: int) -> str:
 
 
 def segment_index(name: str) -> int:
-    """Of a segment by this name; -1 where it is none."""
+    """Return the index of the segment of this name; -1 if the name is not a segment's."""
     number = name.removeprefix("records-").removesuffix(".bin")
     return int(number) if number.isdecimal() and len(number) < len(name) else -1
 

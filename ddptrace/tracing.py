@@ -22,25 +22,26 @@ if TYPE_CHECKING:
     from ddptrace.telemetry.spans.exporter import Exporter
 
 before_entering: Callable[[Path], None] | None = None
-"""A recording around the whole program (`ddptrace.run`) ends here, where the program begins one by itself."""
+"""Set by `ddptrace.run`: ends its recording when the program itself enters a trace."""
 
 
 class trace:
     """Record the training that runs inside this context into a run directory.
 
-    Every rank enters it with the same path. The context raises nothing when it ends, and it never raises into training.
+    Every rank enters it with the same path. Recording never raises into training, and leaving the context raises
+    nothing.
 
     Args:
-        path: The run directory. Ranks of several hosts need one that all of them see.
-        profile: Windows of torch.profiler on the program's steps: a schedule, as
-            `torch.profiler.schedule(wait=5, warmup=1, active=3, repeat=1)` returns it, or a
+        path: The run directory. With several hosts, all must see this directory.
+        profile: Record torch.profiler windows on the program's steps. A schedule, such as
+            `torch.profiler.schedule(wait=5, warmup=1, active=3, repeat=1)`, or a
             `torch.profiler.profile(schedule=..., with_stack=True, ...)` that is not yet started. The trace starts,
             steps and stops that profiler, and torch calls its `on_trace_ready` for each window.
-        tracer_provider: An OpenTelemetry provider. It receives one span per step, phase, bucket and collective, made
-            off the training thread, under the span that is active when the trace is entered. A process beside the
-            training exports what the `OTEL_*` variables ask for: metrics, and without a provider spans, too.
-        overwrite: Replace a run that `path` already holds.
-        keep: Bound on what each rank leaves on the disk. None: 64 MiB. The oldest records go first.
+        tracer_provider: An OpenTelemetry provider. It receives one span per step, phase, bucket and collective, as
+            children of the span that is active when the trace is entered; another thread makes them. Separately, if
+            `OTEL_*` variables ask for it, a companion process exports metrics, and without a provider also spans.
+        overwrite: Replace a run that is already in `path`.
+        keep: Limit of what each rank keeps on disk. None: 64 MiB. The oldest records are deleted first.
 
     Raises:
         RunDirectoryError: The directory holds another run or cannot be written.
@@ -60,7 +61,7 @@ class trace:
         _check_profile(profile)
         if keep is not None and not isinstance(keep, Keep):
             raise TraceStateError(
-                f"keep={keep!r} does not say what to keep; give ddptrace.Keep(nbytes=..., steps=..., every=...)"
+                f"keep={keep!r} is not a ddptrace.Keep; give ddptrace.Keep(nbytes=..., steps=..., every=...)"
             )
         self._path = run_path(path)
         self._keep = keep
@@ -78,11 +79,14 @@ class trace:
             before_entering(self._path)
         try:
             self._session = enter(
-                self._path, profile=self._profile, overwrite=self._overwrite, keep=self._keep,
+                self._path,
+                profile=self._profile,
+                overwrite=self._overwrite,
+                keep=self._keep,
                 traceparent=active_span(),
-            )  # fmt: skip
-        except OSError as error:  # a full disk: the training matters more than its record
-            why = printable(f"ddptrace records nothing into {self._path}: {error}")
+            )
+        except OSError as error:  # a full disk: training goes on
+            why = printable(f"ddptrace cannot record into {self._path}: {error}; training goes on without a trace")
             warnings.warn(why, RuntimeWarning, stacklevel=2)
             return self
         if exporter is not None:
@@ -92,7 +96,7 @@ class trace:
         return self
 
     def _make_exporter(self) -> Exporter | None:
-        """Raises TraceStateError where `tracer_provider` is none."""
+        """Make the exporter of spans, if any. Raises TraceStateError if `tracer_provider` is not a provider."""
         if self._tracer_provider is None:
             return None
         from ddptrace.telemetry.spans.exporter import Exporter
@@ -100,7 +104,7 @@ class trace:
         return Exporter(self._folder, self._tracer_provider)
 
     def _folder(self) -> Path:
-        """Where this rank writes; it may be renamed once the rank is known."""
+        """Return this rank's folder, which is renamed once the rank is known."""
         return self._path if self._session is None else self._session.folder
 
     def __exit__(
@@ -118,7 +122,7 @@ class trace:
         self._exporter = self._companion = self._session = None
 
     def step(self) -> None:
-        """Mark the end of a step, where ddptrace cannot find it by itself. From then on only marked steps count."""
+        """Mark the end of a step, if ddptrace cannot find it by itself. From then on, only marked steps count."""
         if self._session is not None:
             self._session.say_step()
 
@@ -144,9 +148,10 @@ def _check_profile(wanted: object) -> None:
 
 
 def active_span() -> str | None:
-    """The span of OpenTelemetry that is active here, as W3C's `traceparent`; None where there is none.
+    """Return the active span of OpenTelemetry as W3C's `traceparent`; None if there is none.
 
-    Asked only where the program itself has imported OpenTelemetry: else there is none."""
+    Without an import of OpenTelemetry by the program itself, there is none.
+    """
     api = sys.modules.get("opentelemetry.trace")
     if api is None:
         return None
@@ -154,13 +159,15 @@ def active_span() -> str | None:
         span = api.get_current_span().get_span_context()
         known = f"00-{span.trace_id:032x}-{span.span_id:016x}-{int(span.trace_flags):02x}"
         return known if span.is_valid else None
-    except Exception:  # somebody's own kind of span: the training matters more than its place
+    except Exception:  # an unusual span class must not break training
         return None
 
 
 def companion_of(session: Session, *, spans: bool = True) -> Companion | None:
-    """The process that exports what this host's ranks record, where the environment asks for it. Raises nothing. Not
-    `spans`: they go elsewhere."""
+    """Start the process that exports what this host's ranks record, if the environment asks for it. Raises nothing.
+
+    `spans`: False if a provider already receives the spans.
+    """
     if not any(name.startswith("OTEL_") for name in os.environ):
         return None
     from ddptrace.telemetry.companion.companion import companion_for

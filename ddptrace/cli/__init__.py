@@ -1,6 +1,6 @@
-"""The command line. One command, one file: `ddptrace NAME` is the function `NAME` of `ddptrace/cli/NAME.py`.
+"""The command line: `ddptrace NAME` calls the function `NAME` of `ddptrace/cli/NAME.py`.
 
-A command's file is imported when it is run or asked for help, and what it needs inside its function.
+A command's file is imported only when the command runs or prints its help, and imports the rest inside its function.
 """
 
 from __future__ import annotations
@@ -14,13 +14,24 @@ from typing import Final
 import click
 
 COMMANDS: Final = (
-    "advise", "analyze", "bench", "compile", "diagnose", "diff", "export", "figures", "hta", "traffic", "view", "watch",
+    "advise",
+    "analyze",
+    "bench",
+    "compile",
+    "diagnose",
+    "diff",
+    "export",
+    "figures",
+    "hta",
+    "traffic",
+    "view",
+    "watch",
     "whatif",
-)  # fmt: skip
+)
 
 
 class Commands(click.Group):
-    """Finds commands by the name of their file, and ends a user's mistake with one line and exit code 1."""
+    """Finds commands by the name of their file. A user's mistake ends in one line and exit code 1."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -43,26 +54,26 @@ class Commands(click.Group):
         except DdptraceError as error:
             raise click.ClickException(str(error)) from error
         except MemoryError as error:
-            raise click.ClickException("there is not enough memory for this; give it more, or fewer ranks") from error
+            raise click.ClickException("not enough memory; use a machine with more, or give fewer ranks") from error
         except BrokenPipeError:
-            raise  # whoever read from us has seen enough: click knows what to do
+            raise  # the reader of our output has closed it: click handles that
         except OSError as error:
             where = f" ({error.filename})" if error.filename else ""
             raise click.ClickException(printable(f"{error.strerror or error}{where}")) from error
 
 
 def _end(signum: int, frame: object) -> None:
-    """Ended from outside: the worker processes are not to outlive us."""
+    """Exit in order, so that the worker processes end too."""
     sys.exit(128 + signum)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="ddptrace", prog_name="ddptrace")
 def main() -> None:
-    """Where the step time of distributed PyTorch training goes, bucket by bucket."""
+    """Show where the step time of distributed PyTorch training goes, bucket by bucket."""
     for ending in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(ending) != signal.SIG_IGN:  # nohup asked to be left alone
             signal.signal(ending, _end)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that lacks a sign shows another instead of ending us
+            stream.reconfigure(errors="replace")  # print a substitute for a character that the terminal lacks

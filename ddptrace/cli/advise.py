@@ -1,4 +1,4 @@
-"""`ddptrace advise RUN`: which bucket sizes to take, what limits the step now, and what would not help."""
+"""`ddptrace advise RUN`: the best bucket sizes, what limits the step now, and what would not help."""
 
 from __future__ import annotations
 
@@ -17,20 +17,22 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print the same as JSON, and nothing else.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON and nothing else.")
 @click.option(
     "--verify",
     metavar="COMMAND",
-    help="Run this with the advice, {caps} in it, and hold the step against the forecast.",
+    help="Run COMMAND with the recommended caps in place of {caps}, and compare its step time with the prediction.",
 )
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), help="Run directory of --verify.  [default: RUN/advised]"
+    "-o", "--output", type=click.Path(path_type=Path), help="Run directory for --verify.  [default: RUN/advised]"
 )
 def advise(run: Path, as_json: bool, verify: str | None, output: Path | None) -> None:
-    """Say which bucket_cap_mb to take for the training that RUN recorded, and what to expect of it.
+    """Recommend bucket sizes for the training that RUN recorded.
+
+    Predicts the step time with the recommended bucket_cap_mb, and says what limits the step and what would not help.
 
     \b
-    --verify runs your own script, traced, with what is advised in place of {caps}, in MiB with commas between:
+    --verify runs your own training command, traced, with the recommended caps (MiB, comma-separated) as {caps}:
       ddptrace advise run/ --verify \\
         'torchrun --nproc-per-node 2 -m ddptrace.run train.py --steps 30 --bucket-caps {caps}'
     """
@@ -40,7 +42,7 @@ def advise(run: Path, as_json: bool, verify: str | None, output: Path | None) ->
     from ddptrace.render.whatif.advice import advice_text, verification_text
 
     if verify is not None and CAPS not in verify:
-        raise click.UsageError(f"--verify needs {CAPS} where the command takes its bucket caps")
+        raise click.UsageError(f"--verify needs {CAPS} in its command, in the place of the bucket caps")
     with progress() as tell:
         found = predictor(run, progress=tell)
     advice = advise_run(found)
@@ -60,7 +62,7 @@ def _verified(recorded: Predictor, advice: Advice, command: str, run: Path) -> V
     from ddptrace.predictor import predictor
 
     if os.path.lexists(run):
-        raise DdptraceError(f"{run} is there already: say with --output where the run of --verify goes")
+        raise DdptraceError(f"{run} already exists: choose another directory for the run of --verify with --output")
     caps = advice.best.setting.caps_mb or advice.recorded_caps_mb
     run.parent.mkdir(parents=True, exist_ok=True)
     make_run(run, command.replace(CAPS, ",".join(f"{cap:g}" for cap in caps)))

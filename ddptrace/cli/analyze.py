@@ -1,4 +1,4 @@
-"""`ddptrace analyze RUN`: the summary on the terminal; tables, trace and report beside the run."""
+"""`ddptrace analyze RUN`: print a summary; write tables, trace and report beside the run."""
 
 from __future__ import annotations
 
@@ -26,13 +26,25 @@ ROWS_PER_PIECE: Final = 5_000
 
 @click.command()
 @click.argument("run", nargs=-1, required=True)
-@click.option("--json", "as_json", is_flag=True, help="Print the tables as JSON, and nothing else.")
+@click.option("--json", "as_json", is_flag=True, help="Print the tables as JSON and nothing else.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder to write to.  [default: RUN/analysis]")
-@click.option("--jobs", type=click.IntRange(min=1), help="Processes.  [default: one per processor]")
-@click.option("--engine", type=click.Choice(["local", "dask"]), default="local", show_default=True)
-@click.option("--scheduler", metavar="ADDRESS", help="Of the Dask scheduler, as in tcp://host:8786.")
-@click.option("--comm-kernel", "comm_kernels", multiple=True, metavar="REGEX[=OP]", help="Kernels that communicate.")
-@click.option("--no-align", is_flag=True, help="Leave every rank on its own clock.")
+@click.option("--jobs", type=click.IntRange(min=1), help="Number of processes.  [default: one per processor]")
+@click.option(
+    "--engine",
+    type=click.Choice(["local", "dask"]),
+    default="local",
+    show_default=True,
+    help="Read the ranks on this machine or on a Dask cluster.",
+)
+@click.option("--scheduler", metavar="ADDRESS", help="Address of the Dask scheduler, such as tcp://host:8786.")
+@click.option(
+    "--comm-kernel",
+    "comm_kernels",
+    multiple=True,
+    metavar="REGEX[=OP]",
+    help="Also count kernels whose names match REGEX as communication, of operation OP. Repeatable.",
+)
+@click.option("--no-align", is_flag=True, help="Do not align the clocks of the ranks.")
 def analyze(
     run: tuple[str, ...],
     as_json: bool,
@@ -43,14 +55,16 @@ def analyze(
     comm_kernels: tuple[str, ...],
     no_align: bool,
 ) -> None:
-    """Say where the step time of RUN went, and write RUN/analysis/.
+    """Show where the step time of a run went.
 
-    RUN is a directory that ddptrace.trace wrote, or any files and folders of torch.profiler traces.
+    Prints a summary, and writes a report, a trace and tables to RUN/analysis/.
+
+    RUN is a run directory of ddptrace.trace, or any files and folders of torch.profiler traces.
     """
     from ddptrace.predictor import analyze_with_forecast
 
     if (engine == "dask") != (scheduler is not None):
-        raise click.UsageError("--engine dask and --scheduler ADDRESS go together")
+        raise click.UsageError("--engine dask and --scheduler ADDRESS must be given together")
     folder = output or folder_for(run)
     with progress() as tell:
         result, forecast = analyze_with_forecast(
@@ -73,44 +87,46 @@ def analyze(
 
         say(summary_text(result))
         said = in_short(forecast)
-        if said and not result.suspects:  # who makes the others wait comes before any size of buckets
+        if said and not result.suspects:  # a late rank matters more than any bucket size
             say("\n".join((*said, "")))
         for name, path in written.items():
             say(f"{name:<7} {printable(path)}")
     if output is not None and len(written) < len(FILES):
-        sys.exit(1)  # what was asked for is not there
+        sys.exit(1)  # a file that the user asked for is missing
 
 
 def folder_for(run: Sequence[str]) -> Path:
-    """Return the folder `analysis` beside what was given, or in it where it is one folder. Raises DdptraceError where
-    that is a link, which could lead to what nobody wants overwritten."""
+    """Return the folder `analysis` beside the given paths, or inside a single given folder.
+
+    Raises DdptraceError if that folder is a link, through which somebody else's files could be overwritten.
+    """
     from ddptrace.schema import ANALYSIS
 
-    if len(run) == 1 and os.path.isdir(run[0]):  # noqa: PTH112 (false for what the system refuses to look at)
+    if len(run) == 1 and os.path.isdir(run[0]):  # noqa: PTH112 (false for a path that may not be read)
         return unlinked(Path(run[0], ANALYSIS))
     return unlinked(Path(os.path.commonpath([_beside(Path(path).absolute()) for path in run])) / ANALYSIS)
 
 
 def unlinked(folder: Path) -> Path:
-    """Return `folder`, one that nobody has named to us. Raises DdptraceError where it is a link."""
+    """Return `folder`, which the user has not named. Raises DdptraceError if it is a link."""
     from ddptrace.errors import DdptraceError
 
     if folder.is_symlink():
         raise DdptraceError(
-            f"{folder} is a link to {folder.readlink()}, and nothing is written through it: remove it, or give the"
-            " folder that you mean with --output"
+            f"{folder} is a link to {folder.readlink()}, and ddptrace does not write through links: remove it, or name"
+            " the folder with --output"
         )
     return folder
 
 
 def _beside(path: Path) -> Path:
-    """The folder of a file; of a glob, the one that stands before its first sign."""
+    """Return the folder of a file; of a glob, the last folder before its first wildcard."""
     return next(folder for folder in path.parents if os.path.isdir(folder))  # noqa: PTH112
 
 
 @contextlib.contextmanager
 def progress(label: str = "Reading ranks") -> Iterator[Callable[[int, int], None]]:
-    """A bar on a terminal's stderr, nothing elsewhere."""
+    """Show a progress bar if stderr is a terminal."""
     if not sys.stderr.isatty():
         yield lambda done, count: None
         return
@@ -124,8 +140,10 @@ def progress(label: str = "Reading ranks") -> Iterator[Callable[[int, int], None
 
 
 def encoded(result: Result) -> Iterator[bytes]:
-    """The documented keys: enums as their words, tuples as lists, what was not measured as null. In pieces, since the
-    whole may be larger than the tables."""
+    """Encode a result as JSON: enums as words, tuples as lists, unmeasured values as null.
+
+    Yields pieces, since the whole text may be larger than the tables.
+    """
     from ddptrace.analysis.tables.table import Table
 
     before = b"{"
@@ -145,7 +163,7 @@ def _rows_encoded(table: Table[Any]) -> Iterator[bytes]:
 
 
 def write_all(result: Result, folder: Path, forecast: Forecast | None = None) -> dict[str, Path]:
-    """Write what is derived from a run. What cannot be written is no error, and said on stderr."""
+    """Write report, trace and tables. A file that cannot be written is no error; a line on stderr names it."""
     from ddptrace.analyzer import uncollected
     from ddptrace.render.report import write_report
     from ddptrace.render.trace.chrome import write_trace
@@ -162,8 +180,8 @@ def write_all(result: Result, folder: Path, forecast: Forecast | None = None) ->
             why = error.strerror or str(error)
     missing = ", ".join(file for name, file in FILES.items() if name not in written)
     if missing:
-        where = f"Not written to {printable(folder)} ({printable(why)}): {missing}"
-        say(f"{where}. Say with --output where you may write.", err=True)
+        where = f"Cannot write to {printable(folder)} ({printable(why)})"
+        say(f"{where}: {missing} is missing. Choose a writable folder with --output.", err=True)
     return written
 
 

@@ -1,4 +1,4 @@
-"""`ddptrace bench NAME`: what communication costs on the user's own machines, one command for each experiment."""
+"""`ddptrace bench NAME`: measure what communication costs on the user's own machines, one command per experiment."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EXPERIMENTS: Final = "ddptrace.bench.experiments"
 
 @click.group()
 def bench() -> None:
-    """Measure what communication costs on this machine, or on your cluster."""
+    """Measure what communication costs on your machine or cluster."""
 
 
 @bench.command()
@@ -26,11 +26,14 @@ def bench() -> None:
     default="0,0.5,1,2,4,8,16,all",
     show_default=True,
     callback=names,
-    help="Bucket caps in MiB. 0: one bucket for each parameter; all: one bucket.",
+    help="Bucket caps in MiB; 0 makes one bucket per parameter, all makes one bucket.",
 )
 @timed("buckets")
 def buckets(**asked: Any) -> None:
-    """Measure step time and hidden communication over bucket caps, and name the best cap."""
+    """Measure step time by bucket cap, and find the best cap.
+
+    Also measures how much communication each cap hides.
+    """
     run(f"{EXPERIMENTS}.buckets", **asked)
 
 
@@ -41,11 +44,14 @@ def buckets(**asked: Any) -> None:
     default="1MB,4MB,16MB,64MB,256MB,1000MB",
     show_default=True,
     callback=names,
-    help="Message sizes, decimal, kB to GB. Small ones, such as 4kB,64kB, show what a start costs.",
+    help="Message sizes in kB, MB or GB. Small ones, such as 4kB,64kB, show the cost of starting a collective.",
 )
 @timed("collectives", ranks="2,4,6")
 def collectives(**asked: Any) -> None:
-    """Measure time, algbw and busbw of collectives over size, and what starting one costs."""
+    """Measure time and bandwidth of collectives by message size.
+
+    Also measures the cost of starting a collective. Bandwidths are algbw and busbw as in nccl-tests.
+    """
     run(f"{EXPERIMENTS}.collectives", **asked)
 
 
@@ -57,18 +63,21 @@ def collectives(**asked: Any) -> None:
     default="25",
     show_default=True,
     callback=names,
-    help="Bucket caps in MiB, for bucketed and ddp.",
+    help="Bucket caps in MiB of the strategies bucketed and ddp.",
 )
 @click.option(
     "--strategies",
     default="naive,flat,overlap,bucketed,ddp",
     show_default=True,
     callback=names,
-    help="Strategies to compare. ddp is always measured, and again as null control.",
+    help="Strategies to compare. ddp is always measured, and once more as the null control.",
 )
 @timed("ddp")
 def ddp(**asked: Any) -> None:
-    """Compare step time and hidden communication of naive, flat, overlap and bucketed with stock DDP's."""
+    """Compare ways of gradient reduction with stock DDP.
+
+    Compares step time and hidden communication of naive, flat, overlapped and bucketed reduction.
+    """
     run(f"{EXPERIMENTS}.ddp", **asked)
 
 
@@ -78,7 +87,13 @@ def _whole_floats(ctx: click.Context, parameter: click.Parameter, megabytes: flo
 
 
 @bench.command()
-@click.option("--groups", default="1,2,4,8", show_default=True, callback=numbers, help="Numbers of groups at once.")
+@click.option(
+    "--groups",
+    default="1,2,4,8",
+    show_default=True,
+    callback=numbers,
+    help="Numbers of process groups at the same time.",
+)
 @click.option(
     "--mb",
     "nbytes",
@@ -86,14 +101,12 @@ def _whole_floats(ctx: click.Context, parameter: click.Parameter, megabytes: flo
     default=4,
     show_default=True,
     callback=_whole_floats,
-    help="Size of an all-reduce in MB.",
+    help="Size of each all-reduce in MB.",
 )
 @click.option(
-    "--calls", type=click.IntRange(min=1), default=4, show_default=True, help="All-reduces in each group and step."
+    "--calls", type=click.IntRange(min=1), default=4, show_default=True, help="All-reduces per group and step."
 )
-@click.option(
-    "--threads", default="1,2,4", show_default=True, callback=numbers, help="Gloo worker threads in each group."
-)
+@click.option("--threads", default="1,2,4", show_default=True, callback=numbers, help="Gloo worker threads per group.")
 @click.option(
     "--try",
     "environments",
@@ -102,11 +115,14 @@ def _whole_floats(ctx: click.Context, parameter: click.Parameter, megabytes: flo
     default=("OMP_NUM_THREADS=2", "GLOO_SOCKET_IFNAME=lo", "GLOO_SOCKET_IFNAME=lo,lo"),
     show_default=True,
     callback=lambda ctx, parameter, values: tuple(filter(None, values)),
-    help='Environment variables of one more job. Repeat the option for more jobs; "": none.',
+    help='Environment variables of one additional job. Repeatable; "" runs no additional job.',
 )
 @timed("groups", ranks="16")
 def groups(**asked: Any) -> None:
-    """Measure all-reduces in many process groups at once: do cores, queues or the wire limit them?"""
+    """Measure all-reduces in many process groups at once.
+
+    Shows whether cores, queues or the wire limit them.
+    """
     run(f"{EXPERIMENTS}.groups", **asked)
 
 
@@ -118,12 +134,15 @@ def groups(**asked: Any) -> None:
     default="fp16,bf16,PowerSGD,quantization",
     show_default=True,
     callback=names,
-    help="Communication hooks to compare with none.",
+    help="Communication hooks to compare.",
 )
 @cap(4)
 @timed("hooks")
 def hooks(**asked: Any) -> None:
-    """Compare bytes, step time and gradient error of compressing communication hooks with no hook."""
+    """Compare training with and without compressing hooks.
+
+    Compares bytes, step time and gradient error of communication hooks.
+    """
     run(f"{EXPERIMENTS}.hooks", **asked)
 
 
@@ -134,30 +153,36 @@ def hooks(**asked: Any) -> None:
     default="1,2,4,8",
     show_default=True,
     callback=numbers,
-    help="Numbers of micro-batches for each synchronisation; must include 1.",
+    help="Numbers of micro-batches per synchronisation; must include 1.",
 )
 @click.option(
     "--micro-batches",
     type=click.IntRange(min=1),
     default=256,
     show_default=True,
-    help="Micro-batches of each rank for the loss curve, rounded down to whole updates of every count.",
+    help="Micro-batches per rank for the loss curve, rounded down to a multiple of every count.",
 )
 @timed("no-sync")
 def no_sync(**asked: Any) -> None:
-    """Measure time per sample, and loss after the same samples, with several micro-batches for each synchronisation."""
+    """Measure gradient accumulation with no_sync().
+
+    Measures time per sample, and loss after equal numbers of samples, by micro-batches per synchronisation.
+    """
     run(f"{EXPERIMENTS}.no_sync", **asked)
 
 
 @bench.command("round-robin")
 @trained("--workload", "mlp", "bert")
 @click.option(
-    "--groups", default="1,3,5", show_default=True, callback=numbers, help="Numbers of groups; must include 1."
+    "--groups", default="1,3,5", show_default=True, callback=numbers, help="Numbers of process groups; must include 1."
 )
 @cap(1)
 @timed("round-robin")
 def round_robin(**asked: Any) -> None:
-    """Measure step time with 1, 3 and 5 process groups that take turns: does one group fill the link?"""
+    """Measure step time with process groups that take turns.
+
+    Shows whether a single group fills the link.
+    """
     run(f"{EXPERIMENTS}.round_robin", **asked)
 
 
@@ -166,7 +191,10 @@ def round_robin(**asked: Any) -> None:
 @cap(25)
 @timed("scale", ranks="1,2,4")
 def scale(**asked: Any) -> None:
-    """Measure samples per second over workers, each with its own batch: the efficiency of weak scaling."""
+    """Measure samples per second by number of ranks.
+
+    Each rank has its own batch of constant size: weak scaling.
+    """
     run(f"{EXPERIMENTS}.scale", **asked)
 
 
@@ -175,5 +203,8 @@ def scale(**asked: Any) -> None:
 @cap(4)
 @timed("unused")
 def unused(**asked: Any) -> None:
-    """Measure what find_unused_parameters costs in a step, and what the cost is made of."""
+    """Measure the cost of find_unused_parameters.
+
+    Measures the cost per step, and of which parts it consists.
+    """
     run(f"{EXPERIMENTS}.unused", **asked)

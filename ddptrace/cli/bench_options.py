@@ -1,6 +1,6 @@
-"""Options that several benchmarks share, and how a benchmark is run and its sheet printed.
+"""Options that several benchmarks share, and the code that runs a benchmark and prints its sheet.
 
-The arguments of an experiment's command are the fields of its `Options`, so that a command needs no code.
+The arguments of an experiment's command are the fields of its `Options`, so that a command needs no further code.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def names(ctx: click.Context, parameter: click.Parameter, value: str) -> tuple[s
     """Read a list as people type it: `1,5,25`."""
     found = tuple(dict.fromkeys(part.strip() for part in value.split(",") if part.strip()))
     if not found:
-        raise click.BadParameter("give at least one value, as in 1,2,4")
+        raise click.BadParameter("give at least one value, such as 1,2,4")
     return found
 
 
@@ -47,7 +47,7 @@ def timed(name: str, ranks: str = "2", rounds: int = 7) -> Decorator:
             default=ranks,
             show_default=True,
             callback=numbers,
-            help="Ranks to start, at most 16 for each core.",
+            help="Numbers of ranks to start; at most 16 per core.",
         ),
         click.option(
             "--backend",
@@ -55,13 +55,17 @@ def timed(name: str, ranks: str = "2", rounds: int = 7) -> Decorator:
             help="Backend of torch.distributed.  [default: nccl if each rank has a GPU, else gloo]",
         ),
         click.option(
-            "--rounds", type=click.IntRange(min=1), default=rounds, show_default=True, help="Rounds to measure."
+            "--rounds", type=click.IntRange(min=1), default=rounds, show_default=True, help="Number of measured rounds."
         ),
         click.option(
-            "--steps", type=click.IntRange(min=1), default=4, show_default=True, help="Timed steps in each round."
+            "--steps", type=click.IntRange(min=1), default=4, show_default=True, help="Timed steps per round."
         ),
         click.option(
-            "--warmup", type=click.IntRange(min=0), default=2, show_default=True, help="Untimed steps before them."
+            "--warmup",
+            type=click.IntRange(min=0),
+            default=2,
+            show_default=True,
+            help="Untimed steps before the timed ones.",
         ),
         written(name),
     )
@@ -76,9 +80,9 @@ def written(name: str) -> Decorator:
             type=click.Path(path_type=Path),
             default=f"run/bench/{name}",
             show_default=True,
-            help="Folder for the tables, the page and the traced runs.",
+            help="Folder for tables, page and traced runs.",
         ),
-        click.option("--json", "as_json", is_flag=True, help="Print every measurement as JSON, and nothing else."),
+        click.option("--json", "as_json", is_flag=True, help="Print every measurement as JSON and nothing else."),
     )
 
 
@@ -103,7 +107,7 @@ def trained(flag: str, here: str, paper: str) -> Decorator:
             is_eager=True,
             expose_value=False,
             callback=lambda ctx, parameter, value: ctx.meta.update({PRESET: value}),
-            help="Models that fit this machine, or those that papers measure on clusters with GPUs.",
+            help="here: models that fit this machine; paper: models that papers measure on GPU clusters.",
         ),
         click.option(flag, callback=chosen, help=f"{models}.  [default: {here}; preset paper: {paper}]"),
     )
@@ -116,7 +120,7 @@ def reducer() -> Decorator:
         type=click.Choice(["ddp", "bucketed"]),
         default="ddp",
         show_default=True,
-        help="Stock DDP, or BucketedDataParallel.",
+        help="Reducer: stock DDP or BucketedDataParallel.",
     )
 
 

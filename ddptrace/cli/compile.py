@@ -1,4 +1,4 @@
-"""`ddptrace compile`: the part of tracing that is worth compiling, compiled."""
+"""`ddptrace compile`: compile the part of tracing that is slow in Python."""
 
 from __future__ import annotations
 
@@ -10,16 +10,20 @@ from ddptrace.errors import CompileError, printable
 
 @click.command()
 def compile() -> None:
-    """Make tracing cheaper: compile what records the buckets of stock DDP, once for each torch.
+    """Compile a part of ddptrace to make tracing cheaper.
 
-    It takes some ten seconds and a C++ compiler. From then on every trace with this torch on this machine uses it, and
-    records the same. Without it Python is called for every bucket, which is most of what tracing costs.
+    Compiles the recorder of stock DDP's buckets, once per torch version, in about ten seconds and with a C++ compiler.
+    Afterwards every trace with this torch on this machine uses
+    the compiled library; its records are the same. Without the library, tracing calls Python for every bucket, which is
+    most of its cost.
     """
     try:
         from ddptrace.capture.collectives.compiled import compile_library
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        raise CompileError("it is compiled for a torch, and none is installed: pip install 'ddptrace[torch]'") from None
+        raise CompileError(
+            "ddptrace compile needs torch, which is not installed: pip install 'ddptrace[torch]'"
+        ) from None
     path = compile_library()
-    say(f"{printable(path)}\nTraces use it from now on; remove that file to have Python record all buckets again.")
+    say(f"{printable(path)}\nTraces use this library from now on; delete it to record buckets in Python again.")

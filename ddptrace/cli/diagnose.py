@@ -1,4 +1,4 @@
-"""`ddptrace diagnose RUN`: what a job that hangs, crashed or was killed was doing, also while it still runs."""
+"""`ddptrace diagnose RUN`: what a job that hangs, crashed or was killed was doing, also while it runs."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ from ddptrace.cli.say import say, say_json
 
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print the same as JSON, and nothing else.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON and nothing else.")
 def diagnose(run: Path, as_json: bool) -> None:
-    """Say what the job that writes RUN is doing, or was: who waits for whom in which collective, which ranks differ in
-    what they call, and which died.
+    """Show what a hanging, crashed or running job does.
+
+    Names the ranks that wait for others in a collective, those that make different calls, and those that died. RUN is
+    the run directory that the job writes or wrote.
 
     \b
-    Exit code:  0  nothing is wrong: it goes on, or has ended as it should
+    Exit code:  0  nothing is wrong: the job is running, or ended as it should
                 1  RUN cannot be read
-                3  ranks wait for others, or differ in what they call
-                4  a rank died or failed, or left nothing here
+                3  ranks wait for others, or make different calls
+                4  a rank died, failed or left no records in RUN
     """
     from ddptrace.analysis.diagnosis.diagnose import diagnose as diagnosis_of
     from ddptrace.load.diagnosis.job import read_job

@@ -1,4 +1,4 @@
-"""`ddptrace diff BEFORE AFTER`: what changed between two runs, or surely, between several a side."""
+"""`ddptrace diff BEFORE AFTER`: what changed between two runs, or between two sides of several runs each."""
 
 from __future__ import annotations
 
@@ -22,14 +22,27 @@ LIMIT_MET: Final = 3
 @click.command()
 @click.argument("before", type=click.Path(path_type=Path))
 @click.argument("after", type=click.Path(path_type=Path))
-@click.option("--fail-on", "limits", multiple=True, metavar="LIMIT", help="Exit with 3 where it is surely exceeded: "
-              "step>5% (of the step before), exposed>2ms, bucket>1ms, compute, comm, idle, backward, …")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print the tables as JSON, and nothing else.")
+@click.option(
+    "--fail-on",
+    "limits",
+    multiple=True,
+    metavar="LIMIT",
+    help="Exit with code 3 if the change certainly exceeds LIMIT: step>5% (of the step in BEFORE), exposed>2ms, "
+    "bucket>1ms; likewise for compute, comm, idle, backward, … Repeatable.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the tables as JSON and nothing else.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder for diff.html, diff.md and diff.json.")
-@click.option("--jobs", type=click.IntRange(min=1), help="Processes.  [default: one per processor]")
-@click.option("--repeat", type=click.IntRange(min=1), metavar="N", help="Make N runs a side first, in turns.")
-@click.option("--run-before", metavar="COMMAND", help="With --repeat: makes a run in {run} or $DDPTRACE_OUT.")
-@click.option("--run-after", metavar="COMMAND", help="The same of the other side.")
+@click.option("--jobs", type=click.IntRange(min=1), help="Number of processes.  [default: one per processor]")
+@click.option(
+    "--repeat",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="First make N runs per side, alternating between the sides.",
+)
+@click.option(
+    "--run-before", metavar="COMMAND", help="Command for --repeat that makes a BEFORE run in {run} or $DDPTRACE_OUT."
+)
+@click.option("--run-after", metavar="COMMAND", help="The same for an AFTER run.")
 def diff(
     before: Path,
     after: Path,
@@ -41,10 +54,12 @@ def diff(
     run_before: str | None,
     run_after: str | None,
 ) -> None:
-    """Say what changed from BEFORE to AFTER: the step, its parts, buckets and ranks, and how they were set up.
+    """Show what changed between two runs, or two sets of runs.
 
-    Each is a run directory, a folder of several, or a glob in quotes. One run a side tells how these two differ; with
-    several, best 6, also whether that is more than what runs differ by of themselves. Let both sides take turns:
+    Compares the step, its parts, buckets and ranks, and the settings. BEFORE and AFTER are each a run directory, a
+    folder of several, or a glob in quotes. With one run per side, diff shows how these two runs differ. With several
+    (6 per side are best), it also shows whether the difference is larger than the variation from run to run. Make them
+    in alternation:
 
     \b
       ddptrace diff before/ after/ --repeat 6 \\
@@ -52,9 +67,9 @@ def diff(
         --run-after  'torchrun --nproc-per-node 2 -m ddptrace.run train.py --bucket-cap-mb 50'
 
     \b
-    Exit code:  0  compared; no limit of --fail-on is surely exceeded
-                1  a run cannot be read or made, or is too little for what --fail-on asks
-                3  a limit of --fail-on is surely exceeded
+    Exit code:  0  no limit of --fail-on is certainly exceeded
+                1  a run cannot be read or made, or lacks the data for a limit of --fail-on
+                3  a limit of --fail-on is certainly exceeded
     """
     from ddptrace.analysis.diff.limits import parse_limit
     from ddptrace.cli.analyze import progress
@@ -62,7 +77,7 @@ def diff(
 
     asked = [parse_limit(text) for text in limits]
     if len({value is None for value in (repeat, run_before, run_after)}) > 1:
-        raise click.UsageError("--repeat, --run-before and --run-after go together")
+        raise click.UsageError("--repeat, --run-before and --run-after must be given together")
     if repeat is not None and run_before is not None and run_after is not None:
         from ddptrace.cli.in_turns import make_runs
 
@@ -92,7 +107,7 @@ def _show(found: Diff, output: Path | None, *, as_json: bool) -> None:
 
 
 def _is_exceeded(found: Diff, limits: Sequence[Limit]) -> bool:
-    """Whether one of them surely is; each that is is told."""
+    """Report whether a limit is certainly exceeded, and print each one that is."""
     from ddptrace.analysis.diff.limits import exceeding
     from ddptrace.render.diff.words import exceeded_words
 

@@ -1,20 +1,23 @@
-"""Ctrl-C and SIGTERM as a wish to end in order, for commands that go on until they are asked to."""
+"""Ends commands in order on Ctrl-C and SIGTERM: the main thread handles signals while another thread works."""
 
 from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
 UNTIL_ASKED: Final = 0.2
-"""Seconds between two looks at whether something is done: Python hears a signal between them only."""
+"""Seconds between two checks whether something is done: Python handles a signal only between them."""
+ENDING_S: Final = 1.5
+"""How long work in progress may still take after the request to end."""
 
 
 @contextmanager
 def ending_in_order(stop: threading.Event) -> Iterator[None]:
-    """Set `stop` at the first signal; the second one ends as it always does."""
+    """Set `stop` at the first signal; the second one has its usual effect."""
     before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
 
     def ask(signum: int, frame: object) -> None:
@@ -30,3 +33,37 @@ def ending_in_order(stop: threading.Event) -> Iterator[None]:
     finally:
         for one, handler in before.items():
             signal.signal(one, handler)
+
+
+def is_done(wait: Callable[[float], bool], stop: threading.Event) -> bool:
+    """Wait until `wait(seconds)` returns True. Returns False if `stop` was set and `ENDING_S` went by first."""
+    until = float("inf")
+    while not wait(UNTIL_ASKED):
+        if stop.is_set():
+            until = min(until, time.monotonic() + ENDING_S)
+        if time.monotonic() >= until:
+            return False
+    return True
+
+
+def does(work: Callable[[], None], stop: threading.Event) -> bool:
+    """Run `work`. Returns False if `stop` was set and `ENDING_S` went by first. Raises what `work` raised."""
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run, name="ddptrace-work", daemon=True)
+    thread.start()
+
+    def wait(for_s: float) -> bool:
+        thread.join(for_s)
+        return not thread.is_alive()
+
+    is_over = is_done(wait, stop)
+    if raised:
+        raise raised[0]
+    return is_over

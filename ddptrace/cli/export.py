@@ -1,4 +1,4 @@
-"""`ddptrace export RUN`: a run's spans and metrics to a collector, to Prometheus or into a file, live or afterwards."""
+"""`ddptrace export RUN`: send a run's spans and metrics to a collector, to Prometheus or to a file, live or later."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from ddptrace.cli.endings import ending_in_order
+from ddptrace.cli.endings import does, ending_in_order, is_done
 from ddptrace.cli.say import say
-from ddptrace.cli.within_reach import does, is_done
 from ddptrace.errors import printable
 
 if TYPE_CHECKING:
@@ -23,10 +22,10 @@ if TYPE_CHECKING:
     from ddptrace.telemetry.delivery.targets import Targets
 
 PATIENCE_S: Final = 30.0
-"""So long a destination is asked again that takes nothing."""
+"""How long to retry a destination that accepts nothing."""
 SCRAPED_S: Final = 60.0
-"""So long after the end of a run that was followed, its last numbers can still be fetched: a Prometheus server that
-nobody has set up otherwise comes once a minute."""
+"""How long the last metrics of a followed run can still be scraped after its end: by default, Prometheus scrapes once a
+minute."""
 NOT_DELIVERED: Final = 5
 PORT_MAX: Final = 65535
 
@@ -36,37 +35,52 @@ def _address(ctx: click.Context, parameter: click.Parameter, said: str | None) -
         return None
     host, _, port = said.rpartition(":")
     if not port.isdecimal() or int(port) > PORT_MAX:
-        raise click.BadParameter(f"{said!r} is neither a port nor HOST:PORT, as in 9464 or 0.0.0.0:9464")
+        raise click.BadParameter(f"{said!r} is neither a port nor HOST:PORT; give, for example, 9464 or 0.0.0.0:9464")
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--follow", is_flag=True, help="Export while the run grows, until it is over; it need not be there yet.")
-@click.option("--otlp", metavar="URL", help="To the collector at this address, as in http://localhost:4318.")
-@click.option("--protocol", type=click.Choice(["grpc", "http/protobuf"]), help="Of OTLP. Port 4317 means grpc.")
 @click.option(
-    "--prometheus", metavar="[HOST:]PORT", callback=_address,
-    help="Metrics, to be scraped here: from this machine alone, or at the address HOST (0.0.0.0: at all it has).",
-)  # fmt: skip
+    "--follow", is_flag=True, help="Export while the run is being written, until it ends. RUN need not exist yet."
+)
+@click.option("--otlp", metavar="URL", help="Send to the OTLP collector at URL, such as http://localhost:4318.")
 @click.option(
-    "--otlp-json", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path),
-    help="Spans and metrics to a file, in place of what it held: OTLP in JSON, one request a line.",
-)  # fmt: skip
-@click.option("--host", help="Only the ranks that ran on this host.")
+    "--protocol", type=click.Choice(["grpc", "http/protobuf"]), help="Protocol of OTLP. Port 4317 implies grpc."
+)
+@click.option(
+    "--prometheus",
+    metavar="[HOST:]PORT",
+    callback=_address,
+    help="Serve metrics to Prometheus on PORT, at 127.0.0.1 or at the address HOST; 0.0.0.0 means every address.",
+)
+@click.option(
+    "--otlp-json",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write spans and metrics to FILE as OTLP JSON, one request per line. An existing file is replaced.",
+)
+@click.option("--host", help="Export only the ranks that ran on this host.")
 def export(
-    run: Path, follow: bool, otlp: str | None, protocol: str | None, prometheus: tuple[str, int] | None,
-    otlp_json: Path | None, host: str | None,
-) -> None:  # fmt: skip
-    """Send the spans and the metrics of RUN to where they are watched. Sending twice gives the same spans again.
+    run: Path,
+    follow: bool,
+    otlp: str | None,
+    protocol: str | None,
+    prometheus: tuple[str, int] | None,
+    otlp_json: Path | None,
+    host: str | None,
+) -> None:
+    """Send a run's spans and metrics to a collector or a file.
 
-    Where it is not said to what, the standard OTEL_* variables say it; headers, certificates, timeouts, compression
-    and the sampler are theirs in any case.
+    Metrics can also be served to Prometheus. Exporting a run again sends the same span ids.
+
+    Without a destination option, the OTEL_* environment variables apply. Headers, certificates, timeouts, compression
+    and the sampler always come from those variables.
 
     \b
     Exit code:  0  everything was delivered
                 1  RUN or a destination cannot be used
-                5  something was not delivered, or is missing in RUN itself
+                5  something was not delivered, or RUN itself is incomplete
     """
     from ddptrace.errors import DdptraceError
     from ddptrace.telemetry.extra import extra
@@ -85,7 +99,7 @@ def export(
 
 @dataclass(frozen=True, slots=True)
 class _Exported:
-    """`is_counted`: all that was not delivered. `lacking`: what the run lacks itself, in sentences."""
+    """`is_counted`: everything that was not delivered is counted. `lacking`: sentences on what the run itself lacks."""
 
     deliveries: Sequence[Delivery]
     is_counted: bool
@@ -110,7 +124,7 @@ def _follow(run: Path, targets: Targets, host: str | None, stop: threading.Event
         if following.error is not None:
             raise following.error
         if not stop.is_set():
-            _say(f"{run} is over")
+            _say(f"{run} has ended")
             stop.wait(SCRAPED_S if url else 0)
     lacking = not_whole.of_lines(following.lines, run), not_whole.of_unplaced(run) if host else None
     return _Exported(following.deliveries, is_counted, lacking)
@@ -127,8 +141,8 @@ def _tell_begin(run: Path, targets: Targets, url: str | None) -> None:
     places = [one.name for one in dict.fromkeys((*targets.spans, *targets.metrics))]
     if url is not None:
         places.append(url)
-    awaited = "" if run.exists() else ", which is not there yet,"
-    _say(f"exporting {run}{awaited} to {' and '.join(dict.fromkeys(places))}; Ctrl-C ends it")
+    awaited = "" if run.exists() else ", which does not exist yet,"
+    _say(f"exporting {run}{awaited} to {' and '.join(dict.fromkeys(places))}; press Ctrl-C to stop")
 
 
 def _export(run: Path, targets: Targets, host: str | None, stop: threading.Event) -> _Exported:
@@ -149,20 +163,22 @@ def _export(run: Path, targets: Targets, host: str | None, stop: threading.Event
     with scraped(totals, targets.prometheus) as url:
         is_counted = does(bring, stop)
         if is_counted and url is not None:
-            _say(f"serving the metrics of {run} at {url}; Ctrl-C ends it")
+            _say(f"serving the metrics of {run} at {url}; press Ctrl-C to stop")
             stop.wait()
     lacking = not_whole.of_result(result, run), not_whole.of_unplaced(run) if host else None
     return _Exported([*spans, *numbers], is_counted, lacking)
 
 
 def _deliveries(targets: Targets, stop: threading.Event) -> tuple[list[Delivery], list[Delivery]]:
-    """Of spans and of metrics. One patience for all that goes to one place: who does not answer is not asked twice as
-    long."""
+    """Make the deliveries of spans and of metrics.
+
+    Those to one place share their patience, so that a place that does not answer is not retried for twice as long.
+    """
     from ddptrace.telemetry.delivery.delivery import Delivery, Patience
 
     patience = Patience(PATIENCE_S, ended=lambda: True, stop=stop, renews=True)
     of = {one.name: patience.anew() for one in (*targets.spans, *targets.metrics)}
-    hint = f"trying for {PATIENCE_S:g} s more; Ctrl-C ends it"
+    hint = f"retrying for up to {PATIENCE_S:g} s; press Ctrl-C to stop"
     spans = [Delivery(one, "spans", of[one.name], _say, hint=hint) for one in targets.spans]
     return spans, [Delivery(one, "metric points", of[one.name], _say, hint=hint) for one in targets.metrics]
 
@@ -182,5 +198,5 @@ def _end(exported: _Exported, run: Path) -> None:
 
 
 def _say(sentence: str) -> None:
-    """Beside what a console exporter or a file on /dev/stdout writes."""
+    """Print to stderr, since a console exporter or a file on /dev/stdout writes to stdout."""
     say(printable(sentence), err=True)

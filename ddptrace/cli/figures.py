@@ -1,4 +1,4 @@
-"""`ddptrace figures RUN`: the report's pictures as files, for a paper, a slide or a README."""
+"""`ddptrace figures RUN`: write the report's figures to files, for a paper, a slide or a README."""
 
 from __future__ import annotations
 
@@ -12,13 +12,17 @@ from ddptrace.errors import printable
 
 @click.command()
 @click.argument("run", nargs=-1, required=True)
-@click.option("--format", type=click.Choice(["svg", "png", "pdf"]), default="svg", show_default=True)
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder.  [default: RUN/analysis/figures]")
+@click.option(
+    "--format", type=click.Choice(["svg", "png", "pdf"]), default="svg", show_default=True, help="Format of the files."
+)
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), help="Folder to write to.  [default: RUN/analysis/figures]"
+)
 def figures(run: tuple[str, ...], format: str, output: Path | None) -> None:
-    """Write each figure of RUN's report to a file of its own.
+    """Write the figures of a run's report to files.
 
-    RUN is a directory that ddptrace.trace wrote, or any files and folders of torch.profiler traces. Chrome or Chromium
-    draws them, and kaleido drives it: pip install 'ddptrace[images]'.
+    RUN is a run directory of ddptrace.trace, or any files and folders of torch.profiler traces. Drawing needs Chrome or
+    Chromium, and kaleido: pip install 'ddptrace[images]'.
     """
     from ddptrace.analyzer import analyze
     from ddptrace.cli.analyze import folder_for, progress, unlinked
@@ -29,6 +33,6 @@ def figures(run: tuple[str, ...], format: str, output: Path | None) -> None:
         result = analyze(run, progress=tell)
     found = every(result)
     if not found:
-        raise DdptraceError(f"{', '.join(run)} holds nothing to draw: `ddptrace analyze` tells what was recorded there")
+        raise DdptraceError(f"{', '.join(run)} holds nothing to draw: see what was recorded with `ddptrace analyze`")
     for path in write_images(found, output or unlinked(folder_for(run) / "figures"), format):
         say(printable(path))

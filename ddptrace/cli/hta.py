@@ -1,4 +1,4 @@
-"""`ddptrace hta FOLDER`: what HTA says of the same files, beside ours, and why they differ."""
+"""`ddptrace hta FOLDER`: compare HTA's numbers for the same files with ours, and explain the differences."""
 
 from __future__ import annotations
 
@@ -15,9 +15,12 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON, and nothing else.")
+@click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON and nothing else.")
 def hta(folder: Path, as_json: bool) -> None:
-    """Run HTA (pip install 'ddptrace[hta]') on the traces in FOLDER, and explain where its numbers are not ours."""
+    """Compare HTA's numbers with those of ddptrace.
+
+    Runs HTA (pip install 'ddptrace[hta]') on the torch.profiler traces in FOLDER, and explains each difference.
+    """
     from ddptrace.analysis.hta.compare import compare, demand
     from ddptrace.analyzer import analyze
     from ddptrace.errors import DdptraceError
@@ -27,7 +30,9 @@ def hta(folder: Path, as_json: bool) -> None:
     result = analyze(folder)
     files = first_files(folder, result)
     if not files:
-        raise DdptraceError(f"{folder} holds no profiler file, and HTA reads nothing else; record with profile=True")
+        raise DdptraceError(
+            f"{folder} holds no profiler file, and HTA reads nothing else; record with ddptrace.trace(profile=...)"
+        )
     report = compare(result, files)
     if as_json:
         say_json(report)
@@ -36,7 +41,7 @@ def hta(folder: Path, as_json: bool) -> None:
 
 
 def first_files(folder: Path, result: Result) -> dict[int, Path]:
-    """Each rank's first profiler file that could be read: HTA takes one per rank."""
+    """Return the first readable profiler file of each rank: HTA takes one per rank."""
     from ddptrace.load.run import TracedRank, open_run
 
     read = {row.rank: row.file for row in result.ranks if row.file is not None}

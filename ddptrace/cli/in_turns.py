@@ -1,4 +1,4 @@
-"""Makes the runs of two sides in turns, so that what changes on the machine meanwhile changes for both."""
+"""Makes the runs of two sides in alternation, so that a change on the machine affects both."""
 
 from __future__ import annotations
 
@@ -16,29 +16,28 @@ from ddptrace.errors import DdptraceError
 
 PLACE: Final = "{run}"
 OUT: Final = "DDPTRACE_OUT"
-"""What `python -m ddptrace.run` takes as its run directory where no flag says another."""
+"""The run directory of `python -m ddptrace.run` without `--out`."""
 
 PATIENCE_S: Final = 35
-"""For what is asked to end: torchrun, which alone knows its workers, gives them 30 s."""
+"""How long to wait for a command after SIGTERM: torchrun, which alone knows its workers, gives them 30 s."""
 
 LOOK_S: Final = 0.05
-"""Seconds between two looks."""
+"""Seconds between two checks."""
 
 
 def make_runs(repeat: int, commands: Mapping[Path, str], tell: Callable[[str], None]) -> None:
-    """`commands`: for a shell, by the folder of their runs, which become FOLDER/01, FOLDER/02 and so on, with what the
-    command said in FOLDER/01.log. The side that is first changes from turn to turn.
+    """Make `repeat` runs with each command, alternating between them; the first side changes from turn to turn.
 
-    Raises DdptraceError where a folder already holds something or is in the other, and where a command fails or leaves
-    no run.
+    `commands`: shell commands, by the folder of their runs. These are FOLDER/01, FOLDER/02 and so on; the output of the
+    command is in FOLDER/01.log and so on.
+
+    Raises DdptraceError if a folder is not empty or lies in the other, and if a command fails or writes no run.
     """
     _refuse_one_place([Path(os.path.realpath(folder)) for folder in commands])
     for folder in commands:
         folder.mkdir(parents=True, exist_ok=True)
         if next(folder.iterdir(), None) is not None:
-            raise DdptraceError(
-                f"{folder} is not empty: runs that are made now would mix with what is there; give a new folder"
-            )
+            raise DdptraceError(f"{folder} is not empty, and new runs would mix with its files; give a new folder")
     for turn in range(repeat):
         order = list(commands.items())
         for folder, command in order if turn % 2 == 0 else order[::-1]:
@@ -48,28 +47,28 @@ def make_runs(repeat: int, commands: Mapping[Path, str], tell: Callable[[str], N
 
 
 def _refuse_one_place(folders: Sequence[Path]) -> None:
-    """However they are spelled: each run of one side would count as one of the other too."""
+    """Each run of one side would count for the other side, too."""
     if len(folders) < 2 or any(one.is_relative_to(other) for one, other in permutations(folders, 2)):
-        raise DdptraceError("both sides would be made in the same folder: give two, neither within the other")
+        raise DdptraceError("both sides would be made in the same folder; give two folders, neither inside the other")
 
 
 def make_run(run: Path, command: str) -> None:
-    """By a command for a shell. Raises DdptraceError where it fails or leaves no run."""
+    """Make a run with a shell command. Raises DdptraceError if it fails or writes no run."""
     from ddptrace.load.run_folder import is_run
 
     log, place = run.with_suffix(".log"), run.absolute()
     with log.open("wb") as said:
         status = _done(command.replace(PLACE, shlex.quote(str(place))), os.environ | {OUT: str(place)}, said.fileno())
     if status:
-        raise DdptraceError(f"`{command}` ended with {status}; what it said is in {log}")
+        raise DdptraceError(f"`{command}` ended with exit code {status}; its output is in {log}")
     if not is_run(run):
         raise DdptraceError(
-            f"`{command}` left no run in {run}: trace into {PLACE}, which stands for it in the command, or into ${OUT}"
+            f"`{command}` wrote no run to {run}; have it trace into {PLACE}, which stands for that path, or into ${OUT}"
         )
 
 
 def _done(command: str, environ: Mapping[str, str], said: int) -> int:
-    """Its exit status. All that it started ends with it, or with this process: it would take time from the next run."""
+    """Return its exit status. Every process that it started ends with it, so that none slows the next run."""
     with subprocess.Popen(
         command, shell=True, env=environ, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True
     ) as process:
@@ -80,7 +79,7 @@ def _done(command: str, environ: Mapping[str, str], said: int) -> int:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """What is left of its group; what does not end when asked, or while the user will not wait, is killed."""
+    """End what is left of its process group: by SIGTERM, and after `PATIENCE_S` or Ctrl-C by SIGKILL."""
     try:
         until = time.monotonic() + PATIENCE_S
         asked = _hears(process, signal.SIGTERM)
@@ -92,10 +91,10 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _hears(process: subprocess.Popen[bytes], number: int) -> bool:
-    """Whether anyone of its group is there to be told."""
+    """Send a signal to its process group. Returns whether a process was there."""
     process.poll()
     try:
         os.killpg(process.pid, number)
-    except (ProcessLookupError, PermissionError):  # none; or only such as became another user
+    except (ProcessLookupError, PermissionError):  # none left, or only processes of another user
         return False
     return True

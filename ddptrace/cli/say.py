@@ -1,4 +1,4 @@
-"""What commands say. Every word of theirs goes to the terminal through here, so that nothing in it is obeyed there."""
+"""Prints what commands say, without anything that a terminal would obey."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def say_json(value: Any) -> None:
 
 
 def say_json_piece(piece: bytes) -> None:
-    """Print a part of a JSON text. What a terminal would obey stands in texts alone, and is there as a JSON escape, so
-    that a program reads the same."""
+    """Print a part of a JSON text. Control characters, which occur only inside strings, are printed as JSON escapes, so
+    that a program reads the same text."""
     click.echo(escaped(piece.decode(), lambda sign: json.dumps(sign)[1:-1]).encode(), nl=False)
 
 
 def as_json_bytes(value: Any) -> bytes:
-    """Encode a value. What no encoding can hold, as in the name of a folder, becomes the JSON escape of itself."""
+    """Encode a value. A character that UTF-8 cannot hold, as in the name of a folder, becomes a JSON escape."""
     import msgspec
 
     try:

@@ -1,4 +1,4 @@
-"""`ddptrace traffic RUN`: bytes per step, by what sent them and to whom, and what DDP should have sent."""
+"""`ddptrace traffic RUN`: bytes per step by sender and receiver, and what DDP should have sent."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from ddptrace.cli.say import say, say_json
 
 @click.command()
 @click.argument("run", nargs=-1, required=True)
-@click.option("--json", "as_json", is_flag=True, help="Print the same as JSON, and nothing else.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON and nothing else.")
 def traffic(run: tuple[str, ...], as_json: bool) -> None:
-    """Say how many bytes RUN communicates per step: by collective, process group and pair of RPC workers.
+    """Show how many bytes a run communicates per step.
 
-    RUN is a directory that ddptrace.trace wrote, or any files and folders of torch.profiler traces.
+    Counts them by collective, process group and pair of RPC workers. RUN is a run directory of ddptrace.trace, or any
+    files and folders of torch.profiler traces.
     """
     from ddptrace.analysis.traffic.digest import traffic_report
     from ddptrace.analyzer import analyze

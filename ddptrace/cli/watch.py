@@ -1,4 +1,4 @@
-"""`ddptrace watch RUN`: a run that goes on, on the screen."""
+"""`ddptrace watch RUN`: show a run while it is being recorded."""
 
 from __future__ import annotations
 
@@ -19,23 +19,24 @@ if TYPE_CHECKING:
 
 TICK_S: Final = 1.0
 PLAIN_EVERY_S: Final = 5.0
-"""Where the output is no terminal."""
+"""If the output is no terminal."""
 MOST_OF_A_CORE: Final = 0.2
 CATCH_UP_S: Final = 1.0
-"""So long at a time is read of what was recorded before, until something is shown."""
+"""How long to read older records before the first picture."""
 SILENT_NS: Final = 10 * 10**9
 SILENT_STEPS: Final = 3
-"""A rank is silent that recorded nothing of its training for so long, and for as long as so many steps take."""
+"""A rank is silent if it has recorded no training for SILENT_NS and for the time of SILENT_STEPS steps."""
 
 
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--once", is_flag=True, help="Print what there is now, and end.")
+@click.option("--once", is_flag=True, help="Print the current state once and exit.")
 def watch(run: Path, once: bool) -> None:
-    """Show the job that writes RUN while it goes on: its step time and where that goes, buckets, ranks and findings.
+    """Show a job on the screen while it runs.
 
-    RUN need not be there yet. What is shown is of the last steps of each rank, in the words of `ddptrace analyze`; it
-    ends by itself when the run is over. Where the output is no terminal, it prints a snapshot every few seconds.
+    Shows its step time and where that goes, its buckets, ranks and findings, over the last steps of each rank. RUN is
+    the run directory that the job writes; it need not exist yet. The screen closes when the run ends. If the output is
+    not a terminal, watch prints a snapshot every few seconds.
     """
     from ddptrace.errors import RunDirectoryError
     from ddptrace.live.watched import Watched
@@ -44,7 +45,7 @@ def watch(run: Path, once: bool) -> None:
     watcher = Watcher(Watched(run), str(run))
     if once:
         if not run.exists():
-            raise RunDirectoryError(f"{run} is not there; give the directory that ddptrace.trace writes to")
+            raise RunDirectoryError(f"{run} does not exist; give the directory that ddptrace.trace writes to")
         watcher.look(whole=True)
         Pages().draw(watcher.view(every_s=None))
         return
@@ -53,7 +54,7 @@ def watch(run: Path, once: bool) -> None:
 
 
 def _follow(watcher: Watcher, screen: Screen | Pages, tick_s: float) -> None:
-    """Until the run is over, or the user has seen enough."""
+    """Draw until the run is over or the user quits."""
     try:
         while True:
             watcher.look_when_due(tick_s)
@@ -65,7 +66,7 @@ def _follow(watcher: Watcher, screen: Screen | Pages, tick_s: float) -> None:
 
 
 class Watcher:
-    """Looks so seldom that all of this process takes no more than `MOST_OF_A_CORE`."""
+    """Looks at the run at a pace at which this process takes no more than `MOST_OF_A_CORE`."""
 
     def __init__(self, watched: Watched, path: str) -> None:
         self.every_s = TICK_S
@@ -81,18 +82,20 @@ class Watcher:
         return self._watched.is_over
 
     def look_when_due(self, tick_s: float) -> None:
-        """The time since the last look is to be as long as what it cost allows."""
+        """Look, unless the last look was too recent for what it cost."""
         if time.monotonic() < self._due_s:
             return
         began_s, spent_s = time.monotonic(), time.process_time()
         self.look()
         cost_s = time.process_time() - spent_s
         self.every_s = max(tick_s, cost_s / MOST_OF_A_CORE)
-        self._due_s = began_s + self.every_s - TICK_S / 10  # a tick that comes a little early counts
+        self._due_s = began_s + self.every_s - TICK_S / 10  # tolerate a tick that comes a little early
 
     def look(self, *, whole: bool = False) -> None:
-        """Take in what is new, once of each rank so that all are as of one time, and compare the ranks. As long as no
-        step is there, and for the `whole`, go on until nothing waits."""
+        """Read what is new, once per rank so that all show the same time, and compare the ranks.
+
+        Before the first step, and if `whole`, read until nothing is left.
+        """
         from ddptrace.analyzer import uncollected
 
         until_s = float("inf") if whole else time.monotonic() + CATCH_UP_S
@@ -111,19 +114,27 @@ class Watcher:
             self._last = last_steps(result)
 
     def view(self, *, every_s: float | None, keys: bool = False) -> View:
-        """As of this moment. `every_s`: the looks; None where this was the only one."""
+        """Return the state at this moment. `every_s`: seconds between looks; None for a single look."""
         from ddptrace.render.watch.view import View
 
         watched, now_ns = self._watched, time.time_ns()
         ranks = watched.ranks
         identity = ranks[0].identity if ranks else None
         return View(
-            self._path, is_there=watched.is_there,
-            run_id="" if identity is None else identity.run_id, attempt=0 if identity is None else identity.attempt,
-            world_size=watched.world_size, ranks=tuple(map(self._rank, ranks)), last=self._last,
-            is_behind=self._is_catching_up, is_over=watched.is_over, left_s=_left_s(ranks, now_ns),
-            notes=watched.missing, every_s=every_s, keys=keys,
-        )  # fmt: skip
+            self._path,
+            is_there=watched.is_there,
+            run_id="" if identity is None else identity.run_id,
+            attempt=0 if identity is None else identity.attempt,
+            world_size=watched.world_size,
+            ranks=tuple(map(self._rank, ranks)),
+            last=self._last,
+            is_behind=self._is_catching_up,
+            is_over=watched.is_over,
+            left_s=_left_s(ranks, now_ns),
+            notes=watched.missing,
+            every_s=every_s,
+            keys=keys,
+        )
 
     def _rank(self, now: RankNow) -> RankView:
         from ddptrace.live.silence import Silence
@@ -137,7 +148,9 @@ class Watcher:
         step_ns = 0 if self._last is None else self._last.summary.wall_ns or 0
         if now.gone or now.closed:
             return "gone" if now.gone else "ended"
-        most_ns = max(SILENT_NS, SILENT_STEPS * step_ns) + round(self.every_s * 1e9)  # as of the last look
+        most_ns = max(SILENT_NS, SILENT_STEPS * step_ns) + round(
+            self.every_s * 1e9
+        )  # the state is as old as the last look
         return "silent" if silent_ns > most_ns and not self._is_catching_up else "running"
 
     @property
@@ -146,7 +159,7 @@ class Watcher:
 
 
 def _left_s(ranks: Sequence[RankNow], now_ns: int) -> float | None:
-    """For so long a job all of whose ranks are gone is waited for."""
+    """Return how long to wait for a restart of a job whose ranks are all gone; None if some are not."""
     from ddptrace.live.endings import LEFT_NS
 
     if not ranks or not all(now.gone or now.closed for now in ranks):

@@ -1,4 +1,4 @@
-"""`ddptrace whatif RUN`: what other settings would make of the step, from one recorded run."""
+"""`ddptrace whatif RUN`: predict the step under other settings, from one recorded run."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from ddptrace.cli.say import say, say_json
 
 
 def _caps(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[tuple[float, ...], ...]:
-    """Each value a cap, or caps of the first bucket, the second, and so on."""
+    """Read each value as one cap, or as caps of the first bucket, the second, and so on."""
     try:
         found = tuple(tuple(float(cap) for cap in value.split(",")) for value in values)
     except ValueError:
-        raise click.BadParameter("caps are MiB: 25, or 1,25 for a first bucket of 1 and then 25") from None
+        raise click.BadParameter(
+            "give caps in MiB, such as 25, or 1,25 for a first bucket of 1 and further ones of 25"
+        ) from None
     if any(not 0 < cap < float("inf") for caps in found for cap in caps):
-        raise click.BadParameter("caps are MiB above zero")
+        raise click.BadParameter("give caps in MiB above zero")
     return found
 
 
@@ -27,33 +29,72 @@ def _caps(context: click.Context, parameter: click.Parameter, values: tuple[str,
     multiple=True,
     callback=_caps,
     metavar="MIB[,MIB…]",
-    help="bucket_cap_mb, or a list of caps; may be given again.",
+    help="Bucket cap in MiB, or caps of the first bucket, the second and so on. Repeatable.",
 )
-@click.option("--order", type=click.Choice(["ready", "definition"]), default="ready", help="Of parameters in buckets.")
-@click.option("--ranks", type=click.IntRange(min=1), help="So many ranks, in a ring of the same links.")
-@click.option("--bandwidth", type=click.FloatRange(min=0, min_open=True), default=1.0, metavar="TIMES", help="As fast.")
-@click.option("--latency", type=click.FloatRange(min=0), default=1.0, metavar="TIMES", help="As long.")
+@click.option(
+    "--order",
+    type=click.Choice(["ready", "definition"]),
+    default="ready",
+    show_default=True,
+    help="Order of parameters in buckets.",
+)
+@click.option("--ranks", type=click.IntRange(min=1), help="Number of ranks to simulate, in a ring of the same links.")
+@click.option(
+    "--bandwidth",
+    type=click.FloatRange(min=0, min_open=True),
+    default=1.0,
+    metavar="FACTOR",
+    help="Scale link bandwidth by this factor.",
+)
+@click.option(
+    "--latency", type=click.FloatRange(min=0), default=1.0, metavar="FACTOR", help="Scale link latency by this factor."
+)
 @click.option("--fp16", is_flag=True, help="Send gradients in half precision.")
 @click.option(
-    "--accumulate", type=click.IntRange(min=1), metavar="N", help="Update every N backwards, the others in no_sync()."
+    "--accumulate",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Update once per N backward passes, the others in no_sync().",
 )
-@click.option("--groups", type=click.IntRange(min=1), default=1, metavar="N", help="Process groups that take turns.")
-@click.option("--even", "evened", type=int, metavar="RANK", help="This rank as fast as the median of the others.")
-@click.option("--perfect-overlap", is_flag=True, help="All can be sent when backward begins.")
-@click.option("--free-network", is_flag=True, help="Sending takes no time.")
-@click.option("--scale", is_flag=True, help="Simulate 8 to 4,096 ranks too, by ring, tree and hierarchical all-reduce.")
 @click.option(
-    "--per-host", type=click.IntRange(min=1), default=8, show_default=True, help="Ranks that share a link, for --scale."
+    "--groups", type=click.IntRange(min=1), default=1, metavar="N", help="Number of process groups that take turns."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the same as JSON, and nothing else.")
+@click.option("--even", "evened", type=int, metavar="RANK", help="Make this rank as fast as the median of the others.")
+@click.option("--perfect-overlap", is_flag=True, help="Assume that all gradients are ready when backward begins.")
+@click.option("--free-network", is_flag=True, help="Assume that communication takes no time.")
+@click.option(
+    "--scale", is_flag=True, help="Also simulate 8 to 4,096 ranks, with ring, tree and hierarchical all-reduce."
+)
+@click.option(
+    "--per-host",
+    type=click.IntRange(min=1),
+    default=8,
+    show_default=True,
+    help="Ranks per host that share a link, for --scale.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON and nothing else.")
 def whatif(
-    run: Path, caps: tuple[tuple[float, ...], ...], order: str, ranks: int | None, bandwidth: float, latency: float,
-    fp16: bool, accumulate: int | None, groups: int, evened: int | None, perfect_overlap: bool, free_network: bool,
-    scale: bool, per_host: int, as_json: bool,
-) -> None:  # fmt: skip
-    """Say what other settings would make of the step that RUN recorded, each with an interval.
+    run: Path,
+    caps: tuple[tuple[float, ...], ...],
+    order: str,
+    ranks: int | None,
+    bandwidth: float,
+    latency: float,
+    fp16: bool,
+    accumulate: int | None,
+    groups: int,
+    evened: int | None,
+    perfect_overlap: bool,
+    free_network: bool,
+    scale: bool,
+    per_host: int,
+    as_json: bool,
+) -> None:
+    """Predict the step time of a run under other settings.
 
-    All options together are one setting; several --caps are one each. Without any, the usual questions are answered.
+    Every prediction has an interval. All options together describe one setting; several --caps make one setting each.
+    Without options, whatif predicts a standard list: seven bucket caps, the fp16 hook, accumulation, faster links, more
+    ranks, perfect overlap and a free network.
     """
     from ddptrace.analysis.whatif.answer import answer, usual
     from ddptrace.analysis.whatif.scale import scaling
@@ -65,10 +106,17 @@ def whatif(
     from ddptrace.render.whatif.words import setting_words
 
     more = {
-        "order": order, "ranks": ranks, "bandwidth": bandwidth, "latency": latency, "hook": "fp16" if fp16 else None,
-        "accumulate": accumulate, "groups": groups, "evened": evened, "perfect_overlap": perfect_overlap,
+        "order": order,
+        "ranks": ranks,
+        "bandwidth": bandwidth,
+        "latency": latency,
+        "hook": "fp16" if fp16 else None,
+        "accumulate": accumulate,
+        "groups": groups,
+        "evened": evened,
+        "perfect_overlap": perfect_overlap,
         "free_network": free_network,
-    }  # fmt: skip
+    }
     asked = [Setting(caps_mb=one, **more) for one in caps or (None,)]  # type: ignore[arg-type]
     with progress() as tell:
         found = predictor(run, progress=tell)

@@ -60,29 +60,29 @@ __all__ = [
 
 
 def timeline(result: Result, *, dark: bool = False) -> Figure:
-    """Draw what each rank computed in a typical step, and where its buckets were meanwhile."""
+    """Draw what each rank computed in a typical step, and the state of its buckets meanwhile."""
     return drawn("A typical step", timeline_figure(result), "no step was found", dark)
 
 
 def buckets(result: Result, *, dark: bool = False) -> Figure:
     """Draw the communication of each bucket in the typical step: the hidden part and the exposed part."""
     figure = step_figures.buckets_figure(summarize(result))
-    return drawn("Exposed time per bucket", figure, "of no bucket it is known when it communicated", dark)
+    return drawn("Exposed time per bucket", figure, "no bucket has a known time of communication", dark)
 
 
 def buckets_by_rank(result: Result, *, dark: bool = False) -> Figure:
-    """Draw the exposed time of each bucket on each rank: a row for a rank, a column for a bucket."""
-    why = "it takes two ranks and two buckets of typical steps"
+    """Draw the exposed time of each bucket on each rank: one row per rank, one column per bucket."""
+    why = "it needs at least two ranks and two buckets in typical steps"
     return drawn("Exposed time per bucket and rank", bucket_heat(result), why, dark)
 
 
 def steps(result: Result, *, dark: bool = False) -> Figure:
-    """Draw every step, broken down; of many ranks their mean."""
+    """Draw the breakdown of every step; with many ranks, their mean."""
     return drawn("Every step", steps_figure(result.steps), "no step was found", dark)
 
 
 def ranks(result: Result, *, dark: bool = False) -> Figure:
-    """Draw the typical step of each rank, broken down."""
+    """Draw the breakdown of each rank's typical step."""
     figure = step_figures.parts_figure(typical_steps(result.steps)[0])
     return drawn("The typical step of each rank", figure, "no step was found", dark)
 
@@ -94,8 +94,8 @@ def phases(result: Result, *, dark: bool = False) -> Figure:
 
 
 def path(result: Result, *, dark: bool = False) -> Figure:
-    """Draw the critical path: which rank or transfer everything waited for."""
-    why = "the run has no critical path, for which all ranks of a step are needed"
+    """Draw the critical path: the rank or transfer that everything waited for."""
+    why = "the run has no critical path, which needs all ranks of a step"
     return drawn("What the run waited for", path_figure(result), why, dark)
 
 
@@ -107,23 +107,25 @@ def matches(result: Result, *, dark: bool = False) -> Figure:
 
 def jitter(result: Result, *, dark: bool = False) -> Figure:
     """Draw how much each phase of each rank varies from step to step."""
-    return drawn("What varies from step to step", jitter_heat(result), "too few steps tell how much they vary", dark)
+    return drawn(
+        "What varies from step to step", jitter_heat(result), "there are too few steps to measure variation", dark
+    )
 
 
 def bandwidth(result: Result, *, dark: bool = False) -> Figure:
-    """Draw how long collectives take over the size of their messages."""
-    why = "of no collective it is known how long it took and how large it was"
+    """Draw the duration of collectives over the size of their messages."""
+    why = "no collective has both a known duration and a known size"
     return drawn("Bandwidth over message size", bandwidth_figure(result), why, dark)
 
 
 def device(result: Result, *, dark: bool = False) -> Figure:
     """Draw where the time of each rank's device went."""
-    return drawn("Device time", device_figures.device_figure(result), "the run shows no work of a device", dark)
+    return drawn("Device time", device_figures.device_figure(result), "the run has no device work", dark)
 
 
 def streams(result: Result, *, dark: bool = False) -> Figure:
     """Draw how busy each stream of the devices was."""
-    return drawn("Streams", device_figures.streams_figure(result), "the run shows no work of a device", dark)
+    return drawn("Streams", device_figures.streams_figure(result), "the run has no device work", dark)
 
 
 def by_module(result: Result, *, dark: bool = False) -> Figure:
@@ -143,18 +145,33 @@ def by_operator(result: Result, *, dark: bool = False) -> Figure:
 
 def _scopes(result: Result, kind: str, dark: bool) -> Figure:
     found = {figure.key: figure for figure in device_figures.scope_figures(result)}
-    return drawn(f"Device time by {kind}", found.get(f"scopes-{kind}"), f"the run tells no {kind} of its work", dark)
+    return drawn(
+        f"Device time by {kind}", found.get(f"scopes-{kind}"), f"the run names no {kind} of its device work", dark
+    )
 
 
 FIGURES: Final[tuple[Callable[..., Figure], ...]] = (
-    timeline, buckets, buckets_by_rank, steps, ranks, phases, matches, path, jitter, bandwidth, device, streams,
-    by_module, by_annotation, by_operator,
-)  # fmt: skip
+    timeline,
+    buckets,
+    buckets_by_rank,
+    steps,
+    ranks,
+    phases,
+    matches,
+    path,
+    jitter,
+    bandwidth,
+    device,
+    streams,
+    by_module,
+    by_annotation,
+    by_operator,
+)
 """In the order of the report."""
 
 
 def every(result: Result, *, dark: bool = False) -> dict[str, Figure]:
-    """Draw all figures that the run has data for; returns them by the name of their function."""
+    """Draw all figures that the run has data for. Returns them by the name of their function."""
     found = {}
     for draw in FIGURES:
         with contextlib.suppress(DdptraceError):
@@ -168,7 +185,7 @@ def diff(found: Diff, *, dark: bool = False) -> Figure:
 
 
 def diff_buckets(found: Diff, *, dark: bool = False) -> Figure:
-    """Draw how much longer each bucket communicates, and how much of that is charged to it."""
+    """Draw how much longer each bucket communicates, and how much more exposed time is charged to it."""
     return _diff(found, "Buckets", dark)
 
 
@@ -178,7 +195,7 @@ def diff_runs(found: Diff, *, dark: bool = False) -> Figure:
 
 
 def _diff(found: Diff, title: str, dark: bool) -> Figure:
-    """Under the sentence on the step."""
+    """Draw one chart of a comparison, with the sentence on the step as its caption."""
     told = (replace(one, caption=f"{headline(found)} {one.caption}".strip()) for one in diff_sheet(found).charts)
     drawings = {chart.title: chart_figure("diff", chart) for chart in told}
     return drawn(title, drawings.get(title), "the sides have no bucket in common", dark)

@@ -1,4 +1,4 @@
-"""The process in which kaleido has a browser draw: `python browser.py FILE`, told what in FILE."""
+"""A process in which kaleido has a browser draw figures: `python browser.py FILE`, where FILE lists them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-NONE_FOUND = "pictures are drawn by Chrome or Chromium, and none was found: install one, or say where in BROWSER_PATH"
+NONE_FOUND = "drawing needs Chrome or Chromium, and none was found: install one, or set BROWSER_PATH to it"
 
 
 def draw(wanted: list[dict[str, Any]]) -> str | None:
-    """Why it could not. Kaleido is asked itself, since plotly has it load MathJax from the network."""
+    """Draw figures. Returns why it could not, or None.
+
+    Calls kaleido directly, since plotly would have it load MathJax from the network.
+    """
     import kaleido
     import kaleido.errors
 
@@ -21,7 +24,7 @@ def draw(wanted: list[dict[str, Any]]) -> str | None:
         return NONE_FOUND
     except (RuntimeError, TimeoutError, OSError, kaleido.errors.KaleidoError) as error:
         why = getattr(error, "strerror", None) or next(iter(error.args), "it did not answer in time")
-        return f"the browser could not draw the pictures: {why}"
+        return f"the browser could not draw the figures: {why}"
     return None
 
 

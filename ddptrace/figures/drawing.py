@@ -1,4 +1,4 @@
-"""From plain data for plotly.js to a figure that stands alone: with a title, its caption, and the report's colours."""
+"""Makes a stand-alone figure from data for plotly.js: with a title, a caption and the report's colours."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ DARK: Final = Look("#1b2229", "#e4e9ed", "#93a1ad", "#2c353d", "#2a323a")
 
 
 def drawn(title: str, drawing: Drawing | None, why_not: str, dark: bool) -> Figure:
-    """The figure under its title. Raises DdptraceError, with `why_not`, where there is nothing to draw."""
+    """Return the figure with its title. Raises DdptraceError with `why_not` if there is nothing to draw."""
     from plotly.graph_objects import Figure
 
     if drawing is None:
-        raise DdptraceError(f"nothing to draw under {title!r}: {why_not}")
+        raise DdptraceError(f"cannot draw {title!r}: {why_not}")
     look = DARK if dark else LIGHT
     lines = textwrap.wrap(drawing.caption, CAPTION_COLUMNS)
     above = TITLE_PX + LINE_PX * len(lines)
@@ -49,7 +49,7 @@ def drawn(title: str, drawing: Drawing | None, why_not: str, dark: bool) -> Figu
 
 
 def heading(title: str, lines: list[str], look: Look) -> dict[str, Any]:
-    """Title and caption as plotly must be given them: its texts are markup."""
+    """Return title and caption for plotly, escaped, since its texts are markup."""
     style = f"font-size:{CAPTION_PX}px;color:{look.soft}"
     below = "".join(f'<br><span style="{style}">{escape(line, quote=False)}</span>' for line in lines)
     place = {"x": 0, "xanchor": "left", "y": 1, "yanchor": "top", "yref": "container", "pad": {"t": 24, "l": 16}}
@@ -57,7 +57,7 @@ def heading(title: str, lines: list[str], look: Look) -> dict[str, Any]:
 
 
 def template(look: Look) -> dict[str, Any]:
-    """Colours of all but the marks themselves."""
+    """Return the colours of everything except the marks."""
     axis = {"gridcolor": look.grid, "linecolor": look.line, "tickcolor": look.line}
     hover = {"bgcolor": look.card, "bordercolor": look.line, "font": {"color": look.ink}, "align": "left"}
     letters = {"family": FONT, "size": 13, "color": look.ink}

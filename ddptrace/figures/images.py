@@ -25,7 +25,7 @@ BROWSER: Final = Path(__file__).with_name("browser.py")
 WANTED: Final = "wanted.json"
 START_S: Final = 60
 EACH_S: Final = 30
-"""Many times as long as a browser takes to start and to draw a picture, also on a machine that is busy with others."""
+"""Many times as long as a browser takes to start, or to draw one figure, even on a busy machine."""
 
 
 def write_images(figures: Mapping[str, Figure], folder: str | os.PathLike[str], format: str = "svg") -> list[Path]:
@@ -33,11 +33,11 @@ def write_images(figures: Mapping[str, Figure], folder: str | os.PathLike[str], 
 
     Args:
         figures: Figures by name.
-        folder: Where to write NAME.svg, NAME.png or NAME.pdf.
+        folder: Folder for NAME.svg, NAME.png or NAME.pdf; made if missing.
         format: "svg", "png" (at twice the resolution) or "pdf".
 
     Returns:
-        The paths.
+        The paths of the files.
 
     Raises:
         DdptraceError: kaleido or a browser is missing, or the browser fails.
@@ -53,7 +53,7 @@ def write_images(figures: Mapping[str, Figure], folder: str | os.PathLike[str], 
         wanted = [_wanted(figure, path, format) for figure, path in zip(figures.values(), drawn, strict=True)]
         if wanted:
             _draw(wanted, drawing)
-        for one, path in zip(drawn, paths, strict=True):  # whole or not at all, where kaleido empties a file first
+        for one, path in zip(drawn, paths, strict=True):  # whole or not at all; kaleido would empty the file first
             with whole_file(path) as file:
                 file.write(one.read_bytes())
     return paths
@@ -65,7 +65,7 @@ def _check_kaleido() -> None:
     except ModuleNotFoundError:
         found = False
     if not found:
-        raise DdptraceError("pictures need kaleido, version 1 or newer: pip install 'ddptrace[images]'")
+        raise DdptraceError("drawing needs kaleido, version 1 or newer: pip install 'ddptrace[images]'")
 
 
 def _wanted(figure: Figure, path: Path, format: str) -> dict[str, Any]:
@@ -75,21 +75,28 @@ def _wanted(figure: Figure, path: Path, format: str) -> dict[str, Any]:
 
 
 def _draw(wanted: list[dict[str, Any]], folder: str) -> None:
-    """All of them in one browser, by a process that can be ended: kaleido may wait for its browser for ever. What the
-    two leave in folders for temporary files goes with `folder`."""
+    """Draw all figures with one browser, in a process that can be killed: kaleido may wait for its browser for ever.
+
+    Their temporary files are in `folder`, which the caller removes.
+    """
     Path(folder, WANTED).write_text(json.dumps(wanted))
     patience_s = START_S + EACH_S * len(wanted)
-    command = [sys.executable, "-P", str(BROWSER), str(Path(folder, WANTED))]  # nothing of the folder that we are in
+    command = [
+        sys.executable,
+        "-P",
+        str(BROWSER),
+        str(Path(folder, WANTED)),
+    ]  # -P: no modules from the current directory
     with subprocess.Popen(
         command, env=os.environ | {"TMPDIR": folder}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as asking:
         try:
             told, warned = asking.communicate(timeout=patience_s)
         except subprocess.TimeoutExpired:
-            message = f"the browser could not draw the pictures: it has not answered in {patience_s} s"
+            message = f"the browser could not draw the figures: it has not answered in {patience_s} s"
             raise DdptraceError(message) from None
         finally:
-            asking.kill()  # whose end is the browser's
+            asking.kill()  # the browser ends with it
     if asking.returncode:
-        last = (warned.strip() or "what asked it was killed").splitlines()[-1]
-        raise DdptraceError(told.strip() or f"the browser could not draw the pictures: {last}")
+        last = (warned.strip() or "its helper process was killed").splitlines()[-1]
+        raise DdptraceError(told.strip() or f"the browser could not draw the figures: {last}")

@@ -1,4 +1,4 @@
-"""What a reader of a growing run gives out: complete steps of one rank, and what it could not give."""
+"""What a reader of a growing run returns: complete steps of one rank, and counts of what was lost."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from ddptrace.analysis.rank_tables import RankTables
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Whose records these are. `attempt`: of a restarted job, from 0; each has a run id of its own. `meta`: what the
-    rank says of itself, `meta.json` as it was when its id was settled, and rank 0's `versions` where it says none."""
+    """Which rank of which run wrote the records.
+
+    `attempt`: number of the attempt of a restarted job, from 0; each attempt has its own run id. `meta`: `meta.json` as
+    it was when the id became known, with rank 0's `versions` if it has none.
+    """
 
     run_id: str
     rank: int
@@ -21,10 +24,13 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """What is missing of one rank's records, so far. In records: `without_room` and `in_bursts` as in `Records`,
-    `unwritable` dropped for other reasons, `torn` overwritten or cut off, `unread_records` read, and given up since no
-    step ended for so long. `unread_steps`: recorded, and let go before they were read. `damaged`: a sentence for each
-    file that was changed after it was written, or cannot be read."""
+    """What is missing of one rank's records so far.
+
+    Numbers of records: `without_room` and `in_bursts` as in `Records`; `unwritable` were dropped for other reasons;
+    `torn` were overwritten or cut off; `unread_records` were read, and dropped because no step ended. `unread_steps`:
+    number of steps that were deleted before they were read. `damaged`: a sentence for each file that was changed after
+    it was written, or cannot be read.
+    """
 
     without_room: int = 0
     in_bursts: int = 0
@@ -36,16 +42,18 @@ class Losses:
 
     @property
     def records(self) -> int:
-        """All that are missing, but those of unread steps."""
+        """The number of missing records, without those of unread steps."""
         return self.without_room + self.in_bursts + self.unwritable + self.torn + self.unread_records
 
 
 @dataclass(frozen=True, slots=True)
 class RankNow:
-    """How far one rank is, as far as read. `worked_unix_ns`: its newest record of the training itself; one that hangs
-    goes on recording its clock, so that `beat_unix_ns` is newer. `closed`: it said that it ended; `gone`: it ended
-    without saying so; `removed`: its folder was removed, moved or replaced before that was read. `waits`: more of it
-    lies on the disk."""
+    """The state of one rank, as far as read.
+
+    `worked_unix_ns`: time of its newest record of the training itself; `beat_unix_ns`: of its newest record, which is
+    newer if the rank hangs, since its clock is still recorded. `closed`: it recorded its end; `gone`: it ended without
+    that; `removed`: its folder was removed, moved or replaced before its end was read. `waits`: more is on the disk.
+    """
 
     identity: Identity
     found: int  # as in `RankBatch`
@@ -59,11 +67,11 @@ class RankNow:
 
 @dataclass(frozen=True, slots=True)
 class RankBatch:
-    """Tables in which the steps of these ordinals are complete; others in them are not, or were given out before.
+    """Tables in which the steps of these ordinals are complete. Other steps in them are not, or were returned before.
 
-    `zero_unix_ns`: what their instants count from, one for all batches of a rank. `is_last`: nothing follows, so that
-    what is outside of all steps is complete too. `losses` and `found`, the steps that were recorded as far as is known,
-    count from the rank's start; `beat_unix_ns`: its newest record. `Identity.meta` never changes between batches.
+    `zero_unix_ns`: the zero of their instants, the same for all batches of a rank. `is_last`: nothing follows, so that
+    rows outside of all steps are complete, too. `losses`, and `found`, the number of recorded steps, count from the
+    rank's start; `beat_unix_ns`: time of its newest record. `Identity.meta` never changes between batches.
     """
 
     identity: Identity

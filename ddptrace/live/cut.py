@@ -1,7 +1,7 @@
-"""Some steps out of one rank's tables, such that those of neighbouring stretches can be joined again.
+"""Cuts some steps out of one rank's tables, so that neighbouring stretches can be joined again.
 
-A collective goes with the step in which it began to run, and all its parts with it: one that runs on into the next step
-is whole, and in one stretch only.
+A collective with all its parts belongs to the step in which it began to run. So one that runs into the next step is
+whole, and in one stretch only.
 """
 
 from __future__ import annotations
@@ -33,8 +33,10 @@ Row = TypeVar("Row")
 
 
 def cut(tables: RankTables, steps: range) -> RankTables:
-    """Without what belongs to other steps or to none, and without intervals that only pictures need. Of the facts,
-    counts are those of these steps."""
+    """Return only the rows of these steps, without intervals that only figures need.
+
+    The counts in the facts are those of these steps.
+    """
     chosen = [at for at, row in enumerate(tables.steps) if row.step in steps]
     rows = {name: choose(tables.rows[name], steps) for name, choose in CUTS.items()}
     bounds = [(row.begin_at_ns, row.end_at_ns) for name in ("steps", "partial_steps") for row in rows[name]]
@@ -54,7 +56,7 @@ def cut(tables: RankTables, steps: range) -> RankTables:
 
 
 def counted_facts(facts: RankFacts, rows: Sequence[CollectiveRow]) -> RankFacts:
-    """With the counts of these collectives."""
+    """Return the facts with the counts of these collectives."""
     firsts = [row for row in rows if row.part == 0]
     unknown = [row for row in firsts if row.evidence is None]
     return replace(
@@ -87,13 +89,13 @@ def _load(load: HostLoad, span: tuple[int, int]) -> HostLoad:
 
 
 def _within(rows: Sequence[Row], span: tuple[int, int]) -> tuple[Row, ...]:
-    """What began or was looked at then."""
+    """Return the rows that began, or were measured, in this span."""
     begin, end = span
     return tuple(row for row in rows if begin <= getattr(row, "begin_at_ns", getattr(row, "at_ns", begin)) < end)
 
 
 def _trail(trail: Trail, steps: range) -> Trail:
-    """From behind the end of the step before these to the end of the last one."""
+    """Cut the trail from the end of the step before these to the end of the last one."""
     ends = np.flatnonzero(trail.kind == STEP_END)
     ordinals = trail.step[ends]
     before, mine = ends[ordinals < steps.start], ends[(ordinals >= steps.start) & (ordinals < steps.stop)]

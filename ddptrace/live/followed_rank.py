@@ -15,14 +15,17 @@ from ddptrace.record.directory import read_json
 from ddptrace.schema import META
 
 READ_EVERY_S: Final = 1.0
-"""The file that is being written is read whole, so no more often than this."""
+"""The least time between two reads, since the file that is being written is read whole."""
 MISSED_LOOKS: Final = 2
-"""A folder that is not found so often in turn was removed; one that is just being renamed is not found once."""
+"""A folder that is missing this often in a row was removed; during a rename it is missing once."""
 
 
 class FollowedRank:
-    """Nothing is read before the rank is known by name and run. `is_behind`: more waits than the last look gave;
-    `waits`: on the disk, more than was taken in; `is_over`: nothing more will come."""
+    """One rank. Nothing is read before its number and run id are known.
+
+    `is_behind`: more is there than the last look returned; `waits`: more is on the disk than was read; `is_over`:
+    nothing more will come.
+    """
 
     def __init__(self, attempt: int, folder: Path) -> None:
         self.attempt = attempt
@@ -39,7 +42,7 @@ class FollowedRank:
 
     @property
     def closed(self) -> bool:
-        """Whether it said that it ended."""
+        """Whether it recorded its end."""
         return self._follower.closed
 
     def losses(self) -> Losses:
@@ -47,7 +50,7 @@ class FollowedRank:
         return known if self._unreadable is None else replace(known, damaged=(*known.damaged, self._unreadable))
 
     def now(self) -> RankNow | None:
-        """None while it is not known by name."""
+        """Return its state; None while its number is unknown."""
         if self.identity is None:
             return None
         worked = self._follower.worked_unix_ns() or self.beat_unix_ns()
@@ -57,11 +60,11 @@ class FollowedRank:
         return RankNow(self.identity, found, beat, worked, self.closed, gone, removed, self.waits)
 
     def beat_unix_ns(self) -> int:
-        """Of its newest record, else of the newest file."""
+        """Return the time of its newest record, else of its newest file."""
         return self._follower.beat_unix_ns() or made_unix_ns(self._folder)
 
     def is_at(self, folder: Path | None) -> bool:
-        """Take note of where it lies now, None: nowhere. False where another run was made in its place."""
+        """Set its folder, None if missing. Returns False if the folder belongs to another run now."""
         if folder is None:
             self._missed_looks += 1
             return True
@@ -73,16 +76,18 @@ class FollowedRank:
         return True
 
     def remove(self) -> None:
-        """Its folder is another run's by now: what was read is all."""
+        """Its folder belongs to another run now, so nothing more can be read."""
         self._missed_looks = MISSED_LOOKS
 
     def take_in(self, silent_ns: int, unnamed: int, newest: int | None = None) -> bool:
-        """Read what is new; whether there may be a batch. `silent_ns`: since the newest record of its attempt;
-        `unnamed`: its number if it is gone and never learned it; `newest`: so many steps are wanted, and what waits
-        before them is given up."""
+        """Read what is new. Returns whether there may be a batch.
+
+        `silent_ns`: time since the newest record of its attempt; `unnamed`: its number if it ended without learning it;
+        `newest`: how many steps are wanted; older ones are skipped.
+        """
         if self.is_over:
             return False
-        gone = self._has_gone(silent_ns)  # asked before it is read, so that nothing comes in between
+        gone = self._has_gone(silent_ns)  # checked before reading, so that no record is missed
         self.identity = self.identity or read_identity(self._folder, final=gone, rank=unnamed)
         if self.identity is None:
             return False
@@ -93,7 +98,7 @@ class FollowedRank:
         return not is_skipping
 
     def give_out(self) -> RankBatch | None:
-        """The next batch of what was taken in."""
+        """Return the next batch of what was read; None if there is none."""
         if self.identity is None:
             return None
         batch = self._follower.next_batch(self.identity, final=self._final)
@@ -102,7 +107,7 @@ class FollowedRank:
         return batch
 
     def _is_skipping(self, newest: int) -> bool:
-        """Whether what was read is of no interest yet, since more waits, and there is room for it."""
+        """Skip steps that are too old. Returns whether to read on before returning a batch."""
         self._follower.skip_all_but(newest)
         return self.waits and self._follower.has_room
 
@@ -113,7 +118,7 @@ class FollowedRank:
         return has_gone(meta, self.beat_unix_ns(), time.time_ns(), silent_ns=silent_ns)
 
     def _read(self, gone: bool) -> bool:
-        """Whether more waits on the disk."""
+        """Read once. Returns whether more is on the disk."""
         if self._missed_looks or self.closed:
             return False
         if not gone and not self.is_behind and time.monotonic() - self._read_at_s < READ_EVERY_S:

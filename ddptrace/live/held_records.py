@@ -1,4 +1,4 @@
-"""The records of a rank that are waited for, or are the context of those: what was given out is forgotten."""
+"""The records of a rank that are not yet returned, and their context; the rest is dropped."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ BY_BEGIN_KINDS: Final = [Kind.CALL, Kind.STEP]
 
 
 class HeldRecords:
-    """Events and ready times in the order they were written. `LET_GO` records stay, and where they were: calls are
-    counted by them."""
+    """Events and ready times in the order they were written.
+
+    `LET_GO` records stay at their places, since they count calls.
+    """
 
     def __init__(self) -> None:
-        self.lasting = np.empty(0, EVENT_DTYPE)  # LASTING_KINDS, and the clock pair on which all times rest
+        self.lasting = np.empty(0, EVENT_DTYPE)  # LASTING_KINDS, and the clock pair that all times depend on
         self.events = np.empty(0, EVENT_DTYPE)
         self.ready = np.empty(0, READY_DTYPE)
         self._strings: dict[int, str] = {}
@@ -49,7 +51,7 @@ class HeldRecords:
         return found
 
     def before(self, horizon: int | None, ended_by: StepEnd | None) -> Records:
-        """Those of what began before, all for None. Of steps only those that end by this."""
+        """Return the records that began before `horizon` (None: all), with only the STEP records of kind `ended_by`."""
         events = self.events
         if horizon is not None:
             lasts = np.isin(events["kind"], [*LATE_KINDS, Kind.LET_GO])
@@ -58,8 +60,7 @@ class HeldRecords:
         return Records(np.concatenate((self.lasting, events)), self.ready, self._strings, closed=True)
 
     def cut_at(self, cut: int) -> None:
-        """Forget what was over before. Calls go by their launch alone, so that those left are the last of their
-        group."""
+        """Drop what ended before `cut`. Calls are dropped by their launch, so that the last of each group stay."""
         kinds, begins, ends = (self.events[name] for name in ("kind", "begin", "end"))
         since = np.where(np.isin(kinds, BY_BEGIN_KINDS), begins, np.maximum(begins, ends))
         keep = (since >= cut) | (kinds == Kind.LET_GO)
@@ -69,7 +70,7 @@ class HeldRecords:
         self.ready = self.ready[self.ready["base"] >= cut]
 
     def numbered(self, run: RankRun) -> RankRun:
-        """With its calls counted from the first of the run, not from the first that is held."""
+        """Number its calls from the first one of the run, not from the first one held."""
         calls: Counter[str] = Counter()
         turns: Counter[str] = Counter()
         for (group, op), count in self._forgotten.items():

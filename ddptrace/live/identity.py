@@ -1,4 +1,4 @@
-"""Who wrote a rank's folder, as far as it is settled yet."""
+"""Reads which rank of which run wrote a folder."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from ddptrace.schema import MANIFEST, META
 
 
 def read_identity(folder: Path, *, final: bool, rank: int = 0) -> Identity | None:
-    """Who this rank is; None while its own number or rank 0's word on the run's id is awaited. `final`: with what there
-    is; `rank`: of one that never learned its number."""
+    """Read a rank's identity; None until its number and the run's id, which rank 0 writes, are known.
+
+    `final`: decide with what is there; `rank`: number for a rank that never learned its own.
+    """
     meta, manifest = read_json(folder / META) or {}, read_json(folder.parent / MANIFEST) or {}
     run_id, shared = meta.get("run_id"), manifest.get("run_id")
     number = folder.name.removeprefix("rank-")

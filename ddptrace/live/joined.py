@@ -1,4 +1,4 @@
-"""Stretches of one rank's steps, cut out of different tables, as tables of all of them."""
+"""Joins stretches of one rank's steps that were cut out of different tables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ddptrace.load.tables import HostLoad
 
 
 def joined(parts: Sequence[RankTables]) -> RankTables:
-    """Of one rank, each stretch following the one before. What is told of the whole rank is the last one's."""
+    """Join consecutive stretches of one rank. Facts about the whole rank come from the last stretch."""
     last = parts[-1]
     rows = {name: tuple(chain.from_iterable(part.rows[name] for part in parts)) for name in last.rows}
     calls = sum(part.row.collectives for part in parts)
@@ -36,7 +36,7 @@ def joined(parts: Sequence[RankTables]) -> RankTables:
 
 
 def _facts(parts: Sequence[RankTables], collectives: Sequence[CollectiveRow]) -> RankFacts:
-    """The rank has not ended as far as this tells, and what it did before these steps is let go."""
+    """Join the facts. The rank counts as running, and its steps before these as deleted."""
     every = [one.facts for one in parts]
     facts = counted_facts(every[-1], collectives)
     return replace(
@@ -63,7 +63,7 @@ def _added(parts: Sequence[object], name: str) -> tuple[Any, ...]:
 
 
 def _trail(parts: Sequence[Trail], begin_at_ns: int | None) -> Trail:
-    """`begin_at_ns`: of the first step, where a trail begins."""
+    """Join the trails. `begin_at_ns`: begin of the first step, where the trail begins."""
     told = [one for one in parts if len(one.at_ns)]
     if not told or begin_at_ns is None:
         return no_trail(parts[-1].rank)

@@ -1,4 +1,4 @@
-"""What is missing of one rank's records, added up over the reads of its files."""
+"""Adds up the lost records of one rank over the reads of its files."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from ddptrace.record import Records
 
 
 class LossTally:
-    """Files tell what their writer dropped from its start on, so the largest number counts; what a reader finds torn it
-    finds once. `closed`: the writer said that it ended. `unread_records`: see `Losses`."""
+    """Counts lost records.
+
+    Each file has the writer's count of dropped records since its start, so the largest count is right. Torn records are
+    found once, so they are added up. `closed`: the writer recorded its end. `unread_records`: see `Losses`.
+    """
 
     def __init__(self) -> None:
         self.closed = False
@@ -22,7 +25,9 @@ class LossTally:
         self._without_room = max(self._without_room, fresh.dropped_without_room)
         self._in_bursts = max(self._in_bursts, fresh.dropped_in_bursts)
         self._torn += fresh.torn
-        self._damaged = tuple(dict.fromkeys((*self._damaged, *fresh.damaged)))  # one that grows is told at each look
+        self._damaged = tuple(
+            dict.fromkeys((*self._damaged, *fresh.damaged))
+        )  # a growing file is reported at each look
 
     def losses(self, *, unread_steps: int) -> Losses:
         unwritable = max(0, self._dropped - self._without_room - self._in_bursts)

@@ -1,48 +1,89 @@
-"""A rank's record files while they grow: what is new goes to tables a few steps at a time, and is forgotten.
+"""Reads a rank's growing record files into tables, a few steps at a time.
 
 records   |context| a step | a step | its successor, which has ended | a step under way ...
           ├──────── analysed together ───────────────────────────────┤
-          └ kept, since communication of it may still run in the first step that is handed out
+          └ kept, since its communication may still run in the first step that is returned
 
-The disk is the queue: while what was read is not given out, nothing more is read.
+The disk is the queue: nothing more is read until what was read is returned.
 """
 
 from __future__ import annotations
 
 from copy import copy
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ddptrace.analysis.analyze import analyze_rank
 from ddptrace.analysis.rank_tables import RankTables
 from ddptrace.live.batch import Identity, Losses, RankBatch
 from ddptrace.live.held_records import HeldRecords
 from ddptrace.live.loss_tally import LossTally
-from ddptrace.live.steps_decided import Mark, StepsDecided
 from ddptrace.load.diagnosis.rank_state import BESIDE
 from ddptrace.load.records.clock import Clock
 from ddptrace.load.records.rank_run import rank_run
 from ddptrace.record import RecordReader, Records
-from ddptrace.schema import Kind
+from ddptrace.schema import Kind, StepEnd
 
 BATCH_RECORDS: Final = 10_000
-"""Records analysed at a time, about: a quarter of a second of work."""
+"""About how many records are analyzed at a time: a quarter of a second of work."""
 SEGMENTS_PER_READ: Final = 2
-"""Finished files taken in by one `read`: 8 MiB at most."""
+"""Finished files that one `read` takes: 8 MiB at most."""
 HELD_RECORDS: Final = 100_000
-"""While more are held and steps of them are ready, nothing is read."""
+"""While more are held and some of their steps are complete, nothing is read."""
 MOST_RECORDS: Final = 1_000_000
-"""Of a program that ends no step for so long, the older half is given up."""
-
+"""If no step ends within this many records, the older half is dropped."""
 LONG_AGO: Final = int(np.iinfo(np.int64).min)
+STEPS_TO_DECIDE: Final = {StepEnd.SAID: 1, StepEnd.OPTIMIZER: 4, StepEnd.BACKWARD: 64}
+"""How many steps of a kind decide that it ends steps in this program, if there is no stronger kind. The first ends may
+be parts of the true step: the first backwards of an accumulation, or one of a GAN's optimizers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """The end of a step. Times are monotonic, as recorded."""
+
+    ordinal: int
+    begin: int
+    end: int
+    recorded: bool
+
+
+class StepsDecided:
+    """Decides once what ends a program's steps; `ended_by` is None until then."""
+
+    def __init__(self) -> None:
+        self.ended_by: StepEnd | None = None
+
+    def marks(self, rows: NDArray[np.void], *, final: bool) -> list[Mark]:
+        """Return the ends of steps, by ordinal; none until it is decided what ends steps.
+
+        Of several records of one step, the last one counts. `rows`: STEP records as written; `final`: no more will
+        come.
+        """
+        self._decide(rows, final=final)
+        mine = rows[rows["flags"] == self.ended_by] if self.ended_by is not None else rows[:0]
+        columns = (mine[name].tolist() for name in ("a", "begin", "end", "b"))
+        last = {a: Mark(a, begin, end, not b) for a, begin, end, b in zip(*columns, strict=True)}
+        return [mark for _, mark in sorted(last.items())]
+
+    def _decide(self, rows: NDArray[np.void], *, final: bool) -> None:
+        kinds = {StepEnd(flag) for flag in np.unique(rows["flags"]).tolist() if flag in set(StepEnd)}
+        if self.ended_by is not None or not kinds:
+            return
+        strongest = max(kinds)
+        steps = len(np.unique(rows["a"][rows["flags"] == strongest]))
+        if final or steps >= STEPS_TO_DECIDE[strongest]:
+            self.ended_by = strongest
 
 
 class RankFollower:
-    """Reads one rank's folder again and again, and gives out what has become complete.
+    """Reads one rank's folder again and again, and returns the steps that have become complete.
 
-    Nothing is given up that lies on the disk, as long as steps end: what is let go there before it was read is counted.
+    As long as steps end, everything on the disk is read. Records deleted from it before that are counted.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -53,7 +94,7 @@ class RankFollower:
         self._next = 0  # ordinal of the first step not given out yet
         self._skipped = 0  # steps before it that were not recorded
         self._given = 0  # steps
-        self._cut = LONG_AGO  # what was before is forgotten
+        self._cut = LONG_AGO  # earlier records are dropped
         self._newest = LONG_AGO
         self._worked = LONG_AGO
         self._is_over = False
@@ -69,31 +110,36 @@ class RankFollower:
 
     @property
     def closed(self) -> bool:
-        """Whether the rank has said that it ended, as far as read."""
+        """Whether the rank has recorded its end, as far as read."""
         return self._tally.closed
 
     @property
     def has_room(self) -> bool:
-        """Whether more can be read before what is held is given out."""
+        """Whether more can be read before what is held is returned."""
         return not self._begins_again and len(self._held) <= HELD_RECORDS
 
     def read(self, *, live: bool) -> bool:
-        """Take in what is new, `SEGMENTS_PER_READ` finished files at most; whether more waits on the disk. `live`: the
-        rank still writes. Raises OSError where the files cannot be read: nothing is lost by that."""
+        """Read what is new, at most `SEGMENTS_PER_READ` finished files. Returns whether more is on the disk.
+
+        `live`: the rank still writes. Raises OSError if the files cannot be read; nothing is lost by that.
+        """
         if not self.has_room and len(self._marks(final=False)) > 1:
             return True
         if self._begins_again:
             self._begin_again()
         fresh = self._reader.read(live=live, segments=SEGMENTS_PER_READ)
-        if fresh.missed:  # what this is too slow for was let go; what was read before is given out first
+        if fresh.missed:  # records were deleted before we read them; first return what was read before
             self._begins_again = True
             return True
         self._take(fresh)
         return fresh.behind
 
     def next_batch(self, identity: Identity, *, final: bool) -> RankBatch | None:
-        """The next complete steps, None where there are none. A step is complete when the one after it has ended, since
-        completions come late; at the end (`final`, once nothing more waits on the disk) all are."""
+        """Return the next complete steps; None if there are none.
+
+        A step is complete when the next one has ended, since completions come late. At the end, all are (`final`:
+        nothing more is on the disk).
+        """
         marks = self._marks(final=final)
         ready = marks if final else marks[:-1]
         chosen = ready[: max(1, BATCH_RECORDS * len(ready) // max(1, len(self._held)))]
@@ -118,7 +164,7 @@ class RankFollower:
         )
 
     def count_the_rest(self) -> None:
-        """For `found`, where there is no time to give it out: of all that waits on the disk, the ends of steps."""
+        """Read only the ends of steps from the rest of the disk, for `found`, if there is no time to return them."""
         waits = True
         while waits:
             fresh = self._reader.read(segments=SEGMENTS_PER_READ)
@@ -127,35 +173,34 @@ class RankFollower:
             self._held.add(Records(fresh.events[fresh.events["kind"] == Kind.STEP]))
 
     def found(self) -> int:
-        """Steps that were recorded, as far as read; of those let go before that, all."""
+        """Return how many steps were recorded as far as read, including deleted ones."""
         marks = self._ahead(copy(self._decided).marks(self._held.steps(), final=True))
         skipped = self._skipped + sum(not mark.recorded for mark in marks)
         return (marks[-1].ordinal + 1 if marks else self._next) - skipped
 
     def losses(self, *, final: bool = False) -> Losses:
-        """So far. `final`: with steps that were read and will not be given out."""
+        """Return the losses so far. `final`: include steps that were read and will not be returned."""
         known = self.found() if final else self._next - self._skipped
         return self._tally.losses(unread_steps=max(0, known - self._given))
 
     def beat_unix_ns(self) -> int:
-        """Of the newest record; 0 where nothing tells."""
+        """Return the time of the newest record; 0 if unknown."""
         return self._unix_ns(self._newest)
 
     def worked_unix_ns(self) -> int:
-        """Of the newest record of the training itself, or its end; 0 where nothing tells."""
+        """Return the time, or end, of the newest record of the training itself; 0 if unknown."""
         return self._unix_ns(self._worked)
 
     def skip_all_but(self, steps: int) -> None:
-        """Give up all steps that are complete by now but the newest: who looks only at these is not kept waiting. The
-        others count as unread."""
+        """Drop all complete steps except the newest `steps`, for a reader of only these. The others count as unread."""
         marks = self._marks(final=False)
         if len(marks) > steps + 1:
             self._forget(marks[-steps - 2])
 
-    # Taking in -------------------------------------------------------------------------------------------------------
+    # Reading --------------------------------------------------------------------------------------------------------
 
     def _begin_again(self) -> None:
-        """From the first record that is left. What is given out was: later records are told by their time."""
+        """Start again at the first record that is left. Steps that were returned are recognized by their time."""
         self._begins_again = False
         self._reader = RecordReader(self.folder)
         self._held = HeldRecords()
@@ -182,15 +227,15 @@ class RankFollower:
         return 0 if tie is None or at == LONG_AGO else at + tie
 
     def _give_up_half(self) -> None:
-        """Where no step ends, it is not known what is worth keeping. A step that began before is not given out."""
+        """Drop the older half of the records, since no step ends. A step that began in it is not returned."""
         before = len(self._held)
         self._cut_at(int(np.median(self._held.events["begin"])) + 1)
         self._tally.unread_records += before - len(self._held)
 
-    # Giving out ------------------------------------------------------------------------------------------------------
+    # Returning -------------------------------------------------------------------------------------------------------
 
     def _marks(self, *, final: bool) -> list[Mark]:
-        """Steps not given out yet, in order."""
+        """Return the steps that are not yet returned, in order."""
         return self._ahead(self._decided.marks(self._held.steps(), final=final))
 
     def _ahead(self, marks: list[Mark]) -> list[Mark]:
@@ -202,7 +247,7 @@ class RankFollower:
         return analyze_rank(self._held.numbered(recorded.run))
 
     def _forget(self, last: Mark) -> None:
-        """All before the step given out last; it stays as the context of the next."""
+        """Drop everything before the last returned step, which stays as context of the next one."""
         self._skipped += sum(not mark.recorded for mark in self._marks(final=True) if mark.ordinal <= last.ordinal)
         self._next = last.ordinal + 1
         self._cut_at(last.begin)

@@ -1,7 +1,7 @@
-"""The last steps of every rank of a run that grows, as tables of them: what a screen shows.
+"""Tables of the last steps of every rank of a growing run, for a screen.
 
-Memory and work are bounded: of each rank `LAST_STEPS` are held, of many ranks or long steps fewer, so that all of them
-together have about `MOST_ROWS` rows.
+Memory and work are bounded: `LAST_STEPS` of each rank are held, or fewer with many ranks or long steps, so that all of
+them together have about `MOST_ROWS` rows.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from ddptrace.live.joined import joined
 
 LAST_STEPS: Final = 100
 LEAST_STEPS: Final = 12
-"""Of fewer nothing is said of how steps vary, and hardly of who is late."""
+"""With fewer steps, analysis says nothing about variation and little about late ranks."""
 MOST_ROWS: Final = 20_000
-"""Of steps, phases, buckets and collectives: about half a second of work to compare the ranks."""
+"""Rows of steps, phases, buckets and collectives: comparing the ranks takes about half a second."""
 
 Stretch = tuple[range, RankTables]
 
 
 class RecentRank:
-    """The last steps of one rank, without a gap: after one it begins anew."""
+    """The last steps of one rank without a gap: after a gap it starts again."""
 
     def __init__(self) -> None:
         self._stretches: deque[Stretch] = deque()
@@ -48,7 +48,7 @@ class RecentRank:
         self._stretches.append((steps, cut(tables, steps)))
 
     def keep(self, most: int) -> None:
-        """The newest steps."""
+        """Keep only the `most` newest steps."""
         since = self.steps.stop - most
         while self._stretches and self._stretches[0][0].stop <= since:
             self._stretches.popleft()
@@ -57,12 +57,12 @@ class RecentRank:
             self._stretches[0] = steps, cut(self._stretches[0][1], steps)
 
     def tables(self) -> RankTables | None:
-        """None without a step."""
+        """Return the joined tables; None without a step."""
         return joined([tables for _, tables in self._stretches]) if self._stretches else None
 
 
 class Recent:
-    """Of one run. Instants of all ranks count from one zero, that of the first batch."""
+    """The last steps of one run. Instants of all ranks count from the zero of the first batch."""
 
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
@@ -71,12 +71,12 @@ class Recent:
 
     @property
     def most_steps(self) -> int:
-        """So many of each rank are held."""
+        """How many steps of each rank are held."""
         per_step = sum(rank.rows_per_step for rank in self._ranks.values())
         return max(LEAST_STEPS, min(LAST_STEPS, round(MOST_ROWS / max(per_step, 1.0))))
 
     def add(self, batch: RankBatch) -> None:
-        """Of this run."""
+        """Add a batch of this run."""
         if not batch.steps:
             return
         self.zero_unix_ns = batch.zero_unix_ns if self.zero_unix_ns is None else self.zero_unix_ns
@@ -85,7 +85,7 @@ class Recent:
         self._ranks[batch.identity.rank].keep(LAST_STEPS)
 
     def tables(self) -> Iterator[RankTables]:
-        """By rank, of those that have come to a step."""
+        """Yield the tables of each rank that has a step, by rank."""
         most = self.most_steps
         for _, rank in sorted(self._ranks.items()):
             rank.keep(most)
@@ -95,7 +95,7 @@ class Recent:
 
 
 def _since(tables: RankTables, later_ns: int) -> RankTables:
-    """With all instants moved by so much."""
+    """Move all instants by `later_ns`."""
     if not later_ns:
         return tables
     rank = tables.row.rank

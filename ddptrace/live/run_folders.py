@@ -1,4 +1,4 @@
-"""The folders of a run that grows: attempts are added, ranks appear, and those that learn their rank are renamed."""
+"""Finds the folders of a growing run, in which attempts and ranks appear and folders are renamed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ddptrace.schema import MANIFEST, META
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A rank's folder. `inode`: a folder that is renamed keeps it, one that is made anew has another."""
+    """A rank's folder. `inode`: it stays the same when the folder is renamed; a new folder has another one."""
 
     attempt: int
     folder: Path
@@ -26,12 +26,12 @@ class Found:
 
 
 def rank_folders(path: Path) -> Iterator[Found]:
-    """By attempt, then name. Raises RunDirectoryError where a manifest or a rank is of another major schema."""
+    """Yield the folders by attempt, then name. Raises RunDirectoryError for another major schema version."""
     for attempt, root in sorted(_attempts(path).items()):
         for folder in sorted(root.glob("rank-*")):
             try:
                 told = folder.stat()
-            except OSError:  # renamed this very moment: at the next look
+            except OSError:  # it is just being renamed: find it at the next look
                 continue
             found = Found(attempt, folder, (told.st_dev, told.st_ino))
             if S_ISDIR(told.st_mode) and (found.rank is not None or folder.name.startswith(PENDING)):
@@ -40,7 +40,7 @@ def rank_folders(path: Path) -> Iterator[Found]:
 
 
 def world_size(path: Path) -> int | None:
-    """Of the newest attempt that says; None where rank 0 has not said yet."""
+    """Return the world size of the newest attempt; None if rank 0 has not written it yet."""
     for _, root in sorted(_attempts(path).items(), reverse=True):
         said = (read_json(root / MANIFEST) or {}).get("world_size")
         if isinstance(said, int) and said > 0:

@@ -1,4 +1,4 @@
-"""A run directory while it grows, all ranks of it that lie there: for who stands beside the job, not in it."""
+"""Reads all ranks of a growing run directory from another process than the job."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from ddptrace.schema import META
 
 
 class RunFollower:
-    """Looks at the directory again and again; it need not be there yet.
+    """Reads a run directory that grows; it need not exist yet.
 
-    Each rank's batches come in the order of its steps, the ranks in turn, those of all attempts of a restarted job side
-    by side. A rank whose process is gone without a word gives all that it wrote. `host`: only the ranks that record
-    there. `is_behind`: more waits than the last look gave. `is_over`: nothing more will come; a job of which a rank
-    died may be started anew, and ranks may be late to begin, so then only after `endings.LEFT_NS` without a record.
-    `newest`: of each rank only so many of the newest steps are wanted; what is read late is given up, as unread steps.
+    Each rank's batches come in the order of its steps, the ranks in turn, and those of all attempts of a restarted job
+    together. A killed rank returns everything that it wrote. `host`: read only the ranks on this host. `newest`: number
+    of newest steps per rank that are wanted; older ones count as unread. `is_behind`: more is there than the last look
+    returned. `is_over`: nothing more will come. If a rank died, the job may be restarted, and ranks may start late, so
+    then `is_over` only after `endings.LEFT_NS` without a record.
     """
 
     def __init__(self, path: Path, *, host: str | None = None, newest: int | None = None) -> None:
-        """Raises RunDirectoryError where the path is no directory."""
+        """Raises RunDirectoryError if the path is not a directory."""
         if path.exists() and not path.is_dir():
             raise RunDirectoryError(f"{path} is a file; give the directory that ddptrace.trace writes to")
         self.newest = newest
         self.is_behind = False
         self.is_over = False
-        self.world_size: int | None = None  # as rank 0 of the newest attempt has said
+        self.world_size: int | None = None  # from rank 0 of the newest attempt
         self._path = path
         self._host = host
         self._at: dict[tuple[int, int], FollowedRank] = {}  # by inode
@@ -41,25 +41,30 @@ class RunFollower:
 
     @property
     def ranks(self) -> tuple[Identity, ...]:
-        """Those that are known by name, in the order in which their folders were found."""
+        """The ranks whose numbers are known, in the order in which their folders were found."""
         return tuple(rank.identity for rank in self._ranks if rank.identity is not None)
 
     def now(self) -> tuple[RankNow, ...]:
-        """Of `ranks`, in their order."""
+        """Return the state of each of `ranks`, in their order."""
         return tuple(now for rank in self._ranks if (now := rank.now()) is not None)
 
     def losses(self) -> dict[tuple[str, int], Losses]:
-        """Of each rank, by run id and rank, so far."""
+        """Return the losses of each rank so far, by run id and rank."""
         return {(rank.identity.run_id, rank.identity.rank): rank.losses() for rank in self._ranks if rank.identity}
 
     def look(self) -> Iterator[RankBatch]:
-        """One batch of every rank that has one, so that none keeps the others waiting. Raises RunDirectoryError where
-        the run is of another major schema version. A rank that cannot be read is told in its losses."""
+        """Yield one batch of every rank that has one, so that no rank delays the others.
+
+        A rank that cannot be read is listed in its losses. Raises RunDirectoryError if the run has another major schema
+        version.
+        """
         self.is_behind = False
         unnamed = self._discover()
         silent_ns = {rank.attempt: self._silent_ns(rank.attempt) for rank in self._ranks}
         taken = self._take_in(silent_ns, unnamed)
-        for rank in taken if self.newest is None else list(taken):  # the newest steps are those of one time
+        for rank in (
+            taken if self.newest is None else list(taken)
+        ):  # read all first, so that the newest steps are of one time
             batch = rank.give_out()
             self.is_behind |= rank.is_behind
             if batch is not None:
@@ -67,7 +72,7 @@ class RunFollower:
         self.is_over = self._has_ended()
 
     def _take_in(self, silent_ns: Mapping[int, int], unnamed: int) -> Iterator[FollowedRank]:
-        """Those ranks that may have a batch."""
+        """Read each rank. Yields those that may have a batch."""
         for place, rank in enumerate(list(self._ranks)):
             if rank.take_in(silent_ns[rank.attempt], unnamed + place, self.newest):
                 yield rank
@@ -75,7 +80,7 @@ class RunFollower:
                 self.is_behind |= rank.is_behind
 
     def _discover(self) -> int:
-        """The first number that no rank has: for those that end without having learned theirs."""
+        """Find the ranks' folders. Returns the first free number, for ranks that end without learning theirs."""
         found = {one.inode: one for one in rank_folders(self._path) if self._is_wanted(one)}
         self.world_size = world_size(self._path)
         for inode, one in found.items():
@@ -96,7 +101,7 @@ class RunFollower:
         return self._host is None or (read_json(found.folder / META) or {}).get("host") == self._host
 
     def _silent_ns(self, attempt: int) -> int:
-        """Since any rank of this attempt recorded something."""
+        """Return the time since any rank of this attempt recorded something."""
         ranks = [rank for rank in self._ranks if rank.attempt == attempt]
         newest_unix_ns, waits = max(rank.beat_unix_ns() for rank in ranks), any(rank.waits for rank in ranks)
         return self._silences.setdefault(attempt, Silence()).ns(newest_unix_ns, is_behind=waits)

@@ -1,4 +1,4 @@
-"""How long nothing new has been recorded, by the clock of whoever looks."""
+"""Measures how long nothing new has been recorded, by the reader's clock."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import time
 
 
 class Silence:
-    """Of one rank, or of several. What came in while it was looked for was new just now, whatever its own clock says:
-    that of another machine may be wrong by minutes. Until then there is only that clock to ask."""
+    """The silence of one rank, or of several.
+
+    A record that arrives while we look is new, whatever its timestamp: another machine's clock may be wrong by minutes.
+    Only for records from before the first look the timestamp counts.
+    """
 
     __slots__ = ("_newest_unix_ns", "_since_ns", "_was_behind")
 
@@ -17,8 +20,11 @@ class Silence:
         self._was_behind = False
 
     def ns(self, newest_unix_ns: int, *, is_behind: bool) -> int:
-        """As of now. `newest_unix_ns`: of the newest record read; `is_behind`: whether more waits, so that what is new
-        to the reader may be old."""
+        """Return the silence until now.
+
+        `newest_unix_ns`: time of the newest record read; `is_behind`: there is more to read, so that records that are
+        new to the reader may be old.
+        """
         now_ns, before = time.monotonic_ns(), self._newest_unix_ns
         if newest_unix_ns != before:
             came_in = before is not None and not is_behind and not self._was_behind

@@ -1,4 +1,4 @@
-"""A run that grows, for who watches it: its newest attempt, and what analysis says of the last steps of its ranks."""
+"""A growing run for a screen: its newest attempt, and the analysis of the last steps of its ranks."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ from ddptrace.schema import MANIFEST, SCHEMA_VERSION
 
 
 class Watched:
-    """`ranks`: of the newest attempt, by number; `missing`: sentences about what was recorded of them and is not there;
-    both as of the last look, as are `is_behind`, more waits than it took in, and `is_over`, nothing more will come.
+    """The state of a run at the last look.
 
-    Raises RunDirectoryError where the path is no directory, as looking does where the run is of another major schema
-    version."""
+    `ranks`: the ranks of the newest attempt, by number; `missing`: sentences about records that were lost; `is_behind`:
+    there is more to read; `is_over`: nothing more will come.
+
+    Raises RunDirectoryError if the path is not a directory; `look` raises it for another major schema version.
+    """
 
     def __init__(self, path: Path) -> None:
         self.ranks: tuple[RankNow, ...] = ()
@@ -50,11 +52,11 @@ class Watched:
 
     @property
     def most_steps(self) -> int:
-        """So many of each rank are looked at."""
+        """How many steps of each rank are analyzed."""
         return LAST_STEPS if self._recent is None else self._recent.most_steps
 
     def look(self) -> None:
-        """Take in what is new: a batch of each rank at most."""
+        """Read what is new, at most one batch per rank."""
         batches = list(self._follower.look())
         newest = max(enumerate(self._follower.ranks), key=lambda one: (one[1].attempt, one[0]), default=None)
         if newest is None:
@@ -70,7 +72,7 @@ class Watched:
         self.missing = tuple(self._lost())
 
     def result(self) -> Result | None:
-        """The tables of the last steps; None before the first. The same object while nothing is new."""
+        """Return the tables of the last steps; None before the first step. The same object while nothing is new."""
         if self._result is None and self._recent is not None and self._recent.zero_unix_ns is not None:
             self._result = self._combined(self._recent, self._recent.zero_unix_ns)
         return self._result
@@ -84,7 +86,7 @@ class Watched:
         for identity in (now.identity for now in self.ranks):
             lost = losses[identity.run_id, identity.rank]
             if lost.records:
-                yield f"{lost.records} records of rank {identity.rank} are missing; ddptrace analyze tells why"
+                yield f"{lost.records} records of rank {identity.rank} are missing; see why with `ddptrace analyze`"
             yield from lost.damaged
 
     def _combined(self, recent: Recent, zero_unix_ns: int) -> Result:

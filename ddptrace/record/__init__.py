@@ -1,4 +1,4 @@
-"""From memory to the run directory, crash-safe, and back to arrays."""
+"""Writes records to the run directory, crash-safe, and reads them back into arrays."""
 
 from ddptrace.record.reader import RecordReader, Records
 from ddptrace.record.recorder import Recorder

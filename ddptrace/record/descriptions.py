@@ -1,4 +1,4 @@
-"""Records of what the run is made of, each with a text of its own, and written anew where there was no room for it."""
+"""Records that describe the run, each with its text. Without room, they are written later."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from ddptrace.record.thin import LASTING
 from ddptrace.schema import EVENT, GUARD, TEXT_PER_RECORD, Kind
 
 MOST_HELD_BACK: Final = 1000
-"""So many wait for room. A program that makes more of them meanwhile loses the oldest."""
+"""How many may wait for room. If more come, the oldest are lost."""
 
 NO_ROOM_FOR_NAMES: Final = (
-    "the program has made more names, process groups or threads than ddptrace.Keep has room for: later ones are told as"
-    " one, or not at all; give ddptrace.Keep(nbytes=...) more"
+    "the program has made more names, process groups or threads than ddptrace.Keep has room for: later ones share one"
+    " name or are missing; raise ddptrace.Keep(nbytes=...)"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """A record whose text, by id `number`, it alone names. `text` None: it is written already, for another record."""
+    """A record with a text that no other record refers to, by id `number`. `text` None: it has already been written."""
 
     kind: Kind
     flags: int
@@ -36,8 +36,11 @@ class Description:
 
 
 class Descriptions:
-    """Called from any thread. `write(shape, *fields)` appends a record, and says whether it has; `is_stuck` whether it
-    would not; `note(kind, message)` records a finding."""
+    """Writes descriptions, from any thread.
+
+    `write(shape, *fields)` appends a record and returns whether it could; `is_stuck` returns whether it could not;
+    `note(kind, message)` records a finding.
+    """
 
     def __init__(
         self,
@@ -56,14 +59,14 @@ class Descriptions:
     def add(self, one: Description) -> None:
         text = one.text or ""
         if one.kind in LASTING and not self._texts.takes(text, more=1):
-            return  # a note tells of it
+            return  # a note reports it
         if records_of(text) > self._texts.most:
             self._note_large(one.kind, records_of(text) * TEXT_PER_RECORD)
         elif self._is_stuck() or not self._written(one):
             self._held_back.append(one)
 
     def write_anew(self, make_room: Callable[[], None]) -> None:
-        """What was held back. A text that comes upon the end of a file begins anew in the next one."""
+        """Write what was held back. A text that reaches the end of a file starts again in the next one."""
         while self._held_back and not self._is_stuck():
             one = self._held_back.popleft()
             if not self._written(one) and self._is_stuck():
@@ -74,7 +77,7 @@ class Descriptions:
             self._note(NAMES_LOST, NO_ROOM_FOR_NAMES)
 
     def _written(self, one: Description) -> bool:
-        """Whether all of it is."""
+        """Write the record and its text. Returns whether all was written."""
         return (one.text is None or self._texts.write_out(one.number, one.text)) and self._write(
             EVENT, one.kind, one.flags, one.thread, one.number, one.begin, one.end, one.a, 0, 0, 0, 0, 0, 0, GUARD
         )
@@ -82,6 +85,6 @@ class Descriptions:
     def _note_large(self, kind: Kind, nbytes: int) -> None:
         message = (
             f"the description of a {kind.name.lower()} takes {nbytes:,} bytes, more than ddptrace.Keep has room for,"
-            " and is left out; give ddptrace.Keep(nbytes=...) more"
+            " and is not recorded; raise ddptrace.Keep(nbytes=...)"
         )
         self._note(DESCRIPTION_LOST, message)

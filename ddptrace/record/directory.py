@@ -1,4 +1,4 @@
-"""Who may write where in a run directory. Rank 0 decides whether it may be used; a rank writes only its own folder."""
+"""Decides who may write where in a run directory. Rank 0 claims the directory; a rank writes only its own folder."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from ddptrace.record.regular_file import read_regular
 from ddptrace.schema import ANALYSIS, MANIFEST, META, rank_folder
 
 PENDING: Final = "rank-pending-"
-APART_S: Final = 5.0  # hosts' clocks are closer than this
-MOST_JSON_NBYTES: Final = 4 << 20  # a manifest and a rank's words are some kB
+APART_S: Final = 5.0  # hosts' clocks differ by less than this
+MOST_JSON_NBYTES: Final = 4 << 20  # a manifest or a meta.json takes a few kB
 
 
 def attempt_root(path: Path, attempt: int, job: str | None, *, judges: bool, overwrite: bool) -> tuple[int, Path]:
-    """The number of this attempt of `job`, and where it is recorded: the first in `path` itself, others below it.
+    """Return the number of this attempt of `job`, and its folder: `path` for the first attempt, else one below it.
 
-    A launcher whose workers change in number starts them anew without counting it: then `attempt` has been recorded,
-    by the same job, and the next one is meant. One rank `judges`: raises RunDirectoryError where `path` holds the run
-    of another job, which a restart is not to join; with `overwrite` it is removed.
+    A launcher whose number of workers changes restarts them without raising the count: then this job has already
+    recorded `attempt`, and the next number is taken. The rank that `judges` raises RunDirectoryError if `path` holds
+    the run of another job, or with `overwrite` removes that run.
     """
     while job is not None and _is_done(_attempt_folder(path, attempt) / MANIFEST, job):
         attempt += 1
@@ -48,8 +48,7 @@ def _is_done(manifest: Path, job: str) -> bool:
 def claim(root: Path, rank: int | None, *, overwrite: bool) -> Path:
     """Make and return this rank's folder; with `rank` None (not known yet) one that `settle` renames later.
 
-    Raises RunDirectoryError where the directory already holds a run that it would touch, or cannot be made,
-    OSError where the disk is full.
+    Raises RunDirectoryError if the directory already holds a run or cannot be made, OSError if the disk is full.
     """
     folder = root / (_pending() if rank is None else rank_folder(rank))
     try:
@@ -60,16 +59,16 @@ def claim(root: Path, rank: int | None, *, overwrite: bool) -> Path:
             _refuse(root, taken)
         folder.mkdir()
     except OSError as error:
-        if error.errno == errno.ENOSPC:  # no mistake of the caller's
+        if error.errno == errno.ENOSPC:  # not the caller's mistake
             raise
         raise RunDirectoryError(
-            f"cannot record into {root}: {error.strerror or error}; give ddptrace.trace a path that can be written"
+            f"cannot record into {root}: {error.strerror or error}; give ddptrace.trace a writable path"
         ) from error
     return folder
 
 
 def _pending() -> str:
-    """A name that no other process takes: in containers, processes of many hosts have one number, and even one name."""
+    """Make a unique name: in containers, processes of several hosts may share a pid, and even the host name."""
     return f"{PENDING}{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
@@ -81,15 +80,18 @@ def refusal(root: Path, taken: Path) -> str:
 
 
 def release(root: Path, folder: Path, rank: int | None) -> None:
-    """Take a claim back, with all that was recorded under it: the directory is free for this process's next trace."""
+    """Undo a claim and remove what was recorded, so that this process's next trace can use the directory."""
     shutil.rmtree(folder, ignore_errors=True)
     if rank == 0:
         (root / MANIFEST).unlink(missing_ok=True)
 
 
 def settle(folder: Path, rank: int, *, overwrite: bool) -> Path:
-    """Rename a folder claimed before the rank was known. Raises OSError; RunDirectoryError if that is taken, with
-    `overwrite` if another process may be writing it."""
+    """Rename a folder that was claimed before the rank was known.
+
+    Raises OSError, and RunDirectoryError if the rank's folder exists; with `overwrite`, only if another process may be
+    writing it.
+    """
     target = folder.with_name(rank_folder(rank))
     if target.exists() and (_is_anothers(target) or not overwrite):
         _refuse(folder.parent, target)
@@ -100,7 +102,7 @@ def settle(folder: Path, rank: int, *, overwrite: bool) -> Path:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The file's object; None where there is no such file or it is not one."""
+    """Return the JSON object in a file; None if there is no such file or it holds no object."""
     try:
         content = json.loads(read_regular(path, MOST_JSON_NBYTES).decode())
     except (OSError, ValueError, RecursionError):
@@ -109,10 +111,10 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write `content` so that a reader sees the old file or the new one, never half. Raises OSError."""
+    """Write `content` so that a reader sees the old file or the new one, never a part. Raises OSError."""
     beside = path.with_name(f"{path.name}.{os.getpid()}.new")
     try:
-        beside.unlink(missing_ok=True)  # it may be a link that leads elsewhere
+        beside.unlink(missing_ok=True)  # it may be a link to another file
         with beside.open("x", encoding="utf-8") as file:
             file.write(json.dumps(content, indent=1) + "\n")
         beside.replace(path)
@@ -131,8 +133,10 @@ def write_meta(folder: Path, content: dict[str, Any]) -> None:
 
 
 def _taken(root: Path, folder: Path, rank: int | None) -> Path | None:
-    """What of an earlier run stands in this rank's way. Rank 0 minds any run; another rank may find the manifest of its
-    own one, written by a quicker rank 0."""
+    """Return a file or folder of an earlier run that is in this rank's way; None if there is none.
+
+    Rank 0 refuses any run. Another rank may find the manifest of its own run, written by a faster rank 0.
+    """
     if folder.exists():
         return folder
     manifest = root / MANIFEST
@@ -142,14 +146,16 @@ def _taken(root: Path, folder: Path, rank: int | None) -> Path | None:
 
 
 def _is_earlier(manifest: Path) -> bool:
-    """Whether a manifest is surely not of this run: made on this host by this very process, or before it was born.
-    Another host's clock and start tell nothing."""
+    """Whether a manifest is certainly of another run: this process made it, or it is older than this process.
+
+    For a manifest of another host, this cannot be decided.
+    """
     author = (read_json(manifest) or {}).get("author")
     return _is_here(author) and (author.get("pid") == os.getpid() or _is_older(manifest, author))
 
 
 def _is_anothers(folder: Path) -> bool:
-    """Whether a rank's folder may be in use by another process of this run: not by this one, nor made before it."""
+    """Whether another process of this run may use a rank's folder: not if this one made it, or if it is older."""
     meta = read_json(folder / META) or {}
     if _is_here(meta) and meta.get("pid") == os.getpid():
         return False
@@ -161,8 +167,7 @@ def _is_here(author: Any) -> TypeGuard[dict[str, Any]]:
 
 
 def _is_older(path: Path, author: Any) -> bool:
-    """Whether a path was last changed before this process was born, by its author's clock. False where that is not
-    known."""
+    """Whether a path was last changed before this process started, by its author's clock. False if that is unknown."""
     try:
         return path.stat().st_mtime < _born_unix_s() - (0 if _is_here(author) else APART_S)
     except (OSError, ValueError):
@@ -177,7 +182,7 @@ def _knows_birth() -> bool:
 
 
 def _born_unix_s() -> float:
-    """When this process started, as Linux tells it. Raises OSError elsewhere."""
+    """Return when this process started, in Unix seconds. Works on Linux; raises OSError elsewhere."""
     ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
     age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
     return time.time() - age_s
@@ -188,7 +193,7 @@ def _refuse(root: Path, taken: Path) -> None:
 
 
 def _clear_beside(attempt: Path) -> None:
-    """Remove another job's run, but for what this attempt's ranks may just be making."""
+    """Remove another job's run, except what this attempt's ranks may be making."""
     path = attempt.parent
     (path / MANIFEST).unlink(missing_ok=True)
     for left in (path / ANALYSIS, *path.glob("rank-*"), *path.glob("attempt-*")):
@@ -197,10 +202,10 @@ def _clear_beside(attempt: Path) -> None:
 
 
 def _clear(root: Path, folder: Path, rank: int | None) -> None:
-    """Remove what an earlier run left, each rank its own; rank 0 what belongs to all."""
+    """Remove an earlier run: each rank its own folder, rank 0 also the common files."""
     _remove(folder)
     if rank == 0:
-        # Without a manifest no run lies here, and a folder called "analysis" is somebody's own.
+        # Without a manifest there is no run here, and a folder called "analysis" is not ours.
         analysis = [root / ANALYSIS] if (root / MANIFEST).is_file() else []
         (root / MANIFEST).unlink(missing_ok=True)
         pending = (left for left in root.glob(f"{PENDING}*") if _is_older(left, read_json(left / META)))
@@ -209,8 +214,10 @@ def _clear(root: Path, folder: Path, rank: int | None) -> None:
 
 
 def remove_strangers(root: Path, world_size: int) -> None:
-    """After overwriting: drop folders of ranks that an earlier, larger run had and this one has not. The world may be
-    larger than is known yet: one that another process may be writing stays."""
+    """After overwriting, remove folders of ranks that an earlier, larger run had.
+
+    A folder that another process may be writing stays, since the world may be larger than this rank knows yet.
+    """
     for folder in root.glob("rank-[0-9]*"):
         number = folder.name.removeprefix("rank-")
         if number.isdigit() and int(number) >= world_size and not _is_anothers(folder):
@@ -218,7 +225,7 @@ def remove_strangers(root: Path, world_size: int) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """What can be removed of it; of a link the link alone."""
+    """Remove as much of a folder as possible; of a link, only the link."""
     if folder.is_symlink():
         folder.unlink(missing_ok=True)
     else:

@@ -1,7 +1,7 @@
-"""From `rank-<r>/records-*.bin` back to arrays, surviving every kind of damage.
+"""Reads `rank-<r>/records-*.bin` into arrays, whatever is damaged.
 
-What is whole is returned; what is not is counted and said. Works on a folder that is still being written, and whose
-oldest records are being let go.
+Returns whole records, and counts and describes what is lost. The folder may still be written, and its oldest records
+may be deleted meanwhile.
 """
 
 from __future__ import annotations
@@ -14,24 +14,23 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ddptrace.record.cursor import Cursor
 from ddptrace.record.regular_file import read_regular
 from ddptrace.schema import EVENT_DTYPE, GUARD, READY_DTYPE, RECORD_NBYTES, TEXT_PER_RECORD, Kind, segment_index
 
-MOST_NBYTES = 1 << 30  # no recorder writes a segment so large
+MOST_NBYTES = 1 << 30  # more than any recorder's segment
 LOOKS = 5
-"""Files that go away while they are listed: so often the folder is looked at again."""
+"""How often to list the folder again if files disappear meanwhile."""
 
 
 @dataclass(slots=True)
 class Records:
     """Records of one rank. `events` (EVENT_DTYPE) and `ready` (READY_DTYPE) are in the order they were written.
 
-    `strings` maps id to text. `closed`: the rank said that it ended. `dropped`: records that the writer had to drop, of
-    these `dropped_without_room` for want of a file, `dropped_in_bursts` since they came faster than files were made.
-    `torn`: slots cut off by a death mid-write or overwritten. `damaged`: files whose bytes changed after they were
-    finished, whose length is not a whole number of records, or that no recorder has written. `missed`: what was let go
-    had not all been read before. `behind`: there are further files, which were left for the next read.
+    `strings` maps id to text. `closed`: the rank recorded its end. `dropped`: number of records that the writer had to
+    drop; of these, `dropped_without_room` had no file, and `dropped_in_bursts` came faster than files were made.
+    `torn`: number of slots cut off by a death during the write, or overwritten. `damaged`: a sentence for each file
+    that was changed after it was finished, that ends within a record, or that no recorder wrote. `missed`: some records
+    were deleted before they were read. `behind`: there are further files for the next read.
     """
 
     events: NDArray[np.void] = field(default_factory=lambda: np.empty(0, EVENT_DTYPE))
@@ -48,22 +47,26 @@ class Records:
 
 
 class RecordReader:
-    """Reads a rank's folder, again and again while it grows: each `read()` returns what came since the last one."""
+    """Reads a rank's folder while it grows: each `read()` returns the records since the last one."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._cursors: dict[str, Cursor] = {}
         self._finished: set[str] = set()
         self._has_read = False
-        self._from = -1  # what comes before the segment of this index is passed over
+        self._from = -1  # skip segments with a lower index
         self._chunks: dict[int, dict[int, bytes]] = {}
 
     def read(self, *, live: bool = False, segments: int | None = None) -> Records:
-        """Everything that is new. Strings are returned once complete. Raises OSError where a file cannot be read; then
-        nothing has been taken.
+        """Read everything that is new. Strings are returned once complete.
 
-        `live`: the writer is at work, so a slot that is empty now may be filled in a moment: stop there, once, and look
-        at it again until its file is finished. `segments`: so many finished files at most, the oldest first.
+        Args:
+            live: The writer is running, so that an empty slot may be filled in a moment: stop at it once, and check it
+                again until its file is finished.
+            segments: Maximum number of finished files to read, the oldest first.
+
+        Raises:
+            OSError: A file cannot be read. Nothing was consumed.
         """
         records = Records()
         files, records.behind = self._load(segments, records)
@@ -86,18 +89,20 @@ class RecordReader:
         return records
 
     def _load(self, segments: int | None, records: Records) -> tuple[list[tuple[Path, bytes]], bool]:
-        """The files that are due, by index, and whether there are more. One that goes away was let go, and the next one
-        tells of it, or it was a spare one."""
+        """Load the files to read, by index, and say whether there are more.
+
+        A file that disappears was either deleted, which the next file records, or a spare one.
+        """
         for _ in range(LOOKS):
             found = sorted(self.folder.glob("records-*.bin"), key=lambda path: (segment_index(path.name), path.name))
-            if found:  # else the folder itself may be out of sight for a moment
+            if found:  # else the folder may be in the middle of a rename
                 self._forget_all_but({path.name for path in found})
             odd = {path: words for path in found if (words := _oddity(path))}
             try:
                 loaded = _contents([path for path in found if path not in odd and self._is_due(path)], segments)
             except FileNotFoundError:
                 continue
-            records.damaged += tuple(f"{path.name} {words} and is left out" for path, words in odd.items())
+            records.damaged += tuple(f"{path.name} {words} and is ignored" for path, words in odd.items())
             return loaded
         return [], False
 
@@ -125,7 +130,7 @@ class RecordReader:
         return found
 
     def _take_trailer(self, path: Path, data: bytes, slots: NDArray[np.void], records: Records) -> NDArray[np.void]:
-        """The slots before the trailer, all of them where the segment has none."""
+        """Return the slots before the trailer, or all slots if there is none."""
         if not _has_trailer(slots):
             return slots
         self._finished.add(path.name)
@@ -153,19 +158,61 @@ class RecordReader:
                 del self._chunks[number]
 
 
+class Cursor:
+    """Tracks how far one growing record file has been read.
+
+    slots    r r r . r r . r | . . .        .: empty, checked again until the file is finished
+             ├── taken ─────┤
+
+    A slot is handed out before it is written, and its thread may lose the interpreter in between. So empty slots are
+    checked again as long as the file grows.
+    """
+
+    def __init__(self) -> None:
+        self.is_held_up = False
+        """Some slots may be written in a moment, so that the next file must not be read before."""
+        self._taken = 0  # slots, from the first
+        self._passed = np.empty(0, np.intp)  # of these, those that were not whole
+        self._met = np.empty(0, np.intp)  # slots that were not whole at the last look
+
+    def take(self, slots: NDArray[np.void], *, growing: bool) -> tuple[NDArray[np.void], int]:
+        """Return the slots that have become whole, and how many never will.
+
+        While the file grows, a slot that is not whole delays the slots after it, but only at the first look.
+        """
+        whole = slots["guard"] == GUARD
+        end = _written_in_all(slots)
+        lacking = self._taken + np.flatnonzero(~whole[self._taken : end])
+        first_met = lacking[~np.isin(lacking, self._met)] if growing else lacking[:0]
+        self._met = lacking
+        end = int(first_met[0]) if len(first_met) else end
+        due = np.concatenate((self._passed[self._passed < len(slots)], np.arange(self._taken, end)))
+        self._taken = max(end, self._taken)
+        self._passed = due[~whole[due]]
+        self.is_held_up = growing and self._taken < len(slots) - 1  # the last one is kept for the trailer
+        found: NDArray[np.void] = slots[due[whole[due]]]
+        return found, 0 if growing else self._give_up(slots)
+
+    def _give_up(self, slots: NDArray[np.void]) -> int:
+        """Count torn slots. The writer has already counted the empty ones that are a loss."""
+        torn = int((slots["kind"][self._passed] != Kind.NONE).sum())
+        self._passed = self._passed[:0]
+        return torn
+
+
 def _oddity(path: Path) -> str:
-    """What it is that no recorder makes; empty where it may be a recorder's file."""
+    """Say why no recorder can have written this file; empty if one may have."""
     try:
         told = path.stat()
-    except OSError:  # it was let go
+    except OSError:  # it was deleted
         return ""
     if not stat.S_ISREG(told.st_mode):
-        return "is no file"
-    return "is larger than any that is recorded" if told.st_size > MOST_NBYTES else ""
+        return "is not a file"
+    return "is larger than any record file" if told.st_size > MOST_NBYTES else ""
 
 
 def _contents(paths: list[Path], most: int | None) -> tuple[list[tuple[Path, bytes]], bool]:
-    """Of these files, up to the `most`-th that is finished, and whether others follow."""
+    """Load files up to the `most`-th finished one, and say whether others follow."""
     files: list[tuple[Path, bytes]] = []
     finished = 0
     for path in paths:
@@ -182,14 +229,20 @@ def _has_trailer(slots: NDArray[np.void]) -> bool:
 
 
 def _stands_for_all_before(data: bytes) -> bool:
-    """Whether a file is what is left of records that were let go."""
+    """Whether a file is what remains of deleted records."""
     first = np.frombuffer(data[:RECORD_NBYTES], EVENT_DTYPE, count=len(data) >= RECORD_NBYTES)
     return bool(len(first) and first["kind"][0] == Kind.LET_GO and first["flags"][0] and first["guard"][0] == GUARD)
 
 
 def _whole_text(chunks: dict[int, bytes]) -> str | None:
-    """The text once all chunks are there: only the last one is shorter than a full chunk."""
+    """Return the text if all chunks are there; None before. Only the last chunk is shorter than the others."""
     parts = [chunks.get(index) for index in range(len(chunks))]
     if None in parts or len(parts[-1] or b"") == TEXT_PER_RECORD:
         return None
     return b"".join(part for part in parts if part is not None).decode("utf-8", "replace")
+
+
+def _written_in_all(slots: NDArray[np.void]) -> int:
+    """Return how many slots were handed out: all up to the last one that is not empty."""
+    filled = np.flatnonzero(slots["kind"] != Kind.NONE)
+    return int(filled[-1]) + 1 if len(filled) else 0

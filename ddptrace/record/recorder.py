@@ -1,7 +1,7 @@
-"""From memory to `rank-<r>/records-*.bin`: one call packs one record into a mapped file.
+"""Writes `rank-<r>/records-*.bin`: each call packs one record into a mapped file.
 
-The kernel owns the pages, so what was recorded before a SIGKILL is there afterwards. Training never waits: a keeper
-thread allocates segments ahead and lets the oldest go, and where it cannot, records are dropped and counted.
+The kernel owns the pages, so records survive a SIGKILL. Training never waits: a keeper thread allocates segments ahead
+and deletes the oldest. If it cannot keep up, records are dropped and counted.
 """
 
 from __future__ import annotations
@@ -18,9 +18,7 @@ from pathlib import Path
 from ddptrace.findings import KEEPER_FAILED, RECORDS_LOST, FindingKind
 from ddptrace.keep import Keep
 from ddptrace.record.descriptions import Description, Descriptions
-from ddptrace.record.file_limit import file_limit
-from ddptrace.record.lost import Dropped
-from ddptrace.record.segment import Segment, Stretch
+from ddptrace.record.segment import Dropped, Segment, Stretch, file_limit
 from ddptrace.record.store import Store
 from ddptrace.record.texts import Texts
 from ddptrace.schema import EVENT, GUARD, READY, READY_PER_RECORD, RECORD_NBYTES, Kind
@@ -28,12 +26,12 @@ from ddptrace.schema import EVENT, GUARD, READY, READY_PER_RECORD, RECORD_NBYTES
 KEEPER_PERIOD_S = 2.0
 
 MOST_THREADS = 0xFFFF
-"""Numbers of threads, as records have room for. The last one is that of all further threads."""
+"""The largest number of a thread that fits into a record. All further threads share it."""
 GRACE_S = 0.02
-"""A thread that was about to write into a segment has done so by then."""
+"""A thread that was about to write into a segment has finished after this time."""
 
 MOST_LENT = 8
-"""So small a part of a segment, at most, is lent at once: where its rest is less, that stays empty."""
+"""At most one in this many slots of a segment is lent at once. A smaller rest of the segment stays empty."""
 
 _pack_event = EVENT.pack_into
 _now = time.perf_counter_ns
@@ -46,11 +44,16 @@ class _Thread(threading.local):
 
 
 class Recorder:
-    """Appends records to a rank's folder from any thread. Never raises and never blocks once constructed.
+    """Appends records to a rank's folder from any thread. Once constructed, it never raises and never blocks.
 
-    `chores`: what else the keeper does at every beat, each whatever becomes of the others; more may be added to a list.
-    `keep` bounds what it holds on the disk. Raises OSError from the constructor where not even the first segment can be
-    allocated, or no thread can be started.
+    Args:
+        folder: Returns the folder, which may be renamed meanwhile.
+        chores: Functions that the keeper also calls at every beat; a failing one does not affect the others. A list may
+            grow later.
+        keep: Limit of what is kept on disk.
+
+    Raises:
+        OSError: Not even the first segment can be allocated. Only the constructor raises.
     """
 
     def __init__(
@@ -70,8 +73,8 @@ class Recorder:
         self._spare: Segment | None = None
         self._wake = threading.Event()
         self._closing = False
-        self._full: Segment | None = None  # in its place there was none to put
-        self._is_short = False  # where it has tried to
+        self._full: Segment | None = None  # there was no spare to replace it
+        self._is_short = False  # the keeper has tried to make a spare, and failed
         self._full_noted = self._failure_noted = False
         self.clock()
         self._provide_spare()
@@ -87,9 +90,20 @@ class Recorder:
     # The hot path ----------------------------------------------------------------------------------------------------
 
     def event(
-        self, kind: int, flags: int, name: int, begin: int, end: int, a: int = 0, b: int = 0, c: int = 0,
-        d: int = 0, e: int = 0, f: int = 0, g: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        kind: int,
+        flags: int,
+        name: int,
+        begin: int,
+        end: int,
+        a: int = 0,
+        b: int = 0,
+        c: int = 0,
+        d: int = 0,
+        e: int = 0,
+        f: int = 0,
+        g: int = 0,
+    ) -> None:
         """Append one EVENT record; the fields are those of `schema.Kind`."""
         segment = self._segment
         if segment is None:
@@ -105,21 +119,23 @@ class Recorder:
             self.event(kind, flags, name, begin, end, a, b, c, d, e, f, g)
 
     def intern(self, text: str) -> int:
-        """The id of `text`, written out the first time."""
+        """Return the id of `text`. The first call writes the text."""
         known = self._texts.ids.get(text)
         return known if known is not None else self._texts.add(text)
 
     def lend(self, count: int, to: object, unused: Stretch | None = None) -> Stretch | None:
-        """So many slots, for somebody else to write into: their segment is neither finished nor unmapped while its
-        `lent_to` holds `to`. `unused`: what was lent before, to be lent again where it is as many and that is still the
-        segment. None where it has no room for them."""
+        """Lend `count` slots to another writer; None if the segment has no room for them.
+
+        Their segment is neither finished nor unmapped while its `lent_to` holds `to`. `unused`: slots that were lent
+        before; they are lent again if their count and the segment are still the same.
+        """
         segment = self._segment
-        if segment is None or count * RECORD_NBYTES > segment.room // MOST_LENT:  # what does not fit is lost to others
+        if segment is None or count * RECORD_NBYTES > segment.room // MOST_LENT:  # slots that do not fit would be lost
             return None
-        segment.lent_to.add(to)  # first: from now on it is not finished
+        segment.lent_to.add(to)  # first, so that the segment is not finished meanwhile
         if unused is not None and unused.count == count and unused.segment is segment is self._segment:
             return unused
-        offsets = list(itertools.islice(segment.offsets, count))  # no thread takes one in between
+        offsets = list(itertools.islice(segment.offsets, count))  # atomic: no other thread takes a slot in between
         if offsets[-1] < segment.room:
             return Stretch(segment, offsets[0], count)
         segment.lent_to.discard(to)
@@ -128,27 +144,28 @@ class Recorder:
     # Seldom ----------------------------------------------------------------------------------------------------------
 
     def describe(self, kind: Kind, text: str, *, flags: int = 0, begin: int | None = None, end: int = 0) -> None:
-        """Leave a record of what the run is made of, whose text it alone names, as of now or of `begin`. One for which
-        there is no room is written once there is some."""
+        """Record a description of the run with its text, at `begin` or now. Without room, it is written later."""
         began = _now() if begin is None else begin
         self._descriptions.add(
             Description(kind, flags, self.thread_number(), self._texts.number(), text, began, end, 0)
         )
 
     def window(self, file: str, begin: int, end: int, *, by_user: bool) -> None:
-        """A WINDOW record: `file` lies in the rank's folder, and counts as part of what is kept."""
+        """Record a WINDOW: `file` lies in the rank's folder and counts towards its limit."""
         number = self._texts.number()
         self._store.windows.add(number, file, begin, end)
         self._descriptions.add(Description(Kind.WINDOW, by_user, self.thread_number(), number, file, begin, end, 0))
         self.nudge()
 
     def has_room(self, nbytes: int) -> bool:
-        """Whether a file of this size may be added to the folder: a part of the disk is the program's. Raises OSError
-        where the folder is gone."""
+        """Whether a file of this size may be added to the folder: part of the disk is reserved for the program.
+
+        Raises OSError if the folder is gone.
+        """
         return min(self._store.free_nbytes(), file_limit()) >= nbytes
 
     def ready(self, reducer: int, backward: int, base: int, deltas: list[int], parameters: list[int]) -> None:
-        """One READY record: at most `schema.READY_PER_RECORD` deltas and parameters."""
+        """Append one READY record: at most `schema.READY_PER_RECORD` deltas and parameters."""
         count = len(deltas)
         if count < READY_PER_RECORD:
             pad = [0] * (READY_PER_RECORD - count)
@@ -156,14 +173,14 @@ class Recorder:
         self._raw(READY, Kind.READY, count, reducer, backward, base, *deltas, *parameters, 0, GUARD)
 
     def clock(self) -> None:
-        """Tie the monotonic clock to Unix time: the tightest of a few brackets. Not where it would only be lost."""
+        """Record the monotonic clock and Unix time together: the tightest of a few brackets. Skipped without room."""
         if self.is_stuck():
             return
         width, begin, unix = min(_bracket() for _ in range(5))
         self.event(Kind.CLOCK, 0, 0, begin + width // 2, begin + width // 2, unix, width)
 
     def close(self) -> None:
-        """Finish: no record is taken afterwards, the last segment is cut to its length and marked as ended."""
+        """Finish: accept no more records, cut the last segment to its length and mark it as the last."""
         self._closing = True
         self._wake.set()
         self._keeper.join(timeout=5)
@@ -181,7 +198,7 @@ class Recorder:
                 (self._folder() / spare.name).unlink()
 
     def nudge(self) -> None:
-        """Have the keeper do its chores now, on its own thread."""
+        """Have the keeper thread do its chores now."""
         self._wake.set()
 
     def abandon(self) -> None:
@@ -191,12 +208,12 @@ class Recorder:
     def _finish(self, segment: Segment) -> None:
         used = min(next(segment.offsets), segment.room) // RECORD_NBYTES
         segment.seal(used, dropped=self.dropped, final=True)
-        if segment.close():  # only then can no late write meet a page that is gone
+        if segment.close():  # only then no late write can hit a page that is gone
             with contextlib.suppress(OSError), (self._folder() / segment.name).open("r+b") as file:
-                file.truncate((used + 1) * RECORD_NBYTES)  # its empty rest may stay as well
+                file.truncate((used + 1) * RECORD_NBYTES)  # a failure only leaves empty slots behind
 
     def _raw(self, shape: struct.Struct, *fields: object) -> bool:
-        """Append one record of any shape. False where it is lost."""
+        """Append one record of any shape. Returns False if it is lost."""
         segment = self._segment
         if segment is None:
             return False
@@ -212,7 +229,7 @@ class Recorder:
         return False
 
     def _roll(self, full: Segment) -> bool:
-        """Put the spare segment in place of `full`. False where there is none: the record is lost, and counted."""
+        """Replace `full` with the spare segment. Returns False if there is none: the record is lost, and counted."""
         with self._lock:
             if self._segment is not full:
                 return self._segment is not None
@@ -221,7 +238,7 @@ class Recorder:
                     self.dropped.without_room += 1
                 else:
                     self.dropped.in_bursts += 1
-                if self._full is not full:  # from now on the keeper tries in its own time
+                if self._full is not full:  # from now on, the keeper retries at its own pace
                     self._full = full
                     self._wake.set()
                 return False
@@ -232,23 +249,24 @@ class Recorder:
 
     @property
     def segment(self) -> Segment | None:
-        """That it writes into; None once it is closed."""
+        """The segment that records go into; None once closed."""
         return self._segment
 
     def number_of(self, native: int) -> int:
-        """A thread's number in the records, by the system's; 0 where it has written none."""
+        """Return a thread's number in the records, by its native id; 0 if it has written none."""
         return self._threads.get(native, 0)
 
     def is_stuck(self) -> bool:
-        """Whether a record would be lost."""
+        """Whether a record would be lost now."""
         return self._spare is None and self._full is not None and self._full is self._segment
 
     def thread_number(self) -> int:
-        """The calling thread's, in the records."""
+        """Return the calling thread's number in the records."""
         return self._thread.number or self._number_thread()
 
     def _number_thread(self) -> int:
-        """A thread that Python did not start comes here with every callback: its state does not outlive one."""
+        """Number the calling thread. A thread that Python did not start comes here with every callback, since its
+        thread-local state does not outlive one."""
         native = threading.get_native_id()
         known = self._threads.get(native)
         if known is None and len(self._threads) + 1 >= MOST_THREADS:
@@ -274,7 +292,7 @@ class Recorder:
                     self._guarded(chore)
 
     def _guarded(self, chore: Callable[[], None]) -> None:
-        """Whatever goes wrong in one chore, this thread lives on for the others."""
+        """Run one chore. A failure does not end this thread, which the other chores need."""
         try:
             chore()
         except OSError:  # the folder was renamed under us
@@ -283,7 +301,8 @@ class Recorder:
             if not self._failure_noted:
                 self._failure_noted = True
                 self.note(
-                    KEEPER_FAILED, f"keeping the records failed ({type(error).__name__}: {error}): some may be lost"
+                    KEEPER_FAILED,
+                    f"the keeper of the records failed ({type(error).__name__}: {error}): some records may be lost",
                 )
 
     def _tidy(self) -> None:
@@ -295,7 +314,7 @@ class Recorder:
         with contextlib.suppress(OSError):
             self._make_spare()
         self._seal_retired()
-        if self._spare is None:  # where there is room enough for two, the full one goes at once
+        if self._spare is None:  # now a sealed segment can be thinned to make room
             self._try_again()
 
     def _make_spare(self) -> None:
@@ -316,7 +335,7 @@ class Recorder:
     def _note_full(self, error: OSError) -> None:
         if not self._full_noted:
             self._full_noted = True
-            self.note(RECORDS_LOST, f"no room for more records ({error.strerror}): later ones are lost")
+            self.note(RECORDS_LOST, f"no room for more records ({error.strerror}): later records are lost")
 
     def note(self, kind: FindingKind, message: str) -> None:
         """Record a finding of this kind."""
@@ -328,7 +347,7 @@ class Recorder:
         self._descriptions.add(Description(Kind.FILE_LET_GO, 0, self.thread_number(), window, None, _now(), 0, count))
 
     def _seal_retired(self) -> None:
-        """Seal the segments before the current one, once no thread is still writing into them."""
+        """Seal the segments before the current one once no thread writes into them."""
         if self._retired:
             time.sleep(GRACE_S)
         while self._retired and not self._retired[0].lent_to:

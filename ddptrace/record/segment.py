@@ -6,26 +6,43 @@ import errno
 import itertools
 import mmap
 import os
+import sys
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ddptrace.record.file_limit import file_limit
-from ddptrace.record.lost import Dropped
 from ddptrace.schema import EVENT, GUARD, RECORD_NBYTES, Kind
 
 SEGMENT_NBYTES: Final = 4 << 20
 MOST_COUNTED: Final = 2**32 - 1
 
 
-class Segment:
-    """A mapped file of `nbytes`. `next(offsets)` hands out slots; taking one is atomic under the GIL. Slots from `room`
-    on hold no record: the last one is kept for the trailer, so that finishing a segment needs no room on the disk.
+@dataclass(slots=True)
+class Dropped:
+    """Numbers of records that could not be written.
 
-    Raises OSError where the disk cannot hold it, or this process may not write so large a file. The bytes are allocated
-    before they are mapped, since a hole that the disk cannot fill would end the process with SIGBUS in the middle of
-    training.
+    `without_room`: no file could be made for them. `in_bursts`: they came faster than files were made. `unwritable`: a
+    value was out of its field's range, or the file was closed during the write.
+    """
+
+    without_room: int = 0
+    in_bursts: int = 0
+    unwritable: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.without_room + self.in_bursts + self.unwritable
+
+
+class Segment:
+    """A mapped file of `nbytes`. `next(offsets)` hands out slots, atomically under the GIL.
+
+    Records go into slots before `room`. The last slot is kept for the trailer, so that finishing a segment needs no
+    space on the disk. The bytes are allocated before they are mapped: filling a hole on a full disk would end training
+    with SIGBUS.
+
+    Raises OSError if the disk is full, or if the file is larger than this process may write.
     """
 
     def __init__(self, path: Path, nbytes: int = SEGMENT_NBYTES) -> None:
@@ -43,17 +60,17 @@ class Segment:
         finally:
             os.close(descriptor)
         self.offsets = itertools.count(0, RECORD_NBYTES)
-        self.lent_to: set[object] = set()  # who may write into slots of it, however late: see `Recorder.lend`
+        self.lent_to: set[object] = set()  # who may still write into its slots: see `Recorder.lend`
 
     def seal(self, used: int, *, dropped: Dropped, final: bool) -> None:
-        """Write the trailer behind `used` records, the segment's last slot or, in the final one, where records end."""
+        """Write the trailer for `used` records: in the last slot, or in the final segment right behind the records."""
         at = used * RECORD_NBYTES if final else self.room
         with memoryview(self.view) as view:
             last = trailer(view[: used * RECORD_NBYTES], dropped=dropped, final=final)
         self.view[at : at + RECORD_NBYTES] = last
 
     def close(self) -> bool:
-        """Unmap. False where another thread is writing this very moment: then the file must keep its length."""
+        """Unmap. Returns False if another thread is writing at this moment: then the file must keep its length."""
         try:
             self.view.close()
         except BufferError:
@@ -63,7 +80,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Slots in a row, `offset` that of the first."""
+    """Consecutive slots, the first at `offset`."""
 
     segment: Segment
     offset: int
@@ -71,7 +88,20 @@ class Stretch:
 
 
 def trailer(body: bytes | memoryview, *, dropped: Dropped, final: bool = False) -> bytes:
-    """The record that ends a file whose records are `body`."""
+    """Make the record that ends a file whose records are `body`."""
     used, checksum = len(body) // RECORD_NBYTES, zlib.crc32(body)
     short, bursts = (min(count, MOST_COUNTED) for count in (dropped.without_room, dropped.in_bursts))
     return EVENT.pack(Kind.TRAILER, final, 0, 0, 0, 0, dropped.total, used, checksum, short, bursts, 0, 0, GUARD)
+
+
+def file_limit() -> int:
+    """Return how large a file this process may write, in bytes, as `ulimit -f` sets it; `sys.maxsize` without a limit.
+
+    Writing a larger file fails with an error if SIGXFSZ is ignored, as Python does; else it ends the process.
+    """
+    try:
+        import resource
+    except ImportError:  # Windows
+        return sys.maxsize
+    soft, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft

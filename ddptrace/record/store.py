@@ -1,13 +1,13 @@
-"""A rank's folder while it is written: new record files ahead of training, and the oldest let go to stay within bounds.
+"""A rank's folder while it is written: makes record files ahead of training, and thins the oldest to stay in bounds.
 
 records-00012.bin   thinned: it stands for 0 to 12, see `schema.Kind.LET_GO`
 records-00013.bin   sealed
 records-00014.bin   being filled
 records-00015.bin   spare
 
-A thinned file replaces the newest it stands for in one rename; only then are the older ones removed. So whenever the
-process dies, what is there is whole, and a reader passes over what a thinned file already stands for. Only where the
-disk has no room for that, the thinned records overwrite the file they come from.
+A thinned file replaces the newest file that it stands for in one rename; only then are the older ones removed. So if
+the process dies, every file is whole, and a reader skips the files that a thinned file stands for. Only if the disk has
+no room for the new file, the thinned records overwrite the old one.
 """
 
 from __future__ import annotations
@@ -23,28 +23,27 @@ import numpy as np
 
 from ddptrace.findings import DISK_SHORT, FindingKind
 from ddptrace.keep import Keep
-from ddptrace.record.lost import Dropped
-from ddptrace.record.segment import SEGMENT_NBYTES, Segment, trailer
+from ddptrace.record.segment import SEGMENT_NBYTES, Dropped, Segment, trailer
 from ddptrace.record.thin import DESCRIBING, Slots, Wanted, last_so_far, thinned
 from ddptrace.record.window_files import WindowFiles, size
 from ddptrace.schema import EVENT_DTYPE, GUARD, META, RECORD_NBYTES, Kind, segment_index, segment_name
 
 SEGMENTS: Final = 16
-"""A rank's folder holds so many record files, if these are not of full size yet."""
+"""Number of record files in a rank's folder, if that makes them smaller than SEGMENT_NBYTES."""
 
 MOST_THINNED: Final = 7
 MOST_LASTING: Final = 21
 MOST_WINDOWS: Final = 2
-"""The parts of the bound that the thinned file, in it what never goes, and the profiler's files may take: 1 / so many.
-While one thinned file takes the place of another, both lie there, and three segments beside them. As much as what never
-goes may be the counts by group, and a text that is still being written."""
+"""Divisors of the limit: the shares of the thinned file, of the records in it that are never deleted, and of the
+profiler's files. While one thinned file replaces another, both exist, beside three segments. Counts by group, and a
+text that is being written, may take as much as the records that are never deleted."""
 
 RESERVE_RATIO: Final = 0.05
 RESERVE_NBYTES: Final = 1 << 30
-"""So much of the file system, whichever is less, is left to the program: its checkpoint must not fail because of us."""
+"""The smaller of the two is left free on the file system, so that the program's checkpoints do not fail."""
 
 FIRST: Final = 2
-"""So many segments are made however little room there is: from then on, the oldest can be let go instead."""
+"""This many segments are made however little room there is. From then on, the oldest can be thinned instead."""
 
 THINNING: Final = "thinning.new"
 
@@ -53,8 +52,8 @@ NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 
 @dataclass(frozen=True, slots=True)
 class _Sealed:
-    """A finished segment. `newest`: by what ends steps, the newest step that ended in it or before, -1 for none.
-    `thinned_nbytes`: no more of it will be left."""
+    """A finished segment. `newest`: by kind of step end, the newest step that ended in it or before, -1 for none.
+    `thinned_nbytes`: its maximum size once thinned."""
 
     index: int
     newest: dict[int, int]
@@ -62,8 +61,10 @@ class _Sealed:
 
 
 class Store:
-    """Called by one thread at a time, but for `windows.add` and `free_nbytes`. `note(kind, message)` records a
-    finding; `tell_gone`: see `WindowFiles`."""
+    """The files of one rank. Only `windows.add` and `free_nbytes` may be called by several threads at a time.
+
+    `note(kind, message)` records a finding; `tell_gone`: see `WindowFiles`.
+    """
 
     def __init__(
         self,
@@ -78,7 +79,7 @@ class Store:
         self._keep = keep
         self._note = note
         self._made = 0
-        self._sealed: list[_Sealed] = []  # oldest first; what was let go is not among them
+        self._sealed: list[_Sealed] = []  # oldest first, without thinned ones
         self._thinned: int | None = None  # index of the file that stands for all before it
         self._thinned_nbytes = 0
         self._dropped = Dropped()
@@ -87,11 +88,13 @@ class Store:
         self._short_noted = False
 
     def make(self, unpaired: Collection[int]) -> Segment:
-        """A new segment, in place of the oldest ones where the bounds ask for it. Raises OSError where there is no
-        room and nothing to let go. `unpaired`: see `thin.Wanted`."""
+        """Make a new segment. If the limit requires it, thin the oldest ones first.
+
+        `unpaired`: see `thin.Wanted`. Raises OSError if there is no room and nothing left to thin.
+        """
         while self._is_full() and self._let_go(unpaired):
             pass
-        in_place = False  # of one that went: then the disk gets no fuller
+        in_place = False  # of a thinned one, so that the disk does not get fuller
         while True:
             try:
                 return self._make(in_place)
@@ -112,8 +115,10 @@ class Store:
         self._sealed.append(_Sealed(segment_index(segment.name), dict(self._newest), thinned_nbytes))
 
     def tidy(self, unpaired: Collection[int]) -> None:
-        """Let go what need not wait for the next segment: profiler files beyond their part, and what is too old. The
-        newest profiler file stays however large it is: somebody asked for it."""
+        """Delete profiler files beyond their share, and thin segments that are too old or beyond the limit.
+
+        The newest profiler file stays however large it is, since the user asked for it.
+        """
         while len(self.windows) > 1 and self.windows.nbytes() > self._keep.nbytes // MOST_WINDOWS:
             self.windows.drop_oldest()
         while self._sealed and (self._is_old(self._sealed[0]) or self._nbytes() > self._keep.nbytes):
@@ -123,14 +128,14 @@ class Store:
 
     def _make(self, in_place: bool) -> Segment:
         if not in_place and self._made >= FIRST and self.free_nbytes() < self.segment_nbytes:
-            raise OSError(errno.ENOSPC, "what is left is for the program")
+            raise OSError(errno.ENOSPC, "the rest is reserved for the program")
         path = self._folder() / segment_name(self._made)
         try:
             segment = Segment(path, self.segment_nbytes)
         except OSError as error:
             if not in_place or error.errno not in NO_ROOM:
                 raise
-            segment = Segment(path, self.segment_nbytes // 2)  # what was thinned takes some of the room it gave
+            segment = Segment(path, self.segment_nbytes // 2)  # the thinned file takes some of the room
         self._made += 1
         return segment
 
@@ -141,14 +146,14 @@ class Store:
         return self._made >= FIRST and self._nbytes() + self.segment_nbytes + slack > self._keep.nbytes
 
     def _nbytes(self) -> int:
-        """Of all that stays. Profiler files count up to their part: no record should go for the sake of one that is
-        larger, nor for the plain file that a profiler writes and that is packed at once."""
+        """Return the size of the folder. Profiler files count up to their share: no record is deleted for a larger one,
+        nor for the plain file that a profiler writes before it is compressed."""
         with os.scandir(self._folder()) as entries:
             records = sum(size(entry) for entry in entries if segment_index(entry.name) >= 0 or entry.name == META)
         return records + min(self.windows.nbytes(), self._keep.nbytes // MOST_WINDOWS)
 
     def free_nbytes(self) -> int:
-        """What may be taken of the file system."""
+        """Return how much of the file system may be used."""
         disk = os.statvfs(self._folder())
         reserve = min(int(disk.f_blocks * disk.f_frsize * RESERVE_RATIO), RESERVE_NBYTES)
         return disk.f_bavail * disk.f_frsize - reserve
@@ -156,25 +161,25 @@ class Store:
     def _note_short(self, error: OSError) -> None:
         if not self._short_noted:
             self._short_noted = True
-            message = f"the disk has no more room ({error.strerror}): from here on the oldest records go for new ones"
+            message = f"the disk is full ({error.strerror}): from here on, new records replace the oldest"
             self._note(DISK_SHORT, message)
 
     # Letting go ------------------------------------------------------------------------------------------------------
 
     def _is_old(self, sealed: _Sealed) -> bool:
-        """Whether so many whole steps came after it as are to be kept. The strongest kind of end counts."""
+        """Whether enough whole steps came after it, by the strongest kind of step end."""
         if self._keep.steps is None or not self._newest:
             return False
         ended_by = max(self._newest)
         return self._newest[ended_by] - sealed.newest.get(ended_by, -1) > self._keep.steps
 
     def _let_go(self, unpaired: Collection[int]) -> bool:
-        """Thin the oldest segment, into the file that stands for all before it. False where there is none."""
+        """Thin the oldest segment into the file that stands for all before it. Returns False if there is none."""
         if not self._sealed:
             return False
         folder, oldest = self._folder(), self._sealed[0]
         files = [folder / segment_name(index) for index in (self._thinned, oldest.index) if index is not None]
-        if files[-1].stat().st_size < RECORD_NBYTES:  # somebody has emptied it: there is nothing left to thin
+        if files[-1].stat().st_size < RECORD_NBYTES:  # somebody has emptied it
             self._sealed.pop(0)
             return True
         body = self._thin(np.memmap(files[-1], EVENT_DTYPE, "r"), unpaired)
@@ -189,8 +194,10 @@ class Store:
         return True
 
     def _put(self, file: Path, body: bytes, unpaired: Collection[int]) -> bytes:
-        """Write the thinned records, and return them. Where the disk has no room for more than the file takes already,
-        more of them go. Raises OSError."""
+        """Write the thinned records and return them. If the disk is full, thin them to the old file's size.
+
+        Raises OSError.
+        """
         try:
             _replace(file, body + trailer(body, dropped=self._dropped))
         except OSError as error:
@@ -202,7 +209,7 @@ class Store:
         return body
 
     def _thin(self, slots: Slots, unpaired: Collection[int], most: int | None = None) -> bytes:
-        """`most`: no larger than this, if need be; None: than its part of the bound."""
+        """Thin records to at most `most` bytes; None: to the share of the thinned file."""
         most = self._keep.nbytes // MOST_THINNED if most is None else most
         while True:
             body = thinned(slots, Wanted(self.windows.spans(), unpaired, most))
@@ -211,8 +218,11 @@ class Store:
 
 
 def _look(segment: Segment) -> tuple[list[tuple[int, int]], int]:
-    """What ended each step, and its ordinal; and `_Sealed.thinned_nbytes`: what describes, a count for each group, and
-    the last of what counts from the start. Nothing holds on to the mapped file afterwards."""
+    """Return the kind of end and the ordinal of each step, and `_Sealed.thinned_nbytes`.
+
+    That covers descriptions, one count per group, and the last of each running count. Nothing refers to the mapped file
+    afterwards.
+    """
     slots = np.frombuffer(segment.view, EVENT_DTYPE, count=segment.room // RECORD_NBYTES)
     kinds = slots["kind"]
     steps = np.flatnonzero(kinds == Kind.STEP)
@@ -223,8 +233,8 @@ def _look(segment: Segment) -> tuple[list[tuple[int, int]], int]:
 
 
 def _replace(file: Path, content: bytes) -> None:
-    """A reader sees the old content or the new, never half; but where the disk is full to the brim, one that looks in
-    that very moment may find the file changed. Raises OSError."""
+    """Replace a file's content. A reader sees the old content or the new one, except while a full disk forces an
+    overwrite. Raises OSError."""
     beside = file.with_name(THINNING)
     try:
         beside.write_bytes(content)
@@ -237,7 +247,7 @@ def _replace(file: Path, content: bytes) -> None:
 
 
 def _overwrite(file: Path, content: bytes) -> None:
-    """Into what the file takes already: it asks the disk for nothing."""
+    """Write into the space that the file already has."""
     with file.open("r+b", buffering=0) as target:
         target.write(content)
         target.truncate()

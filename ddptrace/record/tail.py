@@ -1,4 +1,4 @@
-"""What a recorder has written since somebody looked last, read off the mapped file: writing pays nothing for it."""
+"""Reads what a recorder has written since the last look, from the mapped file, at no cost to the writer."""
 
 from __future__ import annotations
 
@@ -14,22 +14,25 @@ from ddptrace.schema import EVENT_DTYPE, GUARD, RECORD_NBYTES, Kind
 
 AT_ONCE: Final = 1024  # records, copied together
 TOLD_BESIDE: Final = (Kind.NONE, Kind.STRING, Kind.CLOCK, Kind.DONE, Kind.NOTE, Kind.THREAD)
-"""What any thread may write for another, or without doing anything."""
+"""Kinds that a thread may write for another thread, or without making progress."""
 
 
 class Tail:
-    """For the keeper's thread, on which mapped files come and go. `seq`: of the last call that it met."""
+    """For the keeper thread, which opens and closes the mapped files. `seq`: sequence number of the last call read."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.seq = 0
         self._recorder = recorder
-        self._file = _name(recorder.segment)  # not the segment itself, which a forked child has to let go of
+        self._file = _name(recorder.segment)  # not the segment itself, which a forked child must release
         self._at = 0  # in it
-        self._passed = np.empty(0, np.intp)  # slots before that, which may still be written
+        self._passed = np.empty(0, np.intp)  # empty slots before that, which may still be written
 
     def has_news_of(self, native: int) -> bool:
-        """Whether the thread, by the system's number, has written something since the last look. Gradients that are
-        ready count whoever notes them; and so does a new file, of whose predecessor no more is read."""
+        """Whether a thread, by its native id, has written something since the last look.
+
+        Ready gradients count, whichever thread writes them. A new file counts, too, since the rest of the old one is
+        not read.
+        """
         segment = self._recorder.segment
         news = _name(segment) != self._file
         if news:
@@ -49,7 +52,7 @@ class Tail:
             yield slots
 
     def _late(self, segment: Segment) -> Slots:
-        """Records in slots that were empty when they were passed."""
+        """Return records in slots that were empty at an earlier look."""
         slots = np.frombuffer(segment.view, EVENT_DTYPE, segment.room // RECORD_NBYTES)[self._passed]
         written = slots["guard"] == GUARD
         self._passed = self._passed[~written]
@@ -57,11 +60,13 @@ class Tail:
         return found
 
     def _next(self, segment: Segment) -> Slots | None:
-        """Records that follow those seen; None where there are none."""
+        """Return the next records; None if there are none."""
         count = min(AT_ONCE, (segment.room - self._at) // RECORD_NBYTES)
         if count <= 0:
             return None
-        slots = np.frombuffer(segment.view, EVENT_DTYPE, count, self._at).copy()  # nothing holds on to the file
+        slots = np.frombuffer(
+            segment.view, EVENT_DTYPE, count, self._at
+        ).copy()  # a copy, so that nothing refers to the file
         written = np.flatnonzero(slots["guard"] == GUARD)
         if not len(written):
             return None

@@ -1,4 +1,4 @@
-"""Texts by number, each written out before the first record that names it."""
+"""Texts by number, each written before the first record that refers to it."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from ddptrace.record.thin import TOLD
 from ddptrace.schema import GUARD, STRING, TEXT_PER_RECORD, Kind
 
 MOST_NAMES: Final = 1 << 14
-"""So many different names are remembered. A program that goes on making some (of groups, of threads) has the rest of
-them told as one."""
+"""How many different names are remembered. Further names, as of ever new groups or threads, share one name."""
 TOO_MANY_NAMES: Final = "(one of too many names)"
 
 MOST_CHUNKS: Final = 1 << 16
-"""Records have no number for further ones of one text."""
-
-"""Ops whose names begin so are not issued by all ranks of a group."""
+"""The most records of one text that their numbers allow."""
 
 
 class Texts:
-    """`ids` of the names written so far. `write(shape, *fields)` appends a record, and says whether it has. `room`: so
-    many records may all that lasts take; once something did not fit, `is_full` is true. `most` records may one text
-    take."""
+    """Numbers and writes texts.
+
+    `ids`: numbers of the names written so far. `write(shape, *fields)` appends a record and returns whether it could.
+    `room`: how many records all lasting texts may take; once one did not fit, `is_full` is true. `most`: how many
+    records one text may take.
+    """
 
     def __init__(self, write: Callable[..., bool], room: int) -> None:
         self.ids: dict[str, int] = {"": 0}
         self.is_full = False
-        self._numbers: dict[str, int] = {"": 0}  # also of names that there was no room to write out
+        self._numbers: dict[str, int] = {"": 0}  # also of names that could not be written for want of room
         self._write = write
         self.most = min(room, MOST_CHUNKS)
         self._room = room
@@ -38,7 +38,7 @@ class Texts:
         self._told = itertools.count(TOLD)
 
     def add(self, name: str) -> int:
-        """The id of a name that may be new. One that could not be written out is, whenever it is named again."""
+        """Return the id of a name that may be new. A name that could not be written is tried again the next time."""
         with self._lock:
             if name not in self._numbers and (len(self._numbers) >= MOST_NAMES or not self.takes(name)):
                 self.is_full, name = True, TOO_MANY_NAMES
@@ -50,7 +50,7 @@ class Texts:
         return number
 
     def takes(self, text: str, more: int = 0) -> bool:
-        """Whether there is room for a text that will last, and for `more` records; then they are counted."""
+        """Reserve room for a lasting text and `more` records. Returns whether there was room."""
         with self._lock:
             size = records_of(text) + more
             fits = size <= min(self._room, self.most)
@@ -59,15 +59,15 @@ class Texts:
         return fits
 
     def number(self) -> int:
-        """The id of a text that one record alone will name, as a description is, and that is not remembered."""
+        """Return a new id for a text that only one record refers to, such as a description."""
         return next(self._told)
 
     def unpaired(self) -> list[int]:
-        """Ids of the ops that are sends and receives."""
+        """Return the ids of the ops that are sends and receives."""
         return [number for name, number in self.ids.copy().items() if family_of(name).is_message]
 
     def write_out(self, number: int, text: str) -> bool:
-        """Whether all of it was written."""
+        """Write a text. Returns whether all of it was written."""
         data = _encoded(text)
         for chunk in range(len(data) // TEXT_PER_RECORD + 1):
             part = data[chunk * TEXT_PER_RECORD : (chunk + 1) * TEXT_PER_RECORD]
@@ -77,7 +77,7 @@ class Texts:
 
 
 def records_of(text: str) -> int:
-    """How many records hold a text."""
+    """Return how many records a text takes."""
     return len(_encoded(text)) // TEXT_PER_RECORD + 1
 
 

@@ -1,7 +1,7 @@
-"""Records let go: what describes the run stays, what happened is counted. From slots of a file to those left of them.
+"""Thins the slots of a file: descriptions of the run stay, events are deleted and counted.
 
 slots   G e e e W e p p p e e D e        G, D, W: describe   e: events   p: events around a profiler window that is kept
-left    ^ G [3+1] p p p W [3] D          ^: sums   [n]: n events were let go here (and by group, how many calls)
+left    ^ G [3+1] p p p W [3] D          ^: sums   [n]: n events were deleted here (and how many calls by group)
 """
 
 from __future__ import annotations
@@ -22,24 +22,34 @@ Mask = NDArray[np.bool_]
 Span = tuple[int, int]
 
 DESCRIBING: Final = (
-    Kind.STRING, Kind.REDUCER, Kind.LAYOUT, Kind.GROUP, Kind.WINDOW, Kind.NOTE, Kind.THREAD, Kind.RPC_WORKER,
+    Kind.STRING,
+    Kind.REDUCER,
+    Kind.LAYOUT,
+    Kind.GROUP,
+    Kind.WINDOW,
+    Kind.NOTE,
+    Kind.THREAD,
+    Kind.RPC_WORKER,
     Kind.FILE_LET_GO,
-)  # fmt: skip
+)
 UNBOUNDED: Final = (Kind.REDUCER, Kind.LAYOUT, Kind.NOTE)
-"""A program that makes a model in every step makes these without end."""
+"""A program that makes a model in every step makes these without limit."""
 LASTING: Final = (Kind.GROUP, Kind.THREAD, Kind.RPC_WORKER)
-"""These stay, as names do, and so are bounded where they are written: the first ones are those that matter most."""
+"""These stay, as names do, so their number is limited when they are written: the first ones matter most."""
 SO_FAR: Final = (Kind.LINK, Kind.CGROUP)
-"""These count from the start, each for what it names: the last one says what those before it did."""
+"""Running counts from the start, by name: the last one includes those before it."""
 
 TOLD: Final = 1 << 20
-"""Ids from here on are of texts that one record alone refers to, by `name`. Lower ones any record may."""
+"""Texts with ids from here on belong to one record, which refers to them by `name`. Lower ids may be shared."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is to stay beside what describes. `windows`: by the id of a profiler window's file, the stretch of time
-    whose events stay. `unpaired`: ids of ops that not all ranks of a group issue. `nbytes`: so large may all be."""
+    """What stays besides descriptions.
+
+    `windows`: the stretch of time whose events stay, by the id of a profiler window's file. `unpaired`: ids of ops that
+    not all ranks of a group issue. `nbytes`: the maximum size of everything.
+    """
 
     windows: dict[int, Span]
     unpaired: Collection[int]
@@ -48,7 +58,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class _Gap:
-    """Events let go between two that stay. `at`: the slot before which it is told."""
+    """Events deleted between two that stay. `at`: the slot before which the gap is recorded."""
 
     at: int
     begin: int
@@ -59,11 +69,13 @@ class _Gap:
 
 
 def thinned(slots: Slots, wanted: Wanted) -> bytes:
-    """What is left of a file's slots, in their order; those of an earlier thinning may be the first of them. What is
-    empty or torn, and the trailer, is passed over. It works on columns, so as to take little more memory than these."""
+    """Return what remains of a file's slots, in their order; the first may come from an earlier thinning.
+
+    Skips empty and torn slots and the trailer. Works on columns, so that it takes little more memory than these.
+    """
     kinds = slots["kind"]
     whole = (slots["guard"] == GUARD) & ~np.isin(kinds, (Kind.NONE, Kind.TRAILER))
-    marks = whole & (kinds == Kind.LET_GO) & (slots["flags"] == 0)  # sums are made anew
+    marks = whole & (kinds == Kind.LET_GO) & (slots["flags"] == 0)  # sums are computed again
     describing = whole & np.isin(kinds, DESCRIBING)
     events = whole & ~describing & (kinds != Kind.LET_GO)
     pinned = events & _within(slots["begin"], wanted.windows.values())
@@ -86,8 +98,8 @@ def _within(begins: NDArray[np.int64], spans: Collection[Span]) -> Mask:
 
 
 def _needed_clocks(slots: Slots, clocks: Mask, spans: Collection[Span]) -> list[int]:
-    """Pairs of clocks: the first, on which all times rest; the nearest ones around each profiler window, which is told
-    in Unix time; and the last, which may become one of those."""
+    """Return the clock pairs that stay: the first, which all times depend on; the nearest ones around each profiler
+    window, whose times are Unix times; and the last, which may become one of those."""
     at = np.flatnonzero(clocks)
     begins = slots["begin"][at]
     before = [at[begins < begin][-1:] for begin, _ in spans]
@@ -97,15 +109,18 @@ def _needed_clocks(slots: Slots, clocks: Mask, spans: Collection[Span]) -> list[
 
 
 def last_so_far(slots: Slots, events: Mask) -> NDArray[np.intp]:
-    """Of what counts from the start, where the last of each is."""
+    """Return the positions of the last of each running count."""
     at = np.flatnonzero(events & np.isin(slots["kind"], SO_FAR))[::-1]
     _, first = np.unique(slots[["kind", "name"]][at], return_index=True)
     return at[first]
 
 
 def _superfluous(slots: Slots, describing: Mask, wanted: Wanted, most: int) -> Mask:
-    """Of what describes, of which `most` records may stay: windows whose file is gone, counts of those that a later one
-    replaces, the oldest of what has no end, and the texts of all these."""
+    """Return the descriptions to delete, so that at most `most` records stay.
+
+    These are windows whose file is gone, counts of those that a later count replaces, the oldest of UNBOUNDED kinds,
+    and the texts of all these.
+    """
     kinds, names = slots["kind"], slots["name"]
     goes = describing & (kinds == Kind.WINDOW) & ~np.isin(names, list(wanted.windows))
     goes[np.flatnonzero(describing & (kinds == Kind.FILE_LET_GO))[:-1]] = True
@@ -131,7 +146,7 @@ def _gaps(slots: Slots, gone: Mask, marks: Mask, pinned: Mask, unpaired: Collect
 
 
 def _gap(at: int, slots: Slots, gone: NDArray[np.intp], marks: Slots, unpaired: Collection[int]) -> _Gap:
-    """`gone`: positions of the events that go; `marks`: what earlier thinnings told of this place."""
+    """`gone`: positions of the deleted events; `marks`: records of earlier thinnings at this place."""
     before = marks[marks["d"] == 0]
     kinds, begins, ends = (slots[name][gone] for name in ("kind", "begin", "end"))
     written = np.where(kinds == Kind.READY, begins, np.maximum(begins, ends))
@@ -141,19 +156,23 @@ def _gap(at: int, slots: Slots, gone: NDArray[np.intp], marks: Slots, unpaired: 
         calls[int(mark["d"])] += int(mark["a"])
         paired[int(mark["d"])] += int(mark["b"])
     return _Gap(
-        at, int(np.append(written, before["begin"]).min()), int(np.append(written, before["end"]).max()),
-        len(gone) + int(before["a"].sum()), calls, paired,
-    )  # fmt: skip
+        at,
+        int(np.append(written, before["begin"]).min()),
+        int(np.append(written, before["end"]).max()),
+        len(gone) + int(before["a"].sum()),
+        calls,
+        paired,
+    )
 
 
 def _count(values: NDArray[np.integer[Any]]) -> Counter[int]:
-    """Not by `Counter` itself: that would hold the interpreter for milliseconds while training wants it."""
+    """Count values with NumPy: `Counter` itself would hold the GIL for milliseconds."""
     found, counts = np.unique(values, return_counts=True)
     return Counter(dict(zip(found.tolist(), counts.tolist(), strict=True)))
 
 
 def _joined(slots: Slots, stays: Mask, gaps: Sequence[_Gap], lost: int) -> bytes:
-    """The file's records: sums, then what stays, with each gap told where it is. `lost`: of what describes."""
+    """Join the file's records: sums, then what stays, with a record for each gap. `lost`: deleted descriptions."""
     begin, end = (min(gap.begin for gap in gaps), max(gap.end for gap in gaps)) if gaps else (0, 0)
     parts = [_mark(begin, end, sum(gap.records for gap in gaps), lost, flags=1)]
     cuts = [0, *(gap.at for gap in gaps), len(slots)]
@@ -172,8 +191,14 @@ def _told(gap: _Gap) -> list[Slots]:
 def _mark(begin: int, end: int, records: int, paired: int = 0, *, group: int = 0, flags: int = 0) -> Slots:
     mark = np.zeros(1, EVENT_DTYPE)
     for name, value in (
-        ("kind", Kind.LET_GO), ("flags", flags), ("begin", begin), ("end", end), ("a", records), ("b", paired),
-        ("d", group), ("guard", GUARD),
-    ):  # fmt: skip
+        ("kind", Kind.LET_GO),
+        ("flags", flags),
+        ("begin", begin),
+        ("end", end),
+        ("a", records),
+        ("b", paired),
+        ("d", group),
+        ("guard", GUARD),
+    ):
         mark[name] = value
     return mark

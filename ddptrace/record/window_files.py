@@ -1,4 +1,4 @@
-"""The profiler's files in a rank's folder, and the stretch of records that each holds on to.
+"""The profiler's files in a rank's folder, and the stretch of records that each one protects.
 
 records   ┄┄┄┄┄┄┄┄┄[==margin==|=====window=====|==margin==]┄┄┄┄┄┄┄┄┄
 """
@@ -15,21 +15,21 @@ from typing import Final
 from ddptrace.record.thin import Span
 
 MARGIN_NS: Final = 10_000_000_000
-"""No more than this before and after a window is held on to: steps that reach into it are seldom longer."""
+"""The most that is protected before and after a window: steps that reach into it are seldom longer."""
 
 NOTHING: Final[Span] = (0, -1)
 
 
 @dataclass(frozen=True, slots=True)
 class _Window:
-    """`spans`: what records may be held on to, the most first; the first counts."""
+    """`spans`: stretches of records that may be protected, the longest first; the first one applies."""
 
     file: str
     spans: tuple[Span, ...]
 
 
 class WindowFiles:
-    """The files there are, oldest first. `tell_gone(number, count)` says that one was let go, of so many by now."""
+    """The files, oldest first. `tell_gone(number, count)` records that one was deleted, the `count`-th so far."""
 
     def __init__(self, folder: Callable[[], Path], tell_gone: Callable[[int, int], None]) -> None:
         self._folder = folder  # it may be renamed meanwhile
@@ -41,11 +41,11 @@ class WindowFiles:
         return len(self._windows)
 
     def add(self, number: int, file: str, begin: int, end: int) -> None:
-        """A file lies in the folder now; begin and end of its window are 0 where they are not known."""
+        """Add a file that lies in the folder now; begin and end of its window are 0 if unknown."""
         self._windows[number] = _Window(file, _spans(begin, end))
 
     def spans(self) -> dict[int, Span]:
-        """By the id of the file's name, from when to when records stay."""
+        """Return from when to when records stay, by the id of the file's name."""
         return {number: window.spans[0] for number, window in list(self._windows.items())}
 
     def nbytes(self) -> int:
@@ -54,15 +54,17 @@ class WindowFiles:
             return sum(size(entry) for entry in entries if entry.name in files)
 
     def drop_oldest(self) -> None:
-        """Let the oldest file go; its records go with the next thinning."""
+        """Delete the oldest file. Its records are deleted in the next thinning."""
         number = next(iter(tuple(self._windows)))  # training may add one meanwhile
         self._gone += 1
-        self._tell_gone(number, self._gone)  # before it is true: a file that is missing untold would be damage
+        self._tell_gone(number, self._gone)  # first, since a file missing without a record would count as damage
         (self._folder() / self._windows.pop(number).file).unlink(missing_ok=True)
 
     def pin_less(self) -> bool:
-        """Hold on to fewer records: first without the oldest margins, then without the oldest files, but for the
-        newest file, which stays alone. False where there is nothing to let loose."""
+        """Protect fewer records: drop the oldest margins first, then the oldest files, but never the newest file.
+
+        Returns False if nothing is left to drop.
+        """
         windows = list(self._windows.items())
         wide = next((number for number, window in windows if len(window.spans) > 2), None)
         if wide is not None:
@@ -81,7 +83,7 @@ class WindowFiles:
 
 
 def _spans(begin: int, end: int) -> tuple[Span, ...]:
-    """The steps around a window are about as long as it is."""
+    """Make the spans of a window. Its margins are as long as the window, as the steps around it are about that long."""
     length = end - begin
     if begin <= 0 or length <= 0:
         return (NOTHING,)
@@ -92,5 +94,5 @@ def _spans(begin: int, end: int) -> tuple[Span, ...]:
 def size(entry: os.DirEntry[str]) -> int:
     try:
         return entry.stat().st_size
-    except OSError:  # it went away under us
+    except OSError:  # it was deleted meanwhile
         return 0

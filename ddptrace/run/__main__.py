@@ -14,9 +14,9 @@ from ddptrace.run.recording import Recording, refuse
 
 
 def main() -> None:
-    """Run the program that the command line names. Ends the process with exit code 2 for a mistake in it."""
+    """Run the program that the command line names. A mistake in the command line ends in exit code 2."""
     try:
-        argv = sys.argv[1:]  # the program is given another one
+        argv = sys.argv[1:]  # `prepare` changes sys.argv for the program
         command = read_command(argv, os.environ, Path.cwd())
         recording = Recording(command.options)
         with recording.only_if_it_runs():

@@ -1,7 +1,7 @@
-"""Something to do as soon as the program has imported a package, and not before.
+"""Calls a function as soon as the program has imported a package.
 
-Importing torch for a program would change it: what it sets in the environment before its own import, thread counts
-among them, would come too late.
+Importing torch ahead of the program would change it: environment variables that it sets before its own import, such as
+thread counts, would come too late.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from types import ModuleType
 
 
 def after_import(name: str, action: Callable[[], None]) -> None:
-    """Call `action` once, when the top-level package `name` has been imported; now, where it is already."""
+    """Call `action` once, when the module `name` has been imported; at once if it already is."""
     if name in sys.modules:
         action()
     else:
@@ -23,7 +23,7 @@ def after_import(name: str, action: Callable[[], None]) -> None:
 
 
 class _Watch(MetaPathFinder):
-    """Lets the other finders find the package, and is told when their loader has run it. Then it is gone."""
+    """Lets the other finders find the package, hooks into their loader for one import, and removes itself."""
 
     def __init__(self, name: str, action: Callable[[], None]) -> None:
         self._name = name
@@ -45,7 +45,7 @@ class _Watch(MetaPathFinder):
         return spec
 
     def _watch(self, loader: Loader) -> None:
-        """On the loader found for this one import: its class, and so the package's loader later, stay what they are."""
+        """Wrap the loader of this one import. Its class, and so the package's later loaders, stay as they are."""
         original = loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
@@ -56,6 +56,6 @@ class _Watch(MetaPathFinder):
         vars(loader)["exec_module"] = exec_module
 
     def _imported(self) -> None:
-        if self in sys.meta_path:  # another thread may have been quicker
+        if self in sys.meta_path:  # another thread may have been faster
             sys.meta_path.remove(self)
             self._action()

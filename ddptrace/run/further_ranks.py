@@ -1,6 +1,6 @@
-"""Ranks that the program starts by itself: Lightning, started without a launcher, runs the script again for each rank.
+"""Records ranks that the program itself starts: Lightning without a launcher runs the script again for each rank.
 
-It would run it under plain Python, so that only the first rank were recorded.
+It would use plain Python, so that only the first rank would be recorded.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ COMMANDS: Final = ("_basic_subprocess_cmd", "_hydra_subprocess_cmd")
 
 
 def record_further_ranks(argv: Sequence[str], command: Command) -> None:
-    """Have what starts ranks start them under `ddptrace.run` as it was started itself, once the program imports it.
+    """Have Lightning, once the program imports it, start its ranks under `ddptrace.run` with the same options.
 
-    `argv`: of ddptrace.run, as `command` was read from it.
+    `argv`: the arguments of ddptrace.run, from which `command` was read.
     """
     options = argv[: len(argv) - len(command.args) - 1]
-    said = [word for word in options if word != "--"]  # what follows is to be an option too
+    said = [word for word in options if word != "--"]  # --out follows, which must still be an option
     arguments = ["-m", "ddptrace.run", *said, "--out", str(command.options.out)]
     for name in STARTERS:
         after_import(name, functools.partial(_change, name, arguments))
 
 
 def _change(name: str, arguments: Sequence[str]) -> None:
-    """Names that a version of Lightning has not are left out: then the further ranks go unrecorded."""
+    """Wrap the functions that make commands. If a version of Lightning lacks them, further ranks are not recorded."""
     module = sys.modules[name]
     for command in COMMANDS:
         original = getattr(module, command, None)
@@ -53,5 +53,5 @@ def _under_run(original: Callable[..., Any], arguments: Sequence[str]) -> Callab
 
 
 def _inserted(command: Sequence[str], arguments: Sequence[str]) -> list[str]:
-    """`command` is Python's own path, then a script or -m and a module, then arguments."""
+    """Insert `arguments` behind the path of Python, which is the first word of the command."""
     return [command[0], *arguments, *command[1:]]

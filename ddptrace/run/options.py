@@ -1,4 +1,4 @@
-"""What `python -m ddptrace.run` is told: by flag, else by environment, else by `[tool.ddptrace]` in pyproject.toml."""
+"""Options of `python -m ddptrace.run`: from flags, else the environment, else `[tool.ddptrace]` in pyproject.toml."""
 
 from __future__ import annotations
 
@@ -25,16 +25,17 @@ USAGE: Final = (
 EPILOG: Final = """\
 Under a launcher: torchrun --nproc-per-node 2 -m ddptrace.run [options] script.py args
 
-WHAT each rank keeps on the disk is size=64MiB, if nothing else is said; then the oldest goes. Others, and any of them
-together: steps=1000 for the last so many, every=10 to record one step in so many, as in size=64MB,every=10. Records go
-by whole files, each of 4MiB, or of a sixteenth of size= where that is less: a short run keeps more than steps= says.
-Units of size= are kB, MB, GB, KiB, MiB and GiB; 4MB is the least.
+WHAT limits what each rank keeps on disk; the oldest records are deleted first. size=64MiB, the default, is the most
+bytes, steps=1000 keeps the last 1,000 steps, every=10 records one step in ten. Combine them with commas, as in
+size=64MB,every=10. Records are deleted by whole files of 4MiB, or of a sixteenth of size= if that is less, so a short
+run keeps more than steps= says. Units of size= are kB, MB, GB, KiB, MiB and GiB; the minimum is 4MB.
 
-What no flag says comes from DDPTRACE_OUT, DDPTRACE_OVERWRITE (1 or 0), DDPTRACE_PROFILE and DDPTRACE_KEEP, else from
-out, overwrite, profile and keep in [tool.ddptrace] of the nearest pyproject.toml upwards that has this table."""
+An option without a flag comes from DDPTRACE_OUT, DDPTRACE_OVERWRITE (1 or 0), DDPTRACE_PROFILE or DDPTRACE_KEEP, else
+from out, overwrite, profile or keep in the table [tool.ddptrace] of the nearest pyproject.toml that has this table, in
+the current directory or above."""
 
 PROFILER_OPTIONS: Final = ("record_shapes", "with_stack", "with_modules", "profile_memory", "with_flops")
-"""Of torch.profiler.profile, under torch's names."""
+"""Options of torch.profiler.profile, under torch's names."""
 
 ROOT_UID: Final = 0
 SWITCHES: Final = {"1": True, "true": True, "0": False, "false": False}
@@ -42,8 +43,10 @@ SWITCHES: Final = {"1": True, "true": True, "0": False, "false": False}
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Steps of a profiler window, as torch.profiler.schedule counts them; `repeat` 0 repeats it without end. `options`:
-    those of PROFILER_OPTIONS that are on."""
+    """Steps of a profiler window, as torch.profiler.schedule counts them; `repeat` 0 repeats it without end.
+
+    `options`: those of PROFILER_OPTIONS that are on.
+    """
 
     wait: int
     warmup: int
@@ -73,7 +76,7 @@ class Command:
 
 
 def read_command(argv: Sequence[str], environ: Mapping[str, str], cwd: Path) -> Command:
-    """The whole command line. Raises DdptraceError for a mistake in any of the three places."""
+    """Read flags, environment and pyproject.toml. Raises DdptraceError for a mistake in any of the three."""
     said = command_line().parse_args(argv)
     flags = {f"--{name}": getattr(said, name) for name in NAMES}
     values = _from_file(cwd)
@@ -91,31 +94,35 @@ class _Parser(argparse.ArgumentParser):
 
 
 def command_line() -> argparse.ArgumentParser:
-    """Make the parser of what stands behind `python -m ddptrace.run`."""
+    """Make the parser of the arguments of `python -m ddptrace.run`."""
     parser = _Parser(
-        prog="python -m ddptrace.run", usage=USAGE, epilog=EPILOG, allow_abbrev=False,
-        description="Record a training program as it stands: `ddptrace analyze DIR` says where its step time went.",
+        prog="python -m ddptrace.run",
+        usage=USAGE,
+        epilog=EPILOG,
+        allow_abbrev=False,
+        description="Record an unchanged training program. Then `ddptrace analyze DIR` shows where its step time went.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+    )
     parser.add_argument("--out", metavar="DIR", help="run directory  [default: run]")
     parser.add_argument("--overwrite", action="store_true", default=None, help="replace a run that DIR already holds")
     parser.add_argument(
         "--profile",
         metavar="WAIT,WARMUP,ACTIVE[,REPEAT][,OPTION...]",
-        help="steps of a torch.profiler window, as in 5,1,3 or 5,1,3,with_stack; REPEAT 0 repeats it without end"
+        help="record torch.profiler windows on this schedule of steps, such as 5,1,3 or 5,1,3,with_stack; REPEAT 0"
+        " repeats it without end"
         f"  [default: 1]; OPTION is one of {', '.join(PROFILER_OPTIONS)}",
     )
-    parser.add_argument("--keep", metavar="WHAT", help="what each rank keeps on the disk, as in size=64MB,every=10")
+    parser.add_argument("--keep", metavar="WHAT", help="limit what each rank keeps on disk, as in size=64MB,every=10")
     parser.add_argument("-m", dest="is_module", action="store_true", help="the program is a module, not a script")
     parser.add_argument("program", help="script or module to run")
-    parser.add_argument("args", nargs=argparse.REMAINDER, help="its arguments, passed on as they are")
+    parser.add_argument("args", nargs=argparse.REMAINDER, help="arguments of the program, passed on unchanged")
     return parser
 
 
 def _out(said: object, base: Path, where: str) -> Path:
     """Relative to `base`."""
     if not isinstance(said, str) or not said or "\0" in said:
-        raise DdptraceError(f'{where} is {said!r}; give a directory, as in "run"')
+        raise DdptraceError(f'{where} is {said!r}; give a directory, such as "run"')
     return base / said
 
 
@@ -134,8 +141,8 @@ def _profile(said: object, base: Path, where: str) -> Schedule:
         wait, warmup, active, repeat = (*numbers, 1)[:4]
         return Schedule(wait, warmup, active, repeat, tuple(options))
     raise DdptraceError(
-        f'{where} is {said!r}; give WAIT,WARMUP,ACTIVE[,REPEAT][,OPTION...] in steps, as in "5,1,3", with one active'
-        f" step at least; OPTION is one of {', '.join(PROFILER_OPTIONS)}"
+        f'{where} is {said!r}; give WAIT,WARMUP,ACTIVE[,REPEAT][,OPTION...] in steps, such as "5,1,3", with at least'
+        f" one active step; OPTION is one of {', '.join(PROFILER_OPTIONS)}"
     )
 
 
@@ -144,15 +151,15 @@ def _keep(said: object, base: Path, where: str) -> Keep:
     words = {name: WORDS[name](value) for name, _, value in parts if name in WORDS}
     if len(words) != len(parts) or not words or None in words.values():
         raise DdptraceError(
-            f'{where} is {said!r}; give size=, steps= or every=, or several of them, as in "size=64MB,every=10", a size'
-            " in kB, MB, GB, KiB, MiB or GiB"
+            f'{where} is {said!r}; give size=, steps= or every=, or several of them, as in "size=64MB,every=10", with a'
+            " size in kB, MB, GB, KiB, MiB or GiB"
         )
     try:
         return Keep(**{"nbytes" if name == "size" else name: value for name, value in words.items()})  # type: ignore[arg-type]
     except DdptraceError:
         nbytes = words.get("size")
         small = nbytes is not None and nbytes < LEAST_NBYTES
-        expected = f"a size of {LEAST_NBYTES // 10**6}MB at least" if small else "whole numbers from 1 on"
+        expected = f"a size of at least {LEAST_NBYTES // 10**6}MB" if small else "whole numbers above 0"
         raise DdptraceError(f"{where} is {said!r}; give {expected}") from None
 
 
@@ -177,7 +184,7 @@ NAMES: Final = {"out": _out, "overwrite": _overwrite, "profile": _profile, "keep
 
 
 def _taken(said: Mapping[str, object], base: Path, where: str) -> dict[str, Any]:
-    """What was said, understood. `where` has a place for the option's name."""
+    """Parse the values that are given. `where` names their source and has a placeholder for the option's name."""
     return {
         name: NAMES[name](value, base, where.format(name if "-" in where else name.upper()))
         for name, value in said.items()
@@ -186,8 +193,10 @@ def _taken(said: Mapping[str, object], base: Path, where: str) -> dict[str, Any]
 
 
 def _from_file(cwd: Path) -> dict[str, Any]:
-    """`[tool.ddptrace]` of the nearest pyproject.toml that has it; `out` there is relative to the file. A file that any
-    user could have put there is left out: `overwrite` in it could have a run of this user removed."""
+    """Read `[tool.ddptrace]` of the nearest pyproject.toml that has it; `out` there is relative to the file.
+
+    A file that any user could have put there is ignored: its `overwrite` could remove a run of this user.
+    """
     for folder in (cwd, *cwd.parents):
         file = folder / "pyproject.toml"
         if _may_be_a_strangers(file):
@@ -197,25 +206,29 @@ def _from_file(cwd: Path) -> dict[str, Any]:
         if table is not None:
             unknown = ", ".join(sorted(table.keys() - NAMES.keys()))
             if unknown:
-                raise DdptraceError(f"[tool.ddptrace] in {file} does not know {unknown}; it takes {', '.join(NAMES)}")
+                raise DdptraceError(
+                    f"[tool.ddptrace] in {file} has unknown options: {unknown}; known are {', '.join(NAMES)}"
+                )
             return {name: NAMES[name](said, folder, f"{name} in {file}") for name, said in table.items()}
     return {}
 
 
 def _say_left_out(file: Path) -> None:
-    """Only where the file has a table for us."""
-    with contextlib.suppress(Exception):  # nothing in it ends the program
+    """Warn, if the file has a table for us."""
+    with contextlib.suppress(Exception):  # no error in that file ends the program
         if _table(file) is not None:
             print(
-                f"ddptrace.run: {printable(file)} is left out, since every user of this machine can write it or its "
-                "folder; give options by flag or DDPTRACE_ variables, or keep the file in a folder of your own",
+                f"ddptrace.run: ignoring {printable(file)}, because every user of this machine can write it or its "
+                "folder; give options by flag or DDPTRACE_ variables, or move it to a folder that only you can write",
                 file=sys.stderr,
             )
 
 
 def _may_be_a_strangers(file: Path) -> bool:
-    """Whether every user of this machine can write the file, or could have put it or a link to it there. False where
-    there is none."""
+    """Whether every user of this machine can write the file, or could have put it or a link to it there.
+
+    False if there is no file.
+    """
     try:
         link, found, folder = file.lstat(), file.stat(), file.parent.stat()
     except OSError:
@@ -225,17 +238,17 @@ def _may_be_a_strangers(file: Path) -> bool:
 
 
 def _table(file: Path) -> dict[str, Any] | None:
-    """None where there is no such file, it may not be seen, or it does not speak of ddptrace."""
+    """Read the file's table; None if there is no such file, no permission to read it, or no such table."""
     try:
         text = file.read_text(encoding="utf-8") if file.is_file() else ""
     except OSError:
         return None
     except UnicodeDecodeError as error:
-        raise DdptraceError(f"{file} is not UTF-8 ({error.reason}), as TOML has to be; mend it") from None
+        raise DdptraceError(f"{file} is not valid TOML, which must be UTF-8 ({error.reason}); fix the file") from None
     try:
         tool = tomllib.loads(text).get("tool", {})
     except tomllib.TOMLDecodeError as error:
-        raise DdptraceError(f"{file} is not TOML ({error}); mend it") from None
+        raise DdptraceError(f"{file} is not valid TOML ({error}); fix the file") from None
     table = tool.get("ddptrace") if isinstance(tool, dict) else None
     if table is not None and not isinstance(table, dict):
         raise DdptraceError(f"ddptrace under [tool] in {file} is {table!r}; make it a table, [tool.ddptrace]")

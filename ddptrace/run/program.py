@@ -1,4 +1,4 @@
-"""Runs a script or a module as `python script.py` and `python -m module` do: what it can see of itself is the same."""
+"""Runs a script or a module as `python script.py` and `python -m module` do; the program sees no difference."""
 
 from __future__ import annotations
 
@@ -18,14 +18,20 @@ from ddptrace.errors import DdptraceError
 from ddptrace.run.options import Command
 
 LAUNCHERS: Final = {
-    "torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "accelerate.commands.launch",
-    "accelerate.commands.accelerate_cli", "deepspeed", "deepspeed.launcher.runner",
-}  # fmt: skip
+    "torchrun",
+    "torch.distributed.run",
+    "torch.distributed.launch",
+    "accelerate",
+    "accelerate.commands.launch",
+    "accelerate.commands.accelerate_cli",
+    "deepspeed",
+    "deepspeed.launcher.runner",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """`load` gives the code to run; what it raises is the program's own: a syntax error, a package that fails."""
+    """`load` returns the code to run. It raises the program's errors: a syntax error, a package that fails."""
 
     module: ModuleType
     load: Callable[[], CodeType]
@@ -34,13 +40,13 @@ class Program:
 def prepare(command: Command, arm: Callable[[], None]) -> Program:
     """Make `__main__`, `sys.argv` and `sys.path` what the program would find under plain Python.
 
-    `arm` is called before anything of the program is imported. Raises DdptraceError where there is no such program, or
+    `arm` is called before anything of the program is imported. Raises DdptraceError if there is no such program, or if
     it is a launcher.
     """
     name = command.program
     if (name if command.is_module else Path(name).name) in LAUNCHERS:
         raise DdptraceError(
-            f"{name} starts the ranks and is none itself: let it start ddptrace.run, "
+            f"{name} is a launcher, which starts the ranks: let it start ddptrace.run, "
             "as in torchrun -m ddptrace.run script.py"
         )
     sys.argv[:] = ["-m" if command.is_module else name, *command.args]
@@ -53,7 +59,7 @@ def prepare(command: Command, arm: Callable[[], None]) -> Program:
 
 
 def run(program: Program) -> None:
-    """What ends the program passes through: SystemExit, an exception, whose traceback begins in the program."""
+    """Run the program. Raises what ended it: SystemExit, or an exception whose traceback begins in the program."""
     sys.modules["__main__"] = program.module
     try:
         _execute(program)
@@ -69,7 +75,7 @@ def _execute(program: Program) -> None:
 
 
 def _begin_tracebacks_in_the_program() -> None:
-    """The hook that is in place now, perhaps the program's own, is to see the traceback without our frames."""
+    """Have the current excepthook, perhaps the program's, see the traceback without our frames."""
     theirs = sys.excepthook
 
     def show(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
@@ -82,7 +88,7 @@ def _begin_tracebacks_in_the_program() -> None:
 
 
 def _within(traceback: TracebackType | None) -> TracebackType | None:
-    """The part below `_execute`; all of it where it does not pass there."""
+    """Return the part of a traceback below `_execute`; all of it if it does not contain that."""
     at = traceback
     while at is not None and at.tb_frame.f_code is not _execute.__code__:
         at = at.tb_next
@@ -94,7 +100,7 @@ def _within(traceback: TracebackType | None) -> TracebackType | None:
 
 
 def _script(name: str) -> Program:
-    path = os.path.join(Path.cwd(), name)  # noqa: PTH118 (dots and links stay in it, as plain Python has it)
+    path = os.path.join(Path.cwd(), name)  # noqa: PTH118 (keeps dots and links, as plain Python does)
     try:
         source = Path(path).read_bytes()
     except OSError as error:
@@ -105,10 +111,10 @@ def _script(name: str) -> Program:
 
 
 def _folder(name: str) -> Program:
-    """A folder or an archive with a `__main__.py` in it."""
+    """Prepare a folder or an archive with a `__main__.py` in it."""
     path = os.path.abspath(name)  # noqa: PTH100
     _first_on_the_path(path)
-    found = sys.modules.pop("__main__")  # it would be taken for the one that is looked for
+    found = sys.modules.pop("__main__")  # find_spec would return this one
     try:
         spec = importlib.util.find_spec("__main__")
     finally:
@@ -119,15 +125,15 @@ def _folder(name: str) -> Program:
 
 
 def _module(name: str) -> Program:
-    """`python -m name`; of a package its `__main__`. Its parents are imported."""
+    """Prepare `python -m name`; of a package its `__main__`. Its parents are imported."""
     try:
         spec = importlib.util.find_spec(name)
     except (ModuleNotFoundError, ValueError) as error:  # a parent is missing or no package; or a relative name
         if isinstance(error, ModuleNotFoundError) and error.name and not f"{name}.".startswith(f"{error.name}."):
-            raise  # a parent misses something of its own
+            raise  # a parent exists, but one of its own imports is missing
         spec = None
     if spec is None or spec.loader is None:
-        raise DdptraceError(f"no module named {name} to run; give one as python -m takes it, or a script")
+        raise DdptraceError(f"there is no module {name} to run; give a module as for python -m, or a script")
     if spec.submodule_search_locations is not None:
         return _module(f"{name}.__main__")
     program = _of_spec(spec)
@@ -155,6 +161,6 @@ def _main(**names: object) -> ModuleType:
 
 
 def _first_on_the_path(folder: str) -> None:
-    """In place of the working directory, which `python -m ddptrace.run` has put there unless it was told not to."""
+    """Replace the working directory, which `python -m ddptrace.run` has put first unless in safe-path mode."""
     if not sys.flags.safe_path:
         sys.path[0] = folder

@@ -10,17 +10,14 @@
 from __future__ import annotations
 
 from ddptrace.view.browser import open_browser, tunnel
-from ddptrace.view.freshness import is_current
-from ddptrace.view.perfetto_ui import bundled_ui
 from ddptrace.view.server import PERFETTO_PORT, Server, serving
-from ddptrace.view.site import Site, offline_site, online_site
+from ddptrace.view.site import Site, bundled_ui, offline_site, online_site
 
 __all__ = [
     "PERFETTO_PORT",
     "Server",
     "Site",
     "bundled_ui",
-    "is_current",
     "offline_site",
     "online_site",
     "open_browser",

@@ -1,4 +1,4 @@
-"""Whether there is a browser in front of the user, and what to do where it is on another machine."""
+"""Opens a browser if there is one on this machine, or says how to reach this machine from another."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from collections.abc import Mapping
 
 
 def open_browser(address: str) -> bool:
-    """Whether one was opened; never one for terminals, which would take this one and cannot show the UI."""
+    """Open a browser. Returns whether one opened. Never opens a text browser, which cannot show the UI."""
     return has_browser(os.environ, sys.platform) and webbrowser.open(address)
 
 
 def has_browser(environment: Mapping[str, str], platform: str) -> bool:
-    """Whoever sets BROWSER means it: editors that reach here from another machine lead it to the browser there."""
+    """Whether to open a browser. BROWSER decides if set: remote editors use it to open one on the user's machine."""
     if environment.get("BROWSER"):
         return True
     if "SSH_CONNECTION" in environment:
@@ -25,12 +25,12 @@ def has_browser(environment: Mapping[str, str], platform: str) -> bool:
 
 
 def tunnel(port: int) -> str:
-    """What to type on the machine where the browser is. The port there is the same: Perfetto's site needs it."""
+    """Return the command for the machine with the browser. The port is the same there: Perfetto's site needs it."""
     return f"ssh -L {port}:127.0.0.1:{port} {_user()}{socket.gethostname()}"
 
 
 def _user() -> str:
     try:
         return f"{getpass.getuser()}@"
-    except (KeyError, OSError):  # a container in which nobody has a name
+    except (KeyError, OSError):  # a container without user names
         return ""

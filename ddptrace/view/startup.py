@@ -1,6 +1,6 @@
-"""What the UI does by itself once the trace is there: tracks pinned on top, the queries ready, the first one asked.
+"""What the UI does once the trace is loaded: pin tracks, define the queries, run the first one.
 
-Only commands that Perfetto promises to keep, and allows in an address:
+Uses only commands that Perfetto documents as stable and allows in an address:
 https://perfetto.dev/docs/visualization/commands-automation-reference
 """
 
@@ -22,19 +22,19 @@ PINNED: Final = {"critical path": "slice.category = 'path'"} | {
     f"{kind}, first rank": f"slice.category = '{category}' and {FIRST_RANK}"
     for kind, category in (("steps", "step"), ("compute", "compute"), ("buckets", "bucket.exec"))
 }
-"""By query, since pinning by name also pins the heading over each thread."""
+"""Tracks to pin, by query: pinning by name would also pin the heading of each thread."""
 
 Command = dict[str, str | list[str]]
 
 
 def route(trace_url: str) -> str:
-    """The part of the UI's address that says which trace to open, and what to do then."""
+    """Return the part of the UI's address that names the trace and the start-up commands."""
     commands = json.dumps(startup_commands(), ensure_ascii=False, separators=(",", ":"))
     return "#!/?" + urlencode({"url": trace_url, "startupCommands": commands}, quote_via=quote)
 
 
 def startup_commands() -> list[Command]:
-    """What is shown last stays in front."""
+    """Return the start-up commands. The last tab that opens stays in front."""
     every = queries()
     return [
         _command("CollapseTracksByRegex", ".*"),
@@ -46,20 +46,20 @@ def startup_commands() -> list[Command]:
 
 
 def queries() -> dict[str, str]:
-    """SQL by the name of its file, which is also that of the view that it becomes."""
+    """Return the queries, by the name of their file, which is also the name of their view."""
     files = resources.files(__package__).joinpath("queries").iterdir()
     found = {file.name.removesuffix(".sql"): file.read_text("utf-8") for file in files if file.name.endswith(".sql")}
     return {name: found[name].rstrip().removesuffix(";") for name in sorted(found)}
 
 
 def contents(every: dict[str, str]) -> str:
-    """A query whose rows say what can be asked."""
+    """Return a query whose rows list the queries and what they answer."""
     said = [(_text(f"select * from {name}"), _text(_answer(sql))) for name, sql in every.items()]
     return "\nunion all ".join(f"select {query} as query, {answer} as answers" for query, answer in said)
 
 
 def _answer(sql: str) -> str:
-    """The first sentence of the comment that a query begins with."""
+    """Return the first sentence of the comment at the start of a query."""
     comment = " ".join(re.findall(r"^-- (.*)$", sql, re.MULTILINE))
     return re.split(r"(?<=\.) ", comment, maxsplit=1)[0]
 

@@ -134,7 +134,7 @@ def test_a_page_from_elsewhere_gets_nothing_even_where_it_knows_the_address(
             assert read == {"cors": None, "opaque": None, "posted": None, "embedded": None}, path
         # AND a name of its own that leads to us is no name of ours
         browser.open(f"http://elsewhere.example:{server.port}{server.site.entry}")
-        assert "Only for browsers that asked for 127.0.0.1" in browser.value("document.body.innerText")
+        assert "Only requests to 127.0.0.1" in browser.value("document.body.innerText")
         # AND it is the page that is refused, and not the address that is wrong
         browser.open(f"{here}{brand}")
         assert browser.value("document.images[0].naturalWidth") > 0

@@ -191,5 +191,5 @@ def test_leaving_a_trace_does_not_wait_for_a_store_that_hangs(tmp_path: Path, mo
 
 
 def test_what_does_not_say_what_to_keep_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ddptrace.TraceStateError, match=r"keep=64 does not say what to keep; give ddptrace\.Keep"):
+    with pytest.raises(ddptrace.TraceStateError, match=r"keep=64 is not a ddptrace\.Keep; give ddptrace\.Keep"):
         ddptrace.trace(tmp_path / "run", keep=64)  # type: ignore[arg-type]

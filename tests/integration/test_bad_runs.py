@@ -269,9 +269,9 @@ def rewrite(path: Path, **changes: object) -> None:
 
 @pytest.mark.parametrize("path", [None, 3, b"run", "", "a\0b"])
 def test_what_is_no_path_is_told_so_by_trace_and_by_analyze(path: object) -> None:
-    with pytest.raises(ddptrace.RunDirectoryError, match="is no path of a run directory"):
+    with pytest.raises(ddptrace.RunDirectoryError, match="is not the path of a run directory"):
         ddptrace.trace(path)  # type: ignore[arg-type]
-    with pytest.raises(ddptrace.RunDirectoryError, match="is no path of a run directory"):
+    with pytest.raises(ddptrace.RunDirectoryError, match="is not the path of a run directory"):
         ddptrace.analyze(path)  # type: ignore[arg-type]
 
 

@@ -136,8 +136,8 @@ def test_runs_are_made_in_turns_into_the_place_that_the_command_is_told(runs: Pa
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        (["--run-before", "exit 3", "--run-after", "true"], "`exit 3` ended with 3; what it said is in"),
-        (["--run-before", "true", "--run-after", "true"], "`true` left no run in"),
+        (["--run-before", "exit 3", "--run-after", "true"], "`exit 3` ended with exit code 3; its output is in"),
+        (["--run-before", "true", "--run-after", "true"], "`true` wrote no run to"),
     ],
 )
 def test_a_command_that_fails_or_leaves_no_run_is_told(tmp_path: Path, given: list[str], reason: str) -> None:
@@ -148,7 +148,7 @@ def test_a_command_that_fails_or_leaves_no_run_is_told(tmp_path: Path, given: li
 
 
 def test_options_that_go_together_and_unknown_runs_are_told(tmp_path: Path) -> None:
-    assert "go together" in command(tmp_path, tmp_path, "--repeat", 2).stderr
+    assert "must be given together" in command(tmp_path, tmp_path, "--repeat", 2).stderr
     assert command(tmp_path / "none", tmp_path / "none").returncode == 1
     done = command(tmp_path, tmp_path, "--fail-on", "speed<3")
     assert (done.returncode, "is no limit: write QUANTITY>AMOUNT" in done.stderr) == (1, True)

@@ -144,8 +144,8 @@ def test_a_run_is_awaited_followed_while_it_grows_and_said_to_be_over(tmp_path: 
         rank.recorder.close()
         code, said = ended(process)
     assert code == 0, said
-    assert f"exporting {root}, which is not there yet, to http://127.0.0.1" in first
-    assert f"{root} is over\n" in said
+    assert f"exporting {root}, which does not exist yet, to http://127.0.0.1" in first
+    assert f"{root} has ended\n" in said
     assert counts(receiver)["step"] == STEPS + 1
 
 
@@ -159,7 +159,7 @@ def test_who_follows_ends_in_order_when_asked_to(tmp_path: Path, receiver: Recei
             wait_until(lambda: counts(receiver)["step"] > 0)
             code, said = ended(process, word)
     assert code == 0, said
-    assert "is over" not in said
+    assert "has ended" not in said
     assert f"{len(receiver.spans())} spans were delivered" in said
     assert receiver.metrics  # for the first and last time
 
@@ -181,7 +181,9 @@ def test_metrics_of_a_run_that_is_over_are_served_until_asked_to_stop(run: Path)
     with exporting(run, "--prometheus", 0) as process:
         assert process.stderr is not None
         said = process.stderr.readline()
-        (url,) = re.findall(r"serving the metrics of .* at (http://127\.0\.0\.1:\d+/metrics); Ctrl-C ends it", said)
+        (url,) = re.findall(
+            r"serving the metrics of .* at (http://127\.0\.0\.1:\d+/metrics); press Ctrl-C to stop", said
+        )
         with urllib.request.urlopen(url, timeout=30) as answer:
             text = answer.read().decode()
         assert len(re.findall(rf"^ddptrace_step_duration_seconds_count{{.*}} {STEPS}\.0$", text, re.M)) == 2
@@ -211,7 +213,7 @@ def test_who_takes_nothing_is_asked_for_a_while_and_then_it_is_said_what_to_do(
     told = r"Error: ([\d,]+) of \1 spans and ([\d,]+) of \2 metric points were not delivered to [^ ]+ \(it answered 503"
     assert re.search(told, said)
     assert said.count("it answered 503") == 2  # once when it began, and once at the end
-    assert said.count("; trying for 1.5 s more; Ctrl-C ends it\n") == 1
+    assert said.count("; retrying for up to 1.5 s; press Ctrl-C to stop\n") == 1
     assert f"`ddptrace export {run}` delivers it" in said
     assert len(said.splitlines()) == 2  # points meet the same trouble: that is told at the end
 

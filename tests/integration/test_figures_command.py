@@ -94,7 +94,7 @@ def test_a_browser_that_never_answers_is_ended_and_told(tmp_path: Path, monkeypa
     monkeypatch.setenv("BROWSER_PATH", str(silent))
     monkeypatch.setattr("ddptrace.figures.images.START_S", 10)
     monkeypatch.setattr("ddptrace.figures.images.EACH_S", 0)
-    with pytest.raises(DdptraceError, match="could not draw the pictures: it has not answered in 10 s"):
+    with pytest.raises(DdptraceError, match="could not draw the figures: it has not answered in 10 s"):
         figures.write_images({"steps": figures.steps(evil_result())}, tmp_path / "figures")
     assert list((tmp_path / "figures").iterdir()) == []
     until = time.monotonic() + 20

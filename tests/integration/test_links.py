@@ -68,7 +68,9 @@ def test_an_analysis_folder_that_is_a_link_is_refused_with_what_to_do(run: Path,
     (run / "analysis").symlink_to(run.parent / "home")
     done = said(command, run)
     assert done.exit_code == 1 and done.stdout == ""
-    assert done.stderr.startswith(f"Error: {run}/analysis is a link to {run.parent}/home, and nothing is written")
+    assert done.stderr.startswith(
+        f"Error: {run}/analysis is a link to {run.parent}/home, and ddptrace does not write through links"
+    )
     assert "--output" in done.stderr and done.stderr.count("\n") == 1
     assert home(run) == {".bashrc": "precious\n"}
 

@@ -16,7 +16,7 @@ from tests.launch import PROGRAMS, ROOT, environment, torchrun
 
 PLAIN = [sys.executable]
 UNDER_RUN = [sys.executable, "-m", "ddptrace.run"]
-NOTHING = "ddptrace.run: nothing was recorded, since the program did not import torch\n"
+NOTHING = "ddptrace.run: nothing was recorded, because the program did not import torch\n"
 DDP = str(PROGRAMS / "run_ddp.py")
 STEPS = 3
 
@@ -91,10 +91,10 @@ def test_a_script_with_a_syntax_error_is_told_as_plain_python_tells_it(tmp_path:
     ("command", "said"),
     [
         (("absent.py",), "cannot run "),
-        (("-m", "absent.module"), "no module named absent.module to run"),
+        (("-m", "absent.module"), "there is no module absent.module to run"),
         (("--profile", "x", "run_ends.py"), "--profile is 'x'"),
-        (("-m", "torch.distributed.run", "run_ends.py"), "starts the ranks and is none itself"),
-        (("/usr/bin/torchrun", "run_ends.py"), "starts the ranks and is none itself"),
+        (("-m", "torch.distributed.run", "run_ends.py"), "is a launcher, which starts the ranks"),
+        (("/usr/bin/torchrun", "run_ends.py"), "is a launcher, which starts the ranks"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_exit_code_2(command: tuple[str, ...], said: str) -> None:
@@ -123,7 +123,7 @@ def test_a_trace_of_the_programs_own_has_the_word_and_ours_says_where_it_went(tm
     ours, its, same = (read_run(tmp_path / name) for name in ("ours", "its", "same"))
     assert [len(one.ranks[0].steps) for one in (ours, its, same)] == [STEPS, STEPS + 1, STEPS + 1]
     assert "gave-way" in codes(ours) and "gave-way" not in codes(its) | codes(same)
-    sentence = f"the program entered a ddptrace.trace of its own into {tmp_path / 'its'}: this record ends there"
+    sentence = f"the program itself entered ddptrace.trace({tmp_path / 'its'}): this recording ends there"
     assert [sentence in err for _, _, err in ends] == [True, False]
 
 
@@ -218,4 +218,4 @@ def test_where_the_record_cannot_begin_for_whatever_reason_one_line_says_so_and_
     )
     code, out, err = ended(start(*UNDER_RUN, "--out", tmp_path / "run", "sabotaged.py", cwd=tmp_path))
     assert (code, out, err.count("\n")) == (0, "went on 1.0\n", 1), err
-    assert err.startswith(f"ddptrace.run: nothing is recorded into {tmp_path / 'run'}: ModuleNotFoundError: ")
+    assert err.startswith(f"ddptrace.run: cannot record into {tmp_path / 'run'}: ModuleNotFoundError: ")

@@ -66,7 +66,7 @@ def test_what_is_not_there_cannot_be_shown_once(tmp_path: Path) -> None:
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "")
     nosuch = tmp_path / "nosuch"
-    assert done.stderr == f"Error: {nosuch} is not there; give the directory that ddptrace.trace writes to\n"
+    assert done.stderr == f"Error: {nosuch} does not exist; give the directory that ddptrace.trace writes to\n"
 
 
 def test_a_paper_without_width_or_none_at_all_is_no_trouble(tmp_path: Path) -> None:

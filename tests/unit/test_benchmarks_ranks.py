@@ -16,8 +16,7 @@ from benchmarks.ranks_growth import AnalysisCost, growth, judged
 from benchmarks.ranks_replicate import called, records_nbytes, replicate
 from ddptrace.errors import DdptraceError
 from ddptrace.record import RecordReader, Records
-from ddptrace.record.lost import Dropped
-from ddptrace.record.segment import trailer
+from ddptrace.record.segment import Dropped, trailer
 from ddptrace.schema import EVENT, GUARD, READY, SCHEMA_VERSION, STRING, CallFlag, Kind, Phase, StepEnd, rank_folder
 from tests.sentences import facts
 

@@ -23,5 +23,7 @@ def test_metrics_are_served_to_this_machine_alone_unless_an_address_is_given(sai
 
 @pytest.mark.parametrize("said", ["", "nine", "0.0.0.0", "1:65536", "-1", "localhost:"])
 def test_what_is_no_port_is_told(said: str) -> None:
-    with pytest.raises(click.BadParameter, match=r"is neither a port nor HOST:PORT, as in 9464 or 0\.0\.0\.0:9464"):
+    with pytest.raises(
+        click.BadParameter, match=r"is neither a port nor HOST:PORT; give, for example, 9464 or 0\.0\.0\.0:9464"
+    ):
         export.make_context("export", ["run", "--prometheus", said])

@@ -75,7 +75,7 @@ def test_all_public_functions_are_told() -> None:
 
 @pytest.mark.parametrize("draw", figures.FIGURES)
 def test_a_run_without_anything_to_draw_is_told_in_a_sentence(draw: Callable[[Result], Figure]) -> None:
-    with pytest.raises(DdptraceError, match=r"nothing to draw under '.+': .+"):
+    with pytest.raises(DdptraceError, match=r"cannot draw '.+': .+"):
         draw(empty_result())
 
 

@@ -299,7 +299,7 @@ def test_names_without_end_are_remembered_up_to_a_bound(tmp_path: Path, monkeypa
 
 @pytest.mark.parametrize("wrong", [{"nbytes": 1000}, {"steps": 0}, {"every": 0}, {"every": 1.5}, {"nbytes": True}])
 def test_a_bound_that_is_none_is_refused_in_one_sentence(wrong: dict[str, int]) -> None:
-    with pytest.raises(DdptraceError, match=r"ddptrace.Keep has \w+=.*; give a whole number of \d+ at least") as said:
+    with pytest.raises(DdptraceError, match=r"ddptrace.Keep has \w+=.*; give a whole number of at least \d+") as said:
         Keep(**wrong)
     assert "\n" not in str(said.value)
 

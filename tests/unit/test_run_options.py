@@ -109,7 +109,7 @@ def test_a_file_that_any_user_could_have_put_there_is_left_out_with_a_word(
     told = command("t.py", cwd=cwd).options
     assert (told.out, told.overwrite) == (cwd / "run", False)
     said = capsys.readouterr().err
-    assert said.startswith(f"ddptrace.run: {file} is left out, since every user") and said.count("\n") == 1
+    assert said.startswith(f"ddptrace.run: ignoring {file}, because every user") and said.count("\n") == 1
     # AND what is above it counts
     project(tmp_path, '[tool.ddptrace]\nout = "above"\n')
     assert command("t.py", cwd=cwd).options.out == tmp_path / "above"
@@ -130,8 +130,8 @@ def test_what_any_user_could_have_put_there_cannot_end_or_stop_the_program(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('[tool.ddptrace]\nouts = "x"\n', "does not know outs; it takes out, overwrite, profile, keep"),
-        ("[tool.ddptrace\n", "is not TOML"),
+        ('[tool.ddptrace]\nouts = "x"\n', "has unknown options: outs; known are out, overwrite, profile, keep"),
+        ("[tool.ddptrace\n", "is not valid TOML"),
         ("[tool.ddptrace]\nout = 3\n", "is 3; give a directory"),
         ("[tool.ddptrace]\noverwrite = 3\n", "is 3; give true or false"),
         ("[tool.ddptrace]\nprofile = 3\n", "is 3; give WAIT,WARMUP,ACTIVE"),
@@ -159,9 +159,9 @@ def test_a_mistake_in_the_file_is_told_in_one_sentence_that_names_the_file(
         (("--keep", "size=lots", "t.py"), "--keep is 'size=lots'; give size="),
         (("--keep", "steps=5,steps=6", "t.py"), "--keep is 'steps=5,steps=6'; give size="),
         (("--keep", "size=1furlong", "t.py"), "a size in kB, MB, GB, KiB, MiB or GiB"),
-        (("--keep", "size=100kb", "t.py"), "--keep is 'size=100kb'; give a size of 4MB at least"),
-        (("--keep", "size=1MB", "t.py"), "--keep is 'size=1MB'; give a size of 4MB at least"),
-        (("--keep", "every=0", "t.py"), "--keep is 'every=0'; give whole numbers from 1 on"),
+        (("--keep", "size=100kb", "t.py"), "--keep is 'size=100kb'; give a size of at least 4MB"),
+        (("--keep", "size=1MB", "t.py"), "--keep is 'size=1MB'; give a size of at least 4MB"),
+        (("--keep", "every=0", "t.py"), "--keep is 'every=0'; give whole numbers above 0"),
     ],
 )
 def test_a_mistake_on_the_command_line_is_told_in_one_sentence(argv: tuple[str, ...], said: str) -> None:
@@ -181,7 +181,7 @@ def test_a_size_may_be_said_in_any_usual_unit_and_case(said: str, nbytes: int) -
 
 
 def test_help_says_that_records_go_by_whole_files_which_are_as_large_as_it_says() -> None:
-    assert "each of 4MiB, or of a sixteenth of size= where that is less" in EPILOG
+    assert "whole files of 4MiB, or of a sixteenth of size= if that is less" in EPILOG
     sizes = [Store(Path, Keep(nbytes), print, print).segment_nbytes for nbytes in (64 << 20, 1 << 30, 32 << 20)]
     assert sizes == [4 << 20, 4 << 20, 2 << 20]
 

@@ -22,7 +22,8 @@ from telemetry_records import recording, write_manifest
 
 from ddptrace.analyzer import analyze
 from ddptrace.cli.analyze import write_all
-from ddptrace.view import PERFETTO_PORT, bundled_ui, is_current
+from ddptrace.cli.view import is_current
+from ddptrace.view import PERFETTO_PORT, bundled_ui
 from ddptrace.view.browser import has_browser, tunnel
 from tests.conftest import ROOT, need
 from tests.launch import in_background, in_foreground
@@ -204,7 +205,7 @@ def test_it_ends_in_order_when_asked_to(tmp_path: Path, ending: signal.Signals) 
             out, told = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, out) == (0, "")
     assert "Traceback" not in told
-    assert told.splitlines()[-1] == "Ctrl-C ends it."
+    assert told.splitlines()[-1] == "Press Ctrl-C to stop."
     port = int(at.split(":")[2].split("/")[0])
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
@@ -251,7 +252,7 @@ def test_a_browser_that_was_asked_for_is_opened(tmp_path: Path) -> None:
             time.sleep(0.05)
         assert seen.read_text() == at
         assert process.stderr is not None
-        assert process.stderr.readline() == "Ctrl-C ends it.\n"
+        assert process.stderr.readline() == "Press Ctrl-C to stop.\n"
 
 
 @pytest.mark.parametrize(
@@ -278,8 +279,8 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
     with taken() as port:
         told = refused(file, "--port", port)
     assert told == (
-        f"Error: port {port} cannot be had (Address already in use); "
-        "give another --port, or none, and a free one is found"
+        f"Error: port {port} is not available (Address already in use); "
+        "give another --port, or leave it out to take a free one"
     )
     # AND without one that was asked for, another is found
     with taken(PERFETTO_PORT), started(file, "--no-browser") as process:
@@ -290,12 +291,12 @@ def test_perfettos_site_needs_its_port(tmp_path: Path) -> None:
     file = tmp_path / "t.json"
     file.touch()
     told = refused(file, "--online", "--port", 8000)
-    assert told == "Error: ui.perfetto.dev reads from port 9001 only; leave --port out"
+    assert told == "Error: ui.perfetto.dev reads only from port 9001; leave --port out"
     with taken(PERFETTO_PORT):
         told = refused(file, program=("-c", WITHOUT_THE_EXTRA))
     assert told == (
-        "Error: port 9001 cannot be had (Address already in use), and ui.perfetto.dev reads from no other; "
-        "end what uses it, or pip install 'ddptrace[view]'"
+        "Error: port 9001 is not available (Address already in use), and ui.perfetto.dev reads only from it; "
+        "stop the program that uses it, or pip install 'ddptrace[view]'"
     )
 
 
@@ -305,7 +306,7 @@ def test_without_the_extra_it_is_perfettos_site_and_that_is_said(tmp_path: Path)
     with taken(PERFETTO_PORT), started(file, program=("-c", WITHOUT_THE_EXTRA)) as process:
         told = process.communicate(timeout=PATIENCE_S)[1]
     assert told.startswith(
-        "ui.perfetto.dev reads the trace from here; the browser asks whether it may. "
+        "ui.perfetto.dev reads the trace from this machine; allow that when the browser asks. "
         "For a UI that needs no internet: pip install 'ddptrace[view]'\n"
     )
 
@@ -315,4 +316,4 @@ def test_a_mistake_is_one_sentence(run: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     assert "empty" in refused(tmp_path / "empty")
     (run / "analysis").write_text("a file is in the way")
-    assert "`ddptrace view FOLDER/trace.json.gz` shows it" in refused(run)
+    assert "then `ddptrace view FOLDER/trace.json.gz`" in refused(run)

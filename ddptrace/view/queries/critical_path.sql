@@ -1,5 +1,5 @@
--- What the iterations really waited for: the critical path by rank and kind of work. Making anything else faster wins
--- nothing. A transfer belongs to all its ranks; it is told under the one on which the path goes on.
+-- What the iterations waited for: the critical path by rank and kind of work. Making anything else faster does not help.
+-- A transfer belongs to all its ranks; it is listed under the rank on which the path continues.
 select
   extract_arg(arg_set_id, 'args.rank') as rank,
   extract_arg(arg_set_id, 'args.what') as what,

@@ -1,5 +1,5 @@
--- Which bucket's communication is not hidden, the dearest of the run first. exposed_ms is the bucket's share of its steps' exposed
--- time, per execution: what hiding it would win. Buckets are numbered in launch order. NULL: not known.
+-- Exposed communication by bucket, the most expensive bucket first. exposed_ms is the bucket's share of the exposed time of
+-- its steps, per execution: what hiding it would save. Buckets are numbered in launch order. NULL: unknown.
 select
   extract_arg(arg_set_id, 'args.reducer') as reducer,
   extract_arg(arg_set_id, 'args.layout') as layout,

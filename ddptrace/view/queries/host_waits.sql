@@ -1,4 +1,4 @@
--- For what the training thread was blocked, and how long in all: the longest first.
+-- What the training thread was blocked on, and for how long in total, the longest first.
 select
   process.name as rank,
   slice.name as what,

@@ -1,5 +1,5 @@
--- The longest stretches in which a rank did not compute, in which step and phase they begin, and which communication
--- began last before their end. Without any communication there: the rank waited for data, for the host, or slept.
+-- The longest stretches in which a rank did not compute, the step and phase in which they begin, and the last communication
+-- that began before their end. Without communication, the rank waited for data or for the host, or it slept.
 with gap as (
   select
     process.name as rank,

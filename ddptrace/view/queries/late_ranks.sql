@@ -1,5 +1,5 @@
--- Who came last to collectives that others waited in. cost_ms: until it came after all others had, added up; that is
--- what would have been won had it alone come with them.
+-- Ranks that came last to collectives in which others waited. cost_ms: total time between the arrival of the last other rank
+-- and that of this one, which is what its arrival in time would have saved.
 select
   process.name as rank,
   count(*) as times_last,

@@ -1,4 +1,4 @@
--- Who waited for whom inside collectives: from the begin of its execution until the last rank had come.
+-- Waits inside collectives: from the start of a rank's execution until the last rank had arrived.
 select
   process.name as rank,
   slice.name as what,

@@ -1,5 +1,5 @@
 -- The slowest steps and where their time went, in ms. compute + exposed + memory + idle = the step's window, which on a
--- CPU is the step itself. Much exposed: exposed_by_bucket.sql. Much idle: largest_gaps.sql.
+-- CPU is the step itself. If exposed is large, see exposed_by_bucket.sql; if idle is large, see largest_gaps.sql.
 select
   process.name as rank,
   extract_arg(slice.arg_set_id, 'args.step') as step,
