@@ -269,9 +269,7 @@ def _doubts(source: RecordedRank, meta: Mapping[str, Any], records: Records) -> 
     """Why its calls cannot be held against those of others."""
     where, said = f"rank {source.rank}", other_rank(source, meta)
     if is_of_another_run(meta, source.manifest):
-        message = (
-            "its records have the id of another run: it entered its trace apart from rank 0, or is from before"
-        )
+        message = "its records have the id of another run: it entered its trace apart from rank 0, or is from before"
         yield OTHER_RUN(where, message)
     if said is not None:
         message = f"its folder holds what rank {said} recorded: put the ranks' folders back as they were"
