@@ -179,8 +179,11 @@ class Session:
             watch_process_group(self._patches, self.collectives, self.surfaces["collectives"])
             watching = "ProcessGroup class"
             self.claim.facts["blind_spots"].append(BLIND_SPOT)
-            self.recorder.note(TAP_FAILED, f"the dispatcher tap does not work with this torch ({error}): "
-                               "collectives issued by C++ (DDP's buckets) are not seen")  # fmt: skip
+            self.recorder.note(
+                TAP_FAILED,
+                f"the dispatcher tap does not work with this torch ({error}): "
+                "collectives issued by C++ (DDP's buckets) are not seen",
+            )
         self.claim.facts |= {"watching": {"collectives": watching, "surfaces": list(SURFACES)}}
 
     def _use_compiled(self) -> None:
@@ -194,8 +197,11 @@ class Session:
                 warnings.warn(f"ddptrace: {message}", RuntimeWarning, stacklevel=2)
             return
         except Exception as error:
-            self.recorder.note(COMPILED_FAILED, f"what `ddptrace compile` made for this torch cannot be loaded"
-                               f" ({error}): run it again; until then Python records all buckets")  # fmt: skip
+            self.recorder.note(
+                COMPILED_FAILED,
+                f"what `ddptrace compile` made for this torch cannot be loaded"
+                f" ({error}): run it again; until then Python records all buckets",
+            )
             return
         if library is not None:
             sends = CompiledSends(library, self.recorder, self.collectives.seqs)
