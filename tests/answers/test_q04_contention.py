@@ -13,7 +13,8 @@ from tests.answers.conftest import answered
 def test_how_much_longer_kernels_take_beside_communication_is_told_with_what_takes_most(shared_traces: Path) -> None:
     said = answered(shared_traces / "old-format" / "control.json.gz").said("contention")
     assert re.search(
-        r"342 kernels that would take 5\.6\d ms alone took 42 % longer beside it\. This costs 2\.3\d ms in 6 prof", said
+        r"342 kernels that would take 5\.59 ms alone took 42 % longer beside it\. This costs 2\.3[0-9] ms in 6 prof",
+        said,
     )
     assert "most of it in at::native::vectorized_elementwise_kernel" in said
     assert "NCCL_MAX_CTAS" in said

@@ -15,6 +15,7 @@ from ddptrace.bench.conduct import experiment_in
 from ddptrace.bench.experiment import Repeats
 from ddptrace.bench.job import Job
 from ddptrace.errors import DdptraceError
+from ddptrace.findings import RECORDS_LOST
 
 ONCE = Repeats(1, 1, 0)
 ASKED: dict[str, dict[str, Any]] = {
@@ -58,7 +59,7 @@ def test_a_run_of_which_records_were_lost_is_not_told_of(job: Job) -> None:
     from ddptrace.capture import session
 
     def losing() -> None:
-        session._current.recorder.note("records-lost", "no room for more records")  # type: ignore[union-attr]
+        session._current.recorder.note(RECORDS_LOST, "no room for more records")  # type: ignore[union-attr]
 
     with pytest.raises(DdptraceError, match=r"runs/lost is incomplete .*no room for more records"):
         traced.analyzed(job, {"lost": losing})

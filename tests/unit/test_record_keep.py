@@ -17,6 +17,7 @@ import pytest
 from numpy.typing import NDArray
 
 from ddptrace.errors import DdptraceError
+from ddptrace.findings import NOT_SETTLED
 from ddptrace.keep import LEAST_NBYTES, Keep
 from ddptrace.record import RecordReader, Records
 from ddptrace.schema import Kind, Phase, segment_index
@@ -75,7 +76,7 @@ def test_the_folder_stays_within_its_bound_and_the_newest_records_are_there(tmp_
 def test_what_describes_the_run_outlives_the_records_that_stood_beside_it(tmp_path: Path) -> None:
     recorder = recorder_in(tmp_path)
     describe(recorder)
-    recorder.note("seen", "something early")
+    recorder.note(NOT_SETTLED, "something early")
     train(recorder, 0, 12_000)
     recorder.close()
     records = RecordReader(tmp_path).read()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from ddptrace.findings import NOT_SETTLED
 from ddptrace.load.records.rank_run import Recorded, dropped_words, rank_run
 from ddptrace.record import Recorder, RecordReader, Records
 from ddptrace.record.store import THINNING
@@ -193,7 +194,7 @@ def test_what_describes_the_run_and_found_no_room_is_written_once_there_is_some(
         group = {"name": "late", "ranks": [1, 0], "backend": "gloo", "threads": 2}
         recorder.describe(Kind.GROUP, json.dumps(group), begin=5)
         recorder.describe(Kind.REDUCER, json.dumps({"reducer": 3, "kind": "ddp", "names": ["x" * 5000]}))
-        recorder.note("seen", "something")
+        recorder.note(NOT_SETTLED, "something")
         recorder.window("kineto-0.json.gz", 7, 9, by_user=False)
         thread = threading.Thread(target=work)
         thread.start()
@@ -205,7 +206,7 @@ def test_what_describes_the_run_and_found_no_room_is_written_once_there_is_some(
     records = RecordReader(tmp_path).read()
     found = loaded(tmp_path)
     assert [(one.name, one.ranks) for one in found.run.groups] == [("late", (1, 0))]
-    assert messages(found, "seen") == ["something"]
+    assert messages(found, NOT_SETTLED.code) == ["something"]
     assert [one.file for one in found.windows] == ["kineto-0.json.gz"]
     kinds, numbers = records.events["kind"], records.events["a"]
     assert natives[0] in numbers[kinds == Kind.THREAD].tolist()

@@ -32,7 +32,7 @@ def test_an_error_is_noted_and_stays_out_of_training_whatever_the_program_makes_
     error: Exception, told: str
 ) -> None:
     notes: list[tuple[str, str]] = []
-    surface = Surface("program", lambda code, message: notes.append((code, message)))
+    surface = Surface("program", lambda kind, message: notes.append((kind.code, message)))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert surface.call(failing, error) is None
@@ -42,7 +42,7 @@ def test_an_error_is_noted_and_stays_out_of_training_whatever_the_program_makes_
 
 
 def test_a_note_that_cannot_be_taken_stays_out_of_training_too() -> None:
-    surface = Surface("program", lambda code, message: failing(OSError("planted")))
+    surface = Surface("program", lambda kind, message: failing(OSError("planted")))
     assert surface.call(failing, ValueError("first")) is None
     assert not surface.on
 

@@ -61,9 +61,17 @@ def _alike(rows: Sequence[DesyncRow], ended: Set[int]) -> Iterator[AlikeRows]:
     alike: dict[tuple[object, ...], list[DesyncRow]] = {}
     for row in rows:
         same = (
-            row.group, row.turn, row.expected_rank, row.kind, row.op, row.nbytes, row.dtype, row.site, row.through,
+            row.group,
+            row.turn,
+            row.expected_rank,
+            row.kind,
+            row.op,
+            row.nbytes,
+            row.dtype,
+            row.site,
+            row.through,
             row.root,
-        )  # fmt: skip
+        )
         alike.setdefault((_is_open(row, ended), *same), []).append(row)
     return ((those, _is_open(those[0], ended)) for those in alike.values())
 
