@@ -28,8 +28,8 @@ from ddptrace.capture.steps.updates import OUTSIDE
 from ddptrace.capture.surface import Patches, Surface
 
 _function: FunctionType | None = None
-"""What Dynamo calls for `Module.__call__`. It takes ours out of the class's dictionary, but guards what is read from
-the class, and that is torch's function: it would look there for an attribute of ours."""
+"""What Dynamo calls for `Module.__call__`. It takes ours out of the class dictionary, but guards what is read from
+the class: torch's function, which has none of our attributes."""
 
 
 class ModuleCalls:
