@@ -393,7 +393,8 @@ NO_COMMUNICATION = FindingKind(
     Chapter.STEPS,
     "warning",
     "no collective was recorded on any rank",
-    "trace after `init_process_group`, or record with `ProfilerActivity.CUDA`",
+    "trace after `init_process_group`, or record with `ProfilerActivity.CUDA`, or name kernels with `--comm-kernel`",
+    also=("info",),
     concerns_counts=True,
 )
 SINGLE_RANK = FindingKind(

@@ -141,6 +141,21 @@ def test_work_without_a_launch_is_told_where_it_is(shared_traces: Path) -> None:
     assert not [one for one in analyzed(shared_traces / "ddp-a100").findings if one.code == "without-launch"]
 
 
+def test_launches_that_the_files_do_not_hold_are_told_once_for_all_ranks(shared_traces: Path) -> None:
+    result = analyzed(shared_traces / "judged" / "8ranks-zero-h100")
+    missing = sum(not row.launch_recorded and row.part == 0 for row in result.collectives)
+    (finding,) = [finding for finding in result.findings if finding.code == "launch-missing"]
+    assert finding.where == "ranks 0 to 7"
+    assert f"The launches of {missing} collectives on ranks 0 to 7" in finding.message
+
+
+@pytest.mark.parametrize("folder", ["data-bound-owlv2", "data-bound-resnet50-0workers", "hipfree-resnet18"])
+def test_one_device_that_works_alone_is_not_advised_to_record_its_device(shared_traces: Path, folder: str) -> None:
+    findings = {finding.code: finding for finding in analyzed(shared_traces / "judged" / folder).findings}
+    assert findings["no-communication"].severity == "info"
+    assert not [finding for finding in findings.values() if "ProfilerActivity.CUDA" in finding.message]
+
+
 def test_every_odd_file_is_analyzed_to_rows_or_a_sentence(shared_traces: Path) -> None:
     for path in sorted((shared_traces / "odd").iterdir()):
         result = analyzed(path)

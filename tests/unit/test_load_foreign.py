@@ -378,7 +378,7 @@ ODD = {
     "cuda_event_sync.json.gz": (1, 0, []),
     "distributed_info_not_found.json.gz": (1, 6, ["exec-missing"]),
     "mi250_minitoy_train_ROCm6_2_kineto.json.gz": (2, 0, []),
-    "rank-70.Mar_25_20_48_12.2861.pt.trace.json.gz": (0, 1, ["launch-missing"]),
+    "rank-70.Mar_25_20_48_12.2861.pt.trace.json.gz": (0, 1, []),
     "rank_non_gpu.json.gz": (1, 6, ["exec-missing"]),
     "rank_not_found.json.gz": (1, 6, ["exec-missing"]),
     "triton_example.json.gz": (1, 0, []),

@@ -19,6 +19,7 @@ from ddptrace.findings import (
     HOST_SYNCHRONIZES,
     IDLE_WHILE_QUEUED,
     LAUNCH_BOUND,
+    LAUNCH_MISSING,
     OUTSIDE_WINDOW,
     WITHOUT_LAUNCH,
     Finding,
@@ -35,6 +36,7 @@ Idle = tuple[Sequence[IdleRow], Sequence[int], str]
 
 def device_findings(ranks: Sequence[RankFacts], result: Result) -> Iterator[Finding]:
     yield from _without_launch(result)
+    yield from _launches_missing(result)
     yield from _outside(ranks)
     yield from _by_order(result)
     yield from _idle(result)
@@ -66,6 +68,17 @@ def _overlap(populations: Sequence[Population | None]) -> str:
     known = [population for population in populations if population is not None]
     comm = sum(population.comm_ns for population in known)
     return percent(sum(population.hidden_ns for population in known) / comm) if comm else UNKNOWN
+
+
+def _launches_missing(result: Result) -> Iterator[Finding]:
+    rows = [row for row in result.collectives if not row.launch_recorded and row.part == 0]
+    if rows:
+        where = named("rank", sorted({row.rank for row in rows}))
+        yield LAUNCH_MISSING(
+            where,
+            f"The launches of {len(rows)} collectives on {where} are not in the files (queued before the profiler"
+            " started?). They are shown with the latest possible launch, so their queue delay is a lower bound.",
+        )
 
 
 def _outside(ranks: Sequence[RankFacts]) -> Iterator[Finding]:

@@ -115,7 +115,14 @@ def _deaths(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
 
 
 def _communication(ranks: Sequence[RankFacts], result: Result, how: HowTo) -> Iterator[Finding]:
-    if not any(rank.comms for rank in ranks) and not result.rpcs:
+    if not any(rank.comms for rank in ranks) and any(row.gpu_events for row in result.ranks):
+        yield NO_COMMUNICATION(
+            "run",
+            "No kernel is known to communicate. If the devices work together, name their kernels of communication with"
+            " --comm-kernel.",
+            "info",
+        )
+    elif not any(rank.comms for rank in ranks) and not result.rpcs:
         yield NO_COMMUNICATION(
             "run",
             f"No rank recorded a collective, so there is no communication to judge: {how.communicate}.",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ddptrace.findings import COMM_KERNEL_UNUSED, EXEC_MISSING, LAUNCH_MISSING, TRACE_DAMAGED, TRACE_EMPTY, Finding
+from ddptrace.findings import COMM_KERNEL_UNUSED, EXEC_MISSING, TRACE_DAMAGED, TRACE_EMPTY, Finding
 from ddptrace.load.foreign.calls import device_calls, gloo_calls, in_launch_order, issued_calls
 from ddptrace.load.foreign.ddp import backward_at, until_copied, with_reducer
 from ddptrace.load.foreign.steps import backwards_of, phases_of, steps_of, until_awaited
@@ -45,7 +45,6 @@ def foreign_window(
     found = on_device + gloo_calls(trace)
     issued = [] if found else issued_calls(trace)
     calls = until_copied(trace, backwards, with_reducer(trace, backwards, in_launch_order(found or issued)))
-    unlaunched = sum(one.lane == NOTHING for one in on_device)
     phases = until_awaited(phases_of(trace, backwards), trace, _awaited(calls, backwards))
     return ForeignWindow(
         _window(trace, file),
@@ -56,7 +55,7 @@ def foreign_window(
         events.facts,
         _pid(trace),
         trace.main_thread,
-        tuple(_findings(trace, where, len(issued), unlaunched)),
+        tuple(_findings(trace, where, len(issued))),
     )
 
 
@@ -97,16 +96,13 @@ def _pid(trace: Trace) -> int:
     return int(pid) if pid.isdecimal() and len(pid) < 19 else 0
 
 
-def _findings(trace: Trace, where: str, issued: int, unlaunched: int) -> list[Finding]:
+def _findings(trace: Trace, where: str, issued: int) -> list[Finding]:
     damage = trace.events.facts.damage
     no_exec = (
-        f"{issued} collectives were launched, but "
-        + ("no kernel of them is in the file" if trace.events.on_device else "the file holds no activity of a device")
-        + ": it is unknown when they ran; record with ProfilerActivity.CUDA"
-    )
-    no_launch = (
-        f"the launches of {unlaunched} communication kernels are not in the file (queued before the window opened?): "
-        "they are shown with the latest possible launch, so their queue delay is a lower bound"
+        "no kernel in the file is known to carry them out, so it is unknown when they ran; name such kernels with"
+        " --comm-kernel"
+        if trace.events.on_device
+        else "the file holds no activity of a device, so it is unknown when they ran; record with ProfilerActivity.CUDA"
     )
     unused = [rule.pattern for rule in trace.rules if rule not in trace.used_rules]
     no_match = f"no kernel matches --comm-kernel {', '.join(unused)}; look at the names in the trace"
@@ -115,7 +111,6 @@ def _findings(trace: Trace, where: str, issued: int, unlaunched: int) -> list[Fi
         (damage, TRACE_DAMAGED, f"{damage}; what could be read is shown"),
         (not len(trace.events.name), TRACE_EMPTY, empty),
         (unused and trace.events.on_device, COMM_KERNEL_UNUSED, no_match),
-        (issued, EXEC_MISSING, no_exec),
-        (unlaunched, LAUNCH_MISSING, no_launch),
+        (issued, EXEC_MISSING, f"{issued} collectives were launched, but {no_exec}"),
     ]
     return [kind(where, message) for applies, kind, message in said if applies]
