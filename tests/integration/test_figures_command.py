@@ -37,7 +37,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def drawing(chromium: str) -> None:
-    need(find_spec("kaleido"), "kaleido")
+    need(find_spec("kaleido"), "kaleido (pip install kaleido)")
 
 
 def command(*arguments: object) -> subprocess.CompletedProcess[str]:

@@ -74,7 +74,7 @@ def left(out: Path) -> list[dict[str, Any]]:
 
 def need_package(framework: str) -> None:
     package = "transformers" if framework == "trainer" else framework
-    need(importlib.util.find_spec(package), f"{package}: pip install -c constraints-frameworks.txt {package}")
+    need(importlib.util.find_spec(package), f"{package} (pip install -c constraints-frameworks.txt {package})")
 
 
 def train(framework: str, folder: Path) -> Trained:

@@ -17,7 +17,7 @@ from tests.launch import environment, torchrun
 
 @pytest.fixture
 def hta() -> None:
-    need(importlib.util.find_spec("hta"), "HTA: pip install 'ddptrace[hta]'")
+    need(importlib.util.find_spec("hta"), "HTA (pip install 'ddptrace[hta]')")
 
 
 def command(*arguments: object, python: tuple[str, ...] = (), **extra: str) -> subprocess.CompletedProcess[str]:

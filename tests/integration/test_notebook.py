@@ -25,7 +25,10 @@ CELLS = (
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What each cell shows, by media type."""
-    need(all(map(find_spec, ("nbclient", "nbformat", "ipykernel", "pandas"))), "nbclient, ipykernel and pandas")
+    need(
+        all(map(find_spec, ("nbclient", "nbformat", "ipykernel", "pandas"))),
+        "nbclient, ipykernel and pandas (pip install nbclient ipykernel pandas)",
+    )
     folder = tmp_path_factory.mktemp("notebook")
     torchrun("ddp.py", folder / "run", "--steps", 6, "--profile")
     return executed(folder)

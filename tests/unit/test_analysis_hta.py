@@ -33,7 +33,7 @@ US = 1000
 
 @pytest.fixture
 def hta() -> None:
-    need(importlib.util.find_spec("hta"), "HTA: pip install 'ddptrace[hta]'")
+    need(importlib.util.find_spec("hta"), "HTA (pip install 'ddptrace[hta]')")
 
 
 def first_files(folder: Path) -> dict[int, Path]:

@@ -157,7 +157,7 @@ def test_the_floors_are_judged_by_the_median_round_with_the_spread_beside_it() -
 
 
 def test_the_command_measures_all_things_in_every_round(small: Path) -> None:
-    need(importlib.util.find_spec("hta"), "HTA: pip install 'ddptrace[hta]'")
+    need(importlib.util.find_spec("hta"), "HTA (pip install 'ddptrace[hta]')")
     done = CliRunner().invoke(main, ["load", str(small), "--ranks", "2", "--mb", "2", "--json"])
     assert done.exit_code == 0, done.output
     told = json.loads(done.stdout)
