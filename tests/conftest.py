@@ -8,15 +8,21 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from tests.launch import torchrun
+
+Record = Callable[..., Path]
 
 settings.register_profile("unhurried", deadline=None)  # how long one example takes is the machine's affair
 settings.load_profile("unhurried")
@@ -82,6 +88,29 @@ def shared_traces() -> Path:
         f"the real traces in {folder} (set DDPTRACE_TRACES to the folder that holds them)",
     )
     return folder
+
+
+@pytest.fixture(scope="session")
+def record(tmp_path_factory: pytest.TempPathFactory) -> Record:
+    """Call `record(run, program, *arguments)` where many tests read the same training.
+
+    It leaves in `run` what `torchrun(program, run, *arguments)` leaves, but the training runs once for all processes of
+    the tests, and each caller gets a copy.
+    """
+    base = tmp_path_factory.getbasetemp()
+    store = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "recorded-runs"
+    store.mkdir(exist_ok=True)
+
+    def copy(run: Path, program: str, *arguments: object) -> Path:
+        kept = store / re.sub(r"\W+", "-", " ".join(map(str, (program, *arguments))))
+        with kept.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not kept.exists():
+                torchrun(program, kept.with_suffix(".begun"), *arguments)
+                kept.with_suffix(".begun").rename(kept)
+        return Path(shutil.copytree(kept, run))
+
+    return copy
 
 
 @pytest.fixture(scope="session")

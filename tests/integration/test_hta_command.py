@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import need
-from tests.launch import environment, torchrun
+from tests.conftest import Record, need
+from tests.launch import environment
 
 
 @pytest.fixture
@@ -59,8 +59,8 @@ def test_json_on_stdout_is_the_comparison_and_nothing_else(shared_traces: Path) 
 
 
 @pytest.mark.usefixtures("hta")
-def test_a_run_of_gloo_has_nothing_for_hta_and_says_so(tmp_path: Path) -> None:
-    torchrun("ddp.py", tmp_path / "run", "--profile")
+def test_a_run_of_gloo_has_nothing_for_hta_and_says_so(record: Record, tmp_path: Path) -> None:
+    record(tmp_path / "run", "ddp.py", "--profile")
     done = command("hta", tmp_path / "run")
     assert (done.returncode, done.stderr) == (0, "")
     assert "Not available from HTA for ranks 0, 1: it judges nothing but a device's work" in " ".join(
@@ -69,8 +69,8 @@ def test_a_run_of_gloo_has_nothing_for_hta_and_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("hta")
-def test_a_run_without_profiler_windows_is_one_line(tmp_path: Path) -> None:
-    torchrun("ddp.py", tmp_path / "run")
+def test_a_run_without_profiler_windows_is_one_line(record: Record, tmp_path: Path) -> None:
+    record(tmp_path / "run", "ddp.py")
     done = command("hta", tmp_path / "run")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("Error: ") and "holds no profiler file" in done.stderr
