@@ -7,8 +7,12 @@ import re
 import shutil
 from pathlib import Path
 
+import pytest
+
 from tests.answers.conftest import Ask, answered
 from tests.programs.asked import LATE_S
+
+pytestmark = pytest.mark.alone  # where others use the processors, that is told instead
 
 COST = r"Rank 1 makes the others wait: its {} phase costs every rank ([\d.]+) ms of a step \(([\d.]+) %; .* with 95 %"
 

@@ -6,7 +6,6 @@ import importlib.util
 import json
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 
 import pytest
@@ -90,7 +89,7 @@ def test_a_damaged_file_is_a_sentence_and_the_other_ranks_stand(shared_traces: P
 
 def test_where_hta_is_not_installed_one_line_says_what_to_install(shared_traces: Path, tmp_path: Path) -> None:
     # GIVEN all packages but HTA
-    for package in Path(sysconfig.get_path("purelib")).iterdir():
+    for package in Path(pytest.__file__).parents[1].iterdir():
         if package.name != "hta" and not package.name.endswith(".pth"):
             (tmp_path / package.name).symlink_to(package)
     path = f"{environment()['PYTHONPATH']}:{tmp_path}"
