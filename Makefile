@@ -38,7 +38,7 @@ demo: .venv/.ready-to-run
 test: SIDE_BY_SIDE = $(shell $(BIN)/python -c "import os; print(min(6, 2 + (os.cpu_count() or 1)))")
 test: lint
 	$(BIN)/python -m pytest --numprocesses $(SIDE_BY_SIDE) --dist loadfile --no-loadscope-reorder -m "not alone"
-	$(BIN)/python -m pytest -m alone $$(grep -rl --include='test_*.py' 'mark\.alone' tests)
+	$(BIN)/python -m pytest -m alone $$(grep -rl --include='test_*.py' 'mark\.alone' tests | sort)
 
 test-fast: .venv/.ready-to-test
 	$(BIN)/python -m pytest --quiet --numprocesses 2 --dist worksteal -m "not alone and not long" tests/unit tests/test_layers.py
