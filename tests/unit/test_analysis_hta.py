@@ -47,10 +47,13 @@ def analyzed(folder: Path) -> Result:
 
 
 @functools.cache
+def compared(folder: Path, include_last_step: bool) -> HtaReport:
+    return compare(analyzed(folder), first_files(folder), include_last_step=include_last_step)
+
+
 def asked(folder: Path, *, include_last_step: bool = False) -> tuple[Result, HtaReport]:
     """Compare with HTA, once for all tests."""
-    result = analyzed(folder)
-    return result, compare(result, first_files(folder), include_last_step=include_last_step)
+    return analyzed(folder), compared(folder, include_last_step)
 
 
 def answers(path: Path, rank: int) -> tuple[float, dict[str, float], bool]:
@@ -150,7 +153,7 @@ def test_a_rank_that_hta_cannot_read_does_not_take_the_others_with_it(shared_tra
 def test_hta_is_silent_and_leaves_logging_as_it_was(shared_traces: Path, capfd: pytest.CaptureFixture[str]) -> None:
     logging.disable(logging.DEBUG)
     try:
-        asked.__wrapped__(shared_traces / "sampled-2of128")
+        compared.__wrapped__(shared_traces / "sampled-2of128", False)
         assert logging.root.manager.disable == logging.DEBUG
     finally:
         logging.disable(logging.NOTSET)
