@@ -55,8 +55,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     )
     missing = Counter(reason.removeprefix(NEEDS) for reason in reasons if reason.startswith(NEEDS))
     if missing:
-        told = "; ".join(f"{part}: {tests}" for part, tests in missing.most_common())
-        terminalreporter.write_line(f"{missing.total()} tests were skipped because these parts are missing: {told}")
+        told = "; ".join(f"{tests} for {part}" for part, tests in missing.most_common())
+        terminalreporter.write_line(f"Tests skipped because a part is missing: {told}")
 
 
 def pytest_configure() -> None:
