@@ -32,14 +32,13 @@ demo: .venv/.ready-to-run
 	@echo
 	@echo "Open $(RUN)/analysis/report.html in a browser, and $(RUN)/analysis/trace.json.gz in https://ui.perfetto.dev"
 
-# Files side by side, one more than there are processors, since half of the time they wait for timeouts and processes to
-# start; in the order of their names: integration tests, which take long, begin before unit tests. Then the tests that
-# compare times, one by one. What fails is run again, and told as such: real processes meet on a machine that may stand
-# still for a moment, though hardly each time.
-test: SIDE_BY_SIDE = $(shell $(BIN)/python -c "import os; print(min(4, 1 + (os.cpu_count() or 1)))")
+# Files run side by side, two more than there are processors, since many tests wait for timeouts; in the order of their
+# names, so that integration tests, which take long, begin before unit tests. Then the tests that compare times run one by
+# one, from the files that have any. A failed test is not run again.
+test: SIDE_BY_SIDE = $(shell $(BIN)/python -c "import os; print(min(6, 2 + (os.cpu_count() or 1)))")
 test: lint
-	$(BIN)/python -m pytest --numprocesses $(SIDE_BY_SIDE) --dist loadfile --no-loadscope-reorder -m "not alone" --reruns 1
-	$(BIN)/python -m pytest -m alone --reruns 2
+	$(BIN)/python -m pytest --numprocesses $(SIDE_BY_SIDE) --dist loadfile --no-loadscope-reorder -m "not alone"
+	$(BIN)/python -m pytest -m alone $$(grep -rl --include='test_*.py' 'mark\.alone' tests | sort)
 
 test-fast: .venv/.ready-to-test
 	$(BIN)/python -m pytest --quiet --numprocesses 2 --dist worksteal -m "not alone and not long" tests/unit tests/test_layers.py

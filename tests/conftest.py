@@ -1,21 +1,28 @@
-"""What tests need besides Python packages: found here, and skipped or demanded here.
+"""Finds what tests need besides Python packages, and skips or fails tests whose part is missing.
 
-A test whose part is missing is skipped with the reason. With DDPTRACE_REQUIRE_ALL=1 (as `.ci/run` sets it) it fails
-instead, so that nothing goes unchecked in silence.
+A test whose part is missing is skipped with the reason; one line at the end sums up what is missing and how to get it.
+With DDPTRACE_REQUIRE_ALL=1 (as `.ci/run` sets it) the test fails instead, so that nothing goes unchecked in silence.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from tests.launch import torchrun
+
+Record = Callable[..., Path]
 
 settings.register_profile("unhurried", deadline=None)  # how long one example takes is the machine's affair
 settings.load_profile("unhurried")
@@ -23,16 +30,33 @@ settings.load_profile("unhurried")
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared"
 REQUIRE_ALL = os.environ.get("DDPTRACE_REQUIRE_ALL", "") not in ("", "0")
+NEEDS = "needs "
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
 def need(present: object, part: str) -> None:
-    """Skip the test unless `present` is true; fail it where all parts are required."""
+    """Skip the test unless `present` is true; fail it where all parts are required.
+
+    `part` names what is missing and, in brackets, how to get it.
+    """
     if present:
         return
     if REQUIRE_ALL:
         pytest.fail(f"DDPTRACE_REQUIRE_ALL is set and this is missing: {part}", pytrace=False)
-    pytest.skip(f"needs {part}")
+    pytest.skip(f"{NEEDS}{part}")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Sum up the missing parts in one line."""
+    reasons = (
+        str(report.longrepr[2]).removeprefix("Skipped: ")
+        for report in terminalreporter.stats.get("skipped", [])
+        if isinstance(report.longrepr, tuple)
+    )
+    missing = Counter(reason.removeprefix(NEEDS) for reason in reasons if reason.startswith(NEEDS))
+    if missing:
+        told = "; ".join(f"{tests} for {part}" for part, tests in missing.most_common())
+        terminalreporter.write_line(f"Tests skipped because a part is missing: {told}")
 
 
 def pytest_configure() -> None:
@@ -59,8 +83,34 @@ def _has_gpu() -> bool:
 def shared_traces() -> Path:
     """The folder of real traces with `expected.json`: $DDPTRACE_TRACES, or `shared/traces` beside the project."""
     folder = Path(os.environ.get("DDPTRACE_TRACES", SHARED / "traces"))
-    need((folder / "expected.json").is_file(), f"the real traces in {folder} (or where DDPTRACE_TRACES says)")
+    need(
+        (folder / "expected.json").is_file(),
+        f"the real traces in {folder} (set DDPTRACE_TRACES to the folder that holds them)",
+    )
     return folder
+
+
+@pytest.fixture(scope="session")
+def record(tmp_path_factory: pytest.TempPathFactory) -> Record:
+    """Call `record(run, program, *arguments)` where many tests read the same training.
+
+    It leaves in `run` what `torchrun(program, run, *arguments)` leaves, but the training runs once for all processes of
+    the tests, and each caller gets a copy.
+    """
+    base = tmp_path_factory.getbasetemp()
+    store = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "recorded-runs"
+    store.mkdir(exist_ok=True)
+
+    def copy(run: Path, program: str, *arguments: object) -> Path:
+        kept = store / re.sub(r"\W+", "-", " ".join(map(str, (program, *arguments))))
+        with kept.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not kept.exists():
+                torchrun(program, kept.with_suffix(".begun"), *arguments)
+                kept.with_suffix(".begun").rename(kept)
+        return Path(shutil.copytree(kept, run))
+
+    return copy
 
 
 @pytest.fixture(scope="session")
@@ -68,7 +118,7 @@ def compiled_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache as `ddptrace compile` leaves it, for XDG_CACHE_HOME; compiled once for all processes of the tests."""
     from ddptrace.capture.collectives.compiled import COMPILERS, library_path
 
-    need(any(map(shutil.which, COMPILERS)), "a C++ compiler")
+    need(any(map(shutil.which, COMPILERS)), "a C++ compiler (apt-get install g++)")
     cache = tmp_path_factory.getbasetemp().parent / "compiled-cache"
     cache.mkdir(mode=0o700, exist_ok=True)
     with (cache / "lock").open("w") as lock, pytest.MonkeyPatch.context() as patch:
@@ -83,7 +133,10 @@ def compiled_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def hosts_tool() -> Path:
     """The command that makes hosts with a network of their own and a set link rate: `hosts up N RATE`."""
     command = SHARED / "tools" / "hosts" / "hosts"
-    need(os.access(command, os.X_OK) and os.geteuid() == 0 and shutil.which("ip"), f"{command}, root and iproute2")
+    need(
+        os.access(command, os.X_OK) and os.geteuid() == 0 and shutil.which("ip"),
+        f"{command}, root and iproute2 (apt-get install iproute2)",
+    )
     return command
 
 
@@ -91,5 +144,5 @@ def hosts_tool() -> Path:
 def chromium() -> str:
     """A Chromium that can run headless."""
     found = next(filter(None, map(shutil.which, BROWSERS)), "")
-    need(found, "chromium")
+    need(found, "chromium (apt-get install chromium)")
     return found

@@ -94,7 +94,7 @@ def prometheus(
 ) -> Iterator[Prometheus]:
     """A server that keeps all it has in `folder` and scrapes these URLs, evaluating `rules` as often."""
     program = shutil.which("prometheus")
-    need(program, "prometheus")
+    need(program, "prometheus (apt-get install prometheus)")
     assert program is not None
     home = folder / "prometheus"
     home.mkdir(parents=True, exist_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -184,14 +185,15 @@ def foreign_modules(room: str) -> set[str]:
     return {one.names[0] for one in found if one.names[0].split(".")[0] in packages}
 
 
-def modules_after(*imported: str) -> set[str]:
+@functools.cache
+def modules_after(*imported: str) -> frozenset[str]:
     """Top-level names in `sys.modules` of a fresh process that imported these."""
     program = f"import sys, importlib\nfor name in {imported!r}: importlib.import_module(name)\nprint(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=PACKAGE.parent, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    return set(done.stdout.split())
+    return frozenset(done.stdout.split())
 
 
 def module_name(file: Path) -> str:
@@ -199,7 +201,7 @@ def module_name(file: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def third_party(modules: set[str]) -> set[str]:
+def third_party(modules: frozenset[str]) -> set[str]:
     return {name.split(".")[0] for name in modules} - set(sys.stdlib_module_names) - {"ddptrace"}
 
 

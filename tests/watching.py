@@ -61,7 +61,7 @@ class Terminal:
 @contextmanager
 def terminal_in(folder: Path) -> Iterator[Terminal]:
     """Of 80 columns and 24 lines; its shell is in `folder`, and exports a size that was never true."""
-    need(shutil.which("tmux"), "tmux")
+    need(shutil.which("tmux"), "tmux (apt-get install tmux)")
     with tempfile.TemporaryDirectory() as short:  # the name of a socket has little room
         one = Terminal(f"{short}/tmux")
         _start(one, folder)

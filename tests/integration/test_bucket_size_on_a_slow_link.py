@@ -14,8 +14,6 @@ import pytest
 import ddptrace
 from tests.launch import PROGRAMS, environment
 
-pytestmark = pytest.mark.alone
-
 RATE = "1gbit"
 
 

@@ -81,7 +81,6 @@ def _nobodys() -> str:
         return f"http://127.0.0.1:{one.getsockname()[1]}"
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("how", BAD)
 def test_a_bad_endpoint_costs_the_training_two_seconds_at_most_and_it_is_told(how: str, bad: dict[str, Bad]) -> None:
     trained = bad[how].trained
@@ -98,7 +97,6 @@ def test_a_bad_endpoint_costs_the_training_two_seconds_at_most_and_it_is_told(ho
     assert f"`ddptrace export {trained.run}` delivers it" in warned
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("how", BAD)
 def test_what_a_bad_endpoint_did_not_take_is_counted_and_said_once(how: str, bad: dict[str, Bad]) -> None:
     one = bad[how]
@@ -109,7 +107,6 @@ def test_what_a_bad_endpoint_did_not_take_is_counted_and_said_once(how: str, bad
     assert len(one.trained.log.splitlines()) < 10  # it was tried a dozen times
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("how", BAD)
 def test_later_everything_is_delivered_from_the_directory(how: str, bad: dict[str, Bad]) -> None:
     one = bad[how]

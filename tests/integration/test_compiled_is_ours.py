@@ -27,7 +27,7 @@ only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a f
 @pytest.fixture(scope="session")
 def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A library that makes a file named `loaded` where the process is that loads it; it has the name of ours."""
-    need(shutil.which("g++"), "g++")
+    need(shutil.which("g++"), "g++ (apt-get install g++)")
     folder = tmp_path_factory.mktemp("planted")
     source, made = folder / "planted.cpp", folder / "planted.so"
     source.write_text(
@@ -181,7 +181,7 @@ def compile_in(folder: Path, compiler: Path, **environ: str) -> subprocess.Compl
 @pytest.fixture
 def compiler(tmp_path: Path) -> Path:
     """Makes a library with nothing in it."""
-    need(shutil.which("g++"), "g++")
+    need(shutil.which("g++"), "g++ (apt-get install g++)")
     return script(tmp_path / "compiler", "g++ -shared -x c++ /dev/null -o")
 
 

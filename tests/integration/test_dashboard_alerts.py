@@ -20,8 +20,6 @@ from tests.launch import torchrun
 from tests.played import Played, Truth
 from tests.prometheus import Prometheus, prometheus
 
-pytestmark = pytest.mark.alone
-
 STEPS, PART = 120, 5
 SHORT = {"[5m]": "[5s]", "[15m]": "[15s]", "offset 15m": "offset 15s", "[1h] offset 10m": "[60s] offset 4s"}
 HANGS_NS = 400 * 10**9

@@ -13,8 +13,8 @@ import ddptrace
 from ddptrace.analysis.result import Result
 from ddptrace.render.trace.chrome import write_trace
 from ddptrace.view.startup import queries
+from tests.conftest import Record
 from tests.grafana import path
-from tests.launch import torchrun
 from tests.perfetto import ask
 
 MS = 1e6
@@ -29,10 +29,9 @@ class Asked:
 
 
 @pytest.fixture(scope="module")
-def asked(tmp_path_factory: pytest.TempPathFactory) -> Asked:
+def asked(record: Record, tmp_path_factory: pytest.TempPathFactory) -> Asked:
     folder = tmp_path_factory.mktemp("perfetto")
-    torchrun("late.py", folder / "run", "data", "--steps", 30)
-    result = ddptrace.analyze(folder / "run")
+    result = ddptrace.analyze(record(folder / "run", "late.py", "data", "--steps", 20))
     trace = write_trace(result, folder / "trace.json.gz")
     commands = [*loaded("startup.json"), *(one for macro in loaded("macros.json") for one in macro["run"])]
     drawn = [one["args"][0] for one in commands if "Query" in one["id"] or "Debug" in one["id"]]

@@ -92,7 +92,10 @@ def test_a_page_is_read_from_top_to_bottom(
     request: pytest.FixtureRequest,
 ) -> None:  # fmt: skip
     if page.stem == "python":
-        need(all(map(find_spec, ("pandas", "polars", "kaleido"))), "pandas, polars and kaleido")
+        need(
+            all(map(find_spec, ("pandas", "polars", "kaleido"))),
+            "pandas, polars and kaleido (pip install pandas polars kaleido)",
+        )
         request.getfixturevalue("chromium")
     if not records_by_itself(page):
         shutil.copytree(recorded, tmp_path, dirs_exist_ok=True)

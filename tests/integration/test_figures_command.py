@@ -19,8 +19,8 @@ from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.analysis.tables.table import Table
 from ddptrace.errors import DdptraceError
 from tests import small_disk
-from tests.conftest import need
-from tests.launch import environment, torchrun
+from tests.conftest import Record, need
+from tests.launch import environment
 from tests.unit.test_render_report import EVIL, evil_result
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -29,15 +29,13 @@ DRAWN = {"timeline", "buckets", "buckets_by_rank", "steps", "ranks", "phases", "
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("figures") / "run"
-    torchrun("ddp.py", path, "--profile")
-    return path
+def run(record: Record, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return record(tmp_path_factory.mktemp("figures") / "run", "ddp.py", "--profile")
 
 
 @pytest.fixture(autouse=True)
 def drawing(chromium: str) -> None:
-    need(find_spec("kaleido"), "kaleido")
+    need(find_spec("kaleido"), "kaleido (pip install kaleido)")
 
 
 def command(*arguments: object) -> subprocess.CompletedProcess[str]:

@@ -21,7 +21,7 @@ from ddptrace.load.run import read_run
 from ddptrace.load.tables import RankRun
 from ddptrace.schema import RANGE_PREFIX, Phase, StepEnd
 from tests.conftest import need
-from tests.launch import PROGRAMS, command, environment
+from tests.launch import PROGRAMS, command, environment, torchrun
 
 RANKS = 2
 BACKWARDS = [2, 2, 2, 1, 2, 2, 2, 1]  # of each update: two epochs of 7 batches, two an update, the last one alone
@@ -74,16 +74,14 @@ def left(out: Path) -> list[dict[str, Any]]:
 
 def need_package(framework: str) -> None:
     package = "transformers" if framework == "trainer" else framework
-    need(importlib.util.find_spec(package), f"{package}: pip install -c constraints-frameworks.txt {package}")
+    need(importlib.util.find_spec(package), f"{package} (pip install -c constraints-frameworks.txt {package})")
 
 
 def train(framework: str, folder: Path) -> Trained:
     program, off, on, run = f"frameworks_{framework}.py", folder / "off", folder / "on", folder / "run"
-    ended([*command(program), str(off)])
-    if framework == "accelerate":  # the context in the script
-        said = ended([*command(program), str(on), str(run)])
-    else:
-        said = ended(under_run(program, run, on))
+    torchrun(program, off)
+    has_context = framework == "accelerate"  # in the script
+    said = torchrun(program, on, run) if has_context else ended(under_run(program, run, on))
     return Trained(framework, left(off), left(on), said, run)
 
 

@@ -11,9 +11,9 @@ import torch
 import ddptrace
 from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.load.run import read_run
-from tests.integration.test_frameworks import RANKS, ended, left, need_package
+from tests.integration.test_frameworks import RANKS, left, need_package
 from tests.integration.test_origins import line
-from tests.launch import command
+from tests.launch import torchrun
 
 PROGRAM = "frameworks_deepspeed.py"
 CASES = ("zero-1", "zero-2", "zero-3", "moe")
@@ -34,8 +34,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A folder with what was left without tracing (`off`) and with (`on`), and the runs; and what was printed."""
     need_package("deepspeed")
     folder = tmp_path_factory.mktemp("deepspeed")
-    ended([*command(PROGRAM), str(folder / "off")])
-    return folder, ended([*command(PROGRAM), str(folder / "on"), str(folder / "run")])
+    torchrun(PROGRAM, folder / "off")
+    return folder, torchrun(PROGRAM, folder / "on", folder / "run")
 
 
 @pytest.fixture(scope="module")

@@ -6,18 +6,17 @@ import importlib.util
 import json
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import need
-from tests.launch import environment, torchrun
+from tests.conftest import Record, need
+from tests.launch import environment
 
 
 @pytest.fixture
 def hta() -> None:
-    need(importlib.util.find_spec("hta"), "HTA: pip install 'ddptrace[hta]'")
+    need(importlib.util.find_spec("hta"), "HTA (pip install 'ddptrace[hta]')")
 
 
 def command(*arguments: object, python: tuple[str, ...] = (), **extra: str) -> subprocess.CompletedProcess[str]:
@@ -59,8 +58,8 @@ def test_json_on_stdout_is_the_comparison_and_nothing_else(shared_traces: Path) 
 
 
 @pytest.mark.usefixtures("hta")
-def test_a_run_of_gloo_has_nothing_for_hta_and_says_so(tmp_path: Path) -> None:
-    torchrun("ddp.py", tmp_path / "run", "--profile")
+def test_a_run_of_gloo_has_nothing_for_hta_and_says_so(record: Record, tmp_path: Path) -> None:
+    record(tmp_path / "run", "ddp.py", "--profile")
     done = command("hta", tmp_path / "run")
     assert (done.returncode, done.stderr) == (0, "")
     assert "Not available from HTA for ranks 0, 1: it judges nothing but a device's work" in " ".join(
@@ -69,8 +68,8 @@ def test_a_run_of_gloo_has_nothing_for_hta_and_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("hta")
-def test_a_run_without_profiler_windows_is_one_line(tmp_path: Path) -> None:
-    torchrun("ddp.py", tmp_path / "run")
+def test_a_run_without_profiler_windows_is_one_line(record: Record, tmp_path: Path) -> None:
+    record(tmp_path / "run", "ddp.py")
     done = command("hta", tmp_path / "run")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("Error: ") and "holds no profiler file" in done.stderr
@@ -90,7 +89,7 @@ def test_a_damaged_file_is_a_sentence_and_the_other_ranks_stand(shared_traces: P
 
 def test_where_hta_is_not_installed_one_line_says_what_to_install(shared_traces: Path, tmp_path: Path) -> None:
     # GIVEN all packages but HTA
-    for package in Path(sysconfig.get_path("purelib")).iterdir():
+    for package in Path(pytest.__file__).parents[1].iterdir():
         if package.name != "hta" and not package.name.endswith(".pth"):
             (tmp_path / package.name).symlink_to(package)
     path = f"{environment()['PYTHONPATH']}:{tmp_path}"

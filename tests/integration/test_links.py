@@ -21,14 +21,12 @@ from ddptrace.load.sources import find_traces
 from ddptrace.record.directory import write_json
 from ddptrace.render.whole_file import whole_file
 from ddptrace.telemetry.companion.companion import APPENDING, LOG
-from tests.launch import torchrun
+from tests.conftest import Record
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("recorded") / "run"
-    torchrun("ddp.py", path, "--steps", 6, "--profile")
-    return path
+def recorded(record: Record, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return record(tmp_path_factory.mktemp("recorded") / "run", "ddp.py", "--profile")
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from ddptrace.render.report import write_report
 from ddptrace.render.terminal import summary_text
 from ddptrace.render.trace.chrome import write_trace
 from ddptrace.schema import Kind
-from tests.launch import torchrun
+from tests.conftest import Record
 from tests.perfetto import ask, check
 
 ARROWS = """
@@ -37,10 +37,8 @@ PROCESSES = "select pid, name from process where pid > 0 order by pid"
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    run = tmp_path_factory.mktemp("merged") / "run"
-    torchrun("ddp.py", run)
-    return run
+def recorded(record: Record, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return record(tmp_path_factory.mktemp("merged") / "run", "ddp.py")
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import need
-from tests.launch import ROOT, torchrun
+from tests.conftest import Record, need
+from tests.launch import ROOT
 
 CELLS = (
     "import ddptrace\nresult = ddptrace.analyze('run')\nresult",
@@ -23,11 +23,14 @@ CELLS = (
 
 
 @pytest.fixture(scope="module")
-def outputs(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def outputs(record: Record, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What each cell shows, by media type."""
-    need(all(map(find_spec, ("nbclient", "nbformat", "ipykernel", "pandas"))), "nbclient, ipykernel and pandas")
+    need(
+        all(map(find_spec, ("nbclient", "nbformat", "ipykernel", "pandas"))),
+        "nbclient, ipykernel and pandas (pip install nbclient ipykernel pandas)",
+    )
     folder = tmp_path_factory.mktemp("notebook")
-    torchrun("ddp.py", folder / "run", "--steps", 6, "--profile")
+    record(folder / "run", "ddp.py", "--profile")
     return executed(folder)
 
 

@@ -178,9 +178,11 @@ def test_a_worker_without_ddptrace_answers_and_asks_as_always_and_is_none(folder
     assert all(row.caller is None for row in result.rpcs if row.rank is None)
 
 
-@pytest.mark.alone
 def test_bytes_are_those_that_the_loopback_carried(tmp_path: Path) -> None:
-    need(os.geteuid() == 0 and shutil.which("unshare") and shutil.which("ip"), "root, unshare and ip")
+    need(
+        os.geteuid() == 0 and shutil.which("unshare") and shutil.which("ip"),
+        "root, unshare and ip (apt-get install iproute2)",
+    )
     run("rpc_bytes.py", tmp_path, "unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh")
     carried = json.loads((tmp_path / "carried.json").read_text())
     result = ddptrace.analyze(tmp_path / "run")

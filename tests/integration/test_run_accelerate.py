@@ -17,7 +17,7 @@ PLAINLY = ("--main_process_port", "0", "--mixed_precision", "no", "--dynamo_back
 
 
 def test_accelerate_starts_the_ranks_under_our_launcher(tmp_path: Path) -> None:
-    need(importlib.util.find_spec("accelerate"), "accelerate: pip install -c constraints-frameworks.txt accelerate")
+    need(importlib.util.find_spec("accelerate"), "accelerate (pip install -c constraints-frameworks.txt accelerate)")
     launcher = [sys.executable, "-m", "accelerate.commands.launch", *ON_SEVERAL, *PLAINLY]
     program = [str(PROGRAMS / "frameworks_accelerate.py"), str(tmp_path)]
     line = [*launcher, "-m", "ddptrace.run", "--out", str(tmp_path / "run"), *program]

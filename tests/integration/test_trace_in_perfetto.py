@@ -10,7 +10,7 @@ import pytest
 import ddptrace
 from ddptrace.analysis.result import Result
 from ddptrace.render.trace.chrome import write_trace
-from tests.launch import torchrun
+from tests.conftest import Record
 from tests.made import make_result
 from tests.perfetto import ask, check
 from tests.unit.test_render_chrome import disordered
@@ -82,10 +82,8 @@ def test_perfetto_drops_nothing_of_a_run_whose_clocks_are_wrong(tmp_path: Path, 
     assert counts["collective"] == sum(row.bucket is None for row in result.collectives)
 
 
-def test_a_real_run_is_accepted(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    torchrun("ddp.py", run, "--profile")
-    result = ddptrace.analyze(run)
+def test_a_real_run_is_accepted(record: Record, tmp_path: Path) -> None:
+    result = ddptrace.analyze(record(tmp_path / "run", "ddp.py", "--profile"))
     trace = write_trace(result, tmp_path / "trace.json.gz")
     answers = ask(trace, buckets=BUCKETS, flows=FLOWS, steps="select count(*) from slice where category = 'step'")
     zero = min(0, *(row.begin_at_ns for row in result.steps))

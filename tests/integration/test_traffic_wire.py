@@ -14,8 +14,6 @@ import ddptrace
 from tests.conftest import need
 from tests.launch import command, environment
 
-pytestmark = pytest.mark.alone
-
 CALLS = 3
 TWICE_ON_GLOO = "reduce_scatter"  # Gloo makes an all-reduce of it
 MORE_ON_GLOO = "reduce"
@@ -23,7 +21,10 @@ MORE_ON_GLOO = "reduce"
 
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_bytes_computed_are_those_that_the_loopback_carried(tmp_path: Path, ranks: int) -> None:
-    need(os.geteuid() == 0 and shutil.which("unshare") and shutil.which("ip"), "root, unshare and ip")
+    need(
+        os.geteuid() == 0 and shutil.which("unshare") and shutil.which("ip"),
+        "root, unshare and ip (apt-get install iproute2)",
+    )
     # GIVEN a network that nobody else uses
     alone = ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
     program = command("traffic_wire.py", tmp_path, ranks=ranks)

@@ -35,7 +35,7 @@ def test_on_a_pipe_it_prints_plain_pages_until_it_is_ended(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("off_s", [-300, 300])
 def test_who_watches_by_a_wrong_clock_sees_ranks_run_and_fall_silent(off_s: int, tmp_path: Path) -> None:
-    need(FAKETIME.is_file(), f"{FAKETIME} (Debian's package libfaketime)")
+    need(FAKETIME.is_file(), f"{FAKETIME} (apt-get install faketime)")
     wrong = {"LD_PRELOAD": str(FAKETIME), "FAKETIME": f"{off_s:+}s"}
     with (
         training_in(tmp_path) as job,

@@ -158,7 +158,7 @@ def test_half_a_minute_of_wrong_clocks_is_brought_back(tmp_path: Path, ranks: in
 
 @pytest.mark.quiet
 def test_half_a_minute_under_a_clock_that_is_really_wrong_is_brought_back(tmp_path: Path) -> None:
-    need(FAKETIME.is_file(), f"{FAKETIME} (Debian's package libfaketime)")
+    need(FAKETIME.is_file(), f"{FAKETIME} (apt-get install faketime)")
     run, truth = tmp_path / "run", tmp_path / "truth"
     subprocess.run(command("clocked.py", run, 32, truth), env=environment(), check=True, timeout=120)
     ties = [rank.tie_ns or 0 for rank in read_run(run).ranks]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import importlib.util
 import json
@@ -33,16 +34,26 @@ US = 1000
 
 @pytest.fixture
 def hta() -> None:
-    need(importlib.util.find_spec("hta"), "HTA: pip install 'ddptrace[hta]'")
+    need(importlib.util.find_spec("hta"), "HTA (pip install 'ddptrace[hta]')")
 
 
 def first_files(folder: Path) -> dict[int, Path]:
     return {one.rank: one.paths[0] for one in find_traces([folder]).files}
 
 
+@functools.cache
+def analyzed(folder: Path) -> Result:
+    return ddptrace.analyze(folder)
+
+
+@functools.cache
+def compared(folder: Path, include_last_step: bool) -> HtaReport:
+    return compare(analyzed(folder), first_files(folder), include_last_step=include_last_step)
+
+
 def asked(folder: Path, *, include_last_step: bool = False) -> tuple[Result, HtaReport]:
-    result = ddptrace.analyze(folder)
-    return result, compare(result, first_files(folder), include_last_step=include_last_step)
+    """Compare with HTA, once for all tests."""
+    return analyzed(folder), compared(folder, include_last_step)
 
 
 def answers(path: Path, rank: int) -> tuple[float, dict[str, float], bool]:
@@ -70,7 +81,7 @@ def by_its_formulas(ours: Population) -> dict[str, float]:
 @pytest.mark.parametrize("folder", INTEGER_US)
 def test_on_whole_microseconds_our_numbers_are_htas_to_the_last_digit(folder: str, shared_traces: Path) -> None:
     files = first_files(shared_traces / folder)
-    for row in ddptrace.analyze(shared_traces / folder).ranks:
+    for row in analyzed(shared_traces / folder).ranks:
         overlap, breakdown, drops_unlaunched = answers(files[row.rank], row.rank)
         ours = row.with_launch if drops_unlaunched else row.all
         assert ours is not None and ours.overlap_ratio is not None
@@ -142,7 +153,7 @@ def test_a_rank_that_hta_cannot_read_does_not_take_the_others_with_it(shared_tra
 def test_hta_is_silent_and_leaves_logging_as_it_was(shared_traces: Path, capfd: pytest.CaptureFixture[str]) -> None:
     logging.disable(logging.DEBUG)
     try:
-        asked(shared_traces / "sampled-2of128")
+        compared.__wrapped__(shared_traces / "sampled-2of128", False)
         assert logging.root.manager.disable == logging.DEBUG
     finally:
         logging.disable(logging.NOTSET)

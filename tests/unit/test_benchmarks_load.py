@@ -156,8 +156,9 @@ def test_the_floors_are_judged_by_the_median_round_with_the_spread_beside_it() -
     assert "| ddptrace | 1.00 | 1.00 | 100 | 64 | 2.00 |" in text
 
 
+@pytest.mark.long
 def test_the_command_measures_all_things_in_every_round(small: Path) -> None:
-    need(importlib.util.find_spec("hta"), "HTA: pip install 'ddptrace[hta]'")
+    need(importlib.util.find_spec("hta"), "HTA (pip install 'ddptrace[hta]')")
     done = CliRunner().invoke(main, ["load", str(small), "--ranks", "2", "--mb", "2", "--json"])
     assert done.exit_code == 0, done.output
     told = json.loads(done.stdout)
@@ -167,6 +168,7 @@ def test_the_command_measures_all_things_in_every_round(small: Path) -> None:
     assert "round 3 of 3: HTA" in done.stderr
 
 
+@pytest.mark.long
 def test_without_hta_many_ranks_stand_beside_few(small: Path) -> None:
     done = CliRunner().invoke(main, ["load", str(small), "--ranks", "9", "--mb", "1", "--no-hta"])
     assert done.exit_code == 0, done.output

@@ -98,7 +98,7 @@ def test_no_query_asks_for_a_metric_or_label_that_is_not_there() -> None:
 
 def promtool(*arguments: str) -> str:
     program = shutil.which("promtool")
-    need(program, "promtool")
+    need(program, "promtool (apt-get install prometheus)")
     done = subprocess.run(
         [str(program), *arguments], cwd=path("prometheus"), capture_output=True, text=True, timeout=60, check=False
     )
@@ -119,7 +119,7 @@ def test_a_broken_rule_makes_its_tests_fail(tmp_path: Path) -> None:
         text = path("prometheus", name).read_text(encoding="utf-8")
         (tmp_path / name).write_text(text.replace("group_right () run_rank", "group_right () 2 * run_rank"))
     program = shutil.which("promtool")
-    need(program, "promtool")
+    need(program, "promtool (apt-get install prometheus)")
     assert program is not None
     done = subprocess.run([program, "test", "rules", "rules_test.yml"], cwd=tmp_path, capture_output=True, check=False)
     assert done.returncode != 0

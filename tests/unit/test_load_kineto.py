@@ -19,7 +19,10 @@ from ddptrace.load.kineto.reader import read_kineto
 from ddptrace.load.kineto.times import nanoseconds
 
 TRACES = Path(os.environ.get("DDPTRACE_TRACES", Path(__file__).resolve().parents[3] / "shared" / "traces"))
-NEEDS_TRACES = pytest.mark.skipif(not (TRACES / "expected.json").is_file(), reason="needs the shared real traces")
+NEEDS_TRACES = pytest.mark.skipif(
+    not (TRACES / "expected.json").is_file(),
+    reason="needs the real traces (set DDPTRACE_TRACES to the folder that holds them)",
+)
 
 
 def written(folder: Path, content: str | bytes, name: str = "kineto.json") -> Path:

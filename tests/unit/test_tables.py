@@ -62,7 +62,7 @@ def all_tables() -> list[Table[Any]]:
 
 
 def test_pandas_keeps_whole_numbers_and_knows_what_is_missing() -> None:
-    need(find_spec("pandas"), "pandas")
+    need(find_spec("pandas"), "pandas (pip install pandas)")
     frame = MADE.to_pandas()
     types = ["int64", "Int64", "Float64", "boolean", "object", "object"]
     assert [str(dtype) for dtype in frame.dtypes] == types
@@ -74,7 +74,7 @@ def test_pandas_keeps_whole_numbers_and_knows_what_is_missing() -> None:
 
 
 def test_pandas_takes_every_table_and_an_empty_one_has_the_same_types() -> None:
-    need(find_spec("pandas"), "pandas")
+    need(find_spec("pandas"), "pandas (pip install pandas)")
     for table in all_tables():
         frame, empty = table.to_pandas(), table[:0].to_pandas()
         assert (len(frame), tuple(frame.columns)) == (len(table), table.columns)
@@ -82,7 +82,7 @@ def test_pandas_takes_every_table_and_an_empty_one_has_the_same_types() -> None:
 
 
 def test_polars_keeps_whole_numbers_and_knows_what_is_missing() -> None:
-    need(find_spec("polars"), "polars")
+    need(find_spec("polars"), "polars (pip install polars)")
     frame = MADE.to_polars()
     types = ["Int64", "Int64", "Float64", "Boolean", "String", "List(String)"]
     assert [str(dtype) for dtype in frame.dtypes] == types
@@ -93,7 +93,7 @@ def test_polars_keeps_whole_numbers_and_knows_what_is_missing() -> None:
 
 
 def test_polars_takes_every_table_and_an_empty_one_has_the_same_types() -> None:
-    need(find_spec("polars"), "polars")
+    need(find_spec("polars"), "polars (pip install polars)")
     for table in all_tables():
         frame = table.to_polars()
         assert (frame.height, tuple(frame.columns)) == (len(table), table.columns)
@@ -102,7 +102,7 @@ def test_polars_takes_every_table_and_an_empty_one_has_the_same_types() -> None:
 
 @pytest.mark.parametrize("library", ["pandas", "polars"])
 def test_a_number_that_no_column_holds_is_told_with_its_column(library: str) -> None:
-    need(find_spec(library), library)
+    need(find_spec(library), f"{library} (pip install {library})")
     table = Table(Measured, [replace(MADE[0], wait_ns=2**63)])
     with pytest.raises(DdptraceError, match="9223372036854775808 in column 'wait_ns' is no 64-bit number"):
         getattr(table, f"to_{library}")()
@@ -110,13 +110,13 @@ def test_a_number_that_no_column_holds_is_told_with_its_column(library: str) -> 
 
 
 def test_a_name_that_no_encoding_holds_is_spelled_out_in_a_frame() -> None:
-    need(find_spec("polars"), "polars")
+    need(find_spec("polars"), "polars (pip install polars)")
     table = Table(Finding, [Finding("restarted", "info", "runs/\udcff", "é")])
     assert table.to_polars().row(0) == ("restarted", "info", r"runs/\udcff", "é")
 
 
 def test_a_row_within_a_row_is_a_dict_and_a_struct() -> None:
-    need(find_spec("pandas") and find_spec("polars"), "pandas and polars")
+    need(find_spec("pandas") and find_spec("polars"), "pandas and polars (pip install pandas polars)")
     ranks = make_device_result().ranks
     (inner, *_) = [row["all"] for row in ranks.to_dicts()]
     assert inner["span_ns"] == ranks[0].all.span_ns

