@@ -145,7 +145,7 @@ def test_a_torn_record_is_dropped_and_said(run: Path) -> None:
     data[torn * RECORD_NBYTES + 8 : (torn + 1) * RECORD_NBYTES] = bytes(RECORD_NBYTES - 8)
     segment.write_bytes(data)
     found = codes(run)
-    assert "1 records are torn" in found["records-torn"]
+    assert "1 records were torn" in found["records-torn"]
     assert "was changed after it was written" in found["records-damaged"]
     assert len(read_run(run).ranks[1].steps) >= STEPS - 1
 
