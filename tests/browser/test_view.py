@@ -183,7 +183,7 @@ def pages(folder: Path, certified: ssl.SSLContext | None = None) -> Iterator[int
 
 def certificate(folder: Path) -> ssl.SSLContext:
     """That nobody signed."""
-    need(shutil.which("openssl (apt-get install openssl)"), "openssl (apt-get install openssl)")
+    need(shutil.which("openssl"), "openssl (apt-get install openssl)")
     key, signed = folder / "key.pem", folder / "certificate.pem"
     words = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", "/CN=test"]
     line = ["openssl", *words, "-keyout", str(key), "-out", str(signed)]

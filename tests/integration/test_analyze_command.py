@@ -88,7 +88,7 @@ def test_a_run_that_cannot_be_written_to_is_still_told(run: Path) -> None:
     assert done.returncode == 0
     assert "Typical step" in done.stdout
     assert done.stderr.count("\n") == 1
-    assert "Not written" in done.stderr
+    assert "Cannot write to" in done.stderr
     # AND JSON stays JSON
     assert json.loads(command("analyze", run, "--json").stdout)["run_id"]
 
