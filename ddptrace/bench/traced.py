@@ -45,7 +45,7 @@ def recording(
     """Trace as `ddptrace.trace` does. Raises: DdptraceError if it cannot record, for instance on a full disk."""
     with ExitStack() as entered:
         with warnings.catch_warnings():
-            warnings.filterwarnings("error", "ddptrace records nothing", RuntimeWarning)
+            warnings.filterwarnings("error", "ddptrace cannot record into", RuntimeWarning)
             try:
                 trace = entered.enter_context(
                     ddptrace.trace(run, profile=profile, tracer_provider=tracer_provider, overwrite=True)

@@ -71,6 +71,7 @@ WATCHED: Final = (
 """Packages whose attributes are compared, and those of their classes."""
 
 VOLATILE: Final = {
+    ("torch._opaque_base", "_FakeScriptObject_cls"),  # found by torch when it first asks for it
     ("sys", "last_exc"),
     ("sys", "last_traceback"),
     ("sys", "last_type"),

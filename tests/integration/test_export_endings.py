@@ -105,5 +105,5 @@ def test_a_collector_that_takes_traces_only_is_told_how_it_is_spared(run: Path, 
         receiver.behaviour = Behaviour(no_metrics=True)
         done = CliRunner().invoke(main, ["export", str(run), "--otlp", receiver.url(protocol), "--protocol", protocol])
     assert done.exit_code == NOT_DELIVERED
-    assert "OTEL_METRICS_EXPORTER=none beside its endpoint" in done.stderr
+    assert "OTEL_METRICS_EXPORTER=none besides its endpoint" in done.stderr
     assert "delivers it from the directory" not in done.stderr
