@@ -191,7 +191,7 @@ def test_a_folder_that_cannot_be_written_to_still_gives_its_numbers(shared_trace
     blocked = tmp_path / "file"
     blocked.write_text("in the way")
     done = run(shared_traces / "ddp-a100", "--output", blocked / "analysis")
-    assert done.returncode == 1 and "Not written" in done.stderr and "rank" in done.stdout
+    assert done.returncode == 1 and "Cannot write to" in done.stderr and "rank" in done.stdout
 
 
 def test_a_truncated_file_beside_whole_ones_costs_a_finding(shared_traces: Path, tmp_path: Path) -> None:

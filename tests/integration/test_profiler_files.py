@@ -73,9 +73,9 @@ def test_no_profiler_file_takes_what_is_left_of_the_disk_for_the_program(
     exported = count_exports(monkeypatch)
     traced(tmp_path / "run")
     assert exported == []  # not even the plain file
-    with ddptrace.trace(tmp_path / "own"), torch.profiler.profile() as own:
-        train(2)
     with ddptrace.trace(tmp_path / "copied"):
+        with torch.profiler.profile() as own:
+            train(2)
         own.export_chrome_trace(str(tmp_path / "own.json"))
     assert (tmp_path / "own.json").exists()
     for name in ("run", "copied"):
@@ -139,15 +139,15 @@ def test_after_a_file_that_could_not_be_kept_no_profiler_records_the_rest_of_the
 def test_a_copy_of_the_programs_profile_that_fails_ends_our_profiler_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with torch.profiler.profile() as its:
-        train(1)
     replace_copying(monkeypatch, no_room)
     enabled: list[bool] = []
-    schedule = at_once(active=5)
+    schedule = torch.profiler.schedule(wait=2, warmup=1, active=5, repeat=1)
 
     def training() -> None:
         with ddptrace.trace(tmp_path / "run", profile=schedule):
-            train(1)
+            with torch.profiler.profile() as its:
+                train(1)
+            train(3)
             enabled.append(autograd_profiler._is_profiler_enabled)
             its.export_chrome_trace(str(tmp_path / "its.json"))
             enabled.append(autograd_profiler._is_profiler_enabled)
