@@ -340,7 +340,7 @@ def test_of_two_hosts_the_slow_one_is_told_by_the_other_that_ends_later(
         replace(row, exec_end_at_ns=row.exec_end_at_ns + later_ms * MS) if row.exec_end_at_ns else row
         for row in tables[0].collectives
     ]
-    tables = [replace(tables[0], collectives=rows), tables[1]]
+    tables = [replace(tables[0], rows={**tables[0].rows, "collectives": tuple(rows)}), tables[1]]
     tables = [_with(table, dict(enumerate(loads)), ("a", "b")) for table in tables]
     unsure = [replace(row, uncertainty_ns=unsure_ms * MS, last_arrival_at_ns=row.last_start_at_ns) for row in matches]
     found = slow_host(tables, unsure)

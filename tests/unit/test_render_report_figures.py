@@ -10,6 +10,7 @@ import pytest
 
 from ddptrace.analysis.summary import summarize, typical_steps
 from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow
+from ddptrace.analysis.tables.device import IdleRow
 from ddptrace.analysis.tables.ranks import MatchRow
 from ddptrace.analysis.tables.steps import StepRow
 from ddptrace.analysis.tables.table import Table
@@ -149,6 +150,9 @@ def test_many_lanes_of_communication_take_no_more_height_than_few() -> None:
 
 def test_findings_and_all_other_links_lead_to_what_the_page_has() -> None:
     devices = make_device_result(2, 3, (*KERNELS, "m", "a", "o"))
+    half = [(row.rank, row.step, row.window_ns // 2) for row in devices.launches]
+    held = [IdleRow(rank, step, "data", "next batch", "", 1, ns, ns) for rank, step, ns in half]
+    devices = replace(devices, idle=Table(IdleRow, held))
     runs = with_all(met_result(4, 12)), devices, with_traffic(make_result(), "x")
     found = [kind("run", "") for kind in KINDS.values()]
     pages = [page(replace(run, findings=Table(Finding, found))) for run in runs]

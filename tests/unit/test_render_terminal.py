@@ -102,7 +102,10 @@ def test_steps_so_few_that_they_can_be_named_are() -> None:
     """Of steps 1 to 4 the two of middle length."""
     result = make_result(1, 5, 2)
     lengths = {0: 9, 1: 4, 2: 2, 3: 1, 4: 3}
-    rows = [dataclasses.replace(row, wall_ns=lengths[row.step] * MS) for row in result.steps]
+    rows = [
+        dataclasses.replace(row, wall_ns=lengths[row.step] * MS, window_ns=lengths[row.step] * MS)
+        for row in result.steps
+    ]
     text = summary_text(dataclasses.replace(result, steps=Table(StepRow, rows)))
     assert "(mean of 2 rank-steps: steps 2 and 4, the middle of the profiled steps)" in text
     assert "the middle half of the profiled steps" in summary_text(make_result(2, 12, 2))

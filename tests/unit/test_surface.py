@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import ddptrace
-from ddptrace.capture.steps import StepFinder
+from ddptrace.capture.steps.finder import StepFinder
 from ddptrace.capture.surface import Surface
 
 
