@@ -70,6 +70,8 @@ WATCHED: Final = (
 )
 """Packages whose attributes are compared, and those of their classes."""
 
+FEEDER: Final = "QueueFeederThread"
+"""A queue of multiprocessing starts it when it first sends, and it ends some time after the queue."""
 VOLATILE: Final = {
     ("torch._opaque_base", "_FakeScriptObject_cls"),  # found by torch when it first asks for it
     ("sys", "last_exc"),
@@ -235,7 +237,7 @@ def _loop() -> bool:
 
 
 STATE: Final[dict[str, Callable[[], object]]] = {
-    "threads": lambda: sorted(thread.name for thread in threading.enumerate()),
+    "threads": lambda: sorted(thread.name for thread in threading.enumerate() if thread.name != FEEDER),
     "files": _open_files,
     "hooks of modules": _hooks_of_modules,
     "hooks of all modules": lambda: [
