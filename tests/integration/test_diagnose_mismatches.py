@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from ddptrace.units import size
 from tests.hanging_jobs import Jobs, shown, started, verdict_of
 from tests.programs.hanging import FEW, HANGING_STEP, LARGE, SMALL
 
@@ -35,14 +36,14 @@ def test_two_collectives_in_different_order_are_named_with_both_places(jobs: Job
 def test_different_sizes_are_named_with_both(jobs: Jobs) -> None:
     verdict = verdict_of(jobs.folder / "size" / "run", 3, "mismatch")
     assert shown(verdict) == ("all_reduce", 4 * SMALL, (0,), (1,))
-    assert f"all_reduce of {4 * LARGE / 1e6:.1f} MB on rank 1 at hanging.py:" in verdict["sentence"]
-    assert f"all_reduce of {4 * SMALL / 1e6:.1f} MB on rank 0 at hanging.py:" in verdict["sentence"]
+    assert f"all_reduce of {size(4 * LARGE)} on rank 1 at hanging.py:" in verdict["sentence"]
+    assert f"all_reduce of {size(4 * SMALL)} on rank 0 at hanging.py:" in verdict["sentence"]
 
 
 def test_a_call_in_which_the_backend_ends_the_process_is_named_all_the_same(jobs: Jobs) -> None:
     verdict = verdict_of(jobs.folder / "crash" / "run", 4, "mismatch")
     assert shown(verdict) == ("all_reduce", 16, (0,), (1,))
-    assert f"all_reduce of {4 * FEW / 1e3:.1f} kB on rank 1 at hanging.py:" in verdict["sentence"]
+    assert f"all_reduce of {size(4 * FEW)} on rank 1 at hanging.py:" in verdict["sentence"]
     assert "all_reduce of 16 B on rank 0 at hanging.py:" in verdict["sentence"]
 
 
