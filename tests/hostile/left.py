@@ -71,9 +71,9 @@ WATCHED: Final = (
 """Packages whose attributes are compared, and those of their classes."""
 
 FEEDER: Final = "QueueFeederThread"
-"""A queue of multiprocessing starts it when it first sends, and it ends some time after the queue."""
+FEEDER_S: Final = 5
+"""A queue of multiprocessing starts it when it first sends, and it ends some time after the queue: within this time."""
 VOLATILE: Final = {
-    ("torch._opaque_base", "_FakeScriptObject_cls"),  # found by torch when it first asks for it
     ("sys", "last_exc"),
     ("sys", "last_traceback"),
     ("sys", "last_type"),
@@ -232,12 +232,19 @@ def _groups() -> list[str]:
     return sorted(f"{group.group_name} {group.size()}" for group in c10d._world.pg_map)
 
 
+def _threads() -> list[str]:
+    for thread in threading.enumerate():
+        if thread.name == FEEDER and thread is not threading.current_thread():
+            thread.join(FEEDER_S)
+    return sorted(thread.name for thread in threading.enumerate())
+
+
 def _loop() -> bool:
     return asyncio._get_running_loop() is not None
 
 
 STATE: Final[dict[str, Callable[[], object]]] = {
-    "threads": lambda: sorted(thread.name for thread in threading.enumerate() if thread.name != FEEDER),
+    "threads": _threads,
     "files": _open_files,
     "hooks of modules": _hooks_of_modules,
     "hooks of all modules": lambda: [

@@ -15,6 +15,9 @@ from tests.hostile import left
 from tests.hostile.registry import load
 
 _ = torch.ops.c10d, torch.ops._c10d_functional  # made when first asked for, by programs and by ddptrace alike
+_ = isinstance(
+    None, type("Opaque", (torch._opaque_base.OpaqueBase,), {})
+)  # torch keeps what it finds at the first look
 load()
 left.remember()
 assert len(list(Path("/proc/self/task").iterdir())) == 1, (
