@@ -76,15 +76,16 @@ def _labels(idle: DeviceIdle) -> tuple[list[str], Ints]:
 
 # What held the host most, for a reader --------------------------------------------------------------------------------
 
+AT_WORK: Final = "work"
 HOST_AT_WORK: Final = ("nothing", "operator", "python", "launch", "runtime")
-"""Causes that are one for a reader: the host has too much to do for what it launches."""
+"""Causes that are one for a reader, `AT_WORK`: the host has too much to do for what it launches."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeldBy:
     """One cause of idle time in some steps of some ranks."""
 
-    causes: tuple[str, ...]  # as in `IdleRow`
+    cause: str  # as in `IdleRow`, or AT_WORK
     idle_ns: int  # all of it
     name: str  # what the largest part of it was in; "" where nothing was recorded
     operator: str  # the outermost operator around that
@@ -94,20 +95,20 @@ class HeldBy:
 
 def held_by(rows: Collection[IdleRow]) -> list[HeldBy]:
     """Add up rows of `idle` by cause, the longest first. Causes in which the host is at work count as one."""
-    groups: defaultdict[tuple[str, ...], list[IdleRow]] = defaultdict(list)
+    groups: defaultdict[str, list[IdleRow]] = defaultdict(list)
     for row in rows:
-        groups[HOST_AT_WORK if row.cause in HOST_AT_WORK else (row.cause,)].append(row)
-    found = [_held(causes, mine) for causes, mine in groups.items()]
+        groups[AT_WORK if row.cause in HOST_AT_WORK else row.cause].append(row)
+    found = [_held(cause, mine) for cause, mine in groups.items()]
     return sorted(found, key=lambda held: -held.idle_ns)
 
 
-def _held(causes: tuple[str, ...], rows: Collection[IdleRow]) -> HeldBy:
+def _held(cause: str, rows: Collection[IdleRow]) -> HeldBy:
     by_name: Counter[tuple[str, str]] = Counter()
     for row in rows:
         by_name[row.name, row.operator] += row.idle_ns
     [((name, operator), largest_ns)] = by_name.most_common(1)
     idle_ns = by_name.total()
-    return HeldBy(causes, idle_ns, name, operator, largest_ns / idle_ns, _half_gap(rows))
+    return HeldBy(cause, idle_ns, name, operator, largest_ns / idle_ns, _half_gap(rows))
 
 
 def _half_gap(rows: Collection[IdleRow]) -> int:

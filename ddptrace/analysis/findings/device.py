@@ -111,7 +111,7 @@ def _by_order(result: Result) -> Iterator[Finding]:
 
 def _idle(result: Result) -> Iterator[Finding]:
     """Each cause that costs much; where none does by itself, the largest."""
-    rows, windows_ns, where = _idle_steps(result) or _idle_windows(result)
+    rows, windows_ns, where = _idle_steps(result) if result.launches else _idle_windows(result)
     causes, whole_ns = held_by(rows), sum(windows_ns)
     if not whole_ns or sum(held.idle_ns for held in causes) <= LAUNCH_BOUND_RATIO * whole_ns:
         return
@@ -127,11 +127,11 @@ def _idle(result: Result) -> Iterator[Finding]:
         )
 
 
-def _idle_steps(result: Result) -> Idle | None:
+def _idle_steps(result: Result) -> Idle:
     """Of the steps in which the device is idle for long."""
     bound = [row for row in result.launches if row.idle_ns > LAUNCH_BOUND_RATIO * row.window_ns]
     if not bound:
-        return None if not result.launches else ([], [], "")
+        return [], [], ""
     ranks, keys = named("rank", sorted({row.rank for row in bound})), {(row.rank, row.step) for row in bound}
     rows = [row for row in result.idle if (row.rank, row.step) in keys]
     return rows, [row.window_ns for row in bound], f"In {len(bound)} of {len(result.launches)} steps on {ranks}"
@@ -149,7 +149,7 @@ def _held_words(held: HeldBy) -> tuple[FindingKind, str, str]:
     within = f" in {held.operator}" if held.operator and held.operator != held.name else ""
     name = f"{held.name}{within}" if held.name else "no operator or call that the profiler records"
     largest = f"most of it in {name}" if held.ratio > MOST else f"the largest part ({percent(held.ratio)}) in {name}"
-    match held.causes[0]:
+    match held.cause:
         case "data":
             doing, (kind, advice) = "fetches a batch", (DATA_BOUND, _loader_advice(held.name))
         case "copy":

@@ -53,7 +53,7 @@ def device_idle(events: KinetoEvents, works: DeviceEvents, main_lane: int, begin
     Args:
         events: One file.
         works: The device's work in it.
-        main_lane: Lane of the thread that is asked where the work that ends a gap has no launch in the file.
+        main_lane: Lane of the thread that is asked where the work that ends a gap was not launched in it.
         begin: First instant.
         end: Last instant.
 
@@ -67,7 +67,8 @@ def device_idle(events: KinetoEvents, works: DeviceEvents, main_lane: int, begin
     launched = works.launch != NOTHING
     queued = union(np.column_stack((events.end_ns[works.launch], begins))[launched])
     lanes = _launching_lanes(events, works, gaps, main_lane)
-    threads = [_Thread.of(events, operators(events), lane, gaps[lanes == lane]) for lane in np.unique(lanes).tolist()]
+    ranges = _Ranges.of(events)
+    threads = [_Thread.of(ranges, lane, gaps[lanes == lane]) for lane in np.unique(lanes).tolist()]
     found = [thread.pieces(np.flatnonzero(lanes == thread.lane), gaps, queued) for thread in threads]
     columns = [np.concatenate(parts) for parts in zip(*found, strict=True)] if found else [np.empty(0, np.int64)] * 6
     order = np.argsort(columns[1], kind="stable")
@@ -102,6 +103,20 @@ def _holds(spans: Intervals, at: Ints) -> Mask:
 
 
 @dataclass(frozen=True, slots=True)
+class _Ranges:
+    """Which of a file's events tell what a thread did."""
+
+    events: KinetoEvents
+    on_host: Mask
+    is_operator: Mask
+
+    @classmethod
+    def of(cls, events: KinetoEvents) -> _Ranges:
+        on_host = of_category(events, Category.OP, Category.ANNOTATION, Category.RUNTIME, Category.FRAME)
+        return cls(events, on_host & ~named(events, SILENT), operators(events))
+
+
+@dataclass(frozen=True, slots=True)
 class _Thread:
     """The ranges of one thread that reach into its gaps. The columns have one row more, for instants in no range."""
 
@@ -112,10 +127,9 @@ class _Thread:
     operator: Ints  # the same of the outermost operator around
 
     @classmethod
-    def of(cls, events: KinetoEvents, is_operator: Mask, lane: int, gaps: Intervals) -> _Thread:
-        on_host = of_category(events, Category.OP, Category.ANNOTATION, Category.RUNTIME, Category.FRAME)
-        on_host &= ~named(events, SILENT)
-        some = np.flatnonzero(on_host & (events.lane == lane))
+    def of(cls, ranges: _Ranges, lane: int, gaps: Intervals) -> _Thread:
+        events = ranges.events
+        some = np.flatnonzero(ranges.on_host & (events.lane == lane))
         begins, ends = events.begin_ns[some], events.end_ns[some]
         reach = np.searchsorted(gaps[:, 1], begins, side="right")  # the first gap that ends later
         touches = (reach < len(gaps)) & (ends > np.append(gaps[:, 0], 0)[reach])
@@ -128,7 +142,7 @@ class _Thread:
         )
         owned = owner != NOTHING
         cause[owned], name[owned] = cause[owner[owned]], name[owner[owned]]
-        outer = _outermost(nest.parent, is_operator[some])
+        outer = _outermost(nest.parent, ranges.is_operator[some])
         operator = np.where(outer == NOTHING, NOTHING, events.name[some][outer] if len(some) else NOTHING)
         return cls(
             lane, nest, np.append(cause, IdleCause.NOTHING), np.append(name, NOTHING), np.append(operator, NOTHING)
