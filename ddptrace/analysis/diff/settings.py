@@ -66,11 +66,17 @@ def _reducers(result: Result) -> Iterator[tuple[str, str]]:
 def _sizes(nbytes: Sequence[int | None]) -> str:
     known = [nbyte for nbyte in nbytes if nbyte is not None]
     if not known or len(nbytes) > MOST_SIZES:
-        whole = f", {size(sum(known))} together" if known else ""
+        whole = f", {_size(sum(known))} together" if known else ""
         return f"{len(nbytes)}{whole}"
-    sizes = [size(one) for one in known]
+    sizes = [_size(one) for one in known]
     alike = len(set(sizes)) == 1 < len(sizes)
     return f"{len(nbytes)} of {sizes[0]} each" if alike else f"{len(nbytes)} of {', '.join(sizes)}"
+
+
+def _size(nbytes: int) -> str:
+    """Write a size with one decimal at least: settings are compared as text, and three figures would make 104.8 MB and
+    105.2 MB the same."""
+    return f"{nbytes / 1e6:,.1f} MB" if nbytes >= 1e8 else size(nbytes)
 
 
 def _traffic(result: Result) -> dict[str, str]:
@@ -85,7 +91,7 @@ def _traffic(result: Result) -> dict[str, str]:
         return {}
     return {
         "collectives per step": f"{median(calls.values()):g}",
-        "bytes per step": size(round(median(sent.values()))),
+        "bytes per step": _size(round(median(sent.values()))),
     }
 
 
