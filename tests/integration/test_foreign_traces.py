@@ -122,7 +122,7 @@ def test_an_odd_file_gives_numbers_or_a_clear_finding(file: str, shared_traces: 
     told = [finding for finding in result["findings"] if finding["severity"] in ("warning", "error")]
     assert rank["all"] is not None or any(step["comm_ns"] for step in result["steps"]) or told
     for finding in result["findings"]:
-        assert "\n" not in finding["message"] and len(finding["message"]) < 450
+        assert "\n" not in finding["message"] and len(finding["message"]) < 400
 
 
 @pytest.mark.parametrize(

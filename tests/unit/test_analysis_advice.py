@@ -105,14 +105,14 @@ def test_a_faster_link_is_advised_under_reserve_where_ranks_are_not_here() -> No
 
 def test_of_few_bytes_fewer_are_not_advised() -> None:
     message = advice(run(trained(numels=(4800, 2, 3), rans=[LONG]))).message
-    assert "19.2 kB is little, so the time is latency or waiting" in message
+    assert "19.2 kB is small, so the time is latency or waiting" in message
     assert "faster link" not in message
 
 
 def test_bytes_that_a_larger_collective_moves_at_once_are_few_too() -> None:
     """400 kB take 130 ms where 4 MB took 1 ms."""
     message = advice(run(trained(numels=(100_000, 500_000, 500_000), rans=[LONG]))).message
-    assert "400 kB is little" in message
+    assert "400 kB is small" in message
 
 
 def test_who_accumulates_is_not_told_to_accumulate() -> None:

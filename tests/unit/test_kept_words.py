@@ -30,15 +30,15 @@ def told(*ranks: RankRun, code: str = "records-let-go") -> str:
 
 
 def test_ranks_of_which_the_same_is_left_are_named_together() -> None:
-    assert "on ranks 0, 1 and 2 of 20 steps those from step 12 on are here. Raise" in told(
+    assert ": ranks 0, 1 and 2 kept steps 12 to 19 of 20. Raise" in told(
         *(kept_from(number, 12) for number in range(3))
     )
 
 
 def test_ranks_of_which_something_else_is_left_are_named_apart() -> None:
     message = told(kept_from(0, 12), kept_from(1, 13), kept_from(2, 12))
-    assert "on ranks 0 and 2 of 20 steps those from step 12 on are here; on rank 1 of 20 steps those from" in message
-    assert told(*(kept_from(number, 10 + number) for number in range(3))).count("from step") == 2
+    assert ": ranks 0 and 2 kept steps 12 to 19 of 20; rank 1 kept steps 13 to 19 of 20" in message
+    assert told(*(kept_from(number, 10 + number) for number in range(3))).count("kept steps") == 2
 
 
 def test_it_is_said_that_files_go_whole_and_which_bounds_to_raise() -> None:
@@ -64,9 +64,9 @@ def test_of_those_that_were_not_recorded_and_let_go_besides_all_are_counted() ->
     message = told(sampled(0, 5, since=12), code="steps-not-recorded")
     assert "of the 20 steps of rank 0, 1 were recorded, and 7 only with their begin" in message
     message = told(sampled(0, 5, since=12))
-    assert "on rank 0 of 20 steps those from step 15 on are here if they were recorded. Raise" in message
+    assert ": rank 0 kept steps 15 to 19 of 20, as far as they were recorded. Raise" in message
 
 
 def test_of_a_run_that_ends_while_its_first_file_is_let_go_that_none_is_whole_is_said() -> None:
     none = replace(rank(0), partial_steps=(step(7, 700, 800),), let_go=5)
-    assert "on rank 0 of 8 steps none is whole. Raise" in told(none)
+    assert ": rank 0 kept no whole step of 8. Raise" in told(none)

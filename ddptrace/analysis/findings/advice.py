@@ -125,7 +125,7 @@ def _absent(worst: BucketSummary, result: Result) -> str | None:
 def _less_time(worst: BucketSummary, result: Result, ranks: Sequence[RankFacts]) -> str:
     """What makes communication shorter, by what it spends its time on."""
     if not _is_in_its_bytes(worst, result):
-        return f"{size(worst.nbytes or 0)} is little, so the time is latency or waiting for peers, and not the link's"
+        return f"{size(worst.nbytes or 0)} is small, so the time is latency or waiting, not bandwidth"
     fewer = _fewer_bytes(result, ranks)
     return f"send fewer bytes ({fewer}) or use a faster link" if fewer else "use a faster link"
 

@@ -145,7 +145,7 @@ def _let_go(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
     alike: defaultdict[str, list[int]] = defaultdict(list)
     for rank in ranks:
         alike[_steps_left(rank.kept)].append(rank.rank)
-    of = "; ".join(f"{_records_of(same)} {what}" for what, same in list(alike.items())[:2]) + " …" * (len(alike) > 2)
+    of = "; ".join(f"{named('rank', same)} {what}" for what, same in list(alike.items())[:2]) + " …" * (len(alike) > 2)
     yield RECORDS_LET_GO(
         named("rank", [rank.rank for rank in ranks]),
         "The oldest records were removed, a whole file at a time, to stay within the limit of ddptrace.Keep for a rank:"
@@ -153,18 +153,18 @@ def _let_go(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
     )
 
 
-def _records_of(ranks: Sequence[int]) -> str:
-    return f"on rank {ranks[0]}" if len(ranks) == 1 else f"on {named('rank', ranks)}"
-
-
 def _steps_left(kept: KeptFacts) -> str:
+    """As in "kept steps 12 to 19 of 20"."""
     if kept.last_step is None:
-        return f"{kept.let_go} records are gone"
-    recorded = " if they were recorded" if kept.sampled else ""
-    since = "none is whole" if kept.since is None else f"those from step {kept.since} on are here{recorded}"
-    others = kept.whole - (0 if kept.since is None else kept.last_step + 1 - kept.since)
-    rest = f", and {others} before" if others > 0 and not kept.sampled else ""
-    return f"of {kept.last_step + 1} steps {since}{rest}"
+        return f"lost {kept.let_go} records"
+    steps = kept.last_step + 1
+    if kept.since is None:
+        kept_steps, others = f"no whole step of {steps}", kept.whole
+    else:
+        kept_steps, others = f"steps {kept.since} to {kept.last_step} of {steps}", kept.whole - (steps - kept.since)
+    if kept.sampled:
+        return f"kept {kept_steps}" + (", as far as they were recorded" if kept.since is not None else "")
+    return f"kept {kept_steps}" + (f", and {others} earlier" if others > 0 else "")
 
 
 def _sampled(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
