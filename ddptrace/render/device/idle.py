@@ -23,9 +23,9 @@ HEADS: Final = tuple(
     (head, "words" if head == "cause" else "") for head in ("rank", "idle ms", "of idle", "gaps", "gap ms", "cause")
 )
 SUB: Final = (
-    "The host's thread that launched the work after each gap of the device, and the innermost thing that it was in; the"
-    ' times add up to the idle time. Half of a row\'s idle time lies in gaps that are at least as long as "gap ms".'
-    " Means per step, or all windows where no step was found."
+    "What the host did while the device was idle: the thread that launched the next work, and the innermost operator,"
+    " call or function that it was in. The times add up to the idle time. Half of a row's idle time lies in gaps that"
+    " are at least as long as its 'gap ms'. Means per step; if no step was found, sums over all windows."
 )
 ENGINE: Final = "autograd::engine::evaluate_function: "
 CAUSES: Final = {
