@@ -122,7 +122,7 @@ def test_a_finding_says_since_which_step_the_records_are_there(uneven: tuple[Run
     run, result = uneven
     (finding,) = [one for one in result.findings if one.code == "records-let-go"]
     for rank in run.ranks:
-        said = f"on rank {rank.rank} of {STEPS} steps those from step {rank.steps[0].ordinal} on are here"
+        said = f"rank {rank.rank} kept steps {rank.steps[0].ordinal} to {STEPS - 1} of {STEPS}"
         assert said in finding.message
 
 
