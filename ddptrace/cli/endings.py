@@ -9,10 +9,36 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
+ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""The signals that end a command."""
 UNTIL_ASKED: Final = 0.2
 """Seconds between two checks whether something is done: Python handles a signal only between them."""
 ENDING_S: Final = 1.5
 """How long work in progress may still take after the request to end."""
+
+
+@contextmanager
+def signals_held() -> Iterator[Callable[[], None]]:
+    """Hold back the signals that end a command until the yielded function is called, or until the block ends.
+
+    What starts a process enters the `try` that ends the process before a signal can raise.
+    """
+    handlers = {one: signal.getsignal(one) for one in ENDING}
+    before = {one: handler for one, handler in handlers.items() if callable(handler)}  # not ignored, and Python's
+    held: list[int] = []
+
+    def release() -> None:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+        while held:
+            signal.raise_signal(held.pop(0))
+
+    for one in before:
+        signal.signal(one, lambda signum, frame: held.append(signum))
+    try:
+        yield release
+    finally:
+        release()
 
 
 @contextmanager

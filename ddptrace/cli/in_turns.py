@@ -12,6 +12,7 @@ from itertools import permutations
 from pathlib import Path
 from typing import Final
 
+from ddptrace.cli.endings import signals_held
 from ddptrace.errors import DdptraceError
 
 PLACE: Final = "{run}"
@@ -69,10 +70,12 @@ def make_run(run: Path, command: str) -> None:
 
 def _done(command: str, environ: Mapping[str, str], said: int) -> int:
     """Return its exit status. Every process that it started ends with it, so that none slows the next run."""
-    with subprocess.Popen(
-        command, shell=True, env=environ, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True
-    ) as process:
+    with signals_held() as release:
+        process = subprocess.Popen(
+            command, shell=True, env=environ, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True
+        )
         try:
+            release()
             return process.wait()
         finally:
             _end(process)

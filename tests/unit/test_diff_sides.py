@@ -113,6 +113,29 @@ def test_who_will_not_wait_for_what_does_not_end_has_it_killed(tmp_path: Path) -
     assert not is_alive(int(pid.read_text()))
 
 
+def test_a_signal_between_start_and_wait_ends_the_command_too(tmp_path: Path) -> None:
+    # GIVEN a comparison that is told to end before it knows the process that it has just started
+    pid = tmp_path / "pid"
+    program = f"""
+import os, signal, subprocess, sys
+from ddptrace.cli.in_turns import make_run
+class Interrupted(subprocess.Popen):
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        open({str(pid)!r}, "w").write(str(self.pid))
+        os.kill(os.getpid(), signal.SIGTERM)
+subprocess.Popen = Interrupted
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+from pathlib import Path
+make_run(Path({str(tmp_path / "a")!r}), "sleep 300")
+"""
+    # WHEN it ends
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 143, ended.stderr
+    # THEN the process is gone
+    assert not is_alive(int(pid.read_text()))
+
+
 def test_what_a_command_started_ends_when_the_comparison_is_ended(tmp_path: Path) -> None:
     # GIVEN a command whose own child sleeps
     pid = tmp_path / "pid"
