@@ -15,8 +15,8 @@ from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.analysis.tables.table import Table
 from ddptrace.keep import LEAST_NBYTES, Keep
 from ddptrace.live.batch import Identity, Losses, RankBatch
-from ddptrace.live.identity import read_identity
 from ddptrace.live.rank_follower import RankFollower
+from ddptrace.live.run_folders import read_identity
 from ddptrace.load.run import read_run
 from ddptrace.schema import Kind
 from ddptrace.telemetry.delivery.finished import totals_of

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from ddptrace.errors import DdptraceError
-from ddptrace.live.identity import read_identity
-from ddptrace.live.run_folders import rank_folders
+from ddptrace.live.run_folders import rank_folders, read_identity
 from ddptrace.live.run_follower import RunFollower
 from ddptrace.telemetry.companion.companion import GRACE_S
 from ddptrace.telemetry.companion.training import Training

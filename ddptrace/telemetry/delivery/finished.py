@@ -14,10 +14,8 @@ import numpy as np
 from opentelemetry.sdk.trace import ReadableSpan
 
 from ddptrace.analysis.result import Result
-from ddptrace.live.batch import Identity, Losses
-from ddptrace.live.identity import read_identity
-from ddptrace.live.loss_tally import LossTally
-from ddptrace.live.run_folders import rank_folders
+from ddptrace.live.batch import Identity, Losses, LossTally
+from ddptrace.live.run_folders import rank_folders, read_identity
 from ddptrace.load.diagnosis.rank_state import BESIDE
 from ddptrace.load.records import described
 from ddptrace.load.records.clock import FAR_NS, Clock
