@@ -1,4 +1,4 @@
-"""What a reader of a growing run returns: complete steps of one rank, and counts of what was lost."""
+"""What a reader of a growing run returns: complete steps of one rank, and counts of what was lost over all reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds the folders of a growing run, in which attempts and ranks appear and folders are renamed."""
+"""Finds the folders of a growing run, in which attempts and ranks appear and folders are renamed, and their owners."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Reads all ranks of a growing run directory from another process than the job."""
+"""Reads all ranks of a growing run directory from another process than the job.
+
+Each rank is followed from the first appearance of its folder to its last record.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""A growing run for a screen: its newest attempt, the last steps of its ranks, and their analysis."""
+"""A growing run for a screen: its newest attempt, the last steps of its ranks, and their analysis.
+
+Memory and work are bounded: `LAST_STEPS` of each rank are held, or fewer with many ranks or long steps, so that all of
+them together have about `MOST_ROWS` rows.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +20,8 @@ from ddptrace.analysis.tables.ranks import ClockRow
 from ddptrace.analysis.tables.table import Table
 from ddptrace.findings import Finding
 from ddptrace.live.batch import RankBatch, RankNow
-from ddptrace.live.cut import cut
-from ddptrace.live.joined import joined
 from ddptrace.live.run_follower import RunFollower
+from ddptrace.live.stretches import cut, joined
 from ddptrace.record.directory import read_json
 from ddptrace.schema import MANIFEST, SCHEMA_VERSION
 

@@ -20,7 +20,7 @@ from ddptrace.findings import (
     RESTARTED,
     Finding,
 )
-from ddptrace.load.records.clock import FAR_NS, Clock
+from ddptrace.load.records.events import FAR_NS, Clock
 from ddptrace.load.records.rank_run import Recorded, rank_run
 from ddptrace.load.tables import RankRun
 from ddptrace.record import RecordReader, Records

@@ -19,9 +19,8 @@ from ddptrace.analysis.rank_tables import RankTables
 from ddptrace.errors import RunDirectoryError
 from ddptrace.keep import LEAST_NBYTES, Keep
 from ddptrace.live import rank_follower, run_follower, watched
-from ddptrace.live.cut import cut
-from ddptrace.live.joined import joined
 from ddptrace.live.run_follower import RunFollower
+from ddptrace.live.stretches import cut, joined
 from ddptrace.live.watched import LEAST_STEPS, Recent, Watched
 from ddptrace.load.run import read_run
 from ddptrace.load.tables import Run

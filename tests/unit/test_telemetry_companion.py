@@ -21,8 +21,7 @@ from ddptrace import tracing
 from ddptrace.record import directory
 from ddptrace.schema import META
 from ddptrace.telemetry.companion import companion
-from ddptrace.telemetry.companion.companion import Companion, companion_for
-from ddptrace.telemetry.companion.training import Training
+from ddptrace.telemetry.companion.companion import Companion, Training, companion_for
 from tests.exported_runs import wait_until
 from tests.otlp_receiver import Receiver
 from tests.planted_modules import plant

@@ -22,7 +22,7 @@ from ddptrace.schema import Kind
 from ddptrace.telemetry.delivery.finished import totals_of
 from ddptrace.telemetry.metrics.instruments import BUCKETS_MAX, COLLECTIVE_SKEW, COLLECTIVES_MAX, INSTRUMENTS
 from ddptrace.telemetry.metrics.meetings import HostMeetings
-from ddptrace.telemetry.metrics.points import Points, Spread
+from ddptrace.telemetry.metrics.rank_totals import Points, Spread
 from ddptrace.telemetry.metrics.totals import Totals
 from ddptrace.telemetry.rows import RankRows, of_result
 from tests.made import make_result

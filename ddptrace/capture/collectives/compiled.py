@@ -211,6 +211,6 @@ def _check(path: Path, owners: set[int], *, may_be_sticky: bool) -> None:
 
 def _refuse(path: Path, why: str) -> None:
     raise CompileError(
-        f"{path} {why}, and code that others put there would run in your trainings: take the right to write from them "
-        "(chmod go-w), or set XDG_CACHE_HOME to a folder of your own; then run `ddptrace compile`"
+        f"{path} {why}, and code that others put there would run in your trainings: remove their permission to write "
+        "(chmod go-w), or set XDG_CACHE_HOME to a folder that only you can write; then run `ddptrace compile`"
     )

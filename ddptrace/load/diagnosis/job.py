@@ -275,4 +275,4 @@ def _doubts(source: RecordedRank, meta: Mapping[str, Any], records: Records) -> 
         message = f"its folder holds what rank {said} recorded: put the ranks' folders back as they were"
         yield OTHER_RANK(where, message)
     for damage in records.damaged:
-        yield DAMAGED(where, f"{damage}: what is said of this rank may be wrong")
+        yield DAMAGED(where, f"{damage}: what this report says about this rank may be wrong")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ddptrace.load.diagnosis.tables import GroupState, LastCall, Messages
 from ddptrace.load.records.calls import CallOrigin, CallOrigins
-from ddptrace.load.records.fields import BEGIN, END, FLAGS, NAME, THREAD, A, B, C, F, G, Row
+from ddptrace.load.records.events import BEGIN, END, FLAGS, NAME, THREAD, A, B, C, F, G, Row
 from ddptrace.load.tables import Group
 from ddptrace.ops import SEND, family_of
 from ddptrace.schema import CallFlag, Kind

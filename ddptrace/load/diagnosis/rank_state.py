@@ -14,9 +14,7 @@ from ddptrace.load.alive import process_of
 from ddptrace.load.diagnosis.last_calls import RankRecords, group_states
 from ddptrace.load.diagnosis.tables import GroupState, LastCall, RankState
 from ddptrace.load.records import described
-from ddptrace.load.records.clock import Clock
-from ddptrace.load.records.events import RankEvents
-from ddptrace.load.records.fields import BEGIN, END, FLAGS, KIND, NAME, A, Row
+from ddptrace.load.records.events import BEGIN, END, FLAGS, KIND, NAME, A, Clock, RankEvents, Row
 from ddptrace.load.records.host_load import phase_of, pulse_of
 from ddptrace.load.tables import Pulse
 from ddptrace.record import Records

@@ -18,8 +18,10 @@ from ddptrace.load.windows.nesting import NOTHING, outermost
 OPTIMIZER_STEP: Final = "Optimizer.step#"
 DATA: Final = "enumerate(DataLoader)#"
 DDP_MARKS: Final = (
-    "DistributedDataParallel.forward", "torch.distributed.ddp.reducer", "torch::distributed::reducer",
-)  # fmt: skip
+    "DistributedDataParallel.forward",
+    "torch.distributed.ddp.reducer",
+    "torch::distributed::reducer",
+)
 DDP_COPY: Final = "torch.distributed.ddp.reducer::copy_bucket_to_grad"
 """Names of ranges that only torch's DistributedDataParallel makes."""
 

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from ddptrace.load.records.fields import FLAGS, NAME, A, D, E, Row
+from ddptrace.load.records.events import FLAGS, NAME, A, D, E, Row
 from ddptrace.load.tables import Call, PhaseMark
 from ddptrace.schema import THROUGH, UNKNOWN_ORIGIN, CallFlag, Origin, Phase
 

@@ -7,8 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from ddptrace.load.records.clock import FAR_NS
-from ddptrace.load.records.fields import BEGIN, END, FLAGS, NAME, A, B, C, D, Row
+from ddptrace.load.records.events import BEGIN, END, FAR_NS, FLAGS, NAME, A, B, C, D, Row
 from ddptrace.load.records.kept import Kept
 from ddptrace.load.tables import GcPause, HostLoad, HostMark, LinkSample, Pulse, Throttle
 from ddptrace.schema import Kind, Phase

@@ -21,9 +21,7 @@ from ddptrace.findings import (
 )
 from ddptrace.load.records import described
 from ddptrace.load.records.calls import CallOrigins, with_proven_ends
-from ddptrace.load.records.clock import Clock
-from ddptrace.load.records.events import RankEvents
-from ddptrace.load.records.fields import BEGIN, END, FLAGS, NAME, THREAD, A, B, C, D, E, F, G, Row
+from ddptrace.load.records.events import BEGIN, END, FLAGS, NAME, THREAD, A, B, C, Clock, D, E, F, G, RankEvents, Row
 from ddptrace.load.records.host_load import clock_name, host_load
 from ddptrace.load.records.kept import IN_STEPS, Kept, Number, call_numbers, kept
 from ddptrace.load.records.rpc import rank_rpc

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ddptrace.load.records.fields import BEGIN, END, FLAGS, NAME, THREAD, A, B, C, D, F, Row
+from ddptrace.load.records.events import BEGIN, END, FLAGS, NAME, THREAD, A, B, C, D, F, Row
 from ddptrace.load.records.kept import LONG_AGO
 from ddptrace.load.tables import RankRpc, RpcCall, RpcRun, RpcWait
 from ddptrace.schema import Kind, RpcFlag, RpcOp
