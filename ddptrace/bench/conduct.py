@@ -133,7 +133,7 @@ def _sheet(module: str, options: JobOptions, measured: list[Measured], folder: P
     try:
         write_sheet(made, {"options": asdict(options), "measured": measured}, folder)
     except OSError as error:
-        raise DdptraceError(f"all is measured, but cannot be written into {folder}: {error.strerror}") from error
+        raise DdptraceError(f"the measurements cannot be written into {folder}: {error.strerror}") from error
     return made
 
 

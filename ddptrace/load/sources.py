@@ -94,9 +94,7 @@ def _walk(folder: Path, findings: list[Finding]) -> Iterator[Path]:
     """Links to folders are followed, each folder once, but not to one that holds `folder`, as `/` does."""
 
     def refused(error: OSError) -> None:
-        message = (
-            f"{printable(Path(error.filename or folder))} cannot be looked into ({error.strerror}): it is left out"
-        )
+        message = f"{printable(Path(error.filename or folder))} cannot be opened ({error.strerror}): it is left out"
         findings.append(FOLDER_UNREADABLE("run", message))
 
     seen: set[str] = set()

@@ -82,7 +82,7 @@ def changed(rank: int, name: str, now: str, before: str) -> str:
     """`now`, `before`: what the parameter is, and was when its bucket was made."""
     return (
         f"Parameter {name!r} on rank {rank} is {now} now and was {before} when the module was wrapped: convert or move "
-        "a module before it is wrapped, and wrap it anew where it changes later."
+        "a module before it is wrapped, and wrap it again if it changes later."
     )
 
 
@@ -106,7 +106,7 @@ def unexpected(rank: int, name: str, *, frozen: bool, dropped: bool) -> str:
     return (
         f"Parameter {name!r} on rank {rank} got a second gradient in one synchronised backward: it is used by several "
         "backwards of one forward; sum the losses and call backward once, or run all but the last under no_sync(). "
-        "Under torch.utils.checkpoint it may be that too: take use_reentrant=False."
+        "With torch.utils.checkpoint, pass use_reentrant=False."
     )
 
 
@@ -179,7 +179,7 @@ def refuse_unlike(stock: StockArguments, module: nn.Module) -> None:
 
 def timeout_of(given: object) -> float:
     if not isinstance(given, int | float) or not is_above_zero(given) or math.isinf(given):
-        raise DdptraceError(f"timeout_s is a finite number of seconds above zero, and {given!r} is not.")
+        raise DdptraceError(f"timeout_s must be a finite number of seconds above zero, and {given!r} is not.")
     return given
 
 
@@ -188,7 +188,7 @@ def groups_of(asked: Groups | None) -> list[dist.ProcessGroup]:
         raise DdptraceError("There is no process group yet: call torch.distributed.init_process_group first.")
     groups = [dist.group.WORLD] if asked is None else [asked] if isinstance(asked, dist.ProcessGroup) else list(asked)
     if not groups or not all(isinstance(group, dist.ProcessGroup) for group in groups):
-        raise DdptraceError("process_group is a group that this rank belongs to, or a sequence of such groups.")
+        raise DdptraceError("process_group must be a group that this rank belongs to, or a sequence of such groups.")
     if len({tuple(dist.get_process_group_ranks(group)) for group in groups}) > 1:
         raise DdptraceError("Process groups to take turns must all have the same ranks.")
     return groups  # type: ignore[return-value] # WORLD is there: it is initialized

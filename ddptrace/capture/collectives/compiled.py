@@ -137,7 +137,7 @@ def _run(command: list[str], failing: str) -> None:
         lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
         said = next((line for line in lines if "error:" in line), lines[-1])
         raise CompileError(
-            f"what records buckets {failing} with torch {torch.__version__} ({said}); tracing works without it, and"
+            f"the recorder of buckets {failing} with torch {torch.__version__} ({said}); tracing works without it, and"
             " costs more"
         )
 
@@ -159,7 +159,7 @@ def cache_folder() -> Path:
     try:
         return (given if given.is_absolute() else Path.home() / ".cache") / "ddptrace"
     except RuntimeError as error:
-        raise CompileError("there is no home directory to keep it in: set XDG_CACHE_HOME to a folder") from error
+        raise CompileError("there is no home directory for the library: set XDG_CACHE_HOME to a folder") from error
 
 
 def make_cache_folder() -> Path:

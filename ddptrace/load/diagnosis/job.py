@@ -100,7 +100,7 @@ def read_job(path: Path) -> JobState:
         raise RunDirectoryError(f"{path} does not exist; give the directory that ddptrace.trace writes to")
     if not names_first_attempt(path) and not is_run(path):
         raise RunDirectoryError(
-            f"{path} holds no run of ddptrace.trace, whose records alone tell what a job was doing; give it a run"
+            f"{path} holds no run of ddptrace.trace, and only its records show what a job was doing; give a run"
             " directory"
         )
     look, apart_ns, silent = _looked_until_clear(path)
@@ -269,7 +269,10 @@ def _doubts(source: RecordedRank, meta: Mapping[str, Any], records: Records) -> 
     """Why its calls cannot be held against those of others."""
     where, said = f"rank {source.rank}", other_rank(source, meta)
     if is_of_another_run(meta, source.manifest):
-        message = "its records have the id of another run: it entered its trace apart from rank 0, or is from before"
+        message = (
+            "its records have the id of another run: it entered its trace apart from rank 0, "
+            "or its folder is left from an earlier run"
+        )
         yield OTHER_RUN(where, message)
     if said is not None:
         message = f"its folder holds what rank {said} recorded: put the ranks' folders back as they were"

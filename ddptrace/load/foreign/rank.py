@@ -108,7 +108,7 @@ def _several_processes(windows: Sequence[ForeignWindow], rank: int) -> Iterator[
         message = (
             f"the files of rank {rank} come from different processes ({', '.join([first, *later])}"
             + (f" and {len(changes) - LISTED} more" if len(changes) > LISTED else "")
-            + "): a restarted job or separate runs, shown as one; give one run's files to judge it alone"
+            + "): a restarted job or separate runs, shown as one run; give the files of one run to see it alone"
         )
         yield SEVERAL_PROCESSES(f"rank {rank}", message)
 

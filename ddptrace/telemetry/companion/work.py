@@ -132,6 +132,6 @@ class Work:
 
     def _displaced(self) -> str:
         return (
-            f"the run directory {self._root} was moved, replaced or removed, and what had not been read of it "
+            f"the run directory {self._root} was moved, replaced or removed, and the part that had not been read "
             "was not exported; `ddptrace export` with its present path delivers the rest"
         )
