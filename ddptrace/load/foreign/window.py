@@ -34,7 +34,7 @@ MOST_DIGITS = 15  # of a step's number
 
 @dataclass(frozen=True, slots=True)
 class ForeignWindow:
-    """What one file tells. Collectives are in launch order."""
+    """The content of one file. Collectives are in launch order."""
 
     window: Window
     steps: tuple[StepMark, ...]
@@ -82,8 +82,8 @@ def _window(trace: Trace, file: str) -> Window:
 
 
 def _awaited(calls: Sequence[Call], backwards: Intervals) -> dict[int, int]:
-    """By backward, when the last gradient reduction was over for which DDP holds the host: on a device only a stream
-    waits."""
+    """Return, by backward, the end of the last gradient reduction for which DDP blocks the host. On a device only a
+    stream waits."""
     ends: dict[int, int] = {}
     held = [call for call in calls if call.is_native and call.exec and call.exec.evidence is Evidence.BACKEND]
     at = np.array([call.launch_at_ns for call in held], np.int64)
@@ -94,7 +94,7 @@ def _awaited(calls: Sequence[Call], backwards: Intervals) -> dict[int, int]:
 
 
 def _groups(trace: Trace) -> tuple[Group, ...]:
-    """Those that the file lists, and those that only the arguments of collectives name."""
+    """Return the groups that the file lists, and those that only the arguments of collectives name."""
     groups = {name: Group(name, ranks, backend, None) for name, backend, ranks in trace.events.facts.groups}
     for said in trace.events.collectives.values():
         if said.group is not None and said.ranks and said.group not in groups:
@@ -128,13 +128,13 @@ def _findings(trace: Trace, where: str, issued: int) -> list[Finding]:
 
 
 def steps_of(trace: Trace, backwards: Intervals) -> list[StepMark]:
-    """As the profiler's own ranges say; without any, one per update, from 0."""
+    """Return the steps of the profiler's own ranges; without any, one step per update, numbered from 0."""
     return _said(trace) or _updates(trace, backwards)
 
 
 def _said(trace: Trace) -> list[StepMark]:
-    """What lies between two ranges belongs to the second: the batch is fetched there. Times that were rounded can make
-    one begin before the last ended; one that ends before it, too, is inside it."""
+    """Give the time between two ranges to the second, since the batch is fetched there. Because times are rounded, a
+    range may begin before the previous range ended. A range that also ends before that lies inside the previous one."""
     marks: list[StepMark] = []
     ranges = np.flatnonzero(trace.named((PROFILER_STEP,)) & (trace.events.lane == trace.main_lane))
     for position, (begin, end) in zip(ranges.tolist(), trace.spans(ranges), strict=True):
@@ -146,7 +146,7 @@ def _said(trace: Trace) -> list[StepMark]:
 
 
 def _updates(trace: Trace, backwards: Intervals) -> list[StepMark]:
-    """Several optimizers between two backwards update once."""
+    """Count several optimizers between two backwards as one update."""
     ends = [end for _, end in trace.spans(trace.main_ranges(OPTIMIZER_STEP))]
     after = np.searchsorted(backwards[:, 0], ends).tolist()
     last = [end for k, end in enumerate(ends) if not len(backwards) or k + 1 == len(ends) or after[k + 1] > after[k]]
@@ -155,7 +155,7 @@ def _updates(trace: Trace, backwards: Intervals) -> list[StepMark]:
 
 
 def phases_of(trace: Trace, backwards: Intervals) -> list[PhaseMark]:
-    """In time order; backwards are counted from 0."""
+    """Return the phases in time order; backwards are numbered from 0."""
     thread = trace.main_thread
     marks = [PhaseMark(Phase.FORWARD, *span, thread, None) for span in _forwards(trace, backwards)]
     for k, (begin, end) in enumerate(backwards.tolist()):
@@ -166,8 +166,8 @@ def phases_of(trace: Trace, backwards: Intervals) -> list[PhaseMark]:
 
 
 def backwards_of(trace: Trace) -> Intervals:
-    """Runs of the engine's nodes on any thread, which nothing of the main thread's own interrupts. DDP's reducer takes
-    part in a backward that has begun, and what leads to its copying a bucket back is its own."""
+    """Return stretches of the engine's nodes on any thread that no work of the main thread interrupts. The work of
+    DDP's reducer, up to copying a bucket back, belongs to the backward that has begun."""
     events = trace.events
     nodes = np.flatnonzero(trace.is_node)
     if not len(nodes):
@@ -193,8 +193,8 @@ def _loop_begins(trace: Trace) -> Ints:
 
 
 def _forwards(trace: Trace, backwards: Intervals) -> list[tuple[int, int]]:
-    """The main thread's operators from the last boundary before a backward up to it; gradients may be zeroed before
-    them, or after."""
+    """Return the main thread's operators between a backward and the last boundary before it. Gradients may be zeroed
+    before or after them."""
     events, ops = trace.events, _outside(trace, trace.main_ops, "Optimizer.")
     begins, bounds = events.begin_ns[ops], _boundaries(trace, backwards)
     found = []
@@ -207,7 +207,7 @@ def _forwards(trace: Trace, backwards: Intervals) -> list[tuple[int, int]]:
 
 
 def _outside(trace: Trace, ops: Ints, prefix: str) -> Ints:
-    """Those of the main thread's operators that are in no range of this name."""
+    """Return the main thread's operators outside of ranges of this name."""
     begins = trace.events.begin_ns[ops]
     around = innermost_around(trace.events, trace.named((prefix,)), trace.events.lane[ops], begins)
     outside: Ints = ops[around == NOTHING]
@@ -215,7 +215,7 @@ def _outside(trace: Trace, ops: Ints, prefix: str) -> Ints:
 
 
 def _boundaries(trace: Trace, backwards: Intervals) -> Ints:
-    """Instants at which something other than a forward was over, sorted: a batch, an update, a backward, a step."""
+    """Return the sorted ends of all that is no forward: a batch, an update, a backward, a step."""
     ranges = [trace.main_ranges(prefix) for prefix in (OPTIMIZER_STEP, DATA)]
     ends = trace.events.end_ns[np.concatenate(ranges)]
     steps = trace.events.begin_ns[trace.main_ranges(PROFILER_STEP)]
@@ -228,7 +228,7 @@ def _last_before(bounds: Ints, at: int) -> int:
 
 
 def until_awaited(marks: Sequence[PhaseMark], trace: Trace, ends: dict[int, int]) -> list[PhaseMark]:
-    """Backwards with what DDP awaits on the host at their end. `ends`: by ordinal, when the last of that was over."""
+    """Extend backwards by what DDP awaits on the host at their end. `ends`: by ordinal, when the last of that ended."""
     nexts = np.sort(np.concatenate((trace.events.begin_ns[trace.main_ops], _loop_begins(trace))))
     found = []
     for mark in marks:

@@ -19,14 +19,14 @@ Row = tuple[Any, ...]  # the fields of one EVENT record, in the order of schema.
 KIND, FLAGS, THREAD, NAME, BEGIN, END, A, B, C, D, E, F, G = range(13)
 
 FAR_NS = 10**18
-"""No run is thirty years from its zero: a manifest or record that says so is damaged."""
+"""No run lasts thirty years: a manifest or record with such a distance from the run's zero is damaged."""
 UNIX_MAX_NS = 2**62
-"""Of a pair that can be: beyond it differences of instants overflow."""
+"""Largest Unix time of a valid pair: beyond it, differences of instants overflow."""
 
 
 class RankEvents:
     """The EVENT records of one rank, with `begin` and `end` since the run's zero. Kinds that a newer minor version has
-    added are there, too, and nobody asks for them."""
+    added are there too, and no reader asks for them."""
 
     def __init__(
         self, records: Records, zero_unix_ns: int | None, *, apart_ns: int = 0, until_ns: int | None = None
@@ -50,21 +50,21 @@ class RankEvents:
         self._strings = records.strings
 
     def of(self, *kinds: Kind) -> NDArray[np.void]:
-        """The records of these kinds, in the order in which they were written."""
+        """Return the records of these kinds, in the order in which they were written."""
         found: NDArray[np.void] = self.events[np.isin(self.events["kind"], kinds)]
         return found
 
     def rows(self, *kinds: Kind) -> list[Row]:
-        """The same as tuples."""
+        """Return the same records as tuples."""
         rows: list[Row] = self.of(*kinds).tolist()
         return rows
 
     def text(self, number: int) -> str:
-        """What a string id stands for; "" for 0, and a placeholder for a text that was lost."""
+        """Return the text of a string id; "" for 0, and a placeholder for a lost text."""
         return self._strings.get(number, f"lost name {number}" if number else "")
 
     def described(self, rows: Iterable[Row]) -> Iterator[tuple[Row, dict[str, Any]]]:
-        """Yield each record with the JSON object that its text holds; one whose text was lost is passed over."""
+        """Yield each record with the JSON object that its text holds; a record whose text was lost is skipped."""
         for row in rows:
             with suppress(ValueError, RecursionError):
                 content = json.loads(self.text(row[NAME]))
@@ -75,7 +75,7 @@ class RankEvents:
 @dataclass(frozen=True, slots=True)
 class Clock:
     """The rank's monotonic clock tied to Unix time, and the run's zero. One offset holds for all records, so that a
-    stepped wall clock bends no duration; profiler windows, which tell Unix time, use the pair nearest to them."""
+    step of the wall clock changes no duration; profiler windows, which hold Unix time, use the pair nearest to them."""
 
     monotonic: NDArray[np.int64]
     unix: NDArray[np.int64]
@@ -83,7 +83,8 @@ class Clock:
 
     @classmethod
     def of(cls, events: NDArray[np.void], zero_unix_ns: int | None) -> Clock:
-        """Without a zero (no manifest), the first record's time is it. Without any pair, Unix time is not known."""
+        """Without a zero (no manifest), the time of the first record is the zero. Without any pair, Unix time is
+        unknown."""
         can_be = (events["a"] > 0) & (events["a"] < UNIX_MAX_NS)
         can_be &= (events["begin"] > -UNIX_MAX_NS) & (events["begin"] < UNIX_MAX_NS)
         pairs = events[(events["kind"] == Kind.CLOCK) & can_be]
@@ -95,7 +96,7 @@ class Clock:
 
     @property
     def shift_ns(self) -> int:
-        """What turns a monotonic instant into one since the run's zero."""
+        """The number to add to a monotonic instant for the time since the run's zero."""
         return int(self.unix[0] - self.monotonic[0]) - self.zero_unix_ns
 
     @property
@@ -110,12 +111,12 @@ class Clock:
         return int(np.abs(offsets - offsets[0]).max())
 
     def near(self, events: NDArray[np.void]) -> NDArray[np.void]:
-        """Copy the records that can be of the run; others are damaged. Instants are as recorded."""
+        """Copy the records that can belong to the run; others are damaged. Instants are as recorded."""
         found: NDArray[np.void] = events[np.abs(events["begin"] - self.monotonic[0]) < FAR_NS]
         return found
 
     def from_unix(self, unix_ns: Intervals) -> Intervals:
-        """Unix instants of a short stretch (one profiler window) as instants since the run's zero."""
+        """Convert Unix instants of a short stretch (one profiler window) to instants since the run's zero."""
         nearest = int(np.abs(self.unix - int(np.median(unix_ns))).argmin()) if unix_ns.size else 0
         offset = int(self.unix[nearest] - self.monotonic[nearest])
         return unix_ns + (self.shift_ns - offset)
