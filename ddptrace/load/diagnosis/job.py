@@ -71,7 +71,7 @@ class _Seen:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """All ranks at one look. `seen`: each with what the system reports about its process, and nothing inferred. `at_ns`:
+    """All ranks at one look. `seen`: each with what the system reports about its process, and no inference. `at_ns`:
     time of the look, since the run's zero."""
 
     seen: tuple[_Seen, ...]
