@@ -151,16 +151,16 @@ def test_what_is_watched_names_the_same_late_rank_as_the_whole_run(tmp_path: Pat
 def test_of_long_steps_fewer_are_held_and_never_too_few_to_tell_anything(
     tmp_path: Path, ranks: list[Rank], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    watched = Watched(tmp_path)
+    screen = Watched(tmp_path)
     for rank in ranks:
         rank.steps(0, 60)
-    look(watched)
-    assert watched.most_steps == watched.LAST_STEPS
+    look(screen)
+    assert screen.most_steps == watched.LAST_STEPS
     monkeypatch.setattr(watched, "MOST_ROWS", 30 * 2 * (PER_STEP + 1))
-    assert watched.most_steps in range(25, 32)
+    assert screen.most_steps in range(25, 32)
     monkeypatch.setattr(watched, "MOST_ROWS", 1)
-    assert watched.most_steps == LEAST_STEPS
-    result = watched.result()
+    assert screen.most_steps == LEAST_STEPS
+    result = screen.result()
     assert result is not None
     assert {row.step for row in result.steps} == set(range(59 - LEAST_STEPS, 59))
 
