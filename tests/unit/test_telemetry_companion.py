@@ -147,7 +147,9 @@ def test_a_run_directory_that_goes_away_during_training_is_told(becomes: str, tm
             Rank(root, run_id="ab" * 16).recorder.close()
         wait_until(lambda: _has_said(one))
         (said,) = warned(one.leave)
-    assert said.startswith(f"ddptrace: the run directory {root} was moved, replaced or removed, and the part that had not")
+    assert said.startswith(
+        f"ddptrace: the run directory {root} was moved, replaced or removed, and the part that had not"
+    )
     assert said.count("`ddptrace export") == 1
     if becomes == "moved":
         assert f"the run directory {root} was moved" in (tmp_path / "elsewhere" / "export.log").read_text()
