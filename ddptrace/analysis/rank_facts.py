@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from ddptrace.analysis.buckets.reducers import ReducerFacts, reducer_facts
+from ddptrace.analysis.buckets.layouts import ReducerFacts, reducer_facts
 from ddptrace.analysis.collectives.rows import HOOK_OP
 from ddptrace.analysis.intervals import subtract, total, union
 from ddptrace.analysis.rank_view import RankView

@@ -18,7 +18,7 @@ from ddptrace.analysis.rank_tables import RankTables
 from ddptrace.analysis.result import TABLES
 from ddptrace.analysis.rpc.rows import RankCalls
 from ddptrace.analysis.tables.collectives import CollectiveRow
-from ddptrace.analysis.tables.cuts import is_in
+from ddptrace.analysis.tables.declare import is_in
 from ddptrace.analysis.tables.device import Activity
 from ddptrace.analysis.tables.ranks import LOCAL_PHASES, STEP_END, Trail
 from ddptrace.analysis.wording import line_words

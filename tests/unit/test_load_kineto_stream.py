@@ -17,7 +17,7 @@ from ddptrace.load.kineto import stream as kineto_stream
 from ddptrace.load.kineto.events import FAR_NS, FileFacts, KinetoEvents
 from ddptrace.load.kineto.reader import read_kineto
 from ddptrace.load.kineto.stream import Event, EventStream
-from ddptrace.load.kineto.times import nanoseconds, time_column
+from ddptrace.load.kineto.text import nanoseconds, time_column
 
 EVENT = '{"ph": "X", "cat": "cpu_op", "name": "%s", "pid": 7, "tid": 7, "ts": %d, "dur": 2}'
 

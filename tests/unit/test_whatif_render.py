@@ -14,11 +14,9 @@ from ddptrace.analysis.whatif.observed import observe
 from ddptrace.analysis.whatif.predict import Predictor
 from ddptrace.analysis.whatif.tables import Setting, WhatIf
 from ddptrace.render.report import page
-from ddptrace.render.whatif.advice import advice_text, in_short, verification_text
 from ddptrace.render.whatif.report import advice_section
-from ddptrace.render.whatif.scale import SIMULATED
-from ddptrace.render.whatif.terminal import whatif_text
-from ddptrace.render.whatif.words import setting_words
+from ddptrace.render.whatif.terminal import advice_text, in_short, verification_text, whatif_text
+from ddptrace.render.whatif.words import SIMULATED, setting_words
 from ddptrace.render.words import WIDTH
 from tests.made import make_result
 from tests.unit.made_whatif import Made, in_buckets, made_ranks

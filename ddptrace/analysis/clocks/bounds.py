@@ -5,6 +5,10 @@ rank 1        [=====)
 
 rank 0   send ┤             a message: its arrival lies after its sending
 rank 1          ├ recv
+
+Some collectives are known only by the time at which a rank's wait for them ended. They are not matched, because nobody
+knows when they ran. They still bound the clocks, because no wait ends before all ranks have called: often they are the
+shortest of all, such as the averaging of a loss.
 """
 
 from __future__ import annotations
@@ -18,22 +22,85 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ddptrace.analysis.clocks.waits import waited_for
+from ddptrace.analysis.collectives.rows import HOOK_OP
 from ddptrace.analysis.rank_tables import RankTables
 from ddptrace.analysis.rpc.rows import rpc_rows
+from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.analysis.tables.ranks import MatchRow
 from ddptrace.ops import ALL_TO_ALL, RECEIVE, SEND, family_of
 from ddptrace.schema import Evidence
 
+Group = tuple[str, tuple[int, ...]]
+ByTurn = dict[int, CollectiveRow]
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
-
 SLACK_NS: Final = 1_000
 """Profilers tell instants to a microsecond."""
-
 MOST_CELLS: Final = 4_000_000
 """Of collectives times clocks; beyond it some are left out, by lot."""
+Message = tuple[int, int, int, int]
+"""Ranks that sent and received, and when."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waited:
+    """One collective. `positions`: of its ranks among all; `seqs` on each."""
+
+    group: str
+    turn: int
+    op: str
+    nbytes: int | None  # None where it is not the same on all
+    positions: tuple[int, ...]
+    seqs: tuple[int, ...]
+
+
+def waited_for(tables: Sequence[RankTables]) -> Iterator[Waited]:
+    """By group and turn, as long as the ranks whose records are whole call the same."""
+    groups: dict[Group, dict[int, ByTurn]] = defaultdict(dict)
+    for position, table in enumerate(tables):
+        ranks = dict(table.facts.groups) if _counts(table) else {}
+        for name, rows in _by_group(table.collectives).items():
+            if name in ranks:
+                groups[name, ranks[name]][position] = rows
+    for (name, _), shown in sorted(groups.items()):
+        if len(shown) > 1:
+            yield from _of_group(name, shown)
+
+
+def _counts(table: RankTables) -> bool:
+    return table.facts.recorded and not table.facts.dropped and not table.facts.kept.sampled
+
+
+def _by_group(rows: Sequence[CollectiveRow]) -> dict[str, ByTurn]:
+    found: dict[str, ByTurn] = defaultdict(dict)
+    for row in rows:
+        if row.turn is not None and row.part == 0 and row.op != HOOK_OP:
+            found[row.group][row.turn] = row
+    return found
+
+
+def _of_group(name: str, shown: dict[int, ByTurn]) -> Iterator[Waited]:
+    turns = set.intersection(*(set(rows) for rows in shown.values()))
+    for turn in sorted(turns):
+        rows = [mine[turn] for mine in shown.values()]
+        if _differ(rows):
+            return
+        if family_of(rows[0].op).ends_together and _is_waited(rows):
+            sizes = {row.nbytes for row in rows}
+            nbytes = rows[0].nbytes if len(sizes) == 1 else None
+            yield Waited(name, turn, rows[0].op, nbytes, tuple(shown), tuple(row.seq for row in rows))
+
+
+def _differ(rows: Sequence[CollectiveRow]) -> bool:
+    first = rows[0]
+    same_nbytes = family_of(first.op).same_nbytes
+    return any(row.op != first.op or (same_nbytes and row.nbytes != first.nbytes) for row in rows)
+
+
+def _is_waited(rows: Sequence[CollectiveRow]) -> bool:
+    known = all(row.exec_end_at_ns is not None for row in rows)
+    return known and any(row.evidence is Evidence.HOST for row in rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,10 +235,6 @@ def _of_several(match: Ints, clock: Ints, clocks: int) -> tuple[Ints, Ints]:
     row = np.full(size, -1)
     row[chosen] = np.arange(len(chosen))
     return chosen, row[match]
-
-
-Message = tuple[int, int, int, int]
-"""Ranks that sent and received, and when."""
 
 
 def _sent(tables: Sequence[RankTables]) -> Iterator[Message]:

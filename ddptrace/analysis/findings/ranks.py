@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from ddptrace.analysis.matching.absent import Partial
+from ddptrace.analysis.matching.calls import Partial
 from ddptrace.analysis.ranks import causes
 from ddptrace.analysis.ranks.blame import Blame, Crowding, Seeming
 from ddptrace.analysis.ranks.matched_time import MatchedTime, matched_time

@@ -16,10 +16,8 @@ import numpy as np
 
 from ddptrace.analysis.steps.jitter import SPREAD_OF_DEVIATION
 from ddptrace.analysis.whatif.again import Scenario, Steps, play_steps, sizes
-from ddptrace.analysis.whatif.contention import contention_of
-from ddptrace.analysis.whatif.model import Model
-from ddptrace.analysis.whatif.plan import Buckets, caps_nbytes, plan_buckets
-from ddptrace.analysis.whatif.play import Floats
+from ddptrace.analysis.whatif.model import Model, contention_of
+from ddptrace.analysis.whatif.play import Buckets, Floats, caps_nbytes, plan_buckets
 from ddptrace.analysis.whatif.tables import Contention, Prediction, Setting
 from ddptrace.analysis.whatif.wire import Wire
 from ddptrace.errors import printable

@@ -48,16 +48,28 @@ def rpc_section(result: Result) -> str:
 def pair_cells(pair: RpcPairRow) -> list[str]:
     """Of a caller that was not traced neither the kind of its calls nor their ends are known."""
     return [
-        label(pair_name(pair)), label(pair.op or NOT_MEASURED), f"{pair.calls:,}",
-        f"{pair.failed:,}", size(pair.nbytes_out), size(pair.nbytes_back if pair.op else None),
-        size(pair.gradient_nbytes_out), size(pair.gradient_nbytes_back),
-        millis(pair.call_median_ns), f"{pair.runs:,}", millis(pair.run_median_ns),
-    ]  # fmt: skip
+        label(pair_name(pair)),
+        label(pair.op or NOT_MEASURED),
+        f"{pair.calls:,}",
+        f"{pair.failed:,}",
+        size(pair.nbytes_out),
+        size(pair.nbytes_back if pair.op else None),
+        size(pair.gradient_nbytes_out),
+        size(pair.gradient_nbytes_back),
+        millis(pair.call_median_ns),
+        f"{pair.runs:,}",
+        millis(pair.run_median_ns),
+    ]
 
 
 def function_cells(function: RpcFunction) -> list[str]:
     return [
-        f"<code>{label(function_word(function.function))}</code>", label(function.callee or "?"), f"{function.calls:,}",
-        millis(function.call_ns), millis(function.call_max_ns), f"{function.runs:,}",
-        millis(function.run_ns), millis(function.rest_ns),
-    ]  # fmt: skip
+        f"<code>{label(function_word(function.function))}</code>",
+        label(function.callee or "?"),
+        f"{function.calls:,}",
+        millis(function.call_ns),
+        millis(function.call_max_ns),
+        f"{function.runs:,}",
+        millis(function.run_ns),
+        millis(function.rest_ns),
+    ]

@@ -8,8 +8,9 @@ from typing import Final
 from ddptrace.analysis.whatif.tables import Contention, Cost, Prediction, Setting, SmallCost, WhatIf
 from ddptrace.units import NOT_MEASURED, counted, duration, percent, rate, size
 
+SIMULATED: Final = "Simulated from the recorded ranks, not measured."
 DOUBT_RATIO: Final = 0.1
-"""Of the recorded step; who plays it so badly is not to be believed of others."""
+"""Of the recorded step. A model that misses the recorded step by more is not to be believed about other settings."""
 
 
 def setting_words(setting: Setting) -> str:
