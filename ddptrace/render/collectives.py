@@ -18,13 +18,13 @@ SIZES_MAX: Final = 60
 LINE_POINTS: Final = 40
 PALETTE: Final = ("#4a80b3", "#e4683a", "#3f8f8b", "#9a6fb8", "#d9b44a", "#7a9e59", "#868e99", "#b5485d")
 MATCHED: Final = (
-    "How long a collective takes to move its bytes once all ranks are there: its shortest execution over the ranks, so"
-    " without waiting for a late one. The line is latency + bytes / bandwidth: each bucket more pays the latency once"
-    " more, whatever its size."
+    "How long a collective takes to move its bytes once all ranks have arrived: its shortest execution over the ranks,"
+    " which waits for no late rank. The line is latency + bytes / bandwidth: each additional bucket pays the latency"
+    " again, whatever its size."
 )
 ALONE: Final = (
-    "How long executions take, on the ranks that have a file here. What a rank waited for its peers is in them, so"
-    " neither latency nor bandwidth can be told."
+    "How long executions take, on the ranks that have a file here. They include waiting for other ranks, so latency"
+    " and bandwidth are unknown."
 )
 HEADS: Final = (
     ("op", ""), ("group", "words"), ("ranks", ""), ("sizes", ""), ("collectives", ""), ("latency", ""),

@@ -152,7 +152,7 @@ def test_another_job_verifies_nothing(found: Predictor, advice: Advice, made: Ma
 def test_what_an_answer_rests_on_is_said_once_with_the_answers_that_it_is_about(answers: WhatIf) -> None:
     text = " ".join(whatif_text(answers).split())
     assert text.count("is extrapolated") == 1
-    assert "still shows. (perfect overlap)" in text
+    assert "is still exposed. (perfect overlap)" in text
 
 
 def test_a_model_that_misses_much_of_the_recorded_step_is_not_to_be_relied_on(answers: WhatIf, advice: Advice) -> None:

@@ -36,9 +36,9 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 SLACK_NS: Final = 1_000
-"""Profilers tell instants to a microsecond."""
+"""Profilers record instants to a microsecond."""
 MOST_CELLS: Final = 4_000_000
-"""Of collectives times clocks; beyond it some are left out, by lot."""
+"""Most collectives times clocks; of more, a random sample is used."""
 Message = tuple[int, int, int, int]
 """Ranks that sent and received, and when."""
 
@@ -56,7 +56,7 @@ class Waited:
 
 
 def waited_for(tables: Sequence[RankTables]) -> Iterator[Waited]:
-    """By group and turn, as long as the ranks whose records are whole call the same."""
+    """Yield them by group and turn, as long as the ranks with complete records make the same calls."""
     groups: dict[Group, dict[int, ByTurn]] = defaultdict(dict)
     for position, table in enumerate(tables):
         ranks = dict(table.facts.groups) if _counts(table) else {}
@@ -115,7 +115,7 @@ class Sightings:
     proves: Mask  # every rank needed something of every other one, so that its end proves their begins
 
     def earlier(self, by_ns: Ints) -> Sightings:
-        """With each rank's instants moved; `by_ns` of shape (ranks,)."""
+        """Move the instants of each rank; `by_ns` of shape (ranks,)."""
         own = by_ns[self.position]
         return replace(self, begin_at_ns=self.begin_at_ns - own, end_at_ns=self.end_at_ns - own)
 
@@ -142,7 +142,7 @@ class SharedCollectives:
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """What left one clock at `begin` and had come to another by `end`; shape (n,)."""
+    """Messages that left one clock at `begin` and had arrived at another by `end`; shape (n,)."""
 
     sender: Ints  # a clock
     receiver: Ints
@@ -195,7 +195,7 @@ def shared_collectives_of(seen: Sightings, clocks: Ints) -> SharedCollectives:
 
 
 def messages_of(tables: Sequence[RankTables], clocks: Ints, by_ns: Ints) -> Messages:
-    """Sends and receives, and remote calls, between ranks of different clocks. `by_ns` as in `Sightings.earlier`."""
+    """Collect sends, receives and remote calls between ranks of different clocks. `by_ns` as in `Sightings.earlier`."""
     found = np.array([*_sent(tables), *_called(tables)], np.int64).reshape(-1, 4)
     sender, receiver = np.searchsorted([table.row.rank for table in tables], found[:, :2]).T
     begin, end = found[:, 2] - by_ns[sender] - SLACK_NS, found[:, 3] - by_ns[receiver]
@@ -238,8 +238,8 @@ def _of_several(match: Ints, clock: Ints, clocks: int) -> tuple[Ints, Ints]:
 
 
 def _sent(tables: Sequence[RankTables]) -> Iterator[Message]:
-    """By the time the k-th receive from a rank was over, that rank had begun k sends: whichever belong together. That
-    needs every send; receives may be missing."""
+    """Bound by counts: when the k-th receive from a rank ended, that rank had begun k sends, whichever belong together.
+    That needs a record of every send; receives may be missing."""
     sends: dict[tuple[str, int, int], list[int]] = defaultdict(list)
     receives: dict[tuple[str, int, int], list[int]] = defaultdict(list)
     for table in tables:

@@ -21,7 +21,7 @@ _WEAKNESS = {evidence: evidence.weakness for evidence in Evidence}
 @dataclass(frozen=True, slots=True)
 class Communication:
     """A collective call, or a hook that communicated by other means (`call` is None). Begin, end and evidence of its
-    execution are None together where nothing tells them."""
+    execution are either all known or all None."""
 
     seq: int
     launch_at_ns: int
@@ -52,7 +52,7 @@ def weakest(evidences: Iterable[Evidence | None]) -> Evidence | None:
 
 
 def communications(rank: RankRun) -> tuple[Communication, ...]:
-    """Every communication of the rank, in launch order."""
+    """List every communication of the rank, in launch order."""
     hooks = {hook.seq: hook for hook in rank.hooks}
     execs = _execs(rank)
     found = [_of_call(call, execs.get(call.seq), hooks) for call in rank.calls]
@@ -77,7 +77,7 @@ def _of_hook(hook: HookCall) -> Communication:
 
 
 def _execs(rank: RankRun) -> dict[int, Exec]:
-    """Execution by seq, of the calls for which anything tells it."""
+    """Find the execution of each call for which there is evidence, by seq."""
     threads = {group.name: group.threads for group in rank.groups}
     queues: dict[str, list[Call]] = {}
     for call in sorted(rank.calls, key=lambda call: (call.launch_at_ns, call.seq)):
@@ -134,7 +134,7 @@ class Shares:
 
 
 def shares_of(comms: Sequence[Communication], windows: Pieces, compute: Intervals) -> Shares:
-    """All parts of all executions that are known."""
+    """Cut all known executions into parts, and measure each part."""
     known = np.array([i for i, comm in enumerate(comms) if comm.end_at_ns is not None], np.int64)
     begins = np.array([comm.begin_at_ns for comm in comms if comm.end_at_ns is not None], np.int64)
     ends = np.array([comm.end_at_ns for comm in comms if comm.end_at_ns is not None], np.int64)
@@ -148,7 +148,7 @@ def shares_of(comms: Sequence[Communication], windows: Pieces, compute: Interval
 
 
 def _paying_from(begins: Ints, ends: Ints, seqs: Ints) -> Ints:
-    """From when on each execution is the first-started of those that run; not before its end where it never is."""
+    """From when on each execution is the one that began first of those that run; its end, if it never is."""
     order = np.lexsort((seqs, begins))
     over = np.maximum.accumulate(ends[order])
     paying = np.empty_like(begins)

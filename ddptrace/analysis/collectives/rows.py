@@ -35,7 +35,7 @@ class Bandwidth:
 
 
 def bandwidth(call: Call, group_size: int | None, exec_ns: int) -> Bandwidth:
-    """`exec_ns`: the whole execution. An op that is not known here has bytes of unknown meaning: nothing is said."""
+    """Compute both bandwidths over `exec_ns`, the whole execution. Unknown for an op that ddptrace does not know."""
     factor, nbytes = FACTORS.get(call.op), moved_nbytes(call, group_size)
     if factor is None or not nbytes or exec_ns <= 0:
         return Bandwidth()

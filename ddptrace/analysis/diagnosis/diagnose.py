@@ -252,7 +252,7 @@ def _clocks(job: JobState) -> Iterator[Verdict]:
         alike[f"{seconds(abs(ahead_ns))} {'ahead' if ahead_ns > 0 else 'behind'}"].append(rank)
     for words, ranks in alike.items():
         of = f"clock of {named('rank', ranks)} is" if len(ranks) == 1 else f"clocks of {named('rank', ranks)} are"
-        yield Verdict("clock", f"the {of} about {words}, and what is said here is without that")
+        yield Verdict("clock", f"the {of} about {words}; the times here are corrected for that")
 
 
 def _steps(job: JobState, going: Sequence[RankPlace]) -> str:

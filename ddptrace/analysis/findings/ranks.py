@@ -59,7 +59,7 @@ def _absent(groups: Sequence[Partial]) -> Finding:
     return REPLAY_OFF(
         "run",
         f"No rank is named as late: only {one.here} of {one.size} ranks of {where} {verb} compared here{more}, and"
-        " waiting for the others counts as transfer. So waits and transfers cannot be told apart, and there is no"
+        " waiting for the others counts as transfer. So waits cannot be separated from transfers, and there is no"
         " critical path. Analyze all ranks together to get both.",
     )
 

@@ -41,7 +41,7 @@ NO_FIGURES: Final = Figures(None, None, None, None, None)
 
 
 def figures(begin: Ints, end: Ints, kind: Ints, float_zero_us: int | None = None) -> Figures:
-    """HTA's formulas over events in integer ns. Without negative lengths they are those of unions.
+    """Apply HTA's formulas to events in integer ns. Without negative lengths they equal those of unions.
 
     With `float_zero_us` (what HTA's instants count from) the lengths come with the errors of its float64 sums.
     """

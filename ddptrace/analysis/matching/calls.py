@@ -24,7 +24,7 @@ from ddptrace.analysis.tables.ranks import MatchRow
 from ddptrace.ops import family_of
 
 LOOK: Final = 8
-"""So many calls ahead tell what became of the one that differs."""
+"""Number of calls ahead that are searched for a call that differs."""
 
 Key = tuple[str, int | None, str, int | None]
 Codes = NDArray[np.int32]
@@ -47,7 +47,7 @@ class GroupCall:
 
     @property
     def key(self) -> Key:
-        """What all ranks have to agree in."""
+        """The fields in which all ranks must agree."""
         return self.op, self.nbytes if family_of(self.op).same_nbytes else None, self.dtype, self.root
 
 
@@ -60,7 +60,7 @@ class GroupCalls:
 
     @property
     def end(self) -> int:
-        """Turn of the call that it has not made."""
+        """Turn of the first call that the rank has not made."""
         return self.marks[-1].turn + 1 if self.marks else 0
 
     def at(self, turn: int) -> GroupCall | None:
@@ -69,7 +69,7 @@ class GroupCalls:
 
 
 def differ(one: GroupCall, other: GroupCall) -> bool:
-    """In what is known of both."""
+    """Whether two calls differ in a field that is known of both."""
     return any(a != b for a, b in zip(one.key, other.key, strict=True) if a not in (None, "") and b not in (None, ""))
 
 
@@ -83,12 +83,12 @@ class Partial:
 
 
 def is_partial(row: CollectiveRow, here: int) -> bool:
-    """`row`: on one of the `here` ranks that are compared. A group of which nobody told the size is taken as whole."""
+    """Whether the group of `row` has more ranks than the `here` that are compared. One of unknown size counts as complete."""
     return row.group_size is not None and row.group_size > here
 
 
 def partial_matches(matches: Sequence[MatchRow], rows: Iterable[CollectiveRow]) -> dict[int, Partial]:
-    """By `match`. `rows`: of all ranks."""
+    """Find the matches of such groups, by `match`. `rows`: of all ranks."""
     wanted = {(match.ranks[0], match.seqs[0]): match for match in matches}
     found = {}
     for row in rows:
@@ -99,8 +99,8 @@ def partial_matches(matches: Sequence[MatchRow], rows: Iterable[CollectiveRow]) 
 
 
 def groups_in_part(tables: Sequence[RankTables], met: Sequence[RankTables]) -> list[Partial]:
-    """Those in which ranks wait for one another, in order of name. `met`: the ranks that met others; where none did,
-    all are asked. One rank alone is compared with nobody."""
+    """List such groups in which ranks wait for one another, in order of name. `met`: ranks with matched collectives; if
+    there are none, all ranks count. A single rank is compared with nobody."""
     if len(tables) < 2:
         return []
     known = {table.row.rank: _groups_of(table) for table in tables}
@@ -110,13 +110,13 @@ def groups_in_part(tables: Sequence[RankTables], met: Sequence[RankTables]) -> l
 
 
 def _groups_of(table: RankTables) -> dict[str, tuple[int, ...]]:
-    """With those of which it only shows collectives, as profiler files do: their ranks are not known."""
+    """Groups of a rank and their members; empty where only a profiler file shows the group's collectives."""
     shown: dict[str, tuple[int, ...]] = {row.group: () for row in table.collectives}
     return shown | dict(table.facts.groups)
 
 
 def _waiting(tables: Sequence[RankTables]) -> set[tuple[int, str, int]]:
-    """Rank, group and its size, of what no rank ends before all have come."""
+    """Rank, group and size of the group, of collectives that no rank ends before all have arrived."""
     return {
         (row.rank, row.group, row.group_size)
         for table in tables
@@ -126,5 +126,5 @@ def _waiting(tables: Sequence[RankTables]) -> set[tuple[int, str, int]]:
 
 
 def _here(name: str, members: tuple[int, ...], ranks: Iterable[dict[str, tuple[int, ...]]]) -> int:
-    """So many ranks tell of the group; one that does not know its ranks may mean this one."""
+    """Number of ranks that know the group. A rank that does not know its members may mean this group."""
     return sum(name in own and (own[name] == members or not own[name] or not members) for own in ranks)

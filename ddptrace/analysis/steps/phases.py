@@ -24,20 +24,20 @@ OTHER: Final = 0
 PHASE_NAMES: Final = ("other", *(phase.name.lower() for phase in Phase))
 """By label: 0 is other, the rest are `Phase`'s own numbers."""
 HOSTS = ("cpu", "?")
-"""What the name of a rank's device begins with, where it is none or is not known."""
+"""Prefixes of a device's name if the rank has no device, or an unknown one."""
 COMPUTING = (int(Phase.FORWARD), int(Phase.BACKWARD), int(Phase.OPTIMIZER))
 
 
 def main_thread(rank: RankRun) -> int | None:
-    """The thread that trains: the one with most backwards, else with most marks of any phase. None without marks."""
+    """Find the thread that trains: most backwards, else most marks of any phase. None without marks."""
     backwards = Counter(mark.thread for mark in rank.phases if mark.phase is Phase.BACKWARD)
     threads = backwards or Counter(mark.thread for mark in rank.phases)
     return threads.most_common(1)[0][0] if threads else None
 
 
 def main_marks(rank: RankRun) -> tuple[PhaseMark, ...]:
-    """The main thread's marks by begin; a forward that the backward follows reaches to it, since what lies between
-    computes the loss."""
+    """List the main thread's marks by begin. A forward before a backward is extended to it, because the time between
+    them computes the loss."""
     thread = main_thread(rank)
     marks = sorted((m for m in rank.phases if m.thread == thread), key=lambda m: (m.begin_at_ns, -m.end_at_ns))
     begins = [mark.begin_at_ns for mark in marks]
@@ -52,13 +52,13 @@ def _with_loss(mark: PhaseMark, marks: Sequence[PhaseMark], begins: list[int]) -
 
 
 def phase_pieces(marks: Sequence[PhaseMark], rank: RankRun) -> Pieces:
-    """At each instant the innermost mark's phase; a pause, in which ddptrace itself held the thread, is OTHER."""
+    """Give each instant the phase of the innermost mark. A pause, in which ddptrace held the thread, is OTHER."""
     stretches = [(mark.begin_at_ns, mark.end_at_ns, int(mark.phase)) for mark in marks]
     return innermost(stretches + [(pause.begin_at_ns, pause.end_at_ns, OTHER) for pause in rank.pauses])
 
 
 def stretches(steps: Pieces, phases: Pieces) -> tuple[Ints, Ints, Ints, Ints]:
-    """The steps' stretches: (step's position, begin, end, phase label); neighbours in a step differ in phase."""
+    """Cut steps by phase: (step's position, begin, end, phase label); neighbours in a step differ in phase."""
     parts = phases.split(steps.begins, steps.ends)
     source, begins, ends = (column[parts[2] > parts[1]] for column in parts)
     labels = np.maximum(phases.at(begins), OTHER)
@@ -68,7 +68,7 @@ def stretches(steps: Pieces, phases: Pieces) -> tuple[Ints, Ints, Ints, Ints]:
 
 
 def phase_totals(steps: Pieces, phases: Pieces) -> Ints:
-    """Nanoseconds of each phase in each step, shape (steps, labels)."""
+    """Sum the nanoseconds of each phase in each step, shape (steps, labels)."""
     step, begins, ends, labels = stretches(steps, phases)
     totals = np.zeros((len(steps.begins), len(PHASE_NAMES)), np.int64)
     np.add.at(totals, (step, labels), ends - begins)
@@ -76,7 +76,7 @@ def phase_totals(steps: Pieces, phases: Pieces) -> Ints:
 
 
 def is_on_device(rank: RankRun) -> bool:
-    """Whether it computes on a device rather than on the host's processors."""
+    """Whether the rank computes on a device rather than on the host's CPUs."""
     if any(call.on_device for call in rank.calls) or any(window.on_device for window in rank.windows):
         return True
     names_one = bool(rank.device) and not rank.device.startswith(HOSTS)
@@ -84,8 +84,8 @@ def is_on_device(rank: RankRun) -> bool:
 
 
 def profiled_in(rank: RankRun, steps: Pieces, phases: Pieces) -> Ints:
-    """By step: the position of the profiler window that it lies in, -1 for none, or none that saw what computes. What
-    comes before the first phase may be outside: there the profiler itself was being started."""
+    """Find for each step the profiler window that covers it, -1 if none does or if it did not record where the rank
+    computes. Time before the first phase may lie outside: there the profiler itself was starting."""
     on_device = is_on_device(rank)
     first = _first_phase_at(steps, phases)
     inside = np.full(len(steps.begins), -1, np.int64)
@@ -107,8 +107,8 @@ def _first_phase_at(steps: Pieces, phases: Pieces) -> Ints:
 def rank_compute(
     rank: RankRun, windows: Pieces, phases: Pieces, profiled: NDArray[np.bool_], waits: Intervals
 ) -> Intervals:
-    """Union of all computing of the rank. A step's window is judged by one source as a whole; what is outside of them
-    all, by the profiler wherever it looked."""
+    """Union of all computing of the rank. Each step's window is measured by one source as a whole; time outside of all
+    steps, by the profiler where it was on."""
     spans = windows.spans()
     on_device = is_on_device(rank)
     looked = union(*(_looked(window) for window in rank.windows if window.on_device or not on_device))
@@ -130,7 +130,7 @@ def _looked(window: Window) -> Intervals:
 
 
 def host_compute(rank: RankRun, compute: Intervals) -> Intervals:
-    """What of `compute` is not a device's: a host that waits is blocked whatever its device does."""
+    """Part of `compute` that ran on no device: a host that waits is blocked, whatever its device does."""
     return subtract(compute, union(*(window.compute for window in rank.windows if window.on_device)))
 
 

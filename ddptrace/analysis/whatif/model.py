@@ -27,21 +27,21 @@ MOST_SAMPLES: Final = 40
 FEWEST_SAMPLES: Final = 3
 DATA, FORWARD, BACKWARD, OPTIMIZER, OTHER = range(len(LOCAL_PHASES))
 ASSUMED_HIGH: Final = 1.0
-"""Where nothing tells."""
+"""Assumed if nothing shows the slowdown."""
 MOST_LOST: Final = 0.5
-"""Of the time beside communication."""
+"""Share of the time beside communication."""
 CREDIBLE_LOST: Final = 0.7
-"""More is not communication's alone."""
+"""A larger loss has other causes than communication."""
 LOST_BY_WAITING: Final = {True: 1.3, False: 0.9, None: 1.0}
-"""What is lost, for each ns of waiting for a processor, by whether anything goes to another host: the system's own work
-on what comes in from there interrupts the thread, and is no wait. Measured with and without communication, three models
-and four links, 0.6 to 1.9 and 0.8 to 1.1."""
+"""Nanoseconds lost for each ns of waiting for a processor, by whether anything goes to another host. The system's work
+on what arrives from another host interrupts the thread, and does not count as waiting. Measured with and without
+communication, on three models and four links: 0.6 to 1.9 and 0.8 to 1.1."""
 FEWER, MORE = 0.5, 1.5
-"""Of the likely loss, what else is in the interval."""
+"""The interval reaches from the first to the second multiple of the likely loss."""
 OTHERS_MAX_RATIO: Final = 0.15
-"""Of the processors, taken by other programs: more, and nothing tells what of a wait for one is communication's."""
+"""Share of the processors that other programs took. With more, nobody knows which waits communication caused."""
 BESIDE_MIN_RATIO: Final = 0.3
-"""Of backward; less beside communication tells nothing of it."""
+"""Share of backward beside communication; less shows nothing about the slowdown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class Model:
 
 
 def model_of(ranks: Sequence[ObservedRank], world_size: int | None = None) -> Model:
-    """All ranks of a run, in their order. Raises DdptraceError where their steps cannot be played again."""
+    """Model all ranks of a run, in their order. Raises DdptraceError if their steps cannot be replayed."""
     _refuse(ranks, world_size)
     first = ranks[0]
     steps = _common(ranks)
@@ -128,25 +128,25 @@ def _refuse(ranks: Sequence[ObservedRank], world_size: int | None) -> None:
         )
     if any(rank.on_device for rank in ranks):
         raise DdptraceError(
-            "this run trained on a GPU, where the host only launches what makes gradients ready and nothing recorded "
-            "when they were: what if can be told of training on processors only"
+            "this run trained on a GPU: the host only launches the work that makes gradients ready, and no record says "
+            "when they were ready. whatif predicts only training on CPUs"
         )
     if not any(rank.steps for rank in ranks):
         raise DdptraceError(
-            "no step can be played again: that needs a run of ddptrace.trace in which DistributedDataParallel or "
+            "no step can be replayed: that needs a run of ddptrace.trace in which DistributedDataParallel or "
             "BucketedDataParallel reduced gradients once a step"
         )
     if not any(row.sent[:, NBYTES].any() for rank in ranks for row in rank.steps):
-        raise DdptraceError("the gradients of this run have no bytes, so that nothing can be told of sending them")
+        raise DdptraceError("the gradients of this run have no bytes, so the cost of sending them is unknown")
     if any(rank.group_size not in (0, len(ranks)) for rank in ranks):
         raise DdptraceError(
-            f"gradients are reduced in a group of {ranks[0].group_size} of the run's {len(ranks)} ranks; what if can "
-            "be told where all ranks reduce them together"
+            f"gradients are reduced in a group of {ranks[0].group_size} of the run's {len(ranks)} ranks; whatif "
+            "predicts only runs in which all ranks reduce them together"
         )
     if any(rank.reducers > 1 for rank in ranks):
         raise DdptraceError(
-            f"{max(rank.reducers for rank in ranks)} data-parallel modules send gradients in this run; what if one of "
-            "them were set up otherwise can be told of runs with a single one only"
+            f"{max(rank.reducers for rank in ranks)} data-parallel modules send gradients in this run; "
+            "whatif predicts only runs with a single one"
         )
 
 
@@ -171,7 +171,7 @@ def _common(ranks: Sequence[ObservedRank]) -> list[tuple[ObservedStep, ...]]:
     ]
     if len(found) < FEWEST_SAMPLES:
         raise DdptraceError(
-            f"{len(found)} steps of this run can be played again and {FEWEST_SAMPLES} are needed: the first one and "
+            f"{len(found)} steps of this run can be replayed and {FEWEST_SAMPLES} are needed: the first one and "
             "those in which the profiler starts or stops do not count; record more steps"
         )
     return found
@@ -250,7 +250,7 @@ def contention_of(model: Model) -> Contention:
         low, middle, high = np.quantile((compute - unsynced) / beside, (0.25, 0.5, 0.75)).tolist()
         return _known(middle, low, high, "backwards with and without communication are in the run")
     if any(sample.queued_ns is None for sample in model.samples):
-        return Contention(0.0, 0.0, ASSUMED_HIGH, False, "the host does not tell")
+        return Contention(0.0, 0.0, ASSUMED_HIGH, False, "the host does not record it")
     return _by_waiting(model, beside)
 
 

@@ -70,7 +70,7 @@ def _identified(source: Source, with_time: bool) -> FileHead:
     if events is None:
         return FileHead(FileFacts(), None, False, _what_instead(around))
     if DRAWN.search(around.text):
-        return FileHead(FileFacts(), None, False, "a trace that ddptrace drew: give what it was drawn from")
+        return FileHead(FileFacts(), None, False, "a trace that ddptrace wrote: give the files that it was made from")
     is_list = around.text.lstrip()[:1] == b"["
     if is_list and not any(_has_time(event) for event in _complete_events(events)):
         return FileHead(FileFacts(), None, False, "a list without events")

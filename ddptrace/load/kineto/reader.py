@@ -265,11 +265,11 @@ def _sentence(stream: EventStream, unreadable: int, lost: bool, has_base: bool) 
     """What could not be read, as parts of one sentence; None where all could."""
     parts = []
     if stream.stopped:
-        parts.append(f"{stream.stopped} after {stream.seen:,} events; what stood behind them is lost")
+        parts.append(f"{stream.stopped} after {stream.seen:,} events; the rest is lost")
     elif lost:
-        parts.append("what stands around its events is not whole")
+        parts.append("the text around its events is incomplete")
     if (stream.stopped or lost) and not has_base:
-        parts.append("if a baseTimeNanoseconds was lost with it, the times are too early")
+        parts.append("if baseTimeNanoseconds was lost with it, the times are too early")
     if stream.odd_gaps:
         parts.append("commas between its events are missing, or too many")
     if unreadable:

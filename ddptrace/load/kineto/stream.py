@@ -50,19 +50,19 @@ def told_by(around: bytes) -> OutermostKeys | None:
 
 
 def base_ns(told: OutermostKeys) -> int | None:
-    """What the file's times count from; None where it does not say."""
+    """Return the instant that the file's times count from; None if the file does not name it."""
     is_whole = isinstance(told.base, int) and not isinstance(told.base, bool) and -FAR_NS < told.base < FAR_NS
     return told.base if is_whole else None
 
 
 def base_in_ruins(around: bytes) -> int | None:
-    """The same where the text cannot be read whole."""
+    """Return the same for a text that cannot be read as a whole."""
     found = BASE.findall(around)
     return base_ns(OutermostKeys(base=int(found[-1]))) if found else None
 
 
 def facts_of(told: OutermostKeys, damage: str | None = None) -> FileFacts:
-    """Keep of it what is of the right type."""
+    """Keep the values of the right type."""
     info = told.distributed if isinstance(told.distributed, dict) else {}
     world_size = count(info.get("world_size"))
     first = told.devices[0] if isinstance(told.devices, list) and told.devices else None
@@ -84,7 +84,7 @@ def _groups(config: Any, world_size: int | None) -> tuple[tuple[str, str, tuple[
 
 
 def _ranks(group: dict[str, Any], world_size: int | None) -> tuple[int, ...]:
-    """Ranks of a group; empty where they are not told. torch writes an empty list for the group of all ranks."""
+    """Ranks of a group; empty if unknown. torch writes an empty list for the group of all ranks."""
     given = group.get("ranks", group.get("Process Group Ranks"))
     size = count(group.get("pg_size", group.get("group_size")))
     if given in ([], "[]") and size is not None and size == world_size and size <= MOST_RANKS:
@@ -93,7 +93,7 @@ def _ranks(group: dict[str, Any], world_size: int | None) -> tuple[int, ...]:
 
 
 def what_it_is(around: bytes) -> str:
-    """What a file without a list of events is, in words."""
+    """Describe a file without a list of events."""
     for attempt in (bytes, cleaned):
         try:
             keys = msgspec.json.decode(attempt(around), type=dict[str, msgspec.Raw])
@@ -190,7 +190,7 @@ class EventStream:
 
     def _judge_surroundings(self) -> None:
         if len(self.around.text) > AROUND_NBYTES:
-            raise NotATrace(f"more than {AROUND_NBYTES >> 20} MB of it are no events")
+            raise NotATrace(f"more than {AROUND_NBYTES >> 20} MB of it are not events")
         if not self._lists and self.around.text[:1000].lstrip()[:1] not in (b"{", b""):
             raise NotATrace("it is not JSON")
 
@@ -245,7 +245,7 @@ class EventStream:
         self._is_inside = found.end is not ListEnd.CLOSED
         rest = bytes(text[found.at :])
         if found.end is ListEnd.BROKEN:
-            self.stopped = "no JSON any more"
+            self.stopped = "not JSON from there on"
         elif self._is_inside and len(rest) > LONGEST_NBYTES:
             self.stopped = f"one event of more than {LONGEST_NBYTES >> 20} MB"
         # What holds no whole event is looked at again only once it has doubled.

@@ -13,9 +13,9 @@ from ddptrace.units import NOT_MEASURED, millis, size
 
 ROWS_MAX: Final = 40
 SUB: Final = (
-    "Who calls whom, and where the time of a call goes: what is left without the run at the callee is the wire and the"
-    " queue there. Bytes are those of payloads and tensors, gradients those that distributed autograd sends for them."
-    " Times are medians over the calls, those of runs over the runs seen at the callee."
+    "Who calls whom, and where the time of a call goes: the call without the run at the callee is the wire and the"
+    " queue there. Bytes count payloads and tensors; gradients count what distributed autograd sends for them."
+    " Times are medians: of calls over all calls, of runs over the runs recorded at the callee."
 )
 FUNCTIONS: Final = "<h3>Functions</h3><p class='sub'>Those that took longest together first.</p>"
 FAILURES: Final = "<h3>Failed calls</h3>"

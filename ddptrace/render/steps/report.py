@@ -17,7 +17,7 @@ ROWS_OPEN: Final = 8
 RANKS_MAX: Final = 40
 TAX: Final = (
     "The same operators or kernels alone and while communication ran, each compared with that of other steps which has"
-    " its place in the step. Tax: what those beside communication took longer, in all profiled steps of all ranks."
+    " its place in the step. Tax: how much longer those beside communication took, in all profiled steps of all ranks."
 )
 JITTER: Final = (
     "How long a rank's steps take, without the first and those that ddptrace held up, and how far they lie from each"

@@ -22,7 +22,7 @@ from ddptrace.render.words import PARTS, bucket_numbers, by_order, cut
 from ddptrace.units import NOT_MEASURED, counted, duration, millis, percent, size
 
 GLYPHS: Final = {"compute": "█", "exposed_comm": "▓", "exposed_memory": "▒", "idle": "░"}
-"""They differ where nothing has a colour."""
+"""They differ even without colour."""
 LEAST_SPARK: Final = 8
 STATE_STYLES: Final = {"gone": "bad", "silent": "bad", "running": "good", "ended": "faint"}
 SHORT: Final = {"exposed_comm": "exposed comm", "exposed_memory": "exposed copies"}

@@ -110,7 +110,7 @@ def headline(advice: Advice) -> str:
         return f"Keep the buckets as they are: no others would make the step of {duration(advice.recorded_ns)} shorter."
     sure = "" if advice.is_sure else " It may also win nothing: measure it, as with --verify."
     return (
-        f"Take {caps_words(advice.caps_mb)}: {gain_range(advice.best)}. The same forecast gives"
+        f"Take {caps_words(advice.caps_mb)}: {gain_range(advice.best)}. The same model predicts"
         f" {duration(advice.best.step_ns)} ({interval_words(advice.best)} ms) for it and"
         f" {duration(advice.recorded.step_ns)} for the run as it was, which took {duration(advice.recorded_ns)}.{sure}"
     )
@@ -122,7 +122,7 @@ def in_short(forecast: Forecast) -> list[str]:
     if advice is None or not advice.is_sure:
         return []
     told = f"Take {caps_words(advice.caps_mb)}: predicted is a step {gain_range(advice.best)}."
-    return textwrap.wrap(f"{told} `ddptrace advise` tells what that rests on.", WIDTH)
+    return textwrap.wrap(f"{told} `ddptrace advise` explains the prediction.", WIDTH)
 
 
 def _paste(advice: Advice) -> Iterator[str]:
@@ -133,10 +133,10 @@ def _paste(advice: Advice) -> Iterator[str]:
 def limit_words(limit: Limit) -> str:
     """What the step would win without it."""
     named = {
-        "transfer": "communication that shows: with a network that takes no time",
-        "buckets": "when buckets are sent: if all could leave as backward begins",
-        "bandwidth": "the link's bytes per second: with twice as many",
-        "latency": "what a collective takes whatever its size: without it",
+        "transfer": "exposed communication: with a network that takes no time",
+        "buckets": "waiting for gradients: if all buckets were sent as backward begins",
+        "bandwidth": "bandwidth of the link: if it were twice as high",
+        "latency": "latency of a collective: if it were zero",
         "straggler": f"rank {limit.rank}: if it were as fast as the others",
         "contention": "communication slows compute: if it did not",
     }
@@ -146,7 +146,7 @@ def limit_words(limit: Limit) -> str:
 def _limits(advice: Advice) -> Iterator[str]:
     yield "What limits the step now"
     if not advice.limits:
-        yield "  Nothing of what ddptrace can change: the step is compute."
+        yield "  Nothing that ddptrace can change: the step is compute."
     for limit in advice.limits:
         yield f"  {millis(limit.gain_ns):>9} ms {percent(limit.gain_ratio):>6}  {limit_words(limit)}"
 
@@ -190,7 +190,7 @@ def scale_lines(rows: Sequence[ScaleRow], setting: str, per_host: int) -> Iterat
     for ranks in dict.fromkeys(row.ranks for row in rows):
         yield f"  {ranks:>6,}" + "".join(f"  {_cell(row):>26}" for row in rows if row.ranks == ranks)
     yield f"  hierarchical: {per_host} ranks share a link; efficiency: recorded compute alone, to the step"
-    yield "  jitter: what it adds that the slowest of so many ranks sets the pace, which --ranks leaves out"
+    yield "  jitter: time added because the slowest rank sets the pace; --ranks leaves it out"
 
 
 def _cell(row: ScaleRow) -> str:

@@ -89,7 +89,7 @@ def doubt_words(replay_error_ratio: float) -> str:
     less = "less" if replay_error_ratio < 0 else "more"
     return (
         f"Do not rely on this: played again as it was, the step takes {percent(abs(replay_error_ratio))} {less} than"
-        " recorded, so that the model misses what it is made of."
+        " recorded, so the model does not even reproduce its own input."
     )
 
 
