@@ -83,7 +83,7 @@ class Partial:
 
 
 def is_partial(row: CollectiveRow, here: int) -> bool:
-    """Whether the group of `row` has more ranks than the `here` that are compared. One of unknown size counts as complete."""
+    """Whether the group has more ranks than the `here` that are compared. One of unknown size counts as complete."""
     return row.group_size is not None and row.group_size > here
 
 

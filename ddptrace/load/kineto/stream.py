@@ -19,7 +19,6 @@ from ddptrace.load.kineto.events import FAR_NS, FileFacts
 from ddptrace.load.kineto.source import NotATrace, Source
 from ddptrace.load.kineto.text import COMMA, ListEnd, Surroundings, behind_gap, cleaned, elements
 
-MOST_RANKS: Final = 1_000_000
 BASE: Final = re.compile(rb'"baseTimeNanoseconds"\s*:\s*(-?\d{1,19})(?![\d.eE])')
 BATCH_NBYTES: Final = 1 << 20
 LONGEST_NBYTES: Final = 64 << 20  # of one event; the largest that were seen hold stacks of some 100 kB
