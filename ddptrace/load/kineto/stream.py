@@ -18,6 +18,7 @@ from ddptrace.load.kineto.args import REFUSED, count, rank_list, text
 from ddptrace.load.kineto.events import FAR_NS, FileFacts
 from ddptrace.load.kineto.source import NotATrace, Source
 from ddptrace.load.kineto.text import COMMA, ListEnd, Surroundings, behind_gap, cleaned, elements
+from ddptrace.load.tables import MOST_RANKS
 
 BASE: Final = re.compile(rb'"baseTimeNanoseconds"\s*:\s*(-?\d{1,19})(?![\d.eE])')
 BATCH_NBYTES: Final = 1 << 20
