@@ -17,6 +17,7 @@ from ddptrace.schema import run_path
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
 
+    from ddptrace.capture.handlers import WaitingHandlers
     from ddptrace.capture.session import Profile, Session
     from ddptrace.telemetry.companion.companion import Companion
     from ddptrace.telemetry.spans.exporter import Exporter
@@ -73,10 +74,27 @@ class trace:
         self._companion: Companion | None = None
 
     def __enter__(self) -> trace:
-        enter, self._leave = _capture()
+        enter, self._leave, waiting_handlers = _capture()
         exporter = self._make_exporter()
         if before_entering is not None:
             before_entering(self._path)
+        handlers, self._handlers = waiting_handlers(), waiting_handlers()
+        try:
+            handlers.hold()
+            self._begin(enter, exporter)
+        finally:
+            self._let_run(handlers)
+        return self
+
+    def _let_run(self, handlers: WaitingHandlers) -> None:
+        """Let handlers of signals run that have waited while the trace was entered; what they raise ends the trace."""
+        try:
+            handlers.release()
+        except BaseException as error:
+            self.__exit__(type(error), error, error.__traceback__)
+            raise
+
+    def _begin(self, enter: Callable[..., Session], exporter: Exporter | None) -> None:
         try:
             self._session = enter(
                 self._path,
@@ -87,13 +105,11 @@ class trace:
             )
         except OSError as error:  # a full disk: training goes on
             why = printable(f"ddptrace cannot record into {self._path}: {error}; training goes on without a trace")
-            warnings.warn(why, RuntimeWarning, stacklevel=2)
-            return self
-        if exporter is not None:
-            exporter.start()
+            warnings.warn(why, RuntimeWarning, stacklevel=3)
+            return
+        if exporter is not None and exporter.start():
             self._exporter = exporter
         self._companion = companion_of(self._session, spans=exporter is None)
-        return self
 
     def _make_exporter(self) -> Exporter | None:
         """Make the exporter of spans, if any. Raises TraceStateError if `tracer_provider` is not a provider."""
@@ -112,7 +128,14 @@ class trace:
     ) -> None:
         if self._session is None:
             return
-        self._leave(self._session, error)
+        try:
+            self._handlers.hold()
+            self._end(self._session, error)
+        finally:
+            self._handlers.release()
+
+    def _end(self, session: Session, error: BaseException | None) -> None:
+        self._leave(session, error)
         if self._companion is not None:
             self._companion.left()
         if self._exporter is not None:
@@ -176,9 +199,15 @@ def companion_of(session: Session, *, spans: bool = True) -> Companion | None:
     return companion_for(session.claim.root, session.folder, session.claim.rank, environ)
 
 
-def _capture() -> tuple[Callable[..., Session], Callable[[Session, BaseException | None], None]]:
-    """Import what enters and leaves a session, both at once: the program may not let us import at the end."""
+Entered = tuple[
+    Callable[..., "Session"], Callable[["Session", BaseException | None], None], Callable[[], "WaitingHandlers"]
+]
+
+
+def _capture() -> Entered:
+    """Import what enters and leaves a session, all at once: the program may not let us import at the end."""
     try:
+        from ddptrace.capture.handlers import WaitingHandlers
         from ddptrace.capture.session import enter, leave
     except ModuleNotFoundError as error:
         if error.name != "torch":
@@ -186,4 +215,4 @@ def _capture() -> tuple[Callable[..., Session], Callable[[Session, BaseException
         raise DdptraceError(
             "ddptrace.trace needs torch, which is not installed: pip install 'ddptrace[torch]'"
         ) from None
-    return enter, leave
+    return enter, leave, WaitingHandlers

@@ -88,7 +88,7 @@ class WatchedCall:
         self._outermost = self._timed(run)
         functools.update_wrapper(self, original, AS_FUNCTION)
 
-    @property
+    @property  # type: ignore[misc]
     def __class__(self) -> type:
         """Pass for a function: Dynamo takes ours out of the class's dictionary, for `super().__call__`, and breaks the
         graph at anything else. It then follows the code of `original`, and guards what it reads from the class."""
