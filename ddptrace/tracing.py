@@ -74,7 +74,11 @@ class trace:
         self._companion: Companion | None = None
 
     def __enter__(self) -> trace:
-        enter, self._leave, waiting_handlers = _capture()
+        try:
+            enter, self._leave, waiting_handlers = _capture()
+        except OSError as error:  # the process may open no more files
+            self._tell_that_nothing_is_recorded(error)
+            return self
         exporter = self._make_exporter()
         if before_entering is not None:
             before_entering(self._path)
@@ -104,12 +108,15 @@ class trace:
                 traceparent=active_span(),
             )
         except OSError as error:  # a full disk: training goes on
-            why = printable(f"ddptrace cannot record into {self._path}: {error}; training goes on without a trace")
-            warnings.warn(why, RuntimeWarning, stacklevel=3)
+            self._tell_that_nothing_is_recorded(error)
             return
         if exporter is not None and exporter.start():
             self._exporter = exporter
         self._companion = companion_of(self._session, spans=exporter is None)
+
+    def _tell_that_nothing_is_recorded(self, error: OSError) -> None:
+        why = printable(f"ddptrace cannot record into {self._path}: {error}; training goes on without a trace")
+        warnings.warn(why, RuntimeWarning, stacklevel=4)
 
     def _make_exporter(self) -> Exporter | None:
         """Make the exporter of spans, if any. Raises TraceStateError if `tracer_provider` is not a provider."""
