@@ -53,7 +53,8 @@ def _is_done(manifest: Path, job: str) -> bool:
 def claim(root: Path, rank: int | None, *, overwrite: bool) -> Path:
     """Make and return this rank's folder; with `rank` None (not known yet) one that `settle` renames later.
 
-    Raises RunDirectoryError if the directory already holds a run or cannot be made, OSError for an error of `NOT_THE_CALLERS`.
+    Raises RunDirectoryError if the directory already holds a run or cannot be made, and OSError for an error of
+    `NOT_THE_CALLERS`.
     """
     folder = root / (_pending() if rank is None else rank_folder(rank))
     try:
