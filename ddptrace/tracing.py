@@ -30,7 +30,7 @@ class trace:
     """Record the training that runs inside this context into a run directory.
 
     Every rank enters it with the same path. Recording never raises into training, and leaving the context raises
-    nothing.
+    nothing but what the program's signal handlers raise. They wait while the trace is entered or left, and then run.
 
     Args:
         path: The run directory. With several hosts, all must see this directory.
