@@ -309,7 +309,8 @@ IDLE_WHILE_QUEUED = FindingKind(
     "idle-while-queued",
     Chapter.LOST_TIME,
     "warning",
-    "the device is idle although work is queued; the trace does not tell why",
+    "the trace shows nothing running on the device although work is queued; it does not tell why, and the device may be"
+    " busy with what the profiler did not record",
     "look for kernels that the profiler does not record (CUDA graphs), other processes, waits between streams",
     sections=(Section.IDLE, Section.LAUNCHES),
     is_advice=True,
