@@ -1038,6 +1038,18 @@ COMM_KERNEL_UNUSED = FindingKind(
     "look at the names in the trace",
 )
 
+COMM_KERNEL_SUSPECTED = FindingKind(
+    "comm-kernel-suspected",
+    Chapter.OTHERS,
+    "warning",
+    "kernels that no rule knows run long in ranges or on streams that are named after communication; they count as"
+    " compute",
+    "if they communicate, name them with `--comm-kernel`",
+    sections=(Section.COLLECTIVES, Section.DEVICE),
+    is_advice=True,
+    silences=(NO_COMMUNICATION,),
+)
+
 # Comparisons ----------------------------------------------------------------------------------------------------------
 
 FEW_RUNS = FindingKind(

@@ -244,6 +244,7 @@ class Window:
     operators: OperatorWork | None = None  # None where compute is the device's
     idle: DeviceIdle | None = None  # None where no device worked
     searched_ns: tuple[int, ...] = ()  # how long DDP followed the graph for unused parameters, each time that it did
+    comm_streams: tuple[str, ...] = ()  # streams of `device` that the file names after communication
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from ddptrace.analysis.findings.advice import bucket_findings
 from ddptrace.analysis.findings.buckets import bucket_cap_findings, heavy_layer_findings, layout_words, unused_findings
 from ddptrace.analysis.findings.clocks import NOT_FITTED, clock_findings
 from ddptrace.analysis.findings.collectives import queue_findings, slow_message_findings
+from ddptrace.analysis.findings.comm_kernels import comm_kernel_findings
 from ddptrace.analysis.findings.desync import desync_findings, refused_findings
 from ddptrace.analysis.findings.device import device_findings
 from ddptrace.analysis.findings.evidence import evidence_findings, kept_findings
@@ -71,6 +72,7 @@ def run_findings(
             *desync_findings(ranks, result.desyncs),
             *_layouts(ranks),
             *device_findings(ranks, result),
+            *comm_kernel_findings(ranks),
             *peer_findings(result),
             *rpc_findings(ranks, result),
             *_causes(ranks, result, summary),
