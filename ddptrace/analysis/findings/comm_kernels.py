@@ -32,8 +32,8 @@ def comm_kernel_findings(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
     yield COMM_KERNEL_SUSPECTED(
         where,
         f"On {where}, kernels that no rule knows run for {duration(by_kernel.total() / len(some))} a rank in ranges or"
-        f" on streams that are named after communication ({places}). They count as compute here. If they communicate, name"
-        f" them: {options}{more}.",
+        f" on streams that are named after communication ({places}). They count as compute here. If they communicate,"
+        f" name them: {options}{more}.",
     )
 
 
