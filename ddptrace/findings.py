@@ -331,7 +331,7 @@ NO_STEPS = FindingKind(
     "no-steps",
     Chapter.STEPS,
     "warning",
-    "no step was found, so time cannot be broken down",
+    "no step was found, so time cannot be broken down by step, only by profiler window where there is one",
     "call `t.step()` (or `prof.step()`) at the end of each iteration",
 )
 STEPS_BY_BACKWARD = FindingKind(

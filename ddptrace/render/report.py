@@ -16,6 +16,7 @@ from ddptrace.analysis.result import Result
 from ddptrace.analysis.rpc.digest import own_calls
 from ddptrace.analysis.summary import Summary, summarize, typical_steps
 from ddptrace.analysis.whatif.answer import Forecast
+from ddptrace.analysis.window_summary import summarize_windows
 from ddptrace.render import report_basis as basis
 from ddptrace.render import report_top as sections
 from ddptrace.render.buckets import TYPICAL, bucket_table
@@ -36,6 +37,7 @@ from ddptrace.render.traffic.report import traffic_section
 from ddptrace.render.whatif.report import advice_section, scaling_section
 from ddptrace.render.whatif.scale import scaling_figure
 from ddptrace.render.whole_file import whole_file
+from ddptrace.render.windows import headline_words
 from ddptrace.render.words import by_order
 
 NOTHING: Final = Forecast()
@@ -111,13 +113,15 @@ def drawn(result: Result, summary: Summary, forecast: Forecast = NOTHING) -> lis
 
 def top(result: Result, summary: Summary) -> str:
     """The answer: one number, what it rests on, and where the time goes."""
-    device = device_total(result)
+    device, window = device_total(result), summarize_windows(result)
     return "\n".join(
         (
             sections.run_line(result),
-            sections.headline(summary, device, len(own_calls(result.rpcs)), result.suspects),
-            sections.lead(summary),
-            sections.strip(summary, device),
+            sections.headline(summary, device, len(own_calls(result.rpcs)), result.suspects)
+            if window is None
+            else sections.number(*headline_words(window)),
+            sections.lead(summary) if window is None else sections.window_lead(window),
+            sections.strip(summary, device) if window is None else sections.parts_strip(window.parts),
             sections.evidence_line(summary),
         )
     )

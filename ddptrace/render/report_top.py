@@ -12,9 +12,11 @@ from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import BucketSummary, Share, Summary
 from ddptrace.analysis.tables.device import Population
 from ddptrace.analysis.tables.ranks import SuspectRow
+from ddptrace.analysis.window_summary import WindowSummary
 from ddptrace.render.buckets import bucket_link, named
 from ddptrace.render.markup import label
 from ddptrace.render.rpc.words import remote_words, split_parts, waiting
+from ddptrace.render.windows import overlap_words, title_words
 from ddptrace.render.words import EVIDENCE, PARTS, UNSEEN, all_steps_words, read_words
 from ddptrace.units import counted, duration, instant, percent
 
@@ -31,13 +33,16 @@ def headline(
     first."""
     exposed = exposed_part(summary)
     if exposed is not None and suspects and suspects[0].cost_ratio > max(exposed.ratio, EXPOSED_MIN_RATIO):
-        number, words, calm = late_words(suspects[0])
-    elif summary.parts or device is None:
-        number, words, calm = headline_words(summary, remote_calls)
-    else:
-        number, words, calm = device_words(device)
+        return number(*late_words(suspects[0]))
+    if summary.parts or device is None:
+        return number(*headline_words(summary, remote_calls))
+    return number(*device_words(device))
+
+
+def number(value: str, words: str, calm: bool) -> str:
+    """`calm`: it is good news."""
     return (
-        f'<h1><span class="number{" calm" if calm else ""}">{escape(number)}</span> '
+        f'<h1><span class="number{" calm" if calm else ""}">{escape(value)}</span> '
         f'<span class="words">{escape(words)}</span></h1>'
     )
 
@@ -120,6 +125,12 @@ def lead(summary: Summary) -> str:
     return f'<p class="lead">{" ".join(said)}</p>'
 
 
+def window_lead(window: WindowSummary) -> str:
+    """Of a run without steps."""
+    told = f"{title_words(window)}. {overlap_words(window)}"
+    return f'<p class="lead">{escape(told)}</p>'
+
+
 def worst_html(summary: Summary, worst: BucketSummary) -> str:
     name = next(name for name, bucket in named(summary.buckets) if bucket is worst)
     holds = f", the one with {label(worst.parameters[-1])}" if worst.parameters else ""
@@ -129,6 +140,10 @@ def worst_html(summary: Summary, worst: BucketSummary) -> str:
 def strip(summary: Summary, device: Population | None) -> str:
     """The typical step, or without steps the devices' time, as one bar, and its key."""
     shown = split_parts(summary) or (device_parts(device) if device is not None else ())
+    return parts_strip(shown)
+
+
+def parts_strip(shown: Sequence[Share]) -> str:
     parts = [part for part in shown if part.ratio > 0]
     pieces = "".join(f'<i class="{part.name}" style="flex:{part.ratio:.6f}"></i>' for part in parts)
     bar = f'<div class="strip" role="img" aria-label="where the time goes">{pieces}</div>'

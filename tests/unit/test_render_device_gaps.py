@@ -1,4 +1,4 @@
-"""The longest idle gaps in the trace for Perfetto: what held the host, and the launching threads' ranges around them."""
+"""The longest idle gaps in the trace for Perfetto: what held the host, and the launching threads' ranges near them."""
 
 from __future__ import annotations
 
