@@ -13,7 +13,6 @@ from typing import Final
 
 from ddptrace.analysis.device.digest import device_total
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.rpc.digest import own_calls
 from ddptrace.analysis.summary import Summary, summarize, typical_steps
 from ddptrace.analysis.whatif.answer import Forecast
 from ddptrace.analysis.window_summary import summarize_windows
@@ -37,7 +36,6 @@ from ddptrace.render.traffic.report import traffic_section
 from ddptrace.render.whatif.report import advice_section, scaling_section
 from ddptrace.render.whatif.scale import scaling_figure
 from ddptrace.render.whole_file import whole_file
-from ddptrace.render.windows import headline_words
 from ddptrace.render.words import by_order
 
 NOTHING: Final = Forecast()
@@ -117,9 +115,7 @@ def top(result: Result, summary: Summary) -> str:
     return "\n".join(
         (
             sections.run_line(result),
-            sections.headline(summary, device, len(own_calls(result.rpcs)), result.suspects)
-            if window is None
-            else sections.number(*headline_words(window)),
+            sections.headline_html(result, summary),
             sections.lead(summary) if window is None else sections.window_lead(window),
             sections.strip(summary, device) if window is None else sections.parts_strip(window.parts),
             sections.evidence_line(summary),

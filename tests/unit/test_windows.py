@@ -10,11 +10,12 @@ from foreign_files import Event, gloo, kernel, launch, nccl, op, said, write
 
 import ddptrace
 from ddptrace.analysis.result import Result
+from ddptrace.analysis.summary import summarize
 from ddptrace.analysis.tables.windows import WindowRow
 from ddptrace.analysis.window_summary import WindowSummary, summarize_windows
+from ddptrace.render.headline import headline
 from ddptrace.render.report import page
 from ddptrace.render.terminal import summary_text
-from ddptrace.render.windows import headline_words
 from ddptrace.schema import Evidence
 
 WITHOUT_STEPS = ("judged/no-steps-sglang", "judged/tp8-vllm-b200")
@@ -54,8 +55,8 @@ def test_the_verdict_on_a_decoding_is_idle_time_of_unknown_cause(shared_traces: 
     result = ddptrace.analyze(shared_traces / "judged" / "no-steps-sglang", jobs=1)
     window = summary(result)
     assert round(window.window_ns / 1e6) == 474 and round(window.queued_ns / 1e6) == 463
-    number, _, calm = headline_words(window)
-    assert (number, calm) == ("98 %", False)
+    top = headline(result, summarize(result))
+    assert (top.number, top.calm) == ("98 %", False)
     codes = {finding.code for finding in result.findings}
     assert "idle-while-queued" in codes
     assert not codes & {"blocking-copies", "launch-bound", "exposed-communication", "well-hidden"}
@@ -68,7 +69,7 @@ def test_the_verdict_on_inference_names_its_exposed_collective(shared_traces: Pa
     result = ddptrace.analyze(shared_traces / "judged" / "tp8-vllm-b200", jobs=1)
     [finding] = [one for one in result.findings if one.code == "exposed-communication"]
     assert "2.14 ms" in finding.message and "all_reduce" in finding.message
-    assert headline_words(summary(result))[0] == "86 %"
+    assert headline(result, summarize(result)).number == "86 %"
 
 
 @pytest.mark.parametrize("traces", WITH_STEPS)
@@ -82,7 +83,7 @@ def test_communication_that_hides_is_said_to_be_well_hidden(tmp_path: Path) -> N
     result = analyzed(tmp_path, launch(1, 0, 2), kernel("gemm", 1, 5, 1005), *nccl(2, 10, 20, 220))
     window = summary(result)
     assert (window.comm_ns, window.overlap_ratio, window.evidence) == (200_000, 1.0, Evidence.DEVICE)
-    assert headline_words(window)[2]
+    assert headline(result, summarize(result)).calm
     assert "well-hidden" in {finding.code for finding in result.findings}
 
 
@@ -97,4 +98,4 @@ def test_a_window_on_cpu_is_that_of_the_host(tmp_path: Path) -> None:
     )  # fmt: skip
     assert row.evidence is Evidence.BACKEND and row.queued_ns == 0
     assert "exposed-communication" in {finding.code for finding in result.findings}
-    assert headline_words(summary(result))[0] == "30 %"
+    assert headline(result, summarize(result)).number == "30 %"
