@@ -59,15 +59,14 @@ def summarize_windows(result: Windowed) -> WindowSummary | None:
         len(rows),
         len({row.rank for row in rows}),
         all(row.on_device for row in rows),
-        *(_mean_ns(rows, name) for name in ("window_ns", "comm_ns", "hidden_ns", "queued_ns")),
+        round(mean(row.window_ns for row in rows)),
+        round(mean(row.comm_ns for row in rows)),
+        round(mean(row.hidden_ns for row in rows)),
+        round(mean(row.queued_ns for row in rows)),
         sum(row.hidden_ns for row in rows) / comm if comm else None,
         weakest(row.evidence for row in rows),
         _parts(rows),
     )
-
-
-def _mean_ns(rows: Sequence[WindowRow], name: str) -> int:
-    return round(mean(getattr(row, name) for row in rows))
 
 
 def _parts(rows: Sequence[WindowRow]) -> tuple[Share, ...]:

@@ -53,7 +53,7 @@ def summary_text(result: Result) -> str:
     sections = [
         [title(result), *textwrap.wrap(apart_words(islands(by_rank(result))), WIDTH)],
         textwrap.wrap(headline(result, summary).text, WIDTH) if result.steps or device or window is not None else [],
-        list(window_lines(window)) if window is not None else list(step_lines(summary)),
+        list(breakdown_lines(summary, window)) if result.steps or window is not None or not device else [],
         list(bucket_lines(summary.buckets, by_order(result))),
         list(rank_lines(summary.ranks)),
         device,
@@ -93,6 +93,11 @@ def step_lines(summary: Summary) -> Iterator[str]:
     yield f"  {phase_words(summary.phases)}"
     yield ""
     yield from indented(overlap_words(summary))
+
+
+def breakdown_lines(summary: Summary, window: WindowSummary | None) -> Iterator[str]:
+    """Where the typical step goes; of a run without steps, its mean profiler window."""
+    yield from step_lines(summary) if window is None else window_lines(window)
 
 
 def window_lines(window: WindowSummary) -> Iterator[str]:

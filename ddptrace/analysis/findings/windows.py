@@ -28,9 +28,11 @@ def window_findings(result: Result) -> Iterator[Finding]:
     by_op: Counter[str] = Counter()
     for row in result.collectives:
         by_op[row.op.rstrip("_")] += row.exposed_charged_ns or 0
-    [(op, ns)] = by_op.most_common(1)
-    yield EXPOSED_COMMUNICATION(
-        "run",
-        f"{duration(exposed.ns)} of communication are exposed, {percent(exposed.ratio)} of the profiled window. The"
-        f" largest part is {op} with {duration(ns / window.windows)}: look at what it waits for.",
-    )
+    said = f"{duration(exposed.ns)} of communication are exposed, {percent(exposed.ratio)} of the profiled window."
+    largest = next(iter(by_op.most_common(1)), None)
+    if largest is None:
+        yield EXPOSED_COMMUNICATION("run", f"{said} No kernel of it could be joined to a collective.")
+    else:
+        op, ns = largest
+        part = f"The largest part is {op} with {duration(ns / window.windows)}"
+        yield EXPOSED_COMMUNICATION("run", f"{said} {part}: look at what it waits for.")
