@@ -14,7 +14,7 @@ import jsonschema
 import pytest
 
 from ddptrace.analysis.result import TABLES, Result
-from ddptrace.analysis.tables.cuts import in_steps
+from ddptrace.analysis.tables.declare import in_steps
 from ddptrace.analysis.tables.table import Table
 from ddptrace.cli.analyze import encoded
 from tests.made import empty_result, make_result
@@ -102,8 +102,8 @@ import json
 from ddptrace.analysis.clocks.aligned import aligned_tables
 from ddptrace.analysis.analyze import RunHead, analyze_rank, combine
 from ddptrace.analysis.tables.ranks import ClockRow
-from ddptrace.live.cut import cut
-from ddptrace.live.joined import joined
+from ddptrace.live.stretches import cut
+from ddptrace.live.stretches import joined
 from made_training import Plan, Player
 from tools.docsite.json_schema import analysis_schema
 from tools.docsite.tables import tables_page

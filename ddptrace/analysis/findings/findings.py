@@ -12,11 +12,10 @@ from ddptrace.analysis.findings.collectives import queue_findings, slow_message_
 from ddptrace.analysis.findings.comm_kernels import comm_kernel_findings
 from ddptrace.analysis.findings.desync import desync_findings, refused_findings
 from ddptrace.analysis.findings.device import device_findings
-from ddptrace.analysis.findings.evidence import evidence_findings, kept_findings
-from ddptrace.analysis.findings.how_to import FOREIGN, OURS, HowTo
+from ddptrace.analysis.findings.evidence import FOREIGN, OURS, HowTo, evidence_findings, kept_findings
 from ddptrace.analysis.findings.ranks import blame_findings, peer_findings
 from ddptrace.analysis.findings.rpc import rpc_findings, serving
-from ddptrace.analysis.findings.steps import contention_findings, jitter_findings
+from ddptrace.analysis.findings.steps import contention_findings, data_findings, jitter_findings
 from ddptrace.analysis.findings.traffic import message_findings, traffic_findings
 from ddptrace.analysis.findings.windows import window_findings
 from ddptrace.analysis.matching.matches import Refused
@@ -99,6 +98,7 @@ def _causes(ranks: Sequence[RankFacts], result: Result, summary: Summary) -> Ite
     reducers = [reducer for rank in ranks for reducer in rank.reducers]
     yield from bucket_cap_findings(reducers)
     yield from unused_findings(ranks, result)
+    yield from data_findings(summary, result)
     yield from contention_findings(result)
     yield from slow_message_findings(summary, result)
     yield from queue_findings(ranks, result, summary)
