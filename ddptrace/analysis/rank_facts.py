@@ -13,6 +13,7 @@ import numpy as np
 
 from ddptrace.analysis.buckets.layouts import ReducerFacts, reducer_facts
 from ddptrace.analysis.collectives.rows import HOOK_OP
+from ddptrace.analysis.device.comm_like import CommLike, comm_like
 from ddptrace.analysis.intervals import subtract, total, union
 from ddptrace.analysis.rank_view import RankView
 from ddptrace.analysis.rpc.rows import Waited, waited_for
@@ -84,6 +85,7 @@ class RankFacts:
     searched_ns: tuple[int, ...] = ()  # in its profiler windows, as in `Window`
     on_device: bool = False  # it computes there
     device_windows: int = 0  # of `windows`, those that saw the device
+    comm_like: tuple[CommLike, ...] = ()  # kernels that count as compute and may communicate
 
     @property
     def comms(self) -> int:
@@ -129,6 +131,7 @@ def facts_of(view: RankView) -> RankFacts:
         searched_ns=tuple(ns for window in rank.windows for ns in window.searched_ns),
         on_device=view.is_on_device,
         device_windows=sum(window.on_device for window in rank.windows),
+        comm_like=comm_like(view),
     )
 
 
