@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ddptrace.load.kineto.args import is_named_as_collective, read_args, said_of_collective, thread_name
+from ddptrace.load.kineto.args import count, is_named_as_collective, read_args, said_of_collective, thread_name
 from ddptrace.load.kineto.events import FAR_NS, Category, CollectiveArgs, FileFacts, Ints, KinetoEvents, Lane
+from ddptrace.load.kineto.flops import COUNTED, OperatorFlops, flops_of
 from ddptrace.load.kineto.source import NotATrace
 from ddptrace.load.kineto.stream import Event
 from ddptrace.load.kineto.times import time_column
@@ -44,12 +45,14 @@ class _Names(dict[Any, int]):
         super().__init__()
         self.texts: dict[str, int] = {}
         self.tells: list[bool] = []  # the arguments of events so named tell of a collective
+        self.counted: list[bool] = []  # the arguments of operators so named tell how much they compute
 
     def __missing__(self, key: int | float | str | None) -> int:
         text = "" if key is None else str(key)
         self[key] = number = self.texts.setdefault(text, len(self.texts))
         if number == len(self.tells):
             self.tells.append(is_named_as_collective(text))
+            self.counted.append(text in COUNTED)
         return number
 
 
@@ -97,7 +100,10 @@ class Columns:
         self._lanes = _Lanes()
         self._threads: dict[tuple[str, str], str] = {}
         self._batches: list[_Batch] = []
-        self._collectives: dict[int, CollectiveArgs] = {}  # by row, in the order of the file
+        self._collectives: dict[int, CollectiveArgs] = {}  # by row, in the order of the file, as are the next two
+        self._nbytes: dict[int, int] = {}
+        self._flops: dict[int, OperatorFlops] = {}
+        self._same: dict[OperatorFlops, OperatorFlops] = {}  # each once: a model has few shapes
         self._count = 0
 
     def add(self, events: Sequence[Event]) -> None:
@@ -138,9 +144,11 @@ class Columns:
     def _read_args(
         self, kept: list[Event], category: NDArray[np.uint8], name: NDArray[np.int32]
     ) -> tuple[Ints, NDArray[np.bool_], NDArray[np.bool_]]:
-        """Correlation, is_collective and readable. Only the arguments of device work and collectives are looked at."""
+        """Correlation, is_collective and readable. Only the arguments of device work, collectives and
+        operators that can be counted are looked at."""
         tells = np.array(self._names.tells, np.bool_)[name]
-        asked = np.flatnonzero(LINKED[category] | tells)
+        counted = np.array(self._names.counted, np.bool_)[name] & (category == Category.OP)
+        asked = np.flatnonzero(LINKED[category] | tells | counted)
         texts = list(self._names.texts)
         args = read_args([kept[row].args for row in asked.tolist()])
         for at in np.flatnonzero(args.is_collective | tells[asked]).tolist():
@@ -148,6 +156,14 @@ class Columns:
             said = said_of_collective(args.of[at], texts[name[row]])
             if said is not None:
                 self._collectives[self._count + row] = said
+        for at in np.flatnonzero(counted[asked]).tolist():
+            row, given = int(asked[at]), args.of[at]
+            flops = flops_of(texts[name[row]], given.dims, given.types)
+            self._flops[self._count + row] = self._same.setdefault(flops, flops)
+        for at in np.flatnonzero(category[asked] == Category.MEMORY).tolist():
+            nbytes = count(args.of[at].nbytes)
+            if nbytes is not None:
+                self._nbytes[self._count + int(asked[at])] = nbytes
         return (
             _spread(args.correlation, asked, len(kept), -1),
             _spread(args.is_collective, asked, len(kept), False),
@@ -174,15 +190,16 @@ class Columns:
             tuple(self._names.texts),
             tuple(Lane(pid, tid, self._threads.get((pid, tid), "")) for pid, tid in self._lanes.texts),
             facts,
-            self._collectives_in(order, len(begin)),
+            *(_at_positions(told, order, len(begin)) for told in (self._collectives, self._nbytes, self._flops)),
         )
 
-    def _collectives_in(self, order: Ints, count: int) -> dict[int, CollectiveArgs]:
-        """By position in `order` instead of by row."""
-        position = np.full(count, -1)
-        position[order] = np.arange(len(order))
-        at = {int(position[row]): said for row, said in self._collectives.items()}
-        return {position: at[position] for position in sorted(at) if position >= 0}
+
+def _at_positions(told: Mapping[int, Any], order: Ints, rows: int) -> dict[int, Any]:
+    """By position in `order` instead of by row."""
+    position = np.full(rows, -1)
+    position[order] = np.arange(len(order))
+    at = {int(position[row]): said for row, said in told.items()}
+    return {position: at[position] for position in sorted(at) if position >= 0}
 
 
 def _spread(values: NDArray[Scalar], rows: Ints, count: int, other: object) -> NDArray[Scalar]:
