@@ -79,7 +79,9 @@ def category_of(name: str, kind: Work, operation: Operation, is_main: bool, anno
     told = category_named(name)
     if annotation.startswith(OPTIMIZER_RANGE) and told in OF_UPDATE:
         return Category.OPTIMIZER
-    return told or OF_OPERATION.get(operation, Category.OTHER)
+    if told is None or told is Category.MATRIX:  # some convolutions and attentions multiply matrices
+        return OF_OPERATION.get(operation, told or Category.OTHER)
+    return told
 
 
 @functools.lru_cache(65536)

@@ -9,7 +9,9 @@ idle                      |------|                   the host was blocked, and n
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -62,29 +64,30 @@ class _Copies:
         exposed, blocked = Measure(subtract(union(self.spans), kernels)), Measure(self.blocked)
         blocked_idle = Measure(subtract(self.blocked, busy))
         at = view.windows.at(self.spans[:, 0])
-        areas = [
-            (-1, np.ones(len(self.spans), np.bool_), (EVER, EVER)),
-            *((step, at == step, (view.windows.spans()[step], view.steps.spans()[step])) for step in steps.tolist()),
+        order = np.argsort(at, kind="stable")
+        first, last = (np.searchsorted(at[order], steps, side=side) for side in ("left", "right"))
+        device, host = (np.concatenate((EVER, part.spans()[steps])) for part in (view.windows, view.steps))
+        within = [
+            part.within(span[:, 0], span[:, 1]).tolist()
+            for part, span in ((exposed, device), (blocked, host), (blocked_idle, host))
         ]
-        rows = []
-        for step, mine, (device, host) in areas:
-            within = [
-                int(part.within(*span[:, None])[0])
-                for part, span in ((exposed, device), (blocked, host), (blocked_idle, host))
-            ]
-            if mine.any() or any(within):
-                rows.append(CopyRow(view.rank.rank, view.ordinal(step), *self._figures(mine), *within))
-        return rows
+        areas = [order, *(order[begin:end] for begin, end in zip(first, last, strict=True))]
+        return [
+            CopyRow(view.rank.rank, view.ordinal(step), *self._figures(mine), *ns)
+            for step, mine, *ns in zip((-1, *steps.tolist()), areas, *within, strict=True)
+            if len(mine) or any(ns)
+        ]
 
-    def _figures(self, mine: NDArray[np.bool_]) -> tuple[str, bool, int, int | None, int, float | None]:
+    def _figures(self, mine: Ints) -> tuple[str, bool, int, int | None, int, float | None]:
         copy_ns = int((self.spans[mine, 1] - self.spans[mine, 0]).sum())
-        told = bool((self.nbytes[mine] >= 0).all()) and bool(mine.any())
+        told = len(mine) > 0 and bool((self.nbytes[mine] >= 0).all())
         nbytes = sum(self.nbytes[mine].tolist()) if told else None
         rate = nbytes / copy_ns * NS_PER_S if nbytes is not None and copy_ns else None
-        return self.name, self.is_pageable, int(mine.sum()), nbytes, copy_ns, rate
+        return self.name, self.is_pageable, len(mine), nbytes, copy_ns, rate
 
 
-EVER: Final = np.array([-(2**62), 2**62])
+EVER: Final = pairs([(-(2**62), 2**62)])
+"""All instants: the windows whole."""
 
 
 def _named(work: DeviceWork, name: str) -> NDArray[np.bool_]:
@@ -95,3 +98,56 @@ def _named(work: DeviceWork, name: str) -> NDArray[np.bool_]:
 
 def _nbytes(work: DeviceWork) -> Ints:
     return np.full(len(work.kind), -1) if work.counts is None else work.counts.nbytes
+
+
+# What they cost, for a reader -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CopyDigest:
+    """Copies or fills of one name on one rank: means over its steps that tell, or all of its windows where none does."""
+
+    rank: int
+    name: str
+    pageable: bool
+    events: float
+    nbytes: int | None
+    copy_ns: int
+    exposed_ns: int
+    blocked_ns: int
+    blocked_idle_ns: int
+
+    @property
+    def nbytes_per_s(self) -> float | None:
+        return None if self.nbytes is None or not self.copy_ns else self.nbytes / self.copy_ns * NS_PER_S
+
+    @property
+    def cost_ns(self) -> int:
+        """What it may cost at most: the longer of what is exposed, and of what the host is held while nothing runs."""
+        return max(self.exposed_ns, self.blocked_idle_ns)
+
+
+def copy_digest(rows: Collection[CopyRow], steps: Mapping[int, Collection[int]]) -> list[CopyDigest]:
+    """By rank, and of each rank the costliest first. `steps`: by rank, those that count; none for the windows whole."""
+    chosen: defaultdict[tuple[int, str], list[CopyRow]] = defaultdict(list)
+    for row in rows:
+        if row.step in steps[row.rank] if steps.get(row.rank) else row.step is None:
+            chosen[row.rank, row.name].append(row)
+    found = [_digest(mine, len(steps.get(rank, ())) or 1) for (rank, _), mine in chosen.items()]
+    return sorted(found, key=lambda digest: (digest.rank, -digest.cost_ns, digest.name))
+
+
+def _digest(rows: list[CopyRow], count: int) -> CopyDigest:
+    sizes = [row.nbytes for row in rows if row.events]
+    known = [nbytes for nbytes in sizes if nbytes is not None]
+    return CopyDigest(
+        rows[0].rank,
+        rows[0].name,
+        rows[0].pageable,
+        sum(row.events for row in rows) / count,
+        round(sum(known) / count) if len(known) == len(sizes) else None,
+        *(
+            round(sum(getattr(row, column) for row in rows) / count)
+            for column in ("copy_ns", "exposed_ns", "blocked_ns", "blocked_idle_ns")
+        ),
+    )

@@ -25,13 +25,10 @@ def counts_of(events: KinetoEvents, position: Ints, kind: NDArray[np.uint8], lau
     operators = np.array(list(events.flops), np.int64)
     told = [events.flops[at] for at in operators.tolist()]
     dtypes = {dtype: number for number, dtype in enumerate(dict.fromkeys(one.dtype for one in told))}
-    by_operator = (
-        np.array([*(one.operation for one in told), Operation.NONE], np.uint8),
-        np.array([*(NOT_TOLD if one.flops is None else one.flops for one in told), NOT_TOLD], np.int64),
-        np.array([*(NOT_TOLD if one.flops is None else dtypes[one.dtype] for one in told), NOT_TOLD], np.int64),
-    )
     owner = _owners(events, operators, np.where(kind == Work.COMPUTE, launch, NOTHING))
-    operation, flops, dtype = (column[owner] for column in by_operator)
+    operation = np.array([*(one.operation for one in told), Operation.NONE], np.uint8)[owner]
+    flops = np.array([*(NOT_TOLD if one.flops is None else one.flops for one in told), NOT_TOLD], np.int64)[owner]
+    dtype = np.array([*(NOT_TOLD if one.flops is None else dtypes[one.dtype] for one in told), NOT_TOLD])[owner]
     is_other = np.ones(len(position), np.bool_)
     is_other[_longest(owner, events.end_ns[position] - events.begin_ns[position])] = False
     flops[is_other & (flops != NOT_TOLD)] = 0
