@@ -26,6 +26,7 @@ CATEGORIES: Final = {
     "memcpy": Category.MEMORY, "memset": Category.MEMORY, "python_function": Category.FRAME,
 }  # fmt: skip
 Scalar = TypeVar("Scalar", bound=np.generic)
+COLLECTIVE, FLOPS = 1, 2
 MOST_EVENTS: Final = 100_000_000  # a trace of 1 GB has some 4 million
 LINKED: Final = np.array([kind in (Category.RUNTIME, Category.KERNEL, Category.MEMORY) for kind in Category])
 
@@ -44,15 +45,13 @@ class _Names(dict[Any, int]):
     def __init__(self) -> None:
         super().__init__()
         self.texts: dict[str, int] = {}
-        self.tells: list[bool] = []  # the arguments of events so named tell of a collective
-        self.counted: list[bool] = []  # the arguments of operators so named tell how much they compute
+        self.tells: list[int] = []  # what the arguments of events so named tell: COLLECTIVE, FLOPS or nothing
 
     def __missing__(self, key: int | float | str | None) -> int:
         text = "" if key is None else str(key)
         self[key] = number = self.texts.setdefault(text, len(self.texts))
         if number == len(self.tells):
-            self.tells.append(is_named_as_collective(text))
-            self.counted.append(text in COUNTED)
+            self.tells.append(COLLECTIVE if is_named_as_collective(text) else FLOPS if text in COUNTED else 0)
         return number
 
 
@@ -146,17 +145,17 @@ class Columns:
     ) -> tuple[Ints, NDArray[np.bool_], NDArray[np.bool_]]:
         """Correlation, is_collective and readable. Only the arguments of device work, collectives and
         operators that can be counted are looked at."""
-        tells = np.array(self._names.tells, np.bool_)[name]
-        counted = np.array(self._names.counted, np.bool_)[name] & (category == Category.OP)
-        asked = np.flatnonzero(LINKED[category] | tells | counted)
+        told = np.array(self._names.tells, np.uint8)[name]
+        asked = np.flatnonzero(LINKED[category] | (told > 0))
+        tells = told[asked]
         texts = list(self._names.texts)
         args = read_args([kept[row].args for row in asked.tolist()])
-        for at in np.flatnonzero(args.is_collective | tells[asked]).tolist():
+        for at in np.flatnonzero(args.is_collective | (tells == COLLECTIVE)).tolist():
             row = int(asked[at])
             said = said_of_collective(args.of[at], texts[name[row]])
             if said is not None:
                 self._collectives[self._count + row] = said
-        for at in np.flatnonzero(counted[asked]).tolist():
+        for at in np.flatnonzero(tells == FLOPS).tolist():
             row, given = int(asked[at]), args.of[at]
             flops = flops_of(texts[name[row]], given.dims, given.types)
             self._flops[self._count + row] = self._same.setdefault(flops, flops)

@@ -32,7 +32,8 @@ def counts_of(events: KinetoEvents, position: Ints, kind: NDArray[np.uint8], lau
     is_other = np.ones(len(position), np.bool_)
     is_other[_longest(owner, events.end_ns[position] - events.begin_ns[position])] = False
     flops[is_other & (flops != NOT_TOLD)] = 0
-    nbytes = np.array([events.nbytes.get(at, NOT_TOLD) for at in position.tolist()], np.int64)
+    nbytes = np.full(len(position), NOT_TOLD)
+    nbytes[np.searchsorted(position, list(events.nbytes))] = list(events.nbytes.values())
     return Counts(nbytes, operation, flops, dtype, tuple(dtypes))
 
 

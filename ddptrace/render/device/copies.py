@@ -42,7 +42,7 @@ def copy_lines(result: Result) -> Iterator[str]:
         times = f"{millis(copy.exposed_ns):>10} {millis(copy.blocked_ns):>10} {millis(copy.blocked_idle_ns):>8}"
         moved = f"{calls_words(copy.events):>6} {size(copy.nbytes):>8} {rate(copy.nbytes_per_s):>9}"
         yield f"  {times} {moved}  {both_ends(printable(copy.name), WIDTH - 60)}"
-    yield "  blocked: the host was in calls that copy pageable memory; idle: nothing ran on the device meanwhile"
+    yield "  blocked: the host was in calls that copy pageable memory; idle: the device was idle meanwhile"
 
 
 def copy_table(result: Result) -> str:
