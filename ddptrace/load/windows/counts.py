@@ -41,17 +41,17 @@ def _owners(events: KinetoEvents, operators: Ints, launch: Ints) -> Ints:
     """By work: which of the operators is innermost around its launch, or NOTHING."""
     is_counted = np.zeros(len(events.name), np.bool_)
     is_counted[operators] = True
-    launched = launch != NOTHING
-    launches, again = np.unique(launch[launched], return_inverse=True)
+    launched = np.flatnonzero(launch != NOTHING)
+    launches = launch[launched]
     around = innermost_around(events, is_counted, events.lane[launches], events.begin_ns[launches])
     owner = np.full(len(launch), NOTHING, np.int64)
-    owner[launched] = np.where(around == NOTHING, NOTHING, np.searchsorted(operators, around))[again]
+    owner[launched] = np.where(around == NOTHING, NOTHING, np.searchsorted(operators, around))
     return owner
 
 
 def _longest(owner: Ints, length: Ints) -> Ints:
     """Of each owner's work, the position of the longest; of several, the first."""
-    order = np.lexsort((-length, owner))
-    first = np.flatnonzero(np.diff(owner[order], prepend=NOTHING))
-    found: Ints = order[first]
+    owned = np.flatnonzero(owner != NOTHING)
+    order = owned[np.lexsort((-length[owned], owner[owned]))]
+    found: Ints = order[np.flatnonzero(np.diff(owner[order], prepend=NOTHING))]
     return found
