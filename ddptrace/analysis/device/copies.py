@@ -9,9 +9,9 @@ idle                      |------|                   the host was blocked, and n
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from ddptrace.analysis.device.populations import device_spans
 from ddptrace.analysis.intervals import Ints, Measure, pairs, subtract, union
 from ddptrace.analysis.rank_view import RankView
-from ddptrace.analysis.tables.device import CopyRow
+from ddptrace.analysis.tables.device import CopyRow, IdleRow
 from ddptrace.load.tables import DeviceWork, Work
 
 PAGEABLE: Final = "Pageable"
@@ -98,6 +98,24 @@ def _named(work: DeviceWork, name: str) -> NDArray[np.bool_]:
 
 def _nbytes(work: DeviceWork) -> Ints:
     return np.full(len(work.kind), -1) if work.counts is None else work.counts.nbytes
+
+
+def as_copies(idle: Collection[IdleRow], copies: Collection[CopyRow]) -> list[IdleRow]:
+    """Charge idle time with work queued to a copy where the host is in one of pageable memory: that is what waits."""
+    held_ns = Counter[tuple[int, int | None]]()
+    for copy in copies:
+        held_ns[copy.rank, copy.step] += copy.blocked_idle_ns
+    return [
+        replace(row, cause="copy")
+        if row.cause == "queued" and is_in_copy(row) and 2 * held_ns[row.rank, row.step] >= row.idle_ns
+        else row
+        for row in idle
+    ]
+
+
+def is_in_copy(row: IdleRow) -> bool:
+    """Whether the host was in a call that copies."""
+    return row.cause in ("copy", "queued") and "memcpy" in row.name.lower()
 
 
 # What they cost, for a reader -----------------------------------------------------------------------------------------

@@ -7,10 +7,11 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from ddptrace.analysis.device.copies import is_in_copy
 from ddptrace.analysis.device.digest import telling_steps
 from ddptrace.analysis.device.rows import LAUNCH_BOUND_RATIO
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.tables.device import CopyRow, IdleRow
+from ddptrace.analysis.tables.device import CopyRow
 from ddptrace.findings import BLOCKING_COPIES, EXPOSED_COPIES, Finding
 from ddptrace.units import counted, duration, named, percent, rate, size
 
@@ -27,11 +28,6 @@ READ_ADVICE: Final = (
 PIN_ADVICE: Final = "pin the memory (pin_memory=True) and copy with non_blocking=True"
 PREFETCH_ADVICE: Final = "copy the next batch on a stream of its own while this one is computed"
 DEVICE_ADVICE: Final = "look for what copies within the device's memory (contiguous, clone, cat), and for fills"
-
-
-def is_in_copy(row: IdleRow) -> bool:
-    """Whether the host was in a call that copies."""
-    return row.cause in ("copy", "queued") and "memcpy" in row.name.lower()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from ddptrace.analysis.device.copies import is_in_copy
 from ddptrace.analysis.device.idle import LONG_GAP_NS, HeldBy, held_by
 from ddptrace.analysis.device.rows import LAUNCH_BOUND_RATIO
-from ddptrace.analysis.findings.copies import blocking_copies, exposed_copies, is_in_copy
+from ddptrace.analysis.findings.copies import blocking_copies, exposed_copies
 from ddptrace.analysis.rank_facts import RankFacts
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import typical_steps
