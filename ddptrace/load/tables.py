@@ -185,7 +185,7 @@ class Counts:
 
     nbytes: NDArray[np.int64]  # that a copy or fill moved; -1 where not told
     operation: NDArray[np.uint8]  # Operation: of the operator around the launch
-    flops: NDArray[np.int64]  # of that operator, all at the longest of its kernels and 0 at the rest; -1 where not known
+    flops: NDArray[np.int64]  # of that operator: at the longest of its kernels, 0 at the rest; -1 where not known
     dtype: NDArray[np.int64]  # index into `dtypes`: of its operands; -1 where not known
     dtypes: tuple[str, ...]  # as written: "c10::BFloat16", …
 

@@ -19,8 +19,8 @@ from ddptrace.render import report_basis as basis
 from ddptrace.render import report_top as sections
 from ddptrace.render.buckets import TYPICAL, bucket_table
 from ddptrace.render.collectives import bandwidth_figure, bandwidth_section
-from ddptrace.render.device import figures as device_figures
 from ddptrace.render.device import busiest, copies, idle
+from ddptrace.render.device import figures as device_figures
 from ddptrace.render.device import report as device_sections
 from ddptrace.render.figures import Figure, buckets_figure, parts_figure, phases_figure
 from ddptrace.render.findings import findings_section, next_section

@@ -149,7 +149,7 @@ def test_the_real_run_that_blocks_in_copies_is_told_so_with_its_numbers(shared_t
     assert "153 ms of 216 ms a step" in finding.message and "92.7 ms" in finding.message
     assert "idle-while-queued" not in codes(result)
     blocked = {row.step: row.blocked_ns / 1e6 for row in result.copies if row.name == BACK and row.step is not None}
-    assert (result.savings[0].cause, result.savings[0].code) == ("copy", "blocking-copies")
+    assert (result.savings[0].cause, result.savings[0].finding) == ("copy", "blocking-copies")
     assert blocked == {step: pytest.approx(150, abs=4) for step in range(550, 555)}
 
 

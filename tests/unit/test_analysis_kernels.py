@@ -92,7 +92,7 @@ def test_without_the_flops_of_most_there_is_no_utilization(shared_traces: Path, 
 NAMES = [
     ("void at::native::vectorized_elementwise_kernel<4, at::native::AddFunctor<float> >(int)", Category.ELEMENTWISE),
     ("void at::native::(anonymous namespace)::CatArrayBatchedCopy<float, 2, 128, 1>(float*)", Category.ELEMENTWISE),
-    ("void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::NormTwoOps> >", Category.REDUCTION),
+    ("void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, NormTwoOps> >", Category.REDUCTION),
     ("void at::native::(anonymous namespace)::cunn_SoftMaxForward<8, float>(float*)", Category.REDUCTION),
     ("void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<float>(int)", Category.NORMALIZATION),
     ("void cudnn::bn_bw_1C11_kernel_new<float, float, float2, 512, true, 1>(float)", Category.NORMALIZATION),

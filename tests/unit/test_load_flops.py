@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from foreign_files import Event, event, kernel, launch, op, write
 from torch.utils.flop_counter import flop_registry
 
 import ddptrace
-import torch
 from ddptrace.load.foreign.trace import Trace
 from ddptrace.load.kineto.flops import COUNTED, LARGEST, flops_of
 from ddptrace.load.kineto.reader import read_kineto

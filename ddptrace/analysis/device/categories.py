@@ -1,7 +1,7 @@
 """What kind of work a kernel is: told by its name, and by the operator and the range around its launch.
 
-    void at::native::vectorized_elementwise_kernel<4, at::native::AddFunctor<float> >(int)
-         ├──────── the function's own name: asked first ────────┤├─ then all of it ───────┤
+void at::native::vectorized_elementwise_kernel<4, at::native::AddFunctor<float> >(int)
+     ├──────── the function's own name: asked first ────────┤├─ then all of it ───────┤
 """
 
 from __future__ import annotations
@@ -45,7 +45,10 @@ RULES: Final = tuple(
         (r"multi_tensor_apply|adam|\blamb(?!da)|\bsgd", Category.OPTIMIZER),
         (r"gemm|gemv|Cijk_|nvjet|splitk|matmul|xmma|\bbmm_|\bdot_kernel", Category.MATRIX),
         (r"reduce|softmax|nll_loss|cross_?entropy|logsumexp|argm(?:ax|in)", Category.REDUCTION),
-        (r"elementwise|CatArrayBatchedCopy|dropout|act_and_mul|swiglu|silu|gelu|rotary|cast|quant", Category.ELEMENTWISE),
+        (
+            r"elementwise|CatArrayBatchedCopy|dropout|act_and_mul|swiglu|silu|gelu|rotary|cast|quant",
+            Category.ELEMENTWISE,
+        ),
     )
 )
 """The first that fits counts."""

@@ -123,7 +123,7 @@ def is_in_copy(row: IdleRow) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class CopyDigest:
-    """Copies or fills of one name on one rank: means over its steps that tell, or all of its windows where none does."""
+    """Copies or fills of one name on a rank: means over its steps that tell, or all of its windows where none does."""
 
     rank: int
     name: str

@@ -18,7 +18,15 @@ class Peak:
     source: str  # where the maker states it
 
 
-HOPPER_SXM: Final = {"fp8": 1978.9, "int8": 1978.9, "bf16": 989.4, "fp16": 989.4, "tf32": 494.7, "fp32": 66.9, "fp64": 66.9}
+HOPPER_SXM: Final = {
+    "fp8": 1978.9,
+    "int8": 1978.9,
+    "bf16": 989.4,
+    "fp16": 989.4,
+    "tf32": 494.7,
+    "fp32": 66.9,
+    "fp64": 66.9,
+}
 PEAKS: Final = (
     Peak(
         r"V100-(?:SXM|DGXS)",

@@ -1,4 +1,4 @@
-"""Rows of `ranks`, `streams`, `launches`, `idle`, `scopes`, `kernels` and `copies`: what each rank is, and what its devices did."""
+"""Rows of `ranks`, `streams`, `launches`, `idle`, `scopes`, `kernels` and `copies`: ranks, and what devices did."""
 
 from __future__ import annotations
 

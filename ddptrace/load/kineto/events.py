@@ -86,7 +86,7 @@ class KinetoEvents:
     facts: FileFacts = field(default_factory=FileFacts)
     collectives: Mapping[int, CollectiveArgs] = field(default_factory=dict)  # by position of the event
     nbytes: Mapping[int, int] = field(default_factory=dict)  # that a device copy or fill moves, by its position
-    flops: Mapping[int, OperatorFlops] = field(default_factory=dict)  # of the operators that can be counted, by position
+    flops: Mapping[int, OperatorFlops] = field(default_factory=dict)  # of operators that are counted, by position
 
     @property
     def on_device(self) -> bool:

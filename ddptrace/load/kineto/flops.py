@@ -93,9 +93,7 @@ COUNTED: Final[dict[str, Counted]] = {
         for kind in ATTENTIONS
     },
     **{
-        f"aten::_scaled_dot_product_{kind}_attention_backward": Counted(
-            Operation.ATTENTION, attention_backward, 0, 4
-        )
+        f"aten::_scaled_dot_product_{kind}_attention_backward": Counted(Operation.ATTENTION, attention_backward, 0, 4)
         for kind in ATTENTIONS
     },
     **dict.fromkeys(
