@@ -48,6 +48,8 @@ class Section(enum.StrEnum):
     COLLECTIVES = "Collectives"
     LAUNCHES = "Does the host keep up?"
     IDLE = "What held the host"
+    COPIES = "Copies"
+    KERNELS = "Kernels"
     REMOTE_CALLS = "Remote calls"
     JITTER = "What varies from step to step"
     CONTENTION = "Computing beside communication"
@@ -273,9 +275,18 @@ BLOCKING_COPIES = FindingKind(
     "blocking-copies",
     Chapter.LOST_TIME,
     "warning",
-    "the device is idle while the host is in a copy that blocks it",
-    "use `pin_memory=True` and `.to(device, non_blocking=True)`",
-    sections=(Section.IDLE, Section.LAUNCHES),
+    "the device is idle while the host is in a copy that blocks it, mostly of memory that is not pinned",
+    "use `pin_memory=True` and `.to(device, non_blocking=True)`; read results back less often, into pinned memory",
+    sections=(Section.COPIES, Section.IDLE, Section.LAUNCHES),
+    is_advice=True,
+)
+EXPOSED_COPIES = FindingKind(
+    "exposed-copies",
+    Chapter.LOST_TIME,
+    "warning",
+    "copies take a part of the step in which no kernel runs",
+    "use `pin_memory=True` and `non_blocking=True` where memory is not pinned; else copy beside computation, or less",
+    sections=(Section.COPIES, Section.DEVICE),
     is_advice=True,
 )
 HOST_SYNCHRONIZES = FindingKind(

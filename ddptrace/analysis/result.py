@@ -9,7 +9,9 @@ from typing import Any, Final
 
 from ddptrace.analysis.buckets.rows import bucket_rows
 from ddptrace.analysis.collectives.rows import collective_rows
+from ddptrace.analysis.device.copies import copy_rows
 from ddptrace.analysis.device.idle import idle_rows
+from ddptrace.analysis.device.kernels import kernel_rows
 from ddptrace.analysis.device.rows import launch_rows, scope_rows, stream_rows
 from ddptrace.analysis.ranks.critical_path import critical_path
 from ddptrace.analysis.rpc.rows import rpc_pair_rows
@@ -21,7 +23,16 @@ from ddptrace.analysis.steps.windows import window_rows
 from ddptrace.analysis.summary import summarize
 from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow, GroupRow
 from ddptrace.analysis.tables.declare import Declaration, declared_in, left_out, rank_table, run_table, whole_calls
-from ddptrace.analysis.tables.device import Activity, IdleRow, LaunchRow, RankRow, ScopeRow, StreamRow
+from ddptrace.analysis.tables.device import (
+    Activity,
+    CopyRow,
+    IdleRow,
+    KernelRow,
+    LaunchRow,
+    RankRow,
+    ScopeRow,
+    StreamRow,
+)
 from ddptrace.analysis.tables.ranks import ArrivalRow, BlameRow, ClockRow, DesyncRow, MatchRow, PathRow, SuspectRow
 from ddptrace.analysis.tables.rpc import RpcPairRow, RpcRow
 from ddptrace.analysis.tables.savings import SavingRow
@@ -77,6 +88,12 @@ class Result:
     scopes: Table[ScopeRow] = rank_table(
         ScopeRow, scope_rows, key=("rank", "kind", "name"), cut=left_out
     )  # device time by module, annotation and operator
+    kernels: Table[KernelRow] = rank_table(
+        KernelRow, kernel_rows, key=("rank", "category", "name"), cut=left_out
+    )  # device time by kernel and category
+    copies: Table[CopyRow] = rank_table(
+        CopyRow, copy_rows, key=("rank", "step", "name")
+    )  # what copies and fills cost, by step
     matches: Table[MatchRow] = run_table(
         MatchRow, lambda run: run.matches, key=("match",)
     )  # the same collective on all ranks

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from ddptrace.analysis.device.copies import as_copies
 from ddptrace.analysis.device.digest import device_parts, device_total
 from ddptrace.analysis.device.idle import AT_WORK, HeldBy, held_by
 from ddptrace.analysis.ranks.blame import Blame
@@ -20,6 +21,7 @@ from ddptrace.findings import (
     DATA_BOUND,
     EXPOSED_BUCKET,
     EXPOSED_COMMUNICATION,
+    EXPOSED_COPIES,
     GARBAGE_COLLECTION,
     HOST_SYNCHRONIZES,
     IDLE_WHILE_QUEUED,
@@ -67,7 +69,7 @@ def savings(result: Result, blame: Blame) -> list[SavingRow]:
         *_late(result.suspects, whole_ns),
         *waiting,
         sent,
-        _row(COPIES, copies_ns, whole_ns, "", BLOCKING_COPIES),
+        _row(COPIES, copies_ns, whole_ns, "", EXPOSED_COPIES),
         _row(REMOTE, summary.rpc_wait_ns or 0, whole_ns, "", WAITING_FOR_REMOTE_CALLS),
         *_idle(result, summary, whole_ns),
         *_crowded(blame),
@@ -127,7 +129,8 @@ def _idle(result: Result, summary: Summary, whole_ns: int) -> Iterator[SavingRow
     """Causes of idle time of a device; of processors, of which nobody tells why they idle, what the phases tell."""
     remote_ns = summary.rpc_wait_ns or 0
     steps = {(row.rank, row.step) for row in typical_steps(result.steps)[0]}
-    told = [row for row in result.idle if (row.rank, row.step) in steps or (not steps and row.step is None)]
+    rows = as_copies(result.idle, result.copies)
+    told = [row for row in rows if (row.rank, row.step) in steps or (not steps and row.step is None)]
     held = held_by(told)
     count = len(steps) or len({row.rank for row in result.ranks if row.all is not None})
     for cause in held:

@@ -170,6 +170,26 @@ class Work(enum.IntEnum):
     MEMORY = 2  # a copy or fill
 
 
+class Operation(enum.IntEnum):
+    """What kind of operator launched device work, of those whose FLOPs can be counted."""
+
+    NONE = 0
+    MATRIX = 1  # a matrix product
+    ATTENTION = 2
+    CONVOLUTION = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How much each piece of device work computed and moved, as far as its file tells. All columns have shape (n,)."""
+
+    nbytes: NDArray[np.int64]  # that a copy or fill moved; -1 where not told
+    operation: NDArray[np.uint8]  # Operation: of the operator around the launch
+    flops: NDArray[np.int64]  # of that operator: at the longest of its kernels, 0 at the rest; -1 where not known
+    dtype: NDArray[np.int64]  # index into `dtypes`: of its operands; -1 where not known
+    dtypes: tuple[str, ...]  # as written: "c10::BFloat16", …
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceWork:
     """Every kernel, copy and fill of one window, in order of begin. All columns have shape (n,)."""
@@ -187,6 +207,7 @@ class DeviceWork:
     operator: NDArray[np.int64]  # outermost operator around the launch
     streams: tuple[str, ...]  # device and stream, as in "0:7"
     names: tuple[str, ...]
+    counts: Counts | None = None  # None where nobody asked
 
 
 @dataclass(frozen=True, slots=True)

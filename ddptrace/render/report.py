@@ -20,8 +20,8 @@ from ddptrace.render import report_basis as basis
 from ddptrace.render import report_top as sections
 from ddptrace.render.buckets import TYPICAL, bucket_table
 from ddptrace.render.collectives import bandwidth_figure, bandwidth_section
+from ddptrace.render.device import busiest, copies, idle
 from ddptrace.render.device import figures as device_figures
-from ddptrace.render.device import idle
 from ddptrace.render.device import report as device_sections
 from ddptrace.render.figures import Figure, buckets_figure, parts_figure, phases_figure
 from ddptrace.render.findings import findings_section, next_section
@@ -180,6 +180,8 @@ def device_body(result: Result, picture: Pictures) -> list[str]:
         section("Streams", "What ran beside what: each stream of the devices.", picture["streams"]),
         section("Does the host keep up?", tables.LAUNCHES, tables.launch_table(result)),
         section("What held the host", idle.SUB, idle.idle_table(result)),
+        section("Copies", copies.SUB, copies.copy_table(result)),
+        section("Kernels", busiest.SUB, busiest.kernel_table(result)),
         section("What the device worked for", SCOPES, *scopes),
     ]
 

@@ -13,6 +13,8 @@ from ddptrace.analysis.summary import BucketSummary, RankSummary, Share, Summary
 from ddptrace.analysis.window_summary import WindowSummary, summarize_windows
 from ddptrace.errors import printable
 from ddptrace.findings import Finding, gravest_first
+from ddptrace.render.device.busiest import kernel_lines
+from ddptrace.render.device.copies import copy_lines
 from ddptrace.render.device.idle import idle_lines
 from ddptrace.render.device.terminal import collective_lines, device_lines, scope_lines
 from ddptrace.render.headline import headline
@@ -59,8 +61,10 @@ def summary_text(result: Result) -> str:
         device,
         list(across_lines(result)),
         list(idle_lines(result)),
+        list(copy_lines(result)),
         list(collective_lines(result)),
         list(rpc_lines(result)),
+        list(kernel_lines(result)),
         list(scope_lines(result)),
         list(finding_lines("Findings", gravest_first(others))),
         list(finding_lines("Look at next", advice)),

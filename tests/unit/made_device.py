@@ -11,7 +11,7 @@ import numpy as np
 from ddptrace.analysis.device.populations import population
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.tables.collectives import CollectiveRow
-from ddptrace.analysis.tables.device import Activity, LaunchRow, RankRow, ScopeRow, StreamRow
+from ddptrace.analysis.tables.device import Activity, CopyRow, KernelRow, LaunchRow, RankRow, ScopeRow, StreamRow
 from ddptrace.analysis.tables.ranks import MatchRow
 from ddptrace.analysis.tables.table import Table
 from ddptrace.load.tables import DeviceWork, Identity, Work
@@ -67,6 +67,8 @@ def make_device_result(ranks: int = 2, steps: int = 3, names: Sequence[str] = KE
         streams=Table(StreamRow, [row for rank in range(ranks) for row in stream_rows(rank, steps)]),
         launches=Table(LaunchRow, [launch_row(rank, step) for rank in range(ranks) for step in range(steps)]),
         scopes=Table(ScopeRow, [row for rank in range(ranks) for row in scope_rows(rank, names)]),
+        kernels=Table(KernelRow, [row for rank in range(ranks) for row in kernel_rows(rank, steps, names)]),
+        copies=Table(CopyRow, [copy_row(rank, step, names[2]) for rank in range(ranks) for step in range(steps)]),
         collectives=Table(CollectiveRow, [annotated(row) for row in result.collectives]),
         matches=Table(MatchRow, [match_row(match, ranks) for match in range(steps)]),
         recorded=False,
@@ -99,6 +101,20 @@ def launch_row(rank: int, step: int) -> LaunchRow:
 def scope_rows(rank: int, names: Sequence[str]) -> list[ScopeRow]:
     kinds = zip(("module", "annotation", "operator"), names[3:], strict=False)
     return [ScopeRow(rank, kind, name, 15, 8100, 9000, 1500) for kind, name in kinds]
+
+
+def kernel_rows(rank: int, steps: int, names: Sequence[str]) -> list[KernelRow]:
+    """As in `training_pieces`; the kernels that compute are matrix products."""
+    product, comm, copied = names[:3]
+    return [
+        KernelRow(rank, "communication", comm, steps, 3000 * steps, 3000, 0, None, None, None),
+        KernelRow(rank, "matrix product", product, 3 * steps, 2700 * steps, 900, 2700 * steps, 10**9, 1e14, 900),
+        KernelRow(rank, "copy", copied, steps, 500 * steps, 500, 0, None, None, None),
+    ]
+
+
+def copy_row(rank: int, step: int, name: str) -> CopyRow:
+    return CopyRow(rank, step, name, "Pageable" in name, 1, 4096, 500, 8.192e9, 500, 0, 0)
 
 
 def match_row(match: int, ranks: int) -> MatchRow:

@@ -196,7 +196,7 @@ VERDICTS = {
     "hipfree-resnet18": "allocation-bound",
     "tp8-vllm-b200": "launch-bound",
     "no-steps-sglang": "idle-while-queued",
-    "dlrm-blocked-copies": "idle-while-queued",
+    "dlrm-blocked-copies": "blocking-copies",
 }
 IDLE_CODES = frozenset({*VERDICTS.values(), "blocking-copies", "host-synchronizes", "garbage-collection"})
 

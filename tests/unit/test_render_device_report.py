@@ -55,11 +55,24 @@ def rows_of(text: str, title: str) -> list[list[str]]:
 
 
 def test_a_run_on_devices_has_their_sections_and_one_without_has_none() -> None:
-    names = ["Device time", "Streams", "Does the host keep up?", "What the device worked for"]
+    names = ["Device time", "Streams", "Does the host keep up?", "Copies", "Kernels", "What the device worked for"]
     found = sections_of(page(make_device_result(2, 3, (*KERNELS, "m", "a", "o"))))
     at = found.index(names[0])
-    assert found[at : at + 4] == names
+    assert found[at : at + len(names)] == names
     assert set(sections_of(page(make_result()))) & set(names) == set()
+
+
+def test_the_tables_of_copies_and_kernels_say_what_the_tables_hold() -> None:
+    # GIVEN two ranks and three steps: per rank 9 products in 8.1 us, 3 all-reduces in 9 us and 3 copies in 1.5 us
+    text = page(make_device_result(2, 3))
+    # THEN a row tells a category: 27,000 ns of FLOPs in 8,100 ns are not more than the peak, which takes 900 of them
+    assert rows_of(text, "Kernels")[:3] == [
+        ["communication", "all", "0.01", "48 %", "3", "3.00 µs", "-", "-"],
+        ["matrix product", "all", "0.01", "44 %", "9", "900 ns", "123", "11 %"],
+        ["copy", "all", "0.00", "8 %", "3", "500 ns", "-", "-"],
+    ]
+    assert rows_of(text, "Copies")[0][1:4] == ["0.00", "0.00", "0.00"]
+    assert rows_of(text, "Copies")[0][4:] == ["1", "4.10 kB", "8.19 GB/s", KERNELS[2].replace(">", "&gt;")]
 
 
 def test_no_name_from_a_device_becomes_markup() -> None:

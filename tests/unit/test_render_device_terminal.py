@@ -136,8 +136,23 @@ def test_the_line_of_a_library_stands_below_that_of_the_program() -> None:
         assert max(map(len, text.splitlines())) <= WIDTH
 
 
+def test_kernels_are_told_by_category_then_by_name_with_their_speed() -> None:
+    lines = heading(summary_text(make_device_result(2, 3)), "Kernels")
+    assert [line.split()[-1] for line in lines[2:5]] == ["communication", "product", "copy"]
+    assert lines[3].split()[:9] == ["0.01", "44", "%", "9", "900", "ns", "123", "11", "%"]
+    assert "AllReduce_Sum_f32" in lines[6] and "vectorized_elementwise" in lines[7]
+
+
+def test_copies_are_told_where_they_cost_a_part_of_the_step() -> None:
+    result = make_device_result(2, 3)
+    lines = heading(summary_text(result), "Copies of rank 0")
+    assert lines[2].split()[3:6] == ["1", "4.10", "kB"] and "Memcpy HtoD (Pinned -> Device)" in lines[2]
+    cheap = [dataclasses.replace(row, exposed_ns=row.exposed_ns // 100) for row in result.copies]
+    assert "Copies of rank" not in summary_text(dataclasses.replace(result, copies=Table(type(cheap[0]), cheap)))
+
+
 def test_no_line_on_devices_is_wider_than_the_terminal() -> None:
-    result = make_device_result(3, 4)
+    result = make_device_result(3, 4, tuple(name + "x" * 200 for name in KERNELS))
     rows = [
         dataclasses.replace(row, op="reduce_scatter_tensor_coalesced", group="g" * 50, group_size=16384,
                             nbytes=row.nbytes * (1 + row.seq) ** 3, busbw_bytes_per_s=987.6e9, comm_ns=10**10,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Final
 
+from ddptrace.analysis.device.copies import CopyDigest, copy_digest
 from ddptrace.analysis.device.idle import IdleDigest, idle_digest
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import PARTS, Share, typical_steps
@@ -125,13 +126,23 @@ def _launches(rows: Sequence[LaunchRow]) -> LaunchDigest:
 
 def idle(result: Result) -> list[IdleDigest]:
     """What held the host while the device was idle, in the typical steps; in all windows where no step tells."""
+    return idle_digest(result.idle, telling_steps(result))
+
+
+def copies(result: Result) -> list[CopyDigest]:
+    """What copies and fills cost, in the typical steps; in all windows where no step tells."""
+    return copy_digest(result.copies, telling_steps(result))
+
+
+def telling_steps(result: Result) -> dict[int, set[int]]:
+    """By rank, the typical steps whose device time is known."""
     steps, _ = typical_steps(result.steps)
     known = {(row.rank, row.step) for row in result.launches}
     counted: defaultdict[int, set[int]] = defaultdict(set)
     for row in steps:
         if (row.rank, row.step) in known:
             counted[row.rank].add(row.step)
-    return idle_digest(result.idle, counted)
+    return counted
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from ddptrace.analysis.device.copies import is_in_copy
 from ddptrace.analysis.device.idle import LONG_GAP_NS, HeldBy, held_by
 from ddptrace.analysis.device.rows import LAUNCH_BOUND_RATIO
+from ddptrace.analysis.findings.copies import blocking_copies, exposed_copies
 from ddptrace.analysis.rank_facts import RankFacts
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import typical_steps
@@ -39,6 +41,7 @@ def device_findings(ranks: Sequence[RankFacts], result: Result) -> Iterator[Find
     yield from _outside(ranks)
     yield from _by_order(result)
     yield from _idle(result)
+    yield from exposed_copies(result)
 
 
 def _without_launch(result: Result) -> Iterator[Finding]:
@@ -87,7 +90,7 @@ def _outside(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
         ns = sum(rank.outside_ns for rank in strays)
         yield OUTSIDE_WINDOW(
             where,
-            f"{duration(ns)} ({ns} ns) of device work on {where} are outside the windows of all steps (queued before"
+            f"{duration(ns)} of device work on {where} are outside the windows of all steps (queued before"
             " the first step or launched after the last): no step counts them; the tables of ranks, streams and scopes"
             " do.",
         )
@@ -111,12 +114,19 @@ def _by_order(result: Result) -> Iterator[Finding]:
 def _idle(result: Result) -> Iterator[Finding]:
     """Each cause that costs much; where none does by itself, the largest."""
     rows, windows_ns, where = _idle_steps(result) if result.launches else _idle_windows(result)
-    causes, whole_ns = held_by(rows), sum(windows_ns)
+    blocking, whole_ns, in_copies_ns = blocking_copies(result), sum(windows_ns), 0
+    if blocking is not None:
+        yield blocking
+        in_copies_ns = sum(row.idle_ns for row in rows if is_in_copy(row))
+        rows = [row for row in rows if not is_in_copy(row)]
+    causes = held_by(rows)
     if not whole_ns or sum(held.idle_ns for held in causes) <= LAUNCH_BOUND_RATIO * whole_ns:
         return
     large = [held for held in causes if held.idle_ns > LAUNCH_BOUND_RATIO * whole_ns]
     ranks = named("rank", sorted({row.rank for row in rows}))
-    for held in large or causes[:1]:
+    for held in large or (causes[:1] if blocking is None else []):
+        if held.cause == "queued" and held.idle_ns < in_copies_ns:  # unexplained, and less than what is explained
+            continue
         each = duration(held.idle_ns / len(windows_ns)) + (" a step" if result.launches else " a rank")
         share = f"{percent(held.idle_ns / whole_ns)} of the time ({each})"
         gaps = f"half of it in gaps of at least {duration(held.half_gap_ns)}"

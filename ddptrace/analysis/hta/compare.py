@@ -18,7 +18,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ddptrace.analysis.hta.reading import HtaTable, cell, launches, reading_of, sentence, stragglers, table_of, times_of
+from ddptrace.analysis.hta.reading import (
+    HtaTable,
+    cell,
+    launches,
+    longest_first,
+    reading_of,
+    sentence,
+    stragglers,
+    table_of,
+    times_of,
+)
 from ddptrace.analysis.hta.rules import NO_FIGURES, Explained, Figures, Reading, explain
 from ddptrace.analysis.result import Result
 from ddptrace.errors import DdptraceError
@@ -168,7 +178,7 @@ class _Session:
         hta, ranks = self.analysis, [rank for rank in sorted(self.readings) if self._has_work(rank)]
         asked: tuple[tuple[str, Callable[[], Any]], ...] = (
             ("gpu_kernel_breakdown by type", lambda: hta.get_gpu_kernel_breakdown(visualize=False)[0]),
-            ("gpu_kernel_breakdown by kernel", lambda: hta.get_gpu_kernel_breakdown(visualize=False)[1]),
+            ("gpu_kernel_breakdown by kernel", lambda: longest_first(hta.get_gpu_kernel_breakdown(visualize=False)[1])),
             ("idle_time_breakdown", lambda: hta.get_idle_time_breakdown(ranks=ranks, visualize=False)[0]),
             ("potential_stragglers", lambda: stragglers(hta.get_potential_stragglers())),
             ("cuda_kernel_launch_stats", lambda: launches(hta.get_cuda_kernel_launch_stats(ranks, visualize=False))),

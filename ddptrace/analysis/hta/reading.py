@@ -97,6 +97,15 @@ class HtaTable:
     why_not: str | None = None
 
 
+TOTAL: Final = "sum (us)"
+"""What HTA calls the column of a kernel's whole time."""
+
+
+def longest_first(frame: Any) -> Any:
+    """HTA sorts its kernels by name."""
+    return frame.sort_values(TOTAL, ascending=False, kind="stable") if TOTAL in frame.columns else frame
+
+
 def stragglers(ranks: list[int]) -> Any:
     import pandas as pd
 

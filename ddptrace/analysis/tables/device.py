@@ -1,4 +1,4 @@
-"""Rows of `ranks`, `streams`, `launches`, `idle` and `scopes`: what each rank is, and what its devices did."""
+"""Rows of `ranks`, `streams`, `launches`, `idle`, `scopes`, `kernels` and `copies`: ranks, and what devices did."""
 
 from __future__ import annotations
 
@@ -123,6 +123,41 @@ class LongGaps:
     name: NDArray[np.int64]  # index into `names`; -1 where the thread was in no range
     names: tuple[str, ...]
     around: HostRanges | None
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRow:
+    """All kernels, copies or fills of one name and category, over all windows of a rank. Durations are added up, and
+    may overlap. The rows of a rank add up to the durations of all of its device events."""
+
+    rank: int  # global rank
+    category: str  # a word of `Category`: matrix product, attention, convolution, normalization, reduction,
+    #   elementwise, optimizer, copy, communication, other
+    name: str  # as in the file
+    events: int  # how often it ran
+    total_ns: int  # sum of durations
+    mean_ns: int  # mean duration
+    counted_ns: int  # part of `total_ns` in operators whose FLOPs are known from the shapes of their inputs
+    flops: int | None  # FLOPs of those operators, each at the longest of its kernels; None where none is known
+    flops_per_s: float | None  # flops / counted_ns
+    ideal_ns: int | None  # how long the device needs for `flops` at its stated peak; None where that is unknown
+
+
+@dataclass(frozen=True, slots=True)
+class CopyRow:
+    """All copies or fills of one name in one step. Device time is that of the step's window."""
+
+    rank: int  # global rank
+    step: int | None  # ordinal of the step; None: all windows whole
+    name: str  # as in the file, as in "Memcpy HtoD (Pageable -> Device)"
+    pageable: bool  # host memory that is not pinned: the call holds the host until the copy is over
+    events: int  # copies that began
+    nbytes: int | None  # that they moved; None where the file does not tell
+    copy_ns: int  # sum of their durations
+    nbytes_per_s: float | None  # nbytes / copy_ns
+    exposed_ns: int  # part of the window in which one ran, and no kernel
+    blocked_ns: int  # how long the host was in the calls that launched them, if `pageable`; 0 else
+    blocked_idle_ns: int  # part of blocked with nothing running on the device
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,5 @@
-"""What the arguments of an event say: the correlation of a launch and its kernel, and the collective it carries out."""
+"""What the arguments of an event say: the correlation of a launch and its kernel, the collective that it carries out,
+and the bytes that a copy moves."""
 
 from __future__ import annotations
 
@@ -42,6 +43,7 @@ class Args(msgspec.Struct, gc=False):
     nelems_in: Any = msgspec.field(default=None, name="In msg nelems")
     nelems_out: Any = msgspec.field(default=None, name="Out msg nelems")
     dtype: Any = None
+    nbytes: Any = msgspec.field(default=None, name="bytes")
     dims: Any = msgspec.field(default=None, name="Input Dims")
     types: Any = msgspec.field(default=None, name="Input type")
 

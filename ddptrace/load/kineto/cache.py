@@ -21,10 +21,12 @@ from isal import igzip_lib
 from numpy.typing import NDArray
 
 from ddptrace.load.kineto.events import FAR_NS, Category, CollectiveArgs, FileFacts, KinetoEvents, Lane
+from ddptrace.load.kineto.flops import LARGEST as LARGEST_FLOPS
+from ddptrace.load.kineto.flops import OperatorFlops
 from ddptrace.load.kineto.source import IsalError
 from ddptrace.record.regular_file import open_regular, read_regular
 
-FORMAT: Final = 2  # goes up whenever the reader comes to read anything otherwise
+FORMAT: Final = 3  # goes up whenever the reader comes to read anything otherwise
 MAGIC: Final = b"ddptrace columns\n"
 DIGEST_NBYTES: Final = 16
 EDGE_NBYTES: Final = 64 << 10
@@ -63,6 +65,9 @@ class _Stored(msgspec.Struct):
     lanes: tuple[Lane, ...]
     facts: FileFacts
     collectives: dict[int, CollectiveArgs]
+    nbytes: dict[int, int]
+    flops: tuple[OperatorFlops, ...]  # each once
+    flops_of: dict[int, int]  # by position: which of them
 
 
 def key_of(path: Path) -> Key:
@@ -87,7 +92,7 @@ def load(cache: Path, path: Path, key: Key) -> KinetoEvents | None:
     try:
         stored = msgspec.msgpack.decode(_unfolded(packed, key.nbytes), type=_Stored)
         events = _events(stored) if stored.key == key else None
-    except (msgspec.MsgspecError, IsalError, ValueError, KeyError, TypeError, OverflowError):
+    except (msgspec.MsgspecError, IsalError, ValueError, LookupError, TypeError, OverflowError):
         return None  # of another version of ddptrace
     return events if events is not None and _is_sound(events) else None
 
@@ -141,7 +146,19 @@ def _stored(key: Key, events: KinetoEvents) -> _Stored:
     }
     first = int(begin[0]) if len(begin) else 0
     packed = {name: _packed(column) for name, column in columns.items()}
-    return _Stored(key, packed, first, events.names, events.lanes, events.facts, dict(events.collectives))
+    numbers = {flops: number for number, flops in enumerate(dict.fromkeys(events.flops.values()))}
+    return _Stored(
+        key,
+        packed,
+        first,
+        events.names,
+        events.lanes,
+        events.facts,
+        dict(events.collectives),
+        dict(events.nbytes),
+        tuple(numbers),
+        {position: numbers[flops] for position, flops in events.flops.items()},
+    )
 
 
 def _packed(column: NDArray[Any]) -> _Column:
@@ -168,7 +185,9 @@ def _is_sound(events: KinetoEvents) -> bool:
     return (
         all(len(column) == count for column in columns)
         and bool((begin > -FAR_NS).all() and (events.end_ns < FAR_NS).all())
-        and all(0 <= at < count for at in events.collectives)
+        and all(0 <= at < count for told in (events.collectives, events.nbytes, events.flops) for at in told)
+        and all(0 <= nbytes <= LARGEST for nbytes in events.nbytes.values())
+        and all(flops.flops is None or 0 <= flops.flops < LARGEST_FLOPS for flops in set(events.flops.values()))
     )
 
 
@@ -187,4 +206,6 @@ def _events(stored: _Stored) -> KinetoEvents:
         stored.lanes,
         stored.facts,
         stored.collectives,
+        stored.nbytes,
+        {position: stored.flops[number] for position, number in stored.flops_of.items()},
     )

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddptrace.errors import DdptraceError
+from ddptrace.load.kineto.flops import OperatorFlops
 
 Ints = NDArray[np.int64]
 
@@ -84,6 +85,8 @@ class KinetoEvents:
     lanes: tuple[Lane, ...]
     facts: FileFacts = field(default_factory=FileFacts)
     collectives: Mapping[int, CollectiveArgs] = field(default_factory=dict)  # by position of the event
+    nbytes: Mapping[int, int] = field(default_factory=dict)  # that a device copy or fill moves, by its position
+    flops: Mapping[int, OperatorFlops] = field(default_factory=dict)  # of operators that are counted, by position
 
     @property
     def on_device(self) -> bool:

@@ -5,7 +5,7 @@ Batches of events become columns, small while they grow, and sorted by begin at 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from ddptrace.errors import RunDirectoryError
 from ddptrace.load.kineto import cache as kineto_cache
-from ddptrace.load.kineto.args import is_named_as_collective, read_args, said_of_collective, thread_name
+from ddptrace.load.kineto.args import count, is_named_as_collective, read_args, said_of_collective, thread_name
 from ddptrace.load.kineto.events import FAR_NS, Category, CollectiveArgs, FileFacts, Ints, KinetoEvents, Lane
+from ddptrace.load.kineto.flops import COUNTED, OperatorFlops, flops_of
 from ddptrace.load.kineto.source import NotATrace, Source
 from ddptrace.load.kineto.stream import Event, EventStream, OutermostKeys, base_in_ruins, base_ns, facts_of, told_by
 from ddptrace.load.kineto.text import time_column
@@ -31,6 +32,7 @@ CATEGORIES: Final = {
     "memcpy": Category.MEMORY, "memset": Category.MEMORY, "python_function": Category.FRAME,
 }  # fmt: skip
 Scalar = TypeVar("Scalar", bound=np.generic)
+COLLECTIVE, FLOPS = 1, 2
 MOST_EVENTS: Final = 100_000_000  # a trace of 1 GB has some 4 million
 LINKED: Final = np.array([kind in (Category.RUNTIME, Category.KERNEL, Category.MEMORY) for kind in Category])
 
@@ -49,13 +51,13 @@ class _Names(dict[Any, int]):
     def __init__(self) -> None:
         super().__init__()
         self.texts: dict[str, int] = {}
-        self.tells: list[bool] = []  # the arguments of events so named tell of a collective
+        self.tells: list[int] = []  # what the arguments of events so named tell: COLLECTIVE, FLOPS or nothing
 
     def __missing__(self, key: int | float | str | None) -> int:
         text = "" if key is None else str(key)
         self[key] = number = self.texts.setdefault(text, len(self.texts))
         if number == len(self.tells):
-            self.tells.append(is_named_as_collective(text))
+            self.tells.append(COLLECTIVE if is_named_as_collective(text) else FLOPS if text in COUNTED else 0)
         return number
 
 
@@ -103,7 +105,10 @@ class Columns:
         self._lanes = _Lanes()
         self._threads: dict[tuple[str, str], str] = {}
         self._batches: list[_Batch] = []
-        self._collectives: dict[int, CollectiveArgs] = {}  # by row, in the order of the file
+        self._collectives: dict[int, CollectiveArgs] = {}  # by row, in the order of the file, as are the next two
+        self._nbytes: dict[int, int] = {}
+        self._flops: dict[int, OperatorFlops] = {}
+        self._same: dict[OperatorFlops, OperatorFlops] = {}  # each once: a model has few shapes
         self._count = 0
 
     def add(self, events: Sequence[Event]) -> None:
@@ -144,16 +149,26 @@ class Columns:
     def _read_args(
         self, kept: list[Event], category: NDArray[np.uint8], name: NDArray[np.int32]
     ) -> tuple[Ints, NDArray[np.bool_], NDArray[np.bool_]]:
-        """Correlation, is_collective and readable. Only the arguments of device work and collectives are looked at."""
-        tells = np.array(self._names.tells, np.bool_)[name]
-        asked = np.flatnonzero(LINKED[category] | tells)
+        """Correlation, is_collective and readable. Only the arguments of device work, collectives and
+        operators that can be counted are looked at."""
+        told = np.array(self._names.tells, np.uint8)[name]
+        asked = np.flatnonzero(LINKED[category] | (told > 0))
+        tells = told[asked]
         texts = list(self._names.texts)
         args = read_args([kept[row].args for row in asked.tolist()])
-        for at in np.flatnonzero(args.is_collective | tells[asked]).tolist():
+        for at in np.flatnonzero(args.is_collective | (tells == COLLECTIVE)).tolist():
             row = int(asked[at])
             said = said_of_collective(args.of[at], texts[name[row]])
             if said is not None:
                 self._collectives[self._count + row] = said
+        for at in np.flatnonzero(tells == FLOPS).tolist():
+            row, given = int(asked[at]), args.of[at]
+            flops = flops_of(texts[name[row]], given.dims, given.types)
+            self._flops[self._count + row] = self._same.setdefault(flops, flops)
+        for at in np.flatnonzero(category[asked] == Category.MEMORY).tolist():
+            nbytes = count(args.of[at].nbytes)
+            if nbytes is not None:
+                self._nbytes[self._count + int(asked[at])] = nbytes
         return (
             _spread(args.correlation, asked, len(kept), -1),
             _spread(args.is_collective, asked, len(kept), False),
@@ -180,15 +195,16 @@ class Columns:
             tuple(self._names.texts),
             tuple(Lane(pid, tid, self._threads.get((pid, tid), "")) for pid, tid in self._lanes.texts),
             facts,
-            self._collectives_in(order, len(begin)),
+            *(_at_positions(told, order, len(begin)) for told in (self._collectives, self._nbytes, self._flops)),
         )
 
-    def _collectives_in(self, order: Ints, count: int) -> dict[int, CollectiveArgs]:
-        """By position in `order` instead of by row."""
-        position = np.full(count, -1)
-        position[order] = np.arange(len(order))
-        at = {int(position[row]): said for row, said in self._collectives.items()}
-        return {position: at[position] for position in sorted(at) if position >= 0}
+
+def _at_positions(told: Mapping[int, Any], order: Ints, rows: int) -> dict[int, Any]:
+    """By position in `order` instead of by row."""
+    position = np.full(rows, -1)
+    position[order] = np.arange(len(order))
+    at = {int(position[row]): said for row, said in told.items()}
+    return {position: at[position] for position in sorted(at) if position >= 0}
 
 
 def _spread(values: NDArray[Scalar], rows: Ints, count: int, other: object) -> NDArray[Scalar]:

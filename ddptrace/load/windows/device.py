@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from ddptrace.load.kineto.events import NO_CORRELATION, Category, Ints, KinetoEvents, Lane
 from ddptrace.load.tables import DeviceWork, Intervals, Work
 from ddptrace.load.windows.comm_kernels import CommRule, communication_kernels
+from ddptrace.load.windows.counts import counts_of
 from ddptrace.load.windows.nesting import NOTHING, innermost_around, outermost
 from ddptrace.schema import RANGE_PREFIX
 
@@ -84,6 +85,7 @@ class DeviceEvents:
             operator,
             self.streams,
             names,
+            counts_of(events, self.position, self.kind, self.launch) if with_scopes else None,
         )
 
     def _no_scopes(self) -> tuple[Ints, Ints, Ints]:
