@@ -10,6 +10,7 @@ import numpy as np
 from ddptrace.findings import COMM_KERNEL_UNUSED, EXEC_MISSING, TRACE_DAMAGED, TRACE_EMPTY, Finding
 from ddptrace.load.foreign.calls import device_calls, gloo_calls, in_launch_order, issued_calls
 from ddptrace.load.foreign.ddp import backward_at, until_copied, with_reducer
+from ddptrace.load.foreign.origins import with_origins
 from ddptrace.load.foreign.steps import backwards_of, phases_of, steps_of, until_awaited
 from ddptrace.load.foreign.trace import Trace
 from ddptrace.load.kineto.events import FileFacts, KinetoEvents
@@ -44,7 +45,9 @@ def foreign_window(
     on_device, backwards = device_calls(trace), backwards_of(trace)
     found = on_device + gloo_calls(trace)
     issued = [] if found else issued_calls(trace)
-    calls = until_copied(trace, backwards, with_reducer(trace, backwards, in_launch_order(found or issued)))
+    launched = in_launch_order(found or issued)
+    known = with_origins(trace, backwards, launched, with_reducer(trace, backwards, launched))
+    calls = until_copied(trace, backwards, known)
     phases = until_awaited(phases_of(trace, backwards), trace, _awaited(calls, backwards))
     return ForeignWindow(
         _window(trace, file),
