@@ -132,10 +132,20 @@ EXPOSED_COMMUNICATION = FindingKind(
     "exposed-communication",
     Chapter.LOST_TIME,
     "warning",
-    "communication is exposed, and most of it carries no gradients, or gradients in unknown buckets",
+    "communication is exposed, and most of it is in no known bucket of gradients",
     "make the named call asynchronous, or look at what it waits for",
     sections=(Section.COLLECTIVES,),
     is_advice=True,
+)
+GRADIENTS_ONE_BY_ONE = FindingKind(
+    "gradients-one-by-one",
+    Chapter.LOST_TIME,
+    "warning",
+    "the program all-reduces each gradient by itself, and the step waits for it",
+    "put many gradients into one call: `DistributedDataParallel` does, or flatten them into buckets",
+    sections=(Section.COLLECTIVES,),
+    is_advice=True,
+    silences=(EXPOSED_COMMUNICATION,),
 )
 WELL_HIDDEN = FindingKind(
     "well-hidden",

@@ -11,6 +11,7 @@ from ddptrace.analysis.buckets.rows import bucket_rows
 from ddptrace.analysis.collectives.rows import collective_rows
 from ddptrace.analysis.device.idle import idle_rows
 from ddptrace.analysis.device.rows import launch_rows, scope_rows, stream_rows
+from ddptrace.analysis.parallelism import parallelism_rows
 from ddptrace.analysis.ranks.critical_path import critical_path
 from ddptrace.analysis.rpc.rows import rpc_pair_rows
 from ddptrace.analysis.run_view import group_rows, matched_collectives
@@ -23,6 +24,7 @@ from ddptrace.analysis.tables.cuts import left_out, whole_calls
 from ddptrace.analysis.tables.declare import Declaration, declared_in, rank_table, run_table
 from ddptrace.analysis.tables.device import Activity, IdleRow, LaunchRow, RankRow, ScopeRow, StreamRow
 from ddptrace.analysis.tables.html import findings_html, grid, paragraph, table_names
+from ddptrace.analysis.tables.parallelism import ParallelismRow
 from ddptrace.analysis.tables.ranks import ArrivalRow, BlameRow, ClockRow, DesyncRow, MatchRow, PathRow, SuspectRow
 from ddptrace.analysis.tables.rpc import RpcPairRow, RpcRow
 from ddptrace.analysis.tables.steps import ContentionRow, JitterRow, PartialStepRow, PhaseRow, StepRow
@@ -72,6 +74,9 @@ class Result:
     scopes: Table[ScopeRow] = rank_table(
         ScopeRow, scope_rows, key=("rank", "kind", "name"), cut=left_out
     )  # device time by module, annotation and operator
+    parallelism: Table[ParallelismRow] = run_table(
+        ParallelismRow, lambda run: parallelism_rows(run.ranks), key=("kind",)
+    )  # how the ranks share the work of the model
     matches: Table[MatchRow] = run_table(
         MatchRow, lambda run: run.matches, key=("match",)
     )  # the same collective on all ranks

@@ -6,9 +6,10 @@ Instants are integer nanoseconds since the run's zero. Interval arrays are int64
 from __future__ import annotations
 
 import enum
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from ddptrace.findings import Finding
 from ddptrace.schema import Evidence, Phase, RpcOp, StepEnd
 
 Intervals = NDArray[np.int64]
+INSTANCE: Final = re.compile(r"_\d+$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +159,11 @@ class Group:
     ranks: tuple[int, ...]  # () where they are not known
     backend: str
     threads: int | None  # worker threads of the backend; None where it has no such queue
+
+
+def class_of(module: str) -> str:
+    """The class of a module by its name in a file of a profiler, which numbers them: `Linear` of `Linear_12`."""
+    return INSTANCE.sub("", module)
 
 
 class Work(enum.IntEnum):
@@ -408,6 +415,7 @@ class RankRun:
     load: HostLoad = HostLoad()
     clock: str = ""  # ranks whose instants are of one clock have the same; "" where not told: those of one host have
     tie_ns: int | None = None  # Unix time less that clock, as its instants have it; None where it was not read
+    serves: str = ""  # the engine or library with which it serves a model; empty where it trains, or nothing tells
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ import numpy as np
 from ddptrace.load.foreign.calls import Found
 from ddptrace.load.foreign.trace import OPTIMIZER_STEP, Trace
 from ddptrace.load.kineto.events import Category, Ints
-from ddptrace.load.tables import Call, Intervals
+from ddptrace.load.tables import Call, Intervals, class_of
 from ddptrace.load.windows.device import MODULE_PREFIX, Mask, of_category
 from ddptrace.load.windows.nesting import NOTHING, innermost_around
 from ddptrace.schema import Origin
@@ -190,11 +190,6 @@ class _Launches:
 
 def _fitting(name: str) -> list[int]:
     return [i for i, rule in enumerate(RULES) if re.search(rule.pattern, name)]
-
-
-def class_of(module: str) -> str:
-    """torch.profiler numbers the modules of each class: `Linear_12` is a `Linear`."""
-    return re.sub(r"_\d+$", "", module)
 
 
 def _told_beside(found: Found) -> Origin | None:

@@ -11,6 +11,7 @@ from ddptrace.findings import COMM_KERNEL_UNUSED, EXEC_MISSING, TRACE_DAMAGED, T
 from ddptrace.load.foreign.calls import device_calls, gloo_calls, in_launch_order, issued_calls
 from ddptrace.load.foreign.ddp import backward_at, until_copied, with_reducer
 from ddptrace.load.foreign.origins import with_origins
+from ddptrace.load.foreign.serving import served_by
 from ddptrace.load.foreign.steps import backwards_of, phases_of, steps_of, until_awaited
 from ddptrace.load.foreign.trace import Trace
 from ddptrace.load.kineto.events import FileFacts, KinetoEvents
@@ -35,6 +36,7 @@ class ForeignWindow:
     pid: int  # of the main thread; 0 where the file does not tell
     main_thread: int
     findings: tuple[Finding, ...]
+    serves: str  # as in `RankRun`
 
 
 def foreign_window(
@@ -59,6 +61,7 @@ def foreign_window(
         _pid(trace),
         trace.main_thread,
         tuple(_findings(trace, where, len(issued))),
+        served_by(trace),
     )
 
 

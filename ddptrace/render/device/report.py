@@ -68,9 +68,8 @@ def collective_cells(kind: CollectiveDigest) -> list[str]:
 
 
 def origin_note(kind: CollectiveDigest) -> str:
-    """Nothing where nobody recorded where it comes from."""
-    known = kind.origin or kind.sites or kind.modules
-    return text(" · ".join(filter(None, (origin_words(kind), through_words(kind))))) if known else ""
+    """Where they come from."""
+    return text(" · ".join(filter(None, (origin_words(kind), through_words(kind)))))
 
 
 def launch_table(result: Result) -> str:
