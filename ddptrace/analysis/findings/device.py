@@ -10,6 +10,7 @@ from ddptrace.analysis.device.rows import LAUNCH_BOUND_RATIO
 from ddptrace.analysis.rank_facts import RankFacts
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.tables.device import IdleRow, Population, RankRow
+from ddptrace.analysis.tables.parallelism import Kind
 from ddptrace.findings import (
     ALLOCATION_BOUND,
     BLOCKING_COPIES,
@@ -115,9 +116,10 @@ def _idle(result: Result) -> Iterator[Finding]:
     causes, whole_ns = held_by(rows), sum(windows_ns)
     if not whole_ns or sum(held.idle_ns for held in causes) <= LAUNCH_BOUND_RATIO * whole_ns:
         return
+    is_served = any(row.kind == Kind.INFERENCE for row in result.parallelism)
     large = [held for held in causes if held.idle_ns > LAUNCH_BOUND_RATIO * whole_ns]
     for held in large or causes[:1]:
-        kind, doing, advice = _held_words(held)
+        kind, doing, advice = _held_words(held, is_served)
         each = duration(held.idle_ns / len(windows_ns)) + (" a step" if result.launches else " a rank")
         gaps = f"half of it in gaps of at least {duration(held.half_gap_ns)}"
         yield kind(
@@ -144,7 +146,7 @@ def _idle_windows(result: Result) -> Idle:
     return rows, list(spans.values()), f"On {named('rank', sorted(spans))}" if spans else ""
 
 
-def _held_words(held: HeldBy) -> tuple[FindingKind, str, str]:
+def _held_words(held: HeldBy, is_served: bool) -> tuple[FindingKind, str, str]:
     """The kind, what the host does meanwhile, and what to try."""
     within = f" in {held.operator}" if held.operator and held.operator != held.name else ""
     name = f"{held.name}{within}" if held.name else "no operator or call that the profiler records"
@@ -165,7 +167,7 @@ def _held_words(held: HeldBy) -> tuple[FindingKind, str, str]:
             doing = f"although work is queued; the host is in {name} for {percent(held.ratio)} of that"
             return IDLE_WHILE_QUEUED, doing, QUEUED_ADVICE + copies
         case _:
-            doing, (kind, advice) = "is at work", (LAUNCH_BOUND, _launch_advice(held))
+            doing, (kind, advice) = "is at work", (LAUNCH_BOUND, _launch_advice(held, is_served))
     return kind, f"while the host {doing}, {largest}", advice
 
 
@@ -189,8 +191,9 @@ def _loader_advice(name: str) -> str:
     return "use more or faster workers (num_workers, prefetch_factor), or cheaper transforms"
 
 
-def _launch_advice(held: HeldBy) -> str:
+def _launch_advice(held: HeldBy, is_served: bool) -> str:
+    """`is_served`: the model is not trained, and has no optimizer."""
     if held.half_gap_ns <= LONG_GAP_NS:
-        less = "torch.compile, CUDA graphs, fused optimizers, larger batches"
+        less = f"torch.compile, CUDA graphs, {'' if is_served else 'fused optimizers, '}larger batches"
         return f"the host launches too slowly; give it less to launch: {less}"
     return "look for what holds it there" + ("" if held.name else "; record with with_stack=True to see it")

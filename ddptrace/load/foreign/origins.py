@@ -60,7 +60,9 @@ RULES: Final = (
     Rule(Origin.EMBEDDINGS, r"^(?:ReduceScatter|AllGather)(?:Base|V)?_(?:Req|Wait)"),
     Rule(Origin.EMBEDDINGS, r"^## (?:all2all_|alltoall_(?:fwd|bwd)_|reduce_scatter_base)"),
     Rule(Origin.MOE, r"(?:^|/)(?:deepspeed/moe|megatron/core/transformer/moe|deep_ep)/"),
-    Rule(Origin.MOE, r"M[oO]E|\bmoe|[Ee]xpert|(?:\b|_)(?:[Dd]ispatch|[Cc]ombine)", ("all_to_all",)),
+    Rule(Origin.MOE, r"^(?:nn\.Module: |## )?\w*(?:M[oO]E|Moe|moe|[Ee]xperts?)(?![a-z])", ("all_to_all",)),
+    Rule(Origin.MOE, r"(?:^|/)\w*(?:moe|experts?)(?:_\w+)?(?:/|\.py)", ("all_to_all",)),
+    Rule(Origin.MOE, r"^(?:## )?(?:[a-z]+_)?(?:dispatch|combine)(?![a-z])", ("all_to_all",)),
     Rule(Origin.TENSOR_PARALLEL, r"(?:^|/)megatron/core/tensor_parallel/", TENSORS),
     Rule(Origin.TENSOR_PARALLEL, r"tensor_model_parallel_|^vllm::(?:all_reduce|reduce_scatter|all_gather)$", TENSORS),
     Rule(Origin.TENSOR_PARALLEL, r"_\w+(?:Model|Tensor|Sequence)ParallelRegion(?:Backward)?$", TENSORS),
@@ -72,6 +74,7 @@ RULES: Final = (
     Rule(Origin.BUFFERS, r"(?:^|/)torch/nn/parallel/distributed\.py\(\d+\): _sync_(?:module_)?buffers", ("broadcast",)),
     Rule(Origin.GRADIENTS, rf"{ACCUMULATE}$", REDUCTIONS),
     Rule(Origin.GRADIENTS, r"(?:^|/)megatron/core/distributed/", REDUCTIONS),
+    Rule(Origin.OPTIMIZER, r"(?:^|/)megatron/core/distributed/", GATHERS),
     Rule(Origin.OPTIMIZER, rf"^{re.escape(OPTIMIZER_STEP)}"),
 )
 """Of the rules that fit one name, the first holds."""
