@@ -98,9 +98,9 @@ def exposed_collective(exposed: Share, result: Result) -> Finding:
     elif not kinds:
         message = f"{said}: look at the collectives with the most exposed time."
     else:
-        kind = kinds[0]
+        kind, contents = kinds[0], _contents(kinds)
         message = (
-            f"{said}{_contents(kinds)}. {_most_of_it(kinds)}; the largest part is"
+            f"{said}{contents}. {'The' if contents else f'{_most_of_it(kinds)}; the'} largest part is"
             f" {kind.op.rstrip('_')}{_source_words(kind)} with {duration(kind.exposed_ns or 0)}: {_advice(kind)}."
         )
     return EXPOSED_COMMUNICATION("run", message)

@@ -68,8 +68,9 @@ def collective_cells(kind: CollectiveDigest) -> list[str]:
 
 
 def origin_note(kind: CollectiveDigest) -> str:
-    """Where they come from."""
-    return text(" · ".join(filter(None, (origin_words(kind), through_words(kind)))))
+    """Nothing where nobody recorded where it comes from."""
+    known = kind.origin or kind.sites or kind.modules
+    return text(" · ".join(filter(None, (origin_words(kind), through_words(kind))))) if known else ""
 
 
 def launch_table(result: Result) -> str:
