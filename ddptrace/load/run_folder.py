@@ -22,7 +22,7 @@ from ddptrace.findings import (
 )
 from ddptrace.load.records.clock import FAR_NS, Clock
 from ddptrace.load.records.rank_run import Recorded, rank_run
-from ddptrace.load.tables import RankRun
+from ddptrace.load.tables import MOST_RANKS, RankRun
 from ddptrace.record import RecordReader, Records
 from ddptrace.record.directory import PENDING, read_json
 from ddptrace.schema import MANIFEST, META, SCHEMA_VERSION, Kind
@@ -30,7 +30,6 @@ from ddptrace.schema import MANIFEST, META, SCHEMA_VERSION, Kind
 FIRST_ATTEMPT = "attempt-0"
 LISTED = 3
 LONGEST_VERSION = 20  # signs of it that are looked at: of a damaged file it may be anything
-MOST_RANKS = 1_000_000  # a manifest that says more is damaged
 
 
 @dataclass(frozen=True, slots=True)

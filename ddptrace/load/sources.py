@@ -23,12 +23,12 @@ from ddptrace.findings import (
     Severity,
 )
 from ddptrace.load.kineto.head import FileHead, identify
+from ddptrace.load.tables import MOST_RANKS
 from ddptrace.schema import ANALYSIS
 
 PACKED: Final = ".gz"
 SUFFIXES: Final = (".json", ".json" + PACKED)
 LISTED: Final = 5
-MOST_RANKS: Final = 1_000_000  # a file that says more is damaged
 Heads = Mapping[Path, FileHead]
 
 

@@ -17,6 +17,9 @@ from numpy.typing import NDArray
 from ddptrace.findings import Finding
 from ddptrace.schema import Evidence, Phase, RpcOp, StepEnd
 
+MOST_RANKS: Final = 1_000_000
+"""Of a run; a file that says more is damaged."""
+
 Intervals = NDArray[np.int64]
 INSTANCE: Final = re.compile(r"_\d+$")
 

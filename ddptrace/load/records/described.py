@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from ddptrace.load.tables import Group, Layout, Parameter, Reducer
+from ddptrace.load.tables import MOST_RANKS, Group, Layout, Parameter, Reducer
 
 T = TypeVar("T")
 Content = dict[str, Any]
@@ -43,10 +43,12 @@ def _each(contents: Iterable[Content], make: Callable[[Content], T]) -> list[T]:
 
 
 def _group(content: Content) -> Group:
-    threads = content.get("threads")
+    threads, ranks = content.get("threads"), tuple(int(rank) for rank in content["ranks"])
+    if not all(0 <= rank < MOST_RANKS for rank in ranks):
+        raise ValueError
     return Group(
         str(content["name"]),
-        tuple(int(r) for r in content["ranks"]),
+        ranks,
         str(content["backend"]),
         min(int(threads), MOST_THREADS) if isinstance(threads, int) and threads > 0 else None,
     )
