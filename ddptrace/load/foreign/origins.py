@@ -13,6 +13,7 @@ launched before the file begins is like the calls of the same kind, if all of th
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,6 +27,7 @@ from ddptrace.load.foreign.calls import Found
 from ddptrace.load.foreign.trace import OPTIMIZER_STEP, Trace
 from ddptrace.load.kineto.events import Category, Ints
 from ddptrace.load.tables import Call, Intervals, class_of
+from ddptrace.load.windows.comm_kernels import NAMES_KNOWN
 from ddptrace.load.windows.device import MODULE_PREFIX, Mask, of_category
 from ddptrace.load.windows.nesting import NOTHING, innermost_around
 from ddptrace.schema import Origin
@@ -49,7 +51,8 @@ ACCUMULATE: Final = "torch::autograd::AccumulateGrad"
 
 RULES: Final = (
     Rule(Origin.CHECKPOINT, r"(?:^|/)torch/distributed/checkpoint/"),
-    Rule(Origin.FSDP, r"^(?:FSDP::|fsdp::)|(?:^|/)torch/distributed/(?:_composable/)?fsdp/"),
+    Rule(Origin.FSDP, r"^(?:FSDP::|fsdp::)"),
+    Rule(Origin.FSDP, r"(?:^|/)torch/distributed/(?:_composable/)?fsdp/"),
     Rule(Origin.FSDP, r"^FullyShardedDataParallel\._"),
     Rule(Origin.FSDP, r"^FullyShardedDataParallel\.forward", GATHERS),
     Rule(Origin.ZERO, r"(?:^|/)deepspeed/runtime/zero/"),
@@ -78,7 +81,9 @@ RULES: Final = (
     Rule(Origin.OPTIMIZER, rf"^{re.escape(OPTIMIZER_STEP)}"),
 )
 """Of the rules that fit one name, the first holds."""
-ANY_RULE: Final = re.compile("|".join(f"(?:{rule.pattern})" for rule in RULES))
+STARTS: Final = re.compile("|".join(f"(?:{rule.pattern})" for rule in RULES if rule.pattern.startswith("^")))
+ANYWHERE: Final = re.compile("|".join(f"(?:{rule.pattern})" for rule in RULES if not rule.pattern.startswith("^")))
+"""All rules at once: most names fit none. What begins a name is looked for there only, which is faster."""
 
 GROUPS: Final = (
     # Megatron's TENSOR_MODEL_PARALLEL_GROUP, torch's mesh_tp, tp:0
@@ -141,11 +146,11 @@ class _Launches:
         return mine
 
     @cached_property
-    def rules(self) -> dict[int, list[int]]:
+    def rules(self) -> dict[int, tuple[int, ...]]:
         """By the number of a name, the rules that fit it."""
         names = self.trace.events.names
         used = np.unique(self.trace.events.name[self.ranges]).tolist()
-        return {i: _fitting(names[i]) for i in used if ANY_RULE.search(names[i])}
+        return {i: fitting for i in used if (fitting := _fitting(names[i]))}
 
     def origins(self) -> list[Origin | None]:
         """By ranges, then by the group or kernel; what Python code issued that no rule knows is the program's."""
@@ -191,17 +196,25 @@ class _Launches:
         return innermost_around(self.trace.events, ranges, self.lanes, self.at)
 
 
-def _fitting(name: str) -> list[int]:
-    return [i for i, rule in enumerate(RULES) if re.search(rule.pattern, name)]
+@functools.lru_cache(NAMES_KNOWN)
+def _fitting(name: str) -> tuple[int, ...]:
+    """The rules that fit a name, which the files of many ranks have alike."""
+    if not STARTS.match(name) and not ANYWHERE.search(name):
+        return ()
+    return tuple(i for i, rule in enumerate(RULES) if re.search(rule.pattern, name))
 
 
 def _told_beside(found: Found) -> Origin | None:
+    execution = found.call.exec
+    return _of_names(found.call.op, found.description.lower(), execution.name if execution is not None else "")
+
+
+@functools.lru_cache(NAMES_KNOWN)
+def _of_names(op: str, group: str, kernel: str) -> Origin | None:
     """By the op itself, the name of its group, or that of its kernel."""
-    op, execution = found.call.op, found.call.exec
     if op in OPS:
         return OPS[op]
-    told = [(rule, found.description.lower()) for rule in GROUPS if op.startswith(rule.ops)]
-    told += [(rule, execution.name if execution is not None else "") for rule in KERNELS]
+    told = [(rule, group) for rule in GROUPS if op.startswith(rule.ops)] + [(rule, kernel) for rule in KERNELS]
     return next((rule.origin for rule, name in told if re.search(rule.pattern, name)), None)
 
 
