@@ -133,7 +133,7 @@ EXPOSED_COMMUNICATION = FindingKind(
     Chapter.LOST_TIME,
     "warning",
     "communication is exposed, and most of it is in no known bucket of gradients",
-    "follow the advice on the call that is exposed most",
+    "look at the call that is exposed most: what issues it, and what it waits for",
     sections=(Section.COLLECTIVES,),
     is_advice=True,
 )
