@@ -16,7 +16,7 @@ from ddptrace.analysis.findings.how_to import FOREIGN, OURS, HowTo
 from ddptrace.analysis.findings.one_by_one import one_by_one_findings
 from ddptrace.analysis.findings.ranks import blame_findings, peer_findings
 from ddptrace.analysis.findings.rpc import rpc_findings, serving
-from ddptrace.analysis.findings.steps import contention_findings, jitter_findings
+from ddptrace.analysis.findings.steps import contention_findings, data_findings, jitter_findings
 from ddptrace.analysis.findings.traffic import message_findings, traffic_findings
 from ddptrace.analysis.matching.matches import Refused
 from ddptrace.analysis.rank_facts import Failure, RankFacts
@@ -96,6 +96,7 @@ def _causes(ranks: Sequence[RankFacts], result: Result, summary: Summary) -> Ite
     reducers = [reducer for rank in ranks for reducer in rank.reducers]
     yield from bucket_cap_findings(reducers)
     yield from unused_findings(ranks, result)
+    yield from data_findings(summary, result)
     yield from contention_findings(result)
     yield from slow_message_findings(summary, result)
     yield from queue_findings(ranks, result, summary)

@@ -18,13 +18,13 @@ def groups(described: Iterable[Content]) -> tuple[Group, ...]:
 
 
 def sizes(described: Iterable[Content]) -> dict[str, int]:
-    """By name, how many ranks the groups have of which more is not known."""
+    """Return the sizes, by name, of groups whose ranks are not known."""
     contents = [content for content in described if not content.get("ranks")]
     return dict(_each(contents, lambda content: (str(content["name"]), int(content["size"]))))
 
 
 def reducers(described: Iterable[Content], layouts: Iterable[Content]) -> tuple[Reducer, ...]:
-    """Reducers with their layouts, those in the order in which they were used."""
+    """Return the reducers with their layouts in the order of use."""
     of: dict[int, list[Layout]] = defaultdict(list)
     for number, layout in _each(layouts, lambda content: (int(content["reducer"]), _layout(content))):
         of[number].append(layout)
@@ -32,7 +32,8 @@ def reducers(described: Iterable[Content], layouts: Iterable[Content]) -> tuple[
 
 
 def _each(contents: Iterable[Content], make: Callable[[Content], T]) -> list[T]:
-    """Build one thing of each, passing over those that do not have what they should (damage, a foreign hand)."""
+    """Build one object of each description, and skip those without the required fields (damaged or changed by
+    others)."""
     made: list[T] = []
     for content in contents:
         try:
