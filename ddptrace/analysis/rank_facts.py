@@ -11,14 +11,13 @@ from typing import Final
 
 import numpy as np
 
-from ddptrace.analysis.buckets.reducers import ReducerFacts, reducer_facts
+from ddptrace.analysis.buckets.layouts import ReducerFacts, reducer_facts
 from ddptrace.analysis.collectives.rows import HOOK_OP
 from ddptrace.analysis.intervals import subtract, total, union
 from ddptrace.analysis.rank_view import RankView
-from ddptrace.analysis.rpc.waits import Waited, waited_for
-from ddptrace.analysis.wording import line_words
+from ddptrace.analysis.rpc.rows import Waited, waited_for
 from ddptrace.load.tables import Call, RankRun, StepMark
-from ddptrace.schema import Evidence, Origin
+from ddptrace.schema import Evidence, Origin, line_words
 
 PREPARATION: Final = (Origin.CONSTRUCTION.word, Origin.REBUILD.word)
 

@@ -20,16 +20,14 @@ from ddptrace.analysis.steps.contention import contention_rows
 from ddptrace.analysis.steps.jitter import jitter_rows
 from ddptrace.analysis.summary import summarize
 from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow, GroupRow
-from ddptrace.analysis.tables.cuts import left_out, whole_calls
-from ddptrace.analysis.tables.declare import Declaration, declared_in, rank_table, run_table
+from ddptrace.analysis.tables.declare import Declaration, declared_in, left_out, rank_table, run_table, whole_calls
 from ddptrace.analysis.tables.device import Activity, IdleRow, LaunchRow, RankRow, ScopeRow, StreamRow
-from ddptrace.analysis.tables.html import findings_html, grid, paragraph, table_names
 from ddptrace.analysis.tables.parallelism import ParallelismRow
 from ddptrace.analysis.tables.ranks import ArrivalRow, BlameRow, ClockRow, DesyncRow, MatchRow, PathRow, SuspectRow
 from ddptrace.analysis.tables.rpc import RpcPairRow, RpcRow
 from ddptrace.analysis.tables.savings import SavingRow
 from ddptrace.analysis.tables.steps import ContentionRow, JitterRow, PartialStepRow, PhaseRow, StepRow
-from ddptrace.analysis.tables.table import Table
+from ddptrace.analysis.tables.table import Table, findings_html, grid, paragraph, table_names
 from ddptrace.analysis.tables.traffic import GradientTrafficRow, TrafficRow
 from ddptrace.analysis.traffic.gradients import gradient_traffic_rows
 from ddptrace.analysis.traffic.rows import traffic_rows

@@ -25,15 +25,13 @@ from ddptrace.render.device import report as device_sections
 from ddptrace.render.figures import Figure, buckets_figure, parts_figure, phases_figure
 from ddptrace.render.findings import findings_section, next_section
 from ddptrace.render.markup import contents, figure_html, section
-from ddptrace.render.ranks.figures import matches_figure, path_figure
-from ddptrace.render.ranks.heat import bucket_heat, jitter_heat
+from ddptrace.render.ranks.figures import bucket_heat, jitter_heat, matches_figure, path_figure
 from ddptrace.render.ranks.report import across_body
 from ddptrace.render.rpc.report import rpc_section
 from ddptrace.render.steps.figure import steps_figure
 from ddptrace.render.steps.timeline import timeline_figure
 from ddptrace.render.traffic.report import traffic_section
-from ddptrace.render.whatif.report import advice_section, scaling_section
-from ddptrace.render.whatif.scale import scaling_figure
+from ddptrace.render.whatif.report import advice_section, scaling_figure, scaling_section
 from ddptrace.render.whole_file import whole_file
 from ddptrace.render.words import by_order
 

@@ -122,7 +122,7 @@ def overlap_words(summary: Summary) -> str:
     remote = remote_words(summary)
     if not summary.comm_ns or summary.evidence is None:
         what = "communication" if remote is None else "collective"
-        told = f"No {what} was measured in these steps, so there is no overlap to tell."
+        told = f"No {what} was measured in these steps, so the overlap is unknown."
         return told if remote is None else f"{remote} {told}"
     compute = "" if summary.profiled else " Compute is taken from phases, not from a profiler: coarse."
     return (

@@ -307,7 +307,7 @@ def test_a_run_with_a_rank_missing_is_no_model() -> None:
         ({"on_device": True}, "trained on a GPU"),
         ({"group_size": 1}, "a group of 1 of the run's 2 ranks"),
         ({"reducers": 2}, "2 data-parallel modules"),
-        ({"steps": ()}, "no step can be played again"),
+        ({"steps": ()}, "no step can be replayed"),
     ],
 )
 def test_what_would_be_guessed_is_no_model(odd: dict[str, object], reason: str) -> None:

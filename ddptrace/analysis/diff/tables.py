@@ -6,8 +6,7 @@ from dataclasses import asdict, dataclass, fields
 from statistics import median_low
 from typing import Any, Literal
 
-from ddptrace.analysis.tables.html import ROWS_MAX, findings_html, grid, paragraph, table_names
-from ddptrace.analysis.tables.table import Table
+from ddptrace.analysis.tables.table import ROWS_MAX, Table, findings_html, grid, paragraph, table_names
 from ddptrace.errors import printable
 from ddptrace.findings import Finding
 

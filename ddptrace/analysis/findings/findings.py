@@ -11,8 +11,7 @@ from ddptrace.analysis.findings.clocks import NOT_FITTED, clock_findings
 from ddptrace.analysis.findings.collectives import queue_findings, slow_message_findings
 from ddptrace.analysis.findings.desync import desync_findings, refused_findings
 from ddptrace.analysis.findings.device import device_findings
-from ddptrace.analysis.findings.evidence import evidence_findings, kept_findings
-from ddptrace.analysis.findings.how_to import FOREIGN, OURS, HowTo
+from ddptrace.analysis.findings.evidence import FOREIGN, OURS, HowTo, evidence_findings, kept_findings
 from ddptrace.analysis.findings.one_by_one import one_by_one_findings
 from ddptrace.analysis.findings.ranks import blame_findings, peer_findings
 from ddptrace.analysis.findings.rpc import rpc_findings, serving

@@ -67,9 +67,16 @@ def _change_cells(row: Change) -> tuple[str, ...]:
     chances = (NOT_MEASURED if p is None else f"{p:.4f}" for p in (row.p, row.adjusted_p))
     ratio = NOT_MEASURED if row.change_ratio is None else signed_percent(row.change_ratio)
     return (
-        whole_name(row), millis(row.before_ns), millis(row.after_ns), signed_millis(row.change_ns), ratio, reach(row),
-        "sure" if row.is_sure else "", *chances, some_of(row.parameters, 2),
-    )  # fmt: skip
+        whole_name(row),
+        millis(row.before_ns),
+        millis(row.after_ns),
+        signed_millis(row.change_ns),
+        ratio,
+        reach(row),
+        "sure" if row.is_sure else "",
+        *chances,
+        some_of(row.parameters, 2),
+    )
 
 
 def _settings(diff: Diff) -> Iterator[Grid]:

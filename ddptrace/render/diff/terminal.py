@@ -122,8 +122,8 @@ def scaling_words(diff: Diff) -> str:
     before, after = ranks
     worst = max(parts, key=lambda row: row.change_ns)
     return (
-        f"With {after} ranks instead of {before} a step takes {step.after_ns / step.before_ns:.2f} times as long: where"
-        f" each rank brings a batch of its own, an efficiency of {percent(step.before_ns / step.after_ns)}."
+        f"With {after} ranks instead of {before} a step takes {step.after_ns / step.before_ns:.2f} times as long."
+        f" If each rank adds a batch, that is an efficiency of {percent(step.before_ns / step.after_ns)}."
         f" {_each(step, after - before)}, and {_part(worst, step)} of that is {PARTS[worst.name]}: {LOOK[worst.name]}."
     )
 

@@ -135,10 +135,10 @@ def sides(diff: Diff) -> str:
 
 
 def basis(diff: Diff) -> str:
-    """What tells of chance."""
+    """Say how chance was estimated."""
     before, after = diff.units
     if diff.basis == "none":
-        return "Nothing tells what chance does here."
+        return "Nothing here shows how large a change by chance can be."
     if diff.basis == "blocks":
         return f"Intervals are by {counted(before, 'block')} of steps against {after}, and hold for these runs alone."
     units = (
@@ -149,7 +149,7 @@ def basis(diff: Diff) -> str:
         if diff.run_ratio is None
         else f" Runs of one side differ by {100 * diff.run_ratio:.1f} % (standard deviation)."
     )
-    return f"What chance does is told by {units}: of 20 comparisons of equal sides, 19 call nothing sure.{spread}"
+    return f"Chance is estimated from {units}: of 20 comparisons of equal sides, 19 call nothing sure.{spread}"
 
 
 def setting_words(name: str, before: str, after: str) -> str:
