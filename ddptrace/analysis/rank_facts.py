@@ -13,6 +13,7 @@ import numpy as np
 
 from ddptrace.analysis.buckets.layouts import ReducerFacts, reducer_facts
 from ddptrace.analysis.collectives.rows import HOOK_OP
+from ddptrace.analysis.device.comm_like import CommLike, comm_like
 from ddptrace.analysis.intervals import subtract, total, union
 from ddptrace.analysis.rank_view import RankView
 from ddptrace.analysis.rpc.rows import Waited, waited_for
@@ -85,6 +86,7 @@ class RankFacts:
     on_device: bool = False  # it computes there
     device_windows: int = 0  # of `windows`, those that saw the device
     serves: str = ""  # as in `RankRun`
+    comm_like: tuple[CommLike, ...] = ()  # kernels that count as compute and may communicate
 
     @property
     def comms(self) -> int:
@@ -131,6 +133,7 @@ def facts_of(view: RankView) -> RankFacts:
         on_device=view.is_on_device,
         device_windows=sum(window.on_device for window in rank.windows),
         serves=rank.serves,
+        comm_like=comm_like(view),
     )
 
 

@@ -15,6 +15,7 @@ from ddptrace.analysis.device.digest import device_total
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import Summary, summarize, typical_steps
 from ddptrace.analysis.whatif.answer import Forecast
+from ddptrace.analysis.window_summary import summarize_windows
 from ddptrace.render import report_basis as basis
 from ddptrace.render import report_top as sections
 from ddptrace.render.buckets import TYPICAL, bucket_table
@@ -108,13 +109,13 @@ def drawn(result: Result, summary: Summary, forecast: Forecast = NOTHING) -> lis
 
 def top(result: Result, summary: Summary) -> str:
     """The answer: one number, what it rests on, and where the time goes."""
-    device = device_total(result)
+    device, window = device_total(result), summarize_windows(result)
     return "\n".join(
         (
             sections.run_line(result),
             sections.headline_html(result, summary),
-            sections.lead(summary),
-            sections.strip(summary, device),
+            sections.lead(summary) if window is None else sections.window_lead(window),
+            sections.strip(summary, device) if window is None else sections.parts_strip(window.parts),
             sections.evidence_line(summary),
         )
     )

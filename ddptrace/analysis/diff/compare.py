@@ -24,7 +24,7 @@ FEWEST_RUNS: Final = 4
 """Of both sides together. With three, one of them alone would tell how runs vary."""
 PAIRS_MIN: Final = 6
 """With fewer pairs of runs, what is lost by counting each pair once is more than what pairs have in common."""
-MEASURED: Final = ("part", "total", "bucket", "rank")
+MEASURED: Final = ("part", "total", "bucket", "collective", "rank")
 """Kinds that cannot be compared between runs that took compute from different places."""
 FEW: Final = (
     "{few}, so nothing tells what runs differ by of themselves: this is how these very runs differ, and the next ones"
@@ -47,7 +47,7 @@ def compare(names: tuple[str, str], before: Sequence[RunFigures], after: Sequenc
     settings = differing([run.settings for run in before], [run.settings for run in after])
     quantities = _common((*before, *after), measured_alike=not _is_measured_apart(before, after))
     units = _units(before, after, quantities)
-    means = [np.mean([_picked(run, quantities) for run in side], axis=0) for side in (before, after)]
+    means = [np.mean([_picked(run.values, run, quantities) for run in side], axis=0) for side in (before, after)]
     runs = _runs(before, after)
     return Diff(
         *names,
@@ -67,32 +67,30 @@ def _is_measured_apart(before: Sequence[RunFigures], after: Sequence[RunFigures]
 
 
 def _common(runs: Sequence[RunFigures], *, measured_alike: bool) -> list[Quantity]:
-    """What all runs know, as the last one names it."""
+    """What all runs know, as the last one names it; and every kind of collective that any of them has, since a run
+    without it spent no time on it."""
     known = set.intersection(*({quantity.key for quantity in run.quantities} for run in runs))
-    return [
-        quantity
-        for quantity in runs[-1].quantities
-        if quantity.key in known and (measured_alike or quantity.kind not in MEASURED)
-    ]
+    kinds = {quantity.key: quantity for run in runs for quantity in run.quantities if quantity.kind == "collective"}
+    every = [*(quantity for quantity in runs[-1].quantities if quantity.key in known - kinds.keys()), *kinds.values()]
+    return [quantity for quantity in every if measured_alike or quantity.kind not in MEASURED]
 
 
-def _places(run: RunFigures, quantities: Sequence[Quantity]) -> list[int]:
+def _picked(values: Floats, run: RunFigures, quantities: Sequence[Quantity]) -> Floats:
+    """Of the run's `values` or `blocks`: these quantities, 0 where the run does not have them."""
     place = {quantity.key: at for at, quantity in enumerate(run.quantities)}
-    return [place[quantity.key] for quantity in quantities]
-
-
-def _picked(run: RunFigures, quantities: Sequence[Quantity]) -> Floats:
-    return run.values[_places(run, quantities)]
+    with_nothing = np.concatenate((values, np.zeros((*values.shape[:-1], 1))), axis=-1)
+    picked: Floats = with_nothing[..., [place.get(quantity.key, -1) for quantity in quantities]]
+    return picked
 
 
 def _units(before: Sequence[RunFigures], after: Sequence[RunFigures], quantities: Sequence[Quantity]) -> Units:
     runs = (*before, *after)
     is_after = np.arange(len(runs)) >= len(before)
     if len(runs) >= FEWEST_RUNS:
-        values = np.array([_picked(run, quantities) for run in runs])
+        values = np.array([_picked(run.values, run, quantities) for run in runs])
         pair = _pairs(runs, is_after)
         return Units("runs" if pair is None else "pairs", values, is_after, pair)
-    blocks = [run.blocks[:, _places(run, quantities)] for run in runs]
+    blocks = [_picked(run.blocks, run, quantities) for run in runs]
     if min(map(len, blocks)) < 2:
         return Units("none", np.empty((0, len(quantities))), np.empty(0, np.bool_))
     return Units("blocks", np.concatenate(blocks), np.repeat(is_after, [len(block) for block in blocks]))

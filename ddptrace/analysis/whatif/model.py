@@ -122,14 +122,22 @@ def _crosses_hosts(ranks: Sequence[ObservedRank]) -> bool | None:
 
 
 def _refuse(ranks: Sequence[ObservedRank], world_size: int | None) -> None:
+    """What no further file or rank can change comes first."""
+    is_recorded = all(rank.recorded for rank in ranks)
+    if any(rank.on_device for rank in ranks):
+        what = "this run trained on a GPU" if is_recorded else "these traces are of a GPU"
+        raise DdptraceError(
+            f"{what}, where nothing shows when each gradient was ready, and whatif and advise can predict only training"
+            " on CPUs: `ddptrace analyze` tells what the step waits for"
+        )
+    if not is_recorded:
+        raise DdptraceError(
+            "these are files of torch.profiler alone, which do not show when each gradient was ready: record a run of"
+            " all ranks with ddptrace.trace()"
+        )
     if world_size is not None and len(ranks) < world_size:
         raise DdptraceError(
             f"only {len(ranks)} of {world_size} ranks left records here: bring all rank folders together"
-        )
-    if any(rank.on_device for rank in ranks):
-        raise DdptraceError(
-            "this run trained on a GPU: the host only launches the work that makes gradients ready, and no record says "
-            "when they were ready. whatif predicts only training on CPUs"
         )
     if not any(rank.steps for rank in ranks):
         raise DdptraceError(
