@@ -134,10 +134,20 @@ EXPOSED_COMMUNICATION = FindingKind(
     "exposed-communication",
     Chapter.LOST_TIME,
     "warning",
-    "communication is exposed, and most of it carries no gradients, or gradients in unknown buckets",
-    "make the call that is exposed most asynchronous, or look at what it waits for",
+    "communication is exposed, and most of it is in no known bucket of gradients",
+    "look at the call that is exposed most: what issues it, and what it waits for",
     sections=(Section.COLLECTIVES,),
     is_advice=True,
+)
+GRADIENTS_ONE_BY_ONE = FindingKind(
+    "gradients-one-by-one",
+    Chapter.LOST_TIME,
+    "warning",
+    "the program all-reduces each gradient by itself, and the step waits for it",
+    "put many gradients into one call: `DistributedDataParallel` does, or flatten them into buckets",
+    sections=(Section.COLLECTIVES,),
+    is_advice=True,
+    silences=(EXPOSED_COMMUNICATION,),
 )
 WELL_HIDDEN = FindingKind(
     "well-hidden",
@@ -258,7 +268,7 @@ LAUNCH_BOUND = FindingKind(
     Chapter.LOST_TIME,
     "warning",
     "the device is idle while the host is in operators, Python and launches",
-    "give the host less to launch: `torch.compile`, CUDA graphs, fused optimizers, larger batches",
+    "give the host less to launch: `torch.compile`, CUDA graphs, larger batches",
     sections=(Section.IDLE, Section.LAUNCHES),
     is_advice=True,
 )

@@ -175,6 +175,9 @@ class Origin(enum.IntEnum):
     ZERO = 12  # DeepSpeed, for its gradients and parameters, whatever its ZeRO stage
     MOE = 13  # a mixture of experts: tokens on their way to experts and back, and their gradients
     CHECKPOINT = 14  # the saving or loading of a checkpoint
+    # No recorder writes these two: they are read out of traces that others recorded.
+    TENSOR_PARALLEL = 15  # a layer whose tensors are divided among ranks
+    EMBEDDINGS = 16  # embedding tables that are divided among ranks: ids to the tables, vectors back, their gradients
 
     @property
     def word(self) -> str:

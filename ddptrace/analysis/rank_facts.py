@@ -85,6 +85,7 @@ class RankFacts:
     searched_ns: tuple[int, ...] = ()  # in its profiler windows, as in `Window`
     on_device: bool = False  # it computes there
     device_windows: int = 0  # of `windows`, those that saw the device
+    serves: str = ""  # as in `RankRun`
     comm_like: tuple[CommLike, ...] = ()  # kernels that count as compute and may communicate
 
     @property
@@ -131,6 +132,7 @@ def facts_of(view: RankView) -> RankFacts:
         searched_ns=tuple(ns for window in rank.windows for ns in window.searched_ns),
         on_device=view.is_on_device,
         device_windows=sum(window.on_device for window in rank.windows),
+        serves=rank.serves,
         comm_like=comm_like(view),
     )
 

@@ -13,6 +13,7 @@ from ddptrace.analysis.device.copies import copy_rows
 from ddptrace.analysis.device.idle import idle_rows
 from ddptrace.analysis.device.kernels import kernel_rows
 from ddptrace.analysis.device.rows import launch_rows, scope_rows, stream_rows
+from ddptrace.analysis.parallelism import parallelism_rows
 from ddptrace.analysis.ranks.critical_path import critical_path
 from ddptrace.analysis.rpc.rows import rpc_pair_rows
 from ddptrace.analysis.run_view import group_rows, matched_collectives
@@ -33,6 +34,7 @@ from ddptrace.analysis.tables.device import (
     ScopeRow,
     StreamRow,
 )
+from ddptrace.analysis.tables.parallelism import ParallelismRow
 from ddptrace.analysis.tables.ranks import ArrivalRow, BlameRow, ClockRow, DesyncRow, MatchRow, PathRow, SuspectRow
 from ddptrace.analysis.tables.rpc import RpcPairRow, RpcRow
 from ddptrace.analysis.tables.savings import SavingRow
@@ -94,6 +96,9 @@ class Result:
     copies: Table[CopyRow] = rank_table(
         CopyRow, copy_rows, key=("rank", "step", "name")
     )  # what copies and fills cost, by step
+    parallelism: Table[ParallelismRow] = run_table(
+        ParallelismRow, lambda run: parallelism_rows(run.ranks), key=("kind",)
+    )  # how the ranks share the work of the model
     matches: Table[MatchRow] = run_table(
         MatchRow, lambda run: run.matches, key=("match",)
     )  # the same collective on all ranks

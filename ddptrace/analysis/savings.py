@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from ddptrace.analysis.collectives.one_by_one import gradients_one_by_one
 from ddptrace.analysis.device.copies import as_copies
 from ddptrace.analysis.device.digest import device_parts, device_total
 from ddptrace.analysis.device.idle import AT_WORK, HeldBy, held_by
@@ -23,6 +24,7 @@ from ddptrace.findings import (
     EXPOSED_COMMUNICATION,
     EXPOSED_COPIES,
     GARBAGE_COLLECTION,
+    GRADIENTS_ONE_BY_ONE,
     HOST_SYNCHRONIZES,
     IDLE_WHILE_QUEUED,
     LATE_RANK,
@@ -64,7 +66,7 @@ def savings(result: Result, blame: Blame) -> list[SavingRow]:
     waiting = list(_waiting(result, blame, exposed_ns, whole_ns))
     sent_ns = exposed_ns - sum(row.cost_ns for row in waiting)
     worst = _worst_bucket(summary, exposed_ns)
-    sent = _row(EXPOSED, sent_ns, whole_ns, worst, EXPOSED_BUCKET if worst else EXPOSED_COMMUNICATION)
+    sent = _row(EXPOSED, sent_ns, whole_ns, worst, EXPOSED_BUCKET if worst else _beside_buckets(result, summary))
     found = [
         *_late(result.suspects, whole_ns),
         *waiting,
@@ -99,6 +101,10 @@ def _worst_bucket(summary: Summary, exposed_ns: int) -> str:
     """The bucket that costs most, as in "bucket 3"; "" where most of the communication is no bucket's."""
     in_buckets_ns = sum(bucket.exposed_charged_ns or 0 for bucket in summary.buckets)
     return f"bucket {summary.worst.index}" if summary.worst is not None and 2 * in_buckets_ns >= exposed_ns else ""
+
+
+def _beside_buckets(result: Result, summary: Summary) -> FindingKind:
+    return GRADIENTS_ONE_BY_ONE if gradients_one_by_one(summary, result) is not None else EXPOSED_COMMUNICATION
 
 
 def _crowded(blame: Blame) -> Iterator[SavingRow]:

@@ -6,6 +6,7 @@ Instants are integer nanoseconds since the run's zero. Interval arrays are int64
 from __future__ import annotations
 
 import enum
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +21,7 @@ MOST_RANKS: Final = 1_000_000
 """Of a run; a file that says more is damaged."""
 
 Intervals = NDArray[np.int64]
+INSTANCE: Final = re.compile(r"_\d+$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +162,11 @@ class Group:
     ranks: tuple[int, ...]  # () where they are not known
     backend: str
     threads: int | None  # worker threads of the backend; None where it has no such queue
+
+
+def class_of(module: str) -> str:
+    """The class of a module by its name in a file of a profiler, which numbers them: `Linear` of `Linear_12`."""
+    return INSTANCE.sub("", module)
 
 
 class Work(enum.IntEnum):
@@ -448,6 +455,7 @@ class RankRun:
     load: HostLoad = HostLoad()
     clock: str = ""  # ranks whose instants are of one clock have the same; "" where not told: those of one host have
     tie_ns: int | None = None  # Unix time less that clock, as its instants have it; None where it was not read
+    serves: str = ""  # the engine or library with which it serves a model; empty where it trains, or nothing tells
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,6 +117,9 @@ def mean_ns(rows: Sequence[StepRow], name: str) -> float:
 
 
 def phases_figure(steps: Sequence[StepRow]) -> Figure | None:
+    """None where nothing marked a phase."""
+    if not any(getattr(row, f"{phase}_ns") for row in steps for phase in PHASES if phase != "other"):
+        return None
     return ranks_figure(steps, PHASES, "phases", "the step's wall time")
 
 

@@ -16,7 +16,7 @@ from ddptrace.render.headline import headline
 from ddptrace.render.markup import label
 from ddptrace.render.rpc.words import remote_words, split_parts
 from ddptrace.render.windows import overlap_words, title_words
-from ddptrace.render.words import EVIDENCE, PARTS, all_steps_words, read_words
+from ddptrace.render.words import EVIDENCE, PARTS, all_steps_words, parallelism_words, read_words
 from ddptrace.units import counted, duration, instant, percent
 
 FIRST_DATE_UNIX_NS: Final = 10**18  # September 2001
@@ -102,5 +102,6 @@ def key_html(part: Share) -> str:
 def run_line(result: Result) -> str:
     """Without a date where the clock of the files counts from none."""
     date = [instant(result.zero_unix_ns)] if result.zero_unix_ns > FIRST_DATE_UNIX_NS else []
-    facts = "".join(f"<span>{label(word)}</span>" for word in (*read_words(result), *date))
+    kinds = filter(None, [parallelism_words(result)])
+    facts = "".join(f"<span>{label(word)}</span>" for word in (*read_words(result), *kinds, *date))
     return f'<div class="run"><b>ddptrace</b>{facts}</div>'

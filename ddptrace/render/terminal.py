@@ -34,6 +34,8 @@ from ddptrace.render.words import (
     by_order,
     cut,
     indented,
+    known_phases,
+    parallelism_words,
     read_words,
 )
 from ddptrace.units import counted, duration, millis, percent, size
@@ -53,7 +55,11 @@ def summary_text(result: Result) -> str:
     others = [finding for finding in result.findings if not finding.kind.is_advice]
     device = list(device_lines(result))
     sections = [
-        [title(result), *textwrap.wrap(apart_words(islands(by_rank(result))), WIDTH)],
+        [
+            title(result),
+            *textwrap.wrap(parallelism_words(result), WIDTH),
+            *textwrap.wrap(apart_words(islands(by_rank(result))), WIDTH),
+        ],
         textwrap.wrap(headline(result, summary).text, WIDTH) if result.steps or device or window is not None else [],
         list(breakdown_lines(summary, window)) if result.steps or window is not None or not device else [],
         list(bucket_lines(summary.buckets, by_order(result))),
@@ -94,7 +100,9 @@ def step_lines(summary: Summary) -> Iterator[str]:
     remote = waiting(summary)
     if remote is not None:
         yield part_line("  in remote calls", remote)
-    yield f"  {phase_words(summary.phases)}"
+    phases = known_phases(summary)
+    if phases:
+        yield f"  {phase_words(phases)}"
     yield ""
     yield from indented(overlap_words(summary))
 

@@ -9,17 +9,21 @@ from typing import Final
 
 from ddptrace.analysis.collectives.digest import CollectiveDigest
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.summary import BucketSummary, Summary
+from ddptrace.analysis.summary import BucketSummary, Share, Summary
 from ddptrace.analysis.tables.collectives import BucketRow
+from ddptrace.analysis.tables.parallelism import Kind, ParallelismRow
 from ddptrace.errors import printable
 from ddptrace.load.tables import Identity
 from ddptrace.schema import Evidence
-from ddptrace.units import NOT_MEASURED, counted, duration, size
+from ddptrace.units import counted, duration, size
 
 WIDTH: Final = 96
 """Of the terminal, in columns."""
 UNLIKE_MIN_RATIO: Final = 0.1
 """All steps are told of beside the typical one where they differ by so much of its length."""
+
+TRAINING: Final = ("forward", "backward", "optimizer")
+"""Phases that every training has."""
 
 EVIDENCE: Final = {
     Evidence.DEVICE: "kernels on the device, linked by correlation id",
@@ -49,6 +53,19 @@ PARTS: Final = {
     "rpc_wait": "waiting for remote calls",
     "unseen": "not seen",
 }
+KINDS: Final = {
+    Kind.DDP: "data parallel (DDP)",
+    Kind.DATA: "data parallel (without DDP)",
+    Kind.FSDP: "fully sharded data parallel (FSDP)",
+    Kind.ZERO: "sharded optimizer (ZeRO)",
+    Kind.TENSOR: "tensor parallel",
+    Kind.PIPELINE: "pipeline parallel",
+    Kind.EXPERT: "expert parallel",
+    Kind.EMBEDDINGS: "sharded embedding tables",
+    Kind.INFERENCE: "inference",
+}
+"""Kinds of parallelism."""
+UNKNOWN_ORIGIN: Final = "origin unknown"
 UNSEEN: Final = "What ran on the device is unknown: no profiler window saw it."
 
 
@@ -85,7 +102,7 @@ def op_name(op: str) -> str:
 
 def origin_words(kind: CollectiveDigest) -> str:
     """Where collectives come from: `fsdp · blocks.0, blocks.1 · train.py:42 in step`."""
-    return " · ".join(filter(None, (kind.origin or NOT_MEASURED, some_of(kind.modules, 3), some_of(kind.sites, 2))))
+    return " · ".join(filter(None, (kind.origin or UNKNOWN_ORIGIN, some_of(kind.modules, 3), some_of(kind.sites, 2))))
 
 
 def through_words(kind: CollectiveDigest) -> str:
@@ -110,6 +127,25 @@ def read_words(result: Result) -> list[str]:
     if not result.recorded:
         return [*counts, counted(sum(row.windows for row in result.ranks), "file")]
     return [f"run {printable(result.run_id[:8])}", *counts] if result.run_id else counts
+
+
+def parallelism_words(result: Result) -> str:
+    """As in "inference with vLLM · tensor parallel over 8 ranks"; empty where no kind is known."""
+    first = [row for row in result.parallelism if row.kind == Kind.INFERENCE]
+    return " · ".join(kind_words(row) for row in (*first, *(row for row in result.parallelism if row not in first)))
+
+
+def kind_words(row: ParallelismRow) -> str:
+    if row.kind == Kind.INFERENCE:
+        return f"{KINDS[Kind.INFERENCE]} with {printable(row.told_by)}"
+    return f"{KINDS[Kind(row.kind)]}{f' over {row.group_size} ranks' if row.group_size else ''}"
+
+
+def known_phases(summary: Summary) -> tuple[Share, ...]:
+    """Without those that nothing marked: where no forward, backward or update is known, 0 % says nothing."""
+    trained = any(phase.ns for phase in summary.phases if phase.name in TRAINING)
+    known = summary.phases if trained else tuple(phase for phase in summary.phases if phase.ns)
+    return known if any(phase.name != "other" for phase in known) else ()
 
 
 def by_order(result: Result) -> bool:

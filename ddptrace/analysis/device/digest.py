@@ -13,6 +13,7 @@ from ddptrace.analysis.device.idle import IdleDigest, idle_digest
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import PARTS, Share, typical_steps
 from ddptrace.analysis.tables.device import LaunchRow, Population, ScopeRow, StreamRow
+from ddptrace.load.tables import class_of
 
 SCOPE_KINDS: Final = ("module", "annotation", "operator")
 SCOPE_PARTS: Final = ("compute_ns", "comm_ns", "memory_ns")
@@ -147,7 +148,8 @@ def telling_steps(result: Result) -> dict[int, set[int]]:
 
 @dataclass(frozen=True, slots=True)
 class ScopeDigest:
-    """Device time launched under one name: means over the ranks that tell scopes of this kind."""
+    """Device time launched under one name: means over the ranks that tell scopes of this kind. All modules of one class
+    are together."""
 
     kind: str
     name: str
@@ -156,6 +158,7 @@ class ScopeDigest:
     comm_ns: int
     memory_ns: int
     ratio: float  # of all device time of those ranks, as a sum of durations
+    instances: int = 1  # modules of the class
 
     @property
     def device_ns(self) -> int:
@@ -166,7 +169,7 @@ def scopes(result: Result) -> dict[str, list[ScopeDigest]]:
     """By kind, those kinds that the traces tell; of each kind the most device time first."""
     rows: dict[str, defaultdict[str, list[ScopeRow]]] = {kind: defaultdict(list) for kind in SCOPE_KINDS}
     for row in result.scopes:
-        rows[row.kind][row.name].append(row)
+        rows[row.kind][class_of(row.name) if row.kind == "module" else row.name].append(row)
     worked = {a.rank: sum(int((w.end_at_ns - w.begin_at_ns).sum()) for w in a.device) for a in result.activity}
     return {kind: _scopes(kind, by_name, worked) for kind, by_name in rows.items() if by_name}
 
@@ -179,5 +182,6 @@ def _scopes(kind: str, by_name: dict[str, list[ScopeRow]], worked: dict[int, int
         events, *parts = (sum(getattr(row, name) for row in rows) / len(ranks) for name in ("events", *SCOPE_PARTS))
         compute, comm, memory = map(round, parts)
         ratio = sum(parts) * len(ranks) / whole if whole else 0.0
-        found.append(ScopeDigest(kind, scope, events, compute, comm, memory, ratio))
+        instances = len({row.name for row in rows})
+        found.append(ScopeDigest(kind, scope, events, compute, comm, memory, ratio, instances))
     return sorted(found, key=lambda one: (-one.device_ns, one.name))

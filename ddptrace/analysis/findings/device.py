@@ -13,6 +13,7 @@ from ddptrace.analysis.rank_facts import RankFacts
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import typical_steps
 from ddptrace.analysis.tables.device import IdleRow, LaunchRow, Population, RankRow
+from ddptrace.analysis.tables.parallelism import Kind
 from ddptrace.findings import (
     ALLOCATION_BOUND,
     BLOCKING_COPIES,
@@ -122,6 +123,7 @@ def _idle(result: Result) -> Iterator[Finding]:
     causes = held_by(rows)
     if not whole_ns or sum(held.idle_ns for held in causes) <= LAUNCH_BOUND_RATIO * whole_ns:
         return
+    is_served = any(row.kind == Kind.INFERENCE for row in result.parallelism)
     large = [held for held in causes if held.idle_ns > LAUNCH_BOUND_RATIO * whole_ns]
     ranks = named("rank", sorted({row.rank for row in rows}))
     for held in large or (causes[:1] if blocking is None else []):
@@ -133,7 +135,7 @@ def _idle(result: Result) -> Iterator[Finding]:
         if held.cause == "queued":
             yield IDLE_WHILE_QUEUED(ranks, _queued_words(where, share, gaps, held))
         else:
-            kind, doing, advice = _held_words(held)
+            kind, doing, advice = _held_words(held, is_served)
             yield kind(ranks, f"{where} the device is idle for {share} {doing}, {gaps}: {advice}.")
 
 
@@ -163,7 +165,7 @@ def _idle_windows(result: Result) -> Idle:
     return rows, list(spans.values()), f"On {named('rank', sorted(spans))}" if spans else ""
 
 
-def _held_words(held: HeldBy) -> tuple[FindingKind, str, str]:
+def _held_words(held: HeldBy, is_served: bool) -> tuple[FindingKind, str, str]:
     """The kind, what the host does meanwhile, and what to try."""
     name = _place(held)
     largest = f"most of it in {name}" if held.ratio > MOST else f"the largest part ({percent(held.ratio)}) in {name}"
@@ -179,7 +181,7 @@ def _held_words(held: HeldBy) -> tuple[FindingKind, str, str]:
         case "collect":
             doing, (kind, advice) = "collects Python's garbage", (GARBAGE_COLLECTION, COLLECT_ADVICE)
         case _:
-            doing, (kind, advice) = "is at work", (LAUNCH_BOUND, _launch_advice(held))
+            doing, (kind, advice) = "is at work", (LAUNCH_BOUND, _launch_advice(held, is_served))
     return kind, f"while the host {doing}, {largest}", advice
 
 
@@ -223,8 +225,9 @@ def _loader_advice(name: str) -> str:
     return "use more or faster workers (num_workers, prefetch_factor), or cheaper transforms"
 
 
-def _launch_advice(held: HeldBy) -> str:
+def _launch_advice(held: HeldBy, is_served: bool) -> str:
+    """`is_served`: the model is not trained, and has no optimizer."""
     if held.half_gap_ns <= LONG_GAP_NS:
-        less = "torch.compile, CUDA graphs, fused optimizers, larger batches"
+        less = f"torch.compile, CUDA graphs, {'' if is_served else 'fused optimizers, '}larger batches"
         return f"the host launches too slowly; give it less to launch: {less}"
     return "look for what holds it there" + ("" if held.name else "; record with with_stack=True to see it")

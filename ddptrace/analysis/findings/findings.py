@@ -13,6 +13,7 @@ from ddptrace.analysis.findings.comm_kernels import comm_kernel_findings
 from ddptrace.analysis.findings.desync import desync_findings, refused_findings
 from ddptrace.analysis.findings.device import device_findings
 from ddptrace.analysis.findings.evidence import FOREIGN, OURS, HowTo, evidence_findings, kept_findings
+from ddptrace.analysis.findings.one_by_one import one_by_one_findings
 from ddptrace.analysis.findings.ranks import blame_findings, peer_findings
 from ddptrace.analysis.findings.rpc import rpc_findings, serving
 from ddptrace.analysis.findings.steps import contention_findings, data_findings, jitter_findings
@@ -102,6 +103,7 @@ def _causes(ranks: Sequence[RankFacts], result: Result, summary: Summary) -> Ite
     yield from contention_findings(result)
     yield from slow_message_findings(summary, result)
     yield from queue_findings(ranks, result, summary)
+    yield from one_by_one_findings(summary, result)
     yield from heavy_layer_findings(summary, reducers)
 
 

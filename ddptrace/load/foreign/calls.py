@@ -37,10 +37,12 @@ PARAMETERS: Final = "record_param_comms"
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A collective before it is numbered. `lane`: the thread that launched it, NOTHING if unknown."""
+    """A collective before it is numbered. `lane`: the thread that launched it, NOTHING if unknown; `description`: what
+    the program calls its group, empty if the file does not tell."""
 
     call: Call
     lane: int
+    description: str = ""
 
 
 def in_launch_order(found: Iterable[Found]) -> list[Found]:
@@ -98,7 +100,7 @@ def device_calls(trace: Trace) -> list[Found]:
 def _launched_by(found: Found, latest_ns: int) -> Found:
     at = min(found.call.launch_at_ns, latest_ns)
     call = dataclasses.replace(found.call, launch_at_ns=at, issued_at_ns=at, is_launch_recorded=False)
-    return Found(call, NOTHING)
+    return Found(call, NOTHING, found.description)
 
 
 def _device_call(trace: Trace, kernels: _Kernels, ks: list[int], groups: Groups) -> Found:
@@ -107,10 +109,10 @@ def _device_call(trace: Trace, kernels: _Kernels, ks: list[int], groups: Groups)
     launch = int(kernels.launch[ks[0]])
     if launch == NOTHING:
         at = execution.begin_at_ns
-        return Found(call_of(said, at, at, trace.main_thread, execution), NOTHING)
+        return Found(call_of(said, at, at, trace.main_thread, execution), NOTHING, said.description)
     annotation, lane = int(kernels.annotation[ks[0]]), int(trace.events.lane[launch])
     begin, end = next(trace.spans(np.array([launch if annotation == NOTHING else annotation])))
-    return Found(call_of(said, begin, end, trace.thread(lane), execution), lane)
+    return Found(call_of(said, begin, end, trace.thread(lane), execution), lane, said.description)
 
 
 def _exec(trace: Trace, kernels: _Kernels, ks: list[int]) -> ExecRange:
@@ -190,7 +192,8 @@ def issued_calls(trace: Trace) -> list[Found]:
         lane = int(trace.events.lane[position])
         told_so = told(usual_op(trace.name(position)), said, groups, Identity.ANNOTATION)
         call = call_of(told_so, begin, end, trace.thread(lane), None)
-        found.append(Found(dataclasses.replace(call, on_device=bool(is_range.any())), lane))  # NCCL runs nowhere else
+        call = dataclasses.replace(call, on_device=bool(is_range.any()))  # NCCL runs nowhere else
+        found.append(Found(call, lane, told_so.description))
     return found
 
 
@@ -205,7 +208,8 @@ def _gloo_call(trace: Trace, position: int, launch: int | None) -> Found:
         return Found(call_of(told_so, begin, begin, trace.main_thread, execution), NOTHING)
     told_so = told(usual_op(trace.name(launch)), said, _groups_of_ranges(trace), identity)
     issuer = int(trace.events.lane[launch])
-    return Found(call_of(told_so, *next(trace.spans(np.array([launch]))), trace.thread(issuer), execution), issuer)
+    call = call_of(told_so, *next(trace.spans(np.array([launch]))), trace.thread(issuer), execution)
+    return Found(call, issuer, told_so.description)
 
 
 def _launches(trace: Trace, ranges: list[int]) -> dict[int, int]:

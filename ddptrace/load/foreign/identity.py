@@ -41,6 +41,7 @@ class Said:
     nbytes_out: int
     dtype: str
     identity: Identity
+    description: str  # of its group, in the program's words
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ def told(op: str, said: CollectiveArgs, groups: Groups, identity: Identity) -> S
     """Return the collective in the terms of ddptrace."""
     group, size = groups.of(said)
     dtype, _ = dtype_of(said.dtype)
-    return Said(op, group, size, *_nbytes(op, said, size), dtype, identity)
+    return Said(op, group, size, *_nbytes(op, said, size), dtype, identity, said.group_description or "")
 
 
 def usual_op(name: str) -> str:

@@ -143,6 +143,7 @@ def _run(rank: int, windows: Sequence[ForeignWindow], findings: list[Finding]) -
         windows=tuple(window.window for window in windows),
         pauses=(),
         recorded=False,
+        serves=next((window.serves for window in windows if window.serves), ""),
     )
 
 

@@ -19,6 +19,8 @@ import numpy as np
 from ddptrace.findings import COMM_KERNEL_UNUSED, EXEC_MISSING, TRACE_DAMAGED, TRACE_EMPTY, Finding
 from ddptrace.load.foreign.calls import device_calls, gloo_calls, in_launch_order, issued_calls
 from ddptrace.load.foreign.ddp import backward_at, until_copied, with_reducer
+from ddptrace.load.foreign.origins import with_origins
+from ddptrace.load.foreign.serving import served_by
 from ddptrace.load.foreign.trace import DATA, DDP_COPY, DDP_MARKS, OPTIMIZER_STEP, Trace
 from ddptrace.load.kineto.events import FileFacts, Ints, KinetoEvents
 from ddptrace.load.tables import Call, Group, Intervals, PhaseMark, StepMark, Window, Work
@@ -46,6 +48,7 @@ class ForeignWindow:
     pid: int  # of the main thread; 0 where the file does not tell
     main_thread: int
     findings: tuple[Finding, ...]
+    serves: str  # as in `RankRun`
 
 
 def foreign_window(
@@ -56,7 +59,9 @@ def foreign_window(
     on_device, backwards = device_calls(trace), backwards_of(trace)
     found = on_device + gloo_calls(trace)
     issued = [] if found else issued_calls(trace)
-    calls = until_copied(trace, backwards, with_reducer(trace, backwards, in_launch_order(found or issued)))
+    launched = in_launch_order(found or issued)
+    known = with_origins(trace, backwards, launched, with_reducer(trace, backwards, launched))
+    calls = until_copied(trace, backwards, known)
     phases = until_awaited(phases_of(trace, backwards), trace, _awaited(calls, backwards))
     return ForeignWindow(
         _window(trace, file),
@@ -68,6 +73,7 @@ def foreign_window(
         _pid(trace),
         trace.main_thread,
         tuple(_findings(trace, where, len(issued))),
+        served_by(trace),
     )
 
 

@@ -116,7 +116,8 @@ def scope_figure(kind: str, found: Sequence[ScopeDigest]) -> Figure | None:
 
 def scope_pieces(scope: ScopeDigest) -> Iterator[Piece]:
     label = shortened(scope.name.replace(ENGINE, "autograd: "), NAME_MAX)
-    whole = f"{scope.events:,.0f} pieces of work, {plain(percent(scope.ratio))} of all device time"
+    modules = f"{scope.instances} modules, " if scope.instances > 1 else ""
+    whole = f"{modules}{scope.events:,.0f} pieces of work, {plain(percent(scope.ratio))} of all device time"
     for kind, name in KINDS.items():
         ns = getattr(scope, f"{kind}_ns")
         yield Piece(label, kind, name, ms([ns])[0], f"{plain(label)}: {name} {duration(ns)}<br>{whole}")

@@ -61,8 +61,7 @@ def collective_lines(result: Result) -> Iterator[str]:
     yield f"  {'op':<17} {'group':<8} {heads}"
     for kind in found.kinds[:MOST_KINDS]:
         yield collective_line(kind)
-        if kind.origin is not None:
-            yield f"    {both_ends(printable(origin_words(kind)), WIDTH - 4)}"
+        yield f"    {both_ends(printable(origin_words(kind)), WIDTH - 4)}"
         if kind.through:
             yield f"      {both_ends(printable(through_words(kind)), WIDTH - 6)}"
     yield f"  {rests_on(found.kinds)}"
@@ -106,4 +105,10 @@ def scope_lines(result: Result) -> Iterator[str]:
 
 def scope_line(scope: ScopeDigest) -> str:
     figures = f"{millis(scope.device_ns):>10} {percent(scope.ratio):>7} {calls_words(scope.events):>8}"
-    return f"  {figures}  {cut(scope.name, WIDTH - 31)}"
+    instances = instances_words(scope)
+    return f"  {figures}  {cut(scope.name, WIDTH - 31 - len(instances))}{instances}"
+
+
+def instances_words(scope: ScopeDigest) -> str:
+    """As in " (36 modules)"; empty for one."""
+    return f" ({scope.instances} modules)" if scope.instances > 1 else ""
