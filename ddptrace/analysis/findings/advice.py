@@ -197,11 +197,11 @@ def late_rank(summary: Summary) -> Finding | None:
     """Find the one rank that hardly waits while the others wait long: they wait for it, inside the collective."""
     known = [(rank.exposed_comm_ns, rank) for rank in summary.ranks if rank.exposed_comm_ns is not None]
     known.sort(key=itemgetter(0))
-    if len(known) < 2 or summary.wall_ns is None:
+    if len(known) < 2 or summary.window_ns is None:
         return None
     (least_ns, least), (next_ns, _), ranks = known[0], known[1], [rank for _, rank in known]
     ahead = next_ns - least_ns
-    if ahead < LATE_MIN_RATIO * summary.wall_ns or 2 * least_ns > next_ns:
+    if ahead < LATE_MIN_RATIO * summary.window_ns or 2 * least_ns > next_ns:
         return None
     others = "the other rank" if len(ranks) == 2 else "every other rank exposes at least"
     return LATE_RANK(

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence, Set
 
 from ddptrace.analysis.findings.advice import bucket_findings
 from ddptrace.analysis.findings.buckets import bucket_cap_findings, heavy_layer_findings, layout_words, unused_findings
+from ddptrace.analysis.findings.buffers import buffer_findings
 from ddptrace.analysis.findings.clocks import NOT_FITTED, clock_findings
 from ddptrace.analysis.findings.collectives import queue_findings, slow_message_findings
 from ddptrace.analysis.findings.desync import desync_findings, refused_findings
@@ -95,6 +96,7 @@ def _causes(ranks: Sequence[RankFacts], result: Result, summary: Summary) -> Ite
     reducers = [reducer for rank in ranks for reducer in rank.reducers]
     yield from bucket_cap_findings(reducers)
     yield from unused_findings(ranks, result)
+    yield from buffer_findings(ranks, result, summary)
     yield from contention_findings(result)
     yield from slow_message_findings(summary, result)
     yield from queue_findings(ranks, result, summary)
