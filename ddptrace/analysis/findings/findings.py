@@ -14,10 +14,11 @@ from ddptrace.analysis.findings.desync import desync_findings, refused_findings
 from ddptrace.analysis.findings.device import device_findings
 from ddptrace.analysis.findings.evidence import evidence_findings, kept_findings
 from ddptrace.analysis.findings.how_to import FOREIGN, OURS, HowTo
-from ddptrace.analysis.findings.ranks import blame_findings, peer_findings
+from ddptrace.analysis.findings.ranks import blame_findings, early_finding, peer_findings
 from ddptrace.analysis.findings.rpc import rpc_findings, serving
 from ddptrace.analysis.findings.steps import contention_findings, jitter_findings
 from ddptrace.analysis.findings.traffic import message_findings, traffic_findings
+from ddptrace.analysis.findings.waiting import waiting_findings
 from ddptrace.analysis.matching.matches import Refused
 from ddptrace.analysis.rank_facts import Failure, RankFacts
 from ddptrace.analysis.ranks.blame import Blame
@@ -54,6 +55,7 @@ def run_findings(
     `loading`: what was found while the run was read. `refused`: groups that matching refused. `profile_asked`: profiler
     windows were asked for when the run was traced.
     """
+    comparable = _is_comparable(result, blame)
     how = OURS if all(rank.recorded for rank in ranks) else FOREIGN
     summary = summarize(result)
     return without_silenced(
@@ -75,11 +77,12 @@ def run_findings(
             *peer_findings(result),
             *rpc_findings(ranks, result),
             *_causes(ranks, result, summary),
-            *bucket_findings(summary, result, ranks, comparable=_is_comparable(result, blame)),
+            *bucket_findings(summary, result, ranks, comparable=comparable, late_known=blame.early is not None),
             *traffic_findings(result.gradient_traffic),
             *message_findings(result),
             *clock_findings(result.clocks),
             *blame_findings(blame, hosts=len({row.host for row in result.ranks})),
+            *([early_finding(blame.early, summary)] if blame.early is not None and comparable else []),
             *jitter_findings(ranks, result, crowded=blame.crowding is not None),
         ]
     )
@@ -100,6 +103,7 @@ def _causes(ranks: Sequence[RankFacts], result: Result, summary: Summary) -> Ite
     yield from contention_findings(result)
     yield from slow_message_findings(summary, result)
     yield from queue_findings(ranks, result, summary)
+    yield from waiting_findings(result, summary)
     yield from heavy_layer_findings(summary, reducers)
 
 
