@@ -40,8 +40,8 @@ def bucket_findings(
             " Look for time elsewhere.",
         )
         return
-    if result.suspects or (late_known and comparable):  # late ranks make communication slow, and their own findings say what that costs
-        return
+    if result.suspects or (late_known and comparable):
+        return  # late ranks make communication slow, and their own findings say what that costs
     judged = {row.step for row in result.blame}
     late = late_rank(summary) if comparable and len(judged) < MIN_STEPS else None
     if late is not None:

@@ -22,6 +22,8 @@ STEP_MIN_RATIO: Final = 0.05
 """Of the step, that they must differ by."""
 EVERY_MIN_RATIO: Final = 0.8
 """Of the steps, in which the rank that computes longest must do so."""
+QUEUED_TIMES: Final = 2
+"""So many times what ranks wait for a processor, which counts as compute."""
 MORE_MIN_RATIO: Final = 1.05
 """Pieces of device work of the slower ranks / of the others."""
 
@@ -38,16 +40,17 @@ def uneven_findings(result: Result, summary: Summary, blame: Blame) -> list[Find
         if row.compute_ns is not None and row.profiled:
             compute[row.rank][row.step] = row.compute_ns
     means = {rank: fmean(mine.values()) for rank, mine in compute.items()}
-    if len(means) < 2 or len(means) < len(result.ranks) or not summary.window_ns or blame.crowding is not None:
+    if len(means) < 2 or len(means) < len(result.ranks) or not summary.window_ns:
         return []
     longest, shortest = max(means, key=means.__getitem__), min(means, key=means.__getitem__)
     held = {one.rank for one in blame.suspects if one.cause not in LOCAL_PHASES}
     on_device = any(row.gpu_events for row in result.ranks)
+    queued_ns = blame.crowding.queued_ns if blame.crowding is not None and not on_device else 0
     least = DEVICE_MIN_RATIO if on_device else HOST_MIN_RATIO
     if (
         longest in held
         or means[longest] < least * means[shortest]
-        or means[longest] - means[shortest] < STEP_MIN_RATIO * summary.window_ns
+        or means[longest] - means[shortest] < max(STEP_MIN_RATIO * summary.window_ns, QUEUED_TIMES * queued_ns)
         or not _is_usual(compute, longest, shortest, (1 + least) / 2)
     ):
         return []

@@ -100,7 +100,7 @@ def wait_words(wait: MeanWait) -> str:
     """What goes on after its name."""
     last = f" No other collective runs in the last {duration(wait.free_ns)} of that." if wait.is_free else ""
     return (
-        f"begins on the device {duration(wait.queue_ns)} after its launch, and runs for {duration(wait.ran_ns)} (means)."
-        f" While it waits, other collectives run for {duration(wait.others_ns)}, the device computes for"
+        f"begins on the device {duration(wait.queue_ns)} after its launch, and runs for {duration(wait.ran_ns)}"
+        f" (means). While it waits, other collectives run for {duration(wait.others_ns)}, the device computes for"
         f" {duration(wait.compute_ns)}, and does neither for {duration(wait.neither_ns)}.{last}"
     )
