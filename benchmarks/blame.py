@@ -21,10 +21,9 @@ import torch
 
 from benchmarks import blame_quota as quota
 from benchmarks import hosts
-from benchmarks.blame_plants import BLOCK_STEPS, PLANTS
+from benchmarks.blame_plants import BLOCK_STEPS, PLANTS, Planted, as_json, share_on, truth_of
 from benchmarks.blame_program import Order, be_rank
 from benchmarks.blame_sheet import HEALTHY, sheet
-from benchmarks.blame_verdict import Planted, as_json, share_on, truth_of
 from benchmarks.forks import in_forks, limit_s, prepare
 from ddptrace.bench.conduct import held
 from ddptrace.bench.experiment import known

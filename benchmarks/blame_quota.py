@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ddptrace.capture.host.quota import groups_around
+from ddptrace.capture.host.host_load import groups_around
 from ddptrace.errors import DdptraceError
 
 PERIOD_US: Final = 10_000

@@ -6,8 +6,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from benchmarks.blame_plants import BLOCK_STEPS, PLANTS, SETTLING_STEPS
-from benchmarks.blame_verdict import NEAR, Planted, is_near, together
+from benchmarks.blame_plants import BLOCK_STEPS, NEAR, PLANTS, SETTLING_STEPS, Planted, is_near, together
 from ddptrace.render.sheet import Chart, Grid, Line, Sheet
 from ddptrace.units import NOT_MEASURED, counted, millis, percent
 

@@ -23,8 +23,7 @@ import torch
 
 from benchmarks import hosts
 from benchmarks.diff_program import LAYERS, LINK_BYTES_PER_S, RANKS, Order, be_rank
-from benchmarks.diff_sheet import sheet
-from benchmarks.diff_verdict import Try, judged
+from benchmarks.diff_sheet import Try, judged, sheet
 from benchmarks.forks import in_forks, limit_s, prepare
 from ddptrace.bench.conduct import held
 from ddptrace.bench.job import device_name

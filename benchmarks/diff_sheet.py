@@ -1,11 +1,26 @@
-"""The sheet of `diff`: what was planted, what was found, and what was wrongly called a change."""
+"""The sheet of `diff`: what was planted, what was found, and what was wrongly called a change.
+
+A comparison is judged by runs whose truth is known: those of each try, and sides drawn from all.
+"""
 
 from __future__ import annotations
 
+import math
+import random
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from statistics import median
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean, median, variance
 from typing import Any, Final
 
+import numpy as np
+
+from benchmarks.diff_program import LAYERS
+from ddptrace.analysis.diff.compare import compare
+from ddptrace.analysis.diff.figures import RunFigures
+from ddptrace.analysis.diff.tables import Diff, Quantity
+from ddptrace.differ import read_figures
 from ddptrace.render.sheet import Grid, Sheet
 from ddptrace.units import NOT_MEASURED, counted, millis
 
@@ -34,6 +49,18 @@ HEADS: Final = (
     "named",
     "false",
 )
+
+DRAWS: Final = 400
+DEVIATIONS: Final = 3.0
+LONGER: Final = (
+    ("step", "step"),
+    ("part", "exposed_comm"),
+    ("total", "comm"),
+    ("phase", "backward"),
+    ("rank", "exposed_comm"),
+)
+"""Quantities that more communication makes longer, beside the bucket itself."""
+Turn = Mapping[str, RunFigures]
 
 
 def sheet(setup: Mapping[str, Any], found: Mapping[str, Any]) -> Sheet:
@@ -113,3 +140,102 @@ def _draws(drawn: Sequence[Mapping[str, Any]]) -> Grid:
         "the bucket",
     )
     return Grid("Sides drawn from the plain runs", heads, rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Try:
+    """One try. `deviation_ns`: of its plain runs' typical step, by a stopwatch. `planted_ns`: time of the planted bytes
+    on the link."""
+
+    bucket: int
+    planted_ns: float
+    deviation_ns: float
+    load: float  # of the machine at its end: mean number of processes that wanted a processor, in a minute
+
+
+def judged(folder: Path, tries: Sequence[Try]) -> dict[str, Any]:
+    """Judge the comparisons. `real`: of each try. `drawn`: by runs a side, how often sides drawn from the plain runs
+    are called different, as they are and with `added_ns` more in each step of one side."""
+    turns = [_turns(folder / f"{at:03d}") for at in range(len(tries))]
+    return {
+        "real": [_real(one, mine) for one, mine in zip(tries, turns, strict=True)],
+        "drawn": [_drawn_sides(turns, runs) for runs in (3, 4, 5, 6, 8) if runs <= sum(map(len, turns))],
+    }
+
+
+def _turns(folder: Path) -> list[Turn]:
+    count = sum(1 for path in (folder / "plain").iterdir() if path.is_dir())
+    kinds = sorted(path.name for path in folder.iterdir())
+    return [
+        {kind: next(read_figures([(folder / kind / str(turn),)], jobs=1)) for kind in kinds} for turn in range(count)
+    ]
+
+
+def _real(one: Try, turns: Sequence[Turn]) -> dict[str, Any]:
+    plain, equal, planted = ([turn[kind] for turn in turns] for kind in ("plain", "equal", "planted"))
+    same, other = compare(("plain", "equal"), plain, equal), compare(("plain", "planted"), plain, planted)
+    return {
+        "bucket": one.bucket,
+        "planted_ns": one.planted_ns,
+        "deviations": one.planted_ns / one.deviation_ns,
+        "load": one.load,
+        "false": _false(same),
+        "equal_p": same.step.p,
+        "step_is_found": other.step.is_sure and other.step.change_ns > 0,
+        "is_found": other.is_changed,
+        "change_ns": other.step.change_ns,
+        "low_ns": other.step.low_ns,
+        "high_ns": other.step.high_ns,
+        "step_ns": other.step.before_ns,
+        "named": None if other.bucket is None else other.bucket.index,
+    }
+
+
+def _false(diff: Diff) -> list[str]:
+    """Return the changes that are called sure."""
+    return [f"{row.kind} {row.name}" for row in diff.changes if row.is_sure]
+
+
+def _drawn_sides(tries: Sequence[Sequence[Turn]], runs: int) -> dict[str, Any]:
+    """Draw turns that follow each other, also across tries, and the side of each of their two plain runs. Compare them
+    as they are, and with `DEVIATIONS` of all plain runs added to a random bucket of one side."""
+    drawn, turns = random.Random(runs), [turn for mine in tries for turn in mine]
+    added_ns = DEVIATIONS * deviation_ns(tries)
+    counts = Counter[str]()
+    for _ in range(DRAWS):
+        begin, bucket = drawn.randrange(len(turns) - runs + 1), drawn.randrange(LAYERS)
+        one, other = _sides(drawn, turns[begin : begin + runs])
+        same = compare(("one", "other"), one, other)
+        longer = compare(("one", "other"), one, [with_longer(run, bucket, added_ns) for run in other])
+        named = longer.bucket is not None and longer.bucket.index == bucket
+        counts.update(
+            false=same.is_changed,
+            false_step=same.step.is_sure,
+            found=longer.is_changed,
+            found_step=longer.step.is_sure,
+            named=named,
+        )
+    return {"runs": runs, "draws": DRAWS, "added_ns": added_ns, **counts}
+
+
+def deviation_ns(tries: Sequence[Sequence[Turn]]) -> float:
+    """Return the standard deviation of plain runs' steps within the sides of a try."""
+    sides = [[turn[kind].step_ns for turn in mine] for mine in tries for kind in ("plain", "equal")]
+    return math.sqrt(fmean(map(variance, sides)))
+
+
+def with_longer(run: RunFigures, bucket: int, added_ns: float) -> RunFigures:
+    """Return the run as if the bucket's communication had taken `added_ns` longer, all exposed."""
+    adds = [added_ns * _is_longer(one, bucket) for one in run.quantities]
+    return replace(run, values=run.values + np.array(adds))
+
+
+def _is_longer(what: Quantity, bucket: int) -> bool:
+    of_bucket = what.bucket is not None and what.bucket.index == bucket
+    return of_bucket or (what.kind, what.name) in LONGER
+
+
+def _sides(drawn: random.Random, turns: Sequence[Turn]) -> Iterator[list[RunFigures]]:
+    ways = [drawn.sample(("plain", "equal"), 2) for _ in turns]
+    for side in (0, 1):
+        yield [turn[way[side]] for turn, way in zip(turns, ways, strict=True)]

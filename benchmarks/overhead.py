@@ -14,8 +14,7 @@ from typing import Final
 import torch
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
-from benchmarks.overhead_costs import Costs, costs
-from benchmarks.overhead_exporting import Rate, from_a_companion, provider_for, sustained
+from benchmarks.overhead_costs import Costs, Rate, costs, from_a_companion, provider_for, sustained
 from benchmarks.overhead_receiver import receiver
 from ddptrace.bench.cells import interval_head, ratio_interval, spread_line
 from ddptrace.bench.experiment import (
@@ -29,9 +28,8 @@ from ddptrace.bench.experiment import (
     only_one,
 )
 from ddptrace.bench.job import Job, setup_of
-from ddptrace.bench.statistics import Spread
 from ddptrace.bench.strategies import stock_ddp
-from ddptrace.bench.timing import interleaved, ratio, spread
+from ddptrace.bench.timing import Spread, interleaved, ratio, spread
 from ddptrace.bench.traced import recording
 from ddptrace.bench.workloads import Trainee, workload
 from ddptrace.capture.collectives import compiled, tap

@@ -7,10 +7,13 @@ process. A round measures all numbers of ranks, so that a machine that gets slow
 
 from __future__ import annotations
 
+import math
 import os
+import statistics
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,7 +21,6 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.processes import measured as cost_of
-from benchmarks.ranks_growth import AnalysisCost, charts, grids, words
 from benchmarks.ranks_replicate import called, records_nbytes, replicate
 from ddptrace.bench.experiment import Experiment, JobOptions, Measured, Section, merged_setup, only_one
 from ddptrace.bench.job import Job, setup_of
@@ -27,12 +29,22 @@ from ddptrace.bench.traced import recording
 from ddptrace.bench.workloads import Trainee, workload
 from ddptrace.errors import DdptraceError
 from ddptrace.own_module import own_module
+from ddptrace.render.sheet import Chart, Grid, Line
 from ddptrace.schema import ANALYSIS
+from ddptrace.units import NOT_MEASURED, counted, size, three_figures
 
 CAP_MB: Final = 1
 """Of the buckets, in MiB: small, so that there are many."""
 
 FILES: Final = {"trace": "trace.json.gz", "report": "report.html", "tables": "analysis.json"}
+
+GROWTH_MOST: Final = 1.15
+"""Largest growth of a cost beyond that of the records, for each doubling of the records."""
+
+FEWER: Final = 4
+"""Growth is judged from about a quarter of the ranks to the most."""
+
+Part = Callable[["AnalysisCost"], float | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,3 +140,146 @@ def sections(options: Options, jobs: Sequence[Measured]) -> Iterator[Section]:
 
 
 EXPERIMENT: Final = Experiment("ranks", Options, measure, title, sections, setup)
+
+
+@dataclass(frozen=True, slots=True)
+class AnalysisCost:
+    """One number of ranks. `nbytes`: of the records and of the written files, by name. `cpu_s`, `wall_s`,
+    `peak_nbytes`: one for each round; a peak is None if the system does not report it."""
+
+    ranks: int
+    nbytes: Mapping[str, int]
+    cpu_s: tuple[float, ...]
+    wall_s: tuple[float, ...]
+    peak_nbytes: tuple[int | None, ...]
+
+    @classmethod
+    def of(cls, told: Mapping[str, Any]) -> AnalysisCost:
+        lists = {name: tuple(told[name]) for name in ("cpu_s", "wall_s", "peak_nbytes")}
+        return cls(told["ranks"], told["nbytes"], **lists)
+
+
+RECORDS: Final = "records"
+PARTS: Final[dict[str, Part]] = {
+    "processor time": lambda point: statistics.median(point.cpu_s),
+    "peak memory": lambda point: median_peak(point),
+    "trace": lambda point: point.nbytes["trace"],
+    "report": lambda point: point.nbytes["report"],
+    "tables": lambda point: point.nbytes["tables"],
+}
+"""Costs that may grow no faster than the records, by name."""
+
+
+def median_peak(point: AnalysisCost) -> float | None:
+    """In bytes."""
+    known = [peak for peak in point.peak_nbytes if peak is not None]
+    return statistics.median(known) if known else None
+
+
+def growth(part: Part, alone: AnalysisCost, few: AnalysisCost, many: AnalysisCost) -> float | None:
+    """Return how many times faster than the records a cost grows for each doubling of the records.
+
+    `alone`: the recorded run. Its cost is subtracted from both, since most of it is the start of Python, or plotly in
+    each report. None if it was not measured, or if few ranks cost no more than that run.
+    """
+    costs = [part(point) for point in (alone, few, many)]
+    least, before, after = (0.0 if cost is None else cost for cost in costs)
+    if None in costs or before <= least:
+        return None
+    records = (many.nbytes[RECORDS] - alone.nbytes[RECORDS]) / (few.nbytes[RECORDS] - alone.nbytes[RECORDS])
+    beyond = max(after - least, 0.0) / (before - least) / records
+    return math.pow(beyond, 1 / math.log2(records))
+
+
+def judged(points: Sequence[AnalysisCost]) -> tuple[AnalysisCost, AnalysisCost] | None:
+    """Return the few and the many ranks between which growth is judged; None for a single number of ranks."""
+    few = next((point for point in points if point.ranks * FEWER >= points[-1].ranks), points[-1])
+    return None if few is points[-1] else (few, points[-1])
+
+
+COSTS: Final = (
+    "One process reads all, compares the ranks, and writes tables, report and trace. cpu: user and system time, median"
+    " of the rounds, in brackets their range. peak: of all processes, shared pages counted once. The first row is the"
+    " recorded run. Other load on the machine affects the wall time."
+)
+GROWTH: Final = (
+    "Growth of a cost, beyond the recorded run's, over the growth of the records, for each doubling of the records."
+    " 1.00: as fast as the records; less: slower."
+)
+
+
+def words(alone: AnalysisCost, points: Sequence[AnalysisCost]) -> tuple[str, ...]:
+    most = points[-1]
+    said = (
+        f"{counted(most.ranks, 'rank')} with {size(most.nbytes[RECORDS])} of records are analyzed and merged in"
+        f" {three_figures(statistics.median(most.cpu_s))} s of processor time"
+        f" ({three_figures(statistics.median(most.wall_s))} s wall time) and {_peak(most)} of memory; the merged trace"
+        f" has {size(most.nbytes['trace'])}, the report {size(most.nbytes['report'])}."
+    )
+    ends = judged(points)
+    return (said, "A single number of ranks shows no growth." if ends is None else _verdict(alone, *ends))
+
+
+def _verdict(alone: AnalysisCost, few: AnalysisCost, many: AnalysisCost) -> str:
+    grown = {name: growth(part, alone, few, many) for name, part in PARTS.items()}
+    told = ", ".join(f"{name} {_times(value)}" for name, value in grown.items())
+    known = [value for value in grown.values() if value is not None]
+    met = "met" if known and max(known) <= GROWTH_MOST else "missed" if known else "not measured"
+    between = f"From {few.ranks} to {many.ranks} ranks, for each doubling of the records"
+    return f"{between}, costs grow by these multiples of the records' growth: {told}. At most {GROWTH_MOST}: {met}."
+
+
+def grids(alone: AnalysisCost, points: Sequence[AnalysisCost]) -> tuple[Grid, ...]:
+    heads = ("ranks", "records", "cpu s", "cpu ms a rank", "wall s", "peak", "trace", "report", "tables")
+    costs = Grid("Costs", heads, tuple(_row(point) for point in (alone, *points)), COSTS)
+    steps = [*pairwise(points)]
+    ends = judged(points)
+    judging = [ends] if ends is not None and ends not in steps else []
+    spans = [*steps, *judging]
+    rows = tuple(
+        (name, *(_times(growth(part, alone, few, many)) for few, many in spans)) for name, part in PARTS.items()
+    )
+    names = tuple(f"{few.ranks} to {many.ranks}" for few, many in spans)
+    return (costs, Grid("Growth", ("what", *names), rows, GROWTH)) if spans else (costs,)
+
+
+def _row(point: AnalysisCost) -> tuple[str, ...]:
+    a_rank = 1000 * statistics.median(point.cpu_s) / point.ranks
+    files = (size(point.nbytes[name]) for name in ("trace", "report", "tables"))
+    return (
+        f"{point.ranks:,}",
+        size(point.nbytes[RECORDS]),
+        _range(point.cpu_s),
+        three_figures(a_rank),
+        _range(point.wall_s),
+        _peak(point),
+        *files,
+    )
+
+
+def _range(values: Sequence[float]) -> str:
+    low, middle, high = min(values), statistics.median(values), max(values)
+    return f"{three_figures(middle)} ({three_figures(low)} .. {three_figures(high)})"
+
+
+def _peak(point: AnalysisCost) -> str:
+    peak = median_peak(point)
+    return size(None if peak is None else round(peak))
+
+
+def _times(value: float | None) -> str:
+    return NOT_MEASURED if value is None else f"{value:.2f}"
+
+
+def charts(alone: AnalysisCost, points: Sequence[AnalysisCost]) -> tuple[Chart, ...]:
+    every = (alone, *points)
+    ranks = tuple(point.ranks for point in every)
+    peaks = tuple(None if (peak := median_peak(point)) is None else peak / 1e6 for point in every)
+    lines = tuple(
+        Line(name, ranks, tuple(statistics.median(getattr(point, field)) for point in every))
+        for name, field in (("processor", "cpu_s"), ("wall", "wall_s"))
+    )
+    return (
+        Chart("Time", "ranks", "s", lines),
+        Chart("Memory at its peak", "ranks", "MB", (Line("all processes", ranks, peaks),)),
+    )

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from ddptrace.errors import DdptraceError
 from ddptrace.record import RecordReader
+from ddptrace.record.descriptions import MOST_CHUNKS, Texts
 from ddptrace.record.segment import Dropped, trailer
-from ddptrace.record.texts import MOST_CHUNKS, Texts
 from ddptrace.schema import (
     EVENT_DTYPE,
     MANIFEST,

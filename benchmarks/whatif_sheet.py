@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from benchmarks.whatif_program import LOOPBACK
-from ddptrace.bench.statistics import quantile
+from ddptrace.bench.timing import quantile
 from ddptrace.render.sheet import Chart, Grid, Line, Sheet
 from ddptrace.units import millis, percent
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ddptrace.view.startup import FIRST_ASKED, PINNED, SLICES, queries
+from ddptrace.view.site import FIRST_ASKED, PINNED, SLICES, queries
 
 TITLES: Final = {
     "slowest_steps": "slowest steps",

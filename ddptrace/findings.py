@@ -123,7 +123,7 @@ EXPOSED_BUCKET = FindingKind(
     Chapter.LOST_TIME,
     "warning",
     "this bucket costs the step most exposed communication",
-    "follow the sentence: a smaller `bucket_cap_mb`, a late gradient, a slow rank",
+    "try a smaller `bucket_cap_mb`; look for a late gradient and for a slow rank",
     also=("info",),
     sections=(Section.BUCKETS,),
     is_advice=True,
@@ -133,7 +133,7 @@ EXPOSED_COMMUNICATION = FindingKind(
     Chapter.LOST_TIME,
     "warning",
     "communication is exposed, and most of it carries no gradients, or gradients in unknown buckets",
-    "make the named call asynchronous, or look at what it waits for",
+    "make the call that is exposed most asynchronous, or look at what it waits for",
     sections=(Section.COLLECTIVES,),
     is_advice=True,
 )
@@ -151,7 +151,7 @@ LATE_RANK = FindingKind(
     Chapter.LOST_TIME,
     "warning",
     "this rank makes the others wait; phase, cost and cause are named",
-    "follow the cause: data loader, uneven batches, garbage collection, quota, other programs",
+    "look at its data loader, for uneven batches, garbage collection, a quota and other programs on its machine",
     sections=(Section.LATE_RANKS, Section.RANKS),
     is_advice=True,
 )
@@ -290,8 +290,8 @@ DATA_BOUND = FindingKind(
     "data-bound",
     Chapter.LOST_TIME,
     "warning",
-    "the device is idle while the host fetches a batch",
-    "more workers of the data loader, cheaper transforms",
+    "the device, or a rank without one, waits while the host fetches a batch",
+    "give the data loader more workers, or make the transforms cheaper",
     sections=(Section.IDLE, Section.LAUNCHES),
     is_advice=True,
 )
@@ -300,7 +300,7 @@ BLOCKING_COPIES = FindingKind(
     Chapter.LOST_TIME,
     "warning",
     "the device is idle while the host is in a copy that blocks it",
-    "`pin_memory=True` and `.to(device, non_blocking=True)`",
+    "use `pin_memory=True` and `.to(device, non_blocking=True)`",
     sections=(Section.IDLE, Section.LAUNCHES),
     is_advice=True,
 )
@@ -327,7 +327,7 @@ GARBAGE_COLLECTION = FindingKind(
     Chapter.LOST_TIME,
     "warning",
     "the device is idle while Python collects garbage",
-    "`gc.freeze()` after setup, and `gc.collect()` at a time of your choice",
+    "call `gc.freeze()` after setup, and `gc.collect()` at a time of your choice",
     sections=(Section.IDLE, Section.LAUNCHES),
     is_advice=True,
 )

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from ddptrace.analysis.ranks.blame import Blame
 from ddptrace.analysis.result import Result
+from ddptrace.analysis.savings import savings
 from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow
 from ddptrace.analysis.tables.device import Activity, RankRow
+from ddptrace.analysis.tables.savings import SavingRow
 from ddptrace.analysis.tables.steps import PhaseRow, StepRow
 from ddptrace.analysis.tables.table import Table
 from ddptrace.findings import Finding
@@ -190,3 +193,9 @@ def empty_result() -> Result:
         ),
         activity=(Activity(0, np.empty((0, 2), np.int64), ()),),
     )
+
+
+def with_savings(result: Result) -> Result:
+    """Fill `savings` by what the other tables say."""
+    blame = Blame(suspects=tuple(result.suspects))
+    return replace(result, savings=Table(SavingRow, savings(result, blame)))

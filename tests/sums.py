@@ -12,7 +12,7 @@ from typing import Any
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.tables.ranks import MatchRow
 from ddptrace.telemetry.metrics.instruments import INSTRUMENTS, Instrument, Kind
-from ddptrace.telemetry.metrics.points import Spread
+from ddptrace.telemetry.metrics.rank_totals import Spread
 from ddptrace.telemetry.metrics.totals import Totals
 
 Series = tuple[Any, ...]

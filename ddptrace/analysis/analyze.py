@@ -17,10 +17,12 @@ from ddptrace.analysis.ranks.trail import trail_of
 from ddptrace.analysis.result import TABLES, Result
 from ddptrace.analysis.rpc.rows import rank_calls
 from ddptrace.analysis.run_view import RunView, run_view
+from ddptrace.analysis.savings import savings
 from ddptrace.analysis.steps.jitter import waited_in_phases
 from ddptrace.analysis.tables.declare import Declaration
 from ddptrace.analysis.tables.device import Activity, RankRow
 from ddptrace.analysis.tables.ranks import BlameRow, SuspectRow
+from ddptrace.analysis.tables.savings import SavingRow
 from ddptrace.analysis.tables.table import Table
 from ddptrace.findings import Finding
 from ddptrace.load.tables import RankRun, Run
@@ -92,6 +94,7 @@ def combine(head: RunHead, ranks: Iterable[RankTables], *, align: bool = True) -
         **{name: Table(table.row_type, tuple(_joined(name, table, run))) for name, table in TABLES.items()},
     )
     result = replace(result, blame=Table(BlameRow, blame.rows), suspects=Table(SuspectRow, blame.suspects))
+    result = replace(result, savings=Table(SavingRow, savings(result, blame)))
     findings = run_findings(
         [table.facts for table in run.ranks],
         result,
@@ -100,7 +103,14 @@ def combine(head: RunHead, ranks: Iterable[RankTables], *, align: bool = True) -
         blame=blame,
         profile_asked=head.profile_asked,
     )
-    return replace(result, findings=Table(Finding, findings))
+    return replace(result, findings=Table(Finding, _dearest_advice_first(findings, result.savings)))
+
+
+def _dearest_advice_first(findings: Iterable[Finding], savings: Iterable[SavingRow]) -> list[Finding]:
+    """Advice comes last, and of that first what is about the largest saving."""
+    codes = list(dict.fromkeys(row.finding for row in savings))
+    places = {code: place for place, code in enumerate(codes)}
+    return sorted(findings, key=lambda one: 1 + places.get(one.code, len(places)) if one.kind.is_advice else 0)
 
 
 def _joined(name: str, table: Declaration, run: RunView) -> Iterable[Any]:

@@ -25,6 +25,7 @@ from ddptrace.analysis.tables.device import Activity, IdleRow, LaunchRow, RankRo
 from ddptrace.analysis.tables.html import findings_html, grid, paragraph, table_names
 from ddptrace.analysis.tables.ranks import ArrivalRow, BlameRow, ClockRow, DesyncRow, MatchRow, PathRow, SuspectRow
 from ddptrace.analysis.tables.rpc import RpcPairRow, RpcRow
+from ddptrace.analysis.tables.savings import SavingRow
 from ddptrace.analysis.tables.steps import ContentionRow, JitterRow, PartialStepRow, PhaseRow, StepRow
 from ddptrace.analysis.tables.table import Table
 from ddptrace.analysis.tables.traffic import GradientTrafficRow, TrafficRow
@@ -115,6 +116,7 @@ class Result:
     jitter: Table[JitterRow] = run_table(
         JitterRow, lambda run: chain.from_iterable(map(jitter_rows, run.ranks)), key=("rank", "part")
     )  # how the parts of each rank's steps vary
+    savings: Table[SavingRow] = run_table(SavingRow)  # what could be won back, the largest first: the headline
     findings: Table[Finding] = run_table(Finding)  # what the numbers mean and what spoils them, in sentences
 
     def __repr__(self) -> str:
@@ -154,4 +156,4 @@ class Result:
 
 
 TABLES: Final[dict[str, Declaration]] = declared_in(Result)
-"""All tables of a run by name, in the order of the JSON. `blame`, `suspects` and `findings` are filled by `combine`."""
+"""All tables of a run by name, in the order of the JSON. `combine` fills `blame` and all that says what to do."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from ddptrace.bench.statistics import ROUNDS_SURE, Spread
+from ddptrace.bench.timing import ROUNDS_SURE, Spread
 from ddptrace.render.sheet import Line
 from ddptrace.units import NOT_MEASURED, millis, percent
 

@@ -24,7 +24,7 @@ from typing import IO, Any, Final, cast
 from ddptrace.bench.experiment import Experiment, JobOptions, Measured, TimedOptions
 from ddptrace.bench.job import Job
 from ddptrace.bench.launch import end_failed, end_with_starter, hear_signals, refuse_too_many, run_ranks
-from ddptrace.bench.statistics import ROUNDS_SURE
+from ddptrace.bench.timing import ROUNDS_SURE
 from ddptrace.errors import DdptraceError
 from ddptrace.own_module import own_module
 from ddptrace.render.sheet import Sheet
@@ -133,7 +133,7 @@ def _sheet(module: str, options: JobOptions, measured: list[Measured], folder: P
     try:
         write_sheet(made, {"options": asdict(options), "measured": measured}, folder)
     except OSError as error:
-        raise DdptraceError(f"all is measured, but cannot be written into {folder}: {error.strerror}") from error
+        raise DdptraceError(f"the measurements cannot be written into {folder}: {error.strerror}") from error
     return made
 
 

@@ -13,7 +13,7 @@ ALWAYS: Final = (
     "how a backend carries out a call: what NCCL fuses into one kernel is recorded as the calls it was given, "
     "monitored_barrier as one call without bytes, and the checks of TORCH_DISTRIBUTED_DEBUG=DETAIL not at all",
     "what goes through a store: making and leaving groups, rendezvous",
-    "whether a send or a receive is waited for at once: such calls do not say",
+    "whether the program waits at once for a send or a receive: such calls do not show it",
     "the ranks of a group that torch.distributed does not list, such as one of ProcessGroup.split_group: only their "
     "number is known",
     "a forward called by its name (`module.forward(x)`) instead of through the module",

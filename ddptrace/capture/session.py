@@ -18,12 +18,11 @@ from ddptrace.capture import blind_spots
 from ddptrace.capture.by_identity import IdentitySet
 from ddptrace.capture.claim import Claim
 from ddptrace.capture.collectives import compiled, tap
+from ddptrace.capture.collectives.bucket_sends import CompiledSends
 from ddptrace.capture.collectives.calls import Collectives
-from ddptrace.capture.collectives.compiled_sends import CompiledSends
 from ddptrace.capture.collectives.completions import Completions
 from ddptrace.capture.collectives.fallback import watch_process_group
 from ddptrace.capture.collectives.groups import Groups
-from ddptrace.capture.failures import error_words
 from ddptrace.capture.gradients.ddp import DdpWatch
 from ddptrace.capture.gradients.hooks import HookRecords, HookWatch
 from ddptrace.capture.gradients.own_reducer import OwnReducerWatch, Parts
@@ -34,10 +33,9 @@ from ddptrace.capture.host.looks import Looks
 from ddptrace.capture.origins.call_sites import CallSites
 from ddptrace.capture.origins.modules import ModuleNames
 from ddptrace.capture.profiler.windows import Windows
-from ddptrace.capture.steps.finder import StepFinder
+from ddptrace.capture.steps.finder import Sampling, StepFinder
 from ddptrace.capture.steps.program import Program
-from ddptrace.capture.steps.sampling import Sampling
-from ddptrace.capture.surface import Patches, Surface, ThreadState
+from ddptrace.capture.surface import Patches, Surface, ThreadState, error_words
 from ddptrace.dynamo import leave_as_it_is
 from ddptrace.errors import CompileError, TraceStateError
 from ddptrace.findings import COMPILED_FAILED, COMPILED_REFUSED, ENDED_BY_EXCEPTION, NOT_SETTLED, PATCH_KEPT, TAP_FAILED
@@ -223,8 +221,10 @@ class Session:
     def _install_rpc(self) -> None:
         if not dist.rpc.is_available():
             return
-        from ddptrace.capture.rpc.calls import RpcWatch  # names of torch that not every build has
-        from ddptrace.capture.rpc.optimizer import DistributedUpdates
+        from ddptrace.capture.rpc.calls import (
+            DistributedUpdates,
+            RpcWatch,  # names of torch that not every build has
+        )
 
         updates = DistributedUpdates(self._patches, self.program.watched_update)
         watch = RpcWatch(self.recorder, self.surfaces["rpc"], self._settle)

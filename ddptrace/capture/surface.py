@@ -1,9 +1,13 @@
-"""A surface is one place where training is watched. If it fails, it fails alone and once, and training goes on."""
+"""A surface is one place where training is watched. If it fails, it fails alone and once, and training goes on.
+
+What failed is noted in one line, without the place in C++.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import re
 import signal
 import threading
 import warnings
@@ -19,6 +23,10 @@ from ddptrace.findings import SURFACE_FAILED, FindingKind
 
 unseen: Final = torch._C.DisableTorchFunction
 """A context in which reading a tensor calls no code of the program: neither its function modes nor its subclasses."""
+
+LENGTH_MAX: Final = 160
+RAISED_AT: Final = re.compile(r"^\[[^\]\s]*:\d+\]\s*")
+"""A message from C++ begins with the place that raised it."""
 
 
 class Surface:
@@ -152,3 +160,27 @@ class ThreadState(threading.local):
     bucket = 0
     last_work: object = None
     """The Work of the last Python call, kept so that the caller is handed this very object and its wait is known."""
+
+
+def failure_of(future: Any) -> str:
+    """Return the error that a completed future holds, in one line; "" if it succeeded."""
+    try:
+        future.value()
+    except Exception as error:
+        return failure_words(error)
+    return ""
+
+
+def error_words(error: BaseException) -> str:
+    """Return the type of the error and the first sentence of its message; the type alone if it has no message."""
+    kind, words = type(error).__name__, printable(failure_words(error))
+    return kind if words == kind else f"{kind}: {words}"
+
+
+def failure_words(error: BaseException) -> str:
+    """Return the first sentence of the error's message; its type if it has no message."""
+    try:
+        line = next(iter(str(error).splitlines()), "")
+    except Exception:  # the message is made by code of the program
+        line = ""
+    return RAISED_AT.sub("", line).partition(". ")[0][:LENGTH_MAX].strip() or type(error).__name__

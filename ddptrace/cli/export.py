@@ -107,7 +107,7 @@ class _Exported:
 
 
 def _follow(run: Path, targets: Targets, host: str | None, stop: threading.Event) -> _Exported:
-    from ddptrace.telemetry.delivery import not_whole
+    from ddptrace.telemetry.delivery import reports
     from ddptrace.telemetry.delivery.delivery import Patience
     from ddptrace.telemetry.delivery.followed import Following, RunEnded, scraped
     from ddptrace.telemetry.environment import METRICS_EVERY_S, metrics_every_s
@@ -126,7 +126,7 @@ def _follow(run: Path, targets: Targets, host: str | None, stop: threading.Event
         if not stop.is_set():
             _say(f"{run} has ended")
             stop.wait(SCRAPED_S if url else 0)
-    lacking = not_whole.of_lines(following.lines, run), not_whole.of_unplaced(run) if host else None
+    lacking = reports.of_lines(following.lines, run), reports.of_unplaced(run) if host else None
     return _Exported(following.deliveries, is_counted, lacking)
 
 
@@ -147,7 +147,7 @@ def _tell_begin(run: Path, targets: Targets, url: str | None) -> None:
 
 def _export(run: Path, targets: Targets, host: str | None, stop: threading.Event) -> _Exported:
     from ddptrace.analyzer import analyze
-    from ddptrace.telemetry.delivery import not_whole
+    from ddptrace.telemetry.delivery import reports
     from ddptrace.telemetry.delivery.finished import export_metrics, export_spans, identities, of_host, totals_of
     from ddptrace.telemetry.delivery.followed import scraped
 
@@ -165,7 +165,7 @@ def _export(run: Path, targets: Targets, host: str | None, stop: threading.Event
         if is_counted and url is not None:
             _say(f"serving the metrics of {run} at {url}; press Ctrl-C to stop")
             stop.wait()
-    lacking = not_whole.of_result(result, run), not_whole.of_unplaced(run) if host else None
+    lacking = reports.of_result(result, run), reports.of_unplaced(run) if host else None
     return _Exported([*spans, *numbers], is_counted, lacking)
 
 

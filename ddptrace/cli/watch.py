@@ -12,7 +12,7 @@ import click
 if TYPE_CHECKING:
     from ddptrace.analysis.result import Result
     from ddptrace.live.batch import RankNow
-    from ddptrace.live.silence import Silence
+    from ddptrace.live.endings import Silence
     from ddptrace.live.watched import Watched
     from ddptrace.render.watch.screen import Pages, Screen
     from ddptrace.render.watch.view import LastSteps, RankView, State, View
@@ -137,7 +137,7 @@ class Watcher:
         )
 
     def _rank(self, now: RankNow) -> RankView:
-        from ddptrace.live.silence import Silence
+        from ddptrace.live.endings import Silence
         from ddptrace.render.watch.view import RankView
 
         silence = self._silences.setdefault((now.identity.attempt, now.identity.rank), Silence())

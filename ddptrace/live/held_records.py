@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ddptrace.load.records.clock import Clock
+from ddptrace.load.records.events import Clock
 from ddptrace.load.tables import Call, RankRun
 from ddptrace.ops import family_of
 from ddptrace.record import Records

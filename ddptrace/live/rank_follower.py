@@ -19,11 +19,10 @@ from numpy.typing import NDArray
 
 from ddptrace.analysis.analyze import analyze_rank
 from ddptrace.analysis.rank_tables import RankTables
-from ddptrace.live.batch import Identity, Losses, RankBatch
+from ddptrace.live.batch import Identity, Losses, LossTally, RankBatch
 from ddptrace.live.held_records import HeldRecords
-from ddptrace.live.loss_tally import LossTally
 from ddptrace.load.diagnosis.rank_state import BESIDE
-from ddptrace.load.records.clock import Clock
+from ddptrace.load.records.events import Clock
 from ddptrace.load.records.rank_run import rank_run
 from ddptrace.record import RecordReader, Records
 from ddptrace.schema import Kind, StepEnd

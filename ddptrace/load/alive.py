@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 APART_S: Final = 2.0
-"""A process is born before its first record; the two clocks that tell this are closer than that."""
+"""A process starts before its first record. The clocks of both times differ by less than this."""
 STATE, STARTED = 0, 19  # fields of /proc/PID/stat behind the name
 GONE: Final = ("Z", "X")
 HELD: Final = ("T", "t")
@@ -20,15 +20,15 @@ BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """`runs`: None where it is another machine's. `stopped`: it is held by a signal or a debugger."""
+    """`runs`: None for a process of another machine. `stopped`: it is held by a signal or a debugger."""
 
     runs: bool | None
     stopped: bool = False
 
 
 def process_of(meta: Mapping[str, Any], born_before_unix_ns: int) -> Process:
-    """The process that `meta.json` tells of; its number may be another's by now. `born_before_unix_ns`: its first
-    record."""
+    """Return the state of the process that `meta.json` names. Another process may have its number by now.
+    `born_before_unix_ns`: time of its first record."""
     pid = meta.get("pid")
     if not _is_here(meta) or not isinstance(pid, int) or not Path("/proc/self/stat").exists():
         return Process(None)
@@ -55,7 +55,7 @@ def _boot_id() -> str | None:
 
 
 def _is_same(said_ticks: object, ticks: int, born_before_unix_ns: int) -> bool:
-    """Whether the process of this number, born at `ticks` after boot, is the one that recorded."""
+    """Whether the process of this number, started at `ticks` after boot, is the process that recorded."""
     if isinstance(said_ticks, int) and said_ticks:
         return said_ticks == ticks
     age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")

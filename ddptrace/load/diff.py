@@ -1,5 +1,5 @@
-"""What a comparison needs of runs beside their tables: how each was set up, as far as only its manifest and its
-ranks' own words tell (versions, threads, backends), and which runs a path stands for."""
+"""What a comparison needs of runs beside their tables: how each was set up, from its manifest and the descriptions of
+its ranks (versions, threads, backends), and which runs a path stands for."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OF_RANKS: Final = {"cpus": "processors a rank may use", "torch_threads": "thread
 
 
 def settings_of_run(plan: Plan) -> dict[str, str]:
-    """By name, in words. Empty for profiler files that others recorded."""
+    """Return the settings by name, in words. Empty for profiler files that others recorded."""
     manifest = plan.manifest
     versions = {name: value for name, value in _dict(manifest.get("versions")).items() if isinstance(value, str)}
     ranks = [source.what for source in plan.sources if isinstance(source.what, RecordedRank)]
@@ -40,7 +40,7 @@ def _listed(values: Iterable[object]) -> str:
 
 
 def _backends(folder: Path) -> set[str]:
-    """Of the rank's process groups."""
+    """Return the backends of the rank's process groups."""
     try:
         records = records_of(folder)
     except RunDirectoryError:  # reading the run has told
@@ -62,14 +62,14 @@ def _group(text: str) -> dict[str, Any]:
 
 
 Inputs = tuple[Path, ...]
-"""What together is one run: a run directory, or profiler files and folders of them."""
+"""The paths of one run: a run directory, or profiler files and folders of them."""
 
 
 def runs_of(paths: Sequence[Path]) -> list[Inputs]:
-    """Each run directory, each run directory in a folder of them, each other folder; and files, which are one run
-    together. In the order of the paths, below them of their names.
+    """Return the runs that paths stand for: each run directory, each run directory in a folder of them, each other
+    folder; all files together are one run. In the order of the paths, and by name below a path.
 
-    Raises RunDirectoryError where a glob matches nothing.
+    Raises RunDirectoryError if a glob matches nothing.
     """
     found: list[Inputs] = []
     files: list[Path] = []

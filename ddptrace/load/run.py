@@ -1,5 +1,5 @@
-"""What `ddptrace analyze` is given, as a plan: a run directory, or plain profiler files with less known; and each rank
-of it read on its own, so that ranks can be read side by side."""
+"""Makes a plan of the paths given to `ddptrace analyze` (a run directory, or plain profiler files), and reads each rank
+of it separately, so that ranks can be read in parallel."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class TracedRank:
 
 @dataclass(frozen=True, slots=True)
 class RankSource:
-    """One rank to be read, and how."""
+    """One rank to read, and how."""
 
     what: RecordedRank | TracedRank
     reading: Reading
@@ -63,7 +63,7 @@ class RankSource:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What there is to read, before any of it is: `load_rank` of each source, in any process, gives the rest."""
+    """All that there is to read, before it is read: `load_rank` reads each source, in any process."""
 
     path: Path
     schema: str
@@ -76,10 +76,10 @@ class Plan:
 
 
 def read_run(path: Path) -> Run:
-    """Read a run directory, of a restarted job its last attempt that came to a step, or a folder of profiler files.
+    """Read a run directory (of a restarted job the last attempt that came to a step), or a folder of profiler files.
 
-    Damage is dropped and told in `findings`. Raises RunDirectoryError where there is no such directory, no run in it,
-    or one of another major schema version.
+    Damage is dropped and reported in `findings`. Raises RunDirectoryError if there is no such directory, no run in it,
+    or a run of another major schema version.
     """
     plan = open_run([path])
     loaded = [load_rank(source) for source in plan.sources]
@@ -91,7 +91,7 @@ def read_run(path: Path) -> Run:
 def open_run(paths: Sequence[Path], reading: Reading = Reading()) -> Plan:
     """Look at what is there: one run directory, or any profiler files, folders of them and globs.
 
-    Raises RunDirectoryError as `read_run` does, and where run directories lie among profiler files or several do.
+    Raises RunDirectoryError as `read_run` does, and for several run directories, alone or among profiler files.
     """
     found = expanded(paths)
     if len(found) == 1 and ((_is_folder(found[0]) and is_run(found[0])) or names_first_attempt(found[0])):
@@ -100,7 +100,7 @@ def open_run(paths: Sequence[Path], reading: Reading = Reading()) -> Plan:
 
 
 def load_rank(source: RankSource) -> LoadedRank:
-    """Read one rank whole. Raises RunDirectoryError where its records are of another major version."""
+    """Read one rank whole. Raises RunDirectoryError if its records have another major version."""
     what, reading = source.what, source.reading
     if isinstance(what, TracedRank):
         return load_traces(what.file, zero_unix_ns=what.zero_unix_ns, cache=reading.cache, rules=reading.rules)
@@ -112,7 +112,7 @@ def load_rank(source: RankSource) -> LoadedRank:
 
 
 def load_device(source: RankSource) -> tuple[DeviceWork, ...]:
-    """Only what the rank's device did, by window. Raises RunDirectoryError where a profiler file cannot be read."""
+    """Read only the device's activity, by window. Raises RunDirectoryError if a profiler file cannot be read."""
     what, reading = source.what, source.reading
     if isinstance(what, TracedRank):
         return device_work(what.file, zero_unix_ns=what.zero_unix_ns, cache=reading.cache, rules=reading.rules)
@@ -120,7 +120,7 @@ def load_device(source: RankSource) -> tuple[DeviceWork, ...]:
 
 
 class ReadRank(Protocol):
-    """What reading a rank has told beside its tables."""
+    """What reading a rank has found beside its tables."""
 
     @property
     def findings(self) -> tuple[Finding, ...]: ...
@@ -129,7 +129,7 @@ class ReadRank(Protocol):
 
 
 def settle(plan: Plan, loaded: Iterable[ReadRank]) -> tuple[int | None, tuple[Finding, ...]]:
-    """World size and all that was found on the way, the plan's own first."""
+    """Return the world size and all findings, those of the plan first."""
     said, findings = plan.world_size, list(plan.findings)
     sizes: list[int] = []
     for one in loaded:
@@ -161,7 +161,8 @@ def _open_traces(paths: Sequence[Path], found: Sequence[Path], reading: Reading)
 
 
 def _refuse_runs(paths: Sequence[Path], runs: Sequence[Path]) -> None:
-    """Read as profiler files alone they would lose their records, and several would be merged."""
+    """Refuse run directories among profiler files: read as profiler files they would lose their records, and several
+    would be merged."""
     if runs:
         where = f"{paths[0]} holds" if len(paths) == 1 else "the given paths hold"
         shown = ", ".join(str(run) for run in runs[:LISTED]) + (" …" if len(runs) > LISTED else "")
@@ -170,7 +171,7 @@ def _refuse_runs(paths: Sequence[Path], runs: Sequence[Path]) -> None:
 
 
 def runs_in(folder: Path) -> Iterator[Path]:
-    """Run directories: the folder itself, else those below it."""
+    """Yield run directories: the folder itself, else those below it."""
     for root, folders, _ in os.walk(folder):
         if any(name.startswith(RUN_PARTS) for name in folders) and is_run(Path(root)):
             folders.clear()
@@ -179,7 +180,7 @@ def runs_in(folder: Path) -> Iterator[Path]:
 
 
 def expanded(paths: Sequence[Path]) -> list[Path]:
-    """Globs that no shell has expanded; a path that exists is taken as it is."""
+    """Expand globs that no shell has expanded; a path that exists stays as it is."""
     found: list[Path] = []
     for path in paths:
         if not glob.has_magic(str(path)) or os.path.exists(path):  # noqa: PTH110 (false for what may not be looked at)
@@ -202,7 +203,7 @@ def _is_folder(path: Path) -> bool:
 
 
 def _nbytes(files: Iterable[Path]) -> int:
-    """What is gone or may not be seen counts as nothing: reading it will tell."""
+    """Count a missing or unreadable path as nothing: reading it reports the reason."""
     try:
         return sum(file.stat().st_size for file in files)
     except OSError:

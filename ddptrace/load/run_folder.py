@@ -20,9 +20,9 @@ from ddptrace.findings import (
     RESTARTED,
     Finding,
 )
-from ddptrace.load.records.clock import FAR_NS, Clock
+from ddptrace.load.records.events import FAR_NS, Clock
 from ddptrace.load.records.rank_run import Recorded, rank_run
-from ddptrace.load.tables import RankRun
+from ddptrace.load.tables import MOST_RANKS, RankRun
 from ddptrace.record import RecordReader, Records
 from ddptrace.record.directory import PENDING, read_json
 from ddptrace.schema import MANIFEST, META, SCHEMA_VERSION, Kind
@@ -30,7 +30,6 @@ from ddptrace.schema import MANIFEST, META, SCHEMA_VERSION, Kind
 FIRST_ATTEMPT = "attempt-0"
 LISTED = 3
 LONGEST_VERSION = 20  # signs of it that are looked at: of a damaged file it may be anything
-MOST_RANKS = 1_000_000  # a manifest that says more is damaged
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,7 @@ def is_run(path: Path) -> bool:
 
 
 def open_folder(path: Path) -> RunFolder:
-    """Raises RunDirectoryError where there is no run in it, or one of another major schema version."""
+    """Read the folder. Raises RunDirectoryError if it holds no run, or a run of another major schema version."""
     root, findings = _chosen_attempt(path)
     manifest = _read_manifest(root, findings)
     folders = _rank_folders(root, findings)
@@ -73,7 +72,7 @@ def open_folder(path: Path) -> RunFolder:
 
 
 def check_version(version: object, where: Path) -> str | None:
-    """None, or a sentence about a newer minor version. Raises RunDirectoryError for another major one."""
+    """Return a sentence about a newer minor version, else None. Raises RunDirectoryError for another major version."""
     said = str(version)[:LONGEST_VERSION]
     major, _, minor = said.partition(".")
     ours_major, _, ours_minor = SCHEMA_VERSION.partition(".")
@@ -88,7 +87,7 @@ def check_version(version: object, where: Path) -> str | None:
 
 
 def _chosen_attempt(path: Path) -> tuple[Path, list[Finding]]:
-    """The newest attempt that came to a step, else the newest. The first one lies in `path` itself."""
+    """Return the newest attempt that came to a step, else the newest. The first attempt lies in `path` itself."""
     if names_first_attempt(path):
         return path.parent, []
     attempts = _attempts(path)
@@ -100,14 +99,14 @@ def _chosen_attempt(path: Path) -> tuple[Path, list[Finding]]:
 
 
 def _attempts(path: Path) -> dict[int, Path]:
-    """By number; the first one where it left something."""
+    """Return the attempts by number; the first only if it left something."""
     below = [p for p in path.glob("attempt-*") if p.is_dir() and p.name.removeprefix("attempt-").isdecimal()]
     found = {0: path} if next(path.glob("rank-*"), None) is not None else {}
     return found | {int(p.name.removeprefix("attempt-")): p for p in below}
 
 
 def _has_steps(attempt: Path) -> bool:
-    """In any rank: the first one may be that which failed."""
+    """Whether any rank came to a step: the first rank may be the one that failed."""
     try:
         folders = sorted(_rank_folders(attempt, []).values())
         return any((RecordReader(folder).read().events["kind"] == Kind.STEP).any() for folder in folders)
@@ -124,7 +123,7 @@ def _other_attempts(path: Path, chosen: int, numbers: list[int]) -> str:
 
 
 def names_first_attempt(path: Path) -> bool:
-    """Whether `path` is `attempt-0` of a run: what was recorded before any restart lies in the run itself."""
+    """Whether `path` is `attempt-0` of a run: records from before any restart lie in the run itself."""
     return path.name == FIRST_ATTEMPT and not path.exists() and is_run(path.parent)
 
 
@@ -142,7 +141,7 @@ def _read_manifest(root: Path, findings: list[Finding]) -> dict[str, Any]:
 
 
 def rank_of(folder: Path) -> int | None:
-    """The number in the name of a rank's folder; None where there is none, or one that no job has."""
+    """Return the number in the name of a rank's folder; None if it has none, or a number that no job has."""
     number = folder.name.removeprefix("rank-")
     return int(number) if number.isdecimal() and int(number) < MOST_RANKS else None
 
@@ -159,8 +158,8 @@ def _rank_folders(root: Path, findings: list[Finding]) -> dict[int, Path]:
 
 
 def _zero(manifest: dict[str, Any], first: Path) -> int:
-    """The run's zero: the manifest's, or without a plausible one that of the first rank, whose records are then read
-    for it. A zero close to today is plausible."""
+    """Return the run's zero: the manifest's if it is plausible (close to today), else that of the first rank, whose
+    records are then read for it."""
     said = manifest.get("zero_unix_ns")
     if isinstance(said, int) and abs(said - time.time_ns()) < FAR_NS:
         return said
@@ -172,8 +171,8 @@ def _zero(manifest: dict[str, Any], first: Path) -> int:
 
 
 def read_rank(source: RecordedRank, findings: list[Finding]) -> Recorded:
-    """Raises RunDirectoryError where its records are of another major schema version or cannot be read. The groups of a
-    rank that has no part in this run are told apart by name, so that it is compared with no rank of it."""
+    """Read one rank. Raises RunDirectoryError if its records have another major schema version or cannot be read. The
+    groups of a rank that does not belong to this run get other names, so that it is compared with no rank of it."""
     folder, rank, manifest = source.folder, source.rank, source.manifest
     meta = read_json(folder / META) or {}
     newer = check_version(meta.get("schema", SCHEMA_VERSION), folder / META)
@@ -196,13 +195,13 @@ def is_of_another_run(meta: Mapping[str, Any], manifest: Mapping[str, Any]) -> b
 
 
 def other_rank(source: RecordedRank, meta: Mapping[str, Any]) -> int | None:
-    """The rank that recorded what the folder holds, where that is not the one whose name it has."""
+    """Return the rank that recorded the folder's content, if its name is that of another rank."""
     said = meta.get("rank")
     return said if isinstance(said, int) and said != source.rank else None
 
 
 def _other_run(source: RecordedRank, meta: dict[str, Any], findings: list[Finding]) -> str | None:
-    """Which one, in words, where a rank's records are not of this run."""
+    """Add a finding if a rank's records belong to another run. Return that run in words, else None."""
     if not is_of_another_run(meta, source.manifest):
         return None
     message = (
@@ -214,7 +213,8 @@ def _other_run(source: RecordedRank, meta: dict[str, Any], findings: list[Findin
 
 
 def _other_rank(source: RecordedRank, meta: dict[str, Any], findings: list[Finding]) -> str | None:
-    """In words, that a folder is a copy of another's that is here too. Folders that were only swapped are compared."""
+    """Add a finding if a folder holds what another rank recorded. Return words for it if it is a copy of a folder here,
+    else None: swapped folders are still compared."""
     said, folder = other_rank(source, meta), source.folder
     if said is None:
         return None
@@ -227,7 +227,7 @@ def _other_rank(source: RecordedRank, meta: dict[str, Any], findings: list[Findi
 
 
 def _set_apart(run: RankRun, stranger: str) -> RankRun:
-    """Whose groups are not those of this run, though their names are the same."""
+    """Rename the groups of a rank that do not belong to this run although they have the same names."""
     calls = tuple(replace(call, group=_apart(call.group, stranger)) for call in run.calls)
     groups = tuple(replace(group, name=_apart(group.name, stranger)) for group in run.groups)
     return replace(run, calls=calls, groups=groups)
@@ -238,7 +238,7 @@ def _apart(group: str, stranger: str) -> str:
 
 
 def is_empty(folder: Path) -> bool:
-    """Raises RunDirectoryError where it may not be listed."""
+    """Whether the folder is empty. Raises RunDirectoryError if it may not be listed."""
     try:
         return next(folder.iterdir(), None) is None
     except OSError as error:
@@ -246,7 +246,7 @@ def is_empty(folder: Path) -> bool:
 
 
 def records_of(folder: Path) -> Records:
-    """A rank's. Raises RunDirectoryError where they cannot be read."""
+    """Read a rank's records. Raises RunDirectoryError if they cannot be read."""
     is_empty(folder)  # a pattern finds nothing in a folder that may not be listed
     try:
         return RecordReader(folder).read()
@@ -264,7 +264,7 @@ def _said_world_size(manifest: dict[str, Any]) -> int | None:
 
 
 def missing_ranks(world_size: int | None, present: Iterable[int]) -> Iterator[Finding]:
-    """The ranks that took part and left no folder."""
+    """Yield a finding about ranks that took part and left no folder."""
     missing = sorted(set(range(world_size or 0)) - set(present))
     if missing:
         listed = ", ".join(map(str, missing[:8])) + (" …" if len(missing) > 8 else "")

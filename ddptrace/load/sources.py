@@ -1,4 +1,4 @@
-"""Which files are whose: torch.profiler traces in files and folders, sorted by rank."""
+"""Finds torch.profiler traces in files and folders, and sorts them by rank."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from ddptrace.findings import (
     Severity,
 )
 from ddptrace.load.kineto.head import FileHead, identify
+from ddptrace.load.tables import MOST_RANKS
 from ddptrace.schema import ANALYSIS
 
 PACKED: Final = ".gz"
 SUFFIXES: Final = (".json", ".json" + PACKED)
 LISTED: Final = 5
-MOST_RANKS: Final = 1_000_000  # a file that says more is damaged
 Heads = Mapping[Path, FileHead]
 
 
@@ -51,9 +51,9 @@ class TraceFiles:
 
 
 def find_traces(paths: Sequence[Path]) -> TraceFiles:
-    """`paths`: files, and folders that are searched through but for what is hidden and folders named `analysis`.
+    """Find all traces. `paths`: files, and folders to search, except hidden ones and those named `analysis`.
 
-    Raises RunDirectoryError where a path does not exist, or no file is a trace.
+    Raises RunDirectoryError if a path does not exist, or no file is a trace.
     """
     findings: list[Finding] = []
     heads = _traces(_without_copies(_candidates(paths, findings), findings), findings)
@@ -66,7 +66,7 @@ def find_traces(paths: Sequence[Path]) -> TraceFiles:
 
 
 def _candidates(paths: Sequence[Path], findings: list[Finding]) -> list[Path]:
-    """Files by name, each once."""
+    """Return the files by name, each once."""
     found: dict[Path, Path] = {}
     for path in paths:
         real = _real(path)
@@ -83,7 +83,7 @@ def _candidates(paths: Sequence[Path], findings: list[Finding]) -> list[Path]:
 
 
 def _real(path: Path) -> Path | None:
-    """Where it lies; None where nothing does: a name too long, a link to nowhere or to itself."""
+    """Return the real path; None if there is nothing: too long a name, a link to nothing or to itself."""
     try:
         return path.resolve(strict=True)
     except (OSError, RuntimeError):
@@ -91,12 +91,10 @@ def _real(path: Path) -> Path | None:
 
 
 def _walk(folder: Path, findings: list[Finding]) -> Iterator[Path]:
-    """Links to folders are followed, each folder once, but not to one that holds `folder`, as `/` does."""
+    """Follow links to folders, each folder once, but no link to a folder that contains `folder`, such as `/`."""
 
     def refused(error: OSError) -> None:
-        message = (
-            f"{printable(Path(error.filename or folder))} cannot be looked into ({error.strerror}): it is left out"
-        )
+        message = f"{printable(Path(error.filename or folder))} cannot be opened ({error.strerror}): it is left out"
         findings.append(FOLDER_UNREADABLE("run", message))
 
     seen: set[str] = set()
@@ -115,7 +113,7 @@ def _is_around(link: Path, folder: Path) -> bool:
 
 
 def is_searched(folder: str) -> bool:
-    """By its name: whether what lies in it may have been given."""
+    """Whether, by its name, a folder may hold traces of the user."""
     return folder != ANALYSIS and not folder.startswith(".")
 
 
@@ -124,7 +122,7 @@ def _is_named_so(name: str) -> bool:
 
 
 def _without_copies(files: Sequence[Path], findings: list[Finding]) -> list[Path]:
-    """Where a trace lies both plain and packed, the plain one."""
+    """Return the plain file if a trace is there both plain and packed."""
     plain = set(files)
     copies = [file for file in files if file.suffix.lower() == PACKED and file.with_suffix("") in plain]
     if copies:
@@ -163,7 +161,7 @@ def _nothing(paths: Sequence[Path], findings: Sequence[Finding]) -> str:
 
 
 def _by_rank(heads: Heads, findings: list[Finding]) -> list[TraceFile]:
-    """As files say, else as their names do, else the next free number."""
+    """Assign ranks from the files, else from their names, else the next free number."""
     files: dict[int, tuple[Path, ...]] = {}
     unknown: list[Path] = []
     claims: dict[int, list[Path]] = defaultdict(list)
@@ -183,7 +181,7 @@ def _by_rank(heads: Heads, findings: list[Finding]) -> list[TraceFile]:
 
 
 def _windows(paths: Sequence[Path]) -> tuple[Path, ...]:
-    """Those of one rank's files that can be windows of one process: named alike, one after the other. In time order."""
+    """Return the files of a rank that can be windows of one process, named alike and one after the other, by time."""
     if len(paths) == 1:
         return tuple(paths)
     begins: dict[int, Path] = {}
@@ -196,7 +194,7 @@ def _windows(paths: Sequence[Path]) -> tuple[Path, ...]:
 
 
 def _place(files: Mapping[int, object], wanted: int | None) -> int:
-    """The wanted number where it is free, else the lowest that is."""
+    """Return the wanted number if it is free, else the lowest free number."""
     if wanted is not None and wanted not in files:
         return wanted
     return next(number for number in range(len(files) + 1) if number not in files)
@@ -223,7 +221,7 @@ def _world_size(heads: Heads) -> int | None:
 
 
 def _find_missing(world_size: int | None, ranks: Sequence[int], findings: list[Finding]) -> None:
-    """Few of many is how traces of a large job are taken."""
+    """Report ranks without a trace: of a large job, often only a few ranks are traced."""
     missing = sorted(set(range(world_size or 0)) - set(ranks))
     if missing:
         severity: Severity = "info" if len(ranks) < len(missing) else "warning"
@@ -233,7 +231,7 @@ def _find_missing(world_size: int | None, ranks: Sequence[int], findings: list[F
 
 
 def _first_unix_ns(files: Sequence[TraceFile]) -> int:
-    """0 where no file tells."""
+    """Return the first time in the files; 0 if none has one."""
     begins = (identify(file.paths[0], with_time=True).first_unix_ns for file in files)
     return next((begin for begin in begins if begin is not None), 0)
 
@@ -242,7 +240,7 @@ def _some(texts: Sequence[str]) -> str:
     return ", ".join(texts[:LISTED]) + (f" and {len(texts) - LISTED} more" if len(texts) > LISTED else "")
 
 
-# What a file's name tells of its rank ---------------------------------------------------------------------------------
+# What a file's name says about its rank -------------------------------------------------------------------------------
 
 
 MOST_DIGITS: Final = 6  # a longer number is a time or a job's id
@@ -255,7 +253,7 @@ IN_NAME: Final = tuple(
 
 
 def rank_in_name(path: Path) -> int | None:
-    """By the file's name, else by its folder's (rank3/trace.json). None where neither tells."""
+    """Return the rank from the file's name, else from its folder's (rank3/trace.json); None if neither has it."""
     for text in (path.name, path.parent.name):
         for pattern in IN_NAME:
             found = pattern.search(text)
@@ -265,5 +263,5 @@ def rank_in_name(path: Path) -> int | None:
 
 
 def same_but_for_digits(one: Path, other: Path) -> bool:
-    """Names as one process gives them to one window after another."""
+    """Whether one process gives such names to one window after another."""
     return re.sub(r"\d+", "0", one.name) == re.sub(r"\d+", "0", other.name)

@@ -8,13 +8,16 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ddptrace.findings import Finding
 from ddptrace.schema import Evidence, Phase, RpcOp, StepEnd
+
+MOST_RANKS: Final = 1_000_000
+"""Of a run; a file that says more is damaged."""
 
 Intervals = NDArray[np.int64]
 

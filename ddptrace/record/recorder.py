@@ -17,10 +17,9 @@ from pathlib import Path
 
 from ddptrace.findings import KEEPER_FAILED, RECORDS_LOST, FindingKind
 from ddptrace.keep import Keep
-from ddptrace.record.descriptions import Description, Descriptions
+from ddptrace.record.descriptions import Description, Descriptions, Texts
 from ddptrace.record.segment import Dropped, Segment, Stretch, file_limit
 from ddptrace.record.store import Store
-from ddptrace.record.texts import Texts
 from ddptrace.schema import EVENT, GUARD, READY, READY_PER_RECORD, RECORD_NBYTES, Kind
 
 KEEPER_PERIOD_S = 2.0

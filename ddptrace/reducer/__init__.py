@@ -25,14 +25,13 @@ Read in this order:
     sender.py          an all-reduce, or a communication hook
     layout.py          the order in which gradients become ready, and the buckets made after it
     unused.py          parameters that a step leaves out
-    data_parallel.py   the wrapper: forward, no_sync, buffers; dynamo.py: the wrapper under torch.compile
-    same_values.py     rank 0's parameters, buffers and order to all ranks
+    data_parallel.py   the wrapper: forward, no_sync, buffers
+    same_model.py      rank 0's parameters, buffers and order to all ranks; before that, whether all have the same model
     layer_drop.py      layers left out on all ranks at once
-    arguments.py       the user's arguments, checked before anything else happens
-    peers.py           the other ranks: messages, and waits that end; it uses bounded_store.py and notes.py
-    verify.py same_step.py hook_agreement.py rivals.py
+    peers.py           the other ranks: messages, and waits that end; it uses notes.py
+    same_step.py hook_agreement.py
                        are all ranks doing the same?
-    misuse.py          the sentences of the errors if they are not
+    misuse.py          the user's arguments, checked before anything else happens; the sentences of all errors
     observer.py        what a reducer reports to a listener
 """
 

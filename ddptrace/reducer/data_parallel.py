@@ -1,4 +1,10 @@
-"""The wrapper that a user puts around a module, in the place of torch's DistributedDataParallel."""
+"""The wrapper that a user puts around a module, in the place of torch's DistributedDataParallel.
+
+Under torch.compile, a compiled backward is one node of the graph: all its gradients are ready at once, at its end, and
+no communication hides behind it. So inside a DistributedDataParallel Dynamo splits a graph at the borders of buckets.
+It finds the wrapper in a class attribute and reads only its `bucket_bytes_cap`. During our forward, our wrapper is in
+that attribute.
+"""
 
 from __future__ import annotations
 
@@ -12,25 +18,19 @@ from typing import Any, Unpack
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from ddptrace.errors import DdptraceError
-from ddptrace.reducer.arguments import (
-    Groups,
-    StockArguments,
-    device_of,
-    groups_of,
-    module_of,
-    refuse_unlike,
-    timeout_of,
-)
-from ddptrace.reducer.dynamo import SPLIT_AT_LEAST_NBYTES, splitting_at_buckets
+from ddptrace.reducer.misuse import Groups, StockArguments, device_of, groups_of, module_of, refuse_unlike, timeout_of
 from ddptrace.reducer.observer import BucketObserver, ReducerMade, Voice
 from ddptrace.reducer.peers import Peers, sentence_of
 from ddptrace.reducer.plan import bucket_caps
 from ddptrace.reducer.reducer import Options, Reducer
-from ddptrace.reducer.same_values import Message, messages_of, take_from_first
+from ddptrace.reducer.same_model import Message, described, local_problem, messages_of, take_from_first, verify
 from ddptrace.reducer.sender import CommHook
-from ddptrace.reducer.verify import described, local_problem, verify
+
+SPLIT_AT_LEAST_NBYTES = 1024 * 1024
+"""Dynamo splits no finer, and raises for a smaller cap."""
 
 
 class BucketedDataParallel(nn.Module):
@@ -190,8 +190,8 @@ class BucketedDataParallel(nn.Module):
         """For copy.deepcopy, pickle and torch.save: the module, and how it was wrapped; no group can be kept."""
         if self.process_group != dist.group.WORLD or len(self._groups) > 1:
             raise DdptraceError(
-                "A BucketedDataParallel over process groups of its own cannot be copied or pickled, for they cannot: "
-                "copy or save its `.module`, or its state_dict, and wrap that anew."
+                "A BucketedDataParallel over given process groups cannot be copied or pickled, because groups cannot: "
+                "copy or save its `.module` or its state_dict, and wrap that again."
             )
         return {"module": self.module, "made_with": self._made_with, "training": self.training}
 
@@ -259,3 +259,14 @@ _alive: weakref.WeakValueDictionary[int, BucketedDataParallel] = weakref.WeakVal
 def alive() -> list[BucketedDataParallel]:
     """Return the wrappers in use, in the order in which they were made, which is the same on every rank."""
     return list(_alive.values())
+
+
+@contextlib.contextmanager
+def splitting_at_buckets(module: nn.Module) -> Iterator[None]:
+    """Have Dynamo split what it compiles inside, at the borders of buckets of `module.bucket_bytes_cap` bytes."""
+    before = DistributedDataParallel._active_ddp_module
+    DistributedDataParallel._active_ddp_module = module  # type: ignore[assignment] # only its cap is read
+    try:
+        yield
+    finally:
+        DistributedDataParallel._active_ddp_module = before

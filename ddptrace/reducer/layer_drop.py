@@ -32,7 +32,9 @@ class LayerDrop:
 
     def __post_init__(self) -> None:
         if not 0 <= self.probability < 1:
-            raise DdptraceError(f"A probability to drop a layer is at least 0 and below 1; {self.probability} is not.")
+            raise DdptraceError(
+                f"The probability of dropping a layer must be at least 0 and below 1; {self.probability} is not."
+            )
 
     @classmethod
     def agreed(cls, probability: float, group: dist.ProcessGroup | None = None) -> LayerDrop:

@@ -19,7 +19,7 @@ from ddptrace.reducer.misuse import changed
 from ddptrace.reducer.observer import LayoutMade, Voice
 from ddptrace.reducer.peers import Peers
 from ddptrace.reducer.plan import plan_buckets
-from ddptrace.reducer.same_values import order_of_first
+from ddptrace.reducer.same_model import order_of_first
 
 
 class Layout:

@@ -25,14 +25,23 @@ from torch._C import Future
 from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_store
 
 from ddptrace.errors import DdptraceError
-from ddptrace.reducer.bounded_store import (
+from ddptrace.reducer.misuse import STORE_IS_GONE, STORE_IS_SILENT, did_not_come, gave_up
+from ddptrace.reducer.notes import (
+    SLICE_S,
     BoundedStore,
+    Look,
+    Meeting,
+    Seen,
     StoreGoneError,
     StoreSilentError,
+    Whereabouts,
     are_set,
+    hold,
+    leave,
+    seen,
+    waits_key,
+    whereabouts,
 )
-from ddptrace.reducer.misuse import STORE_IS_GONE, STORE_IS_SILENT, did_not_come, gave_up
-from ddptrace.reducer.notes import SLICE_S, Look, Meeting, Seen, Whereabouts, hold, leave, seen, waits_key, whereabouts
 
 PARTING_S = 2.0
 SLICE = timedelta(seconds=SLICE_S)

@@ -13,7 +13,6 @@ from typing import Final
 
 from ddptrace.analysis.device.digest import device_total
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.rpc.digest import own_calls
 from ddptrace.analysis.summary import Summary, summarize, typical_steps
 from ddptrace.analysis.whatif.answer import Forecast
 from ddptrace.render import report_basis as basis
@@ -115,7 +114,7 @@ def top(result: Result, summary: Summary) -> str:
     return "\n".join(
         (
             sections.run_line(result),
-            sections.headline(summary, device, len(own_calls(result.rpcs)), result.suspects),
+            sections.headline_html(result, summary),
             sections.lead(summary),
             sections.strip(summary, device),
             sections.evidence_line(summary),

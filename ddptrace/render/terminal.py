@@ -14,6 +14,7 @@ from ddptrace.errors import printable
 from ddptrace.findings import Finding, gravest_first
 from ddptrace.render.device.idle import idle_lines
 from ddptrace.render.device.terminal import collective_lines, device_lines, scope_lines
+from ddptrace.render.headline import headline
 from ddptrace.render.ranks.terminal import across_lines
 from ddptrace.render.rpc.words import remote_words, rpc_lines, waiting
 from ddptrace.render.trace.islands import apart_words, islands
@@ -48,6 +49,7 @@ def summary_text(result: Result) -> str:
     device = list(device_lines(result))
     sections = [
         [title(result), *textwrap.wrap(apart_words(islands(by_rank(result))), WIDTH)],
+        textwrap.wrap(headline(result, summary).text, WIDTH) if result.steps or device else [],
         list(step_lines(summary)) if result.steps or not device else [],
         list(bucket_lines(summary.buckets, by_order(result))),
         list(rank_lines(summary.ranks)),

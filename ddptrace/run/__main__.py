@@ -7,10 +7,9 @@ import sys
 from pathlib import Path
 
 from ddptrace.errors import DdptraceError
-from ddptrace.run.further_ranks import record_further_ranks
 from ddptrace.run.options import read_command
 from ddptrace.run.program import prepare, run
-from ddptrace.run.recording import Recording, refuse
+from ddptrace.run.recording import Recording, record_further_ranks, refuse
 
 
 def main() -> None:

@@ -1,27 +1,43 @@
-"""The trace around a whole program: from its import of torch to the end of the interpreter."""
+"""The trace around a whole program: from its import of torch to the end of the interpreter.
+
+Importing torch ahead of the program would change it: environment variables that it sets before its own import, such as
+thread counts, would come too late.
+
+Lightning without a launcher runs the script again for each further rank, with plain Python. Those ranks are recorded
+too, by starting them under `ddptrace.run`.
+"""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
 import functools
+import importlib.util
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from ddptrace.errors import DdptraceError, printable
 from ddptrace.findings import ENDED_BY_EXIT, GAVE_WAY
-from ddptrace.run.after_import import after_import
-from ddptrace.run.options import Options
+from ddptrace.run.options import Command, Options
 
 if TYPE_CHECKING:
     from torch.profiler import profile
 
     from ddptrace.capture.session import Session
     from ddptrace.telemetry.companion.companion import Companion
+
+STARTERS: Final = (
+    "lightning.fabric.strategies.launchers.subprocess_script",
+    "lightning_fabric.strategies.launchers.subprocess_script",
+)
+COMMANDS: Final = ("_basic_subprocess_cmd", "_hydra_subprocess_cmd")
 
 
 class Recording:
@@ -174,3 +190,87 @@ def refuse(error: DdptraceError) -> NoReturn:
     """Print a user's mistake and end the process with exit code 2."""
     print(f"ddptrace.run: {printable(error)}", file=sys.stderr)
     sys.exit(2)
+
+
+def after_import(name: str, action: Callable[[], None]) -> None:
+    """Call `action` once, when the module `name` has been imported; at once if it already is."""
+    if name in sys.modules:
+        action()
+    else:
+        sys.meta_path.insert(0, _Watch(name, action))
+
+
+class _Watch(MetaPathFinder):
+    """Lets the other finders find the package, hooks into their loader for one import, and removes itself."""
+
+    def __init__(self, name: str, action: Callable[[], None]) -> None:
+        self._name = name
+        self._action = action
+        self._asking = False
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != self._name or self._asking:
+            return None
+        self._asking = True
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self._asking = False
+        if spec is not None and spec.loader is not None:
+            self._watch(spec.loader)
+        return spec
+
+    def _watch(self, loader: Loader) -> None:
+        """Wrap the loader of this one import. Its class, and so the package's later loaders, stay as they are."""
+        original = loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            del vars(loader)["exec_module"]
+            original(module)
+            self._imported()
+
+        vars(loader)["exec_module"] = exec_module
+
+    def _imported(self) -> None:
+        if self in sys.meta_path:  # another thread may have been faster
+            sys.meta_path.remove(self)
+            self._action()
+
+
+def record_further_ranks(argv: Sequence[str], command: Command) -> None:
+    """Have Lightning, once the program imports it, start its ranks under `ddptrace.run` with the same options.
+
+    `argv`: the arguments of ddptrace.run, from which `command` was read.
+    """
+    options = argv[: len(argv) - len(command.args) - 1]
+    said = [word for word in options if word != "--"]  # --out follows, which must still be an option
+    arguments = ["-m", "ddptrace.run", *said, "--out", str(command.options.out)]
+    for name in STARTERS:
+        after_import(name, functools.partial(_change, name, arguments))
+
+
+def _change(name: str, arguments: Sequence[str]) -> None:
+    """Wrap the functions that make commands. If a version of Lightning lacks them, further ranks are not recorded."""
+    module = sys.modules[name]
+    for command in COMMANDS:
+        original = getattr(module, command, None)
+        if original is not None:
+            setattr(module, command, _under_run(original, arguments))
+
+
+def _under_run(original: Callable[..., Any], arguments: Sequence[str]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def command(*args: Any, **kwargs: Any) -> Any:
+        made = original(*args, **kwargs)
+        if isinstance(made, tuple):  # with the directory to run it in
+            return _inserted(made[0], arguments), *made[1:]
+        return _inserted(made, arguments)
+
+    return command
+
+
+def _inserted(command: Sequence[str], arguments: Sequence[str]) -> list[str]:
+    """Insert `arguments` behind the path of Python, which is the first word of the command."""
+    return [command[0], *arguments, *command[1:]]

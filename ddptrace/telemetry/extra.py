@@ -1,11 +1,13 @@
-"""Checks for the packages of the extra `ddptrace[telemetry]`.
+"""Checks for the packages of the extra `ddptrace[telemetry]`, and warns of what telemetry could not do.
 
-Nothing here imports them, because a training calls this when it starts.
+Nothing here imports the packages, because a training calls this when it starts.
 """
 
 from __future__ import annotations
 
 import contextlib
+import sys
+import warnings
 from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Final
@@ -58,3 +60,12 @@ def _is_there(package: str) -> bool:
 
 def _missing(package: str) -> DdptraceError:
     return DdptraceError(f"exporting needs {package}, which is not installed: pip install 'ddptrace[telemetry]'")
+
+
+def warn(message: str, stacklevel: int) -> None:
+    """Warn. `stacklevel` is that of `warnings.warn`, counted from the caller."""
+    message = printable(message)
+    try:
+        warnings.warn(message, RuntimeWarning, stacklevel=stacklevel + 1)
+    except RuntimeWarning:  # the program turns warnings into errors
+        sys.stderr.write(f"{message}\n")

@@ -8,7 +8,6 @@ import torch
 import torch.profiler._cupti_monitor
 
 import ddptrace.capture.rpc.calls
-import ddptrace.capture.rpc.optimizer
 import ddptrace.capture.session
 import ddptrace.record.directory  # noqa: F401
 from tests.hostile import left

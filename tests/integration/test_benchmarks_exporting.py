@@ -9,7 +9,7 @@ import urllib.request
 from pathlib import Path
 
 import ddptrace
-from benchmarks.overhead_exporting import Rate, sustained
+from benchmarks.overhead_costs import Rate, sustained
 from benchmarks.overhead_receiver import receiver
 from tests.launch import environment
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ddptrace.capture.collectives.bucket_sends import EACH
 from ddptrace.capture.collectives.compiled import compile_library, library_path
-from ddptrace.capture.collectives.compiled_sends import EACH
 from ddptrace.errors import CompileError
 from ddptrace.load.run import read_run
 from ddptrace.load.run_folder import records_of

@@ -280,7 +280,7 @@ def test_what_a_training_warns_of_is_printable(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
 ) -> None:
     from ddptrace.capture.surface import Surface
-    from ddptrace.telemetry.warned import warn
+    from ddptrace.telemetry.extra import warn
 
     text = (TERMINAL | BIDIRECTIONAL)[name]
     Surface("hooks", lambda *_: None).failed(ValueError(text))

@@ -14,7 +14,7 @@ import pytest
 
 import ddptrace
 from ddptrace.analysis.result import Result
-from ddptrace.live import followed_rank
+from ddptrace.live import run_follower
 from ddptrace.live.run_follower import RunFollower
 from ddptrace.telemetry.delivery.finished import totals_of
 from ddptrace.telemetry.metrics.instruments import INSTRUMENTS, Instrument, Kind
@@ -42,7 +42,7 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> Traced:
     training = threading.Thread(target=torchrun, args=("late.py", *argv), kwargs={"ranks": RANKS})
     training.start()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(followed_rank, "READ_EVERY_S", 0.1)
+        patch.setattr(run_follower, "READ_EVERY_S", 0.1)
         looks = list(_follow(run))
     training.join()
     return Traced(run, ddptrace.analyze(run), looks)

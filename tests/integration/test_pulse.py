@@ -19,7 +19,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 import ddptrace
-from ddptrace.capture.host import pulse
+from ddptrace.capture.host import looks
 from ddptrace.load.run import read_run
 from ddptrace.load.tables import Pulse
 from ddptrace.record import recorder
@@ -33,7 +33,7 @@ HERE = Path(__file__).name
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """The keeper looks more often than it does for anybody else."""
     monkeypatch.setattr(recorder, "KEEPER_PERIOD_S", BEAT_S)
-    monkeypatch.setattr(pulse, "QUIET_NS", round(QUIET_S * 1e9))
+    monkeypatch.setattr(looks, "QUIET_NS", round(QUIET_S * 1e9))
 
 
 def asleep() -> None:
@@ -175,7 +175,7 @@ def test_a_rank_that_trains_is_not_told_of_whatever_the_machine_does(
 ) -> None:
     """Its steps are far shorter than what counts as quiet, and together far longer; the keeper looks several times in
     each."""
-    monkeypatch.setattr(pulse, "QUIET_NS", 1_500_000_000)
+    monkeypatch.setattr(looks, "QUIET_NS", 1_500_000_000)
     model = nn.Linear(8, 8)
 
     def train() -> None:
@@ -207,7 +207,7 @@ def test_what_other_threads_record_does_not_hide_that_the_training_is_silent(tmp
 
 def test_names_of_very_many_lines_do_not_fill_the_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only where the thread stays it is named still."""
-    monkeypatch.setattr(pulse, "MOST_LINES", 2)
+    monkeypatch.setattr(looks, "MOST_LINES", 2)
     source = "def moving():\n" + f"    time.sleep({BEAT_S / 2})\n" * 30
     space: dict[str, object] = {"time": time}
     exec(compile(source, "moving.py", "exec"), space)

@@ -28,7 +28,7 @@ from ddptrace.analysis.tables.rpc import RpcRow
 from ddptrace.capture.rpc import callee as rpc_callee
 from ddptrace.capture.rpc import calls as capture_rpc
 from ddptrace.capture.rpc import messages as rpc_messages
-from ddptrace.capture.rpc import workers as rpc_workers
+from ddptrace.capture.rpc import messages as rpc_workers
 from ddptrace.capture.surface import Surface
 from ddptrace.load.run import read_run
 from ddptrace.record import Recorder

@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import socket
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -334,7 +335,7 @@ def json_changed(run: Path, chance: random.Random) -> str:
     path = chance.choice(found)
     try:
         content = json.loads(kineto_json(path))
-    except (ValueError, OSError, EOFError):
+    except (ValueError, OSError, EOFError, zlib.error):
         return flipped(run, chance)
     said = []
     for _ in range(chance.choice((1, 1, 1, 2, 8))):
@@ -486,5 +487,5 @@ def _spoilt(run: Path, chance: random.Random) -> str:
     way = chance.choice(WAYS)
     try:
         return way(run, chance)
-    except (OSError, ValueError, IndexError, RecursionError) as error:
+    except (OSError, ValueError, IndexError, RecursionError, zlib.error) as error:
         return f"{way.__name__} failed ({type(error).__name__})"

@@ -152,6 +152,7 @@ CAUSES: dict[str, Callable[[], None]] = {
     "a bucket each": lambda: train(wrapped(cap_mb=16 * CAP_MB, width=4 * WIDTH)),
     "heavy layer": lambda: train(wrapped(heavy=1_000_000)),
     "late agreement": lambda: train(wrapped(), after=agree_late),
+    "slow data": lambda: train(wrapped(), late_s=LATE_S),
     "late data": lambda: train(wrapped(), late_s=second_is_late()),
     "slower backward": lambda: train(wrapped(slower_s=second_is_late())),
     "now and then": lambda: train(wrapped(), MANY_STEPS, late_s=10 * second_is_late(), every=8),

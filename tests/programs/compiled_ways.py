@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import ddptrace
 from ddptrace.capture import session
-from ddptrace.capture.collectives.compiled_sends import CompiledSends
+from ddptrace.capture.collectives.bucket_sends import CompiledSends
 from ddptrace.record import recorder, store
 from tests.programs.leaving import leave
 

@@ -12,8 +12,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ddptrace.bench.models import Gpt
 from ddptrace.bench.strategies import Strategy, bucketed, flat, naive, overlap, stock_ddp
+from ddptrace.bench.workloads import Gpt
 from tests.programs.leaving import leave
 
 STEPS, CAP_MB = 3, 0.02

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from ddptrace.errors import DdptraceError
 from ddptrace.reducer import BucketedDataParallel
 from ddptrace.reducer import notes as meeting
-from ddptrace.reducer.bounded_store import are_set
+from ddptrace.reducer.notes import are_set
 from tests.programs.reducer_misuse import Net, odd, step
 
 TIMEOUT_S = 3

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from ddptrace.bench.models import Gpt
+from ddptrace.bench.workloads import Gpt
 from ddptrace.reducer import BucketedDataParallel
 from tests.programs.leaving import leave
 

@@ -20,8 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import ddptrace
 from ddptrace.capture.collectives import compiled
-from ddptrace.capture.collectives.bucket_sends import BucketSends
-from ddptrace.capture.collectives.compiled_sends import CompiledSends
+from ddptrace.capture.collectives.bucket_sends import BucketSends, CompiledSends
 from tests.programs.leaving import leave
 
 STEPS = 16

@@ -16,8 +16,8 @@ from ddptrace.analysis.summary import summarize
 from ddptrace.analysis.tables.steps import StepRow
 from ddptrace.findings import Finding
 from ddptrace.load.tables import RankRpc, RankRun, RpcCall, RpcRun, RpcWait, Run
+from ddptrace.render.headline import headline
 from ddptrace.render.report import page
-from ddptrace.render.report_top import headline
 from ddptrace.render.rpc.words import split_parts
 from ddptrace.render.terminal import summary_text
 from ddptrace.schema import Phase, RpcOp, StepEnd
@@ -165,9 +165,10 @@ def test_terminal_and_headline_name_the_remote_calls_where_no_collective_ran() -
     text = summary_text(result)
     assert "in remote calls" in text and "It makes 1 remote call and waits 39 ns for it (39 %)." in text
     assert "Look at next" in text and "No communication" not in text
-    assert "39 %" in headline(summarize(result), None) and "waits for remote calls" in headline(summarize(result), None)
+    top = headline(result, summarize(result))
+    assert top.number == "39 %" and "waits for remote calls" in top.words
     calm = analyze_run(run(trainer(remote(20, 40, RpcOp.RPC_ASYNC))))
-    assert "Next to nothing of it waits for its remote calls." in headline(summarize(calm), None)
+    assert "Next to nothing of it waits for its remote calls." in headline(calm, summarize(calm)).words
     assert "does not wait for it" in summary_text(calm)
 
 

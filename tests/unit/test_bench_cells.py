@@ -18,7 +18,7 @@ from ddptrace.bench.cells import (
     step_lines,
 )
 from ddptrace.bench.experiment import JobOptions, caps, known, merged_setup, only_one
-from ddptrace.bench.statistics import Spread
+from ddptrace.bench.timing import Spread
 from ddptrace.errors import DdptraceError
 
 MS = 1_000_000

@@ -12,11 +12,12 @@ from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.bench.experiment import Repeats
 from ddptrace.bench.experiments.collectives import EXPERIMENT, Options, by_size
 from ddptrace.bench.experiments.collectives_fit import CALLED, Fit, fit, fit_words, op_words
-from ddptrace.bench.experiments.collectives_ops import OPS, divisible
-from ddptrace.bench.experiments.collectives_plan import (
+from ddptrace.bench.experiments.collectives_ops import (
     BATCH_MAX,
     CELL_BUDGET_NS,
+    OPS,
     batch,
+    divisible,
     host_available,
     parse_sizes,
     repeats_for,

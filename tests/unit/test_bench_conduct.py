@@ -11,7 +11,7 @@ import pytest
 from ddptrace.bench import conduct
 from ddptrace.bench.experiment import Repeats
 from ddptrace.bench.experiments.buckets import EXPERIMENT, Options
-from ddptrace.bench.statistics import ROUNDS_SURE
+from ddptrace.bench.timing import ROUNDS_SURE
 from ddptrace.errors import DdptraceError
 from ddptrace.render.sheet import Sheet
 from ddptrace.render.sheet_page import write_sheet

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddptrace.bench.experiments.no_sync import EXPERIMENT, Options, Way, words
-from ddptrace.bench.statistics import Spread
+from ddptrace.bench.timing import Spread
 
 MS = 1_000_000
 FIRST = (5.0, 4.0, 3.0, 2.0, 1.0)

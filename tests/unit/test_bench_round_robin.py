@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ddptrace.bench.experiments.round_robin import Options, Turn, counts, verdict, words
-from ddptrace.bench.statistics import Spread
+from ddptrace.bench.timing import Spread
 from ddptrace.errors import DdptraceError
 
 Range = tuple[float, float, float]

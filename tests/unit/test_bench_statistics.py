@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from ddptrace.bench.statistics import ROUNDS_SURE, Spread, median_interval, quantile
+from ddptrace.bench.timing import ROUNDS_SURE, Spread, median_interval, quantile
 
 
 def test_a_spread_tells_the_median_and_where_single_values_lie() -> None:

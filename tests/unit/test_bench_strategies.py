@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ddptrace.bench.experiments.ddp_stopwatch import Stopwatch, watched
+from ddptrace.bench.experiments.ddp import Stopwatch, watched
 from ddptrace.bench.strategies import AllReduce, Flat, Naive, Overlap, Rung, add_up
 
 

@@ -11,8 +11,7 @@ import pytest
 
 from ddptrace.bench import timing
 from ddptrace.bench.experiment import Repeats
-from ddptrace.bench.statistics import Spread
-from ddptrace.bench.timing import interleaved, ratio, spread
+from ddptrace.bench.timing import Spread, interleaved, ratio, spread
 
 
 class Rank:

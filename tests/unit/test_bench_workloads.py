@@ -12,8 +12,7 @@ from click.testing import CliRunner
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from ddptrace.bench.models import Bert, Gpt2, ResNet
-from ddptrace.bench.workloads import WORKLOADS, nbytes, workload
+from ddptrace.bench.workloads import WORKLOADS, Bert, Gpt2, ResNet, nbytes, workload
 from ddptrace.cli.bench import bench
 from ddptrace.cli.bench_options import trained
 from ddptrace.errors import DdptraceError

@@ -17,9 +17,8 @@ from benchmarks import blame_quota as quota
 from benchmarks import hosts
 from benchmarks.__main__ import PLANTS as OFFERED
 from benchmarks.blame import HEALTHY, Options, trials_of
-from benchmarks.blame_plants import PLANTS, is_on
+from benchmarks.blame_plants import PLANTS, Planted, is_on, share_on, truth_of
 from benchmarks.blame_sheet import sheet
-from benchmarks.blame_verdict import Planted, share_on, truth_of
 from ddptrace.errors import DdptraceError
 from tests.sentences import facts
 

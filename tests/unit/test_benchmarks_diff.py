@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks.diff import Options
-from benchmarks.diff_sheet import sheet
-from benchmarks.diff_verdict import _sides, with_longer
+from benchmarks.diff_sheet import _sides, sheet, with_longer
 from ddptrace.errors import DdptraceError
 from tests.sentences import facts
 from tests.unit.made_diff import made_run

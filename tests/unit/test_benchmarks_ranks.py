@@ -11,8 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 import ddptrace
-from benchmarks.ranks import EXPERIMENT, Options, _nbytes
-from benchmarks.ranks_growth import AnalysisCost, growth, judged
+from benchmarks.ranks import EXPERIMENT, AnalysisCost, Options, _nbytes, growth, judged
 from benchmarks.ranks_replicate import called, records_nbytes, replicate
 from ddptrace.errors import DdptraceError
 from ddptrace.record import RecordReader, Records

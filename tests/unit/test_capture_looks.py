@@ -11,9 +11,9 @@ import pytest
 import ddptrace
 from ddptrace.capture import blind_spots
 from ddptrace.capture.host import looks
+from ddptrace.capture.host.host_load import Held, Quota
 from ddptrace.capture.host.links import Carried, Links
-from ddptrace.capture.host.pulse import Pulse
-from ddptrace.capture.host.quota import Held, Quota
+from ddptrace.capture.host.looks import Pulse
 from ddptrace.capture.session import SURFACES
 from ddptrace.load.run import read_run
 from ddptrace.load.tables import LinkSample, Run, Throttle

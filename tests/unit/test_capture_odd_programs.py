@@ -23,8 +23,7 @@ from ddptrace.capture.by_identity import IdentityMap, IdentitySet
 from ddptrace.capture.origins import call_sites, frames
 from ddptrace.capture.origins import modules as module_names
 from ddptrace.capture.origins.call_sites import CallSites
-from ddptrace.capture.origins.forward_spans import ForwardSpans
-from ddptrace.capture.origins.modules import ModuleNames
+from ddptrace.capture.origins.modules import ForwardSpans, ModuleNames
 from ddptrace.capture.surface import Surface, ThreadState
 from ddptrace.load.run import read_run
 from ddptrace.load.tables import RankRun

@@ -22,11 +22,10 @@ from torch import nn
 
 import ddptrace
 from ddptrace.analysis.analyze import analyze_run
-from ddptrace.capture.origins import call_sites, forward_spans, frames
+from ddptrace.capture.origins import call_sites, frames, modules
 from ddptrace.capture.origins import modules as module_names
 from ddptrace.capture.origins.call_sites import UNKNOWN, CallSites
-from ddptrace.capture.origins.forward_spans import ForwardSpans
-from ddptrace.capture.origins.modules import ModuleNames
+from ddptrace.capture.origins.modules import ForwardSpans, ModuleNames
 from ddptrace.capture.surface import Surface, ThreadState
 from ddptrace.load.records.calls import CallOrigins
 from ddptrace.load.run import read_run
@@ -203,8 +202,8 @@ def test_forwards_of_a_step_that_is_not_recorded_leave_no_span() -> None:
 
 
 def test_spans_do_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forward_spans, "MOST_SPANS", 10)
-    spans = forward_spans._Spans()
+    monkeypatch.setattr(modules, "MOST_SPANS", 10)
+    spans = modules._Spans()
     for number in range(100):
         spans.add(2 * number, 2 * number + 1, str(number))
         assert len(spans.ends) <= 10

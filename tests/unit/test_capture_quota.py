@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ddptrace.capture.host.quota import Held, Quota
+from ddptrace.capture.host.host_load import Held, Quota
 
 MOUNTED = Path("/sys/fs/cgroup")
 FIRST = "31 23 0:29 {root} {at} rw,relatime - cgroup cgroup rw,{controllers}\n"
@@ -123,7 +123,7 @@ def real_group() -> Iterator[Path]:
 
 BURNING = """
 import time
-from ddptrace.capture.host.quota import Quota
+from ddptrace.capture.host.host_load import Quota
 watch = Quota()
 before = watch.look()
 until = time.monotonic() + 1

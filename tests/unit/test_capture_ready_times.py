@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from ddptrace.capture.gradients.ready_times import ReadyTimes
-from ddptrace.capture.gradients.reducer_records import ReducerRecords
+from ddptrace.capture.gradients.reducer_records import ReadyTimes, ReducerRecords
 from ddptrace.schema import DELTA_MAX_NS
 
 

@@ -12,8 +12,8 @@ from ddptrace.analysis.analyze import analyze_run
 from ddptrace.keep import LEAST_NBYTES, Keep
 from ddptrace.live import rank_follower
 from ddptrace.live.batch import Identity, Losses, RankBatch
-from ddptrace.live.identity import read_identity
 from ddptrace.live.rank_follower import RankFollower
+from ddptrace.live.run_folders import read_identity
 from ddptrace.load.run import read_run
 from ddptrace.schema import EVENT, GUARD, META, RECORD_NBYTES, Kind, StepEnd
 from ddptrace.telemetry.rows import of_batch, of_result

@@ -18,12 +18,10 @@ from ddptrace.analysis.analyze import analyze_rank
 from ddptrace.analysis.rank_tables import RankTables
 from ddptrace.errors import RunDirectoryError
 from ddptrace.keep import LEAST_NBYTES, Keep
-from ddptrace.live import followed_rank, rank_follower, recent
-from ddptrace.live.cut import cut
-from ddptrace.live.joined import joined
-from ddptrace.live.recent import LEAST_STEPS, Recent
+from ddptrace.live import rank_follower, run_follower, watched
 from ddptrace.live.run_follower import RunFollower
-from ddptrace.live.watched import Watched
+from ddptrace.live.stretches import cut, joined
+from ddptrace.live.watched import LEAST_STEPS, Recent, Watched
 from ddptrace.load.run import read_run
 from ddptrace.load.tables import Run
 from ddptrace.record.directory import write_json, write_meta
@@ -37,7 +35,7 @@ PER_STEP = 1 + 5 + 2 + CALLS  # a step, its phases, buckets and collectives; one
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(followed_rank, "READ_EVERY_S", 0.0)
+    monkeypatch.setattr(run_follower, "READ_EVERY_S", 0.0)
 
 
 @pytest.fixture
@@ -88,7 +86,7 @@ def test_the_rows_of_the_last_steps_are_those_of_the_whole_run(
     tmp_path: Path, ranks: list[Rank], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # GIVEN two ranks that are looked at now and then while they train
-    monkeypatch.setattr(recent, "LAST_STEPS", 20)
+    monkeypatch.setattr(watched, "LAST_STEPS", 20)
     follower, held = RunFollower(tmp_path), Recent(RUN_ID)
     for first in range(0, 60, 7):
         for rank in ranks:
@@ -153,16 +151,16 @@ def test_what_is_watched_names_the_same_late_rank_as_the_whole_run(tmp_path: Pat
 def test_of_long_steps_fewer_are_held_and_never_too_few_to_tell_anything(
     tmp_path: Path, ranks: list[Rank], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    watched = Watched(tmp_path)
+    screen = Watched(tmp_path)
     for rank in ranks:
         rank.steps(0, 60)
-    look(watched)
-    assert watched.most_steps == recent.LAST_STEPS
-    monkeypatch.setattr(recent, "MOST_ROWS", 30 * 2 * (PER_STEP + 1))
-    assert watched.most_steps in range(25, 32)
-    monkeypatch.setattr(recent, "MOST_ROWS", 1)
-    assert watched.most_steps == LEAST_STEPS
-    result = watched.result()
+    look(screen)
+    assert screen.most_steps == watched.LAST_STEPS
+    monkeypatch.setattr(watched, "MOST_ROWS", 30 * 2 * (PER_STEP + 1))
+    assert screen.most_steps in range(25, 32)
+    monkeypatch.setattr(watched, "MOST_ROWS", 1)
+    assert screen.most_steps == LEAST_STEPS
+    result = screen.result()
     assert result is not None
     assert {row.step for row in result.steps} == set(range(59 - LEAST_STEPS, 59))
 

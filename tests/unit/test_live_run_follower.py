@@ -20,7 +20,7 @@ import pytest
 
 from ddptrace.errors import RunDirectoryError
 from ddptrace.keep import LEAST_NBYTES, Keep
-from ddptrace.live import endings, followed_rank, rank_follower, run_follower
+from ddptrace.live import endings, rank_follower, run_follower
 from ddptrace.live.batch import RankBatch
 from ddptrace.live.run_follower import RunFollower
 from ddptrace.record import reader
@@ -38,7 +38,7 @@ Steps = dict[tuple[int, int], list[int]]
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(followed_rank, "READ_EVERY_S", 0.0)
+    monkeypatch.setattr(run_follower, "READ_EVERY_S", 0.0)
 
 
 def look(follower: RunFollower) -> list[RankBatch]:

@@ -288,7 +288,7 @@ def test_a_program_that_makes_models_without_end_does_not_fill_the_folder_with_d
 
 
 def test_names_without_end_are_remembered_up_to_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ddptrace.record.texts.MOST_NAMES", 50)
+    monkeypatch.setattr("ddptrace.record.descriptions.MOST_NAMES", 50)
     recorder = recorder_in(tmp_path)
     ids = [recorder.intern(f"group {k}") for k in range(100)]
     assert len(recorder._texts.ids) == 51

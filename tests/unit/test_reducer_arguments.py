@@ -16,8 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddptrace.errors import DdptraceError
 from ddptrace.reducer import BucketedDataParallel
-from ddptrace.reducer.arguments import INSTEAD
 from ddptrace.reducer.hook_agreement import described
+from ddptrace.reducer.misuse import INSTEAD
 
 
 @pytest.fixture(autouse=True)

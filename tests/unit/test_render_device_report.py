@@ -12,6 +12,7 @@ from made_device import KERNELS, make_device_result, match_row, moved, without_s
 
 from ddptrace.analysis.collectives.digest import collectives
 from ddptrace.analysis.result import Result
+from ddptrace.analysis.summary import summarize
 from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow
 from ddptrace.analysis.tables.device import Population, RankRow, StreamRow
 from ddptrace.analysis.tables.ranks import MatchRow
@@ -19,11 +20,11 @@ from ddptrace.analysis.tables.table import Table
 from ddptrace.load.tables import Identity
 from ddptrace.render.device.figures import device_figure
 from ddptrace.render.figures import MARKS_MAX
+from ddptrace.render.headline import headline
 from ddptrace.render.report import page
-from ddptrace.render.report_top import device_words
 from ddptrace.render.steps.timeline import timeline_figure
 from ddptrace.schema import Evidence
-from tests.made import make_result
+from tests.made import make_result, with_savings
 from tests.unit.test_render_report import EVIL, figures_of, marks, obeyed
 
 NAMES = (*KERNELS, EVIL[1], EVIL[0], EVIL[2])
@@ -144,14 +145,19 @@ def test_begins_that_were_inferred_are_said_to_be() -> None:
 
 def test_the_headline_without_steps_is_that_of_the_devices() -> None:
     # BY HAND: 2.1 of each 10 us are exposed on both ranks, and the last step ends after 6
-    text = page(without_steps(make_device_result(2, 100)))
+    result = without_steps(make_device_result(2, 100))
+    text = page(with_savings(dataclasses.replace(result, matches=Table(MatchRow))))
     assert '<span class="number">21 %</span>' in text
-    assert "of the devices&#x27; time could be won by hiding communication, at most: 420 µs of 1.99 ms." in text
+    assert "of the devices&#x27; time could be won by hiding communication, at most: 210 µs of 996 µs." in text
     assert text.count('<i class="exposed_comm" style=') == 1
 
 
 def test_a_device_without_communication_is_told_by_how_busy_it_was() -> None:
-    assert device_words(Population(1000, 250, 700, 0, 100, 0, 0, None)) == (
+    result = without_steps(make_device_result(1, 3))
+    rows = [dataclasses.replace(row, all=Population(1000, 250, 700, 0, 100, 0, 0, None)) for row in result.ranks]
+    calm = dataclasses.replace(result, ranks=Table(RankRow, rows))
+    top = headline(calm, summarize(calm))
+    assert (top.number, top.words, top.calm) == (
         "75 %", "of the device's time it was busy. No communication and no step was found.", True,
     )  # fmt: skip
 

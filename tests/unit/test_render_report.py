@@ -24,11 +24,12 @@ from ddptrace.analysis.whatif.observed import observe
 from ddptrace.analysis.whatif.predict import Predictor
 from ddptrace.findings import Finding
 from ddptrace.render.figures import MARKS_MAX, Figure
+from ddptrace.render.headline import headline
 from ddptrace.render.report import drawn, page, script_json, write_report
-from ddptrace.render.report_top import evidence_line, headline_words
+from ddptrace.render.report_top import evidence_line
 from ddptrace.render.steps.figure import steps_figure
 from ddptrace.render.steps.timeline import timeline_figure
-from tests.made import empty_result, make_result
+from tests.made import empty_result, make_result, with_savings
 from tests.unit.made_whatif import Made, in_buckets, made_ranks
 
 EVIL = (
@@ -247,11 +248,13 @@ def test_the_timeline_shows_as_exposed_what_the_table_calls_exposed() -> None:
 def test_the_headline_is_what_could_be_won_in_percent_and_milliseconds_and_says_at_most() -> None:
     summary = summarize(make_result())
     exposed = next(part for part in summary.parts if part.name == "exposed_comm")
-    number, words, calm = headline_words(summary)
-    assert number == f"{100 * exposed.ratio:.0f} %"
-    told = f"at most: {exposed.ns / 1e6:.1f} ms of {(summary.window_ns or 0) / 1e6:.0f} ms."
-    assert words == f"of the typical step could be won by hiding communication, {told}"
-    assert not calm
+    top = headline(with_savings(make_result()), summary)
+    assert top.number == f"{100 * exposed.ratio:.0f} %"
+    assert summary.worst is not None
+    worst = f"bucket {summary.worst.index} costs most"
+    told = f"at most: {exposed.ns / 1e6:.1f} ms of {(summary.window_ns or 0) / 1e6:.0f} ms; {worst}."
+    assert top.words == f"of the typical step could be won by hiding communication, {told}"
+    assert not top.calm
     # AND what it rests on stands below it
     line = evidence_line(summary)
     assert "an upper bound" in line and f"Mean of {summary.steps} rank-steps" in line and "evidence backend" in line
@@ -260,12 +263,11 @@ def test_the_headline_is_what_could_be_won_in_percent_and_milliseconds_and_says_
 def test_the_headline_is_the_host_where_the_device_waits_more_for_it_than_for_communication() -> None:
     result = make_result()
     shares = {ratio: [launches(row, ratio) for row in result.steps] for ratio in (0.001, 0.9)}
-    told = {
-        ratio: headline_words(summarize(dataclasses.replace(result, launches=Table(LaunchRow, rows))))[:2]
-        for ratio, rows in shares.items()
-    }
-    assert told[0.9] == ("90 %", "of the typical step the device waits for the host to launch work.")
-    assert "by hiding communication" in told[0.001][1]
+    runs = {ratio: dataclasses.replace(result, launches=Table(LaunchRow, rows)) for ratio, rows in shares.items()}
+    told = {ratio: headline(with_savings(run), summarize(run)) for ratio, run in runs.items()}
+    assert told[0.9].number == "90 %"
+    assert told[0.9].words.startswith("of the typical step the device waits for the host to launch work: ")
+    assert "by hiding communication" in told[0.001].words
 
 
 def test_the_headline_is_the_rank_that_costs_more_than_all_exposed_communication() -> None:
@@ -275,7 +277,7 @@ def test_the_headline_is_the_rank_that_costs_more_than_all_exposed_communication
     for more, expected in ((0.1, True), (-0.01, False)):
         ratio = exposed.ratio + more
         late = SuspectRow(1, "node1", "data", "data", 50_300_000, ratio, 45_000_000, 55_000_000, True, 38, "it sleeps")
-        text = page(dataclasses.replace(result, suspects=Table(SuspectRow, [late])))
+        text = page(with_savings(dataclasses.replace(result, suspects=Table(SuspectRow, [late]))))
         assert (f'<span class="number">{100 * ratio:.0f} %</span> <span class="words">{told}' in text) == expected
 
 
@@ -286,14 +288,15 @@ def launches(step: StepRow, ratio: float) -> LaunchRow:
 
 def test_the_headline_is_calm_where_communication_is_hidden() -> None:
     rows = [dataclasses.replace(row, exposed_comm_ns=0, hidden_ns=row.comm_ns) for row in make_result().steps]
-    number, words, calm = headline_words(summarize(dataclasses.replace(make_result(), steps=Table(StepRow, rows))))
-    assert (number, calm) == ("0 %", True)
-    assert words.endswith("at most: 0 ns of 118 ms. Look elsewhere for time.")
+    result = dataclasses.replace(make_result(), steps=Table(StepRow, rows))
+    top = headline(with_savings(result), summarize(result))
+    assert (top.number, top.first_step, top.calm) == ("0 %", "", True)
+    assert top.words.endswith("at most: 0 ns of 118 ms. Look elsewhere for time.")
 
 
 def test_a_run_without_steps_says_so() -> None:
     assert "no step was found" in page(empty_result())
-    assert headline_words(summarize(empty_result()))[0] == "0 steps"
+    assert headline(empty_result(), summarize(empty_result())).number == "0 steps"
 
 
 def test_findings_of_one_kind_are_told_three_times_and_then_counted() -> None:

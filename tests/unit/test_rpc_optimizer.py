@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from ddptrace.capture.rpc.optimizer import MODULE, DistributedUpdates
+from ddptrace.capture.rpc.calls import MODULE, DistributedUpdates
 from ddptrace.capture.surface import Patches
 
 

@@ -7,7 +7,15 @@ import pickle
 import pytest
 import torch
 
-from ddptrace.capture.rpc.wire import STAMP_NBYTES, Stamp, gradient_nbytes, read_stamp, stamped, tensors_in, wire_nbytes
+from ddptrace.capture.rpc.messages import (
+    STAMP_NBYTES,
+    Stamp,
+    gradient_nbytes,
+    read_stamp,
+    stamped,
+    tensors_in,
+    wire_nbytes,
+)
 from ddptrace.schema import RpcOp
 
 N = 8192

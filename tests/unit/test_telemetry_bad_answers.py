@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import pytest
 
 from ddptrace.telemetry.delivery.channel import WORDS, masked, words
-from ddptrace.telemetry.delivery.destination import Outcome
+from ddptrace.telemetry.delivery.delivery import Outcome
 from ddptrace.telemetry.delivery.otlp import Otlp
 from tests.otlp_receiver import Behaviour, Receiver
 from tests.unit.test_telemetry_otlp import BOTH, NO_OTLP, made, sent

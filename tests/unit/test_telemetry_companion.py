@@ -21,8 +21,7 @@ from ddptrace import tracing
 from ddptrace.record import directory
 from ddptrace.schema import META
 from ddptrace.telemetry.companion import companion
-from ddptrace.telemetry.companion.companion import Companion, companion_for
-from ddptrace.telemetry.companion.training import Training
+from ddptrace.telemetry.companion.companion import Companion, Training, companion_for
 from tests.exported_runs import wait_until
 from tests.otlp_receiver import Receiver
 from tests.planted_modules import plant
@@ -148,7 +147,9 @@ def test_a_run_directory_that_goes_away_during_training_is_told(becomes: str, tm
             Rank(root, run_id="ab" * 16).recorder.close()
         wait_until(lambda: _has_said(one))
         (said,) = warned(one.leave)
-    assert said.startswith(f"ddptrace: the run directory {root} was moved, replaced or removed, and what had not been")
+    assert said.startswith(
+        f"ddptrace: the run directory {root} was moved, replaced or removed, and the part that had not"
+    )
     assert said.count("`ddptrace export") == 1
     if becomes == "moved":
         assert f"the run directory {root} was moved" in (tmp_path / "elsewhere" / "export.log").read_text()

@@ -13,8 +13,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from ddptrace.errors import DdptraceError
 from ddptrace.live.batch import Identity
 from ddptrace.telemetry.delivery import delivery as module
-from ddptrace.telemetry.delivery.delivery import Delivery, Patience
-from ddptrace.telemetry.delivery.destination import ACCEPTED, Outcome, points, requests_of
+from ddptrace.telemetry.delivery.delivery import ACCEPTED, Delivery, Outcome, Patience, points, requests_of
 from ddptrace.telemetry.delivery.reports import complaint, success
 from ddptrace.telemetry.metrics.metric_data import metrics_data
 from ddptrace.telemetry.metrics.totals import Totals
@@ -170,7 +169,7 @@ def test_many_ranks_are_sent_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
         totals.of_rank(Identity("5f1e", rank, 0, {}))
     data = metrics_data(totals, 7)
     each = points(data) // 9
-    monkeypatch.setattr("ddptrace.telemetry.delivery.destination.REQUEST_POINTS", 2 * each)
+    monkeypatch.setattr("ddptrace.telemetry.delivery.delivery.REQUEST_POINTS", 2 * each)
     assert [points(part) for part in requests_of(data)] == [2 * each] * 4 + [each]
 
 

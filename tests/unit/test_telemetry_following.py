@@ -17,8 +17,7 @@ from telemetry_records import RUN_ID, Rank, recording, write_manifest
 
 from ddptrace.record import directory
 from ddptrace.schema import META
-from ddptrace.telemetry.delivery.delivery import Delivery, Patience
-from ddptrace.telemetry.delivery.destination import ACCEPTED, Outcome, points
+from ddptrace.telemetry.delivery.delivery import ACCEPTED, Delivery, Outcome, Patience, points
 from ddptrace.telemetry.delivery.followed import Following, RunEnded
 from ddptrace.telemetry.delivery.reports import complaint
 from ddptrace.telemetry.delivery.targets import Targets

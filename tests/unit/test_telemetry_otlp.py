@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 
 from ddptrace.live.batch import Identity
 from ddptrace.telemetry.attributes import RANK
-from ddptrace.telemetry.delivery.destination import ACCEPTED, Outcome
+from ddptrace.telemetry.delivery.delivery import ACCEPTED, Outcome
 from ddptrace.telemetry.delivery.otlp import Otlp
 from ddptrace.telemetry.metrics.metric_data import metrics_data
 from ddptrace.telemetry.metrics.totals import Totals

@@ -19,7 +19,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 
 from ddptrace.errors import DdptraceError
 from ddptrace.live.batch import Identity
-from ddptrace.telemetry.delivery.destination import ACCEPTED
+from ddptrace.telemetry.delivery.delivery import ACCEPTED
 from ddptrace.telemetry.delivery.otlp_json import OtlpJson
 from ddptrace.telemetry.metrics.metric_data import metrics_data
 from ddptrace.telemetry.metrics.totals import Totals

@@ -15,14 +15,14 @@ from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.analysis.tables.table import Table
 from ddptrace.keep import LEAST_NBYTES, Keep
 from ddptrace.live.batch import Identity, Losses, RankBatch
-from ddptrace.live.identity import read_identity
 from ddptrace.live.rank_follower import RankFollower
+from ddptrace.live.run_folders import read_identity
 from ddptrace.load.run import read_run
 from ddptrace.schema import Kind
 from ddptrace.telemetry.delivery.finished import totals_of
 from ddptrace.telemetry.metrics.instruments import BUCKETS_MAX, COLLECTIVE_SKEW, COLLECTIVES_MAX, INSTRUMENTS
 from ddptrace.telemetry.metrics.meetings import HostMeetings
-from ddptrace.telemetry.metrics.points import Points, Spread
+from ddptrace.telemetry.metrics.rank_totals import Points, Spread
 from ddptrace.telemetry.metrics.totals import Totals
 from ddptrace.telemetry.rows import RankRows, of_result
 from tests.made import make_result

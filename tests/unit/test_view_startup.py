@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import urllib.parse
 
-from ddptrace.view.startup import contents, queries, route, startup_commands
+from ddptrace.view.site import contents, queries, route, startup_commands
 
 
 def named(command: str) -> list[object]:

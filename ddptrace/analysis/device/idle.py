@@ -76,6 +76,8 @@ def _labels(idle: DeviceIdle) -> tuple[list[str], Ints]:
 
 # What held the host most, for a reader --------------------------------------------------------------------------------
 
+LONG_GAP_NS: Final = 5_000_000
+"""Launching takes microseconds: the host was held by something else."""
 AT_WORK: Final = "work"
 HOST_AT_WORK: Final = ("nothing", "operator", "python", "launch", "runtime")
 """Causes that are one for a reader, `AT_WORK`: the host has too much to do for what it launches."""

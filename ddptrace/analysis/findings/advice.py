@@ -9,10 +9,9 @@ from typing import Final
 
 from ddptrace.analysis.collectives.waiting import device_waits
 from ddptrace.analysis.findings.collectives import FEW_NBYTES, exposed_collective
-from ddptrace.analysis.findings.ranks import WAITING_MIN_RATIO
 from ddptrace.analysis.findings.waiting import mean_wait
 from ddptrace.analysis.rank_facts import RankFacts
-from ddptrace.analysis.ranks.matched_time import matched_time
+from ddptrace.analysis.ranks.matched_time import WAITING_MIN_RATIO, matched_time
 from ddptrace.analysis.ranks.suspects import MIN_STEPS
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import BucketSummary, RankSummary, Summary

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from ddptrace.analysis.device.idle import HeldBy, held_by
+from ddptrace.analysis.device.idle import LONG_GAP_NS, HeldBy, held_by
 from ddptrace.analysis.device.rows import LAUNCH_BOUND_RATIO
 from ddptrace.analysis.rank_facts import RankFacts
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.tables.device import IdleRow, Population, RankRow
+from ddptrace.analysis.summary import typical_steps
+from ddptrace.analysis.tables.device import IdleRow, LaunchRow, Population, RankRow
 from ddptrace.findings import (
     ALLOCATION_BOUND,
     BLOCKING_COPIES,
@@ -28,8 +29,6 @@ from ddptrace.findings import (
 from ddptrace.units import duration, named, percent
 
 UNKNOWN: Final = "not known"
-LONG_GAP_NS: Final = 5_000_000
-"""Launching takes microseconds: the host was held by something else."""
 Idle = tuple[Sequence[IdleRow], Sequence[int], str]
 """Rows of `idle`, the windows' lengths in ns, and where that was, in words."""
 
@@ -128,13 +127,22 @@ def _idle(result: Result) -> Iterator[Finding]:
 
 
 def _idle_steps(result: Result) -> Idle:
-    """Of the steps in which the device is idle for long."""
+    """Of the typical steps; where the device is seldom idle in those, of the steps in which it is idle for long."""
+    typical = {(row.rank, row.step) for row in typical_steps(result.steps)[0]}
+    usual = [row for row in result.launches if (row.rank, row.step) in typical]
+    if sum(row.idle_ns for row in usual) > LAUNCH_BOUND_RATIO * sum(row.window_ns for row in usual):
+        return _idle_in(usual, result), [row.window_ns for row in usual], "In the typical step"
     bound = [row for row in result.launches if row.idle_ns > LAUNCH_BOUND_RATIO * row.window_ns]
     if not bound:
         return [], [], ""
-    ranks, keys = named("rank", sorted({row.rank for row in bound})), {(row.rank, row.step) for row in bound}
-    rows = [row for row in result.idle if (row.rank, row.step) in keys]
-    return rows, [row.window_ns for row in bound], f"In {len(bound)} of {len(result.launches)} steps on {ranks}"
+    ranks = named("rank", sorted({row.rank for row in bound}))
+    where = f"In {len(bound)} of {len(result.launches)} steps on {ranks}"
+    return _idle_in(bound, result), [row.window_ns for row in bound], where
+
+
+def _idle_in(steps: Sequence[LaunchRow], result: Result) -> list[IdleRow]:
+    keys = {(row.rank, row.step) for row in steps}
+    return [row for row in result.idle if (row.rank, row.step) in keys]
 
 
 def _idle_windows(result: Result) -> Idle:

@@ -17,7 +17,7 @@ from ddptrace.analysis.findings.files import of_several_files
 from ddptrace.analysis.findings.how_to import FOREIGN, OURS, HowTo
 from ddptrace.analysis.findings.ranks import blame_findings, early_finding, peer_findings
 from ddptrace.analysis.findings.rpc import rpc_findings, serving
-from ddptrace.analysis.findings.steps import contention_findings, jitter_findings
+from ddptrace.analysis.findings.steps import contention_findings, data_findings, jitter_findings
 from ddptrace.analysis.findings.traffic import message_findings, traffic_findings
 from ddptrace.analysis.findings.uneven import uneven_findings
 from ddptrace.analysis.findings.waiting import waiting_findings
@@ -103,6 +103,7 @@ def _causes(ranks: Sequence[RankFacts], result: Result, summary: Summary) -> Ite
     yield from bucket_cap_findings(reducers)
     yield from unused_findings(ranks, result)
     yield from buffer_findings(ranks, result, summary)
+    yield from data_findings(summary, result)
     yield from contention_findings(result)
     yield from slow_message_findings(summary, result)
     yield from queue_findings(ranks, result, summary)

@@ -9,7 +9,7 @@ from typing import Final
 from ddptrace.analysis.matching.absent import Partial
 from ddptrace.analysis.ranks import causes
 from ddptrace.analysis.ranks.blame import Blame, Crowding, Early, Seeming
-from ddptrace.analysis.ranks.matched_time import MatchedTime, matched_time
+from ddptrace.analysis.ranks.matched_time import WAITING_MIN_RATIO, MatchedTime, matched_time
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import Summary
 from ddptrace.analysis.tables.ranks import SuspectRow
@@ -146,10 +146,6 @@ def _cost(one: SuspectRow) -> str:
         f"{duration(one.cost_ns)} of a step ({percent(one.cost_ratio)}; 95 % interval {duration(one.low_ns)} to"
         f" {duration(one.high_ns)}; {one.steps} steps), {often}"
     )
-
-
-WAITING_MIN_RATIO: Final = 0.5
-"""Of the communication. From this share on, ranks that come late matter more than what is sent."""
 
 
 def peer_findings(result: Result) -> Iterator[Finding]:

@@ -8,10 +8,13 @@ from typing import Final
 
 from ddptrace.analysis.rank_facts import RankFacts
 from ddptrace.analysis.result import Result
+from ddptrace.analysis.summary import Summary
 from ddptrace.analysis.tables.steps import JitterRow
-from ddptrace.findings import CONTENTION, JITTER, Finding
+from ddptrace.findings import CONTENTION, DATA_BOUND, JITTER, Finding
 from ddptrace.units import duration, named, percent
 
+DATA_MIN_RATIO: Final = 0.1
+"""Of the typical step."""
 SLOWER_MIN_RATIO: Final = 0.1
 COSTLY_MIN_RATIO: Final = 0.005
 """Of the profiled steps."""
@@ -25,6 +28,27 @@ ON_HOST: Final = (
     "The backend's threads use the same processors. Leave some free for them (fewer torch threads, fewer ranks on a"
     " machine).",
 )
+
+
+def data_findings(summary: Summary, result: Result) -> Iterator[Finding]:
+    """Reading data, where no device tells what idled meanwhile and no single rank is named for it."""
+    data = next((phase for phase in summary.phases if phase.name == "data"), None)
+    if (
+        data is None
+        or result.launches
+        or data.ratio <= DATA_MIN_RATIO
+        or any(s.cause == "data" for s in result.suspects)
+    ):
+        return
+    by_rank = {rank.rank: sum(part.ns for part in rank.phases if part.name == "data") for rank in summary.ranks}
+    longest = max(by_rank, key=lambda rank: (by_rank[rank], -rank))
+    uneven = by_rank[longest] > (1 + DATA_MIN_RATIO) * data.ns
+    most = f", most on rank {longest} ({duration(by_rank[longest])})" if uneven else ""
+    yield DATA_BOUND(
+        "run",
+        f"Reading data takes {percent(data.ratio)} of the typical step ({duration(data.ns)}, mean of the ranks){most}:"
+        " give the data loader more workers (num_workers, prefetch_factor), or make the transforms cheaper.",
+    )
 
 
 def contention_findings(result: Result) -> Iterator[Finding]:

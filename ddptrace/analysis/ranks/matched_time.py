@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from typing import Final
 
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.tables.ranks import MatchRow
 from ddptrace.ops import family_of
 from ddptrace.schema import Evidence
 
+WAITING_MIN_RATIO: Final = 0.5
+"""Of the communication. From this share on, ranks that come late matter more than what is sent."""
 Calls = dict[tuple[int, int], int]
 """By rank and seq."""
 

@@ -13,9 +13,8 @@ from ddptrace.bench import traced
 from ddptrace.bench.cells import COMM_HEADS, STEP_CAPTION, comm_cells, interval_head, ms_interval, step_lines
 from ddptrace.bench.experiment import Experiment, Measured, Section, TimedOptions, caps, only_one
 from ddptrace.bench.job import Job, setup_of
-from ddptrace.bench.statistics import ROUNDS_SURE, Spread
 from ddptrace.bench.strategies import REDUCERS
-from ddptrace.bench.timing import interleaved, spread
+from ddptrace.bench.timing import ROUNDS_SURE, Spread, interleaved, spread
 from ddptrace.bench.workloads import Trainee, nbytes, workload
 from ddptrace.render.sheet import Chart, Grid
 from ddptrace.units import counted, millis, size

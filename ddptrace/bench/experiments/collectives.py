@@ -16,12 +16,17 @@ from ddptrace.analysis.collectives.execution import weakest
 from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.bench import traced
 from ddptrace.bench.experiment import Experiment, Measured, Repeats, TimedOptions, known
-from ddptrace.bench.experiments.collectives_ops import OPS, Call, Op, divisible, prepared, refusal
-from ddptrace.bench.experiments.collectives_plan import (
+from ddptrace.bench.experiments.collectives_ops import (
     CELL_BUDGET_NS,
+    OPS,
+    Call,
+    Op,
     batch,
     claims,
+    divisible,
     parse_sizes,
+    prepared,
+    refusal,
     repeats_for,
     shortage,
 )

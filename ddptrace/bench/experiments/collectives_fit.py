@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ddptrace.analysis.collectives.transfers import SIZES_MIN, SPAN_MIN, line
-from ddptrace.bench.statistics import quantile
+from ddptrace.bench.timing import quantile
 from ddptrace.units import counted, duration, percent, rate, size
 
 ROUNDS_MIN: Final = 3

@@ -10,7 +10,7 @@ from typing import Any, Final
 from ddptrace.bench.cells import interval_head
 from ddptrace.bench.experiment import JobOptions, Measured, Section
 from ddptrace.bench.experiments.collectives_fit import Fit, fit, fit_words
-from ddptrace.bench.statistics import ROUNDS_SURE, Spread
+from ddptrace.bench.timing import ROUNDS_SURE, Spread
 from ddptrace.ops import FACTORS
 from ddptrace.render.sheet import Chart, Grid, Line
 from ddptrace.units import NOT_MEASURED, counted, duration, percent, rate, size

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from statistics import mean, median
 from typing import Any, Final
 
-from ddptrace.bench.statistics import Spread
-from ddptrace.bench.timing import Rounds, ratio
+from ddptrace.bench.timing import Rounds, Spread, ratio
 
 DDP: Final = "ddp"
 NULL: Final = "null control"

@@ -9,8 +9,7 @@ from typing import Any, Final
 from ddptrace.bench.cells import interval_head, ms_interval, spread_line
 from ddptrace.bench.experiment import Measured, Section, merged_setup
 from ddptrace.bench.experiments.groups_verdict import Point, Verdict, verdict
-from ddptrace.bench.statistics import Spread
-from ddptrace.bench.timing import spread
+from ddptrace.bench.timing import Spread, spread
 from ddptrace.render.sheet import Chart, Grid, Line
 from ddptrace.render.words import EVIDENCE
 from ddptrace.schema import Evidence

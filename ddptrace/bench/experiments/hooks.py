@@ -23,8 +23,7 @@ from ddptrace.bench.experiments.hooks_kinds import (
     sent,
 )
 from ddptrace.bench.job import Job, setup_of
-from ddptrace.bench.statistics import Spread
-from ddptrace.bench.timing import interleaved, ratio, spread
+from ddptrace.bench.timing import Spread, interleaved, ratio, spread
 from ddptrace.bench.workloads import nbytes, workload
 from ddptrace.render.sheet import Chart, Grid
 from ddptrace.units import NOT_MEASURED, counted, millis, percent, size

@@ -16,9 +16,8 @@ from ddptrace.bench.cells import COMM_HEADS, comm_cells, doubt, interval_head, r
 from ddptrace.bench.experiment import Experiment, Measured, Section, TimedOptions, each_job, merged_setup
 from ddptrace.bench.experiments.no_sync_curve import MICRO_BATCH, Accumulating, Windows, curves, standard_library
 from ddptrace.bench.job import Job, setup_of
-from ddptrace.bench.statistics import Spread
 from ddptrace.bench.strategies import REDUCERS
-from ddptrace.bench.timing import interleaved, ratio, spread
+from ddptrace.bench.timing import Spread, interleaved, ratio, spread
 from ddptrace.bench.workloads import nbytes
 from ddptrace.errors import DdptraceError
 from ddptrace.render.sheet import Chart, Grid, Line

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from ddptrace.bench.job import Job
-from ddptrace.bench.models import Gpt
 from ddptrace.bench.strategies import Strategy
+from ddptrace.bench.workloads import Gpt
 from ddptrace.units import counted
 
 CONTEXT: Final = 64

@@ -30,9 +30,8 @@ from ddptrace.bench.cells import (
 )
 from ddptrace.bench.experiment import Experiment, Measured, Section, TimedOptions, each_job
 from ddptrace.bench.job import Job, setup_of
-from ddptrace.bench.statistics import Spread
 from ddptrace.bench.strategies import Strategy, bucketed
-from ddptrace.bench.timing import interleaved, ratio, spread
+from ddptrace.bench.timing import Spread, interleaved, ratio, spread
 from ddptrace.bench.workloads import Trainee, nbytes, workload
 from ddptrace.errors import DdptraceError
 from ddptrace.render.sheet import Chart, Grid

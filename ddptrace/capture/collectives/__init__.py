@@ -2,6 +2,6 @@
 
 In: calls of `c10d` operators, from Python and from C++. Out: CALL, ORIGIN, DONE, WAIT and GROUP records.
 
-A call goes from `tap.py` to `calls.py`. A bucket of stock DDP takes a short way: `compiled_sends.py` where `ddptrace
-compile` was run, else `bucket_sends.py`.
+A call goes from `tap.py` to `calls.py`. A bucket of stock DDP takes the short way of `bucket_sends.py`, without Python
+if `ddptrace compile` was run.
 """

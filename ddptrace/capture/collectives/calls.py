@@ -24,10 +24,8 @@ from ddptrace.capture.collectives.bucket_sends import BucketSends, Sent
 from ddptrace.capture.collectives.completions import MANY, Completions
 from ddptrace.capture.collectives.groups import Groups
 from ddptrace.capture.collectives.tap import Operator
-from ddptrace.capture.collectives.tensors import dtype_name, first_tensor, is_symbolic, nbytes_of
-from ddptrace.capture.failures import failure_words
 from ddptrace.capture.origins.call_sites import CallSites
-from ddptrace.capture.surface import Surface, ThreadState
+from ddptrace.capture.surface import Surface, ThreadState, failure_words
 from ddptrace.record import Recorder
 from ddptrace.schema import RANGE_PREFIX, CallFlag, Kind
 
@@ -273,3 +271,49 @@ def _engine_code() -> Any:
     from torch.autograd import graph
 
     return graph._engine_run_backward.__code__
+
+
+def nbytes_of(value: Any) -> int:
+    """Return the bytes of a tensor, or of all tensors in a list at any depth. A view counts only its own elements."""
+    if isinstance(value, _TENSOR):
+        return value.nbytes if value.layout is _STRIDED else _sparse_nbytes(value)
+    total = 0
+    if isinstance(value, _LISTS):
+        for item in value:
+            total += nbytes_of(item)
+    return total
+
+
+_TENSOR, _STRIDED, _LISTS = torch.Tensor, torch.strided, (list, tuple)
+
+
+def _sparse_nbytes(tensor: torch.Tensor) -> int:
+    """Return the bytes of its indices and values, which a backend sends; 0 for layouts that no backend takes."""
+    if tensor.layout is not torch.sparse_coo:
+        return 0
+    return tensor._indices().nbytes + tensor._values().nbytes
+
+
+def first_tensor(args: tuple[Any, ...], op: Operator) -> torch.Tensor | None:
+    """Return the first input tensor; the first output if there is no input, as where another rank scatters."""
+    for i in op.inputs + op.outputs:
+        value = args[i]
+        while isinstance(value, _LISTS):
+            value = value[0] if value else None
+        if isinstance(value, _TENSOR):
+            return value
+    return None
+
+
+def is_symbolic(tensor: torch.Tensor | None) -> bool:
+    return tensor is not None and any(isinstance(size, torch.SymInt) for size in tensor.shape)
+
+
+_dtype_names: dict[torch.dtype, str] = {}
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    name = _dtype_names.get(dtype)
+    if name is None:
+        name = _dtype_names[dtype] = str(dtype).removeprefix("torch.")
+    return name

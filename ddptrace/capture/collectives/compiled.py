@@ -137,7 +137,7 @@ def _run(command: list[str], failing: str) -> None:
         lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
         said = next((line for line in lines if "error:" in line), lines[-1])
         raise CompileError(
-            f"what records buckets {failing} with torch {torch.__version__} ({said}); tracing works without it, and"
+            f"the recorder of buckets {failing} with torch {torch.__version__} ({said}); tracing works without it, and"
             " costs more"
         )
 
@@ -159,7 +159,7 @@ def cache_folder() -> Path:
     try:
         return (given if given.is_absolute() else Path.home() / ".cache") / "ddptrace"
     except RuntimeError as error:
-        raise CompileError("there is no home directory to keep it in: set XDG_CACHE_HOME to a folder") from error
+        raise CompileError("there is no home directory for the library: set XDG_CACHE_HOME to a folder") from error
 
 
 def make_cache_folder() -> Path:
@@ -211,6 +211,6 @@ def _check(path: Path, owners: set[int], *, may_be_sticky: bool) -> None:
 
 def _refuse(path: Path, why: str) -> None:
     raise CompileError(
-        f"{path} {why}, and code that others put there would run in your trainings: take the right to write from them "
-        "(chmod go-w), or set XDG_CACHE_HOME to a folder of your own; then run `ddptrace compile`"
+        f"{path} {why}, and code that others put there would run in your trainings: remove their permission to write "
+        "(chmod go-w), or set XDG_CACHE_HOME to a folder that only you can write; then run `ddptrace compile`"
     )

@@ -18,7 +18,7 @@ from functools import partial
 from itertools import repeat
 from typing import Any, Final
 
-from ddptrace.capture.failures import failure_of
+from ddptrace.capture.surface import failure_of
 from ddptrace.record import Recorder
 from ddptrace.schema import Kind
 

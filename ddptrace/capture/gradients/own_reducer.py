@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING
 
 from ddptrace.capture.collectives.calls import Collectives
 from ddptrace.capture.gradients.hooks import HookCall, HookRecords
-from ddptrace.capture.gradients.ready_times import ReadyTimes
-from ddptrace.capture.gradients.reducer_records import ReducerRecords, described
+from ddptrace.capture.gradients.reducer_records import ReadyTimes, ReducerRecords, described
 from ddptrace.capture.steps.finder import StepFinder
 from ddptrace.capture.surface import Surface, ThreadState
 

@@ -25,9 +25,8 @@ from typing import Any, Final, NamedTuple
 from torch.fx import GraphModule
 
 from ddptrace.capture.origins import frames
-from ddptrace.capture.origins.forward_spans import ForwardSpans
 from ddptrace.capture.origins.frames import ENGINE, LIBRARY, PASSING, SITE, SKIPPED, Frame
-from ddptrace.capture.origins.modules import ModuleNames
+from ddptrace.capture.origins.modules import ForwardSpans, ModuleNames
 from ddptrace.capture.surface import Surface, ThreadState
 from ddptrace.schema import THROUGH, UNKNOWN_ORIGIN, Origin
 

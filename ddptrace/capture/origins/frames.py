@@ -59,7 +59,7 @@ FUNCTIONS: Final = {
     (DDP[0], "_DDPJoinHook.main_hook"): Origin.REBUILD,
     (WRAPPER[0], WRAPPER[1] + "__init__"): Origin.CONSTRUCTION,
     (WRAPPER[0], WRAPPER[1] + "_before_forward"): Origin.BUFFERS,
-    ("ddptrace/reducer/same_values.py", "order_of_first"): Origin.REBUILD,
+    ("ddptrace/reducer/same_model.py", "order_of_first"): Origin.REBUILD,
     ("ddptrace/reducer/sender.py", "Sender.send"): Origin.GRADIENTS,
 }
 FILES: Final = (

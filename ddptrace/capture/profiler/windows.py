@@ -40,11 +40,11 @@ SWITCHED_S = 10.0
 """Longest wait, at the end of a trace, for a thread that is switching the profiler."""
 
 ELSEWHERE = (
-    "a window was open on one thread while another one trained: it covers the first thread only, and no other window "
-    "opened before it was over"
+    "a window was open on one thread while another trained: it covers the first thread only, and no other window "
+    "opened before it ended"
 )
 RECORDING = (ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE)
-NOT_KEPT = "no room for a profiler file: what is left of the disk is for the program"
+NOT_KEPT = "no room for a profiler file: the rest of the disk is reserved for the program"
 
 
 class Windows:

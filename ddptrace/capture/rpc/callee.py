@@ -18,9 +18,7 @@ from typing import Any, Final
 import torch
 from torch.distributed.rpc.internal import PythonUDF, RemoteException
 
-from ddptrace.capture.rpc.messages import Messages
-from ddptrace.capture.rpc.wire import Stamp, read_stamp, wire_nbytes
-from ddptrace.capture.rpc.workers import Workers
+from ddptrace.capture.rpc.messages import Messages, Stamp, Workers, read_stamp, wire_nbytes
 from ddptrace.capture.surface import Surface
 from ddptrace.record import Recorder
 from ddptrace.schema import Kind, RpcFlag, RpcOp

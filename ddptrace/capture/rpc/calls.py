@@ -11,6 +11,7 @@ those.
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -23,11 +24,19 @@ from torch.distributed.rpc import api, internal
 from torch.distributed.rpc.internal import PythonUDF, RPCExecMode
 
 from ddptrace.capture.rpc.callee import Callee, function_name, is_internal
-from ddptrace.capture.rpc.messages import Messages, Received
-from ddptrace.capture.rpc.optimizer import DistributedUpdates
+from ddptrace.capture.rpc.messages import (
+    STAMP_NBYTES,
+    Messages,
+    Received,
+    Stamp,
+    Workers,
+    gradient_nbytes,
+    read_stamp,
+    stamped,
+    tensors_in,
+    wire_nbytes,
+)
 from ddptrace.capture.rpc.waits import RpcWaits
-from ddptrace.capture.rpc.wire import STAMP_NBYTES, Stamp, gradient_nbytes, read_stamp, stamped, tensors_in, wire_nbytes
-from ddptrace.capture.rpc.workers import Workers
 from ddptrace.capture.surface import Patches, Surface
 from ddptrace.record import Recorder
 from ddptrace.schema import Kind, RpcFlag, RpcOp
@@ -36,6 +45,8 @@ _now = time.perf_counter_ns
 
 REFERENCE_OPS: Final = {"to_here": RpcOp.TO_HERE, "backward": RpcOp.BACKWARD}
 _counts = itertools.count(1)  # for the whole process and not one trace: a callee may be traced longer than its caller
+
+MODULE: Final = "torch.distributed.optim.optimizer"
 
 
 class Call(NamedTuple):
@@ -273,3 +284,18 @@ def _in_autograd_context() -> bool:
     except RuntimeError:
         return False
     return True
+
+
+class DistributedUpdates:
+    """`watched`: wraps a method that is an update, so that it is recorded."""
+
+    def __init__(self, patches: Patches, watched: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+        self.found = False
+        self._patches = patches
+        self._watched = watched
+
+    def look(self) -> None:
+        kind = getattr(sys.modules.get(MODULE), "DistributedOptimizer", None)
+        if kind is not None:
+            self.found = True
+            self._patches.replace(kind, "step", self._watched)

@@ -7,20 +7,29 @@ steps        ├── step 0 ──┤├──── step 1 ───┤├─
 
 Several threads may run modules. A thread that trains another model beside the first training is left out: a step is an
 update of one training.
+
+`ddptrace.Keep` may want only one step in N:
+
+updates     u             u             u             u
+forwards      F             F             F             F
+steps       ┤     99      ├    100      ├    101      ├
+recorded                  [===============)               on with the update before it, off with the forward after it
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
+import torch.autograd.profiler as autograd_profiler
 from torch._C import _current_graph_task_id
 
-from ddptrace.capture.steps.sampling import Sampling
 from ddptrace.capture.steps.updates import BACKWARD, DATA, FORWARD, OPTIMIZER, OUTSIDE, FirstTraining, Here, Updated
+from ddptrace.capture.surface import Surface
+from ddptrace.keep import Keep
 from ddptrace.record import Recorder
 from ddptrace.schema import Kind, Phase, StepEnd
 
@@ -235,3 +244,28 @@ class StepFinder:
                 return False
             ahead += kind.__subclasses__()
         return True
+
+
+class Sampling:
+    """Pauses surfaces between recorded steps, the same ones on all ranks. Steps under a profiler are always
+    recorded."""
+
+    def __init__(self, keep: Keep, surfaces: Sequence[Surface]) -> None:
+        self.live = True
+        self._keep = keep
+        self._surfaces = surfaces
+        self._since = -1  # live without a break since then
+
+    def covers(self, begin: int) -> bool:
+        """Whether everything since `begin` was recorded."""
+        return self.live and begin >= self._since
+
+    def choose(self, step: int, following: int, at: int) -> None:
+        """Choose whether to record from `at` on: what happens then belongs to one of these two steps."""
+        keep = self._keep
+        wanted = keep.records(step) or keep.records(following) or autograd_profiler._is_profiler_enabled
+        if wanted != self.live:
+            self.live = wanted
+            self._since = at
+            for surface in self._surfaces:
+                surface.pause(not wanted)

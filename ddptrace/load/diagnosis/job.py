@@ -1,10 +1,10 @@
 """The last that every rank of a run recorded, read while the job runs or afterwards, and whether it is still there.
 
-No instant of one rank is held against another's before it is known whether their clocks agree. What tells:
+Times of two ranks are compared only once it is known whether their clocks agree. The evidence:
 
-it recorded between two looks      the rank goes on, and its newest record is as of now
-it did not                         calls of one turn that it and another rank launched, which lie close in truth
-neither                            its own records; only in the future none of them can be
+it recorded between two looks      the rank goes on, and its newest record was written just now
+it did not                         calls of one turn that it and another rank launched, which really lie close together
+neither                            its own records, none of which can lie in the future
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from ddptrace.record.directory import read_json
 from ddptrace.schema import META, SCHEMA_VERSION
 
 LEFT_NS: Final = 60 * 10**9
-"""Clocks of hosts are closer than this: a run whose newest record is older is written by nobody."""
+"""Clocks of hosts differ by less than this: if the newest record of a run is older, no process writes the run."""
 NEXT_BEAT_NS: Final = 3 * BEAT_NS // 2
-"""A clock that is recorded has its next record by then."""
+"""A rank that records its clock writes the next record within this time."""
 APART_NS: Final = 2 * 10**9
-"""As a rule they are as close as this."""
+"""Clocks of hosts usually differ by less than this."""
 READ_NS: Final = 10**9 // 2
-"""One that was killed may have recorded so long after its records were read."""
+"""A killed rank may have recorded for this long after its records were read."""
 LATE_NS: Final = BEATS * BEAT_NS
 LATE_STEPS: Final = 2
 """Ranks that step together launch a call of one turn closer than this."""
@@ -49,8 +49,8 @@ LATE_STEPS: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """One rank at one look. `newest_ns`: of its records, by its own clock; None where nothing tells. `lead_ns`: how far
-    that lies ahead of when it was read; where the clocks agree a little less than nothing, while the rank goes on."""
+    """One rank at one look. `newest_ns`: time of its newest record by its own clock; None if unknown. `lead_ns`: how
+    far that lies ahead of the look; slightly below 0 if the clocks agree and the rank goes on."""
 
     state: RankState
     newest_ns: int | None
@@ -71,8 +71,8 @@ class _Seen:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """`seen` with what the system tells of their processes, and nothing inferred. `at_ns`: when, since the run's
-    zero."""
+    """All ranks at one look. `seen`: each with what the system reports about its process, and no inference. `at_ns`:
+    time of the look, since the run's zero."""
 
     seen: tuple[_Seen, ...]
     world_size: int | None
@@ -92,15 +92,17 @@ class _Look:
 
 
 def read_job(path: Path) -> JobState:
-    """The newest attempt of a run. It takes up to four seconds more where a rank seems late or ahead, or no process is
-    in sight and one recorded a moment ago: whether it records again tells if it goes on, on a machine whose clock is
-    another or in another container of this one. Raises RunDirectoryError where `path` holds no run of
-    ddptrace.trace, or one of another major schema version."""
+    """Read the newest attempt of a run.
+
+    This takes up to four seconds longer if a rank seems late or ahead, or if no process is visible although a rank has
+    just recorded. Such a rank may run on a machine with another clock, or in another container of this machine: if it
+    records again, it goes on. Raises RunDirectoryError if `path` holds no run of ddptrace.trace, or a run of another
+    major schema version."""
     if not path.exists() and not names_first_attempt(path):
         raise RunDirectoryError(f"{path} does not exist; give the directory that ddptrace.trace writes to")
     if not names_first_attempt(path) and not is_run(path):
         raise RunDirectoryError(
-            f"{path} holds no run of ddptrace.trace, whose records alone tell what a job was doing; give it a run"
+            f"{path} holds no run of ddptrace.trace, and only its records show what a job was doing; give a run"
             " directory"
         )
     look, apart_ns, silent = _looked_until_clear(path)
@@ -114,8 +116,8 @@ def read_job(path: Path) -> JobState:
 
 
 def _looked_until_clear(path: Path) -> tuple[_Look, dict[int, int], set[int]]:
-    """With how far clocks are ahead, by rank: once that is known, all are read anew without it. And the ranks that did
-    not record anything while they were waited for."""
+    """Return the ranks, read again with the lead of each clock removed once it is known; the leads, by rank; and the
+    ranks that recorded nothing during the wait."""
     first = look = _look(path, {})
     doubt_ns, moved, silent = _in_doubt_ns(look), set[int](), set[int]()
     if doubt_ns:
@@ -138,7 +140,7 @@ def _look(path: Path, apart_ns: Mapping[int, int]) -> _Look:
 
 
 def _begun(path: Path, sources: Sequence[RecordedRank]) -> list[RecordedRank]:
-    """A folder without anything in it tells no more of its rank than none."""
+    """Return the ranks that have begun: an empty folder says as little about its rank as a missing one."""
     begun = [source for source in sources if not is_empty(source.folder)]
     if not begun:
         raise RunDirectoryError(
@@ -148,8 +150,8 @@ def _begun(path: Path, sources: Sequence[RecordedRank]) -> list[RecordedRank]:
 
 
 def _in_doubt_ns(look: _Look) -> int:
-    """For so long yet nothing tells whether a rank goes on: one whose process ended and that recorded on this machine a
-    moment ago, or one that seems late or ahead and whose clock may be another."""
+    """Return how long it stays open whether a rank goes on. It is open for a rank whose process ended although it has
+    just recorded on this machine, and for a rank that seems late or ahead and may have another clock."""
     if any(_may_go_on(seen) and not seen.in_time for seen in look.seen):
         return NEXT_BEAT_NS + 1
     doubtful = [rank.beat_at_ns for rank in look.ranks if rank.alive is False and not rank.closed]
@@ -162,7 +164,7 @@ def _may_go_on(seen: _Seen) -> bool:
 
 
 def _moved(first: _Look, second: _Look) -> set[int]:
-    """Ranks that recorded anything between the two."""
+    """Return the ranks that recorded anything between the two looks."""
     before = {seen.state.rank: seen.newest_ns for seen in first.seen}
     return {seen.state.rank for seen in second.seen if seen.newest_ns != before.get(seen.state.rank, seen.newest_ns)}
 
@@ -171,9 +173,9 @@ def _moved(first: _Look, second: _Look) -> set[int]:
 
 
 def _apart_ns(look: _Look, moved: set[int]) -> dict[int, int]:
-    """By rank, how far its clock is ahead of who looks, or where no rank goes on, of the first of them. A rank that
-    moved records something every beat, so half of one ago, about; one that does not go on may seem in time by chance.
-    Records of another run are held against nobody's."""
+    """Return how far the clock of each rank is ahead of the reader's; if no rank goes on, of the first rank's. A rank
+    that goes on records at every beat, so its newest record is about half a beat old. A rank that does not go on may
+    seem in time by chance. Records of another run are not compared."""
     seen = {one.state.rank: one for one in look.seen if not one.doubts}
     known = {
         rank: 0 if one.in_time else one.lead_ns + BEAT_NS // 2
@@ -192,8 +194,8 @@ def _apart_ns(look: _Look, moved: set[int]) -> dict[int, int]:
 
 
 def _ahead_by_calls_ns(state: RankState, other: RankState, other_ahead_ns: int) -> int | None:
-    """From launches of one turn; None where there are none. Ranks wait for each other, so that of all turns one at
-    least is launched by both within a step or two, even where one of them is always late."""
+    """Return the lead of a clock from launches of the same turn; None if there are none. Ranks wait for each other, so
+    both launch at least one of all turns within a step or two, even if one of them is always late."""
     leads_ns = list(_leads_ns(state, other))
     if not leads_ns:
         return None
@@ -205,7 +207,7 @@ def _ahead_by_calls_ns(state: RankState, other: RankState, other_ahead_ns: int) 
 
 
 def _leads_ns(state: RankState, other: RankState) -> Iterator[int]:
-    """By how much later, as the clocks tell, the first launched each call that both did."""
+    """Yield how much later, by their clocks, the first rank launched each call that both launched."""
     if not (state.counted and other.counted):
         return
     groups = {(group.name, group.ranks): group for group in other.groups}
@@ -219,7 +221,7 @@ def _leads_ns(state: RankState, other: RankState) -> Iterator[int]:
 
 
 def newest_attempt(path: Path) -> Path:
-    """Of a restarted job the last attempt that has a rank: it is the one that hangs."""
+    """Return the last attempt of a restarted job that has a rank: this is the attempt that hangs."""
     found = {
         int(one.name.removeprefix("attempt-")): one
         for one in path.glob("attempt-*")
@@ -229,9 +231,9 @@ def newest_attempt(path: Path) -> Path:
 
 
 def _judged(state: RankState, look: _Look, *, is_silent: bool, is_apart: bool) -> RankState:
-    """Of a rank on another machine the records of its clock tell, while others come. So they do for a moment where
-    nobody is in sight that recorded here: all may be in another container of this machine. Of one whose clock is apart
-    and was not recorded between two looks nothing tells when it was last."""
+    """Decide whether a rank goes on. On another machine its clock's records decide, while other ranks record. They also
+    decide for a moment if no process that recorded here is visible: all may be in another container. For a rank
+    with a differing clock that recorded nothing between two looks, it is unknown when it was last alive."""
     if state.closed or state.alive:
         return state
     if state.alive is False and (look.in_sight or is_silent or look.at_ns - state.beat_at_ns > NEXT_BEAT_NS):
@@ -242,7 +244,8 @@ def _judged(state: RankState, look: _Look, *, is_silent: bool, is_apart: bool) -
 
 
 def _read(source: RecordedRank, until_ns: int, apart_ns: int) -> _Seen:
-    """Of a clock that is further ahead than is known yet the newest records are not left out."""
+    """Read one rank up to an instant; later if its clock is further ahead than known, so that no new record is left
+    out."""
     meta = read_json(source.folder / META) or {}
     check_version(meta.get("schema", SCHEMA_VERSION), source.folder / META)
     records = records_of(source.folder)
@@ -266,13 +269,16 @@ def _read(source: RecordedRank, until_ns: int, apart_ns: int) -> _Seen:
 
 
 def _doubts(source: RecordedRank, meta: Mapping[str, Any], records: Records) -> Iterator[Finding]:
-    """Why its calls cannot be held against those of others."""
+    """Yield the reasons why a rank's calls cannot be compared with those of others."""
     where, said = f"rank {source.rank}", other_rank(source, meta)
     if is_of_another_run(meta, source.manifest):
-        message = "its records have the id of another run: it entered its trace apart from rank 0, or is from before"
+        message = (
+            "its records have the id of another run: it entered its trace apart from rank 0, "
+            "or its folder is left from an earlier run"
+        )
         yield OTHER_RUN(where, message)
     if said is not None:
         message = f"its folder holds what rank {said} recorded: put the ranks' folders back as they were"
         yield OTHER_RANK(where, message)
     for damage in records.damaged:
-        yield DAMAGED(where, f"{damage}: what is said of this rank may be wrong")
+        yield DAMAGED(where, f"{damage}: what this report says about this rank may be wrong")

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from ddptrace.load.diagnosis.tables import GroupState, LastCall, Messages
 from ddptrace.load.records.calls import CallOrigin, CallOrigins
-from ddptrace.load.records.fields import BEGIN, END, FLAGS, NAME, THREAD, A, B, C, F, G, Row
+from ddptrace.load.records.events import BEGIN, END, FLAGS, NAME, THREAD, A, B, C, F, G, Row
 from ddptrace.load.tables import Group
 from ddptrace.ops import SEND, family_of
 from ddptrace.schema import CallFlag, Kind
 
 LAST: Final = 256
-"""Calls of a group that are looked at: a rank that waits for others is hardly further ahead of them."""
+"""Calls of a group that are read: a rank that waits for others is hardly further ahead of them."""
 
 RETURNED: Final = (Kind.WAIT, Kind.PHASE, Kind.STEP, Kind.CALL)
 """What a thread does only outside of a call that it waits for."""
@@ -27,7 +27,7 @@ Rows = NDArray[np.void]  # of EVENT_DTYPE
 
 @dataclass(frozen=True, slots=True)
 class RankRecords:
-    """What a rank's records tell beside the calls. `buckets_of`: kind of each reducer, by number."""
+    """What a rank's records contain beside the calls. `buckets_of`: kind of each reducer, by number."""
 
     events: Rows
     text: Callable[[int], str]
@@ -36,7 +36,7 @@ class RankRecords:
 
 
 def group_states(told: RankRecords) -> tuple[GroupState, ...]:
-    """By name of the group: those that the rank described, and those that it called in."""
+    """Groups by name: those that the rank described, and those in which it called."""
     calls = np.concatenate([told.events[told.events["kind"] == Kind.CALL], _begun(told.events)])
     calls = calls[np.argsort(calls["begin"], kind="stable")]
     unpaired = [number for number in np.unique(calls["name"]).tolist() if family_of(told.text(number)).is_message]
@@ -56,8 +56,8 @@ def group_states(told: RankRecords) -> tuple[GroupState, ...]:
 
 
 def _begun(events: Rows) -> Rows:
-    """CALL records of those calls that their threads are still issuing, or that ended the process: of such only the
-    ORIGIN was written."""
+    """Make CALL records of the calls that threads are still issuing, or that ended the process: only their ORIGIN was
+    written."""
     calls, origins = events[events["kind"] == Kind.CALL], events[events["kind"] == Kind.ORIGIN]
     begun: Rows = origins[~np.isin(origins["a"], calls["a"]) & (origins["f"] != 0)]
     last = _last_return(events) if len(begun) else {}
@@ -69,21 +69,22 @@ def _begun(events: Rows) -> Rows:
 
 
 def _last_return(events: Rows) -> dict[int, int]:
-    """By thread, the end of the last that it did outside of a call that it waits for."""
+    """Return, by thread, the end of its last activity outside of a call that it waits for."""
     returned = events[np.isin(events["kind"], RETURNED)]
     threads = np.unique(returned["thread"]).tolist()
     return {thread: int(returned["end"][returned["thread"] == thread].max()) for thread in threads}
 
 
 def _let_go(told: RankRecords, group: int) -> tuple[int, int]:
-    """Calls of the group of this string id that went before those that are left, and of them the collectives."""
+    """Return how many calls of a group (by string id) went before those that are left, and how many were
+    collectives."""
     marks = told.events[(told.events["kind"] == Kind.LET_GO) & (told.events["flags"] == 0)]
     mine = marks[marks["d"] == group]
     return int(mine["a"].sum()), int(mine["b"].sum())
 
 
 def _messages(told: RankRecords, calls: Rows, ends: _Ends) -> Iterator[Messages]:
-    """By peer, what goes there before what comes from there. What nobody told the peer of is left out."""
+    """Yield messages by peer, those sent before those received. Messages with an unknown peer are left out."""
     peers = np.array([-1 if peer is None else peer for peer in ends.peers(calls)], np.int64)
     sends = np.array([family_of(told.text(number)) is SEND for number in calls["name"].tolist()], np.bool_)
     for peer in np.unique(peers[peers >= 0]).tolist():
@@ -112,7 +113,7 @@ class _Ends:
         return [self._source(row).peer for row in calls.tolist()]
 
     def last(self, calls: Rows, turns: int) -> tuple[LastCall, ...]:
-        """Of calls in order of launch of which the last one is number `turns` - 1."""
+        """Describe calls in order of launch, of which the last is number `turns` - 1."""
         rows: list[Row] = calls[-LAST:].tolist()
         return tuple(self._call(row, turns - len(rows) + k) for k, row in enumerate(rows))
 

@@ -1,5 +1,5 @@
-"""The last of one rank's records. Nothing else tells of a job that hangs: a call without an end, then only the clock's
-records, every two seconds, and where the training thread is."""
+"""The last of one rank's records. Nothing else shows what a hanging job does: a call without an end, then only the
+clock's records, every two seconds, and where the training thread is."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from ddptrace.load.alive import process_of
 from ddptrace.load.diagnosis.last_calls import RankRecords, group_states
 from ddptrace.load.diagnosis.tables import GroupState, LastCall, RankState
 from ddptrace.load.records import described
-from ddptrace.load.records.clock import Clock
-from ddptrace.load.records.events import RankEvents
-from ddptrace.load.records.fields import BEGIN, END, FLAGS, KIND, NAME, A, Row
+from ddptrace.load.records.events import BEGIN, END, FLAGS, KIND, NAME, A, Clock, RankEvents, Row
 from ddptrace.load.records.host_load import phase_of, pulse_of
 from ddptrace.load.tables import Pulse
 from ddptrace.record import Records
@@ -25,11 +23,11 @@ from ddptrace.schema import Kind, Phase
 LAST_STEPS: Final = 32
 
 BESIDE: Final = (Kind.CLOCK, Kind.PULSE, Kind.LINK, Kind.CGROUP, Kind.LET_GO, Kind.FILE_LET_GO, Kind.NOTE, Kind.DONE)
-"""What is recorded while the training itself does nothing."""
+"""Kinds that are recorded while the training itself does nothing."""
 OUTSIDE: Final = (Kind.PHASE, Kind.STEP, Kind.WAIT, Kind.HOOK, Kind.RPC, Kind.RPC_WAIT)
-"""What ends after a call only where the host has gone on."""
+"""Kinds that end after a call only if the host has gone on."""
 BEYOND: Final = (Kind.STEP, Kind.PHASE)
-"""The same of a call whose failure has ended the wait for it."""
+"""The same for a call whose failure has ended the wait for it."""
 
 IN_BACKWARD: Final = ("gradients", "hook", "unused-parameters", "rebuild")
 LOST_CODES: Final = (RECORDS_LOST.code, NAMES_LOST.code)
@@ -38,13 +36,13 @@ LOST_CODES: Final = (RECORDS_LOST.code, NAMES_LOST.code)
 def rank_state(
     records: Records, meta: Mapping[str, Any], *, rank: int, zero_unix_ns: int, until_ns: int, apart_ns: int = 0
 ) -> RankState:
-    """`until_ns`: what was recorded later is left out, so that ranks read one after the other are compared as of one
-    time. `apart_ns`: the rank's clock is so far ahead, and all its instants are told without that."""
+    """`until_ns`: later records are left out, so that ranks that are read one after the other are compared at the same
+    time. `apart_ns`: how far the rank's clock is ahead; all its instants are corrected by that."""
     return _State(records, meta, rank, zero_unix_ns, until_ns, apart_ns).build()
 
 
 def newest_at_ns(records: Records, zero_unix_ns: int) -> int | None:
-    """When the newest record was begun, by the rank's own clock; None where nothing ties that to the run's zero."""
+    """Return when the newest record began, by the rank's own clock; None if that cannot be tied to the run's zero."""
     clock = Clock.of(records.events, zero_unix_ns)
     near = clock.near(records.events)["begin"]
     return int(near.max()) + clock.shift_ns if clock.tie_ns is not None and len(near) else None
@@ -61,7 +59,7 @@ class _State:
         self.told, self.records, self.meta, self.rank = told, records, meta, rank
 
     def json(self, kind: Kind) -> list[tuple[int, dict[str, Any]]]:
-        """Instant and content of each."""
+        """Return instant and content of each record of a kind with JSON text."""
         return [(row[BEGIN], content) for row, content in self.told.described(self.told.rows(kind))]
 
     def build(self) -> RankState:
@@ -102,7 +100,7 @@ class _State:
         )
 
     def last_at_ns(self) -> int:
-        """Of what the training does, begin or end. A description has no end."""
+        """Return the last begin or end of a record of the training. A description has no end."""
         mine = self.events[~np.isin(self.events["kind"], BESIDE)]
         return max((int(mine[name].max()) for name in ("begin", "end") if len(mine)), default=0) or self.beat_at_ns()
 
@@ -110,7 +108,7 @@ class _State:
         return max((int(self.events[name].max()) for name in ("begin", "end") if len(self.events)), default=0)
 
     def did_last(self) -> str:
-        """The newest of what ended: a phase, an update, or a wait."""
+        """Say what ended last: a phase, an update, or a wait."""
         rows = self.of(Kind.PHASE, Kind.STEP, Kind.WAIT)
         row = rows[np.argsort(rows["end"], kind="stable")][-1:].tolist()
         if not row:
@@ -119,13 +117,13 @@ class _State:
         return phase.name.lower() if phase else "wait" if row[0][KIND] == Kind.WAIT else "end of a step"
 
     def is_counted(self) -> bool:
-        """Whether no call is left out but those that were let go, which are counted, and none was changed since."""
+        """Whether no call is missing except those that were deleted and counted, and none was changed since."""
         partial = (self.of(Kind.STEP)["b"] != 0).any()
         lost = any(note.get("code") in LOST_CODES for _, note in self.json(Kind.NOTE))
         return not (partial or lost or self.records.dropped or self.records.damaged)
 
     def steps(self) -> tuple[int | None, int | None]:
-        """The one that the rank is in, and the median length of the last ones."""
+        """Return the step that the rank is in, and the median length of the last steps."""
         rows = self.of(Kind.STEP)
         rows = rows[rows["flags"] == rows["flags"].max()] if len(rows) else rows
         last: dict[int, Row] = {row[A]: row for row in rows.tolist()}
@@ -135,7 +133,7 @@ class _State:
         return max(last) + 1, int(np.median(lengths))
 
     def pending(self, groups: tuple[GroupState, ...]) -> tuple[str, LastCall | None]:
-        """The newest call, where the host has not gone on since, or where it failed in it."""
+        """Return the newest call if the host has not gone on since, or has failed in it."""
         newest = [(group.name, call) for group in groups for call in _newest(group)]
         name, call = max(newest, key=lambda found: found[1].launch_at_ns, default=("", None))
         if call is None or call.done:
@@ -151,7 +149,7 @@ class _State:
         return pulse_of(rows[0], self.text)
 
     def phase(self, pulse: Pulse | None, pending: LastCall | None) -> Phase | None:
-        """Of one that goes on only its pulse tells, and what it communicates."""
+        """Return the phase of a rank that goes on: only its pulse and its communication show it."""
         if pulse is not None and pulse.phase is not None:
             return pulse.phase
         if pending is not None and pending.origin in IN_BACKWARD:
@@ -162,7 +160,7 @@ class _State:
         return Phase.BACKWARD if self.ready_at_ns > max(outside["end"].tolist(), default=0) else None
 
     def failure(self, groups: tuple[GroupState, ...]) -> tuple[int | None, str | None]:
-        """The exception that ended the trace, else the first call that failed and was not overcome."""
+        """Return the exception that ended the trace, else the first failed call after which the rank did not go on."""
         said = [
             (at, str(note.get("message")).partition(": ")[2])
             for at, note in self.json(Kind.NOTE)
@@ -184,5 +182,5 @@ def _newest(group: GroupState) -> list[LastCall]:
 
 
 def _last_ready(ready: NDArray[np.void]) -> int:
-    """Rows hold up to seven; deltas that do not count are 0."""
+    """Rows hold up to seven deltas; unused deltas are 0."""
     return int((ready["base"] + ready["deltas"].max(axis=1)).max())

@@ -33,7 +33,7 @@ class LastCall:
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """What a rank sent to another one in a group, or received from it."""
+    """What a rank sent to another rank in a group, or received from it."""
 
     peer: int
     is_send: bool
@@ -54,14 +54,14 @@ class GroupState:
 
 @dataclass(frozen=True, slots=True)
 class RankState:
-    """The last that is known of a rank, while it runs or afterwards."""
+    """The last known state of a rank, while it runs or afterwards."""
 
     rank: int
     host: str
     pid: int
     alive: bool | None  # its process; None where nothing tells
     stopped: bool  # its process is held, by a signal or a debugger
-    closed: bool  # it said that it ended
+    closed: bool  # it recorded that it ended
     counted: bool  # all its calls were recorded, so that they can be compared with other ranks'
     step: int | None  # that it is in
     step_ns: int | None  # median of its last steps
@@ -79,10 +79,9 @@ class RankState:
 
 @dataclass(frozen=True, slots=True)
 class JobState:
-    """The last that is known of all ranks of a run. `now_at_ns`: when somebody looked, or where no process is in sight,
-    the last that any of them recorded. `apart_ns`: by rank, how far its clock is ahead, where that is much; its
-    instants are told without it. `doubts`: by rank, why what it recorded may be none of this run's, or not what it
-    wrote."""
+    """The last known state of all ranks of a run. `now_at_ns`: time of the look, or if no process is visible, of the
+    newest record. `apart_ns`: by rank, how far its clock is ahead, if that is much; its instants are corrected by it.
+    `doubts`: by rank, why its records may belong to another run, or may differ from what it wrote."""
 
     ranks: tuple[RankState, ...]
     world_size: int | None
@@ -94,6 +93,6 @@ class JobState:
 
 
 BEAT_NS = 2 * 10**9
-"""A rank whose interpreter runs records its clock so often."""
+"""Interval between two clock records of a rank whose interpreter runs."""
 BEATS = 3
-"""So many in a row do not come late together."""
+"""This many clock records in a row do not all come late."""

@@ -1,8 +1,8 @@
-"""Traces that torch.profiler wrote without ddptrace: what they tell, as if a rank had recorded it.
+"""Traces that torch.profiler wrote without ddptrace: read as if a rank had recorded them.
 
 In: the trace files of one rank. Out: its `RankRun`.
 
 trace     threads and ranges of one file           calls    collectives on a device, of Gloo, and those launched only
-steps     steps and phases                         identity which collective it was
-ddp       which of them carry gradients            window   one file     rank   all files of a rank
+identity  which collective it was                  ddp      which of them carry gradients
+window    one file, its steps and phases           rank     all files of a rank
 """

@@ -3,11 +3,11 @@
 On a device:
 
 thread   record_param_comms ├───────────────┤
-         nccl:all_reduce       ├─────────┤          launch: its begin; what it was, where the kernel does not say
+         nccl:all_reduce       ├─────────┤          launch: its begin; what it was, if the kernel does not say it
          cudaLaunchKernel         ├───┤  correlation 7
 stream                                    ├───────┤ exec: the hull of the kernels launched in one such range
 
-Without a device, Gloo's own ranges tell, or only the launch is known:
+Without a device, Gloo's own ranges are the evidence, or only the launch is known:
 
 main         c10d::allreduce_ ├┤   c10d::allreduce_ ├┤        launch: the k-th of the same kind, if all are there
 gloo thread                     gloo:all_reduce ├───────┤     exec
@@ -37,14 +37,14 @@ PARAMETERS: Final = "record_param_comms"
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A collective before it is numbered. `lane`: the thread that launched it, NOTHING where that is not known."""
+    """A collective before it is numbered. `lane`: the thread that launched it, NOTHING if unknown."""
 
     call: Call
     lane: int
 
 
 def in_launch_order(found: Iterable[Found]) -> list[Found]:
-    """Of those at one instant, what was launched before the file begins comes first."""
+    """Sort by launch. At one instant, calls launched before the file begins come first."""
 
     def key(one: Found) -> tuple[int, bool, int]:
         return one.call.launch_at_ns, one.lane != NOTHING, one.call.exec.begin_at_ns if one.call.exec else 0
@@ -54,7 +54,7 @@ def in_launch_order(found: Iterable[Found]) -> list[Found]:
 
 @dataclass(frozen=True, slots=True)
 class _Kernels:
-    """Communication kernels, in order of their begin: positions of events, NOTHING where there is none."""
+    """Communication kernels, in order of their begin: positions of events, NOTHING for a missing event."""
 
     kernel: Ints
     launch: Ints
@@ -83,10 +83,10 @@ class _Kernels:
 
 
 def device_calls(trace: Trace) -> list[Found]:
-    """One per communication kernel, or per range of the backend in which several were launched.
+    """Return one call per communication kernel, or per range of the backend in which several were launched.
 
-    A kernel without launch in the file was launched before all that have one: at its begin, or before the first launch,
-    which is the latest that it can have been.
+    A kernel without a launch in the file was launched before all others: at its begin or at the first launch, whichever
+    is earlier. That is the latest possible time.
     """
     kernels = _Kernels.of(trace)
     groups = Groups(trace.events.facts, alone=len(np.unique(kernels.stream)) <= 1)
@@ -140,7 +140,7 @@ def _said(trace: Trace, kernels: _Kernels, k: int, groups: Groups) -> Said:
 
 
 def call_of(said: Said, launch: int, issued: int, thread: int, execution: ExecRange | None) -> Call:
-    """Not yet numbered."""
+    """Make the call, not yet numbered."""
     return Call(
         seq=0,
         op=said.op,
@@ -172,14 +172,15 @@ ISSUING_PREFIX = "c10d::"
 
 
 def gloo_calls(trace: Trace) -> list[Found]:
-    """One per range of Gloo's. Its range tells bytes; where no launch can be told, it began when it ran."""
+    """Return one call per range of Gloo. The range contains the bytes; without a known launch, the call begins with
+    it."""
     ranges = np.flatnonzero(trace.named((GLOO_PREFIX,)))
     launches = _launches(trace, ranges.tolist())
     return [_gloo_call(trace, one, launches.get(one)) for one in ranges.tolist()]
 
 
 def issued_calls(trace: Trace) -> list[Found]:
-    """What was launched, where nothing shows when it ran: the backend's ranges on the host, else c10d's operators."""
+    """Return launches without a known execution: the backend's ranges on the host, else c10d's operators."""
     is_range = trace.named(NCCL_PREFIXES)
     chosen = outermost(trace.events, is_range if is_range.any() else trace.named((ISSUING_PREFIX,)))
     groups, found = _groups_of_ranges(trace), []
@@ -208,7 +209,8 @@ def _gloo_call(trace: Trace, position: int, launch: int | None) -> Found:
 
 
 def _launches(trace: Trace, ranges: list[int]) -> dict[int, int]:
-    """By position of a range, that of the operator which launched it: the k-th of those that Gloo carries out so."""
+    """Return, by position of a range, the operator that launched it: the k-th operator that Gloo carries out that
+    way."""
     issued: dict[str, list[int]] = defaultdict(list)
     for position in np.flatnonzero(outermost(trace.events, trace.named((ISSUING_PREFIX,)))).tolist():
         for kind in gloo_ranges(usual_op(trace.name(position))):
@@ -221,7 +223,7 @@ def _of_kind(trace: Trace, ranges: list[int], kind: str) -> list[int]:
 
 
 def _pairs(trace: Trace, issued: list[int], ranges: list[int]) -> Iterator[tuple[int, int]]:
-    """None where one is missing, or would have run before its launch."""
+    """Yield each range with its operator; nothing if any is missing, or a range would have run before its launch."""
     begins = trace.events.begin_ns
     if len(issued) == len(ranges) and (begins[issued] <= begins[ranges]).all():
         yield from zip(ranges, issued, strict=True)

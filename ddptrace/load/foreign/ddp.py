@@ -1,4 +1,5 @@
-"""Which all-reduces torch's DistributedDataParallel launched for gradients, where nobody recorded its reducer."""
+"""Which all-reduces torch's DistributedDataParallel launched for gradients, in a file without records of its
+reducer."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ REDUCER: Final = 0
 
 
 def with_reducer(trace: Trace, backwards: Intervals, found: Sequence[Found]) -> list[Call]:
-    """DDP's own are those that the engine launched inside a backward, in a file that shows DDP at work. What a compiled
-    graph or a hook without DDP launches there is nobody's bucket."""
+    """Return DDP's calls: those that the engine launched inside a backward, in a file that shows DDP at work. What a
+    compiled graph or a hook without DDP launches there is no bucket."""
     lanes = np.array([one.lane for one in found], np.int64)
     at = np.array([one.call.launch_at_ns for one in found], np.int64)
     by_engine = innermost_around(trace.events, trace.is_node, lanes, at) != NOTHING
@@ -33,7 +34,7 @@ def with_reducer(trace: Trace, backwards: Intervals, found: Sequence[Found]) -> 
 
 
 def backward_at(backwards: Intervals, at: np.ndarray) -> np.ndarray:
-    """Position of the backward around each instant, or NOTHING."""
+    """Return the position of the backward around each instant, or NOTHING."""
     if not len(backwards):
         return np.full(len(at), NOTHING, np.int64)
     k = np.searchsorted(backwards[:, 0], at, side="right") - 1
@@ -41,8 +42,8 @@ def backward_at(backwards: Intervals, at: np.ndarray) -> np.ndarray:
 
 
 def until_copied(trace: Trace, backwards: Intervals, calls: Sequence[Call]) -> list[Call]:
-    """Calls whose execs end when DDP used their results, at the latest. Gloo's range stays open for longer: a callback
-    in it waits for the interpreter.
+    """Return the calls with executions cut where DDP used their results. Gloo's range stays open for
+    longer: a callback in it waits for the interpreter.
 
     main   launch 0  launch 1 ├┄ waits ┄┤ copies of bucket 0 ├┄┄ waits ┄┄┤ copies of bucket 1
     gloo         ├── exec 0 ───────────┤┄┄┄├────── exec 1 ───────────────┤┄┄┄┄┄┤
@@ -57,7 +58,7 @@ def until_copied(trace: Trace, backwards: Intervals, calls: Sequence[Call]) -> l
 
 
 def _until(call: Call, at_ns: int) -> Call:
-    """A range that began later cannot be what was in use: it stays."""
+    """Cut a range, unless it began later: then its result cannot have been in use."""
     ran = call.exec
     if ran is None or ran.evidence is not Evidence.BACKEND or not ran.begin_at_ns < at_ns < ran.end_at_ns:
         return call
@@ -65,8 +66,8 @@ def _until(call: Call, at_ns: int) -> Call:
 
 
 def _used_at(trace: Trace, backwards: Intervals, buckets: Mapping[int, Sequence[Call]]) -> dict[int, list[int]]:
-    """By backward, when the result of each of its buckets was in use. Buckets are copied in launch order; where their
-    copies cannot be told apart, all of them were over when the last copy began."""
+    """Return, by backward, when the result of each of its buckets was in use. Buckets are copied in launch order; if
+    their copies cannot be distinguished, all buckets were complete when the last copy began."""
     begins, opens = _copies(trace)
     of, single = backward_at(backwards, begins), _has_one_forward(trace, backwards)
     found = {}
@@ -99,14 +100,14 @@ def _copies(trace: Trace) -> tuple[Ints, np.ndarray]:
 
 
 def _has_one_forward(trace: Trace, backwards: Intervals) -> list[bool]:
-    """By backward: two modules under DDP launch their buckets mixed and copy them module by module."""
+    """Group by backward: two modules under DDP launch their buckets mixed and copy them module by module."""
     forwards = trace.events.begin_ns[trace.named(DDP_MARKS[:1])]
     before = np.searchsorted(forwards, backwards[:, 0])
     return [count <= 1 for count in np.diff(before, prepend=0).tolist()]
 
 
 def reducers_of(calls: Sequence[Call]) -> tuple[Reducer, ...]:
-    """One, without parameters or layouts, where any call is a reducer's."""
+    """Return one reducer, without parameters or layouts, if any call belongs to a reducer."""
     groups = Counter(call.group for call in calls if call.is_native)
     if not groups:
         return ()

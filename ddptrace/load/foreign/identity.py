@@ -1,4 +1,4 @@
-"""What a collective was, from what a foreign file says of it: our names of operations, bytes, types, group.
+"""Identifies a collective of a foreign file: our name of its operation, its bytes, types and group.
 
 Strongest first: the arguments of its kernel, the backend's range around its launch, the kernel's name.
 """
@@ -32,7 +32,7 @@ NOTHING_SAID: Final = CollectiveArgs()
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What one collective was. Group "" and 0 bytes: nothing tells."""
+    """What one collective was. Group "" and 0 bytes: unknown."""
 
     op: str
     group: str
@@ -45,15 +45,14 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """The process groups that a file knows. `alone`: its communication is all of one communicator, as far as can be
-    seen."""
+    """The process groups that a file knows. `alone`: all communication in the file seems to use one communicator."""
 
     facts: FileFacts
     alone: bool
 
     def of(self, said: CollectiveArgs) -> tuple[str, int | None]:
-        """A collective's group, and the ranks in it. Where one group is listed, it is that; where none is, it is the
-        group of all ranks if there is no other communicator."""
+        """Return a collective's group, and the number of its ranks. If one group is listed, it is that group; if none
+        is, it is the group of all ranks, provided that there is only one communicator."""
         sizes = {name: len(ranks) for name, _, ranks in self.facts.groups}
         only = next(iter(sizes), "") if len(sizes) == 1 else ""
         name = only if said.group is None else said.group
@@ -70,7 +69,8 @@ def identified(
     groups: Groups,
     rules: Sequence[CommRule],
 ) -> Said:
-    """By a kernel's name and arguments, and those of the backend's range around its launch ("" without one)."""
+    """Identify by a kernel's name and arguments, and those of the backend's range around its launch ("" without
+    one)."""
     if kernel.collective:
         op, identity = usual_op(kernel.collective), Identity.ARGUMENTS
     elif range_name or around.collective:
@@ -81,20 +81,20 @@ def identified(
 
 
 def told(op: str, said: CollectiveArgs, groups: Groups, identity: Identity) -> Said:
-    """In our words."""
+    """Return the collective in the terms of ddptrace."""
     group, size = groups.of(said)
     dtype, _ = dtype_of(said.dtype)
     return Said(op, group, size, *_nbytes(op, said, size), dtype, identity)
 
 
 def usual_op(name: str) -> str:
-    """From "nccl:_all_gather_base", "c10d::allreduce_", "allreduce" or "nccl:send 0->1"."""
+    """Return our name of an op from "nccl:_all_gather_base", "c10d::allreduce_", "allreduce" or "nccl:send 0->1"."""
     bare = name.rpartition(":")[2].split(" ")[0].strip("_").lower()
     return BY_SPELLING[bare].name if bare in BY_SPELLING else bare or UNKNOWN_OP
 
 
 def dtype_of(name: str | None) -> tuple[str, int | None]:
-    """Torch's name, and bytes of one element where known."""
+    """Return torch's name of a type, and the bytes of one element if known."""
     if name is None:
         return "", None
     bare = name.removeprefix("c10::").removeprefix("torch.").removeprefix("nccl")
@@ -102,7 +102,7 @@ def dtype_of(name: str | None) -> tuple[str, int | None]:
 
 
 def merged(first: CollectiveArgs, second: CollectiveArgs) -> CollectiveArgs:
-    """What the first says, and where it says nothing the second."""
+    """Return the values of the first, completed by those of the second."""
     if first == NOTHING_SAID or second == NOTHING_SAID:
         return second if first == NOTHING_SAID else first
     said = {field.name: getattr(first, field.name) for field in dataclasses.fields(first)}
@@ -110,7 +110,8 @@ def merged(first: CollectiveArgs, second: CollectiveArgs) -> CollectiveArgs:
 
 
 def _nbytes(op: str, said: CollectiveArgs, size: int | None) -> tuple[int, int]:
-    """In and out. Where only the input is known, the output of a gather or scatter follows from the group's size."""
+    """Return bytes in and out. If only the input is known, the output of a gather or scatter follows from the group's
+    size."""
     _, element = dtype_of(said.dtype)
     nbytes_in, nbytes_out = said.nbytes_in or 0, 0
     if element is not None and said.nelems_in is not None:

@@ -1,4 +1,4 @@
-"""One rank's torch.profiler files, recorded by anybody: from them its `RankRun`, with what they tell."""
+"""One rank's torch.profiler files, recorded without ddptrace: makes its `RankRun` from them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LISTED = 3
 def load_traces(
     file: TraceFile, *, zero_unix_ns: int, cache: Path | None = None, rules: Sequence[CommRule] = ()
 ) -> LoadedRank:
-    """Read the rank's files. One that cannot be read is a finding, and the rank stands with what is left.
+    """Read the rank's files. A file that cannot be read becomes a finding, and the others are used.
 
     `zero_unix_ns`: the run's zero. `cache`: see `read_kineto`. `rules`: kernels that communicate, beside those known.
     """
@@ -44,8 +44,8 @@ def load_traces(
 def device_work(
     file: TraceFile, *, zero_unix_ns: int, cache: Path | None = None, rules: Sequence[CommRule] = ()
 ) -> tuple[DeviceWork, ...]:
-    """Only when the device did what, by file, without what was around the launches. Raises RunDirectoryError where a
-    file cannot be read."""
+    """Return only the device's activity, by file, without the context of launches. Raises RunDirectoryError if a file
+    cannot be read."""
     works = (
         DeviceEvents.of(read_kineto(path, cache).since(zero_unix_ns), rules).table(with_scopes=False)
         for path in file.paths
@@ -68,7 +68,8 @@ def _read(
 
 
 def _apart(windows: Sequence[ForeignWindow], rank: int, findings: list[Finding]) -> list[ForeignWindow]:
-    """In time order. A file that overlaps another was written by another process, whatever it says."""
+    """Return the windows in time order. A file that overlaps another was written by another process, whatever it
+    claims."""
     kept: list[ForeignWindow] = []
     filled = [window for window in windows if window.window.begin_at_ns != window.window.end_at_ns]
     for window in sorted(filled, key=attrgetter("window.begin_at_ns")):
@@ -84,7 +85,7 @@ def _apart(windows: Sequence[ForeignWindow], rank: int, findings: list[Finding])
 
 
 def _on_one_thread(windows: Sequence[ForeignWindow]) -> list[ForeignWindow]:
-    """Another process had another main thread; here all of them are the rank's, under the first one's id."""
+    """Give all windows the main thread of the first: another process had another main thread."""
     return [
         window if window.main_thread == windows[0].main_thread else _moved(window, windows[0].main_thread)
         for window in windows
@@ -108,7 +109,7 @@ def _several_processes(windows: Sequence[ForeignWindow], rank: int) -> Iterator[
         message = (
             f"the files of rank {rank} come from different processes ({', '.join([first, *later])}"
             + (f" and {len(changes) - LISTED} more" if len(changes) > LISTED else "")
-            + "): a restarted job or separate runs, shown as one; give one run's files to judge it alone"
+            + "): a restarted job or separate runs, shown as one run; give the files of one run to see it alone"
         )
         yield SEVERAL_PROCESSES(f"rank {rank}", message)
 
@@ -146,7 +147,7 @@ def _run(rank: int, windows: Sequence[ForeignWindow], findings: list[Finding]) -
 
 
 def _numbered_calls(calls: Iterable[Call]) -> Iterator[Call]:
-    """`seq` from 1; `ordinal` from 0 in each group."""
+    """Number the calls: `seq` from 1, `ordinal` from 0 in each group."""
     seen: dict[str, int] = defaultdict(int)
     for seq, call in enumerate(calls, start=1):
         yield dataclasses.replace(call, seq=seq, ordinal=seen[call.group])
@@ -154,8 +155,9 @@ def _numbered_calls(calls: Iterable[Call]) -> Iterator[Call]:
 
 
 def _numbered_steps(windows: Sequence[ForeignWindow], rank: int, findings: list[Finding]) -> Iterator[StepMark]:
-    """As said; where a later window counts anew, its steps go on from the last. That another process does is told with
-    its being another."""
+    """Yield the steps with the profiler's numbers. If a later window counts from the beginning again, its steps
+    continue from the last. A finding reports that, unless the window is from another process, which has a finding
+    already."""
     last = -1
     for window, before in zip(windows, (None, *windows), strict=False):
         first = window.steps[0].ordinal if window.steps else last + 1
@@ -170,7 +172,7 @@ def _numbered_steps(windows: Sequence[ForeignWindow], rank: int, findings: list[
 
 
 def _numbered_phases(windows: Sequence[ForeignWindow]) -> Iterator[PhaseMark]:
-    """Backwards are counted over all windows."""
+    """Number backwards over all windows."""
     first = 0
     for window in windows:
         ordinals = [mark.backward for mark in window.phases if mark.backward is not None]

@@ -1,4 +1,4 @@
-"""What stands where in a file that torch.profiler alone wrote: the loop's ranges, the main thread, the engine's."""
+"""Finds the parts of a file that torch.profiler alone wrote: the loop's ranges, the main thread, the engine's nodes."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from ddptrace.load.windows.nesting import NOTHING, outermost
 OPTIMIZER_STEP: Final = "Optimizer.step#"
 DATA: Final = "enumerate(DataLoader)#"
 DDP_MARKS: Final = (
-    "DistributedDataParallel.forward", "torch.distributed.ddp.reducer", "torch::distributed::reducer",
-)  # fmt: skip
+    "DistributedDataParallel.forward",
+    "torch.distributed.ddp.reducer",
+    "torch::distributed::reducer",
+)
 DDP_COPY: Final = "torch.distributed.ddp.reducer::copy_bucket_to_grad"
 """Names of ranges that only torch's DistributedDataParallel makes."""
 
@@ -40,7 +42,7 @@ class Trace:
 
     @cached_property
     def used_rules(self) -> frozenset[CommRule]:
-        """The user's rules that know any kernel."""
+        """The user's rules that match any kernel."""
         kernels = np.unique(self.events.name[of_category(self.events, Category.KERNEL)]).tolist()
         found = (rule_of(self.events.names[name], self.rules) for name in kernels)
         return frozenset(rule for rule in found if rule is not None)
@@ -66,8 +68,8 @@ class Trace:
 
     @cached_property
     def main_lane(self) -> int:
-        """The thread of the steps; without any the one that updates, else the one with most operators that runs no
-        backward for another. NOTHING where no thread is."""
+        """The thread with the steps. Without steps, the thread that updates; else the thread with most operators that
+        runs no backward for another thread. NOTHING if the file has no thread."""
         alone = ~np.isin(self.events.lane, sorted(self.engine_lanes))
         is_op = of_category(self.events, Category.OP)
         for chosen in (self.named((PROFILER_STEP,)), self.named((OPTIMIZER_STEP,)), is_op & alone, self.on_host):
@@ -77,28 +79,28 @@ class Trace:
 
     @cached_property
     def main_ops(self) -> Ints:
-        """The main thread's operators that are in no other, in order of begin; nodes of backward are none of them."""
+        """The main thread's outermost operators, in order of begin, without nodes of backward."""
         mine = operators(self.events) & (self.events.lane == self.main_lane)
         top = outermost(self.events, mine) & ~self.is_node & ~self.named(DDP_MARKS)
         return np.flatnonzero(top)
 
     def named(self, prefixes: tuple[str, ...]) -> Mask:
-        """Ranges on threads whose name begins so."""
+        """Select ranges on threads whose name begins with this."""
         return named(self.events, prefixes) & self.on_host
 
     def main_ranges(self, prefix: str) -> Ints:
-        """The main thread's ranges of this name that are in no other such, in order of begin."""
+        """Return the main thread's outermost ranges of this name, in order of begin."""
         return np.flatnonzero(outermost(self.events, self.named((prefix,)) & (self.events.lane == self.main_lane)))
 
     def spans(self, positions: Ints) -> Iterator[tuple[int, int]]:
-        """Begin and end of each."""
+        """Yield begin and end of each event."""
         return zip(self.events.begin_ns[positions].tolist(), self.events.end_ns[positions].tolist(), strict=True)
 
     def name(self, position: int) -> str:
         return self.events.names[int(self.events.name[position])]
 
     def thread(self, lane: int) -> int:
-        """The system's thread id, or where that is no number the thread's place in the file."""
+        """Return the system's thread id; if that is no number, the thread's place in the file."""
         try:
             return int(self.events.lanes[lane].tid)
         except ValueError:

@@ -1,7 +1,16 @@
-"""One file that torch.profiler wrote, understood: its window, steps, phases and collectives, numbered from 0."""
+"""One file that torch.profiler wrote, understood: its window, steps, phases and collectives, numbered from 0.
+
+The steps and phases of a loop that only torch.profiler watched:
+
+main     ├ data ┤ ops ops ops ops                  ├ Optimizer.step ┤ ├ data ┤ ops …
+engine                            node node node
+phases   ├ DATA ┤├── FORWARD ───┤├─ BACKWARD ──┤   ├── OPTIMIZER ───┤
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,21 +19,23 @@ import numpy as np
 from ddptrace.findings import COMM_KERNEL_UNUSED, EXEC_MISSING, TRACE_DAMAGED, TRACE_EMPTY, Finding
 from ddptrace.load.foreign.calls import device_calls, gloo_calls, in_launch_order, issued_calls
 from ddptrace.load.foreign.ddp import backward_at, until_copied, with_reducer
-from ddptrace.load.foreign.steps import backwards_of, phases_of, steps_of, until_awaited
-from ddptrace.load.foreign.trace import Trace
-from ddptrace.load.kineto.events import FileFacts, KinetoEvents
+from ddptrace.load.foreign.trace import DATA, DDP_COPY, DDP_MARKS, OPTIMIZER_STEP, Trace
+from ddptrace.load.kineto.events import FileFacts, Ints, KinetoEvents
 from ddptrace.load.tables import Call, Group, Intervals, PhaseMark, StepMark, Window, Work
 from ddptrace.load.windows.buffers import buffer_broadcasts
 from ddptrace.load.windows.comm_kernels import CommRule
 from ddptrace.load.windows.cpu_compute import computing, operator_work, thread_ranges, union
+from ddptrace.load.windows.device import PROFILER_STEP
 from ddptrace.load.windows.idle import device_idle
-from ddptrace.load.windows.nesting import NOTHING
-from ddptrace.schema import Evidence
+from ddptrace.load.windows.nesting import NOTHING, innermost_around
+from ddptrace.schema import Evidence, Phase, StepEnd
+
+MOST_DIGITS = 15  # of a step's number
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignWindow:
-    """What one file tells. Collectives are in launch order."""
+    """The content of one file. Collectives are in launch order."""
 
     window: Window
     steps: tuple[StepMark, ...]
@@ -74,8 +85,8 @@ def _window(trace: Trace, file: str) -> Window:
 
 
 def _awaited(calls: Sequence[Call], backwards: Intervals) -> dict[int, int]:
-    """By backward, when the last gradient reduction was over for which DDP holds the host: on a device only a stream
-    waits."""
+    """Return, by backward, the end of the last gradient reduction for which DDP blocks the host. On a device only a
+    stream waits."""
     ends: dict[int, int] = {}
     held = [call for call in calls if call.is_native and call.exec and call.exec.evidence is Evidence.BACKEND]
     at = np.array([call.launch_at_ns for call in held], np.int64)
@@ -86,7 +97,7 @@ def _awaited(calls: Sequence[Call], backwards: Intervals) -> dict[int, int]:
 
 
 def _groups(trace: Trace) -> tuple[Group, ...]:
-    """Those that the file lists, and those that only the arguments of collectives name."""
+    """Return the groups that the file lists, and those that only the arguments of collectives name."""
     groups = {name: Group(name, ranks, backend, None) for name, backend, ranks in trace.events.facts.groups}
     for said in trace.events.collectives.values():
         if said.group is not None and said.ranks and said.group not in groups:
@@ -117,3 +128,115 @@ def _findings(trace: Trace, where: str, issued: int) -> list[Finding]:
         (issued, EXEC_MISSING, f"{issued} collectives were launched, but {no_exec}"),
     ]
     return [kind(where, message) for applies, kind, message in said if applies]
+
+
+def steps_of(trace: Trace, backwards: Intervals) -> list[StepMark]:
+    """Return the steps of the profiler's own ranges; without any, one step per update, numbered from 0."""
+    return _said(trace) or _updates(trace, backwards)
+
+
+def _said(trace: Trace) -> list[StepMark]:
+    """Give the time between two ranges to the second, since the batch is fetched there. Because times are rounded, a
+    range may begin before the previous range ended. A range that also ends before that lies inside the previous one."""
+    marks: list[StepMark] = []
+    ranges = np.flatnonzero(trace.named((PROFILER_STEP,)) & (trace.events.lane == trace.main_lane))
+    for position, (begin, end) in zip(ranges.tolist(), trace.spans(ranges), strict=True):
+        number = trace.name(position).removeprefix(PROFILER_STEP)
+        begins = marks[-1].end_at_ns if marks else begin
+        if number.isdecimal() and len(number) <= MOST_DIGITS and end > begins:
+            marks.append(StepMark(int(number), StepEnd.SAID, begins, end))
+    return marks
+
+
+def _updates(trace: Trace, backwards: Intervals) -> list[StepMark]:
+    """Count several optimizers between two backwards as one update."""
+    ends = [end for _, end in trace.spans(trace.main_ranges(OPTIMIZER_STEP))]
+    after = np.searchsorted(backwards[:, 0], ends).tolist()
+    last = [end for k, end in enumerate(ends) if not len(backwards) or k + 1 == len(ends) or after[k + 1] > after[k]]
+    spans = itertools.pairwise([trace.begin_at_ns, *last])
+    return [StepMark(k, StepEnd.OPTIMIZER, begin, end) for k, (begin, end) in enumerate(spans) if end > begin]
+
+
+def phases_of(trace: Trace, backwards: Intervals) -> list[PhaseMark]:
+    """Return the phases in time order; backwards are numbered from 0."""
+    thread = trace.main_thread
+    marks = [PhaseMark(Phase.FORWARD, *span, thread, None) for span in _forwards(trace, backwards)]
+    for k, (begin, end) in enumerate(backwards.tolist()):
+        marks.append(PhaseMark(Phase.BACKWARD, begin, end, thread, k))
+    for phase, prefix in ((Phase.OPTIMIZER, OPTIMIZER_STEP), (Phase.DATA, DATA)):
+        marks += [PhaseMark(phase, *span, thread, None) for span in trace.spans(trace.main_ranges(prefix))]
+    return sorted(marks, key=lambda mark: (mark.begin_at_ns, -mark.end_at_ns))
+
+
+def backwards_of(trace: Trace) -> Intervals:
+    """Return stretches of the engine's nodes on any thread that no work of the main thread interrupts. The work of
+    DDP's reducer, up to copying a bucket back, belongs to the backward that has begun."""
+    events = trace.events
+    nodes = np.flatnonzero(trace.is_node)
+    if not len(nodes):
+        return np.empty((0, 2), np.int64)
+    ours = np.flatnonzero(trace.is_node | trace.named(DDP_MARKS[1:]))
+    begins, reach = events.begin_ns[ours], np.maximum.accumulate(events.end_ns[ours])
+    by_op, by_loop = (
+        np.searchsorted(at, begins[1:], side="right") > np.searchsorted(at, reach[:-1])
+        for at in (np.sort(events.begin_ns[trace.main_ops]), np.sort(_loop_begins(trace)))
+    )
+    before = by_loop | (by_op & ~trace.named((DDP_COPY,))[ours[1:]])
+    opens = np.flatnonzero(np.append(True, before))
+    has_node = np.add.reduceat(trace.is_node[ours].astype(np.int64), opens) > 0
+    spans = np.column_stack((begins[opens], reach[np.append(opens[1:], len(ours)) - 1]))
+    return spans[has_node]
+
+
+def _loop_begins(trace: Trace) -> Ints:
+    prefixes = (PROFILER_STEP, OPTIMIZER_STEP, DATA)
+    ranges = np.concatenate([trace.main_ranges(prefix) for prefix in prefixes])
+    begins: Ints = trace.events.begin_ns[ranges]
+    return begins
+
+
+def _forwards(trace: Trace, backwards: Intervals) -> list[tuple[int, int]]:
+    """Return the main thread's operators between a backward and the last boundary before it. Gradients may be zeroed
+    before or after them."""
+    events, ops = trace.events, _outside(trace, trace.main_ops, "Optimizer.")
+    begins, bounds = events.begin_ns[ops], _boundaries(trace, backwards)
+    found = []
+    for backward in backwards[:, 0].tolist():
+        first = int(np.searchsorted(begins, _last_before(bounds, backward)))
+        last = int(np.searchsorted(begins, backward)) - 1
+        if first <= last:
+            found.append((int(begins[first]), min(int(events.end_ns[ops[last]]), backward)))
+    return [(begin, end) for begin, end in found if end > begin]
+
+
+def _outside(trace: Trace, ops: Ints, prefix: str) -> Ints:
+    """Return the main thread's operators outside of ranges of this name."""
+    begins = trace.events.begin_ns[ops]
+    around = innermost_around(trace.events, trace.named((prefix,)), trace.events.lane[ops], begins)
+    outside: Ints = ops[around == NOTHING]
+    return outside
+
+
+def _boundaries(trace: Trace, backwards: Intervals) -> Ints:
+    """Return the sorted ends of all that is no forward: a batch, an update, a backward, a step."""
+    ranges = [trace.main_ranges(prefix) for prefix in (OPTIMIZER_STEP, DATA)]
+    ends = trace.events.end_ns[np.concatenate(ranges)]
+    steps = trace.events.begin_ns[trace.main_ranges(PROFILER_STEP)]
+    return np.sort(np.concatenate((ends, backwards[:, 1], steps)))
+
+
+def _last_before(bounds: Ints, at: int) -> int:
+    k = int(np.searchsorted(bounds, at, side="right"))
+    return int(bounds[k - 1]) if k else -(2**62)
+
+
+def until_awaited(marks: Sequence[PhaseMark], trace: Trace, ends: dict[int, int]) -> list[PhaseMark]:
+    """Extend backwards by what DDP awaits on the host at their end. `ends`: by ordinal, when the last of that ended."""
+    nexts = np.sort(np.concatenate((trace.events.begin_ns[trace.main_ops], _loop_begins(trace))))
+    found = []
+    for mark in marks:
+        over = ends.get(mark.backward, mark.end_at_ns) if mark.backward is not None else mark.end_at_ns
+        k = int(np.searchsorted(nexts, mark.end_at_ns))
+        bound = int(nexts[k]) if k < len(nexts) else over
+        found.append(dataclasses.replace(mark, end_at_ns=max(mark.end_at_ns, min(over, bound))))
+    return found

@@ -10,8 +10,8 @@ import msgspec
 from ddptrace.load.kineto.args import REFUSED, count, rank_list, text
 from ddptrace.load.kineto.events import FAR_NS, FileFacts
 from ddptrace.load.kineto.text import cleaned
+from ddptrace.load.tables import MOST_RANKS
 
-MOST_RANKS: Final = 1_000_000
 BASE: Final = re.compile(rb'"baseTimeNanoseconds"\s*:\s*(-?\d{1,19})(?![\d.eE])')
 
 

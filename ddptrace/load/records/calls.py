@@ -1,4 +1,4 @@
-"""What is told of a call beside its CALL record: where it comes from, to whom, and when it was over at the latest."""
+"""What is known about a call beside its CALL record: its origin, its peer, and the latest possible end."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from ddptrace.load.records.fields import FLAGS, NAME, A, D, E, Row
+from ddptrace.load.records.events import FLAGS, NAME, A, D, E, Row
 from ddptrace.load.tables import Call, PhaseMark
 from ddptrace.schema import THROUGH, UNKNOWN_ORIGIN, CallFlag, Origin, Phase
 
 NO_GRADIENT: Final = ("int", "uint", "bool")
-"""Of what a reducer's C++ reduces in backward, the bitmap of parameters that were used is of such a dtype."""
+"""Of all that a reducer's C++ reduces in backward, only the bitmap of used parameters has such a dtype."""
 ORIGINS: Final = frozenset(Origin)
 
 
@@ -27,8 +27,8 @@ class CallOrigin(NamedTuple):
 
 
 class CallOrigins:
-    """Of one rank's calls. `origins`: its ORIGIN records; `text`: what a string id stands for; `ranks`: global ranks of
-    each process group, in the group's order."""
+    """The origins of one rank's calls. `origins`: its ORIGIN records; `text`: what a string id stands for; `ranks`:
+    global ranks of each process group, in the group's order."""
 
     def __init__(self, origins: Iterable[Row], text: Callable[[int], str], ranks: Mapping[str, Sequence[int]]) -> None:
         self._said = {row[A]: row for row in origins}
@@ -53,7 +53,7 @@ class CallOrigins:
 
 
 def _alone(call: Row, op: str, dtype: str) -> Origin:
-    """Of a call without Python below it, in backward, only DDP's own are all-reduces."""
+    """Return the origin of a call without Python below it: in backward, only DDP issues such all-reduces."""
     if call[E]:
         return Origin.HOOK
     if call[FLAGS] & CallFlag.NATIVE and op.startswith("all_reduce"):
@@ -68,8 +68,8 @@ GRADIENT_DTYPES: Final = ("float", "bfloat", "complex")
 
 
 def with_proven_ends(calls: Iterable[Call], phases: Iterable[PhaseMark]) -> tuple[Call, ...]:
-    """The calls with their completion stamps cut to what is known better. A stamp needs the interpreter's lock, so it
-    is late by as long as the training thread holds that."""
+    """Return the calls with completion stamps cut where the end is known better. A stamp needs the interpreter's lock,
+    so it is late by as long as the training thread holds that."""
     calls = tuple(calls)
     over_by = known_over_by(calls, phases)
     return tuple(_cut(call, over_by[call.seq]) if call.seq in over_by else call for call in calls)
@@ -81,9 +81,9 @@ def _cut(call: Call, over_by: int) -> Call:
 
 
 def known_over_by(calls: Iterable[Call], phases: Iterable[PhaseMark]) -> dict[int, int]:
-    """By seq, an instant at which the host is known to have gone on, so that the call was over: the end of its wait, or
-    of the backward whose gradients it reduced. It bounds completion stamps too, which come late by as long as the
-    training thread holds the interpreter. Nothing of what runs on a device, which the host does not wait for."""
+    """Return, by seq, when the host is known to have gone on, so that the call was complete: the end of its wait, or of
+    the backward whose gradients it reduced. This bounds completion stamps too, which come late by as long as the
+    training thread holds the interpreter. Calls on a device are left out: the host does not wait for them."""
     backwards = sorted((phase for phase in phases if phase.phase is Phase.BACKWARD), key=lambda one: one.begin_at_ns)
     begins = [phase.begin_at_ns for phase in backwards]
     found: dict[int, int] = {}

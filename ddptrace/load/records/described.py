@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from ddptrace.load.tables import Group, Layout, Parameter, Reducer
+from ddptrace.load.tables import MOST_RANKS, Group, Layout, Parameter, Reducer
 
 T = TypeVar("T")
 Content = dict[str, Any]
@@ -18,13 +18,13 @@ def groups(described: Iterable[Content]) -> tuple[Group, ...]:
 
 
 def sizes(described: Iterable[Content]) -> dict[str, int]:
-    """By name, how many ranks the groups have of which more is not known."""
+    """Return the sizes, by name, of groups whose ranks are not known."""
     contents = [content for content in described if not content.get("ranks")]
     return dict(_each(contents, lambda content: (str(content["name"]), int(content["size"]))))
 
 
 def reducers(described: Iterable[Content], layouts: Iterable[Content]) -> tuple[Reducer, ...]:
-    """Reducers with their layouts, those in the order in which they were used."""
+    """Return the reducers with their layouts in the order of use."""
     of: dict[int, list[Layout]] = defaultdict(list)
     for number, layout in _each(layouts, lambda content: (int(content["reducer"]), _layout(content))):
         of[number].append(layout)
@@ -32,7 +32,8 @@ def reducers(described: Iterable[Content], layouts: Iterable[Content]) -> tuple[
 
 
 def _each(contents: Iterable[Content], make: Callable[[Content], T]) -> list[T]:
-    """Build one thing of each, passing over those that do not have what they should (damage, a foreign hand)."""
+    """Build one object of each description, and skip those without the required fields (damaged or changed by
+    others)."""
     made: list[T] = []
     for content in contents:
         try:
@@ -43,10 +44,12 @@ def _each(contents: Iterable[Content], make: Callable[[Content], T]) -> list[T]:
 
 
 def _group(content: Content) -> Group:
-    threads = content.get("threads")
+    threads, ranks = content.get("threads"), tuple(int(rank) for rank in content["ranks"])
+    if not all(0 <= rank < MOST_RANKS for rank in ranks):
+        raise ValueError
     return Group(
         str(content["name"]),
-        tuple(int(r) for r in content["ranks"]),
+        ranks,
         str(content["backend"]),
         min(int(threads), MOST_THREADS) if isinstance(threads, int) and threads > 0 else None,
     )

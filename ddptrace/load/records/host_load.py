@@ -1,4 +1,4 @@
-"""What a rank's records tell of what its host did to it. A record that cannot be true is passed over."""
+"""Reads from a rank's records what its host did to it. A record that cannot be true is skipped."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from ddptrace.load.records.clock import FAR_NS
-from ddptrace.load.records.fields import BEGIN, END, FLAGS, NAME, A, B, C, D, Row
+from ddptrace.load.records.events import BEGIN, END, FAR_NS, FLAGS, NAME, A, B, C, D, Row
 from ddptrace.load.records.kept import Kept
 from ddptrace.load.tables import GcPause, HostLoad, HostMark, LinkSample, Pulse, Throttle
 from ddptrace.schema import Kind, Phase
@@ -16,12 +15,12 @@ from ddptrace.schema import Kind, Phase
 Rows = Callable[[Kind], list[Row]]
 
 LATE_NS: Final = 10**9
-"""A thread that has to wait for a processor while it looks at its times has them of up to so much more."""
+"""Tolerance: a thread that waits for a processor while it reads its times reads them up to this much too large."""
 GENERATIONS: Final = range(256)
 
 
 def host_load(rows: Rows, text: Callable[[int], str], kept: Kept) -> HostLoad:
-    """`rows`: of a kind, in order of begin. What lies in steps that are not whole is left out; counts so far stay."""
+    """`rows`: records of a kind, in order of begin. Those in partial steps are left out; running counts stay."""
     return HostLoad(
         marks=tuple(_marks(_seen(rows(Kind.HOST), kept))),
         collections=tuple(
@@ -40,7 +39,7 @@ def host_load(rows: Rows, text: Callable[[int], str], kept: Kept) -> HostLoad:
 
 
 def clock_name(meta: Mapping[str, Any]) -> str:
-    """Of the clock that a rank's instants are of; empty where its meta.json does not tell."""
+    """Return the identity of the clock that a rank reads; empty if its meta.json does not name it."""
     told = [meta.get(name) for name in ("boot_id", "time_namespace")]
     if not isinstance(told[0], str) or not told[0]:
         return ""
@@ -48,7 +47,7 @@ def clock_name(meta: Mapping[str, Any]) -> str:
 
 
 def _seen(rows: list[Row], kept: Kept) -> Iterator[Row]:
-    """By the middle: what lies between two ends of steps may begin a moment before a step does."""
+    """Decide by the middle: a span between two ends of steps may begin a moment before its step."""
     middles = np.array([row[BEGIN] + (row[END] - row[BEGIN]) // 2 for row in rows], np.int64)
     return (row for row, is_seen in zip(rows, kept.seen(middles).tolist(), strict=True) if is_seen)
 
@@ -77,5 +76,5 @@ def pulse_of(row: Row, text: Callable[[int], str]) -> Pulse:
 
 
 def phase_of(number: int) -> Phase | None:
-    """The phase of this number; None for one that a newer version has added."""
+    """The phase of this number; None for a phase that a newer version has added."""
     return Phase(number) if number in set(Phase) else None

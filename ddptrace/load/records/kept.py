@@ -1,7 +1,7 @@
-"""What is left of a rank's records where `ddptrace.Keep` let some go or had some steps not recorded.
+"""What is left of a rank's records if `ddptrace.Keep` deleted some, or left some steps unrecorded.
 
 records   [ window's ]  gap      [========================]
-steps     ├─ 5 ─┤─ 6 ─┤ 7 ┄┄┄ 71 ├─ 72 ─┤ 73 ┤─ 74 ─┤        7 to 71: let go; 73: not recorded
+steps     ├─ 5 ─┤─ 6 ─┤ 7 ┄┄┄ 71 ├─ 72 ─┤ 73 ┤─ 74 ─┤        7 to 71: deleted; 73: not recorded
 whole           ├─ 6 ─┤          ├─ 72 ─┤    ├─ 74 ─┤        5 began before its first record that is left
 """
 
@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ddptrace.load.records.fields import BEGIN, END, FLAGS, KIND, NAME, A, B, D, Row
+from ddptrace.load.records.events import BEGIN, END, FLAGS, KIND, NAME, A, B, D, Row
 from ddptrace.schema import Kind, StepEnd
 
 Span = tuple[int, int]
@@ -23,12 +23,12 @@ Number = tuple[int, int | None]
 
 LONG_AGO: Final = -(2**62)
 IN_STEPS: Final = (Kind.CALL, Kind.PHASE, Kind.HOOK)
-"""What a step is understood from, so that a part of it would mislead."""
+"""Kinds that describe a step only together: a part of them would mislead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """`steps`: by ordinal, a record each of those that are whole; `partial`: of the others, as far as known.
+    """`steps`: one record, by ordinal, of each whole step; `partial`: of the others, as far as known.
     `unseen`: stretches of time of which records may be missing, in order."""
 
     steps: tuple[Row, ...]
@@ -37,7 +37,7 @@ class Kept:
     let_go: int  # records
 
     def seen(self, at: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Whether all that began then is there."""
+        """Whether all records that began at that time are left."""
         if not len(self.unseen):
             return np.ones(len(at), np.bool_)
         nth = np.searchsorted(self.unseen[:, 0], at, side="right") - 1
@@ -72,7 +72,8 @@ def _meets(step: Row, gap: Span) -> bool:
 
 
 def _around(gap: Span, whole: Sequence[Row]) -> Span:
-    """From the last whole step before a gap to the first after it: what is left in between is in pieces."""
+    """Return the stretches from the last whole step before a gap to the first after it: only parts are left in
+    between."""
     begin = max((row[END] for row in whole if row[END] <= gap[0]), default=LONG_AGO)
     return begin, min((row[BEGIN] for row in whole if row[BEGIN] >= gap[1]), default=gap[1])
 
@@ -88,9 +89,9 @@ def _merged(spans: Iterable[Span]) -> NDArray[np.int64]:
 
 
 def call_numbers(calls: Sequence[Row], written: Iterable[Row], unpaired: set[int]) -> list[Number]:
-    """Of each call its number in its group, and that among those which no send or receive is, which have None.
+    """Return each call's number in its group, and its number among calls that are no send or receive (None for these).
 
-    `calls` in order of launch; `written`: CALL and LET_GO records as written, to count what was let go before a call.
+    `calls` in order of launch; `written`: CALL and LET_GO records as written, to count the calls deleted before a call.
     `unpaired`: ids of the ops that are sends and receives."""
     before = _let_go_before(written)
     counts: dict[int, int] = defaultdict(int)
@@ -107,7 +108,8 @@ def call_numbers(calls: Sequence[Row], written: Iterable[Row], unpaired: set[int
 
 
 def _let_go_before(written: Iterable[Row]) -> dict[int, tuple[int, int]]:
-    """By seq of a call, how many of its group were let go before it, all and paired; calls without any are left out."""
+    """Return, by seq, how many calls of its group were deleted before a call, all and paired; without those with
+    none."""
     calls: Counter[int] = Counter()
     paired: Counter[int] = Counter()
     before: dict[int, tuple[int, int]] = {}

@@ -1,4 +1,4 @@
-"""From one rank's records to `RankRun`. Damage has been dropped by the reader; here what is left is put together."""
+"""Makes a `RankRun` of one rank's records. The reader has already dropped damaged records."""
 
 from __future__ import annotations
 
@@ -21,9 +21,7 @@ from ddptrace.findings import (
 )
 from ddptrace.load.records import described
 from ddptrace.load.records.calls import CallOrigins, with_proven_ends
-from ddptrace.load.records.clock import Clock
-from ddptrace.load.records.events import RankEvents
-from ddptrace.load.records.fields import BEGIN, END, FLAGS, NAME, THREAD, A, B, C, D, E, F, G, Row
+from ddptrace.load.records.events import BEGIN, END, FLAGS, NAME, THREAD, A, B, C, Clock, D, E, F, G, RankEvents, Row
 from ddptrace.load.records.host_load import clock_name, host_load
 from ddptrace.load.records.kept import IN_STEPS, Kept, Number, call_numbers, kept
 from ddptrace.load.records.rpc import rank_rpc
@@ -37,7 +35,7 @@ CLOCK_STEP_NS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class WindowMark:
-    """A profiler window as the rank noted it; begin and end are None where torch did not tell."""
+    """A profiler window as the rank noted it; begin and end are None if torch did not report them."""
 
     file: str
     begin_at_ns: int | None
@@ -47,7 +45,7 @@ class WindowMark:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """One rank's records in tables: all of `RankRun` but what Kineto files add, and what joining those needs."""
+    """One rank's records in tables: all of `RankRun` except what Kineto files add, and what joining them needs."""
 
     run: RankRun
     clock: Clock
@@ -58,7 +56,7 @@ class Recorded:
 
 
 def rank_run(records: Records, meta: Mapping[str, Any], *, rank: int, zero_unix_ns: int | None) -> Recorded:
-    """Put one rank's records together. Unknown kinds of a newer minor version are passed over."""
+    """Put one rank's records together. Unknown kinds of a newer minor version are skipped."""
     return _Builder(RankEvents(records, zero_unix_ns), records, meta, rank).build()
 
 
@@ -78,7 +76,7 @@ class _Builder:
         self.kept: Kept = kept(events.rows(Kind.STEP), events.rows(Kind.LET_GO))
 
     def rows(self, kind: Kind) -> list[Row]:
-        """In order of begin, without those of steps that are not whole."""
+        """Return the records in order of begin, without those of partial steps."""
         found = self.events.of(kind)
         if kind in IN_STEPS:
             found = found[self.kept.seen(found["begin"])]
@@ -89,7 +87,7 @@ class _Builder:
         return ordered
 
     def json(self, kind: Kind) -> list[dict[str, Any]]:
-        """The JSON texts of a kind, in order of begin."""
+        """Return the JSON texts of a kind, in order of begin."""
         return [content for _, content in self.events.described(self.rows(kind))]
 
     def build(self) -> Recorded:
@@ -268,7 +266,7 @@ class _Builder:
 
 
 def dropped_words(records: Records) -> Iterator[str]:
-    """A sentence for each reason. Before schema version 1.4 a run told how many, and not why."""
+    """Return a sentence for each reason. Before schema version 1.4 a run recorded only how many were lost, not why."""
     short, bursts = records.dropped_without_room, records.dropped_in_bursts
     rest = records.dropped - short - bursts
     if short:

@@ -1,4 +1,4 @@
-"""From a rank's RPC records to its calls and runs: each is told in pieces, joined by call id or message number."""
+"""Makes a rank's remote calls and runs of its RPC records: several for each, joined by call id or message number."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ddptrace.load.records.fields import BEGIN, END, FLAGS, NAME, THREAD, A, B, C, D, F, Row
+from ddptrace.load.records.events import BEGIN, END, FLAGS, NAME, THREAD, A, B, C, D, F, Row
 from ddptrace.load.records.kept import LONG_AGO
 from ddptrace.load.tables import RankRpc, RpcCall, RpcRun, RpcWait
 from ddptrace.schema import Kind, RpcFlag, RpcOp
@@ -18,9 +18,9 @@ def rank_rpc(
     workers: Sequence[Mapping[str, Any]],
     threads: Mapping[int, int],
 ) -> RankRpc:
-    """`rows` of a kind are in time order; `text` is that of a string id, `threads` the system's ids of the numbers in
-    records. A call of an op not known here is left out, as is one without an end where records that were written after
-    it were let go: its end may have been among them."""
+    """`rows` of a kind are in time order; `text` returns the text of a string id; `threads` has the system's ids of the
+    thread numbers in records. A call of an unknown op is left out. So is a call without an end if later records were
+    deleted: its end may have been among them."""
     gradients: dict[int, int] = defaultdict(int)  # by message number
     for row in rows(Kind.RPC_GRADIENT):
         gradients[row[A]] += row[B]
@@ -70,7 +70,7 @@ def _call(
 
 
 def _run(row: Row, answers: Sequence[Row], gradient: int | None, text: Callable[[int], str]) -> RpcRun:
-    """One that raised has two answers: that it did, and what was sent of that."""
+    """A run that raised has two answers: that it raised, and the message that was sent about it."""
     return RpcRun(
         call=row[A] or None,
         function=text(row[NAME]),

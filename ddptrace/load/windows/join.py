@@ -21,7 +21,7 @@ from ddptrace.findings import EXEC_UNCLAIMED, EXEC_UNLINKED, WINDOW_EMPTY, WINDO
 from ddptrace.load.kineto.events import NO_CORRELATION, Category, Ints, KinetoEvents
 from ddptrace.load.kineto.reader import read_kineto
 from ddptrace.load.records.calls import known_over_by
-from ddptrace.load.records.clock import Clock
+from ddptrace.load.records.events import Clock
 from ddptrace.load.records.rank_run import Recorded, WindowMark
 from ddptrace.load.tables import (
     Call,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from ddptrace.errors import DdptraceError, printable
-from ddptrace.telemetry.companion.training import Training
+from ddptrace.telemetry.companion.companion import Training
 from ddptrace.telemetry.extra import extra
 
 NICE: Final = 10

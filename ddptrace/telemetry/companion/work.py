@@ -11,12 +11,10 @@ from pathlib import Path
 from typing import Final
 
 from ddptrace.errors import DdptraceError
-from ddptrace.live.identity import read_identity
-from ddptrace.live.run_folders import rank_folders
+from ddptrace.live.run_folders import rank_folders, read_identity
 from ddptrace.live.run_follower import RunFollower
-from ddptrace.telemetry.companion.companion import GRACE_S
-from ddptrace.telemetry.companion.training import Training
-from ddptrace.telemetry.delivery import not_whole
+from ddptrace.telemetry.companion.companion import GRACE_S, Training
+from ddptrace.telemetry.delivery import reports
 from ddptrace.telemetry.delivery.delivery import Patience, Say
 from ddptrace.telemetry.delivery.followed import Following, scraped
 from ddptrace.telemetry.delivery.reports import complaint, success
@@ -127,13 +125,13 @@ class Work:
             self._say(sentence)
         displaced = self._displaced() if following.has_removed(run_id) else None
         undelivered = complaint(following.deliveries, self._root, is_counted=is_done and not self._is_cut)
-        trouble = "; ".join(filter(None, (displaced, undelivered, not_whole.of_unplaced(self._root)))) or None
+        trouble = "; ".join(filter(None, (displaced, undelivered, reports.of_unplaced(self._root)))) or None
         if trouble is not None:
             self._say(trouble)
         return trouble
 
     def _displaced(self) -> str:
         return (
-            f"the run directory {self._root} was moved, replaced or removed, and what had not been read of it "
+            f"the run directory {self._root} was moved, replaced or removed, and the part that had not been read "
             "was not exported; `ddptrace export` with its present path delivers the rest"
         )

@@ -19,7 +19,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
 from ddptrace.errors import printable
-from ddptrace.telemetry.delivery.destination import ACCEPTED, Outcome
+from ddptrace.telemetry.delivery.delivery import ACCEPTED, Outcome
 from ddptrace.telemetry.environment import METRICS, TRACES
 
 WORDS: Final = 200

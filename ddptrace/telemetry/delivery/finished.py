@@ -14,17 +14,14 @@ import numpy as np
 from opentelemetry.sdk.trace import ReadableSpan
 
 from ddptrace.analysis.result import Result
-from ddptrace.live.batch import Identity, Losses
-from ddptrace.live.identity import read_identity
-from ddptrace.live.loss_tally import LossTally
-from ddptrace.live.run_folders import rank_folders
+from ddptrace.live.batch import Identity, Losses, LossTally
+from ddptrace.live.run_folders import rank_folders, read_identity
 from ddptrace.load.diagnosis.rank_state import BESIDE
 from ddptrace.load.records import described
-from ddptrace.load.records.clock import FAR_NS, Clock
+from ddptrace.load.records.events import FAR_NS, Clock
 from ddptrace.record import RecordReader, Records
 from ddptrace.schema import Kind
-from ddptrace.telemetry.delivery.delivery import Delivery
-from ddptrace.telemetry.delivery.destination import BATCH_SPANS
+from ddptrace.telemetry.delivery.delivery import BATCH_SPANS, Delivery
 from ddptrace.telemetry.metrics.metric_data import metrics_data
 from ddptrace.telemetry.metrics.totals import Totals
 from ddptrace.telemetry.rows import of_result, parent_of

@@ -12,7 +12,7 @@ from opentelemetry.sdk.metrics.export import MetricsData
 from opentelemetry.sdk.trace import ReadableSpan
 
 from ddptrace.telemetry.delivery.channel import POINTS, SPANS, Channel, Signal
-from ddptrace.telemetry.delivery.destination import Outcome, points
+from ddptrace.telemetry.delivery.delivery import Outcome, points
 from ddptrace.telemetry.environment import GRPC
 
 

@@ -15,7 +15,7 @@ from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExp
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 
 from ddptrace.telemetry.delivery.channel import ATTEMPT_S, SPANS, Channel, Heard, Listener, Signal, quoted
-from ddptrace.telemetry.delivery.destination import Outcome
+from ddptrace.telemetry.delivery.delivery import Outcome
 
 NEVER: Final = frozenset({grpc.StatusCode.INVALID_ARGUMENT})
 """The collector understood the request, and will never accept it."""

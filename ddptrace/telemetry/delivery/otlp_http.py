@@ -25,7 +25,7 @@ from requests.adapters import HTTPAdapter
 from urllib3 import HTTPConnectionPool, PoolManager
 
 from ddptrace.telemetry.delivery.channel import ATTEMPT_S, SPANS, WORDS, Channel, Heard, Listener, Signal, quoted
-from ddptrace.telemetry.delivery.destination import Outcome
+from ddptrace.telemetry.delivery.delivery import Outcome
 
 
 class BoundedSession(requests.Session):

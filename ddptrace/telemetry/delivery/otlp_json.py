@@ -23,7 +23,7 @@ from opentelemetry.sdk.metrics.export import MetricsData
 from opentelemetry.sdk.trace import ReadableSpan
 
 from ddptrace.errors import DdptraceError
-from ddptrace.telemetry.delivery.destination import ACCEPTED, Outcome
+from ddptrace.telemetry.delivery.delivery import ACCEPTED, Outcome
 
 IDS: Final = frozenset({"traceId", "spanId", "parentSpanId"})
 

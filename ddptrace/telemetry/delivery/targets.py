@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter
 
 from ddptrace.errors import DdptraceError
-from ddptrace.telemetry.delivery.destination import ACCEPTED, Destination, Outcome
+from ddptrace.telemetry.delivery.delivery import ACCEPTED, Destination, Outcome
 from ddptrace.telemetry.environment import (
     GRPC,
     HTTP,

@@ -20,7 +20,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from ddptrace.telemetry.attributes import INT_MAX, RANK, RUN_ID, Value, carried
 from ddptrace.telemetry.metrics.instruments import Instrument, Kind
-from ddptrace.telemetry.metrics.points import Point, Spread
+from ddptrace.telemetry.metrics.rank_totals import Point, Spread
 from ddptrace.telemetry.metrics.totals import RankPoints, Totals
 from ddptrace.version import __version__
 

@@ -15,8 +15,7 @@ from opentelemetry.sdk.resources import Resource
 from ddptrace.live.batch import Identity, Losses, RankBatch
 from ddptrace.telemetry.metrics.instruments import RECORD_TIME, Instrument
 from ddptrace.telemetry.metrics.meetings import HostMeetings
-from ddptrace.telemetry.metrics.points import Point
-from ddptrace.telemetry.metrics.rank_totals import RankTotals
+from ddptrace.telemetry.metrics.rank_totals import Point, RankTotals
 from ddptrace.telemetry.rows import RankRows, of_batch
 
 

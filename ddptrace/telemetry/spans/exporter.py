@@ -12,12 +12,12 @@ from opentelemetry.trace import TracerProvider
 
 from ddptrace.errors import TraceStateError
 from ddptrace.live.batch import Identity, Losses, RankBatch
-from ddptrace.live.identity import read_identity
 from ddptrace.live.rank_follower import RankFollower
+from ddptrace.live.run_folders import read_identity
+from ddptrace.telemetry.extra import warn
 from ddptrace.telemetry.rows import of_batch
 from ddptrace.telemetry.spans.emitter import Emitter
 from ddptrace.telemetry.spans.trees import Tree, trees
-from ddptrace.telemetry.warned import warn
 from ddptrace.version import __version__
 
 PERIOD_S: Final = 2.0

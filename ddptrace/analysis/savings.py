@@ -1,0 +1,145 @@
+"""What could be won back, by cause: the headline of a run, and what comes after it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from ddptrace.analysis.device.digest import device_parts, device_total
+from ddptrace.analysis.device.idle import AT_WORK, HeldBy, held_by
+from ddptrace.analysis.ranks.blame import Blame
+from ddptrace.analysis.ranks.causes import SLOW_LINK as LINK
+from ddptrace.analysis.ranks.matched_time import WAITING_MIN_RATIO, matched_time
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.summary import Share, Summary, summarize, typical_steps
+from ddptrace.analysis.tables.ranks import SuspectRow
+from ddptrace.analysis.tables.savings import SavingRow
+from ddptrace.findings import (
+    ALLOCATION_BOUND,
+    BLOCKING_COPIES,
+    DATA_BOUND,
+    EXPOSED_BUCKET,
+    EXPOSED_COMMUNICATION,
+    GARBAGE_COLLECTION,
+    HOST_SYNCHRONIZES,
+    IDLE_WHILE_QUEUED,
+    LATE_RANK,
+    LAUNCH_BOUND,
+    PROCESSORS_CROWDED,
+    SLOW_LINK,
+    WAITING_FOR_RANKS,
+    WAITING_FOR_REMOTE_CALLS,
+    FindingKind,
+)
+
+EXPOSED: Final = "exposed communication"
+LATE: Final = "late rank"
+WAITING: Final = "waiting for ranks"
+REMOTE: Final = "remote calls"
+PROCESSORS: Final = "processors"
+COPIES: Final = "exposed copies"
+IDLE_KINDS: Final[Mapping[str, FindingKind]] = {
+    "data": DATA_BOUND,
+    "copy": BLOCKING_COPIES,
+    "synchronize": HOST_SYNCHRONIZES,
+    "allocate": ALLOCATION_BOUND,
+    "collect": GARBAGE_COLLECTION,
+    "queued": IDLE_WHILE_QUEUED,
+    AT_WORK: LAUNCH_BOUND,
+}
+"""By cause of idle time, as `held_by` tells them apart."""
+
+
+def savings(result: Result, blame: Blame) -> list[SavingRow]:
+    """List what could be won back, the largest first, of a result whose `suspects` are known."""
+    summary = summarize(result)
+    parts, whole_ns = _parts(result, summary)
+    if not whole_ns:
+        return []
+    exposed_ns, copies_ns = (
+        next((part.ns for part in parts if part.name == name), 0) for name in ("exposed_comm", "exposed_memory")
+    )
+    waiting = list(_waiting(result, blame, exposed_ns, whole_ns))
+    sent_ns = exposed_ns - sum(row.cost_ns for row in waiting)
+    worst = _worst_bucket(summary, exposed_ns)
+    sent = _row(EXPOSED, sent_ns, whole_ns, worst, EXPOSED_BUCKET if worst else EXPOSED_COMMUNICATION)
+    found = [
+        *_late(result.suspects, whole_ns),
+        *waiting,
+        sent,
+        _row(COPIES, copies_ns, whole_ns, "", BLOCKING_COPIES),
+        _row(REMOTE, summary.rpc_wait_ns or 0, whole_ns, "", WAITING_FOR_REMOTE_CALLS),
+        *_idle(result, summary, whole_ns),
+        *_crowded(blame),
+    ]
+    return sorted((row for row in found if row.cost_ns > 0), key=lambda row: -row.cost_ratio)
+
+
+def _row(
+    cause: str, cost_ns: float, whole_ns: int, where: str, kind: FindingKind, half_gap_ns: int | None = None
+) -> SavingRow:
+    return SavingRow(cause, round(cost_ns), cost_ns / whole_ns, whole_ns, where, kind.code, half_gap_ns)
+
+
+def _parts(result: Result, summary: Summary) -> tuple[Sequence[Share], int]:
+    """Parts of the typical step, or without steps those of a rank's device windows, and their whole in ns."""
+    if summary.parts:
+        return summary.parts, summary.window_ns or 0
+    device = device_total(result)
+    if result.steps or device is None:
+        return (), 0
+    ranks = sum(row.all is not None for row in result.ranks)
+    parts = [Share(part.name, round(part.ns / ranks), part.ratio) for part in device_parts(device)]
+    return parts, round(device.span_ns / ranks)
+
+
+def _worst_bucket(summary: Summary, exposed_ns: int) -> str:
+    """The bucket that costs most, as in "bucket 3"; "" where most of the communication is no bucket's."""
+    in_buckets_ns = sum(bucket.exposed_charged_ns or 0 for bucket in summary.buckets)
+    return f"bucket {summary.worst.index}" if summary.worst is not None and 2 * in_buckets_ns >= exposed_ns else ""
+
+
+def _crowded(blame: Blame) -> Iterator[SavingRow]:
+    if blame.crowding is not None:
+        queued_ns, step_ns = blame.crowding.queued_ns, round(blame.crowding.step_ns)
+        yield _row(PROCESSORS, queued_ns, step_ns, "", PROCESSORS_CROWDED)
+
+
+def _late(suspects: Sequence[SuspectRow], whole_ns: int) -> Iterator[SavingRow]:
+    for suspect in suspects:
+        kind = SLOW_LINK if suspect.cause == LINK else LATE_RANK
+        median_ns = round(suspect.cost_ns / suspect.cost_ratio) if suspect.cost_ratio else whole_ns
+        yield _row(LATE, suspect.cost_ns, median_ns, f"rank {suspect.rank}", kind)
+
+
+def _waiting(result: Result, blame: Blame, exposed_ns: int, whole_ns: int) -> Iterator[SavingRow]:
+    """The part of the exposed communication that waits for ranks, where that is most of it, less what named ranks cost.
+    One rank's name stands by it where that rank alone seems to cost half of it, in too few steps to be sure."""
+    matched, seeming = matched_time(result), blame.seeming or blame.early
+    if matched is not None and matched.waiting_ratio >= WAITING_MIN_RATIO:
+        waited_ns = exposed_ns * matched.waiting_ratio - sum(suspect.cost_ns for suspect in result.suspects)
+        by_one = seeming is not None and 2 * seeming.cost_ns >= waited_ns
+        where = f"rank {seeming.rank}" if seeming is not None and by_one else ""
+        yield _row(WAITING, max(waited_ns, 0), whole_ns, where, WAITING_FOR_RANKS)
+
+
+def _idle(result: Result, summary: Summary, whole_ns: int) -> Iterator[SavingRow]:
+    """Causes of idle time of a device; of processors, of which nobody tells why they idle, what the phases tell."""
+    remote_ns = summary.rpc_wait_ns or 0
+    steps = {(row.rank, row.step) for row in typical_steps(result.steps)[0]}
+    told = [row for row in result.idle if (row.rank, row.step) in steps or (not steps and row.step is None)]
+    held = held_by(told)
+    count = len(steps) or len({row.rank for row in result.ranks if row.all is not None})
+    for cause in held:
+        calls_ns = remote_ns if cause.cause == AT_WORK else 0  # the host is blocked on them meanwhile
+        cost_ns, kind = cause.idle_ns / count - calls_ns, IDLE_KINDS[cause.cause]
+        yield _row(cause.cause, cost_ns, whole_ns, _place(cause), kind, cause.half_gap_ns)
+    if not held and summary.host_idle_ns is not None:
+        yield _row(AT_WORK, summary.host_idle_ns - remote_ns, whole_ns, "", LAUNCH_BOUND)
+    elif not held and not result.launches:
+        data_ns = next((phase.ns for phase in summary.phases if phase.name == "data"), 0)
+        yield _row("data", data_ns, whole_ns, "", DATA_BOUND)
+
+
+def _place(held: HeldBy) -> str:
+    return f"{held.name} in {held.operator}" if held.operator and held.operator != held.name else held.name

@@ -1,0 +1,118 @@
+"""The headline: the largest time that a change could win back, as one number and one sentence, with the first step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ddptrace.analysis.device.digest import device_total
+from ddptrace.analysis.device.idle import AT_WORK, LONG_GAP_NS
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.rpc.digest import own_calls
+from ddptrace.analysis.savings import COPIES, EXPOSED, LATE, PROCESSORS, REMOTE, WAITING
+from ddptrace.analysis.summary import Summary
+from ddptrace.analysis.tables.ranks import SuspectRow
+from ddptrace.analysis.tables.savings import SavingRow
+from ddptrace.findings import KINDS
+from ddptrace.render.words import UNSEEN
+from ddptrace.units import duration, percent
+
+MIN_RATIO: Final = 0.02
+"""Below this share of the step, no change is worth it."""
+NO_COMM: Final = "No communication was measured in it."
+CALM_CALLS: Final = "Next to nothing of it waits for its remote calls."
+IDLE: Final[Mapping[str, str]] = {
+    "data": "while the host fetches a batch",
+    "copy": "while the host copies and blocks",
+    "synchronize": "while the host waits for it",
+    "allocate": "while the host allocates or frees memory",
+    "collect": "while Python collects garbage",
+    "queued": "although work is queued; the trace does not tell why",
+    AT_WORK: "while the host is at work",
+}
+"""By cause: when the device is idle."""
+
+
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """As in "12 %" "of the typical step ..."."""
+
+    number: str
+    words: str  # the sentence that the number begins
+    first_step: str  # what to do first, without a full stop; "" where there is nothing to do
+    calm: bool  # good news, or none
+
+    @property
+    def text(self) -> str:
+        """The whole in plain text."""
+        return f"{self.number} {self.words}" + (f" First step: {self.first_step}." if self.first_step else "")
+
+
+def headline(result: Result, summary: Summary) -> Headline:
+    """Choose what a reader sees first: the largest saving, or why there is none."""
+    if summary.steps and not summary.is_seen:
+        return Headline(duration(summary.wall_ns), f"is the typical step, on the host. {UNSEEN}", "", calm=False)
+    largest = next(iter(result.savings), None)
+    if largest is not None and largest.cost_ratio >= MIN_RATIO:
+        words = _words(largest, result.suspects, "the typical step" if summary.parts else "the devices' time")
+        return Headline(percent(largest.cost_ratio), words, _first_step(largest), calm=False)
+    return _calm(result, summary)
+
+
+def _words(one: SavingRow, suspects: Sequence[SuspectRow], whole: str) -> str:
+    cost = duration(one.cost_ns)
+    match one.cause:
+        case str(cause) if cause == EXPOSED:
+            return f"of {whole} could be won by hiding communication, at most: {_sent(one)}."
+        case str(cause) if cause == LATE:
+            why = next(suspect.cause for suspect in suspects if f"rank {suspect.rank}" == one.where)
+            return f"of a step could be won if {one.where} were as fast as the others ({why}): {cost}."
+        case str(cause) if cause == WAITING:
+            mostly = f", mostly for {one.where}" if one.where else ""
+            return f"of {whole} the ranks wait for ranks that come late{mostly}: {cost}."
+        case str(cause) if cause == PROCESSORS:
+            return f"of a step all ranks wait for a processor: {cost} (median of the ranks)."
+        case str(cause) if cause == REMOTE:
+            return f"of {whole} waits for remote calls, and nothing else runs: {cost}."
+        case str(cause) if cause == COPIES:
+            return f"of {whole} the device does nothing but copy: {cost}."
+        case "data" if one.half_gap_ns is None:
+            return f"of {whole} the program fetches a batch: {cost}."
+        case "work" if one.half_gap_ns is None:
+            return f"of {whole} the device waits for the host to launch work: {cost}."
+        case cause:
+            return f"of {whole} the device is idle {IDLE[cause]}: {cost}."
+
+
+def _sent(one: SavingRow) -> str:
+    most = f"; {one.where} costs most" if one.where else ""
+    return f"{duration(one.cost_ns)} of {duration(one.whole_ns)}{most}"
+
+
+def _first_step(one: SavingRow) -> str:
+    if one.cause == AT_WORK and (one.half_gap_ns or 0) > LONG_GAP_NS:
+        held = f"in {one.where}" if one.where else "there; record with with_stack=True to see it"
+        return f"look for what holds the host {held}"
+    return KINDS[one.finding].to_do.replace("`", "")
+
+
+def _calm(result: Result, summary: Summary) -> Headline:
+    """Nothing is worth a change, or nothing was found."""
+    device, calls = device_total(result), len(own_calls(result.rpcs))
+    exposed = next((part for part in summary.parts if part.name == "exposed_comm"), None)
+    if exposed is not None and summary.comm_ns:
+        told = f"{duration(exposed.ns)} of {duration(summary.window_ns)}"
+        words = f"of the typical step could be won by hiding communication, at most: {told}. Look elsewhere for time."
+        return Headline(percent(exposed.ratio), words, "", calm=True)
+    if exposed is not None:
+        words = f"is the typical step. {CALM_CALLS if summary.rpc_calls else NO_COMM}"
+        return Headline(duration(summary.wall_ns), words, "", calm=True)
+    if device is not None and device.span_ns:
+        busy, found = percent(1 - device.idle_ns / device.span_ns), "" if device.comm_ns else "No communication and "
+        words = f"of the device's time it was busy. {found}{'no' if found else 'No'} step was found."
+        return Headline(busy, words, "", calm=True)
+    if calls:
+        words = "remote calls were made. No step was found that could be broken down."
+        return Headline(f"{calls:,}", words, "", calm=True)
+    return Headline("0 steps", "were found, so there is nothing to break down.", "", calm=True)
