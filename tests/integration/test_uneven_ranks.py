@@ -47,4 +47,4 @@ def test_buffers_that_hold_up_each_forward_are_told(trained: Trained) -> None:
 
 
 def test_of_equal_ranks_without_buffers_neither_is_said(trained: Trained) -> None:
-    assert not told(trained("nothing")).keys() & {"uneven-compute", "buffer-broadcasts", "late-rank"}
+    assert not told(trained("nothing")).keys() & {"uneven-compute", "buffer-broadcasts"}

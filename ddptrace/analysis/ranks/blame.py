@@ -94,7 +94,7 @@ class Blame:
     rows: tuple[BlameRow, ...] = ()
     suspects: tuple[SuspectRow, ...] = ()
     seeming: Seeming | None = None  # if nobody is named
-    early: Early | None = None  # if nobody is named or seems to be late
+    early: Early | None = None  # if nobody is named or seems to be late, and the machine is not crowded
     crowding: Crowding | None = None
     partial: tuple[Partial, ...] = ()  # groups of which ranks are missing: then nobody is blamed
     off_ratio: float | None = None  # how far the replay is off, if that is too far: then nobody is blamed
@@ -120,8 +120,10 @@ def blame_of(met: ComparedRanks) -> Blame:
         return Blame(off_ratio=off)
     suspects = _suspects(tables, met.matches, costs)
     seeming = None if suspects else _seeming(costs, tables)
-    early = _early(costs, tables) if not suspects and seeming is None else None
-    return Blame(tuple(_rows(costs, tables)), suspects, seeming, early, _crowding(costs, tables))
+    crowding = _crowding(costs, tables)
+    is_told = suspects or seeming is not None or crowding is not None  # a crowded machine makes any rank late
+    early = None if is_told else _early(costs, tables)
+    return Blame(tuple(_rows(costs, tables)), suspects, seeming, early, crowding)
 
 
 def _seeming(costs: Costs, tables: Sequence[RankTables]) -> Seeming | None:
