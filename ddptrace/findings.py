@@ -335,7 +335,8 @@ IDLE_WHILE_QUEUED = FindingKind(
     "idle-while-queued",
     Chapter.LOST_TIME,
     "warning",
-    "the device is idle although work is queued; the trace does not tell why",
+    "the trace shows nothing running on the device although work is queued; it does not tell why, and the device may be"
+    " busy with what the profiler did not record",
     "look for kernels that the profiler does not record (CUDA graphs), other processes, waits between streams",
     sections=(Section.IDLE, Section.LAUNCHES),
     is_advice=True,
@@ -356,7 +357,7 @@ NO_STEPS = FindingKind(
     "no-steps",
     Chapter.STEPS,
     "warning",
-    "no step was found, so time cannot be broken down",
+    "no step was found, so time cannot be broken down by step, only by profiler window where there is one",
     "call `t.step()` (or `prof.step()`) at the end of each iteration",
 )
 STEPS_BY_BACKWARD = FindingKind(
@@ -1061,6 +1062,18 @@ COMM_KERNEL_UNUSED = FindingKind(
     "warning",
     "no kernel has a name that `--comm-kernel` gives",
     "look at the names in the trace",
+)
+
+COMM_KERNEL_SUSPECTED = FindingKind(
+    "comm-kernel-suspected",
+    Chapter.OTHERS,
+    "warning",
+    "kernels that no rule knows run long in ranges or on streams that are named after communication; they count as"
+    " compute",
+    "if they communicate, name them with `--comm-kernel`",
+    sections=(Section.COLLECTIVES, Section.DEVICE),
+    is_advice=True,
+    silences=(NO_COMMUNICATION,),
 )
 
 # Comparisons ----------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -275,6 +276,14 @@ OPS: Final = (
 SPARSE: Final = "allreduce_sparse"
 """How much of a sparse tensor is sent is not recorded."""
 
+COMMUNICATION: Final = re.compile(
+    r"(?:(?<![A-Za-z])|(?<=[a-z])(?=[A-Z]))"  # a word begins, or a hump of CamelCase
+    r"(?i:all[_-]?(?:to[_-]?|2)all|a2a|all[_-]?reduce|all[_-]?gather|reduce[_-]?scatter|dispatch|combine|comms?|communicat\w*"
+    r"|nccl|rccl|collectives?)"
+    r"(?![a-z])"
+)
+"""Words in names of ranges and streams that say that what runs there communicates."""
+
 BY_NAME: Final[Mapping[str, Op]] = {op.name: op for op in OPS}
 BY_SPELLING: Final[Mapping[str, Op]] = {spelling: op for op in OPS for spelling in op.spellings}
 BY_OPERATOR: Final[Mapping[str, Op]] = {op.operator: op for op in OPS if op.operator is not None}
@@ -301,3 +310,8 @@ def family_of(name: str) -> Family:
         if name.startswith(word)
     ]
     return FAMILIES[max(begins)[1]] if begins else UNKNOWN
+
+
+def is_named_after_communication(name: str) -> bool:
+    """Whether a program's name for a range or stream says that what runs there communicates."""
+    return COMMUNICATION.search(name) is not None

@@ -188,6 +188,11 @@ THROUGH: Final = ", through "
 """Between the program's line and the library's, in an ORIGIN record."""
 
 
+def line_words(site: str | None, through: str | None) -> str | None:
+    """As in "train.py:42 in step, through deepspeed/runtime/engine.py:13 in reduce"; None if no line is known."""
+    return f"{site}{THROUGH}{through}" if through else site
+
+
 class RpcOp(enum.IntEnum):
     """How a remote call was made. `BACKWARD` is that of a remote reference."""
 

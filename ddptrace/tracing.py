@@ -17,6 +17,7 @@ from ddptrace.schema import run_path
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
 
+    from ddptrace.capture.handlers import WaitingHandlers
     from ddptrace.capture.session import Profile, Session
     from ddptrace.telemetry.companion.companion import Companion
     from ddptrace.telemetry.spans.exporter import Exporter
@@ -29,7 +30,7 @@ class trace:
     """Record the training that runs inside this context into a run directory.
 
     Every rank enters it with the same path. Recording never raises into training, and leaving the context raises
-    nothing.
+    nothing but what the program's signal handlers raise. They wait while the trace is entered or left, and then run.
 
     Args:
         path: The run directory. With several hosts, all must see this directory.
@@ -73,10 +74,31 @@ class trace:
         self._companion: Companion | None = None
 
     def __enter__(self) -> trace:
-        enter, self._leave = _capture()
+        try:
+            enter, self._leave, waiting_handlers = _capture()
+        except OSError as error:  # the process may open no more files
+            self._tell_that_nothing_is_recorded(error)
+            return self
         exporter = self._make_exporter()
         if before_entering is not None:
             before_entering(self._path)
+        handlers, self._handlers = waiting_handlers(), waiting_handlers()
+        try:
+            handlers.hold()
+            self._begin(enter, exporter)
+        finally:
+            self._let_run(handlers)
+        return self
+
+    def _let_run(self, handlers: WaitingHandlers) -> None:
+        """Let handlers of signals run that have waited while the trace was entered; what they raise ends the trace."""
+        try:
+            handlers.release()
+        except BaseException as error:
+            self.__exit__(type(error), error, error.__traceback__)
+            raise
+
+    def _begin(self, enter: Callable[..., Session], exporter: Exporter | None) -> None:
         try:
             self._session = enter(
                 self._path,
@@ -86,14 +108,15 @@ class trace:
                 traceparent=active_span(),
             )
         except OSError as error:  # a full disk: training goes on
-            why = printable(f"ddptrace cannot record into {self._path}: {error}; training goes on without a trace")
-            warnings.warn(why, RuntimeWarning, stacklevel=2)
-            return self
-        if exporter is not None:
-            exporter.start()
+            self._tell_that_nothing_is_recorded(error)
+            return
+        if exporter is not None and exporter.start():
             self._exporter = exporter
         self._companion = companion_of(self._session, spans=exporter is None)
-        return self
+
+    def _tell_that_nothing_is_recorded(self, error: OSError) -> None:
+        why = printable(f"ddptrace cannot record into {self._path}: {error}; training goes on without a trace")
+        warnings.warn(why, RuntimeWarning, stacklevel=4)
 
     def _make_exporter(self) -> Exporter | None:
         """Make the exporter of spans, if any. Raises TraceStateError if `tracer_provider` is not a provider."""
@@ -112,7 +135,14 @@ class trace:
     ) -> None:
         if self._session is None:
             return
-        self._leave(self._session, error)
+        try:
+            self._handlers.hold()
+            self._end(self._session, error)
+        finally:
+            self._handlers.release()
+
+    def _end(self, session: Session, error: BaseException | None) -> None:
+        self._leave(session, error)
         if self._companion is not None:
             self._companion.left()
         if self._exporter is not None:
@@ -176,9 +206,15 @@ def companion_of(session: Session, *, spans: bool = True) -> Companion | None:
     return companion_for(session.claim.root, session.folder, session.claim.rank, environ)
 
 
-def _capture() -> tuple[Callable[..., Session], Callable[[Session, BaseException | None], None]]:
-    """Import what enters and leaves a session, both at once: the program may not let us import at the end."""
+Entered = tuple[
+    Callable[..., "Session"], Callable[["Session", BaseException | None], None], Callable[[], "WaitingHandlers"]
+]
+
+
+def _capture() -> Entered:
+    """Import what enters and leaves a session, all at once: the program may not let us import at the end."""
     try:
+        from ddptrace.capture.handlers import WaitingHandlers
         from ddptrace.capture.session import enter, leave
     except ModuleNotFoundError as error:
         if error.name != "torch":
@@ -186,4 +222,4 @@ def _capture() -> tuple[Callable[..., Session], Callable[[Session, BaseException
         raise DdptraceError(
             "ddptrace.trace needs torch, which is not installed: pip install 'ddptrace[torch]'"
         ) from None
-    return enter, leave
+    return enter, leave, WaitingHandlers

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
+from ddptrace.analysis.device.long_gaps import long_gaps
 from ddptrace.analysis.device.populations import device_row
 from ddptrace.analysis.findings.findings import run_findings
 from ddptrace.analysis.rank_facts import facts_of
@@ -145,4 +146,4 @@ def _activity(view: RankView) -> Activity:
     ranges = [(comm.seq, comm.call.exec) for comm in view.comms if comm.call is not None]
     backend = tuple((e.lane, e.name, e.begin_at_ns, e.end_at_ns, seq) for seq, e in ranges if e is not None)
     works = tuple(window.device for window in view.rank.windows if window.device is not None)
-    return Activity(view.rank.rank, view.compute, backend, works)
+    return Activity(view.rank.rank, view.compute, backend, works, long_gaps(view))

@@ -11,15 +11,15 @@ from typing import Final
 
 import numpy as np
 
-from ddptrace.analysis.buckets.reducers import ReducerFacts, reducer_facts
+from ddptrace.analysis.buckets.layouts import ReducerFacts, reducer_facts
 from ddptrace.analysis.collectives.buffers import BufferTime, buffer_times
 from ddptrace.analysis.collectives.rows import HOOK_OP
+from ddptrace.analysis.device.comm_like import CommLike, comm_like
 from ddptrace.analysis.intervals import subtract, total, union
 from ddptrace.analysis.rank_view import RankView
-from ddptrace.analysis.rpc.waits import Waited, waited_for
-from ddptrace.analysis.wording import line_words
+from ddptrace.analysis.rpc.rows import Waited, waited_for
 from ddptrace.load.tables import Call, RankRun, StepMark
-from ddptrace.schema import Evidence, Origin
+from ddptrace.schema import Evidence, Origin, line_words
 
 PREPARATION: Final = (Origin.CONSTRUCTION.word, Origin.REBUILD.word)
 
@@ -87,6 +87,7 @@ class RankFacts:
     buffers: tuple[BufferTime, ...] = ()  # what DDP's broadcasts of buffers cost it, by step
     on_device: bool = False  # it computes there
     device_windows: int = 0  # of `windows`, those that saw the device
+    comm_like: tuple[CommLike, ...] = ()  # kernels that count as compute and may communicate
 
     @property
     def comms(self) -> int:
@@ -133,6 +134,7 @@ def facts_of(view: RankView) -> RankFacts:
         buffers=buffer_times(view),
         on_device=view.is_on_device,
         device_windows=sum(window.on_device for window in rank.windows),
+        comm_like=comm_like(view),
     )
 
 

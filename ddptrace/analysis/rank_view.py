@@ -8,13 +8,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddptrace.analysis.buckets.occurrences import Key, Occurrence, backward_of, occurrences
-from ddptrace.analysis.collectives.execution import Communication, communications
+from ddptrace.analysis.collectives.execution import Communication, Shares, communications, shares_of
 from ddptrace.analysis.collectives.host_waits import Waits, awaited_in, host_waits, is_only_remote, remote_waits
 from ddptrace.analysis.device.steps import DeviceSteps, device_steps
 from ddptrace.analysis.intervals import Pieces, pairs, union
-from ddptrace.analysis.steps.compute import host_compute, is_on_device, profiled_in, rank_compute, rank_memory
-from ddptrace.analysis.steps.phases import main_marks, phase_pieces
-from ddptrace.analysis.steps.shares import Shares, shares_of
+from ddptrace.analysis.steps.phases import (
+    host_compute,
+    is_on_device,
+    main_marks,
+    phase_pieces,
+    profiled_in,
+    rank_compute,
+    rank_memory,
+)
 from ddptrace.load.tables import Intervals, RankRun
 from ddptrace.schema import Evidence
 

@@ -17,20 +17,21 @@ from ddptrace.analysis.run_view import group_rows, matched_collectives
 from ddptrace.analysis.steps.breakdown import partial_step_rows, phase_rows, step_rows
 from ddptrace.analysis.steps.contention import contention_rows
 from ddptrace.analysis.steps.jitter import jitter_rows
+from ddptrace.analysis.steps.windows import window_rows
 from ddptrace.analysis.summary import summarize
 from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow, GroupRow
-from ddptrace.analysis.tables.cuts import left_out, whole_calls
-from ddptrace.analysis.tables.declare import Declaration, declared_in, rank_table, run_table
+from ddptrace.analysis.tables.declare import Declaration, declared_in, left_out, rank_table, run_table, whole_calls
 from ddptrace.analysis.tables.device import Activity, IdleRow, LaunchRow, RankRow, ScopeRow, StreamRow
-from ddptrace.analysis.tables.html import findings_html, grid, paragraph, table_names
 from ddptrace.analysis.tables.ranks import ArrivalRow, BlameRow, ClockRow, DesyncRow, MatchRow, PathRow, SuspectRow
 from ddptrace.analysis.tables.rpc import RpcPairRow, RpcRow
 from ddptrace.analysis.tables.savings import SavingRow
 from ddptrace.analysis.tables.steps import ContentionRow, JitterRow, PartialStepRow, PhaseRow, StepRow
-from ddptrace.analysis.tables.table import Table
+from ddptrace.analysis.tables.table import Table, findings_html, grid, paragraph, table_names
 from ddptrace.analysis.tables.traffic import GradientTrafficRow, TrafficRow
+from ddptrace.analysis.tables.windows import WindowRow
 from ddptrace.analysis.traffic.gradients import gradient_traffic_rows
 from ddptrace.analysis.traffic.rows import traffic_rows
+from ddptrace.analysis.window_summary import summarize_windows
 from ddptrace.errors import printable
 from ddptrace.findings import Finding
 
@@ -61,6 +62,9 @@ class Result:
     collectives: Table[CollectiveRow] = rank_table(
         CollectiveRow, collective_rows, key=("rank", "seq", "part"), cut=whole_calls, joined=matched_collectives
     )  # one row per call, rank and step that it ran in
+    windows: Table[WindowRow] = rank_table(
+        WindowRow, window_rows, key=("rank", "window"), cut=left_out
+    )  # profiler windows, whole
     streams: Table[StreamRow] = rank_table(
         StreamRow, stream_rows, key=("rank", "step", "stream")
     )  # device streams, by step
@@ -149,10 +153,15 @@ class Result:
             "world_size": self.world_size,
             "recorded": self.recorded,
             "blind_spots": list(self.blind_spots),
-            "summary": summarize(self).to_json_dict(),
+            "summary": summarize(self).to_json_dict() | {"window": _window(self)},
         }.items()
         for name in TABLES:
             yield name, getattr(self, name)
+
+
+def _window(result: Result) -> dict[str, Any] | None:
+    window = summarize_windows(result)
+    return None if window is None else window.to_json_dict()
 
 
 TABLES: Final[dict[str, Declaration]] = declared_in(Result)

@@ -39,7 +39,7 @@ def advise(run: Path, as_json: bool, verify: str | None, output: Path | None) ->
     from ddptrace.analysis.whatif.advise import advise as advise_run
     from ddptrace.cli.analyze import progress
     from ddptrace.predictor import predictor
-    from ddptrace.render.whatif.advice import advice_text, verification_text
+    from ddptrace.render.whatif.terminal import advice_text, verification_text
 
     if verify is not None and CAPS not in verify:
         raise click.UsageError(f"--verify needs {CAPS} in its command, in the place of the bucket caps")

@@ -83,7 +83,7 @@ def analyze(
         say("")
     else:
         from ddptrace.render.terminal import summary_text
-        from ddptrace.render.whatif.advice import in_short
+        from ddptrace.render.whatif.terminal import in_short
 
         say(summary_text(result))
         said = in_short(forecast)

@@ -13,7 +13,7 @@ from ddptrace.cli.say import say, say_json
 from ddptrace.errors import printable
 
 if TYPE_CHECKING:
-    from ddptrace.analysis.diff.limits import Limit
+    from ddptrace.analysis.diff.compare import Limit
     from ddptrace.analysis.diff.tables import Diff
 
 LIMIT_MET: Final = 3
@@ -71,7 +71,7 @@ def diff(
                 1  a run cannot be read or made, or lacks the data for a limit of --fail-on
                 3  a limit of --fail-on is certainly exceeded
     """
-    from ddptrace.analysis.diff.limits import parse_limit
+    from ddptrace.analysis.diff.compare import parse_limit
     from ddptrace.cli.analyze import progress
     from ddptrace.differ import diff as diff_runs
 
@@ -108,7 +108,7 @@ def _show(found: Diff, output: Path | None, *, as_json: bool) -> None:
 
 def _is_exceeded(found: Diff, limits: Sequence[Limit]) -> bool:
     """Report whether a limit is certainly exceeded, and print each one that is."""
-    from ddptrace.analysis.diff.limits import exceeding
+    from ddptrace.analysis.diff.compare import exceeding
     from ddptrace.render.diff.words import exceeded_words
 
     exceeded = [(limit, rows) for limit in limits if (rows := exceeding(found, limit))]

@@ -101,8 +101,7 @@ def whatif(
     from ddptrace.analysis.whatif.tables import Setting
     from ddptrace.cli.analyze import progress
     from ddptrace.predictor import predictor
-    from ddptrace.render.whatif.scale import scale_lines
-    from ddptrace.render.whatif.terminal import whatif_text
+    from ddptrace.render.whatif.terminal import scale_lines, whatif_text
     from ddptrace.render.whatif.words import setting_words
 
     more = {

@@ -16,15 +16,13 @@ from typing import TYPE_CHECKING, Final
 
 from ddptrace.analysis.summary import summarize, typical_steps
 from ddptrace.errors import DdptraceError
-from ddptrace.figures.drawing import drawn
-from ddptrace.figures.images import write_images
+from ddptrace.figures.images import drawn, write_images
 from ddptrace.render import figures as step_figures
 from ddptrace.render.collectives import bandwidth_figure
 from ddptrace.render.device import figures as device_figures
 from ddptrace.render.diff.sheet import diff_sheet
 from ddptrace.render.diff.words import headline
-from ddptrace.render.ranks.figures import matches_figure, path_figure
-from ddptrace.render.ranks.heat import bucket_heat, jitter_heat
+from ddptrace.render.ranks.figures import bucket_heat, jitter_heat, matches_figure, path_figure
 from ddptrace.render.sheet_page import figure as chart_figure
 from ddptrace.render.steps.figure import steps_figure
 from ddptrace.render.steps.timeline import timeline_figure

@@ -19,11 +19,11 @@ from ddptrace.analysis.rank_tables import RankTables
 from ddptrace.analysis.result import TABLES
 from ddptrace.analysis.rpc.rows import RankCalls
 from ddptrace.analysis.tables.collectives import CollectiveRow
-from ddptrace.analysis.tables.cuts import is_in
+from ddptrace.analysis.tables.declare import is_in
 from ddptrace.analysis.tables.device import Activity
 from ddptrace.analysis.tables.ranks import LOCAL_PHASES, STEP_END, WAIT, Trail
-from ddptrace.analysis.wording import line_words
 from ddptrace.load.tables import HostLoad
+from ddptrace.schema import line_words
 
 CUTS: Final = {name: table.cut for name, table in TABLES.items() if table.cut is not None}
 TRAIL_COLUMNS: Final = ("kind", "at_ns", "seq", "step", "local_ns")

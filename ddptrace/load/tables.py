@@ -220,6 +220,20 @@ class IdleCause(enum.IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class HostRanges:
+    """What threads did around a device's longest idle gaps: ranges in order of begin, outer before inner. Columns have
+    shape (n,)."""
+
+    name: NDArray[np.int64]  # index into `names`
+    thread: NDArray[np.int64]  # index into `threads`
+    begin_at_ns: NDArray[np.int64]
+    end_at_ns: NDArray[np.int64]
+    is_runtime: NDArray[np.bool_]  # a call of the device's runtime or driver; else an operator or annotation
+    names: tuple[str, ...]
+    threads: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceIdle:
     """The idle time of one window's device in pieces, in time order. Columns have shape (n,)."""
 
@@ -231,6 +245,7 @@ class DeviceIdle:
     operator: NDArray[np.int64]  # the same of the outermost operator around it
     gaps: Intervals  # from the end of the device's work to the next
     names: tuple[str, ...]
+    around: HostRanges | None = None  # what the launching threads did around the longest gaps
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +263,7 @@ class Window:
     idle: DeviceIdle | None = None  # None where no device worked
     searched_ns: tuple[int, ...] = ()  # how long DDP followed the graph for unused parameters, each time that it did
     buffers: tuple[tuple[int, int], ...] = ()  # begin and end of each broadcast of buffers by DDP, on the host
+    comm_streams: tuple[str, ...] = ()  # streams of `device` that the file names after communication
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,11 @@ from ddptrace.record.regular_file import read_regular
 from ddptrace.schema import ANALYSIS, MANIFEST, META, rank_folder
 
 PENDING: Final = "rank-pending-"
+NOT_THE_CALLERS: Final = frozenset(
+    (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.ESTALE)
+)
+"""The disk, the memory or the limit on open files is full, or the disk fails: another path is no help."""
+
 APART_S: Final = 5.0  # hosts' clocks differ by less than this
 MOST_JSON_NBYTES: Final = 4 << 20  # a manifest or a meta.json takes a few kB
 
@@ -48,7 +53,8 @@ def _is_done(manifest: Path, job: str) -> bool:
 def claim(root: Path, rank: int | None, *, overwrite: bool) -> Path:
     """Make and return this rank's folder; with `rank` None (not known yet) one that `settle` renames later.
 
-    Raises RunDirectoryError if the directory already holds a run or cannot be made, OSError if the disk is full.
+    Raises RunDirectoryError if the directory already holds a run or cannot be made, and OSError for an error of
+    `NOT_THE_CALLERS`.
     """
     folder = root / (_pending() if rank is None else rank_folder(rank))
     try:
@@ -59,7 +65,7 @@ def claim(root: Path, rank: int | None, *, overwrite: bool) -> Path:
             _refuse(root, taken)
         folder.mkdir()
     except OSError as error:
-        if error.errno == errno.ENOSPC:  # not the caller's mistake
+        if error.errno in NOT_THE_CALLERS:
             raise
         raise RunDirectoryError(
             f"cannot record into {root}: {error.strerror or error}; give ddptrace.trace a writable path"

@@ -54,10 +54,16 @@ def bucket_table(summary: Summary) -> str:
 def bucket_cells(name: str, bucket: BucketSummary) -> list[str]:
     hidden = bucket.hidden_ns / bucket.comm_ns if bucket.comm_ns and bucket.hidden_ns is not None else None
     return [
-        bucket_link(name, bucket), millis(bucket.exposed_charged_ns), escape(percent(bucket.step_ratio)),
-        millis(bucket.comm_ns), escape(percent(hidden)), millis(bucket.queue_ns), size(bucket.nbytes),
-        parameters_html(bucket.parameters), escape(bucket.evidence or "not measured"),
-    ]  # fmt: skip
+        bucket_link(name, bucket),
+        millis(bucket.exposed_charged_ns),
+        escape(percent(bucket.step_ratio)),
+        millis(bucket.comm_ns),
+        escape(percent(hidden)),
+        millis(bucket.queue_ns),
+        size(bucket.nbytes),
+        parameters_html(bucket.parameters),
+        escape(bucket.evidence or "not measured"),
+    ]
 
 
 def parameters_html(names: Sequence[str]) -> str:

@@ -112,9 +112,13 @@ def piece_cells(clock: Clock, row: ClockRow) -> list[str]:
     ppm = f"{1e6 * row.drift_ratio:+.3g} ppm" if row.drift_ratio else NOT_MEASURED
     return [
         escape(named("rank", clock.ranks).removeprefix("ranks ").removeprefix("rank ")),
-        duration(row.begin_at_ns), duration(row.offset_ns), ppm, escape(" – ".join(ends)),
-        f"{row.collectives:,}" if row.collectives else NOT_MEASURED, escape(WHY[row.why].format(row.reference)),
-    ]  # fmt: skip
+        duration(row.begin_at_ns),
+        duration(row.offset_ns),
+        ppm,
+        escape(" – ".join(ends)),
+        f"{row.collectives:,}" if row.collectives else NOT_MEASURED,
+        escape(WHY[row.why].format(row.reference)),
+    ]
 
 
 def comparable(result: Result) -> Iterator[str]:

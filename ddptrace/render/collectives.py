@@ -18,13 +18,13 @@ SIZES_MAX: Final = 60
 LINE_POINTS: Final = 40
 PALETTE: Final = ("#4a80b3", "#e4683a", "#3f8f8b", "#9a6fb8", "#d9b44a", "#7a9e59", "#868e99", "#b5485d")
 MATCHED: Final = (
-    "How long a collective takes to move its bytes once all ranks are there: its shortest execution over the ranks, so"
-    " without waiting for a late one. The line is latency + bytes / bandwidth: each bucket more pays the latency once"
-    " more, whatever its size."
+    "How long a collective takes to move its bytes once all ranks have arrived: its shortest execution over the ranks,"
+    " which waits for no late rank. The line is latency + bytes / bandwidth: each additional bucket pays the latency"
+    " again, whatever its size."
 )
 ALONE: Final = (
-    "How long executions take, on the ranks that have a file here. What a rank waited for its peers is in them, so"
-    " neither latency nor bandwidth can be told."
+    "How long executions take, on the ranks that have a file here. They include waiting for other ranks, so latency"
+    " and bandwidth are unknown."
 )
 HEADS: Final = (
     ("op", ""), ("group", "words"), ("ranks", ""), ("sizes", ""), ("collectives", ""), ("latency", ""),
@@ -64,11 +64,17 @@ def transfer_cells(one: Transfers) -> list[str]:
     start = duration(line.start_ns) if line is not None and line.start_is_seen else NOT_MEASURED
     speed = rate(line.bytes_per_s if line is not None and line.rate_is_seen else None)
     return [
-        label(op_name(one.op)), label(one.group or "-"), str(one.ranks),
-        size_range(one.sizes[0].nbytes, one.sizes[-1].nbytes), f"{sum(at.count for at in one.sizes):,}",
-        start, speed, rate(one.bus_bytes_per_s), label(percent(line.off_ratio) if line else NOT_MEASURED),
+        label(op_name(one.op)),
+        label(one.group or "-"),
+        str(one.ranks),
+        size_range(one.sizes[0].nbytes, one.sizes[-1].nbytes),
+        f"{sum(at.count for at in one.sizes):,}",
+        start,
+        speed,
+        rate(one.bus_bytes_per_s),
+        label(percent(line.off_ratio) if line else NOT_MEASURED),
         why_words(one),
-    ]  # fmt: skip
+    ]
 
 
 def why_words(one: Transfers) -> str:
@@ -110,27 +116,43 @@ def series(one: Transfers, colour: str) -> Iterator[dict[str, Any]]:
     most = sorted(one.sizes, key=lambda at: -at.count)[:SIZES_MAX]
     sizes = sorted(most, key=lambda at: at.nbytes)
     yield {
-        "type": "scatter", "mode": "markers", "name": name, "legendgroup": name,
-        "x": [at.nbytes for at in sizes], "y": ms(at.median_ns for at in sizes), "error_y": ends(sizes, colour),
+        "type": "scatter",
+        "mode": "markers",
+        "name": name,
+        "legendgroup": name,
+        "x": [at.nbytes for at in sizes],
+        "y": ms(at.median_ns for at in sizes),
+        "error_y": ends(sizes, colour),
         "marker": {"color": colour, "size": 8, "symbol": "circle" if one.measured else "circle-open"},
-        "hovertext": [f"{name}<br>{point_words(at)}" for at in sizes], "hoverinfo": "text",
-    }  # fmt: skip
+        "hovertext": [f"{name}<br>{point_words(at)}" for at in sizes],
+        "hoverinfo": "text",
+    }
     if one.line is not None:
         first, last = sizes[0].nbytes, sizes[-1].nbytes
         xs = [first * (last / first) ** (at / (LINE_POINTS - 1)) for at in range(LINE_POINTS)]
         yield {
-            "type": "scatter", "mode": "lines", "name": name, "legendgroup": name, "showlegend": False,
-            "x": [round(x) for x in xs], "y": ms(one.line.start_ns + one.line.ns_per_byte * x for x in xs),
-            "line": {"color": colour, "width": 1.5, "dash": "dot"}, "hoverinfo": "skip",
-        }  # fmt: skip
+            "type": "scatter",
+            "mode": "lines",
+            "name": name,
+            "legendgroup": name,
+            "showlegend": False,
+            "x": [round(x) for x in xs],
+            "y": ms(one.line.start_ns + one.line.ns_per_byte * x for x in xs),
+            "line": {"color": colour, "width": 1.5, "dash": "dot"},
+            "hoverinfo": "skip",
+        }
 
 
 def ends(sizes: Sequence[SizeTime], colour: str) -> dict[str, Any]:
     return {
-        "type": "data", "symmetric": False, "thickness": 1.3, "width": 3, "color": colour,
+        "type": "data",
+        "symmetric": False,
+        "thickness": 1.3,
+        "width": 3,
+        "color": colour,
         "array": ms(at.high_ns - at.median_ns for at in sizes),
         "arrayminus": ms(at.median_ns - at.low_ns for at in sizes),
-    }  # fmt: skip
+    }
 
 
 def point_words(at: SizeTime) -> str:

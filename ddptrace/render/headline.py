@@ -14,6 +14,7 @@ from ddptrace.analysis.savings import COPIES, EXPOSED, LATE, PROCESSORS, REMOTE,
 from ddptrace.analysis.summary import Summary
 from ddptrace.analysis.tables.ranks import SuspectRow
 from ddptrace.analysis.tables.savings import SavingRow
+from ddptrace.analysis.window_summary import WindowSummary, summarize_windows
 from ddptrace.findings import KINDS
 from ddptrace.render.words import UNSEEN
 from ddptrace.units import duration, percent
@@ -28,7 +29,6 @@ IDLE: Final[Mapping[str, str]] = {
     "synchronize": "while the host waits for it",
     "allocate": "while the host allocates or frees memory",
     "collect": "while Python collects garbage",
-    "queued": "although work is queued; the trace does not tell why",
     AT_WORK: "while the host is at work",
 }
 """By cause: when the device is idle."""
@@ -81,6 +81,10 @@ def _words(one: SavingRow, suspects: Sequence[SuspectRow], whole: str) -> str:
             return f"of {whole} the program fetches a batch: {cost}."
         case "work" if one.half_gap_ns is None:
             return f"of {whole} the device waits for the host to launch work: {cost}."
+        case "queued":
+            return (
+                f"of {whole} the trace shows nothing running, although work is queued, and does not tell why: {cost}."
+            )
         case cause:
             return f"of {whole} the device is idle {IDLE[cause]}: {cost}."
 
@@ -112,7 +116,21 @@ def _calm(result: Result, summary: Summary) -> Headline:
         busy, found = percent(1 - device.idle_ns / device.span_ns), "" if device.comm_ns else "No communication and "
         words = f"of the device's time it was busy. {found}{'no' if found else 'No'} step was found."
         return Headline(busy, words, "", calm=True)
+    window = summarize_windows(result)
+    if window is not None and not calls:
+        return _window(window)
     if calls:
         words = "remote calls were made. No step was found that could be broken down."
         return Headline(f"{calls:,}", words, "", calm=True)
     return Headline("0 steps", "were found, so there is nothing to break down.", "", calm=True)
+
+
+def _window(window: WindowSummary) -> Headline:
+    """Of a host's profiler window in which no step was found."""
+    exposed, told = window.part("exposed_comm"), f"of {duration(window.window_ns)}"
+    if exposed.ratio >= MIN_RATIO:
+        words = f"of the profiled window could be won by hiding communication, at most: {duration(exposed.ns)} {told}."
+        return Headline(percent(exposed.ratio), words, "", calm=False)
+    compute = window.part("compute")
+    words = f"of the profiled window it computed: {duration(compute.ns)} {told}. No step was found."
+    return Headline(percent(compute.ratio), words, "", calm=True)

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from ddptrace.analysis.hta.compare import HtaReport
-from ddptrace.analysis.hta.figures import NO_FIGURES, Figures
 from ddptrace.analysis.hta.reading import HtaTable
-from ddptrace.analysis.hta.rules import Explained, Rule
+from ddptrace.analysis.hta.rules import NO_FIGURES, Explained, Figures, Rule
 from ddptrace.errors import printable
 from ddptrace.units import NOT_MEASURED, counted
 
@@ -22,9 +21,9 @@ RULES: Final = {
     Rule.ROUNDING: "HTA rounds the times of a trace in ns to whole µs, begins up and ends down",
     Rule.LAUNCHED: "HTA leaves out work whose launch is not in the file",
     Rule.STEPS: "HTA leaves out what the last profiler step launches",
-    Rule.NAMES: "HTA tells communication, compute and copies by name patterns of its own",
-    Rule.STRAYS: "HTA counts what carries a stream as device work, such as waits and operators of the host",
-    Rule.FLOATS: "HTA adds up instants as float64, which loses µs where the traces were taken days apart",
+    Rule.NAMES: "HTA tells communication, compute and copies apart by other name patterns than ddptrace",
+    Rule.STRAYS: "HTA counts every event with a stream as device work, also waits and operators of the host",
+    Rule.FLOATS: "HTA adds up instants as float64, which loses µs if the traces were recorded days apart",
 }
 FIGURES: Final = (
     ("overlap %", "overlap_pctg"),
@@ -105,8 +104,8 @@ def _trouble_lines(report: HtaReport) -> Iterator[str]:
         ranks = [failure.rank for failure in report.failures if failure.message == message]
         yield from _wrapped(f"Not available from HTA for {_listed(ranks)}: {printable(message)}.")
     if report.lost:
-        told = 'HTA alone finds a rank only where the file says "rank": with a space behind it, once per rank'
-        yield from _wrapped(f"{told}; it was told which files are those of {_listed(report.lost)}.")
+        told = 'HTA finds a rank by itself only if the file has "rank": with a space after it, once per rank'
+        yield from _wrapped(f"{told}; ddptrace gave it the files of {_listed(report.lost)}.")
 
 
 def _listed(ranks: Sequence[int]) -> str:

@@ -15,6 +15,7 @@ from ddptrace.analysis.device.digest import device_total
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import Summary, summarize, typical_steps
 from ddptrace.analysis.whatif.answer import Forecast
+from ddptrace.analysis.window_summary import summarize_windows
 from ddptrace.render import report_basis as basis
 from ddptrace.render import report_top as sections
 from ddptrace.render.buckets import TYPICAL, bucket_table
@@ -25,15 +26,13 @@ from ddptrace.render.device import report as device_sections
 from ddptrace.render.figures import Figure, buckets_figure, parts_figure, phases_figure
 from ddptrace.render.findings import findings_section, next_section
 from ddptrace.render.markup import contents, figure_html, section
-from ddptrace.render.ranks.figures import matches_figure, path_figure
-from ddptrace.render.ranks.heat import bucket_heat, jitter_heat
+from ddptrace.render.ranks.figures import bucket_heat, jitter_heat, matches_figure, path_figure
 from ddptrace.render.ranks.report import across_body
 from ddptrace.render.rpc.report import rpc_section
 from ddptrace.render.steps.figure import steps_figure
 from ddptrace.render.steps.timeline import timeline_figure
 from ddptrace.render.traffic.report import traffic_section
-from ddptrace.render.whatif.report import advice_section, scaling_section
-from ddptrace.render.whatif.scale import scaling_figure
+from ddptrace.render.whatif.report import advice_section, scaling_figure, scaling_section
 from ddptrace.render.whole_file import whole_file
 from ddptrace.render.words import by_order
 
@@ -110,13 +109,13 @@ def drawn(result: Result, summary: Summary, forecast: Forecast = NOTHING) -> lis
 
 def top(result: Result, summary: Summary) -> str:
     """The answer: one number, what it rests on, and where the time goes."""
-    device = device_total(result)
+    device, window = device_total(result), summarize_windows(result)
     return "\n".join(
         (
             sections.run_line(result),
             sections.headline_html(result, summary),
-            sections.lead(summary),
-            sections.strip(summary, device),
+            sections.lead(summary) if window is None else sections.window_lead(window),
+            sections.strip(summary, device) if window is None else sections.parts_strip(window.parts),
             sections.evidence_line(summary),
         )
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 from typing import Final
 
@@ -9,10 +10,12 @@ from ddptrace.analysis.device.digest import device_parts
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import BucketSummary, Share, Summary
 from ddptrace.analysis.tables.device import Population
+from ddptrace.analysis.window_summary import WindowSummary
 from ddptrace.render.buckets import bucket_link, named
 from ddptrace.render.headline import headline
 from ddptrace.render.markup import label
 from ddptrace.render.rpc.words import remote_words, split_parts
+from ddptrace.render.windows import overlap_words, title_words
 from ddptrace.render.words import EVIDENCE, PARTS, all_steps_words, read_words
 from ddptrace.units import counted, duration, instant, percent
 
@@ -66,6 +69,12 @@ def lead(summary: Summary) -> str:
     return f'<p class="lead">{" ".join(said)}</p>'
 
 
+def window_lead(window: WindowSummary) -> str:
+    """Of a run without steps."""
+    told = f"{title_words(window)}. {overlap_words(window)}"
+    return f'<p class="lead">{escape(told)}</p>'
+
+
 def worst_html(summary: Summary, worst: BucketSummary) -> str:
     name = next(name for name, bucket in named(summary.buckets) if bucket is worst)
     holds = f", the one with {label(worst.parameters[-1])}" if worst.parameters else ""
@@ -75,6 +84,10 @@ def worst_html(summary: Summary, worst: BucketSummary) -> str:
 def strip(summary: Summary, device: Population | None) -> str:
     """The typical step, or without steps the devices' time, as one bar, and its key."""
     shown = split_parts(summary) or (device_parts(device) if device is not None else ())
+    return parts_strip(shown)
+
+
+def parts_strip(shown: Sequence[Share]) -> str:
     parts = [part for part in shown if part.ratio > 0]
     pieces = "".join(f'<i class="{part.name}" style="flex:{part.ratio:.6f}"></i>' for part in parts)
     bar = f'<div class="strip" role="img" aria-label="where the time goes">{pieces}</div>'

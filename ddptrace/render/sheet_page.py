@@ -102,17 +102,26 @@ def _log(values: Sequence[float | str | None]) -> dict[str, Any]:
 
 def _points(line: Line, colour: str, dash: str) -> dict[str, Any]:
     return {
-        "type": "scatter", "mode": "lines+markers", "name": plain(line.name), "x": _x(line), "y": list(line.y),
-        "line": {"color": colour, "dash": dash}, **_errors(line, colour),
-    }  # fmt: skip
+        "type": "scatter",
+        "mode": "lines+markers",
+        "name": plain(line.name),
+        "x": _x(line),
+        "y": list(line.y),
+        "line": {"color": colour, "dash": dash},
+        **_errors(line, colour),
+    }
 
 
 def _bars(line: Line, colour: str, dash: str) -> dict[str, Any]:
     marker = {"color": colour, "line": {"width": 0}}
     return {
-        "type": "bar", "name": plain(line.name), "x": _x(line), "y": list(line.y), "marker": marker,
+        "type": "bar",
+        "name": plain(line.name),
+        "x": _x(line),
+        "y": list(line.y),
+        "marker": marker,
         **_errors(line, ERROR_COLOUR),
-    }  # fmt: skip
+    }
 
 
 def _x(line: Line) -> list[float | str]:

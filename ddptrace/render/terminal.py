@@ -10,6 +10,7 @@ from typing import Final
 
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import BucketSummary, RankSummary, Share, Summary, summarize
+from ddptrace.analysis.window_summary import WindowSummary, summarize_windows
 from ddptrace.errors import printable
 from ddptrace.findings import Finding, gravest_first
 from ddptrace.render.device.idle import idle_lines
@@ -19,6 +20,8 @@ from ddptrace.render.ranks.terminal import across_lines
 from ddptrace.render.rpc.words import remote_words, rpc_lines, waiting
 from ddptrace.render.trace.islands import apart_words, islands
 from ddptrace.render.trace.tracks import by_rank
+from ddptrace.render.windows import overlap_words as window_overlap
+from ddptrace.render.windows import title_words
 from ddptrace.render.words import (
     EVIDENCE,
     PARTS,
@@ -43,14 +46,14 @@ MOST_FINDINGS: Final = 6
 
 def summary_text(result: Result) -> str:
     """The whole summary, its lines ending in a newline."""
-    summary = summarize(result)
+    summary, window = summarize(result), summarize_windows(result)
     advice = [finding for finding in result.findings if finding.kind.is_advice]
     others = [finding for finding in result.findings if not finding.kind.is_advice]
     device = list(device_lines(result))
     sections = [
         [title(result), *textwrap.wrap(apart_words(islands(by_rank(result))), WIDTH)],
-        textwrap.wrap(headline(result, summary).text, WIDTH) if result.steps or device else [],
-        list(step_lines(summary)) if result.steps or not device else [],
+        textwrap.wrap(headline(result, summary).text, WIDTH) if result.steps or device or window is not None else [],
+        list(breakdown_lines(summary, window)) if result.steps or window is not None or not device else [],
         list(bucket_lines(summary.buckets, by_order(result))),
         list(rank_lines(summary.ranks)),
         device,
@@ -92,6 +95,23 @@ def step_lines(summary: Summary) -> Iterator[str]:
     yield from indented(overlap_words(summary))
 
 
+def breakdown_lines(summary: Summary, window: WindowSummary | None) -> Iterator[str]:
+    """Where the typical step goes; of a run without steps, its mean profiler window."""
+    yield from step_lines(summary) if window is None else window_lines(window)
+
+
+def window_lines(window: WindowSummary) -> Iterator[str]:
+    """Where the profiler window goes, of a run without steps."""
+    yield from textwrap.wrap(title_words(window), WIDTH, subsequent_indent="  ")
+    for part in window.parts:
+        if part.ns or part.name != "exposed_memory":
+            yield part_line(PARTS[part.name], part)
+    if window.queued_ns:
+        yield part_line("  with work queued", Share("queued", window.queued_ns, window.queued_ns / window.window_ns))
+    yield ""
+    yield from indented(window_overlap(window))
+
+
 def part_line(name: str, part: Share) -> str:
     bar = bar_of(part.ratio)
     return f"  {name:<22} {bar:<{BAR}} {millis(part.ns):>9} ms  {percent(part.ratio):>6}"
@@ -114,7 +134,7 @@ def overlap_words(summary: Summary) -> str:
     remote = remote_words(summary)
     if not summary.comm_ns or summary.evidence is None:
         what = "communication" if remote is None else "collective"
-        told = f"No {what} was measured in these steps, so there is no overlap to tell."
+        told = f"No {what} was measured in these steps, so the overlap is unknown."
         return told if remote is None else f"{remote} {told}"
     compute = "" if summary.profiled else " Compute is taken from phases, not from a profiler: coarse."
     return (

@@ -22,7 +22,7 @@ def test_where_all_gradients_are_in_one_bucket_smaller_ones_are_advised_with_the
     assert expected
     step, low, high, recorded = map(float, expected.groups())
     assert low <= step <= high and step < recorded
-    assert "when buckets are sent: if all could leave as backward begins" in said
+    assert "waiting for gradients: if all buckets were sent as backward begins" in said
 
 
 def test_of_a_training_that_hides_its_communication_no_other_size_is_said_to_win_much(ask: Ask) -> None:

@@ -39,4 +39,4 @@ def accumulated(answer: Answer) -> int:
 @pytest.mark.alone
 def test_what_accumulation_would_win_is_told_where_the_step_waits_for_what_is_sent(ask: Ask) -> None:
     assert accumulated(ask("heavy layer")) < -20 < accumulated(ask("nothing"))
-    assert "what fewer updates do to the training is not told" in printed("whatif", ask("heavy layer"))
+    assert "the effect of fewer updates on the training is not predicted" in printed("whatif", ask("heavy layer"))

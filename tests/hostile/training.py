@@ -44,6 +44,20 @@ def network(*, layers: int = 2) -> nn.Sequential:
         return nn.Sequential(*inner, nn.Linear(WIDTH, 2))
 
 
+class CallsSuper(nn.Module):
+    """Overrides `__call__`, as a few libraries do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = network()
+
+    def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
+        return super().__call__(inputs) * 2  # type: ignore[no-any-return]
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.body(inputs)  # type: ignore[no-any-return]
+
+
 def ddp(module: nn.Module | None = None, **options: Any) -> DistributedDataParallel:
     """On several buckets, unless `options` say otherwise."""
     join()

@@ -28,7 +28,8 @@ def test_a_forked_rank_finds_what_a_rank_of_torchrun_finds(tmp_path: Path) -> No
     forked, started = tmp_path / "forked", tmp_path / "started"
     for folder in (forked, started):
         folder.mkdir()
-    subprocess.run(command(PROGRAM, started), env=environment(), check=True, capture_output=True, timeout=120)
+    done = subprocess.run(command(PROGRAM, started), env=environment(), capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
     torchrun(PROGRAM, forked)
     for ours, theirs in zip(found(forked), found(started), strict=True):
         assert ours == theirs

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from analysis_records import call, layout, mark, rank, ready, reducer
 
-from ddptrace.analysis.buckets.reducers import Heaviest, ReducerFacts, module_of, reducer_facts
+from ddptrace.analysis.buckets.layouts import Heaviest, ReducerFacts, module_of, reducer_facts
 from ddptrace.analysis.findings.buckets import (
     MIB,
     bucket_cap_findings,

@@ -17,8 +17,7 @@ import pytest
 import ddptrace
 from ddptrace.analysis.device.populations import population
 from ddptrace.analysis.hta.compare import HtaReport, compare
-from ddptrace.analysis.hta.figures import NO_FIGURES, Figures
-from ddptrace.analysis.hta.rules import OTHER_KIND, FileTimes, Reading, Rule, Strays, explain
+from ddptrace.analysis.hta.rules import NO_FIGURES, OTHER_KIND, Figures, FileTimes, Reading, Rule, Strays, explain
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.tables.device import Population
 from ddptrace.load.sources import find_traces

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import subprocess
 import sys
@@ -134,6 +135,8 @@ assert inside["nn.Module: Nest_0"] == inside["nn.Module: Linear_1"] == 3, inside
 
 def test_the_class_shows_torchs_own_function(tmp_path: Path) -> None:
     with ddptrace.trace(tmp_path / "run"):
+        standing = vars(nn.Module)["__call__"]
+        assert inspect.isfunction(standing) and inspect.signature(standing) == inspect.signature(TORCHS_OWN)
         assert nn.Module.__call__ is TORCHS_OWN
         assert nn.Linear.__call__ is TORCHS_OWN
     assert vars(nn.Module)["__call__"] is TORCHS_OWN
@@ -233,6 +236,8 @@ COMPILED: dict[str, Callable[[nn.Module, Callable[..., Any], torch.Tensor], torc
     "bound before": lambda model, bound, x: bound(x) * 2,
     "bound inside": lambda model, bound, x: model.__call__(x) * 2,
     "by the class": lambda model, bound, x: nn.Module.__call__(model, x) * 2,
+    "by super": lambda model, bound, x: super(Nest, model).__call__(x) * 2,  # type: ignore[misc]
+    "from the class's dictionary": lambda model, bound, x: vars(nn.Module)["__call__"](model, x) * 2,
 }
 
 

@@ -14,7 +14,7 @@ import jsonschema
 import pytest
 
 from ddptrace.analysis.result import TABLES, Result
-from ddptrace.analysis.tables.cuts import in_steps
+from ddptrace.analysis.tables.declare import in_steps
 from ddptrace.analysis.tables.table import Table
 from ddptrace.cli.analyze import encoded
 from tests.made import empty_result, make_result

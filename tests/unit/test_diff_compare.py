@@ -219,11 +219,11 @@ def test_everything_is_json_with_the_documented_keys() -> None:
     told = in_turns(2).to_json_dict()
     assert list(told) == [
         "before", "after", "basis", "units", "run_ratio", "runs", "changes", "settings", "findings", "is_changed",
-        "bucket", "rank",
+        "bucket", "rank", "overlap", "overlap_changed_by",
     ]  # fmt: skip
     assert list(told["changes"][0]) == [
         "kind", "name", "reducer", "layout", "index", "nbytes", "parameters", "rank", "before_ns", "after_ns",
-        "change_ns", "change_ratio", "step_ratio", "low_ns", "high_ns", "p", "adjusted_p", "is_sure",
+        "change_ns", "change_ratio", "step_ratio", "low_ns", "high_ns", "p", "adjusted_p", "is_sure", "op", "origin",
     ]  # fmt: skip
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddptrace.analysis.diff.compare import compare
-from ddptrace.analysis.diff.limits import QUANTITIES, Limit, exceeding, parse_limit
+from ddptrace.analysis.diff.compare import QUANTITIES, Limit, compare, exceeding, parse_limit
 from ddptrace.analysis.diff.tables import Diff
 from ddptrace.errors import DdptraceError
 from tests.unit.made_diff import made_run, made_side

@@ -107,7 +107,7 @@ def test_a_page_without_intervals_and_without_buckets_is_drawn_too() -> None:
     few = tuple(one for one in QUANTITIES if one.kind != "bucket")
     sides = [made_run(0, blocks=0, quantities=few)], [made_run(1, side="after", blocks=0, quantities=few)]
     html = page(diff_sheet(compare(("a", "b"), *sides)))
-    assert "Nothing tells what chance does here." in html
+    assert "Nothing here shows how large a change by chance can be." in html
 
 
 def test_names_from_outside_are_text_on_the_page_and_harmless_on_a_terminal() -> None:

@@ -24,7 +24,7 @@ from ddptrace.analysis.summary import summarize
 from ddptrace.analysis.tables.device import ScopeRow
 from ddptrace.analysis.tables.table import Table
 from ddptrace.errors import DdptraceError
-from ddptrace.figures.drawing import DARK, LIGHT
+from ddptrace.figures.images import DARK, LIGHT
 from ddptrace.render import report
 from tests.made import empty_result, make_result
 from tests.unit.test_render_device_report import evil_device_result

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from ddptrace.errors import RunDirectoryError
 from ddptrace.load.kineto.events import NO_CORRELATION, Category, FileFacts, KinetoEvents
 from ddptrace.load.kineto.reader import read_kineto
-from ddptrace.load.kineto.times import nanoseconds
+from ddptrace.load.kineto.text import nanoseconds
 
 TRACES = Path(os.environ.get("DDPTRACE_TRACES", Path(__file__).resolve().parents[3] / "shared" / "traces"))
 NEEDS_TRACES = pytest.mark.skipif(

@@ -255,9 +255,9 @@ def test_a_damaged_packed_file_gives_exactly_its_events_or_tells_what_is_missing
 
 
 BOMBS = {
-    "blanks": (b'{"traceEvents": [' + b" " * (70 << 20), 9, "unfolds to more than 300 times its size"),
+    "blanks": (b'{"traceEvents": [' + b" " * (70 << 20), 9, "unpacks to more than 300 times its size"),
     "no event": (b'{"traceEvents": [{"name": "' + b"ab" * (33 << 20), 1, "one event of more than 64 MB"),
-    "no events": (b'{"a": "' + b"ab" * (17 << 20), 1, "more than 32 MB of it are no events"),
+    "no events": (b'{"a": "' + b"ab" * (17 << 20), 1, "more than 32 MB of it are not events"),
     "lists": (b'{"a": 1' + b', "traceEvents": []' * 100_000 + b"}", 9, "traceEvents more than 16 times"),
     "brackets": (b"[" * (30 << 20), 1, "nest more than 100,000 deep"),
 }

@@ -17,7 +17,7 @@ from ddptrace.load.kineto import stream as kineto_stream
 from ddptrace.load.kineto.events import FAR_NS, FileFacts, KinetoEvents
 from ddptrace.load.kineto.reader import read_kineto
 from ddptrace.load.kineto.stream import Event, EventStream
-from ddptrace.load.kineto.times import nanoseconds, time_column
+from ddptrace.load.kineto.text import nanoseconds, time_column
 
 EVENT = '{"ph": "X", "cat": "cpu_op", "name": "%s", "pid": 7, "tid": 7, "ts": %d, "dur": 2}'
 
@@ -189,7 +189,7 @@ def test_a_base_is_found_in_an_end_that_is_no_json_any_more(tmp_path: Path) -> N
     text = '], "baseTimeNanoseconds": 1790857026000000000, "a": tru'
     events = read(tmp_path, '{"traceEvents": [' + texts("a") + text)
     assert events.begin_ns.tolist() == [1790857026000001000]
-    assert events.facts.damage == "what stands around its events is not whole"
+    assert events.facts.damage == "the text around its events is incomplete"
 
 
 def test_members_of_a_packed_file_are_read_one_after_the_other_and_zeros_fill_it_up(tmp_path: Path) -> None:

@@ -273,7 +273,7 @@ def test_what_ddptrace_itself_drew_is_not_read_as_a_trace(shared_traces: Path, t
     write_trace(ddptrace.analyze(tmp_path, jobs=1), tmp_path / "trace.json.gz")
     found = find_traces([tmp_path])
     assert [file.rank for file in found.files] == [0, 1]
-    assert any("ddptrace drew" in finding.message for finding in found.findings)
+    assert any("ddptrace wrote" in finding.message for finding in found.findings)
 
 
 def test_a_name_that_is_no_text_is_read_and_shown_escaped(shared_traces: Path, tmp_path: Path) -> None:

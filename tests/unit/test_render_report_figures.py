@@ -17,8 +17,7 @@ from ddptrace.analysis.tables.table import Table
 from ddptrace.findings import KINDS, Finding, Section
 from ddptrace.render.collectives import bandwidth_figure
 from ddptrace.render.figures import RANKS_SHOWN_MAX, parts_figure
-from ddptrace.render.ranks.figures import matches_figure
-from ddptrace.render.ranks.heat import COLUMNS_MAX, ROWS_MAX, bucket_heat, jitter_heat
+from ddptrace.render.ranks.figures import COLUMNS_MAX, ROWS_MAX, bucket_heat, jitter_heat, matches_figure
 from ddptrace.render.report import page
 from ddptrace.render.steps.figure import steps_figure
 from ddptrace.render.steps.timeline import timeline_figure

@@ -18,8 +18,7 @@ from ddptrace.analysis.tables.table import Table
 from ddptrace.findings import Finding
 from ddptrace.render.terminal import summary_text
 from ddptrace.render.watch.page import screen, snapshot
-from ddptrace.render.watch.tables import finding_lines, rank_lines
-from ddptrace.render.watch.top import bar_line
+from ddptrace.render.watch.parts import bar_line, finding_lines, rank_lines
 from ddptrace.render.watch.view import Line, RankView, State, View, last_steps
 from ddptrace.render.watch.words import seconds_words, sparkline, status_lines, trend_words
 from tests.made import empty_result, make_result

@@ -81,7 +81,7 @@ def test_where_no_call_was_under_way_only_the_length_of_the_wait_is_told() -> No
 
 def test_what_was_waited_for_adds_up_to_the_step_s_wait() -> None:
     from ddptrace.analysis.rank_view import view_of
-    from ddptrace.analysis.rpc.waits import BACKWARD, waited_for
+    from ddptrace.analysis.rpc.rows import BACKWARD, waited_for
 
     others = remote(60, 70, "elsewhere", thread=OTHER_THREAD)
     one = trainer(remote(15, 35), others, waits=((25, 35), (48, 52), (85, 95)))

@@ -10,11 +10,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+import torch
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+import ddptrace
 from ddptrace.errors import TraceStateError
+from ddptrace.load.run import read_run
 from ddptrace.record import reader
 from ddptrace.schema import Kind
 from ddptrace.telemetry.spans import exporter
@@ -71,6 +74,27 @@ def test_everything_is_exported_once_by_the_time_it_stops(rank: Rank, quick: Non
     assert counts["all_reduce"] == STEPS * CALLS
     ids = {span.context.span_id for span in memory.get_finished_spans() if span.context}
     assert len(ids) == len(memory.get_finished_spans())
+
+
+def test_where_no_thread_can_be_started_the_training_goes_on_without_spans(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == refused:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    for refused, warned in (("ddptrace-telemetry", "exports no spans"), ("ddptrace-recorder", "without a trace")):
+        memory = InMemorySpanExporter()
+        with pytest.warns(RuntimeWarning, match="can't start new thread") as told:
+            with ddptrace.trace(tmp_path / refused, tracer_provider=provider_of(memory)):
+                torch.nn.Linear(2, 2)(torch.ones(1, 2)).sum().backward()
+        assert [warned in str(one.message) for one in told] == [True] and told[0].filename == __file__
+        assert not memory.get_finished_spans()
+    assert read_run(tmp_path / "ddptrace-telemetry").ranks[0].clean
 
 
 def test_spans_come_while_the_training_still_runs(rank: Rank, quick: None) -> None:

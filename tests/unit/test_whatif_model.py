@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from ddptrace.analysis.whatif.predict import Predictor
 from ddptrace.analysis.whatif.tables import Prediction, Setting
 from ddptrace.errors import DdptraceError
 from ddptrace.load.tables import LinkSample
+from ddptrace.predictor import predictor
 from tests.unit.made_whatif import MS, Made, in_buckets, made_ranks, step_ns
 
 MB = 1e6 / 2**20
@@ -305,15 +307,33 @@ def test_a_run_with_a_rank_missing_is_no_model() -> None:
     ("odd", "reason"),
     [
         ({"on_device": True}, "trained on a GPU"),
+        ({"on_device": True, "recorded": False}, "traces are of a GPU"),
+        ({"recorded": False}, "files of torch.profiler alone"),
         ({"group_size": 1}, "a group of 1 of the run's 2 ranks"),
         ({"reducers": 2}, "2 data-parallel modules"),
-        ({"steps": ()}, "no step can be played again"),
+        ({"steps": ()}, "no step can be replayed"),
     ],
 )
 def test_what_would_be_guessed_is_no_model(odd: dict[str, object], reason: str) -> None:
     ranks = [replace(observe(one), **odd) for one in made_ranks(Made(), in_buckets(Made(), 2))]  # type: ignore[arg-type]
     with pytest.raises(DdptraceError, match=reason):
         model_of(ranks, 2)
+
+
+@pytest.mark.parametrize(
+    ("traces", "reason"),
+    [
+        ("ddp-a100", "traces are of a GPU"),  # one rank of two
+        ("dlrm-8ranks", "traces are of a GPU"),  # all ranks
+        ("odd/cpu_only_gloo_rank34.pt.trace.json.gz", "files of torch.profiler alone"),  # one rank of 300
+    ],
+)
+def test_no_user_is_sent_for_more_files_where_these_could_not_help(
+    shared_traces: Path, traces: str, reason: str
+) -> None:
+    with pytest.raises(DdptraceError, match=reason) as refused:
+        predictor(shared_traces / traces)
+    assert "bring all rank folders" not in str(refused.value)
 
 
 def test_a_run_of_one_step_is_no_model() -> None:

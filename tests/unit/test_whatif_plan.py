@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddptrace.analysis.whatif.plan import caps_nbytes, plan_buckets
+from ddptrace.analysis.whatif.play import caps_nbytes, plan_buckets
 from ddptrace.load.tables import Parameter
 from ddptrace.reducer.plan import plan_buckets as reducer_plan
 

@@ -14,11 +14,9 @@ from ddptrace.analysis.whatif.observed import observe
 from ddptrace.analysis.whatif.predict import Predictor
 from ddptrace.analysis.whatif.tables import Setting, WhatIf
 from ddptrace.render.report import page
-from ddptrace.render.whatif.advice import advice_text, in_short, verification_text
 from ddptrace.render.whatif.report import advice_section
-from ddptrace.render.whatif.scale import SIMULATED
-from ddptrace.render.whatif.terminal import whatif_text
-from ddptrace.render.whatif.words import setting_words
+from ddptrace.render.whatif.terminal import advice_text, in_short, verification_text, whatif_text
+from ddptrace.render.whatif.words import SIMULATED, setting_words
 from ddptrace.render.words import WIDTH
 from tests.made import make_result
 from tests.unit.made_whatif import Made, in_buckets, made_ranks
@@ -154,7 +152,7 @@ def test_another_job_verifies_nothing(found: Predictor, advice: Advice, made: Ma
 def test_what_an_answer_rests_on_is_said_once_with_the_answers_that_it_is_about(answers: WhatIf) -> None:
     text = " ".join(whatif_text(answers).split())
     assert text.count("is extrapolated") == 1
-    assert "still shows. (perfect overlap)" in text
+    assert "is still exposed. (perfect overlap)" in text
 
 
 def test_a_model_that_misses_much_of_the_recorded_step_is_not_to_be_relied_on(answers: WhatIf, advice: Advice) -> None:

@@ -15,7 +15,9 @@ from ddptrace.analysis.whatif.scale import scaling
 from ddptrace.analysis.whatif.tables import Setting
 from ddptrace.analysis.whatif.wire import Wire
 from ddptrace.errors import DdptraceError
-from ddptrace.render.whatif.scale import SIMULATED, scale_lines, scaling_figure
+from ddptrace.render.whatif.report import scaling_figure
+from ddptrace.render.whatif.terminal import scale_lines
+from ddptrace.render.whatif.words import SIMULATED
 from tests.unit.made_whatif import MS, Made, in_buckets, made_ranks, step_ns
 
 

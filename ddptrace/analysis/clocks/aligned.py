@@ -19,7 +19,7 @@ from ddptrace.analysis.intervals import Ints
 from ddptrace.analysis.rank_tables import RankTables
 from ddptrace.analysis.rpc.rows import RankCalls
 from ddptrace.analysis.tables.declare import is_instant
-from ddptrace.analysis.tables.device import Activity
+from ddptrace.analysis.tables.device import Activity, LongGaps
 from ddptrace.analysis.tables.ranks import ClockRow
 from ddptrace.load.tables import DeviceWork, HostLoad
 
@@ -114,7 +114,13 @@ def _activity(activity: Activity, clock: Clock) -> Activity:
         for (lane, name, *_, seq), (begin, end) in zip(activity.backend, spans.tolist(), strict=True)
     )
     compute, device = clock.in_reference_time(activity.compute), tuple(_device(work, clock) for work in activity.device)
-    return replace(activity, compute=compute, backend=backend, device=device)
+    idle = tuple(_gaps(window, clock) for window in activity.idle)
+    return replace(activity, compute=compute, backend=backend, device=device, idle=idle)
+
+
+def _gaps(window: LongGaps, clock: Clock) -> LongGaps:
+    around = None if window.around is None else _columns(window.around, clock)
+    return replace(_columns(window, clock), gaps=clock.in_reference_time(window.gaps), around=around)
 
 
 def _device(work: DeviceWork, clock: Clock) -> DeviceWork:

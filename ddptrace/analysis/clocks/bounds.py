@@ -5,6 +5,10 @@ rank 1        [=====)
 
 rank 0   send ┤             a message: its arrival lies after its sending
 rank 1          ├ recv
+
+Some collectives are known only by the time at which a rank's wait for them ended. They are not matched, because nobody
+knows when they ran. They still bound the clocks, because no wait ends before all ranks have called: often they are the
+shortest of all, such as the averaging of a loss.
 """
 
 from __future__ import annotations
@@ -18,22 +22,85 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ddptrace.analysis.clocks.waits import waited_for
+from ddptrace.analysis.collectives.rows import HOOK_OP
 from ddptrace.analysis.rank_tables import RankTables
 from ddptrace.analysis.rpc.rows import rpc_rows
+from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.analysis.tables.ranks import MatchRow
 from ddptrace.ops import ALL_TO_ALL, RECEIVE, SEND, family_of
 from ddptrace.schema import Evidence
 
+Group = tuple[str, tuple[int, ...]]
+ByTurn = dict[int, CollectiveRow]
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
-
 SLACK_NS: Final = 1_000
-"""Profilers tell instants to a microsecond."""
-
+"""Profilers record instants to a microsecond."""
 MOST_CELLS: Final = 4_000_000
-"""Of collectives times clocks; beyond it some are left out, by lot."""
+"""Most collectives times clocks; of more, a random sample is used."""
+Message = tuple[int, int, int, int]
+"""Ranks that sent and received, and when."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waited:
+    """One collective. `positions`: of its ranks among all; `seqs` on each."""
+
+    group: str
+    turn: int
+    op: str
+    nbytes: int | None  # None where it is not the same on all
+    positions: tuple[int, ...]
+    seqs: tuple[int, ...]
+
+
+def waited_for(tables: Sequence[RankTables]) -> Iterator[Waited]:
+    """Yield them by group and turn, as long as the ranks with complete records make the same calls."""
+    groups: dict[Group, dict[int, ByTurn]] = defaultdict(dict)
+    for position, table in enumerate(tables):
+        ranks = dict(table.facts.groups) if _counts(table) else {}
+        for name, rows in _by_group(table.collectives).items():
+            if name in ranks:
+                groups[name, ranks[name]][position] = rows
+    for (name, _), shown in sorted(groups.items()):
+        if len(shown) > 1:
+            yield from _of_group(name, shown)
+
+
+def _counts(table: RankTables) -> bool:
+    return table.facts.recorded and not table.facts.dropped and not table.facts.kept.sampled
+
+
+def _by_group(rows: Sequence[CollectiveRow]) -> dict[str, ByTurn]:
+    found: dict[str, ByTurn] = defaultdict(dict)
+    for row in rows:
+        if row.turn is not None and row.part == 0 and row.op != HOOK_OP:
+            found[row.group][row.turn] = row
+    return found
+
+
+def _of_group(name: str, shown: dict[int, ByTurn]) -> Iterator[Waited]:
+    turns = set.intersection(*(set(rows) for rows in shown.values()))
+    for turn in sorted(turns):
+        rows = [mine[turn] for mine in shown.values()]
+        if _differ(rows):
+            return
+        if family_of(rows[0].op).ends_together and _is_waited(rows):
+            sizes = {row.nbytes for row in rows}
+            nbytes = rows[0].nbytes if len(sizes) == 1 else None
+            yield Waited(name, turn, rows[0].op, nbytes, tuple(shown), tuple(row.seq for row in rows))
+
+
+def _differ(rows: Sequence[CollectiveRow]) -> bool:
+    first = rows[0]
+    same_nbytes = family_of(first.op).same_nbytes
+    return any(row.op != first.op or (same_nbytes and row.nbytes != first.nbytes) for row in rows)
+
+
+def _is_waited(rows: Sequence[CollectiveRow]) -> bool:
+    known = all(row.exec_end_at_ns is not None for row in rows)
+    return known and any(row.evidence is Evidence.HOST for row in rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +115,7 @@ class Sightings:
     proves: Mask  # every rank needed something of every other one, so that its end proves their begins
 
     def earlier(self, by_ns: Ints) -> Sightings:
-        """With each rank's instants moved; `by_ns` of shape (ranks,)."""
+        """Move the instants of each rank; `by_ns` of shape (ranks,)."""
         own = by_ns[self.position]
         return replace(self, begin_at_ns=self.begin_at_ns - own, end_at_ns=self.end_at_ns - own)
 
@@ -75,7 +142,7 @@ class SharedCollectives:
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """What left one clock at `begin` and had come to another by `end`; shape (n,)."""
+    """Messages that left one clock at `begin` and had arrived at another by `end`; shape (n,)."""
 
     sender: Ints  # a clock
     receiver: Ints
@@ -128,7 +195,7 @@ def shared_collectives_of(seen: Sightings, clocks: Ints) -> SharedCollectives:
 
 
 def messages_of(tables: Sequence[RankTables], clocks: Ints, by_ns: Ints) -> Messages:
-    """Sends and receives, and remote calls, between ranks of different clocks. `by_ns` as in `Sightings.earlier`."""
+    """Collect sends, receives and remote calls between ranks of different clocks. `by_ns` as in `Sightings.earlier`."""
     found = np.array([*_sent(tables), *_called(tables)], np.int64).reshape(-1, 4)
     sender, receiver = np.searchsorted([table.row.rank for table in tables], found[:, :2]).T
     begin, end = found[:, 2] - by_ns[sender] - SLACK_NS, found[:, 3] - by_ns[receiver]
@@ -170,13 +237,9 @@ def _of_several(match: Ints, clock: Ints, clocks: int) -> tuple[Ints, Ints]:
     return chosen, row[match]
 
 
-Message = tuple[int, int, int, int]
-"""Ranks that sent and received, and when."""
-
-
 def _sent(tables: Sequence[RankTables]) -> Iterator[Message]:
-    """By the time the k-th receive from a rank was over, that rank had begun k sends: whichever belong together. That
-    needs every send; receives may be missing."""
+    """Bound by counts: when the k-th receive from a rank ended, that rank had begun k sends, whichever belong together.
+    That needs a record of every send; receives may be missing."""
     sends: dict[tuple[str, int, int], list[int]] = defaultdict(list)
     receives: dict[tuple[str, int, int], list[int]] = defaultdict(list)
     for table in tables:

@@ -1,12 +1,15 @@
-"""When each communication ran, and what that knowledge rests on."""
+"""When each communication ran, by what evidence, and what of it was hidden, exposed and charged."""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ddptrace.load.tables import Call, HookCall, RankRun
+import numpy as np
+
+from ddptrace.analysis.intervals import Ints, Measure, Pieces
+from ddptrace.load.tables import Call, HookCall, Intervals, RankRun
 from ddptrace.ops import family_of
 from ddptrace.schema import Evidence
 
@@ -18,7 +21,7 @@ _WEAKNESS = {evidence: evidence.weakness for evidence in Evidence}
 @dataclass(frozen=True, slots=True)
 class Communication:
     """A collective call, or a hook that communicated by other means (`call` is None). Begin, end and evidence of its
-    execution are None together where nothing tells them."""
+    execution are either all known or all None."""
 
     seq: int
     launch_at_ns: int
@@ -49,7 +52,7 @@ def weakest(evidences: Iterable[Evidence | None]) -> Evidence | None:
 
 
 def communications(rank: RankRun) -> tuple[Communication, ...]:
-    """Every communication of the rank, in launch order."""
+    """List every communication of the rank, in launch order."""
     hooks = {hook.seq: hook for hook in rank.hooks}
     execs = _execs(rank)
     found = [_of_call(call, execs.get(call.seq), hooks) for call in rank.calls]
@@ -74,7 +77,7 @@ def _of_hook(hook: HookCall) -> Communication:
 
 
 def _execs(rank: RankRun) -> dict[int, Exec]:
-    """Execution by seq, of the calls for which anything tells it."""
+    """Find the execution of each call for which there is evidence, by seq."""
     threads = {group.name: group.threads for group in rank.groups}
     queues: dict[str, list[Call]] = {}
     for call in sorted(rank.calls, key=lambda call: (call.launch_at_ns, call.seq)):
@@ -111,3 +114,43 @@ def _exec(call: Call, free_at_ns: int) -> Exec | None:
     if call.waits and not call.on_device:
         return launch, max(launch, *(end for _, end in call.waits)), Evidence.HOST
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Parts of executions, each inside one step or outside all. Shape (parts,), by communication, then time."""
+
+    comm: Ints  # position of the communication
+    step: Ints  # position of the step, -1 outside
+    begins: Ints
+    ends: Ints
+    hidden: Ints
+    charged: Ints
+
+    def charged_by_comm(self, count: int) -> Ints:
+        totals = np.zeros(count, np.int64)
+        np.add.at(totals, self.comm, self.charged)
+        return totals
+
+
+def shares_of(comms: Sequence[Communication], windows: Pieces, compute: Intervals) -> Shares:
+    """Cut all known executions into parts, and measure each part."""
+    known = np.array([i for i, comm in enumerate(comms) if comm.end_at_ns is not None], np.int64)
+    begins = np.array([comm.begin_at_ns for comm in comms if comm.end_at_ns is not None], np.int64)
+    ends = np.array([comm.end_at_ns for comm in comms if comm.end_at_ns is not None], np.int64)
+    paying = _paying_from(begins, ends, np.array([comms[i].seq for i in known], np.int64))
+    source, floor, ceiling = windows.split(begins, ends)
+    measure = Measure(compute)
+    hidden = measure.within(floor, ceiling)
+    payer = np.minimum(np.maximum(floor, paying[source]), ceiling)
+    charged = ceiling - payer - measure.within(payer, ceiling)
+    return Shares(known[source], windows.at(floor), floor, ceiling, hidden, charged)
+
+
+def _paying_from(begins: Ints, ends: Ints, seqs: Ints) -> Ints:
+    """From when on each execution is the one that began first of those that run; its end, if it never is."""
+    order = np.lexsort((seqs, begins))
+    over = np.maximum.accumulate(ends[order])
+    paying = np.empty_like(begins)
+    paying[order] = np.maximum(begins[order], np.append(begins[order][:1], over[:-1]))
+    return paying

@@ -1,4 +1,7 @@
-"""One row per collective, or per step it ran in where it crossed the end of one."""
+"""One row per collective, or per step it ran in where it crossed the end of one; and how fast it moved its bytes.
+
+Bandwidths are defined as in nccl-tests, so that the numbers compare.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +11,47 @@ from typing import Any
 
 import numpy as np
 
-from ddptrace.analysis.collectives.bandwidth import Bandwidth, bandwidth
 from ddptrace.analysis.collectives.execution import Communication
 from ddptrace.analysis.rank_view import RankView
 from ddptrace.analysis.tables.collectives import CollectiveRow
-from ddptrace.load.tables import Identity
+from ddptrace.load.tables import Call, Identity
+from ddptrace.ops import FACTORS, Whole, family_of
 from ddptrace.schema import RANGE_PREFIX, Origin
 
 HOOK_OP = "comm_hook"
 """A hook that communicated by other means than a collective that was seen."""
-
 PROGRAM, HOOK = Origin.PROGRAM.word, Origin.HOOK.word
-
 BucketKey = tuple[int, int, int]
 Shared = tuple[int | None, int | None, int | None]  # hidden, exposed, charged
 What = tuple[str, str, int, int | None, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Bandwidth:
+    """In bytes per second; None where it is not known."""
+
+    algbw: float | None = None
+    busbw: float | None = None
+
+
+def bandwidth(call: Call, group_size: int | None, exec_ns: int) -> Bandwidth:
+    """Compute both bandwidths over `exec_ns`, the whole execution. Unknown for an op that ddptrace does not know."""
+    factor, nbytes = FACTORS.get(call.op), moved_nbytes(call, group_size)
+    if factor is None or not nbytes or exec_ns <= 0:
+        return Bandwidth()
+    algbw = nbytes * 1e9 / exec_ns
+    return Bandwidth(algbw, algbw * factor(group_size) if group_size else None)
+
+
+def moved_nbytes(call: Call, group_size: int | None) -> int | None:
+    """The whole of what is gathered or scattered, also on a rank that holds only its part; None where not known."""
+    whole, part = call.nbytes_in, call.nbytes_out
+    match family_of(call.op).whole:
+        case Whole.EITHER:
+            return max(whole, part)
+        case Whole.OUTPUT:
+            whole, part = part, whole
+    return whole or (part * group_size if group_size else None)
 
 
 def collective_rows(view: RankView) -> list[CollectiveRow]:

@@ -26,9 +26,9 @@ from ddptrace.analysis.diagnosis.tables import Verdict
 from ddptrace.analysis.matching.calls import GroupCall, GroupCalls
 from ddptrace.analysis.matching.desync import parting
 from ddptrace.analysis.tables.ranks import DesyncRow
-from ddptrace.analysis.wording import line_words
 from ddptrace.load.diagnosis.tables import GroupState, JobState, LastCall, RankState
 from ddptrace.ops import SEND, family_of
+from ddptrace.schema import line_words
 from ddptrace.units import named, size
 
 PATIENCE_NS: Final = 5 * 10**9

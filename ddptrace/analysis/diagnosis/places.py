@@ -6,10 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from ddptrace.analysis.diagnosis.tables import RankPlace
-from ddptrace.analysis.wording import line_words
 from ddptrace.load.diagnosis.tables import BEAT_NS, BEATS, JobState, LastCall, RankState
 from ddptrace.ops import family_of
-from ddptrace.schema import Phase
+from ddptrace.schema import Phase, line_words
 from ddptrace.units import size
 
 LIKELY: Final = {

@@ -98,6 +98,8 @@ def _change(what: Quantity, before: float, after: float, step: float, chance: _C
         p=chance.p,
         adjusted_p=chance.adjusted_p,
         is_sure=chance.is_sure,
+        op=None if what.collective is None else what.collective.op,
+        origin=None if what.collective is None else what.collective.origin,
     )
 
 

@@ -1,9 +1,11 @@
-"""Two sides of runs held against each other."""
+"""Compares two sides of runs, and checks the changes against limits such as `step>5%` and `exposed>2ms`."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
@@ -15,14 +17,29 @@ from ddptrace.analysis.diff.figures import Floats, RunFigures
 from ddptrace.analysis.diff.settings import COMPUTE, differing
 from ddptrace.analysis.diff.tables import Basis, Change, ComparedRun, Diff, Quantity, Setting
 from ddptrace.analysis.tables.table import Table
+from ddptrace.errors import DdptraceError
 from ddptrace.findings import FEW_RUNS, MEASURED_APART, NOT_IN_TURNS, SHORT_RUNS, TOLD_OF_ONE_SIDE, Finding
 
 FEWEST_RUNS: Final = 4
 """Of both sides together. With three, one of them alone would tell how runs vary."""
 PAIRS_MIN: Final = 6
 """With fewer pairs of runs, what is lost by counting each pair once is more than what pairs have in common."""
-MEASURED: Final = ("part", "total", "bucket", "rank")
+MEASURED: Final = ("part", "total", "bucket", "collective", "rank")
 """Kinds that cannot be compared between runs that took compute from different places."""
+FEW: Final = (
+    "{few}, so nothing tells what runs differ by of themselves: this is how these very runs differ, and the next ones"
+    " may not. Give several runs a side, that took turns (--repeat 6 makes them)"
+)
+WRITTEN: Final = re.compile(r"\s*(?P<what>[a-z]+)\s*>\s*(?P<amount>\d+(\.\d+)?)\s*(?P<unit>%|ns|us|µs|ms|s)\s*")
+UNITS_NS: Final = {"ns": 1.0, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9}
+QUANTITIES: Final = {
+    "step": ("step", "step"),
+    "compute": ("part", "compute"), "exposed": ("part", "exposed_comm"), "memory": ("part", "exposed_memory"),
+    "idle": ("part", "idle"), "comm": ("total", "comm"),
+    "data": ("phase", "data"), "forward": ("phase", "forward"), "backward": ("phase", "backward"),
+    "optimizer": ("phase", "optimizer"), "other": ("phase", "other"),
+    "bucket": ("bucket", "exposed"), "rank": ("rank", "compute"),
+}  # fmt: skip
 
 
 def compare(names: tuple[str, str], before: Sequence[RunFigures], after: Sequence[RunFigures]) -> Diff:
@@ -30,7 +47,7 @@ def compare(names: tuple[str, str], before: Sequence[RunFigures], after: Sequenc
     settings = differing([run.settings for run in before], [run.settings for run in after])
     quantities = _common((*before, *after), measured_alike=not _is_measured_apart(before, after))
     units = _units(before, after, quantities)
-    means = [np.mean([_picked(run, quantities) for run in side], axis=0) for side in (before, after)]
+    means = [np.mean([_picked(run.values, run, quantities) for run in side], axis=0) for side in (before, after)]
     runs = _runs(before, after)
     return Diff(
         *names,
@@ -50,32 +67,30 @@ def _is_measured_apart(before: Sequence[RunFigures], after: Sequence[RunFigures]
 
 
 def _common(runs: Sequence[RunFigures], *, measured_alike: bool) -> list[Quantity]:
-    """What all runs know, as the last one names it."""
+    """What all runs know, as the last one names it; and every kind of collective that any of them has, since a run
+    without it spent no time on it."""
     known = set.intersection(*({quantity.key for quantity in run.quantities} for run in runs))
-    return [
-        quantity
-        for quantity in runs[-1].quantities
-        if quantity.key in known and (measured_alike or quantity.kind not in MEASURED)
-    ]
+    kinds = {quantity.key: quantity for run in runs for quantity in run.quantities if quantity.kind == "collective"}
+    every = [*(quantity for quantity in runs[-1].quantities if quantity.key in known - kinds.keys()), *kinds.values()]
+    return [quantity for quantity in every if measured_alike or quantity.kind not in MEASURED]
 
 
-def _places(run: RunFigures, quantities: Sequence[Quantity]) -> list[int]:
+def _picked(values: Floats, run: RunFigures, quantities: Sequence[Quantity]) -> Floats:
+    """Of the run's `values` or `blocks`: these quantities, 0 where the run does not have them."""
     place = {quantity.key: at for at, quantity in enumerate(run.quantities)}
-    return [place[quantity.key] for quantity in quantities]
-
-
-def _picked(run: RunFigures, quantities: Sequence[Quantity]) -> Floats:
-    return run.values[_places(run, quantities)]
+    with_nothing = np.concatenate((values, np.zeros((*values.shape[:-1], 1))), axis=-1)
+    picked: Floats = with_nothing[..., [place.get(quantity.key, -1) for quantity in quantities]]
+    return picked
 
 
 def _units(before: Sequence[RunFigures], after: Sequence[RunFigures], quantities: Sequence[Quantity]) -> Units:
     runs = (*before, *after)
     is_after = np.arange(len(runs)) >= len(before)
     if len(runs) >= FEWEST_RUNS:
-        values = np.array([_picked(run, quantities) for run in runs])
+        values = np.array([_picked(run.values, run, quantities) for run in runs])
         pair = _pairs(runs, is_after)
         return Units("runs" if pair is None else "pairs", values, is_after, pair)
-    blocks = [run.blocks[:, _places(run, quantities)] for run in runs]
+    blocks = [_picked(run.blocks, run, quantities) for run in runs]
     if min(map(len, blocks)) < 2:
         return Units("none", np.empty((0, len(quantities))), np.empty(0, np.bool_))
     return Units("blocks", np.concatenate(blocks), np.repeat(is_after, [len(block) for block in blocks]))
@@ -120,12 +135,6 @@ def _run_ratio(before: Sequence[RunFigures], after: Sequence[RunFigures]) -> flo
 
 
 # What a reader has to know first --------------------------------------------------------------------------------------
-
-
-FEW: Final = (
-    "{few}, so nothing tells what runs differ by of themselves: this is how these very runs differ, and the next ones"
-    " may not. Give several runs a side, that took turns (--repeat 6 makes them)"
-)
 
 
 def cautions(
@@ -176,3 +185,45 @@ def _told_apart(before: Sequence[RunFigures], after: Sequence[RunFigures]) -> It
                 code,
                 f"`ddptrace analyze` says {code} of every run {side} and of none on the other side",
             )
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """`ratio`: of the step before; or `ns`."""
+
+    text: str
+    what: str
+    ns: float | None
+    ratio: float | None
+
+
+def parse_limit(text: str) -> Limit:
+    """`QUANTITY>AMOUNT`. Raises DdptraceError with the way to write one."""
+    found = WRITTEN.fullmatch(text)
+    if found is None or found["what"] not in QUANTITIES:
+        raise DdptraceError(
+            f"{text!r} is no limit: write QUANTITY>AMOUNT, as in 'step>5%' (of the step before) or 'exposed>2ms', "
+            f"where QUANTITY is one of {', '.join(QUANTITIES)}"
+        )
+    amount, unit = float(found["amount"]), found["unit"]
+    if unit == "%":
+        return Limit(text.strip(), found["what"], None, amount / 100)
+    return Limit(text.strip(), found["what"], amount * UNITS_NS[unit], None)
+
+
+def exceeding(diff: Diff, limit: Limit) -> list[Change]:
+    """What surely got longer, and by more than the limit; of buckets and ranks each that did.
+
+    Raises DdptraceError where nothing is sure with so few runs, or the quantity is not known on both sides: a check
+    that could never fail would be worse than none.
+    """
+    if diff.basis in ("blocks", "none"):
+        raise DdptraceError(
+            f"{limit.text!r} cannot be checked with {len(diff.runs)} runs: nothing tells what runs differ by of "
+            "themselves; give 4 or more in all, better 6 a side"
+        )
+    rows = [row for row in diff.changes if (row.kind, row.name) == QUANTITIES[limit.what]]
+    if not rows:
+        raise DdptraceError(f"{limit.text!r} cannot be checked: it is not known of all runs on both sides")
+    least = limit.ns if limit.ns is not None else (limit.ratio or 0.0) * diff.step.before_ns
+    return [row for row in rows if row.is_sure and row.change_ns > least]

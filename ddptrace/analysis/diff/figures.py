@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddptrace.analysis.diff.settings import settings_of
-from ddptrace.analysis.diff.tables import BucketId, Quantity
+from ddptrace.analysis.diff.tables import OF_BUCKETS, BucketId, CollectiveId, Quantity
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import PARTS, PHASES, steady_steps, typical_steps
 from ddptrace.analysis.tables.collectives import BucketRow
@@ -26,6 +26,7 @@ RANK_PARTS: Final = ("compute", "exposed_comm", "idle")
 
 Floats = NDArray[np.float64]
 Pair = tuple[int, int]  # rank, step
+_Sums = dict[Pair, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,8 @@ def figures_of(result: Result, path: str, said: Mapping[str, str]) -> RunFigures
     if not any(row.window_ns for row in rows):
         return None
     buckets = _by_bucket(result, {(row.rank, row.step) for row in result.steps})
-    quantities = tuple(_quantities(result, rows, buckets))
+    kinds = _by_kind(result, {(row.rank, row.step) for row in result.steps})
+    quantities = tuple(_quantities(result, rows, buckets, kinds))
     every = (typical_steps(block)[0] for block in _blocks(steady_steps(result.steps)))
     blocks = [block for block in every if _is_seen(block) or not _is_seen(rows)]
     return RunFigures(
@@ -67,8 +69,10 @@ def figures_of(result: Result, path: str, said: Mapping[str, str]) -> RunFigures
         population,
         ",".join(_evidences(rows)),
         quantities,
-        _values(rows, quantities, buckets),
-        np.array([_values(block, quantities, buckets) for block in blocks]).reshape(len(blocks), len(quantities)),
+        _values(rows, quantities, buckets, kinds),
+        np.array([_values(block, quantities, buckets, kinds) for block in blocks]).reshape(
+            len(blocks), len(quantities)
+        ),
         settings_of(result) | dict(said),
         frozenset(finding.code for finding in result.findings),
     )
@@ -83,7 +87,9 @@ def _evidences(rows: Sequence[StepRow]) -> list[str]:
     return sorted({row.evidence.value for row in rows if row.evidence is not None})
 
 
-def _quantities(result: Result, rows: Sequence[StepRow], buckets: Mapping[BucketId, _Times]) -> Iterator[Quantity]:
+def _quantities(
+    result: Result, rows: Sequence[StepRow], buckets: Mapping[BucketId, _Times], kinds: Mapping[CollectiveId, _Sums]
+) -> Iterator[Quantity]:
     """The step comes first."""
     is_seen = _is_seen(rows)
     yield Quantity("step", "step")
@@ -98,6 +104,7 @@ def _quantities(result: Result, rows: Sequence[StepRow], buckets: Mapping[Bucket
         if typical & times.comm_ns.keys():
             yield Quantity("bucket", "exposed", bucket)
             yield Quantity("bucket", "comm", bucket)
+    yield from (Quantity("collective", "exposed", collective=kind) for kind, ns in kinds.items() if typical & ns.keys())
     ranks = sorted({row.rank for row in rows})
     if len(ranks) > 1 and is_seen:
         yield from (Quantity("rank", name, rank=rank) for rank in ranks for name in RANK_PARTS)
@@ -119,6 +126,16 @@ def _by_bucket(result: Result, steps: set[Pair]) -> dict[BucketId, _Times]:
             rows[_id(row).key].append(row)
     ordered = sorted(rows.values(), key=lambda mine: (mine[-1].reducer, mine[-1].layout, mine[-1].index))
     return {_id(mine[-1]): _Times(_sums(mine, "comm_ns"), _sums(mine, "exposed_charged_ns")) for mine in ordered}
+
+
+def _by_kind(result: Result, steps: set[Pair]) -> dict[CollectiveId, _Sums]:
+    """What is charged to each kind of collective, by rank and step. Together they are all exposed communication."""
+    found: dict[CollectiveId, _Sums] = defaultdict(lambda: defaultdict(int))
+    for row in result.collectives:
+        if row.exposed_charged_ns is not None and row.step is not None and (row.rank, row.step) in steps:
+            origin = row.origin if row.bucket is None else OF_BUCKETS
+            found[CollectiveId(row.op.rstrip("_"), origin)][row.rank, row.step] += row.exposed_charged_ns
+    return {kind: found[kind] for kind in sorted(found, key=lambda kind: (kind.op, kind.origin or ""))}
 
 
 def _id(row: BucketRow) -> BucketId:
@@ -143,16 +160,26 @@ def _blocks(rows: Sequence[StepRow]) -> Iterator[list[StepRow]]:
         yield [row for row in rows if row.step in wanted]
 
 
-def _values(rows: Sequence[StepRow], quantities: Sequence[Quantity], buckets: Mapping[BucketId, _Times]) -> Floats:
+def _values(
+    rows: Sequence[StepRow],
+    quantities: Sequence[Quantity],
+    buckets: Mapping[BucketId, _Times],
+    kinds: Mapping[CollectiveId, _Sums],
+) -> Floats:
     """Means over these rank-steps."""
     of_rank: dict[int | None, list[StepRow]] = defaultdict(list)
     for row in rows:
         of_rank[None].append(row)
         of_rank[row.rank].append(row)
-    return np.array([_mean(of_rank[quantity.rank], quantity, buckets) for quantity in quantities])
+    return np.array([_mean(of_rank[quantity.rank], quantity, buckets, kinds) for quantity in quantities])
 
 
-def _mean(rows: Sequence[StepRow], what: Quantity, buckets: Mapping[BucketId, _Times]) -> float:
+def _mean(
+    rows: Sequence[StepRow],
+    what: Quantity,
+    buckets: Mapping[BucketId, _Times],
+    kinds: Mapping[CollectiveId, _Sums],
+) -> float:
     """A rank that has none of these steps counts as nothing."""
     if not rows:
         return 0.0
@@ -160,5 +187,7 @@ def _mean(rows: Sequence[StepRow], what: Quantity, buckets: Mapping[BucketId, _T
         times = buckets[what.bucket]
         known = times.exposed_ns if what.name == "exposed" else times.comm_ns
         return sum(known.get((row.rank, row.step), 0) for row in rows) / len(rows)
+    if what.collective is not None:
+        return sum(kinds[what.collective].get((row.rank, row.step), 0) for row in rows) / len(rows)
     name = "window_ns" if what.kind == "step" else f"{what.name}_ns"
     return float(sum(getattr(row, name) for row in rows)) / len(rows)

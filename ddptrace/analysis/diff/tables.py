@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
 from statistics import median_low
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
-from ddptrace.analysis.tables.html import ROWS_MAX, findings_html, grid, paragraph, table_names
-from ddptrace.analysis.tables.table import Table
+from ddptrace.analysis.tables.table import ROWS_MAX, Table, findings_html, grid, paragraph, table_names
 from ddptrace.errors import printable
 from ddptrace.findings import Finding
 
-Kind = Literal["step", "part", "total", "phase", "bucket", "rank"]
+Kind = Literal["step", "part", "total", "phase", "bucket", "collective", "rank"]
 Basis = Literal["pairs", "runs", "blocks", "none"]
 """What varies, and so tells what chance does: pairs of runs that ran next to each other, runs, or where there are too
 few of these, blocks of steps within them; with "none" nothing does."""
+
+
+OF_BUCKETS: Final = "buckets"
+"""Origin of collectives that carry buckets of gradients."""
+EXPOSED_MIN_RATIO: Final = 0.005
+"""Of the step before: where exposed communication changed by less, nothing is named for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +39,14 @@ class BucketId:
 
 
 @dataclass(frozen=True, slots=True)
+class CollectiveId:
+    """Collectives of one kind, which is the same in several runs."""
+
+    op: str  # operation, without the underscore of one in place
+    origin: str | None  # who asked for them, or `OF_BUCKETS`; None where nothing tells
+
+
+@dataclass(frozen=True, slots=True)
 class Quantity:
     """What is compared: a time per typical step, mean over ranks, or of one rank.
 
@@ -43,6 +56,7 @@ class Quantity:
     total   "comm": the communication, hidden or not; "wall": the host's time, where that is not the window
     phase   "data", "forward", "backward", "optimizer", "other": add up to the wall time
     bucket  "exposed": what is charged to it of the exposed communication; "comm": its own, hidden or not
+    collective  "exposed": the same of all collectives of one kind; the kinds add up to exposed_comm
     rank    "compute", "exposed_comm", "idle" of one rank
     """
 
@@ -50,17 +64,18 @@ class Quantity:
     name: str
     bucket: BucketId | None = None
     rank: int | None = None
+    collective: CollectiveId | None = None
 
     @property
     def key(self) -> tuple[object, ...]:
-        return (self.kind, self.name, None if self.bucket is None else self.bucket.key, self.rank)
+        return (self.kind, self.name, None if self.bucket is None else self.bucket.key, self.rank, self.collective)
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
     """One quantity on both sides: means over the runs of each, of a typical step. None: nothing tells how runs vary."""
 
-    kind: Kind  # "step", "part", "total", "phase", "bucket" or "rank"
+    kind: Kind  # "step", "part", "total", "phase", "bucket", "collective" or "rank"
     name: str  # of the quantity, as in "exposed_comm"
     reducer: int | None  # of a bucket
     layout: int | None  # of a bucket, in the run that names it
@@ -79,6 +94,8 @@ class Change:
     adjusted_p: float | None  # how often chance alone makes any quantity here change as much: of 20 comparisons of
     #   equal sides, 19 call none sure
     is_sure: bool  # adjusted_p is below 5 %, and runs, not blocks of steps, tell so
+    op: str | None = None  # of a kind of collective
+    origin: str | None = None  # who asked for these, "buckets" where they carry DDP's buckets; None where nothing tells
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +178,32 @@ class Diff:
         is_apart = most is not None and abs(most.change_ns) >= 2 * abs(median_low(sorted(changes, key=abs)))
         return most if is_apart else None
 
+    @property
+    def overlap(self) -> tuple[float, float] | None:
+        """The hidden share of the communication before and after; None where a side has none, or it is not known."""
+        rows = {(row.kind, row.name): row for row in self.changes}
+        comm, exposed = rows.get(("total", "comm")), rows.get(("part", "exposed_comm"))
+        if comm is None or exposed is None or not comm.before_ns or not comm.after_ns:
+            return None
+        return 1 - exposed.before_ns / comm.before_ns, 1 - exposed.after_ns / comm.after_ns
+
+    @property
+    def overlap_changed_by(self) -> Change | None:
+        """The kind of collective whose exposed time changed most in the direction of the whole, or the bucket that is
+        half of its change; None where exposed time hardly changed."""
+        whole = next((row for row in self.changes if (row.kind, row.name) == ("part", "exposed_comm")), None)
+        if whole is None or abs(whole.change_ns) < EXPOSED_MIN_RATIO * self.step.before_ns:
+            return None
+        kind = self._largest("collective", whole.change_ns)
+        bucket = self._largest("bucket", whole.change_ns) if kind is not None and kind.origin == OF_BUCKETS else None
+        is_most = bucket is not None and kind is not None and 2 * abs(bucket.change_ns) >= abs(kind.change_ns)
+        return bucket if is_most else kind
+
+    def _largest(self, kind: Kind, way: int) -> Change | None:
+        """Whose exposed time changed most in the direction of `way`."""
+        rows = (row for row in self.changes if (row.kind, row.name) == (kind, "exposed") and row.change_ns * way > 0)
+        return max(rows, key=lambda row: abs(row.change_ns), default=None)
+
     def _most(self, kind: Kind, name: str) -> Change | None:
         way = self.step.change_ns if self.step.is_sure else 0
         rows = (row for row in self.changes if (row.kind, row.name) == (kind, name) and row.is_sure)
@@ -169,8 +212,11 @@ class Diff:
     def to_json_dict(self) -> dict[str, Any]:
         """Return the documented keys of `ddptrace diff --json`."""
         plain = {field.name: getattr(self, field.name) for field in fields(self)}
+        shares = self.overlap and dict(zip(("before", "after"), self.overlap, strict=True))
         named = {"bucket": self.bucket, "rank": self.rank}
         return {name: value.to_dicts() if isinstance(value, Table) else value for name, value in plain.items()} | {
             "is_changed": self.is_changed,
             **{name: row and asdict(row) for name, row in named.items()},
+            "overlap": shares,
+            "overlap_changed_by": self.overlap_changed_by and asdict(self.overlap_changed_by),
         }

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ddptrace.analysis.buckets.layouts import DROPS_LAYERS
-from ddptrace.analysis.buckets.reducers import Heaviest, ReducerFacts, Sized, module_of
+from ddptrace.analysis.buckets.layouts import DROPS_LAYERS, Heaviest, ReducerFacts, Sized, module_of
 from ddptrace.analysis.rank_facts import RankFacts
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import Summary, typical_steps

@@ -14,9 +14,8 @@ from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import Share, Summary, typical_steps
 from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.analysis.tables.table import Table
-from ddptrace.analysis.wording import line_words
 from ddptrace.findings import EXPOSED_COMMUNICATION, QUEUED, SLOW_MESSAGE, Finding
-from ddptrace.schema import Evidence, Origin
+from ddptrace.schema import Evidence, Origin, line_words
 from ddptrace.units import duration, percent, size
 
 BUCKETS: Final = (Origin.GRADIENTS.word, Origin.HOOK.word)

@@ -9,8 +9,8 @@ from ddptrace.analysis.collectives.rows import PROGRAM
 from ddptrace.analysis.matching.matches import Refused
 from ddptrace.analysis.rank_facts import RankFacts
 from ddptrace.analysis.tables.ranks import DesyncRow
-from ddptrace.analysis.wording import line_words
 from ddptrace.findings import DESYNC, MATCH_REFUSED, RANK_BEHIND, Finding
+from ddptrace.schema import line_words
 from ddptrace.units import named, size
 
 TOLD: Final = 5

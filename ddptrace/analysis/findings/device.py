@@ -115,15 +115,16 @@ def _idle(result: Result) -> Iterator[Finding]:
     if not whole_ns or sum(held.idle_ns for held in causes) <= LAUNCH_BOUND_RATIO * whole_ns:
         return
     large = [held for held in causes if held.idle_ns > LAUNCH_BOUND_RATIO * whole_ns]
+    ranks = named("rank", sorted({row.rank for row in rows}))
     for held in large or causes[:1]:
-        kind, doing, advice = _held_words(held)
         each = duration(held.idle_ns / len(windows_ns)) + (" a step" if result.launches else " a rank")
+        share = f"{percent(held.idle_ns / whole_ns)} of the time ({each})"
         gaps = f"half of it in gaps of at least {duration(held.half_gap_ns)}"
-        yield kind(
-            named("rank", sorted({row.rank for row in rows})),
-            f"{where} the device is idle for {percent(held.idle_ns / whole_ns)} of the time ({each}) {doing}, {gaps}:"
-            f" {advice}.",
-        )
+        if held.cause == "queued":
+            yield IDLE_WHILE_QUEUED(ranks, _queued_words(where, share, gaps, held))
+        else:
+            kind, doing, advice = _held_words(held)
+            yield kind(ranks, f"{where} the device is idle for {share} {doing}, {gaps}: {advice}.")
 
 
 def _idle_steps(result: Result) -> Idle:
@@ -154,8 +155,7 @@ def _idle_windows(result: Result) -> Idle:
 
 def _held_words(held: HeldBy) -> tuple[FindingKind, str, str]:
     """The kind, what the host does meanwhile, and what to try."""
-    within = f" in {held.operator}" if held.operator and held.operator != held.name else ""
-    name = f"{held.name}{within}" if held.name else "no operator or call that the profiler records"
+    name = _place(held)
     largest = f"most of it in {name}" if held.ratio > MOST else f"the largest part ({percent(held.ratio)}) in {name}"
     match held.cause:
         case "data":
@@ -168,13 +168,25 @@ def _held_words(held: HeldBy) -> tuple[FindingKind, str, str]:
             doing, (kind, advice) = "allocates or frees memory", (ALLOCATION_BOUND, ALLOCATE_ADVICE)
         case "collect":
             doing, (kind, advice) = "collects Python's garbage", (GARBAGE_COLLECTION, COLLECT_ADVICE)
-        case "queued":
-            copies = f"; the copy holds the host meanwhile: {COPY_ADVICE}" if "memcpy" in held.name.lower() else ""
-            doing = f"although work is queued; the host is in {name} for {percent(held.ratio)} of that"
-            return IDLE_WHILE_QUEUED, doing, QUEUED_ADVICE + copies
         case _:
             doing, (kind, advice) = "is at work", (LAUNCH_BOUND, _launch_advice(held))
     return kind, f"while the host {doing}, {largest}", advice
+
+
+def _place(held: HeldBy) -> str:
+    """What the host was in for the largest part."""
+    within = f" in {held.operator}" if held.operator and held.operator != held.name else ""
+    return f"{held.name}{within}" if held.name else "no operator or call that the profiler records"
+
+
+def _queued_words(where: str, share: str, gaps: str, held: HeldBy) -> str:
+    """Work that waits may wait for what the file does not hold: the device is not said to be idle, nor why."""
+    copies = f" {QUEUED_COPY}" if "memcpy" in held.name.lower() else ""
+    return (
+        f"{where} the trace shows nothing running on the device for {share}, although work is queued; {gaps}. The trace"
+        f" does not tell why that work waits: {QUEUED_ADVICE}. Meanwhile the host is in {_place(held)} for"
+        f" {percent(held.ratio)} of that time.{copies}"
+    )
 
 
 MOST: Final = 0.6
@@ -186,8 +198,12 @@ ALLOCATE_ADVICE: Final = (
 )
 COLLECT_ADVICE: Final = "call gc.freeze() after setup, and collect at a time of your choice"
 QUEUED_ADVICE: Final = (
-    "the trace does not tell why; kernels that the profiler does not record (CUDA graphs), other processes on the"
-    " device or waits between streams can be the cause"
+    "it can wait for kernels that the profiler did not record (those of CUDA graphs, of other processes on the device)"
+    " or for another stream"
+)
+QUEUED_COPY: Final = (
+    "A copy can block the host until all work before it is over; one to pinned memory with non_blocking=True does not,"
+    " and the host can launch more, unless it needs the result at once."
 )
 
 

@@ -1,13 +1,15 @@
-"""What the numbers are based on, if that is less than possible: not measured, removed, or not recorded."""
+"""What the numbers are based on, if that is less than possible: not measured, removed, or not recorded; and how to have
+more measured next time.
+"""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
-from ddptrace.analysis.findings.how_to import HowTo
 from ddptrace.analysis.rank_facts import KeptFacts, RankFacts
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import PAUSED_MAX_RATIO
@@ -39,6 +41,28 @@ UNCOUNTED: Final = (
     " A backward ends these steps, not an update; if a program has an optimizer, the schedule does not count backwards."
     " Call t.step() at the end of each iteration."
 )
+
+
+@dataclass(frozen=True, slots=True)
+class HowTo:
+    """Ends of sentences."""
+
+    communicate: str
+    mark_steps: str
+    profile: str
+
+
+OURS: Final = HowTo(
+    "trace the training loop after torch.distributed.init_process_group()",
+    "call t.step() at the end of each iteration",
+    "trace with profile=...",
+)
+FOREIGN: Final = HowTo(
+    "record whole steps of a distributed run, with ProfilerActivity.CUDA where it uses NCCL",
+    "call prof.step() at the end of each iteration while recording",
+    "record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
+)
+"""For files of torch.profiler that were recorded without ddptrace."""
 
 
 def evidence_findings(ranks: Sequence[RankFacts], result: Result, how: HowTo, asked: bool) -> Iterator[Finding]:

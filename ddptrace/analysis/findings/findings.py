@@ -10,17 +10,18 @@ from ddptrace.analysis.findings.buckets import bucket_cap_findings, heavy_layer_
 from ddptrace.analysis.findings.buffers import buffer_findings
 from ddptrace.analysis.findings.clocks import NOT_FITTED, clock_findings
 from ddptrace.analysis.findings.collectives import queue_findings, slow_message_findings
+from ddptrace.analysis.findings.comm_kernels import comm_kernel_findings
 from ddptrace.analysis.findings.desync import desync_findings, refused_findings
 from ddptrace.analysis.findings.device import device_findings
-from ddptrace.analysis.findings.evidence import evidence_findings, kept_findings
+from ddptrace.analysis.findings.evidence import FOREIGN, OURS, HowTo, evidence_findings, kept_findings
 from ddptrace.analysis.findings.files import of_several_files
-from ddptrace.analysis.findings.how_to import FOREIGN, OURS, HowTo
 from ddptrace.analysis.findings.ranks import blame_findings, early_finding, peer_findings
 from ddptrace.analysis.findings.rpc import rpc_findings, serving
 from ddptrace.analysis.findings.steps import contention_findings, data_findings, jitter_findings
 from ddptrace.analysis.findings.traffic import message_findings, traffic_findings
 from ddptrace.analysis.findings.uneven import uneven_findings
 from ddptrace.analysis.findings.waiting import waiting_findings
+from ddptrace.analysis.findings.windows import window_findings
 from ddptrace.analysis.matching.matches import Refused
 from ddptrace.analysis.rank_facts import Failure, RankFacts
 from ddptrace.analysis.ranks.blame import Blame
@@ -67,7 +68,7 @@ def run_findings(
             *failure_findings(ranks),
             *kept_findings(ranks),
             *_communication(ranks, result, how),
-            *_steps(ranks, serving(ranks, result), how),
+            *_steps(ranks, serving(ranks, result), {row.rank for row in result.windows}, how),
             *_in_turn([rank for rank in ranks if rank.in_turn], how),
             *evidence_findings(ranks, result, how, profile_asked),
             *_unmatched(ranks),
@@ -76,10 +77,12 @@ def run_findings(
             *desync_findings(ranks, result.desyncs),
             *_layouts(ranks),
             *device_findings(ranks, result),
+            *comm_kernel_findings(ranks),
             *peer_findings(result),
             *rpc_findings(ranks, result),
             *_causes(ranks, result, summary),
             *bucket_findings(summary, result, ranks, comparable=comparable, late_known=blame.early is not None),
+            *window_findings(result),
             *traffic_findings(result.gradient_traffic),
             *message_findings(result),
             *clock_findings(result.clocks),
@@ -163,12 +166,15 @@ def _seems_alone() -> Finding:
     )
 
 
-def _steps(ranks: Sequence[RankFacts], remote_only: Set[int], how: HowTo) -> Iterator[Finding]:
+def _steps(ranks: Sequence[RankFacts], remote_only: Set[int], windowed: Set[int], how: HowTo) -> Iterator[Finding]:
+    """`windowed`: ranks whose profiler windows are broken down whole."""
     without = [rank.rank for rank in ranks if rank.last_step is None and rank.rank not in remote_only]
     if without:
+        is_whole = windowed >= set(without)
+        so = "only whole profiler windows are broken down" if is_whole else "its time cannot be broken down"
         yield NO_STEPS(
             named("rank", without),
-            f"No step was found on {named('rank', without)}, so its time cannot be broken down: {how.mark_steps}.",
+            f"No step was found on {named('rank', without)}, so {so}: {how.mark_steps}.",
         )
     by_backward = [rank.rank for rank in ranks if "backward" in rank.ended_by]
     if by_backward:

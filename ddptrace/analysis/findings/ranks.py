@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import Final
 
-from ddptrace.analysis.matching.absent import Partial
+from ddptrace.analysis.matching.calls import Partial
 from ddptrace.analysis.ranks import causes
 from ddptrace.analysis.ranks.blame import Blame, Crowding, Early, Seeming
 from ddptrace.analysis.ranks.matched_time import WAITING_MIN_RATIO, MatchedTime, matched_time
@@ -61,7 +61,7 @@ def _absent(groups: Sequence[Partial]) -> Finding:
     return REPLAY_OFF(
         "run",
         f"No rank is named as late: only {one.here} of {one.size} ranks of {where} {verb} compared here{more}, and"
-        " waiting for the others counts as transfer. So waits and transfers cannot be told apart, and there is no"
+        " waiting for the others counts as transfer. So waits cannot be separated from transfers, and there is no"
         " critical path. Analyze all ranks together to get both.",
     )
 

@@ -9,7 +9,7 @@ from typing import Final
 from ddptrace.analysis.rank_facts import RankFacts
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.rpc.digest import RpcFunction, calls_in, function_word, own_calls, rpc_functions
-from ddptrace.analysis.rpc.waits import BACKWARD, UNKNOWN, Target
+from ddptrace.analysis.rpc.rows import BACKWARD, UNKNOWN, Target
 from ddptrace.analysis.summary import typical_steps
 from ddptrace.analysis.tables.rpc import RpcRow
 from ddptrace.analysis.tables.steps import StepRow

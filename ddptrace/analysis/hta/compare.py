@@ -18,9 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ddptrace.analysis.hta.figures import NO_FIGURES, Figures
 from ddptrace.analysis.hta.reading import HtaTable, cell, launches, reading_of, sentence, stragglers, table_of, times_of
-from ddptrace.analysis.hta.rules import Explained, Reading, explain
+from ddptrace.analysis.hta.rules import NO_FIGURES, Explained, Figures, Reading, explain
 from ddptrace.analysis.result import Result
 from ddptrace.errors import DdptraceError
 from ddptrace.load.tables import DeviceWork

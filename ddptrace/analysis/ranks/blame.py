@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from ddptrace.analysis.intervals import Ints
-from ddptrace.analysis.matching.absent import Partial
+from ddptrace.analysis.matching.calls import Partial
 from ddptrace.analysis.rank_tables import RankTables
 from ddptrace.analysis.ranks.causes import SLOW_LINK, Cause, Held, held_in
 from ddptrace.analysis.ranks.counterfactual import (

@@ -20,9 +20,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ddptrace.analysis.clocks.waits import Waited, waited_for
+from ddptrace.analysis.clocks.bounds import Waited, waited_for
 from ddptrace.analysis.intervals import Ints
-from ddptrace.analysis.matching.absent import Partial, groups_in_part
+from ddptrace.analysis.matching.calls import Partial, groups_in_part
 from ddptrace.analysis.rank_tables import RankTables
 from ddptrace.analysis.ranks.trail import can_be
 from ddptrace.analysis.tables.collectives import CollectiveRow

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from ddptrace.analysis.matching.absent import Partial, partial_matches
+from ddptrace.analysis.matching.calls import Partial, partial_matches
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import BucketKey, typical_steps
 from ddptrace.analysis.tables.ranks import ArrivalRow, MatchRow, PathRow

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ddptrace.analysis.clocks.aligned import UNKNOWN, Uncertainty
 from ddptrace.analysis.intervals import Ints
-from ddptrace.analysis.matching.absent import is_partial
+from ddptrace.analysis.matching.calls import is_partial
 from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.analysis.tables.ranks import MatchRow
 from ddptrace.ops import family_of

@@ -11,16 +11,38 @@ reference of columns and the JSON schema. What a column means and its unit stand
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from ddptrace.analysis.tables.cuts import Cut, in_steps
 from ddptrace.analysis.tables.table import Table
 
 Row = TypeVar("Row")
+Cut = Callable[[Sequence[Any], Container[int]], tuple[Any, ...]]
+"""Takes rows and ordinals of steps, and returns the rows that belong to these steps."""
 DECLARATION: Final = "table"
 """Where the metadata of a field has its `Declaration`."""
+
+
+def in_steps(rows: Sequence[Row], steps: Container[int]) -> tuple[Row, ...]:
+    """Choose the rows whose `step` is one of these."""
+    return tuple(row for row in rows if is_in(row.step, steps))  # type: ignore[attr-defined]
+
+
+def whole_calls(rows: Sequence[Row], steps: Container[int]) -> tuple[Row, ...]:
+    """Choose all parts of the collectives that began in these steps."""
+    begun = {row.seq for row in rows if row.part == 0 and is_in(row.step, steps)}  # type: ignore[attr-defined]
+    return tuple(row for row in rows if row.seq in begun)  # type: ignore[attr-defined]
+
+
+def left_out(rows: Sequence[Row], steps: Container[int]) -> tuple[Row, ...]:
+    """Choose none: the rows are of no step, and live use does without the table."""
+    return ()
+
+
+def is_in(step: int | None, steps: Container[int]) -> bool:
+    """Whether `step` is one of `steps`. A range would be searched for None, and damaged records make it very long."""
+    return step is not None and step in steps
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ddptrace.load.tables import DeviceWork, Intervals
+import numpy as np
+from numpy.typing import NDArray
+
+from ddptrace.load.tables import DeviceWork, HostRanges, Intervals
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +111,21 @@ class ScopeRow:
 
 
 @dataclass(frozen=True, slots=True)
+class LongGaps:
+    """The longest idle gaps of one window's device in time order, and what the launching threads did around them. The
+    columns are the pieces that a gap consists of, but for those too short to be seen in it. They have shape (n,)."""
+
+    gaps: Intervals
+    gap: NDArray[np.int64]  # index into `gaps`
+    begin_at_ns: NDArray[np.int64]
+    end_at_ns: NDArray[np.int64]
+    cause: NDArray[np.uint8]  # IdleCause
+    name: NDArray[np.int64]  # index into `names`; -1 where the thread was in no range
+    names: tuple[str, ...]
+    around: HostRanges | None
+
+
+@dataclass(frozen=True, slots=True)
 class Activity:
     """What a picture of one rank needs beside the tables. Interval arrays are unions, shape (n, 2)."""
 
@@ -115,3 +133,4 @@ class Activity:
     compute: Intervals
     backend: tuple[tuple[str, str, int, int, int], ...]  # lane, name, begin, end, seq: the backend's own ranges
     device: tuple[DeviceWork, ...] = ()  # by window
+    idle: tuple[LongGaps, ...] = ()  # by window that saw a device

@@ -1,5 +1,8 @@
-"""What every answer comes as: an immutable sequence of rows of one dataclass, and its ways out. Data frames keep what
-the rows hold: whole nanoseconds, and what was not measured as missing."""
+"""The form of every answer: an immutable sequence of rows of one dataclass, with its ways out.
+
+Data frames keep what the rows hold: whole nanoseconds, and missing values for what was not measured. Notebooks show
+plain HTML with the same numbers; names that a trace contains are escaped there: they are text, never markup.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +10,71 @@ import dataclasses
 import enum
 import importlib
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from html import escape
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, get_args, get_origin, get_type_hints, overload
 
-from ddptrace.analysis.tables.html import ROWS_MAX, grid, paragraph
-from ddptrace.errors import DdptraceError
+from ddptrace.errors import DdptraceError, printable
+from ddptrace.findings import gravest_first
 
 if TYPE_CHECKING:
     import pandas as pd
     import polars as pl  # type: ignore[import-not-found, unused-ignore]
 
+    from ddptrace.findings import Finding
+ROWS_MAX: Final = 20
+FINDINGS_MAX: Final = 10
+CELL_MAX, SENTENCE_MAX = 80, 500
+"""Characters shown of a cell, and of a finding."""
+NONE: Final = "–"
 Row = TypeVar("Row")
+PANDAS: Final = {int: ("int64", "Int64"), float: ("float64", "Float64"), bool: ("bool", "boolean")}
+"""Without and with None. Everything else is an object."""
+POLARS: Final = {int: "Int64", float: "Float64", bool: "Boolean"}
+LARGEST: Final = 2**63
+"""From here on, and below what it is the negative of, int64 holds no number."""
+
+
+def paragraph(text: str) -> str:
+    return f"<p>{escape(text)}</p>"
+
+
+def findings_html(findings: Sequence[Finding]) -> str:
+    """The gravest findings, and how many more there are."""
+    rows = [(finding.severity, finding.where, finding.message) for finding in gravest_first(findings)[:FINDINGS_MAX]]
+    more = len(findings) - len(rows)
+    told = f"<p>… and {more:,} more in <code>findings</code>.</p>" if more else ""
+    return grid(("severity", "where", "finding"), rows, SENTENCE_MAX) + told if rows else ""
+
+
+def table_names(tables: Mapping[str, Sized]) -> str:
+    """Which tables have rows, and how many."""
+    filled = (f"<code>{name}</code> {len(table):,}" for name, table in tables.items() if len(table))
+    return f"<p>Tables and their rows: {', '.join(filled)}.</p>"
+
+
+def grid(heads: Iterable[str], rows: Iterable[Sequence[object]], most: int = CELL_MAX) -> str:
+    """An HTML table. `most`: characters shown of a cell."""
+    top = "".join(f"<th>{escape(head)}</th>" for head in heads)
+    body = "".join("<tr>" + "".join(_cell(value, most) for value in row) + "</tr>" for row in rows)
+    return f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _cell(value: object, most: int) -> str:
+    words = _words(value)
+    text = escape(printable(words if len(words) <= most else words[: most - 1] + "…"))
+    lines = "nowrap" if most == CELL_MAX else "normal"
+    style = f' style="text-align:left;white-space:{lines}"' if isinstance(value, str | tuple) else ""
+    return f"<td{style}>{text}</td>"
+
+
+def _words(value: object) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value))
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    return NONE if value is None else f"{value:,}" if is_number else str(value)
 
 
 class Table(Sequence[Row], Generic[Row]):
@@ -86,13 +143,6 @@ class Table(Sequence[Row], Generic[Row]):
             DdptraceError: polars is missing; ddptrace does not install it.
         """
         return polars_frame(self)
-
-
-PANDAS: Final = {int: ("int64", "Int64"), float: ("float64", "Float64"), bool: ("bool", "boolean")}
-"""Without and with None. Everything else is an object."""
-POLARS: Final = {int: "Int64", float: "Float64", bool: "Boolean"}
-LARGEST: Final = 2**63
-"""From here on, and below what it is the negative of, int64 holds no number."""
 
 
 def plain(value: Any) -> Any:

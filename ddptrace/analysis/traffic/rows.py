@@ -11,9 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from ddptrace.analysis.collectives.bandwidth import moved_nbytes
 from ddptrace.analysis.collectives.execution import Communication
-from ddptrace.analysis.collectives.rows import HOOK_OP, origin_of
+from ddptrace.analysis.collectives.rows import HOOK_OP, moved_nbytes, origin_of
 from ddptrace.analysis.rank_view import RankView
 from ddptrace.analysis.tables.traffic import TrafficRow
 from ddptrace.load.tables import Call, Identity

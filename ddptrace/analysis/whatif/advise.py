@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from ddptrace.analysis.whatif.model import Model
-from ddptrace.analysis.whatif.plan import MIB, Buckets
+from ddptrace.analysis.whatif.play import MIB, Buckets
 from ddptrace.analysis.whatif.predict import Predictor, buckets_of
 from ddptrace.analysis.whatif.tables import Prediction, Setting
 

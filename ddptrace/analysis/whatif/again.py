@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ddptrace.analysis.whatif.model import Model, Sample
-from ddptrace.analysis.whatif.plan import Buckets
-from ddptrace.analysis.whatif.play import Floats, play
+from ddptrace.analysis.whatif.play import Buckets, Floats, play
 from ddptrace.analysis.whatif.wire import Wire
 
 

@@ -63,6 +63,7 @@ class ObservedRank:
     reducers: int
     steps: tuple[ObservedStep, ...]
     crosses_hosts: bool | None = None  # of its connections; None where nobody looked
+    recorded: bool = True  # by ddptrace; False: read out of profiler files
 
 
 def observe(rank: RankRun, number: int | None = None) -> ObservedRank:
@@ -88,6 +89,7 @@ def observe_view(view: RankView, rows: Sequence[StepRow], number: int | None = N
         len({occurrence.reducer for occurrence in view.found}),
         tuple(_steps(view, rows, reducer)) if reducer else (),
         any(link.own != link.peer for link in rank.load.links) if rank.load.links else None,
+        rank.recorded,
     )
 
 

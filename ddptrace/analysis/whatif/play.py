@@ -1,11 +1,15 @@
-"""One backward played: gradients become ready, buckets are sent, compute goes on beside them and is the slower for it.
+"""One backward played: buckets are planned, gradients become ready, buckets are sent, and compute goes on beside them,
+slowed by them.
 
 rank 0    ├─ 0 ──┼─ 1 ──┼─ 2 ──┤               a bucket is ready on a rank
 rank 1    ├── 0 ──┼── 1 ──┼── 2 ──┤            the collective begins with the last of them
 wire              [==== 0 ====)[==== 1 ====)
 
-Communication runs on all ranks at once, so it slows all of them alike. Instants are first told in work, the time that
-compute would take alone: there it is known from the start when each bucket is ready, whatever is sent when.
+Buckets are planned as DDP plans anew after its first step: in the order in which gradients become ready. The gradient
+that makes a bucket reach its cap closes it; no gradient is split, and each bucket holds one dtype.
+
+Communication runs on all ranks at once, so it slows all of them alike. Instants are first counted in work, the time
+that compute would take alone. In work it is known from the start when each bucket is ready, whatever is sent when.
 """
 
 from __future__ import annotations
@@ -13,18 +17,45 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ddptrace.analysis.whatif.wire import Wire
+from ddptrace.load.tables import Parameter
 
+MIB: Final = 1024 * 1024
+
+Buckets = tuple[tuple[int, ...], ...]
 Floats = NDArray[np.float64]
 NOTHING_NS = 1e-6
 """Less is rounding."""
 PIECES_NBYTES = 3e6
 """Gloo sends pieces of a quarter of a message, at most 1 MiB, one behind the other: what is larger than this has as
 many bytes on the way as any, and what is smaller beside it gets the less of the link (measured on two hosts)."""
+
+
+def plan_buckets(order: Sequence[int], parameters: Sequence[Parameter], caps_nbytes: Sequence[int]) -> Buckets:
+    """Parameter numbers by bucket, in launch order. `order`: as they become ready. The last cap repeats; each dtype
+    goes through all caps. What is never full is sent last."""
+    closed: list[tuple[int, ...]] = []
+    filling: dict[str, list[int]] = {}
+    nth: dict[str, int] = {}
+    for number in order:
+        dtype = parameters[number].dtype
+        members = filling.setdefault(dtype, [])
+        members.append(number)
+        cap = caps_nbytes[min(nth.get(dtype, 0), len(caps_nbytes) - 1)]
+        if sum(parameters[member].nbytes for member in members) >= cap:
+            closed.append(tuple(filling.pop(dtype)))
+            nth[dtype] = nth.get(dtype, 0) + 1
+    return (*closed, *(tuple(members) for members in filling.values()))
+
+
+def caps_nbytes(caps_mb: Sequence[float]) -> tuple[int, ...]:
+    """Of caps in MiB, as DDP takes them."""
+    return tuple(max(1, int(min(cap, 2**40) * MIB)) for cap in caps_mb)
 
 
 @dataclass(frozen=True, slots=True)

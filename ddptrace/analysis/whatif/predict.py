@@ -16,10 +16,8 @@ import numpy as np
 
 from ddptrace.analysis.steps.jitter import SPREAD_OF_DEVIATION
 from ddptrace.analysis.whatif.again import Scenario, Steps, play_steps, sizes
-from ddptrace.analysis.whatif.contention import contention_of
-from ddptrace.analysis.whatif.model import Model
-from ddptrace.analysis.whatif.plan import Buckets, caps_nbytes, plan_buckets
-from ddptrace.analysis.whatif.play import Floats
+from ddptrace.analysis.whatif.model import Model, contention_of
+from ddptrace.analysis.whatif.play import Buckets, Floats, caps_nbytes, plan_buckets
 from ddptrace.analysis.whatif.tables import Contention, Prediction, Setting
 from ddptrace.analysis.whatif.wire import Wire
 from ddptrace.errors import printable
@@ -200,9 +198,9 @@ def refusal_of(setting: Setting, model: Model) -> str | None:
 def _refusals(setting: Setting, model: Model) -> Iterator[str]:
     if model.hook is not None and setting.hook is not None:
         hook = printable(model.hook[:NAME_MAX])
-        yield f"the run has the communication hook {hook} already, and its steps without one are not in it"
+        yield f"the run already has the communication hook {hook}, and no steps without one"
     if setting.hook is not None and model.wire_ratio < 1:
-        yield "the run sends fewer bytes than its gradients have already"
+        yield "the run already sends fewer bytes than its gradients have"
     if setting.ranks is not None and model.world_size < 2:
         yield "one rank communicates with nobody, so the run holds no cost of a collective"
     if setting.evened is not None and setting.evened not in model.ranks:
@@ -220,13 +218,13 @@ def _basis(setting: Setting, buckets: Buckets, model: Model, contention: Content
     if contention.high_ratio - contention.low_ratio >= VAGUE_RATIO:
         yield (
             f"How much communication slows compute is not known ({contention.why}): anything up to"
-            f" {percent(contention.high_ratio)} is in the intervals. Steps with no_sync(), or a run on processors"
-            " that have nothing else to do, would tell."
+            f" {percent(contention.high_ratio)} is in the intervals. To measure it, record steps with no_sync(), or a"
+            " run on CPUs that have nothing else to do."
         )
     if setting != Setting() and model.crosses_hosts is False:
         yield (
-            "All ranks ran on one machine. Where it has no processors to spare, communication slows compute and compute"
-            " slows communication, which is told too well by up to 15 %: try before you rely on it."
+            "All ranks ran on one machine. If it has no CPU to spare, communication and compute slow each other, and"
+            " predictions are too optimistic by up to 15 %: measure before you rely on them."
         )
     if setting != Setting() and not setting.free_network:
         yield from _extrapolated(buckets, model)
@@ -238,13 +236,13 @@ def _basis(setting: Setting, buckets: Buckets, model: Model, contention: Content
             " which nobody else uses; no rank is slower than the recorded ones."
         )
     if setting.hook == "fp16":
-        yield "fp16: a cast of all gradients is taken to cost what the update costs, between nothing and twice that."
+        yield "fp16: casting all gradients is assumed to cost as much as the update, or anything from 0 to twice that."
     if setting.accumulate is not None:
-        yield "Accumulation: what fewer updates do to the training is not told."
+        yield "Accumulation: the effect of fewer updates on the training is not predicted."
     if setting.perfect_overlap:
-        yield "Perfect overlap: what the wire takes beyond backward still shows."
+        yield "Perfect overlap: communication that lasts longer than backward is still exposed."
     if setting.groups > 1:
-        yield "Groups in turn: stock DDP has no such thing, BucketedDataParallel takes process_groups."
+        yield "Groups in turn: stock DDP does not support this; BucketedDataParallel does, with process_groups."
 
 
 def _extrapolated(buckets: Buckets, model: Model) -> Iterator[str]:

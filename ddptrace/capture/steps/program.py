@@ -20,10 +20,10 @@ import threading
 import time
 from collections.abc import Callable
 from types import FrameType, FunctionType, MethodType
-from typing import Any
+from typing import Any, Final
 
 import torch
-from torch.compiler import is_compiling, is_dynamo_compiling
+from torch.compiler import is_compiling
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
@@ -34,9 +34,15 @@ from ddptrace.capture.surface import Patches, Surface, raise_interrupted
 
 _now = time.perf_counter_ns
 
-_function: FunctionType | None = None
-"""What Dynamo calls for `Module.__call__`. It takes ours out of the class dictionary, but guards what is read from
-the class: torch's function, which has none of our attributes."""
+AS_FUNCTION: Final = (
+    *functools.WRAPPER_ASSIGNMENTS,
+    "__code__",
+    "__globals__",
+    "__closure__",
+    "__defaults__",
+    "__kwdefaults__",
+)
+"""Attributes through which Dynamo and `inspect` read a function."""
 
 
 class _Updates(threading.local):
@@ -250,19 +256,21 @@ class WatchedCall:
         self._surface = calls.surface
         self._is_nested = calls.steps.is_nested
         self._spans = calls.spans
-        global _function
-        _function = original if isinstance(original, FunctionType) else None
-        self._is_function = _function is not None
+        self._is_function = type(original) is FunctionType  # another of ours passes for one
         run = original if self._is_function else self._run
         self._spanned = calls.spans.around(run)
         self._outermost = self._timed(run)
-        functools.update_wrapper(self, original)
+        functools.update_wrapper(self, original, AS_FUNCTION)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        """Pass for a function: Dynamo takes ours out of the class's dictionary, for `super().__call__`, and breaks the
+        graph at anything else. It then follows the code of `original`, and guards what it reads from the class."""
+        return FunctionType if self._is_function else WatchedCall
 
     def __get__(self, module: Any, owner: type | None = None) -> Any:
         if module is None:
             return self._bound(None, owner)
-        if is_dynamo_compiling():  # Dynamo follows this function, reads no state of ours, and knows no MethodType
-            return self.original.__get__(module, owner) if self._is_function else self._bound(module, owner)
         if self._surface.on:
             if self._here.inside == OUTSIDE and not self._is_nested() and not is_compiling():
                 return MethodType(self._outermost, module)
@@ -272,8 +280,6 @@ class WatchedCall:
 
     def __call__(self, module: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Called by a program that reads it from the class's dictionary and calls it as a function."""
-        if is_dynamo_compiling() and _function is not None:
-            return _function(module, *args, **kwargs)
         return self.__get__(module, type(module))(*args, **kwargs)
 
     def _bound(self, module: Any, owner: type | None) -> Any:

@@ -24,6 +24,7 @@ from ddptrace.load.kineto.events import FileFacts, Ints, KinetoEvents
 from ddptrace.load.tables import Call, Group, Intervals, PhaseMark, StepMark, Window, Work
 from ddptrace.load.windows.buffers import buffer_broadcasts
 from ddptrace.load.windows.comm_kernels import CommRule
+from ddptrace.load.windows.comm_streams import comm_streams
 from ddptrace.load.windows.cpu_compute import computing, operator_work, thread_ranges, union
 from ddptrace.load.windows.device import PROFILER_STEP
 from ddptrace.load.windows.idle import device_idle
@@ -77,7 +78,8 @@ def _window(trace: Trace, file: str) -> Window:
     if trace.events.on_device:
         compute = union(trace.device.spans(Work.COMPUTE))
         idle = device_idle(trace.events, trace.device, trace.main_lane, begin, end)
-        return Window(file, begin, end, compute, memory, True, trace.device.table(), idle=idle, buffers=buffers)
+        streams, device = comm_streams(trace.device), trace.device.table()
+        return Window(file, begin, end, compute, memory, True, device, idle=idle, buffers=buffers, comm_streams=streams)
     threads = thread_ranges(trace.events, frozenset({trace.main_thread}))
     operators = operator_work(trace.events, threads)
     device = trace.device.table()

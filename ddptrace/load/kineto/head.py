@@ -13,13 +13,21 @@ import msgspec
 
 from ddptrace.errors import RunDirectoryError
 from ddptrace.load.kineto.args import REFUSED
-from ddptrace.load.kineto.columns import CATEGORIES, Columns
 from ddptrace.load.kineto.events import FileFacts
-from ddptrace.load.kineto.facts import OutermostKeys, base_in_ruins, base_ns, facts_of, told_by, what_it_is
+from ddptrace.load.kineto.reader import CATEGORIES, Columns
 from ddptrace.load.kineto.source import NotATrace, Source
-from ddptrace.load.kineto.stream import AROUND_NBYTES, Event, decoded
-from ddptrace.load.kineto.text import Surroundings, elements
-from ddptrace.load.kineto.times import nanoseconds
+from ddptrace.load.kineto.stream import (
+    AROUND_NBYTES,
+    Event,
+    OutermostKeys,
+    base_in_ruins,
+    base_ns,
+    decoded,
+    facts_of,
+    told_by,
+    what_it_is,
+)
+from ddptrace.load.kineto.text import Surroundings, elements, nanoseconds
 
 FIRST_NBYTES: Final = 64 << 10  # of the list, searched for its first event
 TAIL_NBYTES: Final = 1 << 20
@@ -62,7 +70,7 @@ def _identified(source: Source, with_time: bool) -> FileHead:
     if events is None:
         return FileHead(FileFacts(), None, False, _what_instead(around))
     if DRAWN.search(around.text):
-        return FileHead(FileFacts(), None, False, "a trace that ddptrace drew: give what it was drawn from")
+        return FileHead(FileFacts(), None, False, "a trace that ddptrace wrote: give the files that it was made from")
     is_list = around.text.lstrip()[:1] == b"["
     if is_list and not any(_has_time(event) for event in _complete_events(events)):
         return FileHead(FileFacts(), None, False, "a list without events")
@@ -140,9 +148,12 @@ def _completed(told: OutermostKeys, tail: bytes) -> tuple[OutermostKeys, bool]:
         except REFUSED:
             continue
         return OutermostKeys(
-            rest.events, rest.base or told.base, rest.distributed or told.distributed, rest.devices or told.devices,
+            rest.events,
+            rest.base or told.base,
+            rest.distributed or told.distributed,
+            rest.devices or told.devices,
             rest.host or told.host,
-        ), True  # fmt: skip
+        ), True
     return OutermostKeys(
         told.events, base_in_ruins(tail) or told.base, told.distributed, told.devices, told.host
     ), False

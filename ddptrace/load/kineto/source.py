@@ -58,7 +58,7 @@ class Source:
             piece, packed = _inflate(member, packed), b""
             given += len(piece)
             if given > max(UNJUDGED_NBYTES, UNFOLDS_AT_MOST * file.tell()):
-                raise NotATrace(f"it unfolds to more than {UNFOLDS_AT_MOST} times its size, as no trace does")
+                raise NotATrace(f"it unpacks to more than {UNFOLDS_AT_MOST} times its size, as no trace does")
             if piece:
                 yield piece
 
@@ -79,5 +79,5 @@ def _next_member(left: bytes, file: BinaryIO) -> bytes:
             return b""
         left = more.lstrip(b"\0")
     if not GZIP.startswith(left[:2]):
-        raise NotATrace("something that is not packed follows its gzip stream")
+        raise NotATrace("data that is not packed follows its gzip stream")
     return left

@@ -1,4 +1,5 @@
-"""From pieces of a file to batches of its events, with never more than a few MB of it in memory.
+"""From pieces of a file to batches of its events, and to what the file says outside its events. At most a few MB of the
+file are in memory at a time.
 
 A cut between two events is guessed by how the file writes the begin of one. The guess can fail but not lie: text that
 starts between two elements of a list and parses, in brackets of its own, as a whole list also ends between two. Where
@@ -9,20 +10,99 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
-from ddptrace.load.kineto.args import REFUSED
-from ddptrace.load.kineto.facts import what_it_is
+from ddptrace.load.kineto.args import REFUSED, count, rank_list, text
+from ddptrace.load.kineto.events import FAR_NS, FileFacts
 from ddptrace.load.kineto.source import NotATrace, Source
 from ddptrace.load.kineto.text import COMMA, ListEnd, Surroundings, behind_gap, cleaned, elements
+from ddptrace.load.tables import MOST_RANKS
 
+BASE: Final = re.compile(rb'"baseTimeNanoseconds"\s*:\s*(-?\d{1,19})(?![\d.eE])')
 BATCH_NBYTES: Final = 1 << 20
 LONGEST_NBYTES: Final = 64 << 20  # of one event; the largest that were seen hold stacks of some 100 kB
 AROUND_NBYTES: Final = 32 << 20  # of all that stands around the events; groups and ranks of a large job are some MB
 MOST_LISTS: Final = 16  # of a key written twice the last one counts; nobody writes it more often
 EVENT_OPENS: Final = re.compile(rb'\{\s*+"[^"\\]{1,64}"\s*+:')
+
+
+class OutermostKeys(msgspec.Struct):
+    """Keys of the outermost object. What they hold is judged where it is used."""
+
+    events: Any = msgspec.field(default=None, name="traceEvents")
+    base: Any = msgspec.field(default=None, name="baseTimeNanoseconds")
+    distributed: Any = msgspec.field(default=None, name="distributedInfo")
+    devices: Any = msgspec.field(default=None, name="deviceProperties")
+    host: Any = msgspec.field(default=None, name="host_name")
+
+
+def told_by(around: bytes) -> OutermostKeys | None:
+    """Read the text around a file's events, which has `[]` in their place; None where it cannot be read whole."""
+    for attempt in (bytes, cleaned):
+        try:
+            told = msgspec.json.decode(attempt(around), type=OutermostKeys | list[Any])
+        except REFUSED:
+            continue
+        return told if isinstance(told, OutermostKeys) else OutermostKeys(events=told)
+    return None
+
+
+def base_ns(told: OutermostKeys) -> int | None:
+    """Return the instant that the file's times count from; None if the file does not name it."""
+    is_whole = isinstance(told.base, int) and not isinstance(told.base, bool) and -FAR_NS < told.base < FAR_NS
+    return told.base if is_whole else None
+
+
+def base_in_ruins(around: bytes) -> int | None:
+    """Return the same for a text that cannot be read as a whole."""
+    found = BASE.findall(around)
+    return base_ns(OutermostKeys(base=int(found[-1]))) if found else None
+
+
+def facts_of(told: OutermostKeys, damage: str | None = None) -> FileFacts:
+    """Keep the values of the right type."""
+    info = told.distributed if isinstance(told.distributed, dict) else {}
+    world_size = count(info.get("world_size"))
+    first = told.devices[0] if isinstance(told.devices, list) and told.devices else None
+    return FileFacts(
+        rank=count(info.get("rank")),
+        world_size=world_size,
+        backend=text(info.get("backend")),
+        device_name=text(first.get("name")) if isinstance(first, dict) else None,
+        host=text(told.host),
+        groups=_groups(info.get("pg_config"), world_size),
+        damage=damage,
+    )
+
+
+def _groups(config: Any, world_size: int | None) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
+    found = [group for group in config if isinstance(group, dict)] if isinstance(config, list) else []
+    named = [(text(group.get("pg_name")), text(group.get("backend_config")) or "", group) for group in found]
+    return tuple((name, backend, _ranks(group, world_size)) for name, backend, group in named if name is not None)
+
+
+def _ranks(group: dict[str, Any], world_size: int | None) -> tuple[int, ...]:
+    """Ranks of a group; empty if unknown. torch writes an empty list for the group of all ranks."""
+    given = group.get("ranks", group.get("Process Group Ranks"))
+    size = count(group.get("pg_size", group.get("group_size")))
+    if given in ([], "[]") and size is not None and size == world_size and size <= MOST_RANKS:
+        return tuple(range(size))
+    return rank_list(given) or ()
+
+
+def what_it_is(around: bytes) -> str:
+    """Describe a file without a list of events."""
+    for attempt in (bytes, cleaned):
+        try:
+            keys = msgspec.json.decode(attempt(around), type=dict[str, msgspec.Raw])
+        except REFUSED:
+            continue
+        if "traceEvents" in keys:
+            return "JSON whose traceEvents is not a list of events"
+        return "an execution trace (it has nodes)" if "nodes" in keys else "JSON without traceEvents"
+    return "not JSON"
 
 
 class Event(msgspec.Struct, gc=False):
@@ -110,7 +190,7 @@ class EventStream:
 
     def _judge_surroundings(self) -> None:
         if len(self.around.text) > AROUND_NBYTES:
-            raise NotATrace(f"more than {AROUND_NBYTES >> 20} MB of it are no events")
+            raise NotATrace(f"more than {AROUND_NBYTES >> 20} MB of it are not events")
         if not self._lists and self.around.text[:1000].lstrip()[:1] not in (b"{", b""):
             raise NotATrace("it is not JSON")
 
@@ -165,7 +245,7 @@ class EventStream:
         self._is_inside = found.end is not ListEnd.CLOSED
         rest = bytes(text[found.at :])
         if found.end is ListEnd.BROKEN:
-            self.stopped = "no JSON any more"
+            self.stopped = "not JSON from there on"
         elif self._is_inside and len(rest) > LONGEST_NBYTES:
             self.stopped = f"one event of more than {LONGEST_NBYTES >> 20} MB"
         # What holds no whole event is looked at again only once it has doubled.

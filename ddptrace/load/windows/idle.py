@@ -23,6 +23,7 @@ import numpy as np
 
 from ddptrace.load.kineto.events import Category, Ints, KinetoEvents
 from ddptrace.load.tables import DeviceIdle, IdleCause, Intervals
+from ddptrace.load.windows.around_gaps import around_gaps
 from ddptrace.load.windows.cpu_compute import union
 from ddptrace.load.windows.device import PROFILER_STEP, DeviceEvents, Mask, named, of_category, operators
 from ddptrace.load.windows.nesting import NOTHING, Nest
@@ -73,7 +74,8 @@ def device_idle(events: KinetoEvents, works: DeviceEvents, main_lane: int, begin
     columns = [np.concatenate(parts) for parts in zip(*found, strict=True)] if found else [np.empty(0, np.int64)] * 6
     order = np.argsort(columns[1], kind="stable")
     gap, starts, stops, cause, name, operator = (column[order] for column in columns)
-    return DeviceIdle(gap, starts, stops, cause.astype(np.uint8), name, operator, gaps, events.names)
+    around = around_gaps(events, gaps, lanes)
+    return DeviceIdle(gap, starts, stops, cause.astype(np.uint8), name, operator, gaps, events.names, around)
 
 
 def _complement(busy: Intervals, begin: int, end: int) -> Intervals:

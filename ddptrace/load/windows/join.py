@@ -34,7 +34,7 @@ from ddptrace.load.tables import (
     Window,
     Work,
 )
-from ddptrace.load.windows.backend_link import BackendLink
+from ddptrace.load.windows.backend_ranges import BackendLink
 from ddptrace.load.windows.buffers import buffer_broadcasts
 from ddptrace.load.windows.comm_kernels import CommRule, communication_kernels
 from ddptrace.load.windows.cpu_compute import computing, operator_work, thread_ranges, union

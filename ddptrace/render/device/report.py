@@ -60,11 +60,18 @@ def collective_sub(result: Result) -> str:
 
 def collective_cells(kind: CollectiveDigest) -> list[str]:
     return [
-        label(op_name(kind.op)), label(kind.group or "-"), str(kind.group_size or "-"),
-        size_range(kind.nbytes_min, kind.nbytes_max), calls_words(kind.calls), millis(kind.mean_ns),
-        millis(kind.exposed_ns), label(percent(kind.hidden_ratio)), rate(kind.algbw_bytes_per_s),
-        rate(kind.busbw_bytes_per_s), label(f"{kind.evidence or 'not measured'}, {IDENTIFIED[kind.identity]}"),
-    ]  # fmt: skip
+        label(op_name(kind.op)),
+        label(kind.group or "-"),
+        str(kind.group_size or "-"),
+        size_range(kind.nbytes_min, kind.nbytes_max),
+        calls_words(kind.calls),
+        millis(kind.mean_ns),
+        millis(kind.exposed_ns),
+        label(percent(kind.hidden_ratio)),
+        rate(kind.algbw_bytes_per_s),
+        rate(kind.busbw_bytes_per_s),
+        label(f"{kind.evidence or 'not measured'}, {IDENTIFIED[kind.identity]}"),
+    ]
 
 
 def origin_note(kind: CollectiveDigest) -> str:
@@ -82,8 +89,14 @@ def launch_table(result: Result) -> str:
 
 def launch_cells(rank: LaunchDigest) -> list[str]:
     return [
-        str(rank.rank), calls_words(rank.launched), duration(rank.delay_p50_ns), duration(rank.delay_p90_ns),
-        duration(rank.delay_max_ns), label(percent(rank.late_ratio)), millis(rank.idle_ns), millis(rank.host_idle_ns),
+        str(rank.rank),
+        calls_words(rank.launched),
+        duration(rank.delay_p50_ns),
+        duration(rank.delay_p90_ns),
+        duration(rank.delay_max_ns),
+        label(percent(rank.late_ratio)),
+        millis(rank.idle_ns),
+        millis(rank.host_idle_ns),
         label(percent(rank.host_idle_ns / rank.window_ns if rank.window_ns else None)),
         f"{rank.bound_steps:,} of {rank.steps:,}",
-    ]  # fmt: skip
+    ]

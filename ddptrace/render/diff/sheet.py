@@ -23,7 +23,8 @@ from ddptrace.render.words import some_of
 from ddptrace.units import NOT_MEASURED, counted, millis, percent
 
 KINDS: Final = {
-    "Typical step": ("step", "part", "total"), "Phases": ("phase",), "Buckets": ("bucket",), "Ranks": ("rank",),
+    "Typical step": ("step", "part", "total"), "Phases": ("phase",), "Buckets": ("bucket",),
+    "Collectives": ("collective",), "Ranks": ("rank",),
 }  # fmt: skip
 MOST_ROWS: Final = 64
 """Of a table, sure ones first, then by how much they changed; diff.json has all."""
@@ -58,7 +59,7 @@ def _changes(diff: Diff) -> Iterator[Grid]:
 
 
 def _most(rows: list[Change], kinds: tuple[str, ...]) -> list[Change]:
-    if kinds[0] in ("bucket", "rank"):
+    if kinds[0] in ("bucket", "collective", "rank"):
         rows.sort(key=lambda row: (not row.is_sure, -abs(row.change_ns)))
     return rows[:MOST_ROWS]
 
@@ -67,9 +68,16 @@ def _change_cells(row: Change) -> tuple[str, ...]:
     chances = (NOT_MEASURED if p is None else f"{p:.4f}" for p in (row.p, row.adjusted_p))
     ratio = NOT_MEASURED if row.change_ratio is None else signed_percent(row.change_ratio)
     return (
-        whole_name(row), millis(row.before_ns), millis(row.after_ns), signed_millis(row.change_ns), ratio, reach(row),
-        "sure" if row.is_sure else "", *chances, some_of(row.parameters, 2),
-    )  # fmt: skip
+        whole_name(row),
+        millis(row.before_ns),
+        millis(row.after_ns),
+        signed_millis(row.change_ns),
+        ratio,
+        reach(row),
+        "sure" if row.is_sure else "",
+        *chances,
+        some_of(row.parameters, 2),
+    )
 
 
 def _settings(diff: Diff) -> Iterator[Grid]:

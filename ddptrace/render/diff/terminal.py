@@ -10,6 +10,7 @@ from ddptrace.analysis.diff.tables import Change, Diff
 from ddptrace.findings import gravest_first
 from ddptrace.render.diff.words import (
     basis,
+    collective_name,
     further,
     headline,
     named,
@@ -20,7 +21,7 @@ from ddptrace.render.diff.words import (
     signed_percent,
 )
 from ddptrace.render.terminal import finding_lines
-from ddptrace.render.words import PARTS, WIDTH, indented
+from ddptrace.render.words import PARTS, WIDTH, cut, indented
 from ddptrace.units import NOT_MEASURED, duration, millis, percent, size
 
 MOST_ROWS: Final = 8
@@ -34,9 +35,10 @@ def diff_text(diff: Diff) -> str:
     sections = [
         textwrap.wrap(f"ddptrace diff · {sides(diff)}", WIDTH),
         [line for sentence in sentences(diff) for line in textwrap.wrap(sentence, WIDTH)],
-        list(_rows("Typical step", _of(diff, "step", "part", "total"))),
+        [*_rows("Typical step", _of(diff, "step", "part", "total")), *_overlap_line(diff)],
         list(_rows("Phases", _of(diff, "phase"))),
         list(_most("Buckets", _of(diff, "bucket"))),
+        list(_most("Exposed time", _of(diff, "collective"))),
         list(_most("Ranks", _of(diff, "rank"))),
         list(_settings(diff)),
         list(finding_lines("Before you rely on this", gravest_first(diff.findings))),
@@ -63,6 +65,12 @@ def _rows(title: str, rows: Sequence[Change]) -> Iterator[str]:
         yield from map(_change_line, rows)
 
 
+def _overlap_line(diff: Diff) -> Iterator[str]:
+    if diff.overlap is not None:
+        before, after = map(percent, diff.overlap)
+        yield f"  {'hidden communication':<{NAME_WIDTH}} {before:>10} {after:>10}"
+
+
 def _most(title: str, rows: Sequence[Change]) -> Iterator[str]:
     """Sure ones first, then by how much they changed."""
     ordered = sorted(rows, key=lambda row: (not row.is_sure, -abs(row.change_ns)))
@@ -80,6 +88,8 @@ def _name(row: Change) -> str:
     if row.kind == "bucket":
         what = "comm" if row.name == "comm" else "exposed"
         return f"{row.reducer}/{row.index} {size(row.nbytes)} {what}"
+    if row.kind == "collective":
+        return cut(collective_name(row), NAME_WIDTH)
     if row.kind == "rank":
         return f"{row.rank} {'exposed' if row.name == 'exposed_comm' else named(row)}"
     return f"  {named(row)}" if row.kind == "part" else named(row)
@@ -122,8 +132,8 @@ def scaling_words(diff: Diff) -> str:
     before, after = ranks
     worst = max(parts, key=lambda row: row.change_ns)
     return (
-        f"With {after} ranks instead of {before} a step takes {step.after_ns / step.before_ns:.2f} times as long: where"
-        f" each rank brings a batch of its own, an efficiency of {percent(step.before_ns / step.after_ns)}."
+        f"With {after} ranks instead of {before} a step takes {step.after_ns / step.before_ns:.2f} times as long."
+        f" If each rank adds a batch, that is an efficiency of {percent(step.before_ns / step.after_ns)}."
         f" {_each(step, after - before)}, and {_part(worst, step)} of that is {PARTS[worst.name]}: {LOOK[worst.name]}."
     )
 

@@ -71,9 +71,15 @@ def suspect_table(result: Result) -> str:
 def suspect_cells(row: SuspectRow) -> list[str]:
     often = "nearly every step" if row.persistent else "some steps more, others less"
     return [
-        str(row.rank), label(row.host), label(row.phase), label(row.cause), millis(row.cost_ns),
-        label(percent(row.cost_ratio)), f"{millis(row.low_ns)} – {millis(row.high_ns)}", often,
-    ]  # fmt: skip
+        str(row.rank),
+        label(row.host),
+        label(row.phase),
+        label(row.cause),
+        millis(row.cost_ns),
+        label(percent(row.cost_ratio)),
+        f"{millis(row.low_ns)} – {millis(row.high_ns)}",
+        often,
+    ]
 
 
 def met_sub(result: Result, found: MatchDigests) -> str:
@@ -97,12 +103,18 @@ def met_table(result: Result, found: MatchDigests) -> str:
 
 def met_cells(kind: MatchDigest, name: str) -> list[str]:
     return [
-        label(name), str(kind.ranks), f"{kind.count:,}", skew_words(kind),
-        duration(kind.skew_p95_ns), duration(kind.free_wait_ns if kind.wait_ns is None else kind.wait_ns),
-        duration(kind.transfer_ns), NOT_MEASURED if kind.partial else duration(kind.free_transfer_ns),
-        f"{kind.agree:,} of {kind.timed:,}" if kind.timed else NOT_MEASURED, rate(kind.busbw_bytes_per_s),
+        label(name),
+        str(kind.ranks),
+        f"{kind.count:,}",
+        skew_words(kind),
+        duration(kind.skew_p95_ns),
+        duration(kind.free_wait_ns if kind.wait_ns is None else kind.wait_ns),
+        duration(kind.transfer_ns),
+        NOT_MEASURED if kind.partial else duration(kind.free_transfer_ns),
+        f"{kind.agree:,} of {kind.timed:,}" if kind.timed else NOT_MEASURED,
+        rate(kind.busbw_bytes_per_s),
         label(last_words(kind.latest)),
-    ]  # fmt: skip
+    ]
 
 
 def kind_name(kind: MatchDigest, several_reducers: bool, several_layouts: bool) -> str:
@@ -136,6 +148,10 @@ def rank_cells(rank: RankDigest, *, told: bool) -> list[str]:
     lag = rank.lag
     last = f"{lag.last:,} · {label(percent(lag.last_ratio))}" if told else NOT_MEASURED
     return [
-        str(lag.rank), f"{rank.met:,}", last, duration(lag.blame_ns),
-        millis(rank.waits_ns), label(percent(rank.wait_ratio)),
-    ]  # fmt: skip
+        str(lag.rank),
+        f"{rank.met:,}",
+        last,
+        duration(lag.blame_ns),
+        millis(rank.waits_ns),
+        label(percent(rank.wait_ratio)),
+    ]

@@ -62,7 +62,7 @@ def agreement_words(found: MatchDigests) -> list[str]:
 
 
 def absent_words(here: int, size: int) -> str:
-    return f"not told: of {here} of {size} ranks, waiting for those that are not here counts as transfer"
+    return f"unknown: only {here} of {size} ranks are here, and waiting for the others counts as transfer"
 
 
 def lag_words(lag: Lag) -> str:

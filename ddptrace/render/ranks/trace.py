@@ -100,9 +100,12 @@ def _wait_args(met: MatchOnRank) -> str:
 def _transfer_values(met: MatchOnRank) -> list[tuple[str, object]]:
     row, match = met.row, met.match
     return [
-        ("match", row.match), ("transfer_ns", row.transfer_ns), ("free_transfer_ns", row.free_transfer_ns),
-        ("agrees", match.agrees), ("busbw_bytes_per_s", match.busbw_bytes_per_s),
-    ]  # fmt: skip
+        ("match", row.match),
+        ("transfer_ns", row.transfer_ns),
+        ("free_transfer_ns", row.free_transfer_ns),
+        ("agrees", match.agrees),
+        ("busbw_bytes_per_s", match.busbw_bytes_per_s),
+    ]
 
 
 def begin_of(last: Last) -> int:

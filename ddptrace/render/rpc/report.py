@@ -13,9 +13,9 @@ from ddptrace.units import NOT_MEASURED, millis, size
 
 ROWS_MAX: Final = 40
 SUB: Final = (
-    "Who calls whom, and where the time of a call goes: what is left without the run at the callee is the wire and the"
-    " queue there. Bytes are those of payloads and tensors, gradients those that distributed autograd sends for them."
-    " Times are medians over the calls, those of runs over the runs seen at the callee."
+    "Who calls whom, and where the time of a call goes: the call without the run at the callee is the wire and the"
+    " queue there. Bytes count payloads and tensors; gradients count what distributed autograd sends for them."
+    " Times are medians: of calls over all calls, of runs over the runs recorded at the callee."
 )
 FUNCTIONS: Final = "<h3>Functions</h3><p class='sub'>Those that took longest together first.</p>"
 FAILURES: Final = "<h3>Failed calls</h3>"
@@ -48,16 +48,28 @@ def rpc_section(result: Result) -> str:
 def pair_cells(pair: RpcPairRow) -> list[str]:
     """Of a caller that was not traced neither the kind of its calls nor their ends are known."""
     return [
-        label(pair_name(pair)), label(pair.op or NOT_MEASURED), f"{pair.calls:,}",
-        f"{pair.failed:,}", size(pair.nbytes_out), size(pair.nbytes_back if pair.op else None),
-        size(pair.gradient_nbytes_out), size(pair.gradient_nbytes_back),
-        millis(pair.call_median_ns), f"{pair.runs:,}", millis(pair.run_median_ns),
-    ]  # fmt: skip
+        label(pair_name(pair)),
+        label(pair.op or NOT_MEASURED),
+        f"{pair.calls:,}",
+        f"{pair.failed:,}",
+        size(pair.nbytes_out),
+        size(pair.nbytes_back if pair.op else None),
+        size(pair.gradient_nbytes_out),
+        size(pair.gradient_nbytes_back),
+        millis(pair.call_median_ns),
+        f"{pair.runs:,}",
+        millis(pair.run_median_ns),
+    ]
 
 
 def function_cells(function: RpcFunction) -> list[str]:
     return [
-        f"<code>{label(function_word(function.function))}</code>", label(function.callee or "?"), f"{function.calls:,}",
-        millis(function.call_ns), millis(function.call_max_ns), f"{function.runs:,}",
-        millis(function.run_ns), millis(function.rest_ns),
-    ]  # fmt: skip
+        f"<code>{label(function_word(function.function))}</code>",
+        label(function.callee or "?"),
+        f"{function.calls:,}",
+        millis(function.call_ns),
+        millis(function.call_max_ns),
+        f"{function.runs:,}",
+        millis(function.run_ns),
+        millis(function.rest_ns),
+    ]

@@ -66,17 +66,25 @@ def traces(canvas: Canvas) -> list[dict[str, Any]]:
 def trace(kind: str, bars: list[Bar]) -> dict[str, Any]:
     begins, ends, places, widths, hover, inside, keys = zip(*bars, strict=True)
     return {
-        "type": "bar", "orientation": "h", "name": KINDS[kind], "showlegend": kind not in UNLISTED,
+        "type": "bar",
+        "orientation": "h",
+        "name": KINDS[kind],
+        "showlegend": kind not in UNLISTED,
         "marker": {"color": COLOURS.get(kind, "rgba(0,0,0,0)"), "line": {"width": 0}},
         "base": ms(begins),
         "x": ms(end - begin for begin, end in zip(begins, ends, strict=True)),
-        "y": list(places), "width": list(widths), "hovertext": list(hover),
+        "y": list(places),
+        "width": list(widths),
+        "hovertext": list(hover),
         "hoverinfo": "skip" if kind in ("hidden", "exposed_comm") else "text",
-        "text": list(inside), "textposition": "inside", "insidetextanchor": "middle", "textangle": 0,
+        "text": list(inside),
+        "textposition": "inside",
+        "insidetextanchor": "middle",
+        "textangle": 0,
         "insidetextfont": {"color": "#ffffff" if kind == "backward" else "#10222e", "size": 11},
         "constraintext": "inside",
         **({"customdata": list(keys)} if any(keys) else {}),
-    }  # fmt: skip
+    }
 
 
 def sheet(canvas: Canvas) -> dict[str, Any]:

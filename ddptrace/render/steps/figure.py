@@ -111,10 +111,16 @@ def band(bins: Sequence[Bin]) -> Iterable[dict[str, Any]]:
     middles = [bin_.first + (bin_.steps - 1) / 2 for bin_ in bins]
     for lengths, in_legend in (([bin_.high_ns for bin_ in bins], True), ([bin.low_ns for bin in bins], False)):
         yield {
-            "type": "scatter", "mode": "lines", "name": "nine in ten steps", "x": middles, "y": ms(lengths),
-            "line": {"color": COLOURS["band"], "width": 1.5, "shape": "hvh"}, "hoverinfo": "skip",
-            "showlegend": in_legend, "legendgroup": "band",
-        }  # fmt: skip
+            "type": "scatter",
+            "mode": "lines",
+            "name": "nine in ten steps",
+            "x": middles,
+            "y": ms(lengths),
+            "line": {"color": COLOURS["band"], "width": 1.5, "shape": "hvh"},
+            "hoverinfo": "skip",
+            "showlegend": in_legend,
+            "legendgroup": "band",
+        }
 
 
 def bar_of(bin_: Bin) -> Bar:
@@ -184,10 +190,16 @@ def _of_panel(panel: Sequence[Bar], top_ns: float, number: int) -> Iterator[dict
 def _label(bar: Bar, at_right: bool, number: int, line: int) -> dict[str, Any]:
     words = f"{bar.name}: {duration(bar.ns)}"
     return {
-        "text": f"↑ {words}" if at_right else f"{words} ↑", "showarrow": False, "xref": "x",
-        "yref": "y domain" if number == 1 else f"y{number} domain", "x": bar.end if at_right else bar.begin, "y": 1,
-        "xanchor": "left" if at_right else "right", "yanchor": "top", "yshift": -LINE_PX * line,
-    }  # fmt: skip
+        "text": f"↑ {words}" if at_right else f"{words} ↑",
+        "showarrow": False,
+        "xref": "x",
+        "yref": "y domain" if number == 1 else f"y{number} domain",
+        "x": bar.end if at_right else bar.begin,
+        "y": 1,
+        "xanchor": "left" if at_right else "right",
+        "yanchor": "top",
+        "yshift": -LINE_PX * line,
+    }
 
 
 def cut_words(panels: Sequence[Sequence[Bar]], top_ns: float | None) -> str:

@@ -17,7 +17,7 @@ ROWS_OPEN: Final = 8
 RANKS_MAX: Final = 40
 TAX: Final = (
     "The same operators or kernels alone and while communication ran, each compared with that of other steps which has"
-    " its place in the step. Tax: what those beside communication took longer, in all profiled steps of all ranks."
+    " its place in the step. Tax: how much longer those beside communication took, in all profiled steps of all ranks."
 )
 JITTER: Final = (
     "How long a rank's steps take, without the first and those that ddptrace held up, and how far they lie from each"
@@ -51,11 +51,14 @@ def tax_of(rows: list[ContentionRow]) -> int:
 def tax_cells(rows: list[ContentionRow]) -> list[str]:
     """One name, on all ranks."""
     return [
-        f"<code>{label(kernel_name(rows[0].name))}</code>", str(len(rows)),
-        f"{sum(row.beside for row in rows):,}", f"{sum(row.alone for row in rows):,}",
-        duration(median(row.alone_ns for row in rows)), duration(median(row.beside_ns for row in rows)),
+        f"<code>{label(kernel_name(rows[0].name))}</code>",
+        str(len(rows)),
+        f"{sum(row.beside for row in rows):,}",
+        f"{sum(row.alone for row in rows):,}",
+        duration(median(row.alone_ns for row in rows)),
+        duration(median(row.beside_ns for row in rows)),
         millis(tax_of(rows)),
-    ]  # fmt: skip
+    ]
 
 
 def jitter_section(result: Result, picture: str) -> str:
@@ -77,6 +80,10 @@ def jitter_cells(rank: int, parts: dict[str, JitterRow]) -> list[str]:
     step = parts["step"]
     shares = [parts[part].share_ratio if part in parts else None for part in PARTS]
     return [
-        str(rank), f"{step.steps:,}", millis(step.median_ns), millis(step.p95_ns), millis(step.spread_ns),
+        str(rank),
+        f"{step.steps:,}",
+        millis(step.median_ns),
+        millis(step.p95_ns),
+        millis(step.spread_ns),
         *(label(percent(share)) for share in shares),
-    ]  # fmt: skip
+    ]

@@ -76,4 +76,8 @@ def of_activity(activity: Activity) -> Iterator[int]:
     for work in activity.device:
         columns += [work.begin_at_ns[:1], work.end_at_ns.max(keepdims=True)]
         columns.append(np.sort(work.launch_begin_at_ns[work.launched])[:1])
+    for window in activity.idle:
+        columns += [window.gaps[:1, 0], window.gaps[-1:, 1]]
+        if window.around is not None and len(window.around.begin_at_ns):
+            columns += [window.around.begin_at_ns[:1], window.around.end_at_ns.max(keepdims=True)]
     yield from np.concatenate(columns).tolist()

@@ -7,7 +7,8 @@ host waits                                          | waits |
 compute         | ███ ██████ ██████ ████████ ████████       ████████  |
 bucket gradients               | ready |q|──┐  | ready |queue|─┐         per bucket: first gradient → launch → exec
 bucket communication                     ┌─▶| exec      |  exec     |    the bucket on the wire: waiting, transfer
-remote calls and runs, other collectives, the backend's own ranges, and the devices' streams
+remote calls and runs, other collectives, the backend's own ranges, the devices' streams, and what the host did around
+the longest gaps in these
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow
 from ddptrace.analysis.tables.device import Activity, RankRow
 from ddptrace.analysis.tables.ranks import ArrivalRow, MatchRow
 from ddptrace.analysis.tables.steps import PhaseRow, StepRow
+from ddptrace.render.device.gaps import gap_tracks
 from ddptrace.render.device.trace import device_tracks
 from ddptrace.render.ranks.trace import Last, MatchOnRank, executed, last_slice, other_units
 from ddptrace.render.rpc.trace import Numbered, rpc_tracks
@@ -87,6 +89,7 @@ def rank_tracks(rows: RankRows, flows: Iterator[int], several_reducers: bool) ->
     yield from lay_out("other collectives", other_units(others, rows.met))
     yield from backend_tracks(rows.activity)
     yield from device_tracks(rows.activity.device if rows.activity else (), flows)
+    yield from gap_tracks(rows.activity.idle if rows.activity else ())
 
 
 def bucket_unit(row: BucketRow, bucket: Slice, met: dict[int, MatchOnRank]) -> Unit:

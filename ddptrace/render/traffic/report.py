@@ -74,10 +74,15 @@ def sub_words(report: TrafficReport) -> str:
 def kind_cells(kind: KindDigest) -> list[str]:
     names = label(op_name(kind.op)), label(kind.group or "-"), str(kind.group_size or "-")
     return [
-        *names, label(kind.origin or "-"), label(kind.dtype or "-"), calls_words(kind.calls),
-        size(kind.nbytes_in), size(kind.nbytes_out or None), size(kind.sent_nbytes),
+        *names,
+        label(kind.origin or "-"),
+        label(kind.dtype or "-"),
+        calls_words(kind.calls),
+        size(kind.nbytes_in),
+        size(kind.nbytes_out or None),
+        size(kind.sent_nbytes),
         size_range(kind.nbytes_min, kind.nbytes_max),
-    ]  # fmt: skip
+    ]
 
 
 def gradient_cells(one: GradientDigest) -> list[str]:

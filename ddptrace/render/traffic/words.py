@@ -20,12 +20,12 @@ UNEVEN_MIN_RATIO: Final = 0.01
 MOST_VARYING: Final = 3
 SENT: Final = (
     "In and out: bytes of tensors; an op that works in place has no out. Sent: computed from them, not measured. It is"
-    " what a rank sends, on average over its group, where no more is sent than the op needs, as in a ring (all-reduce"
-    " 2(n-1)/n of the tensor, all-gather and reduce-scatter (n-1)/n of the whole)."
+    " the mean over the ranks of a group, if no rank sends more than the op needs. A ring sends that much: all-reduce"
+    " 2(n-1)/n of the tensor, all-gather and reduce-scatter (n-1)/n of the whole."
 )
 MORE_ON_GLOO: Final = (
-    "Gloo sends more for two ops: twice as much for a reduce-scatter, of which it makes an all-reduce, and for a reduce"
-    " up to twice as much."
+    "Gloo sends more for two ops: twice as much for a reduce-scatter, which it runs as an all-reduce, and up to twice"
+    " as much for a reduce."
 )
 """Counted on the wire, with torch 2.13."""
 

@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from ddptrace.errors import printable
-from ddptrace.render.watch.tables import bucket_lines, finding_lines, rank_lines
-from ddptrace.render.watch.top import breakdown_lines, head_lines
+from ddptrace.render.watch.parts import breakdown_lines, bucket_lines, finding_lines, head_lines, rank_lines
 from ddptrace.render.watch.view import STYLES, Line, View
 from ddptrace.render.watch.words import status_lines
 from ddptrace.units import counted

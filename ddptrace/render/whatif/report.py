@@ -1,19 +1,23 @@
-"""Advice as a section of the report."""
+"""Sections of the report on advice and on many simulated ranks, with their figure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
+from typing import Final
 
 from ddptrace.analysis.whatif.advise import Advice
 from ddptrace.analysis.whatif.answer import Forecast
+from ddptrace.analysis.whatif.scale import ScaleRow
 from ddptrace.analysis.whatif.tables import Prediction
+from ddptrace.render.figures import Figure, axis, layout
 from ddptrace.render.markup import section, table, text
-from ddptrace.render.whatif.advice import headline, limit_words
-from ddptrace.render.whatif.words import caps_words, doubt_words, gain_words, interval_words
+from ddptrace.render.whatif.terminal import headline, limit_words
+from ddptrace.render.whatif.words import SIMULATED, caps_words, doubt_words, gain_words, interval_words
 from ddptrace.units import millis, percent
 
 MOST_PLANS = 6
+COLOURS: Final = {"ring": "#41729f", "tree": "#7a9e59", "hierarchical": "#e4683a"}
 
 
 def advice_section(forecast: Forecast) -> str:
@@ -68,6 +72,32 @@ def _plans(advice: Advice) -> str:
 
 def _cells(one: Prediction) -> list[str]:
     return [
-        f"<code>{escape(one.name)}</code>", millis(one.step_ns), escape(interval_words(one)), escape(gain_words(one)),
+        f"<code>{escape(one.name)}</code>",
+        millis(one.step_ns),
+        escape(interval_words(one)),
+        escape(gain_words(one)),
         str(one.buckets or ""),
-    ]  # fmt: skip
+    ]
+
+
+def scaling_figure(rows: Sequence[ScaleRow]) -> Figure | None:
+    """Efficiency over ranks, a line for each algorithm."""
+    if not rows:
+        return None
+    data = [_line(name, [row for row in rows if row.algorithm == name]) for name in COLOURS]
+    across = axis("ranks", type="log", dtick=0.30103, tickformat=",d")
+    shape = layout(xaxis=across, yaxis=axis("efficiency", tickformat=".0%", rangemode="tozero"))
+    return Figure(
+        "scaling", 360, data, shape, f"{SIMULATED} Efficiency: recorded compute alone, to the simulated step."
+    )
+
+
+def _line(name: str, rows: Sequence[ScaleRow]) -> dict[str, object]:
+    return {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "name": f"{name} (simulated)",
+        "line": {"dash": "dot", "color": COLOURS[name]},
+        "x": [row.ranks for row in rows],
+        "y": [round(row.efficiency_ratio, 4) for row in rows],
+    }

@@ -1,22 +1,28 @@
-"""Answers to what-if questions, in at most `WIDTH` columns of plain text."""
+"""Answers to what-if questions, advice and simulated ranks, in at most `WIDTH` columns of plain text."""
 
 from __future__ import annotations
 
 import textwrap
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from ddptrace.analysis.whatif.advise import Advice, Limit, Verification
+from ddptrace.analysis.whatif.answer import Forecast
+from ddptrace.analysis.whatif.scale import ScaleRow
 from ddptrace.analysis.whatif.tables import Prediction, WhatIf
 from ddptrace.render.whatif.words import (
+    SIMULATED,
+    caps_words,
     contention_words,
     cost_words,
     doubt_words,
+    gain_range,
     gain_words,
     interval_words,
     replay_words,
 )
 from ddptrace.render.words import WIDTH, indented
-from ddptrace.units import counted, millis
+from ddptrace.units import counted, duration, millis, percent
 
 NAME_WIDTH = 34
 
@@ -74,3 +80,118 @@ def _basis(found: WhatIf) -> Iterator[str]:
         yield "Before you rely on this"
     for line, names in about.items():
         yield from indented(line if len(names) == len(answered) else f"{line} ({'; '.join(names)})")
+
+
+MOST_TRIED = 6
+TRY_BOTH = (
+    "The machine may be busier than when the run was recorded: `ddptrace diff --repeat` runs the old and the new caps"
+    " in turns."
+)
+
+
+def advice_text(advice: Advice) -> str:
+    """The whole advice, its lines ending in a newline."""
+    sections = [
+        textwrap.wrap(f"ddptrace advise · {headline(advice)}", WIDTH),
+        list(_paste(advice)),
+        textwrap.wrap(doubt_words(advice.replay_error_ratio), WIDTH),
+        list(_limits(advice)),
+        list(_remedies("What else would help", advice.useful)),
+        list(_remedies("What would not help", advice.useless)),
+        list(_tried(advice)),
+        [line for basis in advice.best.basis for line in indented(basis)],
+    ]
+    return "\n\n".join("\n".join(lines) for lines in sections if lines) + "\n"
+
+
+def headline(advice: Advice) -> str:
+    """What to do, in one sentence."""
+    if not advice.caps_mb:
+        return f"Keep the buckets as they are: no others would make the step of {duration(advice.recorded_ns)} shorter."
+    sure = "" if advice.is_sure else " It may also win nothing: measure it, as with --verify."
+    return (
+        f"Take {caps_words(advice.caps_mb)}: {gain_range(advice.best)}. The same model predicts"
+        f" {duration(advice.best.step_ns)} ({interval_words(advice.best)} ms) for it and"
+        f" {duration(advice.recorded.step_ns)} for the run as it was, which took {duration(advice.recorded_ns)}.{sure}"
+    )
+
+
+def in_short(forecast: Forecast) -> list[str]:
+    """For the end of a summary: what to take, where that is sure to win."""
+    advice = forecast.advice
+    if advice is None or not advice.is_sure:
+        return []
+    told = f"Take {caps_words(advice.caps_mb)}: predicted is a step {gain_range(advice.best)}."
+    return textwrap.wrap(f"{told} `ddptrace advise` explains the prediction.", WIDTH)
+
+
+def _paste(advice: Advice) -> Iterator[str]:
+    if advice.caps_mb:
+        yield f"  DistributedDataParallel(model, {caps_words(advice.caps_mb)})"
+
+
+def limit_words(limit: Limit) -> str:
+    """What the step would win without it."""
+    named = {
+        "transfer": "exposed communication: with a network that takes no time",
+        "buckets": "waiting for gradients: if all buckets were sent as backward begins",
+        "bandwidth": "bandwidth of the link: if it were twice as high",
+        "latency": "latency of a collective: if it were zero",
+        "straggler": f"rank {limit.rank}: if it were as fast as the others",
+        "contention": "communication slows compute: if it did not",
+    }
+    return named[limit.name]
+
+
+def _limits(advice: Advice) -> Iterator[str]:
+    yield "What limits the step now"
+    if not advice.limits:
+        yield "  Nothing that ddptrace can change: the step is compute."
+    for limit in advice.limits:
+        yield f"  {millis(limit.gain_ns):>9} ms {percent(limit.gain_ratio):>6}  {limit_words(limit)}"
+
+
+def _remedies(title: str, tried: Sequence[Prediction]) -> Iterator[str]:
+    if tried:
+        yield title
+        for one in tried:
+            yield f"  {one.name}: {duration(one.step_ns)} ({gain_words(one)})"
+
+
+def _tried(advice: Advice) -> Iterator[str]:
+    shown = sorted(advice.tried, key=lambda one: one.step_ns or 0)[:MOST_TRIED]
+    yield f"The best {len(shown)} of {counted(advice.plans, 'plan')}"
+    for one in (advice.recorded, *shown):
+        yield f"  {millis(one.step_ns):>9} ms  {interval_words(one):>18}  {_named(one)}"
+
+
+def _named(one: Prediction) -> str:
+    return textwrap.shorten(f"{one.name} ({counted(one.buckets or 0, 'bucket')})", WIDTH - 36)
+
+
+def verification_text(verdict: Verification) -> str:
+    """What came of it, its lines ending in a newline."""
+    head = "Verified" if verdict.is_within else "Not confirmed"
+    held = "within the interval." if verdict.is_within else f"outside of the interval. {TRY_BOTH}"
+    told = (
+        f"{head}: {duration(verdict.predicted_ns)} was predicted, and {counted(verdict.steps, 'step')} took"
+        f" {duration(verdict.measured_ns)} in the median ({100 * verdict.error_ratio:+.1f} %), {held}"
+    )
+    if verdict.unlike is not None:
+        told = f"Not verified: {verdict.unlike}. Does it give its DistributedDataParallel the caps in {{caps}}?"
+    return "\n".join(textwrap.wrap(told, WIDTH)) + "\n"
+
+
+def scale_lines(rows: Sequence[ScaleRow], setting: str, per_host: int) -> Iterator[str]:
+    """A row for each number of ranks. `setting`: in words."""
+    yield f"On many ranks, {setting}: step ms, efficiency, jitter ms   ({SIMULATED})"
+    names = list(dict.fromkeys(row.algorithm for row in rows))
+    yield f"  {'ranks':>6}" + "".join(f"  {name:>26}" for name in names)
+    for ranks in dict.fromkeys(row.ranks for row in rows):
+        yield f"  {ranks:>6,}" + "".join(f"  {_cell(row):>26}" for row in rows if row.ranks == ranks)
+    yield f"  hierarchical: {per_host} ranks share a link; efficiency: recorded compute alone, to the step"
+    yield "  jitter: time added because the slowest rank sets the pace; --ranks leaves it out"
+
+
+def _cell(row: ScaleRow) -> str:
+    return f"{millis(row.step_ns):>9} {percent(row.efficiency_ratio):>6} {millis(row.jitter_ns):>8}"

@@ -8,8 +8,9 @@ from typing import Final
 from ddptrace.analysis.whatif.tables import Contention, Cost, Prediction, Setting, SmallCost, WhatIf
 from ddptrace.units import NOT_MEASURED, counted, duration, percent, rate, size
 
+SIMULATED: Final = "Simulated from the recorded ranks, not measured."
 DOUBT_RATIO: Final = 0.1
-"""Of the recorded step; who plays it so badly is not to be believed of others."""
+"""Of the recorded step. A model that misses the recorded step by more is not to be believed about other settings."""
 
 
 def setting_words(setting: Setting) -> str:
@@ -88,7 +89,7 @@ def doubt_words(replay_error_ratio: float) -> str:
     less = "less" if replay_error_ratio < 0 else "more"
     return (
         f"Do not rely on this: played again as it was, the step takes {percent(abs(replay_error_ratio))} {less} than"
-        " recorded, so that the model misses what it is made of."
+        " recorded, so the model does not even reproduce its own input."
     )
 
 

@@ -51,8 +51,14 @@ class Exporter:
         self._exported = 0
         self._error: Exception | None = None
 
-    def start(self) -> None:
-        self._thread.start()
+    def start(self) -> bool:
+        """Start the thread. Return False, with a warning, if the system gives no more threads."""
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            warn(f"ddptrace exports no spans: {error}; the run directory has everything", stacklevel=4)
+            return False
+        return True
 
     def stop(self) -> None:
         """Export the rest of the closed record files within `STOP_S` seconds, and warn of what was not exported."""
@@ -61,7 +67,7 @@ class Exporter:
         self._thread.join(STOP_S)
         message = self._complaint()
         if message is not None:
-            warn(message, stacklevel=3)
+            warn(message, stacklevel=4)
 
     def _complaint(self) -> str | None:
         if self._thread.is_alive():

@@ -11,7 +11,7 @@ from torch import nn
 
 from tests.hostile.kept import keep
 from tests.hostile.registry import program
-from tests.hostile.training import WIDTH, batch, ddp, keep_error, loss_of, network, sgd, train
+from tests.hostile.training import WIDTH, CallsSuper, batch, ddp, keep_error, loss_of, network, sgd, train
 
 COMPILER = (
     "torch._dynamo.testing",
@@ -89,19 +89,23 @@ def compiled_in_parts() -> None:
 
 @program(imports=COMPILER)
 def compiled_before_the_trace(trace: Any) -> None:
-    """Compiles before the trace and counts how often it is compiled again inside and after."""
+    """Compiles before the trace and inside, and counts how often it is compiled again inside and after."""
     import torch._dynamo.testing
 
     counter = torch._dynamo.testing.CompileCounter()
-    model = network()
-    compiled: Any = torch.compile(model, backend=counter)
-    optimizer = sgd(model)
-    train(compiled, optimizer, 2)
-    before = counter.frame_count
+    models: list[Any] = [torch.compile(kind(), backend=counter) for kind in (network, CallsSuper, network, CallsSuper)]
+    counts: list[int] = []
+
+    def train_all(models: list[Any]) -> None:
+        for model in models:
+            train(model, sgd(model), 2)
+            counts.append(counter.frame_count)
+
+    train_all(models[:2])
     with trace():
-        train(compiled, optimizer, 2)
-    train(compiled, optimizer, 2)
-    keep(before, counter.frame_count)
+        train_all(models)
+    train_all(models)
+    keep(counts)
 
 
 @program(imports=COMPILER)

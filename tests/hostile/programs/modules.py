@@ -21,7 +21,19 @@ from torch.optim import swa_utils
 
 from tests.hostile.kept import keep
 from tests.hostile.registry import program
-from tests.hostile.training import STEPS, WIDTH, batch, ddp, keep_error, loss_of, network, sgd, steps, train
+from tests.hostile.training import (
+    STEPS,
+    WIDTH,
+    CallsSuper,
+    batch,
+    ddp,
+    keep_error,
+    loss_of,
+    network,
+    sgd,
+    steps,
+    train,
+)
 
 Trace = Callable[..., AbstractContextManager[Any]]
 
@@ -47,18 +59,6 @@ def modules_with_slots() -> None:
     model = Slots()
     train(ddp(model))
     keep(model.counted)
-
-
-class CallsSuper(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = network()
-
-    def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
-        return super().__call__(inputs) * 2  # type: ignore[no-any-return]
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return self.body(inputs)  # type: ignore[no-any-return]
 
 
 class CallsByClass(CallsSuper):

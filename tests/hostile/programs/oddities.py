@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tests.hostile.kept import keep
 from tests.hostile.registry import program
-from tests.hostile.training import STEPS, WIDTH, batch, ddp, join, keep_error, loss_of, network, sgd, train
+from tests.hostile.training import STEPS, WIDTH, CallsSuper, batch, ddp, join, keep_error, loss_of, network, sgd, train
 
 NOBODY = 65534
 
@@ -225,6 +225,7 @@ def little_memory() -> None:
 def compiled_in_one_graph() -> None:
     """Calls modules in every way from functions that must compile to one graph."""
     model = network()
+    calls_super = CallsSuper()
     data = torch.ones(4, WIDTH)
     bound = model.__call__
     graphs: list[list[str]] = []
@@ -239,6 +240,9 @@ def compiled_in_one_graph() -> None:
         lambda x: bound(x),
         lambda x: nn.Module.__call__(model, x),
         lambda x: type(model).__call__(model, x),
+        lambda x: super(nn.Sequential, model).__call__(x),  # type: ignore[misc]
+        lambda x: vars(nn.Module)["__call__"](model, x),
+        calls_super,
         lambda x: model.forward(x),
         lambda x: [part(x) for part in (model, model)][1],
         lambda x: next(map(model, (x,))),

@@ -1,0 +1,78 @@
+"""Keeps the program's signal handlers waiting while a trace is entered or left: one that raises, as that of Ctrl-C
+does, would leave half of it in place.
+
+    with trace(...):      handlers wait; all is put in place; handlers run, and what they raise ends the trace
+        train()
+                          handlers wait; all is taken out; handlers run, and what they raise reaches the program
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from signal import getsignal, signal, valid_signals
+from types import FrameType
+from typing import Any, Final
+
+ASYNCIO: Final = "asyncio.unix_events"
+"""Its handler does nothing; setting it anew would undo what asyncio has asked the system for beside it."""
+
+MOST_TRIES: Final = 100
+
+
+class WaitingHandlers:
+    """Python calls handlers in the main thread only; in another thread this does nothing."""
+
+    def __init__(self) -> None:
+        self._handlers: dict[int, Callable[[int, FrameType | None], Any]] = {}
+        self._came: dict[int, None] = {}  # in order, each once, as the system keeps signals that are blocked
+        self._raised: list[BaseException] = []
+        self._standing = self._note
+
+    def hold(self) -> None:
+        """Keep all handlers waiting from now on."""
+        if threading.get_ident() == threading.main_thread().ident:
+            self._in_spite_of_handlers(self._replace)
+
+    def release(self) -> None:
+        """Put the handlers back, and run those whose signals have come. Raises what they raise."""
+        self._in_spite_of_handlers(self._put_back)
+        try:
+            self._run(tuple(self._came), sys._getframe(2))
+        finally:
+            if self._raised:
+                raise self._raised[0]
+
+    def _in_spite_of_handlers(self, action: Callable[[], None]) -> None:
+        """Run `action`, again if a handler that does not wait has raised out of it."""
+        for _ in range(MOST_TRIES):
+            try:
+                action()
+            except BaseException as error:
+                self._raised.append(error)
+            else:
+                break
+
+    def _replace(self) -> None:
+        for number in valid_signals():
+            handler = getsignal(number)
+            if callable(handler) and handler != self._standing and getattr(handler, "__module__", "") != ASYNCIO:
+                self._handlers[number] = handler
+                signal(number, self._standing)
+
+    def _put_back(self) -> None:
+        for number, handler in self._handlers.items():
+            if getsignal(number) == self._standing:  # the program may have set another one meanwhile
+                signal(number, handler)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._came[number] = None
+
+    def _run(self, came: tuple[int, ...], frame: FrameType) -> None:
+        """Run the handlers one after the other, also if one raises."""
+        if came:
+            try:
+                self._handlers[came[0]](came[0], frame)
+            finally:
+                self._run(came[1:], frame)
