@@ -230,6 +230,32 @@ SLOW_MESSAGE = FindingKind(
     sections=(Section.MATCHES, Section.COLLECTIVES),
     is_advice=True,
 )
+WAITED_ON_DEVICE = FindingKind(
+    "waited-on-device",
+    Chapter.LOST_TIME,
+    "info",
+    "an exposed collective was launched long before it began on the device; the sentence says what ran meanwhile",
+    "look at what the device does before it: a smaller bucket, or work that another stream can do",
+    sections=(Section.BUCKETS, Section.COLLECTIVES),
+)
+BUFFER_BROADCASTS = FindingKind(
+    "buffer-broadcasts",
+    Chapter.LOST_TIME,
+    "warning",
+    "DDP sends the model's buffers to all ranks before forward, and that costs much of the step",
+    "`broadcast_buffers=False`: statistics of BatchNorm are then those of each rank",
+    sections=(Section.COLLECTIVES,),
+    is_advice=True,
+)
+UNEVEN_COMPUTE = FindingKind(
+    "uneven-compute",
+    Chapter.LOST_TIME,
+    "warning",
+    "some ranks compute longer than others in every step; the ratio and the ranks are named",
+    "divide the work evenly: stages of a pipeline, shards, batches of equal cost",
+    sections=(Section.RANKS, Section.DEVICE),
+    is_advice=True,
+)
 HEAVY_LAYER = FindingKind(
     "heavy-layer",
     Chapter.LOST_TIME,

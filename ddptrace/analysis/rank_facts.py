@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 
 from ddptrace.analysis.buckets.layouts import ReducerFacts, reducer_facts
+from ddptrace.analysis.collectives.buffers import BufferTime, buffer_times
 from ddptrace.analysis.collectives.rows import HOOK_OP
 from ddptrace.analysis.device.comm_like import CommLike, comm_like
 from ddptrace.analysis.intervals import subtract, total, union
@@ -83,6 +84,7 @@ class RankFacts:
     backends: tuple[str, ...] = ()  # of its process groups, each once
     queues: Mapping[str, int] = field(default_factory=dict)  # worker threads of its groups, where a backend has some
     searched_ns: tuple[int, ...] = ()  # in its profiler windows, as in `Window`
+    buffers: tuple[BufferTime, ...] = ()  # what DDP's broadcasts of buffers cost it, by step
     on_device: bool = False  # it computes there
     device_windows: int = 0  # of `windows`, those that saw the device
     serves: str = ""  # as in `RankRun`
@@ -130,6 +132,7 @@ def facts_of(view: RankView) -> RankFacts:
         backends=tuple(sorted({group.backend for group in rank.groups if group.backend})),
         queues={group.name: group.threads for group in rank.groups if group.threads},
         searched_ns=tuple(ns for window in rank.windows for ns in window.searched_ns),
+        buffers=buffer_times(view),
         on_device=view.is_on_device,
         device_windows=sum(window.on_device for window in rank.windows),
         serves=rank.serves,

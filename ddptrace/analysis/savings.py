@@ -123,7 +123,7 @@ def _late(suspects: Sequence[SuspectRow], whole_ns: int) -> Iterator[SavingRow]:
 def _waiting(result: Result, blame: Blame, exposed_ns: int, whole_ns: int) -> Iterator[SavingRow]:
     """The part of the exposed communication that waits for ranks, where that is most of it, less what named ranks cost.
     One rank's name stands by it where that rank alone seems to cost half of it, in too few steps to be sure."""
-    matched, seeming = matched_time(result), blame.seeming
+    matched, seeming = matched_time(result), blame.seeming or blame.early
     if matched is not None and matched.waiting_ratio >= WAITING_MIN_RATIO:
         waited_ns = exposed_ns * matched.waiting_ratio - sum(suspect.cost_ns for suspect in result.suspects)
         by_one = seeming is not None and 2 * seeming.cost_ns >= waited_ns

@@ -73,6 +73,7 @@ class RankSummary:
     overlap_ratio: float | None  # hidden / comm
     rpc_wait_ns: int | None = None  # part of idle: blocked on remote calls
     phases: tuple[Share, ...] = ()  # as in the summary
+    window_ns: int = 0  # what its parts add up to: the device's time where that is known, else the host's
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,6 +291,7 @@ def _rank(rank: int, rows: Sequence[StepRow]) -> RankSummary:
         overlap_ratio=_overlap(rows),
         rpc_wait_ns=_rpc_wait(rows),
         phases=_shares(rows, PHASES, "wall_ns"),
+        window_ns=round(mean(row.window_ns for row in rows)),
     )
 
 

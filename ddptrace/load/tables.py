@@ -290,6 +290,7 @@ class Window:
     operators: OperatorWork | None = None  # None where compute is the device's
     idle: DeviceIdle | None = None  # None where no device worked
     searched_ns: tuple[int, ...] = ()  # how long DDP followed the graph for unused parameters, each time that it did
+    buffers: tuple[tuple[int, int], ...] = ()  # begin and end of each broadcast of buffers by DDP, on the host
     comm_streams: tuple[str, ...] = ()  # streams of `device` that the file names after communication
 
 

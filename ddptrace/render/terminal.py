@@ -183,18 +183,21 @@ def hidden_words(bucket: BucketSummary) -> str:
 
 
 def rank_lines(ranks: Sequence[RankSummary]) -> Iterator[str]:
-    """Each rank's typical step; of many ranks the slowest."""
+    """Each rank's typical step, all of it by one clock: the device's where that is known; of many ranks the slowest."""
     if not ranks:
         return
     shown = ranks
     if len(ranks) > MOST_RANKS:
-        shown = sorted(ranks, key=lambda rank: -rank.wall_ns)[:MOST_RANKS]
-    yield "Ranks" + (f"  (the {MOST_RANKS} slowest of {len(ranks)})" if len(ranks) > MOST_RANKS else "")
+        shown = sorted(ranks, key=lambda rank: -rank.window_ns)[:MOST_RANKS]
+    slowest = [f"the {MOST_RANKS} slowest of {len(ranks)}"] if len(ranks) > MOST_RANKS else []
+    clock = ["on the device"] if any(millis(rank.window_ns) != millis(rank.wall_ns) for rank in ranks) else []
+    remarks = ", ".join(slowest + clock)
+    yield "Ranks" + (f"  ({remarks})" if remarks else "")
     remote = any(rank.rpc_wait_ns for rank in ranks)
     heads = f"{'rank':<6} {'step ms':>9} {'compute ms':>11} {'exposed ms':>11} {'idle ms':>9} {'hidden':>7}"
     yield f"  {heads}{'  in remote calls ms' if remote else ''}"
     for rank in shown:
-        times = f"{millis(rank.wall_ns):>9} {millis(rank.compute_ns):>11} {millis(rank.exposed_comm_ns):>11}"
+        times = f"{millis(rank.window_ns):>9} {millis(rank.compute_ns):>11} {millis(rank.exposed_comm_ns):>11}"
         calls = f"  {millis(rank.rpc_wait_ns):>18}" if remote else ""
         yield f"  {rank.rank:<6} {times} {millis(rank.idle_ns):>9} {percent(rank.overlap_ratio):>7}{calls}"
 

@@ -7,7 +7,9 @@ from operator import itemgetter
 from statistics import median
 from typing import Final
 
+from ddptrace.analysis.collectives.waiting import device_waits
 from ddptrace.analysis.findings.collectives import FEW_NBYTES, exposed_collective
+from ddptrace.analysis.findings.waiting import mean_wait
 from ddptrace.analysis.rank_facts import RankFacts
 from ddptrace.analysis.ranks.matched_time import WAITING_MIN_RATIO, matched_time
 from ddptrace.analysis.ranks.suspects import MIN_STEPS
@@ -22,9 +24,10 @@ WELL_HIDDEN_RATIO = 0.02
 
 
 def bucket_findings(
-    summary: Summary, result: Result, ranks: Sequence[RankFacts], comparable: bool
+    summary: Summary, result: Result, ranks: Sequence[RankFacts], comparable: bool, late_known: bool = False
 ) -> Iterator[Finding]:
-    """Judge the typical step. `comparable`: the ranks are known to have done the same steps together."""
+    """Judge the typical step. `comparable`: the ranks are known to have done the same steps together. `late_known`: it
+    is known what the rank costs that was late in the few steps recorded."""
     exposed = next((part for part in summary.parts if part.name == "exposed_comm"), None)
     if exposed is None or not summary.comm_ns:
         return
@@ -36,8 +39,8 @@ def bucket_findings(
             " Look for time elsewhere.",
         )
         return
-    if result.suspects:  # late ranks make communication slow, and their own findings say what that costs
-        return
+    if result.suspects or (late_known and comparable):
+        return  # late ranks make communication slow, and their own findings say what that costs
     judged = {row.step for row in result.blame}
     late = late_rank(summary) if comparable and len(judged) < MIN_STEPS else None
     if late is not None:
@@ -91,11 +94,22 @@ def next_look(worst: BucketSummary, summary: Summary, result: Result, ranks: Seq
         so = f"{longer}, so" if absent is None else f"{longer}, but {absent}. If this is not waiting,"
         return f"{so} no bucket size can hide it all: {_less_time(worst, result, ranks)}."
     if (worst.queue_ns or 0) > (worst.exposed_charged_ns or 0):
-        return (
-            f"It waited in the queue for {duration(worst.queue_ns or 0)} behind earlier buckets: look at what they wait"
-            " for, and for a slow rank."
-        )
+        return _queue_words(worst, result)
     return _last_bucket(worst, result, ranks) if worst.is_last else _earlier_bucket(worst, result)
+
+
+def _queue_words(worst: BucketSummary, result: Result) -> str:
+    key = (worst.reducer, worst.layout, worst.index)
+    wait = mean_wait([row for row in result.collectives if row.bucket == key], device_waits(result))
+    if wait is not None and not wait.is_behind_others:
+        return (
+            f"It began {duration(wait.queue_ns)} after its launch, and other collectives ran for only"
+            f" {duration(wait.others_ns)} of that: look at what the device computes, copies and idles for before it."
+        )
+    return (
+        f"It waited in the queue for {duration(worst.queue_ns or 0)} behind earlier buckets: look at what they wait"
+        " for, and for a slow rank."
+    )
 
 
 def _is_only(worst: BucketSummary, ranks: Sequence[RankFacts]) -> bool:
@@ -196,11 +210,11 @@ def late_rank(summary: Summary) -> Finding | None:
     """Find the one rank that hardly waits while the others wait long: they wait for it, inside the collective."""
     known = [(rank.exposed_comm_ns, rank) for rank in summary.ranks if rank.exposed_comm_ns is not None]
     known.sort(key=itemgetter(0))
-    if len(known) < 2 or summary.wall_ns is None:
+    if len(known) < 2 or summary.window_ns is None:
         return None
     (least_ns, least), (next_ns, _), ranks = known[0], known[1], [rank for _, rank in known]
     ahead = next_ns - least_ns
-    if ahead < LATE_MIN_RATIO * summary.wall_ns or 2 * least_ns > next_ns:
+    if ahead < LATE_MIN_RATIO * summary.window_ns or 2 * least_ns > next_ns:
         return None
     others = "the other rank" if len(ranks) == 2 else "every other rank exposes at least"
     return LATE_RANK(

@@ -7,17 +7,21 @@ from collections.abc import Iterator, Sequence, Set
 
 from ddptrace.analysis.findings.advice import bucket_findings
 from ddptrace.analysis.findings.buckets import bucket_cap_findings, heavy_layer_findings, layout_words, unused_findings
+from ddptrace.analysis.findings.buffers import buffer_findings
 from ddptrace.analysis.findings.clocks import NOT_FITTED, clock_findings
 from ddptrace.analysis.findings.collectives import queue_findings, slow_message_findings
 from ddptrace.analysis.findings.comm_kernels import comm_kernel_findings
 from ddptrace.analysis.findings.desync import desync_findings, refused_findings
 from ddptrace.analysis.findings.device import device_findings
 from ddptrace.analysis.findings.evidence import FOREIGN, OURS, HowTo, evidence_findings, kept_findings
+from ddptrace.analysis.findings.files import of_several_files
 from ddptrace.analysis.findings.one_by_one import one_by_one_findings
-from ddptrace.analysis.findings.ranks import blame_findings, peer_findings
+from ddptrace.analysis.findings.ranks import blame_findings, early_finding, peer_findings
 from ddptrace.analysis.findings.rpc import rpc_findings, serving
 from ddptrace.analysis.findings.steps import contention_findings, data_findings, jitter_findings
 from ddptrace.analysis.findings.traffic import message_findings, traffic_findings
+from ddptrace.analysis.findings.uneven import uneven_findings
+from ddptrace.analysis.findings.waiting import waiting_findings
 from ddptrace.analysis.findings.windows import window_findings
 from ddptrace.analysis.matching.matches import Refused
 from ddptrace.analysis.rank_facts import Failure, RankFacts
@@ -55,11 +59,12 @@ def run_findings(
     `loading`: what was found while the run was read. `refused`: groups that matching refused. `profile_asked`: profiler
     windows were asked for when the run was traced.
     """
+    comparable = _is_comparable(result, blame)
     how = OURS if all(rank.recorded for rank in ranks) else FOREIGN
     summary = summarize(result)
     return without_silenced(
         [
-            *loading,
+            *of_several_files(loading),
             *_deaths(ranks),
             *failure_findings(ranks),
             *kept_findings(ranks),
@@ -77,12 +82,14 @@ def run_findings(
             *peer_findings(result),
             *rpc_findings(ranks, result),
             *_causes(ranks, result, summary),
-            *bucket_findings(summary, result, ranks, comparable=_is_comparable(result, blame)),
+            *bucket_findings(summary, result, ranks, comparable=comparable, late_known=blame.early is not None),
             *window_findings(result),
             *traffic_findings(result.gradient_traffic),
             *message_findings(result),
             *clock_findings(result.clocks),
             *blame_findings(blame, hosts=len({row.host for row in result.ranks})),
+            *([early_finding(blame.early, summary)] if blame.early is not None and comparable else []),
+            *uneven_findings(result, summary, blame),
             *jitter_findings(ranks, result, crowded=blame.crowding is not None),
         ]
     )
@@ -99,11 +106,13 @@ def _causes(ranks: Sequence[RankFacts], result: Result, summary: Summary) -> Ite
     reducers = [reducer for rank in ranks for reducer in rank.reducers]
     yield from bucket_cap_findings(reducers)
     yield from unused_findings(ranks, result)
+    yield from buffer_findings(ranks, result, summary)
     yield from data_findings(summary, result)
     yield from contention_findings(result)
     yield from slow_message_findings(summary, result)
     yield from queue_findings(ranks, result, summary)
     yield from one_by_one_findings(summary, result)
+    yield from waiting_findings(result, summary)
     yield from heavy_layer_findings(summary, reducers)
 
 
@@ -121,29 +130,42 @@ def _deaths(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
 
 
 def _communication(ranks: Sequence[RankFacts], result: Result, how: HowTo) -> Iterator[Finding]:
-    if not any(rank.comms for rank in ranks) and any(row.gpu_events for row in result.ranks):
+    silent, on_device = not any(rank.comms for rank in ranks), any(row.gpu_events for row in result.ranks)
+    is_one_file = result.world_size is None and len(ranks) == 1 and not ranks[0].recorded
+    if silent and on_device and is_one_file:
+        yield _seems_alone()
+        return
+    if silent and on_device and result.world_size != 1:
         yield NO_COMMUNICATION(
             "run",
             "No kernel is known to communicate. If the devices work together, name their kernels of communication with"
             " --comm-kernel.",
             "info",
         )
-    elif not any(rank.comms for rank in ranks) and not result.rpcs:
+    elif silent and not on_device and not result.rpcs:
         yield NO_COMMUNICATION(
             "run",
             f"No rank recorded a collective, so there is no communication to judge: {how.communicate}.",
         )
-    if result.world_size is None and len(ranks) == 1 and not ranks[0].recorded:
+    if is_one_file:
         yield SINGLE_RANK(
             "run",
             "There is only one rank's file, and it does not say how many ranks took part: add the files of the other"
             " ranks to see which rank waits for which.",
         )
     elif (result.world_size if result.world_size is not None else len(ranks)) == 1:
-        yield SINGLE_RANK(
-            "run",
-            "Only one rank took part, so it waits for no other: start several with torchrun to see communication.",
-        )
+        several = ": start several with torchrun to see communication" if result.recorded else ""
+        yield SINGLE_RANK("run", f"Only one rank took part, so it waits for no other{several}.")
+
+
+def _seems_alone() -> Finding:
+    return NO_COMMUNICATION(
+        "run",
+        "No kernel is known to communicate, and the file does not say how many ranks took part: this device seems to"
+        " have worked alone. If it did not, add the files of the other ranks, and name their kernels of communication"
+        " with --comm-kernel.",
+        "info",
+    )
 
 
 def _steps(ranks: Sequence[RankFacts], remote_only: Set[int], windowed: Set[int], how: HowTo) -> Iterator[Finding]:

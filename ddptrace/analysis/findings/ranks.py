@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
 from typing import Final
 
 from ddptrace.analysis.matching.calls import Partial
 from ddptrace.analysis.ranks import causes
-from ddptrace.analysis.ranks.blame import Blame, Crowding, Seeming
+from ddptrace.analysis.ranks.blame import Blame, Crowding, Early, Seeming
 from ddptrace.analysis.ranks.matched_time import WAITING_MIN_RATIO, MatchedTime, matched_time
 from ddptrace.analysis.result import Result
+from ddptrace.analysis.summary import Summary
 from ddptrace.analysis.tables.ranks import SuspectRow
 from ddptrace.findings import (
     LATE_RANK,
@@ -79,6 +81,32 @@ def _too_short(one: Seeming) -> Finding:
         f"Rank {one.rank} seems to make the others wait for {duration(one.cost_ns)} of a step"
         f" ({percent(one.cost_ratio)}), but {one.steps} steps are too few to rule out chance: trace {one.steps_needed}"
         " or more.",
+    )
+
+
+def early_finding(one: Early, summary: Summary) -> Finding:
+    """Name the rank that cost the few recorded steps most."""
+    where = "the one step" if one.steps == 1 else f"the {one.steps} steps"
+    often = f" Of all ranks it cost most in {one.dear} of them." if one.steps > 1 else ""
+    doing = f"its {one.phase} phase" if one.phase != "other" else "its work outside of forward, backward and update"
+    return LATE_RANK(
+        f"rank {one.rank}",
+        f"Rank {one.rank} makes the others wait in {where} recorded: that costs every rank {duration(one.cost_ns)} of a"
+        f" step ({percent(one.cost_ratio)}), most of it in {doing}.{often}{_apart(one.rank, summary)} {LOOK} So few"
+        f" steps do not tell whether it is always this rank: record {one.steps_needed} or more.",
+    )
+
+
+def _apart(rank: int, summary: Summary) -> str:
+    """What its device does unlike the others', where that is known."""
+    own = next((one for one in summary.ranks if one.rank == rank), None)
+    others = [one for one in summary.ranks if one.rank != rank]
+    if own is None or own.compute_ns is None or own.idle_ns is None or not others:
+        return ""
+    compute, idle = (median(getattr(one, name) or 0 for one in others) for name in ("compute_ns", "idle_ns"))
+    return (
+        f" In a step it computes for {duration(own.compute_ns)} and idles for {duration(own.idle_ns)}; the others"
+        f" compute for {duration(compute)} and idle for {duration(idle)} (median)."
     )
 
 

@@ -28,10 +28,13 @@ from ddptrace.analysis.ranks.crossings import ComparedRanks, crossings_of
 from ddptrace.analysis.ranks.links import SlowHost, fast_of_its_kind, slow_host
 from ddptrace.analysis.ranks.suspects import (
     LEAST_OF_FIRST,
+    MIN_STEPS,
     SHORT_STEPS,
     USUAL_SHARE,
+    WHOLE,
     average,
     costs_of_suspects,
+    dearest_of_few,
     is_dear,
     is_persistent,
     suspect_row,
@@ -39,7 +42,7 @@ from ddptrace.analysis.ranks.suspects import (
     unsure,
 )
 from ddptrace.analysis.summary import PAUSED_MAX_RATIO
-from ddptrace.analysis.tables.ranks import BlameRow, MatchRow, SuspectRow
+from ddptrace.analysis.tables.ranks import LOCAL_PHASES, BlameRow, MatchRow, SuspectRow
 
 WARM_UP: Final = 2
 """So many of the first steps are left out: programs build and warm up, and DDP orders its buckets anew."""
@@ -64,6 +67,19 @@ class Seeming:
 
 
 @dataclass(frozen=True, slots=True)
+class Early:
+    """The rank that cost the recorded steps most, where they are too few to tell chance from a habit."""
+
+    rank: int
+    phase: str  # of `LOCAL_PHASES`, in which most of the cost lies
+    cost_ns: float  # of a step, mean
+    cost_ratio: float  # of the typical step
+    steps: int  # that were judged
+    dear: int  # of these, steps in which this rank cost most of all
+    steps_needed: int  # to be traced for certainty
+
+
+@dataclass(frozen=True, slots=True)
 class Crowding:
     """All ranks wait for a processor."""
 
@@ -78,6 +94,7 @@ class Blame:
     rows: tuple[BlameRow, ...] = ()
     suspects: tuple[SuspectRow, ...] = ()
     seeming: Seeming | None = None  # if nobody is named
+    early: Early | None = None  # if nobody is named or seems to be late, and the machine is not crowded
     crowding: Crowding | None = None
     partial: tuple[Partial, ...] = ()  # groups of which ranks are missing: then nobody is blamed
     off_ratio: float | None = None  # how far the replay is off, if that is too far: then nobody is blamed
@@ -103,7 +120,10 @@ def blame_of(met: ComparedRanks) -> Blame:
         return Blame(off_ratio=off)
     suspects = _suspects(tables, met.matches, costs)
     seeming = None if suspects else _seeming(costs, tables)
-    return Blame(tuple(_rows(costs, tables)), suspects, seeming, _crowding(costs, tables))
+    crowding = _crowding(costs, tables)
+    is_told = suspects or seeming is not None or crowding is not None  # a crowded machine makes any rank late
+    early = None if is_told else _early(costs, tables)
+    return Blame(tuple(_rows(costs, tables)), suspects, seeming, early, crowding)
 
 
 def _seeming(costs: Costs, tables: Sequence[RankTables]) -> Seeming | None:
@@ -112,6 +132,19 @@ def _seeming(costs: Costs, tables: Sequence[RankTables]) -> Seeming | None:
     position, cost = found
     ratio = cost.mean / costs.typical_ns
     return Seeming(tables[position].row.rank, cost.mean, ratio, len(costs.steps), SHORT_STEPS + WARM_UP)
+
+
+def _early(costs: Costs, tables: Sequence[RankTables]) -> Early | None:
+    """The one rank that stands out."""
+    found = dearest_of_few(costs, on_device=all(table.trail.on_device for table in tables))
+    if found is None:
+        return None
+    at, cost_ns = found
+    cost = costs.cost_ns[:, WHOLE]
+    phase = LOCAL_PHASES[int(costs.cost_ns[at, :WHOLE].mean(axis=1).argmax())]
+    dear = int((cost.argmax(axis=0) == at).sum())
+    rank, ratio = tables[costs.ranks[at]].row.rank, cost_ns / costs.typical_ns
+    return Early(rank, phase, cost_ns, ratio, len(costs.steps), dear, MIN_STEPS + WARM_UP)
 
 
 def _crowding(costs: Costs, tables: Sequence[RankTables]) -> Crowding | None:

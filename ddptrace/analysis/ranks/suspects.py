@@ -25,6 +25,10 @@ SHORT_STEPS: Final = 40
 SHORT_MIN_RATIO: Final = 0.1
 """In place of `COST_MIN_RATIO` in such a run."""
 MIN_STEPS: Final = 8
+FEW_MIN_RATIO: Final = 0.05
+"""In place of `SHORT_MIN_RATIO` where the device tells the times: no other program takes its processors away."""
+STANDS_OUT: Final = 2.0
+"""So many times what any other rank costs."""
 LEAST_OF_FIRST: Final = 1 / 3
 """A rank that costs less than this share of the dearest one is not named beside it."""
 PERSISTENT_MIN_RATIO: Final = 0.8
@@ -78,6 +82,19 @@ def unsure(costs: Costs) -> tuple[int, Average] | None:
     one = averages[at]
     is_seen = one.mean >= COST_MIN_RATIO * costs.typical_ns > 0 and _is_sure(one)
     return (costs.ranks[at], one) if is_seen else None
+
+
+def dearest_of_few(costs: Costs, *, on_device: bool) -> tuple[int, float] | None:
+    """Of too few steps to name anybody: the position of the rank that costs most, and its cost in ns, the mean of the
+    steps; None where it does not stand out."""
+    if not 0 < len(costs.steps) < MIN_STEPS:
+        return None
+    means = costs.cost_ns[:, WHOLE].mean(axis=1)
+    at = int(means.argmax())
+    least = FEW_MIN_RATIO if on_device else SHORT_MIN_RATIO
+    others = float(np.delete(means, at).max(initial=0.0))
+    is_dear = means[at] >= least * costs.typical_ns > 0 and means[at] >= STANDS_OUT * others
+    return (at, float(means[at])) if is_dear else None
 
 
 def suspect_rows(named: Sequence[RankCost], costs: Costs, ranks: Sequence[tuple[int, str]]) -> Iterator[SuspectRow]:

@@ -72,6 +72,7 @@ class TrafficReport:
     gradients: tuple[GradientDigest, ...]  # by reducer
     rpcs: tuple[RpcDigest, ...]  # remote calls by pair of workers
     findings: tuple[Finding, ...]  # those that touch the counts
+    reduces_on_host: bool = False  # a reduce or reduce-scatter is not known to run on a device
 
 
 def traffic_report(result: Result) -> TrafficReport:
@@ -93,7 +94,13 @@ def traffic_report(result: Result) -> TrafficReport:
         gradients=gradients(row for row in result.gradient_traffic if (row.rank, row.step) in counted),
         rpcs=rpc_traffic(result.rpcs, counted),
         findings=tuple(finding for finding in result.findings if finding.kind.concerns_counts),
+        reduces_on_host=any(not row.on_device and _reduces_to_some(row.op) for row in result.collectives),
     )
+
+
+def _reduces_to_some(op: str) -> bool:
+    """Not to every rank the whole."""
+    return op == "reduce" or op.startswith("reduce_scatter")
 
 
 def steps_counted(result: Result) -> frozenset[tuple[int, int]]:

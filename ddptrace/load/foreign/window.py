@@ -24,6 +24,7 @@ from ddptrace.load.foreign.serving import served_by
 from ddptrace.load.foreign.trace import DATA, DDP_COPY, DDP_MARKS, OPTIMIZER_STEP, Trace
 from ddptrace.load.kineto.events import FileFacts, Ints, KinetoEvents
 from ddptrace.load.tables import Call, Group, Intervals, PhaseMark, StepMark, Window, Work
+from ddptrace.load.windows.buffers import buffer_broadcasts
 from ddptrace.load.windows.comm_kernels import CommRule
 from ddptrace.load.windows.comm_streams import comm_streams
 from ddptrace.load.windows.cpu_compute import computing, operator_work, thread_ranges, union
@@ -79,14 +80,16 @@ def foreign_window(
 
 def _window(trace: Trace, file: str) -> Window:
     memory, begin, end = union(trace.device.spans(Work.MEMORY)), trace.begin_at_ns, trace.end_at_ns
+    buffers = buffer_broadcasts(trace.events)
     if trace.events.on_device:
         compute = union(trace.device.spans(Work.COMPUTE))
         idle = device_idle(trace.events, trace.device, trace.main_lane, begin, end)
-        streams = comm_streams(trace.device)
-        return Window(file, begin, end, compute, memory, True, trace.device.table(), idle=idle, comm_streams=streams)
+        streams, device = comm_streams(trace.device), trace.device.table()
+        return Window(file, begin, end, compute, memory, True, device, idle=idle, buffers=buffers, comm_streams=streams)
     threads = thread_ranges(trace.events, frozenset({trace.main_thread}))
     operators = operator_work(trace.events, threads)
-    return Window(file, begin, end, computing(threads), memory, False, trace.device.table(), operators)
+    device = trace.device.table()
+    return Window(file, begin, end, computing(threads), memory, False, device, operators, buffers=buffers)
 
 
 def _awaited(calls: Sequence[Call], backwards: Intervals) -> dict[int, int]:

@@ -35,6 +35,7 @@ from ddptrace.load.tables import (
     Work,
 )
 from ddptrace.load.windows.backend_ranges import BackendLink
+from ddptrace.load.windows.buffers import buffer_broadcasts
 from ddptrace.load.windows.comm_kernels import CommRule, communication_kernels
 from ddptrace.load.windows.cpu_compute import computing, operator_work, thread_ranges, union
 from ddptrace.load.windows.device import DeviceEvents
@@ -128,6 +129,7 @@ def _window(mark: WindowMark, events: KinetoEvents, joined: Joined, clock: Clock
         joined.operators,
         joined.idle,
         joined.searched_ns,
+        joined.buffers,
     )
 
 
@@ -151,6 +153,7 @@ class Joined:
     idle: DeviceIdle | None
     findings: tuple[Finding, ...]
     searched_ns: tuple[int, ...]  # as in `Window`
+    buffers: tuple[tuple[int, int], ...]  # as in `Window`
 
 
 def join_window(
@@ -183,7 +186,16 @@ def join_window(
     memory = union(works.spans(Work.MEMORY))
     idle = device_idle(events, works, _training_lane(events, training_threads), *_span(events, opened))
     return Joined(
-        execs | backend, compute, memory, events.on_device, works.table(), operators, idle, findings, _searched(events)
+        execs | backend,
+        compute,
+        memory,
+        events.on_device,
+        works.table(),
+        operators,
+        idle,
+        findings,
+        _searched(events),
+        buffer_broadcasts(events),
     )
 
 

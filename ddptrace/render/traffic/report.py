@@ -67,7 +67,7 @@ def shown(heads: Heads, rows: Iterable[Sequence[str]], rest: str) -> str:
 
 def sub_words(report: TrafficReport) -> str:
     what = f"Bytes per rank and step ({counted_words(report)})."
-    told = what, rank_words(report), uncounted_words(report), varying_words(report.kinds), sent_words(report.kinds)
+    told = what, rank_words(report), uncounted_words(report), varying_words(report.kinds), sent_words(report)
     return " ".join(filter(None, told))
 
 

@@ -80,7 +80,7 @@ def sum_lines(report: TrafficReport) -> Iterator[str]:
         rank_words(report),
         uncounted_words(report),
         varying_words(report.kinds),
-        sent_words(report.kinds),
+        sent_words(report),
     ):
         yield from indented(sentence)
 

@@ -30,9 +30,8 @@ MORE_ON_GLOO: Final = (
 """Counted on the wire, with torch 2.13."""
 
 
-def sent_words(kinds: Sequence[KindDigest]) -> str:
-    more = any(kind.op.startswith("reduce_scatter") or kind.op == "reduce" for kind in kinds)
-    return f"{SENT} {MORE_ON_GLOO}" if more else SENT
+def sent_words(report: TrafficReport) -> str:
+    return f"{SENT} {MORE_ON_GLOO}" if report.reduces_on_host else SENT
 
 
 def counted_words(report: TrafficReport) -> str:

@@ -1,0 +1,106 @@
+"""Collectives that begin on the device long after their launch, while others wait for them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Final
+
+from ddptrace.analysis.collectives.waiting import DeviceWait, device_waits
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.summary import BucketKey, Summary, typical_steps
+from ddptrace.analysis.tables.collectives import CollectiveRow
+from ddptrace.findings import WAITED_ON_DEVICE, Finding
+from ddptrace.units import duration, size
+
+EXPOSED_MIN_RATIO: Final = 0.02
+"""Of the step, that the collective must expose: nobody waits for one that is hidden."""
+QUEUE_MIN_RATIO: Final = 0.1
+"""Of the step."""
+NEITHER_MIN_RATIO: Final = 0.1
+"""Of the wait, in which the device neither computed nor communicated: else the host was ahead of a busy device."""
+MOST_RATIO: Final = 0.5
+"""Of the wait, in which other collectives ran."""
+_Alike = tuple[BucketKey | None, str, str, int | None]
+"""Bucket, op, group, bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeanWait:
+    """Means over calls."""
+
+    queue_ns: float
+    others_ns: float
+    compute_ns: float
+    free_ns: float
+    ran_ns: float
+
+    @property
+    def neither_ns(self) -> float:
+        """The device neither communicated nor computed."""
+        return self.queue_ns - self.others_ns - self.compute_ns
+
+    @property
+    def is_free(self) -> bool:
+        """For the most of it, up to its begin, nothing communicated."""
+        return self.free_ns >= MOST_RATIO * self.queue_ns
+
+    @property
+    def is_behind_others(self) -> bool:
+        """Most of the time it waited for other communication."""
+        return self.others_ns >= MOST_RATIO * self.queue_ns
+
+
+def mean_wait(rows: Sequence[CollectiveRow], waits: Mapping[tuple[int, int], DeviceWait]) -> MeanWait | None:
+    """None where nothing is known of any of them."""
+    known = [waits[row.rank, row.seq] for row in rows if row.part == 0 and (row.rank, row.seq) in waits]
+    if not known:
+        return None
+    columns = ((one.queue_ns, one.others_ns, one.compute_ns, one.free_ns, one.ran_ns) for one in known)
+    return MeanWait(*map(fmean, zip(*columns, strict=True)))
+
+
+def waiting_findings(result: Result, summary: Summary) -> Iterator[Finding]:
+    """The collectives that expose most, if they wait long on the device."""
+    steps = {(row.rank, row.step) for row in typical_steps(result.steps)[0]}
+    alike: defaultdict[_Alike, list[CollectiveRow]] = defaultdict(list)
+    for row in result.collectives:
+        if (row.rank, row.step) in steps:
+            alike[row.bucket, row.op, row.group, None if row.bucket else row.nbytes].append(row)
+    if not alike or not summary.window_ns:
+        return
+    rows = max(alike.values(), key=_exposed_ns)
+    wait = mean_wait(rows, device_waits(result))
+    exposed = _exposed_ns(rows) / len(steps)
+    if wait is None or exposed < EXPOSED_MIN_RATIO * summary.window_ns or wait.queue_ns < wait.ran_ns:
+        return
+    if wait.queue_ns >= QUEUE_MIN_RATIO * summary.window_ns and wait.neither_ns >= NEITHER_MIN_RATIO * wait.queue_ns:
+        yield WAITED_ON_DEVICE(_where(rows[0]), f"{_name(rows[0])} {wait_words(wait)}")
+
+
+def _exposed_ns(rows: Sequence[CollectiveRow]) -> int:
+    return sum(row.exposed_charged_ns or 0 for row in rows)
+
+
+def _where(row: CollectiveRow) -> str:
+    if row.bucket is None:
+        return f"group {row.group}" if row.group else "run"
+    return "reducer {}, layout {}, bucket {}".format(*row.bucket)
+
+
+def _name(row: CollectiveRow) -> str:
+    if row.bucket is not None:
+        return f"Bucket {row.bucket[2]}"
+    return f"{row.op.rstrip('_')}{f' of {size(row.nbytes)}' if row.nbytes else ''}"
+
+
+def wait_words(wait: MeanWait) -> str:
+    """What goes on after its name."""
+    last = f" No other collective runs in the last {duration(wait.free_ns)} of that." if wait.is_free else ""
+    return (
+        f"begins on the device {duration(wait.queue_ns)} after its launch, and runs for {duration(wait.ran_ns)}"
+        f" (means). While it waits, other collectives run for {duration(wait.others_ns)}, the device computes for"
+        f" {duration(wait.compute_ns)}, and does neither for {duration(wait.neither_ns)}.{last}"
+    )
