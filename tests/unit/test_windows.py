@@ -9,6 +9,7 @@ import pytest
 from foreign_files import Event, gloo, kernel, launch, nccl, op, said, write
 
 import ddptrace
+from ddptrace.analysis.findings.collectives import TRY
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import summarize
 from ddptrace.analysis.tables.windows import WindowRow
@@ -16,7 +17,7 @@ from ddptrace.analysis.window_summary import WindowSummary, summarize_windows
 from ddptrace.render.headline import headline
 from ddptrace.render.report import page
 from ddptrace.render.terminal import summary_text
-from ddptrace.schema import Evidence
+from ddptrace.schema import Evidence, Origin
 
 WITHOUT_STEPS = ("judged/no-steps-sglang", "judged/tp8-vllm-b200")
 WITH_STEPS = ("ddp-a100", "judged/moe-dualpipe-deepep")
@@ -68,7 +69,8 @@ def test_the_verdict_on_a_decoding_is_idle_time_of_unknown_cause(shared_traces: 
 def test_the_verdict_on_inference_names_its_exposed_collective(shared_traces: Path) -> None:
     result = ddptrace.analyze(shared_traces / "judged" / "tp8-vllm-b200", jobs=1)
     [finding] = [one for one in result.findings if one.code == "exposed-communication"]
-    assert "2.14 ms" in finding.message and "all_reduce" in finding.message
+    assert "2.14 ms" in finding.message and "all_reduce (tensor-parallel) with 2.12 ms" in finding.message
+    assert finding.message.endswith(f"{TRY[Origin.TENSOR_PARALLEL.word]}.")
     assert headline(result, summarize(result)).number == "81 %"
 
 

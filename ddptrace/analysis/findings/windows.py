@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from ddptrace.analysis.findings.advice import WELL_HIDDEN_RATIO
+from ddptrace.analysis.findings.collectives import TRY
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.window_summary import summarize_windows
 from ddptrace.findings import EXPOSED_COMMUNICATION, WELL_HIDDEN, Finding
@@ -25,14 +26,15 @@ def window_findings(result: Result) -> Iterator[Finding]:
             f" ({duration(exposed.ns)} exposed of {duration(window.comm_ns)}). Look for time elsewhere.",
         )
         return
-    by_op: Counter[str] = Counter()
+    by_kind: Counter[tuple[str, str | None]] = Counter()
     for row in result.collectives:
-        by_op[row.op.rstrip("_")] += row.exposed_charged_ns or 0
+        by_kind[row.op.rstrip("_"), row.origin] += row.exposed_charged_ns or 0
     said = f"{duration(exposed.ns)} of communication are exposed, {percent(exposed.ratio)} of the profiled window."
-    largest = next(iter(by_op.most_common(1)), None)
+    largest = next(iter(by_kind.most_common(1)), None)
     if largest is None:
         yield EXPOSED_COMMUNICATION("run", f"{said} No kernel of it could be joined to a collective.")
     else:
-        op, ns = largest
-        part = f"The largest part is {op} with {duration(ns / window.windows)}"
-        yield EXPOSED_COMMUNICATION("run", f"{said} {part}: look at what it waits for.")
+        (op, origin), ns = largest
+        source = f" ({origin or 'origin unknown'})"
+        part = f"The largest part is {op}{source} with {duration(ns / window.windows)}"
+        yield EXPOSED_COMMUNICATION("run", f"{said} {part}: {TRY.get(origin or '', 'look at what it waits for')}.")
