@@ -74,9 +74,7 @@ def _sums(work: DeviceWork, device: str) -> Iterator[tuple[tuple[str, str], _Sum
         around = work.names[annotation] if annotation >= 0 else ""
         category = category_of(work.names[name], Work(kind), Operation(operation), bool(is_main), around)
         part = _Sum(counts[nth], times[nth])
-        if (
-            dtype >= 0 and work.counts is not None
-        ):  # known, if only as those of another kernel
+        if dtype >= 0 and work.counts is not None:  # known, if only as those of another kernel
             mine = found.order[found.first[nth] : found.first[nth + 1]]
             part.counted_ns, part.flops = part.total_ns, sum(work.counts.flops[mine].tolist())
             peak = peak_flops_per_s(device, dtypes[dtype], work.names[name]) if part.flops else 1.0
