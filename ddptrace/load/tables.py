@@ -429,19 +429,16 @@ class HostLoad:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """How a rank's records came to be read: what a monitor of the run asks, beside what the tables tell.
+    """How a rank's records came to be read: what a monitor of the run asks, beside what the tables tell."""
 
-    `dropped`, `dropped_without_room`, `dropped_in_bursts`, `torn` and `damaged` are as in `Records`.
-    """
-
-    rank: int
+    rank: int  # global rank
     worked_unix_ns: int  # of the newest record of the training itself; 0 if unknown
     backends: tuple[str, ...]  # of its process groups, sorted
-    dropped: int = 0
-    dropped_without_room: int = 0
-    dropped_in_bursts: int = 0
-    torn: int = 0
-    damaged: tuple[str, ...] = ()
+    dropped: int = 0  # as in `Records`, as are the next four
+    dropped_without_room: int = 0  # part of dropped: the disk had no room
+    dropped_in_bursts: int = 0  # part of dropped: too many at once
+    torn: int = 0  # slots that never became whole
+    damaged: tuple[str, ...] = ()  # what is damaged, in words
 
 
 @dataclass(frozen=True, slots=True)
