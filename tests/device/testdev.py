@@ -55,16 +55,13 @@ def _backend(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any
     return _native.backend(gloo, rank, size)
 
 
-class Stream(torch.Stream):
-    def __new__(cls, device: Any = None, priority: int = 0, **known: int) -> Stream:
-        if known:  # one that exists
-            return super().__new__(cls, priority=priority, **known)
-        return super().__new__(cls, device=NAME, priority=priority)
+def _stream(device: Any = None, priority: int = 0, **known: int) -> torch.Stream:
+    """Return a stream from the pool, or (`known`: its numbers) one that exists."""
+    return torch.Stream(**known) if known else torch.Stream(device=NAME, priority=priority)
 
 
-class Event(torch.Event):
-    def __new__(cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> Event:
-        return super().__new__(cls, device=NAME, enable_timing=enable_timing)
+def _event(enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> torch.Event:
+    return torch.Event(device=NAME, enable_timing=enable_timing)
 
 
 class OneDevice:
@@ -79,6 +76,9 @@ def _module() -> types.ModuleType:
     """Make what `torch.cuda` is for CUDA, as far as torch asks for it."""
     module = types.ModuleType(f"torch.{NAME}")
     members: dict[str, Callable[..., Any]] = {
+        "Stream": _stream,
+        "Event": _event,
+        "device": OneDevice,
         "is_available": lambda: True,
         "is_initialized": lambda: True,
         "_lazy_init": lambda: None,
@@ -98,9 +98,6 @@ def _module() -> types.ModuleType:
     }
     for name, member in members.items():
         setattr(module, name, member)
-    for kind in (Stream, Event):
-        setattr(module, kind.__name__, kind)
-    module.device = OneDevice  # type: ignore[attr-defined]
     return module
 
 
@@ -109,4 +106,5 @@ torch._register_device_module(NAME, _module())
 torch.utils.generate_methods_for_privateuse1_backend()
 dist.Backend.register_backend(BACKEND, _backend, devices=[NAME])
 _on: Final = torch.empty(0, device=NAME)
+torch.empty(0, device="meta").neg()  # torch takes a second before its first meta kernel: once for all ranks to be forked
 atexit.register(_native.drain)  # before Python and torch take down what kernels use

@@ -1,0 +1,145 @@
+"""What the test device does, and what ddptrace makes of its profiler files, held against its ledger."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ddptrace
+from ddptrace.analysis.result import Result
+from tests.device.conftest import RunProgram
+
+Json = dict[str, Any]
+
+RANKS = 2
+BUCKETS, ACTIVE = 4, 4
+LONG_NS = 200_000_000
+WORK = ("kernel", "collective", "copy")  # what is work, and not waiting
+
+
+@pytest.fixture(scope="module")
+def alone(on_device: RunProgram, tmp_path_factory: pytest.TempPathFactory) -> Json:
+    told = tmp_path_factory.mktemp("alone") / "told.json"
+    on_device("alone.py", told, ranks=1)
+    found: Json = json.loads(told.read_text())
+    return found
+
+
+@pytest.fixture(scope="module")
+def ddp(on_device: RunProgram, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("ddp")
+    on_device("ddp.py", out, ranks=RANKS)
+    return out
+
+
+@pytest.fixture(scope="module")
+def result(ddp: Path) -> Result:
+    return ddptrace.analyze([ddp / f"rank-{rank}.json" for rank in range(RANKS)], align=False)
+
+
+def told_by(out: Path, rank: int) -> Json:
+    found: Json = json.loads((out / f"told-{rank}.json").read_text())
+    return found
+
+
+def test_launches_return_before_the_work_is_done_and_item_after_it(alone: Json) -> None:
+    assert alone["until_item_ns"] >= LONG_NS and alone["total"] == 8.0
+    spent = next(entry for entry in alone["ledger"] if entry["name"] == "spend_kernel")
+    later = [entry for entry in alone["ledger"] if entry["stream"] == spent["stream"] and entry["kind"] == "kernel"]
+    launched = [entry["launched_ns"] < spent["end_ns"] <= entry["begin_ns"] for entry in later[1:3]]
+    assert launched == [True, True]  # in the queue behind it
+
+
+def test_events_order_streams_and_tell_the_time_between_them(alone: Json) -> None:
+    assert not alone["done_at_once"] and alone["waited"] == [6.0] * 4
+    on_side = [entry for entry in alone["ledger"] if entry["stream"] == alone["side"]]
+    assert [entry["kind"] for entry in on_side] == ["event", "kernel", "kernel", "event"]
+    first, *_, last = on_side
+    assert alone["elapsed_ms"] * 1e6 == pytest.approx(last["begin_ns"] - first["begin_ns"], abs=1e6)
+    (wait,) = [entry for entry in alone["ledger"] if entry["kind"] == "wait"]
+    assert wait["end_ns"] >= last["begin_ns"] and wait["stream"] != alone["side"]
+
+
+def test_a_missed_wait_and_a_failed_kernel_show(alone: Json) -> None:
+    assert alone["missed"] == [0.0] * 4
+    assert "index out of range" in alone["error"]
+
+
+def test_what_a_stream_does_never_overlaps(alone: Json) -> None:
+    for stream in {entry["stream"] for entry in alone["ledger"]}:
+        mine = [entry for entry in alone["ledger"] if entry["stream"] == stream]
+        assert all(entry["launched_ns"] <= entry["begin_ns"] <= entry["end_ns"] for entry in mine)
+        assert all(one["end_ns"] <= other["begin_ns"] for one, other in pairwise(mine))
+
+
+def test_ddp_trains_as_on_the_cpu(ddp: Path) -> None:
+    for rank in range(RANKS):
+        told = told_by(ddp, rank)
+        assert told["losses"] == pytest.approx(told["losses_on_cpu"], rel=1e-5)
+        assert len(set(told["losses"])) == len(told["losses"])
+
+
+@pytest.mark.parametrize("rank", range(RANKS))
+def test_the_profilers_file_is_the_ledger_to_the_nanosecond(ddp: Path, rank: int) -> None:
+    file = json.loads((ddp / f"rank-{rank}.json").read_text())
+    zero_ns = file["baseTimeNanoseconds"]
+    ns = lambda us: round(us * 1000)  # noqa: E731
+    events = [event for event in file["traceEvents"] if event.get("cat") in ("kernel", "gpu_memcpy")]
+    in_file = {
+        (one["args"]["correlation"], one["name"], one["tid"], zero_ns + ns(one["ts"]), ns(one["dur"])) for one in events
+    }
+    ledger = [entry for entry in told_by(ddp, rank)["ledger"] if entry["kind"] in WORK]
+    in_ledger = {
+        (one["correlation"], one["name"], one["stream"], one["begin_ns"], one["end_ns"] - one["begin_ns"])
+        for one in ledger
+    }
+    assert in_file == in_ledger and len(events) == len(ledger) > ACTIVE * BUCKETS
+    launches = {
+        event["args"]["correlation"] for event in file["traceEvents"] if event.get("cat") == "privateuse1_runtime"
+    }
+    assert {correlation for correlation, *_ in in_file} <= launches
+
+
+@pytest.mark.parametrize("rank", range(RANKS))
+def test_where_each_steps_time_went_is_what_the_ledger_says(ddp: Path, result: Result, rank: int) -> None:
+    told = told_by(ddp, rank)
+    rows = [row for row in result.steps if row.rank == rank]
+    assert len(rows) == ACTIVE
+    work = [entry for entry in told["ledger"] if entry["kind"] in WORK]
+    over = [max(one["end_ns"] for one in work if one["launched_ns"] < end) for end in told["ends_ns"]]
+    for row, (begin, end) in zip(rows[1:], pairwise(over), strict=True):
+        expected = parts(work, begin, end)
+        found = {name: getattr(row, name) for name in expected}
+        assert found == expected
+        assert 0 < expected["hidden_ns"] < expected["comm_ns"]
+
+
+def parts(work: list[Json], begin: int, end: int) -> dict[str, int]:
+    """Cut the time at every begin and end of work, and look what runs in each piece."""
+    found = dict.fromkeys(("compute_ns", "comm_ns", "hidden_ns", "exposed_comm_ns", "exposed_memory_ns", "idle_ns"), 0)
+    near = [one for one in work if one["begin_ns"] < end and one["end_ns"] > begin]
+    cuts = sorted({begin, end, *(at for one in near for at in (one["begin_ns"], one["end_ns"]) if begin < at < end)})
+    for left, right in pairwise(cuts):
+        running = {one["kind"] for one in near if one["begin_ns"] <= left and right <= one["end_ns"]}
+        computes, communicates = "kernel" in running, "collective" in running
+        found["compute_ns"] += (right - left) * computes
+        found["comm_ns"] += (right - left) * communicates
+        found["hidden_ns"] += (right - left) * (computes and communicates)
+        found["exposed_comm_ns"] += (right - left) * (communicates and not computes)
+        found["exposed_memory_ns"] += (right - left) * (running == {"copy"})
+        found["idle_ns"] += (right - left) * (not running)
+    assert found["compute_ns"] + sum(found[f"{name}_ns"] for name in ("exposed_comm", "exposed_memory", "idle")) == end - begin
+    return found
+
+
+@pytest.mark.parametrize("rank", range(RANKS))
+def test_every_bucket_is_joined_to_its_own_kernel(ddp: Path, result: Result, rank: int) -> None:
+    kernels = [entry for entry in told_by(ddp, rank)["ledger"] if entry["kind"] == "collective"]
+    rows = [row for row in result.collectives if row.rank == rank]
+    assert [row.comm_ns for row in rows] == [one["end_ns"] - one["begin_ns"] for one in kernels]
+    buckets = [row for row in result.buckets if row.rank == rank]
+    assert len(buckets) == len(kernels) == ACTIVE * BUCKETS
