@@ -3,6 +3,7 @@ torch would take it for the machine's accelerator."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +17,11 @@ PROGRAMS = Path(__file__).resolve().parent / "programs"
 RunProgram = Callable[..., None]
 
 
+@functools.cache
+def forks() -> Ranks:
+    return Ranks(environment(), ROOT, ["tests.device.testdev"])
+
+
 @pytest.fixture(scope="session")
 def on_device() -> RunProgram:
     """Call `on_device(program, *arguments, ranks=N)`."""
@@ -23,10 +29,10 @@ def on_device() -> RunProgram:
 
     need(native.compiler(), "a C++ compiler and Python's headers (apt-get install g++ python3-dev)")
     native.compiled()
-    forks = Ranks(environment(), ROOT, ["tests.device.testdev"])
 
     def run(program: str, *arguments: object, ranks: int) -> None:
-        well, said = forks.run([str(PROGRAMS / program), *map(str, arguments)], ranks, environment(), timeout_s=120)
+        argv = [str(PROGRAMS / program), *map(str, arguments)]
+        well, said = forks().run(argv, ranks, environment(), timeout_s=120)
         assert well, said
 
     return run

@@ -106,5 +106,7 @@ torch._register_device_module(NAME, _module())
 torch.utils.generate_methods_for_privateuse1_backend()
 dist.Backend.register_backend(BACKEND, _backend, devices=[NAME])
 _on: Final = torch.empty(0, device=NAME)
-torch.empty(0, device="meta").neg()  # torch takes a second before its first meta kernel: once for all ranks to be forked
+torch.empty(
+    0, device="meta"
+).neg()  # torch takes a second before its first meta kernel: once for all ranks to be forked
 atexit.register(_native.drain)  # before Python and torch take down what kernels use
