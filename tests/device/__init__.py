@@ -1,7 +1,7 @@
-"""The test device: an asynchronous device without a GPU, on which everything that ddptrace tells of a device is tested.
+"""The test device: an asynchronous device without a GPU, on which what ddptrace tells of a device is tested.
 
-Torch knows it as `torch.device("testdev")` once `tests.device.testdev` is imported. Its memory is the host's, its kernels
-are the CPU's, and it behaves like a GPU where ddptrace looks:
+Torch knows it as `torch.device("testdev")` once `tests.device.testdev` is imported. Its memory is the host's, and its
+kernels are the CPU's. It behaves like a GPU where ddptrace looks:
 
 - A stream is a thread with a queue. Operators return at once, with the shape of their result, and run on the current
   stream; `item()` and blocking copies wait. A program that forgets to make a stream wait reads wrong numbers.
@@ -14,9 +14,9 @@ are the CPU's, and it behaves like a GPU where ddptrace looks:
 - The ledger has the begin and the end of everything that ran on every stream, in ns. It knows nothing of profilers, and
   it is complete: what ddptrace tells is held against it.
 
-What it does not do: more than one device in a process, LSTMs (torch calls a kernel that the CPU does not have), autocast,
-and reuse of memory, so that a forgotten `record_stream` does no harm here.
+What it does not do: more than one device in a process; LSTMs, for which torch calls a kernel that the CPU does not
+have; autocast; and reuse of memory, so that a forgotten `record_stream` does no harm here.
 
 `runtime.cpp` is the device, `ops.cpp` its operators, `profiler.cpp` its part in profiler files, `dist.cpp` its backend.
-`native.py` compiles them once for each torch: 20 s of two processors.
+`native.py` compiles them once for each torch, with 40 s of processor time.
 """

@@ -6,7 +6,6 @@ import fcntl
 import hashlib
 import importlib.machinery
 import importlib.util
-import os
 import shutil
 import subprocess
 import sysconfig
@@ -72,7 +71,8 @@ def _compile(scratch: Path) -> Path:
         subprocess.Popen([command, *options, "-c", str(HERE / f"{unit}.cpp"), "-o", str(scratch / f"{unit}.o")])
         for unit in UNITS
     ]
-    assert not any([one.wait() for one in compiling]), "the test device does not compile: see above"
+    statuses = [one.wait() for one in compiling]
+    assert not any(statuses), "the test device does not compile: see above"
     made = scratch / "made.so"
     objects = [str(scratch / f"{unit}.o") for unit in UNITS]
     libraries = [f"-L{include.parent / 'lib'}", "-ltorch_python", "-ltorch_cpu", "-ltorch", "-lc10"]

@@ -1,5 +1,5 @@
-"""The test device for Python: importing this module makes `torch.device("testdev")`, `torch.testdev` and the c10d backend
-`testccl`."""
+"""The test device for Python. Importing this module makes `torch.device("testdev")`, `torch.testdev` and the c10d
+backend `testccl`."""
 
 from __future__ import annotations
 

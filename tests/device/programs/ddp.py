@@ -1,7 +1,7 @@
 """Trains on the test device, under torch.profiler, and then on the CPU: `ddp.py OUT WRAPPER`.
 
-Rank R leaves `rank-R.json` (the profiler's file) and `told-R.json`: losses, the ledger of the profiler's window, and when
-each step of the window was over on the host.
+Rank R leaves `rank-R.json` (the profiler's file) and `told-R.json`: losses, the ledger of the profiler's window, and
+when each step of the window was over on the host.
 """
 
 import dataclasses

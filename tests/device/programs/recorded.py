@@ -1,6 +1,6 @@
 """Trains on the test device under a trace of ddptrace with profiler windows: `recorded.py RUN OUT WRAPPER`.
 
-Rank R leaves `told-R.json` in OUT: losses, those of the same training without a trace, and the whole ledger of the former.
+Rank R leaves `told-R.json` in OUT: losses with and without the trace, and the whole ledger of the traced training.
 """
 
 import dataclasses
