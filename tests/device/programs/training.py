@@ -15,13 +15,14 @@ from ddptrace.reducer import BucketedDataParallel
 Wrap = Callable[[nn.Module], nn.Module]
 AfterStep = Callable[[int], None]  # called with the number of steps done
 
+CAP_MB: Final = 0.01  # less than one layer: each is a bucket
 KERNEL_NS: Final = 300_000
 COLLECTIVE_NS: Final = 3_000_000
 """How long each takes at least, so that the device has more to do than the host."""
 
 WRAPPERS: Final[Mapping[str, Wrap]] = {
-    "stock": lambda model: DistributedDataParallel(model, bucket_cap_mb=0.02),
-    "own": lambda model: BucketedDataParallel(model, bucket_cap_mb=0.02, first_bucket_mb=0.02),
+    "stock": lambda model: DistributedDataParallel(model, bucket_cap_mb=CAP_MB),
+    "own": lambda model: BucketedDataParallel(model, bucket_cap_mb=CAP_MB, first_bucket_mb=CAP_MB),
 }
 
 
