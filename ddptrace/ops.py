@@ -3,9 +3,9 @@
 Capture, the loader, analysis and benchmarks read it. To add an operation, add an `Op` to `OPS`, and a `Family` if it
 behaves like no other operation.
 
-An operation that is not here is recorded, loaded and shown under its own name. Where that begins as a family's does
-(`all_reduce_of_tomorrow`), what is true of the family is true of it, but its bytes may mean something else: it has no
-bandwidth. Of any other operation nothing is known, and ranks are not compared by its ends.
+An operation that is not here is recorded, loaded and shown under its own name. If that begins with a family's name
+(`all_reduce_of_tomorrow`), it gets what is true of the family, but no bandwidth, since its bytes may mean something
+else. Of any other operation nothing is known, and ranks are not compared by its ends.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import enum
 import functools
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
 Factor = Callable[[int], float]
@@ -182,6 +182,7 @@ class Op:
 
     name: str  # as people know it from `torch.distributed`, and as records have it
     family: Family
+    _: KW_ONLY
     operator: str | None = None
     spellings: tuple[str, ...] = ()
     gloo: tuple[str, ...] = ()
@@ -193,42 +194,49 @@ OPS: Final = (
     Op(
         "all_reduce",
         ALL_REDUCE,
-        "allreduce_",
-        ("allreduce", "all_reduce_sparse", "allreduce_sparse"),
+        operator="allreduce_",
+        spellings=("allreduce", "all_reduce_sparse", "allreduce_sparse"),
         gloo=("all_reduce", "sparse_all_reduce"),
         methods=("allreduce",),
     ),
     Op(
         "all_reduce_coalesced",
         ALL_REDUCE,
-        "allreduce_coalesced_",
-        ("allreduce_coalesced",),
+        operator="allreduce_coalesced_",
+        spellings=("allreduce_coalesced",),
         gloo=("all_reduce",),
         methods=("allreduce_coalesced",),
     ),
     Op("allreduce_sparse", ALL_REDUCE),
-    Op("all_gather", ALL_GATHER, "allgather_", ("allgather",), gloo=("all_gather",), methods=("allgather",)),
+    Op(
+        "all_gather",
+        ALL_GATHER,
+        operator="allgather_",
+        spellings=("allgather",),
+        gloo=("all_gather",),
+        methods=("allgather",),
+    ),
     Op(
         "all_gather_into_tensor",
         ALL_GATHER,
-        "_allgather_base_",
-        ("allgather_base", "all_gather_base"),
+        operator="_allgather_base_",
+        spellings=("allgather_base", "all_gather_base"),
         gloo=("all_gather",),
         methods=("_allgather_base", "all_gather_single"),
     ),
     Op(
         "all_gather_coalesced",
         ALL_GATHER,
-        "allgather_coalesced_",
-        ("allgather_coalesced",),
+        operator="allgather_coalesced_",
+        spellings=("allgather_coalesced",),
         gloo=("all_gather",),
         methods=("allgather_coalesced",),
     ),
     Op(
         "all_gather_into_tensor_coalesced",
         ALL_GATHER,
-        "allgather_into_tensor_coalesced_",
-        ("allgather_into_tensor_coalesced",),
+        operator="allgather_into_tensor_coalesced_",
+        spellings=("allgather_into_tensor_coalesced",),
         gloo=("all_gather",),
         methods=("allgather_into_tensor_coalesced", "all_gather_single_coalesced"),
     ),
@@ -236,8 +244,8 @@ OPS: Final = (
     Op(
         "reduce_scatter_tensor",
         REDUCE_SCATTER,
-        "_reduce_scatter_base_",
-        ("reduce_scatter_base",),
+        operator="_reduce_scatter_base_",
+        spellings=("reduce_scatter_base",),
         gloo=("all_reduce", "reduce_scatter"),
         methods=("_reduce_scatter_base", "reduce_scatter_single"),
     ),
@@ -247,12 +255,19 @@ OPS: Final = (
         gloo=("all_reduce", "reduce_scatter"),
         methods=("reduce_scatter_tensor_coalesced", "reduce_scatter_single_coalesced"),
     ),
-    Op("all_to_all", ALL_TO_ALL, "alltoall_", ("alltoall", "all_to_allv"), gloo=("all_to_all",), methods=("alltoall",)),
+    Op(
+        "all_to_all",
+        ALL_TO_ALL,
+        operator="alltoall_",
+        spellings=("alltoall", "all_to_allv"),
+        gloo=("all_to_all",),
+        methods=("alltoall",),
+    ),
     Op(
         "all_to_all_single",
         ALL_TO_ALL,
-        "alltoall_base_",
-        ("alltoall_base",),
+        operator="alltoall_base_",
+        spellings=("alltoall_base",),
         gloo=("all_to_all",),
         methods=("alltoall_base", "all_to_all_single"),
     ),

@@ -180,7 +180,7 @@ def _check_profile(wanted: object) -> None:
 def active_span() -> str | None:
     """Return the active span of OpenTelemetry as W3C's `traceparent`; None if there is none.
 
-    Without an import of OpenTelemetry by the program itself, there is none.
+    None, too, if the program has not imported OpenTelemetry.
     """
     api = sys.modules.get("opentelemetry.trace")
     if api is None:

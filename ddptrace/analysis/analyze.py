@@ -42,7 +42,7 @@ class RunHead:
 
     @property
     def profile_asked(self) -> bool:
-        """For profiler windows, when the run was traced."""
+        """Whether the run was traced with profiler windows."""
         return bool(self.manifest.get("profile"))
 
     @property
@@ -108,7 +108,7 @@ def combine(head: RunHead, ranks: Iterable[RankTables], *, align: bool = True) -
 
 
 def _dearest_advice_first(findings: Iterable[Finding], savings: Iterable[SavingRow]) -> list[Finding]:
-    """Advice comes last, and of that first what is about the largest saving."""
+    """Put advice last; among advice, the largest saving first."""
     codes = list(dict.fromkeys(row.finding for row in savings))
     places = {code: place for place, code in enumerate(codes)}
     return sorted(findings, key=lambda one: 1 + places.get(one.code, len(places)) if one.kind.is_advice else 0)

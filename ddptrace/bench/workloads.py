@@ -62,8 +62,10 @@ class Conv(NamedTuple):
 
 
 class Residual(nn.Module):
-    """inputs ─┬─ conv, norm ─ ReLU ─ conv, norm ─ ... ─ + ─ ReLU
-    └─ nothing, or conv 1×1, norm ────────────┘      the latter where the shape changes on the way
+    """Adds a block's input to its output; where the block changes the shape, through a convolution.
+
+    inputs ─┬─ conv, norm ─ ReLU ─ conv, norm ─ ... ─ + ─ ReLU
+            └─ nothing, or conv 1×1, norm ────────────┘
     """
 
     def __init__(self, channels: int, path: Sequence[Conv]) -> None:
@@ -180,7 +182,8 @@ class Gpt2(nn.Module):
 
 
 def _table(rows: int, width: int) -> nn.Embedding:
-    """Starts small, as both papers have it: what reads a token also scores it, and the first loss is about ln(rows)."""
+    """Make a table with small weights, as both papers do: the same table reads and scores tokens, so the first loss is
+    about ln(rows)."""
     table = nn.Embedding(rows, width)
     nn.init.normal_(table.weight, std=0.02)
     return table

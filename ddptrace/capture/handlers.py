@@ -4,10 +4,15 @@ does, would leave half of it in place.
     with trace(...):      handlers wait; all is put in place; handlers run, and what they raise ends the trace
         train()
                           handlers wait; all is taken out; handlers run, and what they raise reaches the program
+
+What the program has asked the system for beside a handler stays: `signal.siginterrupt`, or a function in C that stands
+before Python's, as that of `faulthandler.register(..., chain=True)` does. `signal.signal` undoes both, so the system is
+told again what it was told before.
 """
 
 from __future__ import annotations
 
+import ctypes
 import sys
 import threading
 from collections.abc import Callable
@@ -15,8 +20,8 @@ from signal import getsignal, signal, valid_signals
 from types import FrameType
 from typing import Any, Final
 
-ASYNCIO: Final = "asyncio.unix_events"
-"""Its handler does nothing; setting it anew would undo what asyncio has asked the system for beside it."""
+ACTION_NBYTES: Final = 1024
+"""More than the system needs to describe what it does at a signal."""
 
 MOST_TRIES: Final = 100
 
@@ -26,6 +31,7 @@ class WaitingHandlers:
 
     def __init__(self) -> None:
         self._handlers: dict[int, Callable[[int, FrameType | None], Any]] = {}
+        self._actions: dict[int, Any] = {}  # what the system does at these signals
         self._came: dict[int, None] = {}  # in order, each once, as the system keeps signals that are blocked
         self._raised: list[BaseException] = []
         self._standing = self._note
@@ -38,8 +44,9 @@ class WaitingHandlers:
     def release(self) -> None:
         """Put the handlers back, and run those whose signals have come. Raises what they raise."""
         self._in_spite_of_handlers(self._put_back)
+        caller = sys._getframe().f_back
         try:
-            self._run(tuple(self._came), sys._getframe(2))
+            self._run(tuple(self._came), caller and caller.f_back)
         finally:
             if self._raised:
                 raise self._raised[0]
@@ -57,22 +64,43 @@ class WaitingHandlers:
     def _replace(self) -> None:
         for number in valid_signals():
             handler = getsignal(number)
-            if callable(handler) and handler != self._standing and getattr(handler, "__module__", "") != ASYNCIO:
+            if callable(handler) and handler is not self._standing:
+                self._actions[number] = _action_of(number)
                 self._handlers[number] = handler
                 signal(number, self._standing)
+        for number, action in self._actions.items():
+            _act(number, action)
 
     def _put_back(self) -> None:
         for number, handler in self._handlers.items():
-            if getsignal(number) == self._standing:  # the program may have set another one meanwhile
+            if getsignal(number) is self._standing:  # the program may have set another one meanwhile
                 signal(number, handler)
+        for number, action in self._actions.items():
+            if getsignal(number) is self._handlers[number]:
+                _act(number, action)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._came[number] = None
 
-    def _run(self, came: tuple[int, ...], frame: FrameType) -> None:
+    def _run(self, came: tuple[int, ...], frame: FrameType | None) -> None:
         """Run the handlers one after the other, also if one raises."""
         if came:
             try:
                 self._handlers[came[0]](came[0], frame)
             finally:
                 self._run(came[1:], frame)
+
+
+_sigaction: Final = ctypes.CDLL(None).sigaction
+
+
+def _action_of(number: int) -> Any:
+    """What the system does at a signal; None where it does not tell."""
+    action = ctypes.create_string_buffer(ACTION_NBYTES)
+    return None if _sigaction(number, None, action) else action
+
+
+def _act(number: int, action: Any) -> None:
+    """Have the system do this at a signal."""
+    if action is not None:
+        _sigaction(number, action, None)

@@ -74,7 +74,7 @@ def trace_of(run: Path) -> tuple[Path, str]:
     folder = run
     if not all(_is_made(run / file) for file in FILES.values()):  # else it is a folder of `ddptrace analyze --output`
         folder = folder_for([str(run)])
-        # beside a path that is missing there may be another run's trace
+        # if `run` does not exist, that folder may hold the trace of another run
         if not (run.is_dir() and is_current(folder / FILES["trace"], run)):
             _analyze(run, folder)
     return folder / FILES["trace"], f"{run.resolve().name}.json.gz"

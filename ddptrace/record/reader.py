@@ -91,7 +91,7 @@ class RecordReader:
     def _load(self, segments: int | None, records: Records) -> tuple[list[tuple[Path, bytes]], bool]:
         """Load the files to read, by index, and say whether there are more.
 
-        A file that disappears was either deleted, which the next file records, or a spare one.
+        A file that disappears was a spare one, or was deleted; the next file records a deletion.
         """
         for _ in range(LOOKS):
             found = sorted(self.folder.glob("records-*.bin"), key=lambda path: (segment_index(path.name), path.name))
@@ -178,7 +178,8 @@ class Cursor:
     def take(self, slots: NDArray[np.void], *, growing: bool) -> tuple[NDArray[np.void], int]:
         """Return the slots that have become whole, and how many never will.
 
-        While the file grows, a slot that is not whole delays the slots after it, but only at the first look.
+        While the file grows, a slot that is not whole holds back the later ones at the first look; at the next it is
+        passed over.
         """
         whole = slots["guard"] == GUARD
         end = _written_in_all(slots)
@@ -229,7 +230,7 @@ def _has_trailer(slots: NDArray[np.void]) -> bool:
 
 
 def _stands_for_all_before(data: bytes) -> bool:
-    """Whether a file is what remains of deleted records."""
+    """Whether a file begins with the record that stands for deleted files."""
     first = np.frombuffer(data[:RECORD_NBYTES], EVENT_DTYPE, count=len(data) >= RECORD_NBYTES)
     return bool(len(first) and first["kind"][0] == Kind.LET_GO and first["flags"][0] and first["guard"][0] == GUARD)
 

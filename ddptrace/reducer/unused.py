@@ -38,7 +38,7 @@ def parameters_reached(output: object) -> set[int]:
         for node, _ in edges:
             if node is None or node in seen:
                 continue
-            seen.add(node)  # holds the node: its Python name must not be given to another one
+            seen.add(node)  # keeps the node alive, so that Python gives its id to no other node
             if type(node) is _ACCUMULATE:
                 reached.add(id(node.variable))  # type: ignore[attr-defined] # it has one, by its type
             else:

@@ -13,7 +13,7 @@ from ddptrace.analysis.tables.device import Population
 from ddptrace.analysis.window_summary import WindowSummary
 from ddptrace.render.buckets import bucket_link, named
 from ddptrace.render.headline import headline
-from ddptrace.render.markup import label
+from ddptrace.render.markup import label, text
 from ddptrace.render.rpc.words import remote_words, split_parts
 from ddptrace.render.windows import overlap_words, title_words
 from ddptrace.render.words import EVIDENCE, PARTS, all_steps_words, parallelism_words, read_words
@@ -24,10 +24,10 @@ FIRST_DATE_UNIX_NS: Final = 10**18  # September 2001
 
 def headline_html(result: Result, summary: Summary) -> str:
     top = headline(result, summary)
-    step = f'<p class="first-step">First step: {escape(top.first_step)}.</p>' if top.first_step else ""
+    step = f'<p class="first-step">First step: {text(top.first_step)}.</p>' if top.first_step else ""
     return (
         f'<h1><span class="number{" calm" if top.calm else ""}">{escape(top.number)}</span> '
-        f'<span class="words">{escape(top.words)}</span></h1>{step}'
+        f'<span class="words">{text(top.words)}</span></h1>{step}'
     )
 
 

@@ -18,7 +18,7 @@ def told(cause: str, ask: Ask) -> str:
 def test_what_is_lost_is_told_with_what_each_rank_costs_and_where_it_goes(ask: Ask) -> None:
     said = told("heavy layer", ask)
     found = re.search(
-        r"With 2 ranks instead of 1 a step takes ([\d.]+) times as long: .* an efficiency of (\d+) %", said
+        r"With 2 ranks instead of 1 a step takes ([\d.]+) times as long\. .* an efficiency of (\d+) %", said
     )
     assert found and float(found[1]) > 1.2
     assert abs(100 / float(found[1]) - int(found[2])) < 1

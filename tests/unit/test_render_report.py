@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from ddptrace.analysis.device.idle import LONG_GAP_NS
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import summarize
 from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow
 from ddptrace.analysis.tables.device import LaunchRow, RankRow
 from ddptrace.analysis.tables.ranks import SuspectRow
+from ddptrace.analysis.tables.savings import SavingRow
 from ddptrace.analysis.tables.steps import PhaseRow, StepRow
 from ddptrace.analysis.tables.table import Table
 from ddptrace.analysis.whatif.advise import advise
@@ -97,6 +99,13 @@ def test_no_name_from_a_run_becomes_markup() -> None:
 def test_names_are_there_to_be_read() -> None:
     text = page(evil_result())
     assert "&lt;img src=x onerror=&quot;window.hacked=2&quot;&gt;" in text
+
+
+def test_the_first_step_shows_no_sign_that_a_name_smuggles_in() -> None:
+    row = SavingRow("work", 90, 0.9, 100, "\x1b[31mlaunch\u202e\x07", "launch-bound", LONG_GAP_NS + 1)
+    text = page(dataclasses.replace(make_result(), savings=Table(SavingRow, [row])))
+    assert "look for what holds the host in \\x1b[31mlaunch\\u202e\\x07." in text
+    assert not set(text) & set("\x1b\u202e\x07")
 
 
 def test_no_text_ends_the_script_that_holds_it() -> None:

@@ -24,6 +24,7 @@ from ddptrace.analysis.tables.table import Table
 UNITS: Final = {
     "_at_ns": "ns since `zero_unix_ns`",
     "_ns": "ns",
+    "flops_per_s": "FLOP/s",
     "_per_s": "bytes/s",
     "_ratio": "ratio, 0 to 1",
     "_nbytes": "bytes",

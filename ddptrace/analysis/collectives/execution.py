@@ -148,7 +148,7 @@ def shares_of(comms: Sequence[Communication], windows: Pieces, compute: Interval
 
 
 def _paying_from(begins: Ints, ends: Ints, seqs: Ints) -> Ints:
-    """From when on each execution is the one that began first of those that run; its end, if it never is."""
+    """Return when each execution becomes the earliest begun of those still running; its end, if it never does."""
     order = np.lexsort((seqs, begins))
     over = np.maximum.accumulate(ends[order])
     paying = np.empty_like(begins)

@@ -54,6 +54,11 @@ PEAKS: Final = (
         "NVIDIA H100 Tensor Core GPU data sheet (2023), H100 SXM, half of the figures with sparsity",
     ),
     Peak(
+        r"\bH800(?: SXM\d?)?$",
+        {kind: tflops for kind, tflops in HOPPER_SXM.items() if kind != "fp64"},  # which the H800 hardly computes
+        "NVIDIA H100 Tensor Core GPU data sheet (2023), H100 SXM, half of the figures with sparsity",
+    ),
+    Peak(
         r"\bH200(?: SXM\d?)?$",
         HOPPER_SXM,
         "NVIDIA H200 Tensor Core GPU data sheet (2024), H200 SXM, half of the figures with sparsity",

@@ -75,7 +75,8 @@ def _uneven(result: Result, means: Mapping[int, float], slower: AbstractSet[int]
     return UNEVEN_COMPUTE(
         named("rank", sorted(slower)),
         f"{named('Rank', sorted(slower))} {verb} for {duration(long)} of a step{each}, {named('rank', sorted(others))}"
-        f" for {duration(short)}: {long / short:.2f} times as long{_of(means)}. {_advice(result, slower, others)}",
+        f" for {duration(short)}{_times(long, short, ': {} times as long')}{_of(means)}."
+        f" {_advice(result, slower, others)}",
     )
 
 
@@ -84,8 +85,13 @@ def _of(means: Mapping[int, float]) -> str:
     if len(means) == 2:
         return ""
     longest, shortest = max(means, key=means.__getitem__), min(means, key=means.__getitem__)
-    ratio = means[longest] / means[shortest]
-    return f"; the longest, rank {longest}, computes {ratio:.2f} times as long as the shortest, rank {shortest}"
+    told = f"; the longest, rank {longest}, computes {{}} times as long as the shortest, rank {shortest}"
+    return _times(means[longest], means[shortest], told)
+
+
+def _times(longer: float, shorter: float, told: str) -> str:
+    """`told` with the ratio; nothing where the shorter is 0, of which nothing is a multiple."""
+    return told.format(f"{longer / shorter:.2f}") if shorter else ""
 
 
 def _advice(result: Result, slower: AbstractSet[int], others: AbstractSet[int]) -> str:

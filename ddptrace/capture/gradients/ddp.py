@@ -146,7 +146,7 @@ class DdpWatch:
     # Backward by backward --------------------------------------------------------------------------------------------
 
     def _begin_compiled(self, compiled: CompiledSends) -> None:
-        """Of one reducer whose buckets stay where they are in memory: elsewhere that is soon another's."""
+        """Begin only with one reducer whose buckets keep their addresses: a freed one may soon be another's."""
         alone = self._records.count == 1 and all(
             watched.module() is not None and watched.polls >= REBUILD_POLLS for watched in self._by_number.values()
         )

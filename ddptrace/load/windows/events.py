@@ -33,7 +33,7 @@ class WindowEvents:
         return self.events.names[int(self.events.name[event])]
 
     def issued_by(self, chosen: Ints) -> dict[int, int]:
-        """By index of a chosen event, the seq of the call inside whose range, on the same thread, it begins."""
+        """Return, for each chosen event that begins inside a call's range on the same thread, the seq of that call."""
         found: dict[int, int] = {}
         for lane, ranges in self._own_ranges.items():
             mine = chosen[self.events.lane[chosen] == lane]

@@ -63,8 +63,7 @@ class BoundedSession(requests.Session):
 
 
 class _Adapter(HTTPAdapter):
-    """Notes the socket of each connection, because a connection that closes after its answer forgets it before the
-    answer is read."""
+    """Notes the socket of each connection: a connection that closes drops its socket before the answer is read."""
 
     def __init__(self, sockets: WeakSet[socket.socket]) -> None:
         self._sockets = sockets
@@ -92,7 +91,7 @@ NEVER: Final = frozenset({400, 413, 422})
 PASSING: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 """Errors that may pass by themselves; others last until somebody changes a setting."""
 FIRST_OF_HTTP2: Final = "\x04\0\0\0\0\0"
-"""Its server sends first: its settings, after three bytes with their length."""
+"""An HTTP/2 server speaks first: three bytes of length, then this, the head of its SETTINGS frame."""
 GRPC_HERE: Final = "this port speaks gRPC, not HTTP; give --protocol grpc or set OTEL_EXPORTER_OTLP_PROTOCOL=grpc"
 NO_HTTP: Final = "its answer is not HTTP; is this a collector's address?"
 
