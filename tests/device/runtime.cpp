@@ -73,7 +73,15 @@ struct Task {
   EntryPtr entry;
   std::function<void()> work;
   bool profiled = false;  // a profiler's window was open at the launch
+  Event event;            // to be completed, or null
 };
+
+void complete(EventState& event, int64_t at_ns) {
+  std::lock_guard<std::mutex> lock(event.mutex);
+  event.done = true;
+  event.at_ns = at_ns;
+  event.changed.notify_all();
+}
 
 void last_until(int64_t end_ns) {
   if (auto left = end_ns - now_ns(); left > 0) {
@@ -156,6 +164,9 @@ class Queue {
     if (task.profiled) {
       profile(task.entry);
     }
+    if (task.event) {  // last: whoever waits for it finds the ledger complete
+      complete(*task.event, entry.end_ns);
+    }
   }
 
   const int64_t id_;
@@ -186,7 +197,7 @@ Queue& queue(int64_t id) {
 c10::Stream stream(int64_t id) { return c10::Stream(c10::Stream::UNSAFE, device(), id); }
 
 EntryPtr push(c10::Stream stream, Kind kind, std::string name, std::function<void()> work, const HostCall& call,
-              int64_t nbytes) {
+              int64_t nbytes = -1, Event event = nullptr) {
   auto entry = std::make_shared<Entry>();
   entry->name = std::move(name);
   entry->kind = kind;
@@ -195,7 +206,7 @@ EntryPtr push(c10::Stream stream, Kind kind, std::string name, std::function<voi
   entry->correlation = call.correlation();
   entry->nbytes = nbytes;
   note_scopes(*entry);
-  queue(stream.id()).push({entry, std::move(work), profiling()});
+  queue(stream.id()).push({entry, std::move(work), profiling(), std::move(event)});
   return entry;
 }
 
@@ -234,19 +245,13 @@ void synchronize_all() {
 Event record(c10::Stream stream) {
   HostCall call("cudaEventRecord");
   auto event = std::make_shared<EventState>();
-  auto work = [event] {
-    std::lock_guard<std::mutex> lock(event->mutex);
-    event->done = true;
-    event->at_ns = now_ns();
-    event->changed.notify_all();
-  };
-  push(stream, Kind::EVENT, "event", work, call, -1);
+  push(stream, Kind::EVENT, "event", [] {}, call, -1, event);
   return event;
 }
 
 void make_wait(c10::Stream stream, const Event& event) {
   HostCall call("cudaStreamWaitEvent");
-  push(stream, Kind::WAIT, "wait", [event] { wait_on_host(event); }, call, -1);
+  push(stream, Kind::WAIT, "wait", [event] { wait_on_host(event); }, call);
 }
 
 bool is_done(const Event& event) {

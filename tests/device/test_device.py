@@ -70,7 +70,7 @@ def test_events_order_streams_and_tell_the_time_between_them(alone: Json) -> Non
     on_side = [entry for entry in alone["ledger"] if entry["stream"] == alone["side"]]
     assert [entry["kind"] for entry in on_side] == ["event", "kernel", "kernel", "event"]
     first, *_, last = on_side
-    assert alone["elapsed_ms"] * 1e6 == pytest.approx(last["begin_ns"] - first["begin_ns"], rel=0.1)
+    assert round(alone["elapsed_ms"] * 1e6) == last["begin_ns"] - first["begin_ns"] >= LONG_NS
     (wait,) = [entry for entry in alone["ledger"] if entry["kind"] == "wait"]
     assert wait["end_ns"] >= last["begin_ns"] and wait["stream"] != alone["side"]
 
