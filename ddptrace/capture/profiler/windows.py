@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 import torch.autograd.profiler as autograd_profiler
-from torch.profiler import ProfilerAction, ProfilerActivity, profile
+from torch.profiler import ProfilerAction, profile, supported_activities
 from torch.profiler.profiler import _KinetoProfile
 
 from ddptrace.capture.profiler.kineto_files import PACKED, copy_packed, is_packed, plain_nbytes
@@ -297,11 +297,9 @@ class ThreadEnd(threading.local):
 
 
 def scheduled(schedule: Callable[[int], ProfilerAction], **options: Any) -> profile:
-    """Make a profiler of the CPU and of CUDA devices, where there are any. `options`: of torch.profiler.profile."""
-    activities = [ProfilerActivity.CPU]
-    if torch.cuda.is_available():
-        activities.append(ProfilerActivity.CUDA)
-    return Scheduled(activities=activities, schedule=schedule, **options)
+    """Make a profiler of the CPU and of the machine's devices, whatever their kind. `options`: of
+    torch.profiler.profile."""
+    return Scheduled(activities=supported_activities(), schedule=schedule, **options)
 
 
 class Scheduled(profile):

@@ -1,0 +1,112 @@
+"""The test device for Python. Importing this module makes `torch.device("testdev")`, `torch.testdev` and the c10d
+backend `testccl`."""
+
+from __future__ import annotations
+
+import atexit
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+
+from tests.device import native
+
+NAME: Final = "testdev"
+BACKEND: Final = "testccl"
+BACKENDS: Final = f"cpu:gloo,{NAME}:{BACKEND}"  # for init_process_group
+_native: Final = native.load()
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What the ledger says of one thing that ran on a stream. Times are ns since the Unix epoch."""
+
+    kind: str  # "kernel", "collective", "copy", "wait" (for an event) or "event" (recorded: it takes no time)
+    name: str
+    stream: int
+    launched_ns: int  # when the host put it on the stream
+    begin_ns: int
+    end_ns: int
+    correlation: int  # the same for its launch, in a profiler file
+
+
+def take_ledger() -> list[Entry]:
+    """Return everything that has run since the last call, in order of its end, once all streams are idle."""
+    _native.drain()
+    return [Entry(*row) for row in _native.take_ledger()]
+
+
+def spend(ns: int) -> None:
+    """Launch a kernel that takes at least `ns` nanoseconds on the current stream."""
+    torch.ops.testdev.spend(_on, ns)
+
+
+def set_floors_ns(kernel: int = 0, collective: int = 0) -> None:
+    """Make every kernel, and every collective, take at least this many nanoseconds."""
+    _native.set_floors_ns(kernel, collective)
+
+
+def _backend(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any:
+    gloo = dist.ProcessGroupGloo(dist.PrefixStore("testdev-gloo", store), rank, size, timeout)
+    return _native.backend(gloo, rank, size)
+
+
+def _stream(device: Any = None, priority: int = 0, **known: int) -> torch.Stream:
+    """Return a stream from the pool, or (`known`: its numbers) one that exists."""
+    return torch.Stream(**known) if known else torch.Stream(device=NAME, priority=priority)
+
+
+def _event(enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> torch.Event:
+    return torch.Event(device=NAME, enable_timing=enable_timing)
+
+
+class OneDevice:
+    """The context manager that chooses a device: there is one."""
+
+    def __init__(self, device: Any) -> None: ...
+    def __enter__(self) -> None: ...
+    def __exit__(self, *error: object) -> None: ...
+
+
+def _module() -> types.ModuleType:
+    """Make what `torch.cuda` is for CUDA, as far as torch asks for it."""
+    module = types.ModuleType(f"torch.{NAME}")
+    members: dict[str, Callable[..., Any]] = {
+        "Stream": _stream,
+        "Event": _event,
+        "device": OneDevice,
+        "is_available": lambda: True,
+        "is_initialized": lambda: True,
+        "_lazy_init": lambda: None,
+        "_is_in_bad_fork": lambda: False,
+        "device_count": lambda: 1,
+        "current_device": lambda: 0,
+        "set_device": lambda device: None,
+        "synchronize": lambda device=None: _native.synchronize(),
+        "current_stream": lambda device=None: torch.accelerator.current_stream(),
+        "set_stream": torch.accelerator.set_stream,
+        "stream": lambda stream: stream,  # a stream is a context manager
+        "manual_seed": _native.manual_seed,
+        "manual_seed_all": _native.manual_seed,
+        "get_rng_state": lambda device=NAME: torch.get_rng_state(),
+        "set_rng_state": lambda state, device=NAME: None,
+        "get_amp_supported_dtype": lambda: [torch.bfloat16, torch.float16],
+    }
+    for name, member in members.items():
+        setattr(module, name, member)
+    return module
+
+
+torch.utils.rename_privateuse1_backend(NAME)
+torch._register_device_module(NAME, _module())
+torch.utils.generate_methods_for_privateuse1_backend()
+dist.Backend.register_backend(BACKEND, _backend, devices=[NAME])
+_on: Final = torch.empty(0, device=NAME)
+torch.empty(
+    0, device="meta"
+).neg()  # torch takes a second before its first meta kernel: once for all ranks to be forked
+atexit.register(_native.drain)  # before Python and torch take down what kernels use
