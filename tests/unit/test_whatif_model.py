@@ -106,10 +106,17 @@ def test_an_answer_for_accumulation_compares_backwards_and_not_updates() -> None
     assert 0 < found.gain_ratio < 0.5
 
 
+def unlike_steps() -> Predictor:
+    """Three steps, of which neither the longest nor the shortest has the least lateness."""
+    ways = [(0, 50 * MS), (100 * MS, 10 * MS), (40 * MS, 160 * MS)]
+    models = [recorded(Made(forward=40 * MS + more, late=(0, late)), 8).model for more, late in ways]
+    return Predictor(replace(models[0], samples=tuple(model.samples[-1] for model in models)))
+
+
 @pytest.mark.parametrize("setting", [{"evened": 1}, {"free_network": True}, {"accumulate": 4}, {"caps_mb": (MB,)}])
 def test_a_gain_is_that_of_the_step_before_and_after(setting: dict[str, object]) -> None:
-    """Steps that differ: the median of their gains is another number."""
-    found = recorded(Made(late=(0, 60 * MS), crowded=(0, 30 * MS, 250 * MS), byte_ns=20.0), 8)
+    """Of steps in which a rank is late by 50, 10 and 160 ms, the median of their gains is another number."""
+    found = unlike_steps()
     before, after = found.predict("", Setting()), found.predict("", Setting(**setting))  # type: ignore[arg-type]
     assert after.per_backward_ns and before.per_backward_ns and after.gain_ratio is not None
     assert after.gain_ratio == pytest.approx(1 - after.per_backward_ns / before.per_backward_ns, abs=1e-6)
