@@ -65,6 +65,25 @@ def percent(ratio: float | None) -> str:
     return "< 1 %" if whole == "0 %" and ratio > 0 else "> 99 %" if whole == "100 %" and ratio < 1 else whole
 
 
+def signed(ns: float) -> str:
+    return _sign(ns) + duration(abs(ns))
+
+
+def signed_millis(ns: float) -> str:
+    """As a column shows it; what reads 0.00 has no sign."""
+    told = millis(abs(ns))
+    return told if float(told.replace(",", "")) == 0 else _sign(ns) + told
+
+
+def signed_percent(ratio: float) -> str:
+    """Whole percent; a change of less than half a percent has no sign."""
+    return percent(abs(ratio)) if abs(ratio) < 0.005 else _sign(ratio) + percent(abs(ratio))
+
+
+def _sign(value: float) -> str:
+    return "−" if value < 0 else "+"
+
+
 def counted(n: int, one: str, many: str | None = None) -> str:
     """`1 rank`, `2 ranks`."""
     return f"{n:,} {one if n == 1 else many or one + 's'}"

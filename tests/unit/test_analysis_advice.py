@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -20,6 +21,7 @@ from ddptrace.analysis.tables.table import Table
 from ddptrace.analysis.tables.traffic import GradientTrafficRow
 from ddptrace.findings import Finding
 from ddptrace.load.tables import Group, RankRun, Run
+from ddptrace.reducer.plan import plan_buckets
 from ddptrace.schema import Phase
 
 MS = 1_000_000
@@ -70,7 +72,22 @@ def test_a_last_bucket_of_many_parameters_is_to_be_made_smaller() -> None:
 def test_one_bucket_of_all_gradients_is_to_be_divided() -> None:
     finding = advice(run(trained(numels=(MIB, MIB, MIB), buckets=((0, 1, 2),), rans=(((45, 90),),))))
     assert "All gradients go in this one bucket" in finding.message
-    assert "A bucket_cap_mb below 12 makes several buckets" in finding.message
+    assert "A bucket_cap_mb of at most 8 makes several buckets" in finding.message
+
+
+@pytest.mark.parametrize(("order", "most"), [((2, 1, 0), 20), ((0, 1, 2), 12)])
+def test_the_cap_that_is_told_to_divide_one_bucket_divides_it_and_a_larger_one_does_not(
+    order: tuple[int, ...], most: int
+) -> None:
+    """The gradient that reaches a cap closes the bucket: of the bucket's 24 MiB, its last parameter does not count."""
+    numels = (MIB, 2 * MIB, 3 * MIB)
+    finding = advice(run(trained(numels=numels, buckets=(order,), rans=(((45, 90),),))))
+    told = re.search(r"bucket_cap_mb of at most ([\d.]+) makes", finding.message)
+    assert told and float(told[1]) == most
+    counts = [
+        len(plan_buckets(order, [4 * numel for numel in numels], "xxx", [cap])) for cap in (most * MIB, most * MIB + 1)
+    ]
+    assert counts[0] > 1 == counts[1]
 
 
 def test_a_last_bucket_that_is_one_parameter_is_not_to_be_made_smaller_by_the_cap() -> None:
@@ -139,6 +156,15 @@ def test_what_waits_for_late_ranks_is_not_told_to_take_a_faster_link() -> None:
     assert "Only 11.0 ms a step of that are transfer" in codes["waiting-for-ranks"]
     assert "8 collectives of 4 steps" in codes["waiting-for-ranks"]
     assert codes["exposed-bucket"].endswith("waiting for ranks that come late, which no bucket size shortens.")
+
+
+def test_one_bucket_that_waits_for_late_ranks_is_not_told_to_be_divided() -> None:
+    waited, late = ((46, 190),), ((175, 190),)
+    of_one = {"numels": (MIB, MIB, MIB), "buckets": ((0, 1, 2),)}
+    both = [trained(k, rans=rans, **of_one) for k, rans in enumerate([(waited, late), (late, waited)])]
+    codes = {finding.code: finding.message for finding in analyze_run(run(*both)).findings}
+    assert codes["exposed-bucket"].endswith("waiting for ranks that come late, which no bucket size shortens.")
+    assert "bucket_cap_mb" not in codes["exposed-bucket"]
 
 
 def test_where_ready_times_are_not_known_nobody_is_sent_to_look_at_them() -> None:

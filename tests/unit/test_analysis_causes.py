@@ -185,7 +185,7 @@ def test_a_queue_that_deepspeed_fills_is_answered_with_its_own_settings() -> Non
 
 def test_buckets_that_stand_in_a_queue_are_to_be_made_larger_by_the_cap() -> None:
     (finding,) = queued(6, 50, bucket=(0, 0, 1))
-    assert "raise bucket_cap_mb (`ddptrace advise` says to what)" in finding.message
+    assert "(raise bucket_cap_mb, if `ddptrace advise` predicts that it helps)" in finding.message
 
 
 def test_where_no_thread_of_a_backend_is_known_there_is_no_queue() -> None:

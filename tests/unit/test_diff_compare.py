@@ -174,6 +174,24 @@ def test_what_is_told_of_one_side_alone_is_passed_on() -> None:
     assert [(one.code, one.where) for one in compared(before, after).findings] == [("told-of-one-side", "late-rank")]
 
 
+@pytest.mark.parametrize(
+    ("counts", "side", "told"),
+    [
+        ((4, 4), 0, "Only the runs before have the finding `late-rank`."),
+        ((4, 4), 1, "Only the runs after have the finding `late-rank`."),
+        ((1, 4), 0, "Only the run before has the finding `late-rank`."),
+        ((4, 1), 1, "Only the run after has the finding `late-rank`."),
+    ],
+)
+def test_the_side_that_alone_has_a_finding_is_named_by_its_runs(counts: tuple[int, int], side: int, told: str) -> None:
+    sides = [
+        made_side(name, count, first_at=at)
+        for at, (name, count) in enumerate(zip(("before", "after"), counts, strict=True))
+    ]
+    sides[side] = [replace(run, findings=frozenset({"late-rank"})) for run in sides[side]]
+    assert [one.message for one in compared(*sides).findings if one.code == "told-of-one-side"] == [told]
+
+
 def test_what_is_told_of_some_runs_of_a_side_is_not() -> None:
     after = made_side("after", 4, first_at=1)
     after[0] = replace(after[0], findings=frozenset({"late-rank"}))

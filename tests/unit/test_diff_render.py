@@ -13,9 +13,10 @@ from ddptrace.analysis.diff.tables import Change, Diff
 from ddptrace.analysis.tables.table import Table
 from ddptrace.render.diff.sheet import diff_sheet
 from ddptrace.render.diff.terminal import diff_text
-from ddptrace.render.diff.words import headline, signed_millis, signed_percent
+from ddptrace.render.diff.words import headline
 from ddptrace.render.sheet_page import page
 from ddptrace.render.words import WIDTH
+from ddptrace.units import signed_millis, signed_percent
 from tests.unit.made_diff import BUCKETS, MS, QUANTITIES, SETTINGS, made_run, made_side
 
 EVIL = "<b onclick=x></script>\x1b[31m|"

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from ddptrace.analysis.whatif.advise import advise, best_of
+from ddptrace.analysis.whatif.answer import answer
 from ddptrace.analysis.whatif.model import model_of
 from ddptrace.analysis.whatif.observed import NEVER, observe
 from ddptrace.analysis.whatif.predict import Predictor
@@ -103,6 +104,36 @@ def test_an_answer_for_accumulation_compares_backwards_and_not_updates() -> None
     assert found.per_backward_ns == round((found.step_ns or 0) / 4)
     assert found.gain_ratio is not None
     assert 0 < found.gain_ratio < 0.5
+
+
+def unlike_steps() -> Predictor:
+    """Three steps, of which neither the longest nor the shortest has the least lateness."""
+    ways = [(0, 50 * MS), (100 * MS, 10 * MS), (40 * MS, 160 * MS)]
+    models = [recorded(Made(forward=40 * MS + more, late=(0, late)), 8).model for more, late in ways]
+    return Predictor(replace(models[0], samples=tuple(model.samples[-1] for model in models)))
+
+
+@pytest.mark.parametrize("setting", [{"evened": 1}, {"free_network": True}, {"accumulate": 4}, {"caps_mb": (MB,)}])
+def test_a_gain_is_that_of_the_step_before_and_after(setting: dict[str, object]) -> None:
+    """Of steps in which a rank is late by 50, 10 and 160 ms, the median of their gains is another number."""
+    found = unlike_steps()
+    before, after = found.predict("", Setting()), found.predict("", Setting(**setting))  # type: ignore[arg-type]
+    assert after.per_backward_ns and before.per_backward_ns and after.gain_ratio is not None
+    assert after.gain_ratio == pytest.approx(1 - after.per_backward_ns / before.per_backward_ns, abs=1e-6)
+    assert (after.gain_low_ratio or 0) <= after.gain_ratio <= (after.gain_high_ratio or 0)
+
+
+@pytest.mark.parametrize("size", [2, 8])
+@pytest.mark.parametrize("late", [(0, 0), (0, 30 * MS), (0, 0, 60 * MS)])
+def test_what_is_exposed_is_the_same_as_recorded_and_played_again(late: tuple[int, ...], size: int) -> None:
+    """A rank that waits for a late one has its collective running: that is exposed in both."""
+    found = answer(recorded(Made(late=late), size), {})
+    assert found.replayed.exposed_ns == pytest.approx(found.recorded_exposed_ns, rel=0.001)
+
+
+def test_a_free_network_leaves_the_wait_for_a_late_rank_exposed() -> None:
+    """Two ranks, one of them 30 ms late: half of that, in the mean."""
+    assert asked(Made(late=(0, 30 * MS)), 8, free_network=True).exposed_ns == pytest.approx(15 * MS)
 
 
 def test_what_slows_compute_is_learnt_from_backwards_that_only_accumulate() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -15,11 +16,11 @@ from ddptrace.analysis.whatif.predict import Predictor
 from ddptrace.analysis.whatif.tables import Setting, WhatIf
 from ddptrace.render.report import page
 from ddptrace.render.whatif.report import advice_section
-from ddptrace.render.whatif.terminal import advice_text, in_short, verification_text, whatif_text
+from ddptrace.render.whatif.terminal import advice_text, headline, in_short, verification_text, whatif_text
 from ddptrace.render.whatif.words import SIMULATED, setting_words
 from ddptrace.render.words import WIDTH
 from tests.made import make_result
-from tests.unit.made_whatif import Made, in_buckets, made_ranks
+from tests.unit.made_whatif import MS, Made, in_buckets, made_ranks
 
 EVIL = "<b onclick=x></script>\x1b[31m\u202e"
 
@@ -56,7 +57,60 @@ def test_each_answer_has_its_interval_and_change(answers: WhatIf) -> None:
     (line,) = (line for line in whatif_text(answers).splitlines() if "free network" in line)
     assert f"{(free.step_ns or 0) / 1e6:.1f}" in line
     assert f"{(free.low_ns or 0) / 1e6:.1f} .. {(free.high_ns or 0) / 1e6:.1f}" in line
-    assert f"{-100 * (free.gain_ratio or 0):+.0f} %" in line
+    assert f"−{100 * (free.gain_ratio or 0):.0f} %" in line
+
+
+def test_every_change_is_that_of_the_steps_that_are_printed(answers: WhatIf) -> None:
+    """Negative where the step gets shorter. Of accumulation, steps have several backwards."""
+    told = re.findall(r"^  (.{34}) +([\d,.]+) .* \.\. +[\d,.]+ +([+−]?)(\d+) %", whatif_text(answers), re.MULTILINE)
+    steps = {name.strip(): float(step.replace(",", "")) for name, step, *_ in told}
+    changes = {name.strip(): int(sign.replace("−", "-") + change) for name, _, sign, change in told}
+    del changes["an update every 4 backwards"]
+    assert len(changes) > 10 and min(changes.values()) < -5 and max(changes.values()) > 5
+    for name, change in changes.items():
+        assert change == pytest.approx(100 * (steps[name] / steps["as recorded"] - 1), abs=0.55), name
+
+
+def test_what_limits_the_step_and_what_helps_change_it_alike() -> None:
+    """A late rank stands in both lists, with the same change."""
+    late = advised(Made(late=(0, 60 * MS, 0), crowded=(0, 30 * MS, 250 * MS)), 8)
+    limit = next(one for one in late.limits if one.name == "straggler")
+    told = advice_text(late)
+    (listed,) = re.findall(r"^ +−[\d.]+ ms +(−\d+ %)  rank 1: if", told, re.MULTILINE)
+    (helping,) = re.findall(r"a faster rank 1: .* \((−\d+ %)\)", told)
+    assert listed == helping == f"−{100 * limit.gain_ratio:.0f} %"
+
+
+def advised(made: Made, size: int) -> Advice:
+    return advise(Predictor(model_of([observe(one) for one in made_ranks(made, in_buckets(made, size))])))
+
+
+def test_a_rank_that_is_worth_more_than_any_plan_comes_first() -> None:
+    late = advised(Made(late=(0, 60 * MS, 0)), 8)
+    assert late.first_rank is not None and late.first_rank.setting.evened == 1
+    told = headline(late)
+    assert told.startswith("First make rank 1 as fast as the others: −24 % (") and "Take bucket_cap_mb" in told
+
+
+def test_a_rank_that_is_worth_less_than_a_plan_does_not(advice: Advice) -> None:
+    little = advised(Made(byte_ns=20.0, late=(0, 20 * MS)), 8)
+    assert any(limit.name == "straggler" for limit in little.limits) and little.first_rank is None
+    assert headline(little).startswith("Take ") and headline(advice).startswith("Take ")
+
+
+def test_a_cap_that_may_win_nothing_is_the_best_guess() -> None:
+    vague = advised(Made(byte_ns=2.0), 8)
+    assert not vague.is_sure and vague.best.gain_low_ratio is not None and vague.best.gain_low_ratio < 0
+    told = headline(vague)
+    assert re.match(r"No cap is surely better; bucket_cap_mb=2 is the best guess: −9 % \(−\d+ % to \+\d %\)\. ", told)
+
+
+@pytest.mark.parametrize("size", [1, 8])
+def test_as_many_plans_are_listed_as_the_heading_says(size: int) -> None:
+    lines = advice_text(advised(Made(late=(0, 60 * MS, 0)), size)).splitlines()
+    (at,) = (at for at, line in enumerate(lines) if line.startswith("The best "))
+    listed = lines[at + 1 :]
+    assert int(lines[at].split()[2]) == (listed.index("") if "" in listed else len(listed)) > 1
 
 
 def test_a_refusal_is_told_and_has_no_figures(found: Predictor) -> None:

@@ -192,6 +192,7 @@ class ReducerFacts:
     layouts: tuple[tuple[int, int], ...]  # number of buckets, first backward; in time order
     bulky: tuple[Sized, ...] = ()  # parameters that alone are most of a bucket
     sizes: tuple[tuple[int, ...], ...] = ()  # bytes of its buckets, by layout
+    last_nbytes: tuple[tuple[int, ...], ...] = ()  # of the last parameter put into each, as `sizes`
     filled: Filled | None = None
     nbytes: int = 0  # of all parameters in its buckets
     parameters: int = 0  # so many
@@ -215,6 +216,7 @@ def reducer_facts(reducer: Reducer, rank: RankRun) -> ReducerFacts:
         layouts=tuple((len(layout.buckets), layout.from_backward) for layout in reducer.layouts),
         bulky=tuple(_bulky(reducer)),
         sizes=tuple(tuple(map(_nbytes, buckets)) for buckets in _layouts(reducer)),
+        last_nbytes=tuple(tuple(_nbytes(bucket[-1:]) for bucket in buckets) for buckets in _layouts(reducer)),
         filled=_filled(reducer),
         nbytes=_nbytes(sent),
         parameters=len(sent),

@@ -180,11 +180,9 @@ def _told_apart(before: Sequence[RunFigures], after: Sequence[RunFigures]) -> It
     for code in sorted({*counts[0], *counts[1]}):
         told = [count[code] for count in counts]
         if told in ([len(before), 0], [0, len(after)]):
-            side = "before" if told[0] else "after"
-            yield TOLD_OF_ONE_SIDE(
-                code,
-                f"`ddptrace analyze` says {code} of every run {side} and of none on the other side",
-            )
+            side, runs = ("before", len(before)) if told[0] else ("after", len(after))
+            have = "run {} has" if runs == 1 else "runs {} have"
+            yield TOLD_OF_ONE_SIDE(code, f"Only the {have.format(side)} the finding `{code}`.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from statistics import median
@@ -79,14 +80,15 @@ BYTES_MIN_RATIO: Final = 0.5
 
 def next_look(worst: BucketSummary, summary: Summary, result: Result, ranks: Sequence[RankFacts]) -> str:
     """Sentences that say why the bucket is exposed, and what to do."""
-    if _is_only(worst, ranks):
-        return (
-            "All gradients go in this one bucket, which leaves when backward is over. A bucket_cap_mb below"
-            f" {(worst.nbytes or 0) / MIB:.2g} makes several buckets, and the first ones can hide."
-        )
     matched = matched_time(result)
     if matched is not None and matched.waiting_ratio >= WAITING_MIN_RATIO:
         return "Most of the communication is waiting for ranks that come late, which no bucket size shortens."
+    dividing = _dividing_nbytes(worst, ranks)
+    if dividing:
+        return (
+            "All gradients go in this one bucket, which leaves when backward is over. A bucket_cap_mb of at most"
+            f" {math.floor(dividing / MIB * 1e4) / 1e4:g} makes several buckets, and the first ones can hide."
+        )
     compute = next(part.ns for part in summary.parts if part.name == "compute")
     if summary.comm_ns is not None and summary.comm_ns > compute:
         absent = _absent(worst, result)
@@ -112,12 +114,16 @@ def _queue_words(worst: BucketSummary, result: Result) -> str:
     )
 
 
-def _is_only(worst: BucketSummary, ranks: Sequence[RankFacts]) -> bool:
-    """Whether it holds the gradients of a whole reducer, and could be divided."""
+def _dividing_nbytes(worst: BucketSummary, ranks: Sequence[RankFacts]) -> int:
+    """The largest cap that divides a bucket of all gradients of a reducer; 0 where it holds fewer, or one parameter is
+    most of it. The gradient that reaches the cap closes a bucket, so all but the last one must reach it."""
     reducers = (reducer for rank in ranks for reducer in rank.reducers if reducer.reducer == worst.reducer)
-    return any(len(reducer.sizes[worst.layout]) == 1 for reducer in reducers if worst.layout < len(reducer.sizes)) and (
-        _largest(worst, ranks) is None
+    only = (
+        reducer.sizes[worst.layout][0] - reducer.last_nbytes[worst.layout][0]
+        for reducer in reducers
+        if worst.layout < len(reducer.sizes) and len(reducer.sizes[worst.layout]) == 1
     )
+    return next(only, 0) if _largest(worst, ranks) is None else 0
 
 
 def _absent(worst: BucketSummary, result: Result) -> str | None:

@@ -74,7 +74,8 @@ def _nearly_all(reducer: ReducerFacts) -> str:
     if not 2 * len(reducer.over_cap) > buckets > 2:
         return ""
     return (
-        f" Most of the {buckets} buckets hold such a parameter: raise bucket_cap_mb (`ddptrace advise` says to what)."
+        f" Most of the {buckets} buckets hold such a parameter: raise bucket_cap_mb, if `ddptrace advise`"
+        " predicts that it helps."
     )
 
 

@@ -296,7 +296,7 @@ def _queue(rows: Sequence[CollectiveRow], steps: int) -> _Queue:
 def _fewer(rows: Sequence[CollectiveRow]) -> str:
     """How to launch fewer and larger collectives, by what issues most of the queued ones."""
     if all(row.bucket for row in rows):
-        return "raise bucket_cap_mb (`ddptrace advise` says to what)"
+        return "raise bucket_cap_mb, if `ddptrace advise` predicts that it helps"
     of_zero = sum(row.queue_ns or 0 for row in rows if row.origin == Origin.ZERO.word)
     if 2 * of_zero > sum(row.queue_ns or 0 for row in rows):
         return "raise DeepSpeed's reduce_bucket_size and stage3_prefetch_bucket_size"

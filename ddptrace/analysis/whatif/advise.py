@@ -53,6 +53,13 @@ class Advice:
     plans: int  # bucket plans that were compared
     tried: tuple[Prediction, ...]  # the most promising of them
 
+    @property
+    def first_rank(self) -> Prediction | None:
+        """The slowest rank made as fast as the others, where that is sure to win and wins more than any plan; else
+        None."""
+        evened = next((one for one in self.useful if one.setting.evened is not None), None)
+        return evened if evened and _step(evened) < min(map(_step, (self.recorded, *self.tried))) else None
+
     def to_json_dict(self) -> dict[str, Any]:
         """The documented keys of `ddptrace advise --json`."""
         return asdict(self)

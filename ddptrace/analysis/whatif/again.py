@@ -108,12 +108,14 @@ def _evened(own: Own, rank: int) -> Own:
 
 
 def _played(own: Own, plan: Scenario, nbytes: Sequence[float], began: Floats) -> tuple[Floats, float, float]:
-    """When each rank ends the step, and mean exposed and whole time of communication."""
+    """When each rank ends the step, and mean exposed and whole time of communication. Exposed is all that a rank waits
+    for its buckets, as in the breakdown of a step: a collective runs on a rank from its own launch on, so that the wait
+    for a late rank counts."""
     begin = began + own.before_ns
     if own.elsewhere_ns:
         begin = np.full(len(begin), begin.max() + own.elsewhere_ns)
     played = play((begin[:, None] + own.ready_ns).max(axis=0), nbytes, plan.wire, plan.slowdown)
     computed = played.at(begin + own.compute_ns)
     released = np.maximum(computed, played.done_ns.max())
-    exposed = played.communicated(released) - played.communicated(computed)
-    return released + own.after_ns, float(exposed.mean()) + own.elsewhere_ns, float(played.marks[-1, 2])
+    exposed = float((released - computed).mean()) + own.elsewhere_ns
+    return released + own.after_ns, exposed, float(played.marks[-1, 2])

@@ -118,12 +118,12 @@ class Predictor:
 
     def _gains(self, cases: Sequence[_Case], played: Sequence[Steps], backwards: int) -> tuple[float, float, float]:
         """Of the time per backward: likeliest, least, most. Each case is held against the same case without the change,
-        step by step, so that what is unknown of both does not count."""
+        so that what is unknown of both does not count: median against median, as both are printed."""
         share = self.model.backwards / backwards
         replays = [self._replays[replace(case, hosting=1.0)] for case in cases]
-        gains = [1 - share * steps.step_ns / old.step_ns for steps, old in zip(played, replays, strict=True)]
-        middles = [float(np.median(gain)) for gain in gains]
-        off = hypot(_uncertainty(gains[0]), self.replay_error, self._model_ratio)
+        middles = [1 - share * _middle(steps) / _middle(old) for steps, old in zip(played, replays, strict=True)]
+        by_step = 1 - share * played[0].step_ns / replays[0].step_ns
+        off = hypot(_uncertainty(by_step), self.replay_error, self._model_ratio)
         return middles[0], min(middles) - off, max(middles) + off
 
     def _play(self, setting: Setting, case: _Case) -> Steps:

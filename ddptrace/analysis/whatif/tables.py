@@ -68,10 +68,10 @@ class Prediction:
     low_ns: int | None  # low end of the interval in which it is expected
     high_ns: int | None  # high end
     per_backward_ns: int | None  # step / backwards: what is compared where gradients are accumulated
-    gain_ratio: float | None  # of the time per backward, against the model without the change; negative for a loss
+    gain_ratio: float | None  # of the time per backward, against that of the recorded setting; negative for a loss
     gain_low_ratio: float | None  # low end of the gain's interval
     gain_high_ratio: float | None  # high end
-    exposed_ns: int | None  # exposed communication
+    exposed_ns: int | None  # exposed communication; waiting for late ranks counts
     comm_ns: int | None  # communication
     buckets: int | None  # number of buckets
     basis: tuple[str, ...] = ()  # what it rests on, in sentences

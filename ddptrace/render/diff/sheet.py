@@ -14,13 +14,11 @@ from ddptrace.render.diff.words import (
     headline,
     reach,
     sides,
-    signed_millis,
-    signed_percent,
     whole_name,
 )
 from ddptrace.render.sheet import Chart, Grid, Line, Sheet
 from ddptrace.render.words import some_of
-from ddptrace.units import NOT_MEASURED, counted, millis, percent
+from ddptrace.units import NOT_MEASURED, counted, millis, percent, signed_millis, signed_percent
 
 KINDS: Final = {
     "Typical step": ("step", "part", "total"), "Phases": ("phase",), "Buckets": ("bucket",),

@@ -17,12 +17,10 @@ from ddptrace.render.diff.words import (
     reach,
     setting_words,
     sides,
-    signed_millis,
-    signed_percent,
 )
 from ddptrace.render.terminal import finding_lines
 from ddptrace.render.words import PARTS, WIDTH, cut, indented
-from ddptrace.units import NOT_MEASURED, duration, millis, percent, size
+from ddptrace.units import NOT_MEASURED, duration, millis, percent, signed_millis, signed_percent, size
 
 MOST_ROWS: Final = 8
 """Of buckets and of ranks; the most changed ones."""

@@ -8,7 +8,16 @@ from typing import Final
 from ddptrace.analysis.diff.tables import Change, Diff
 from ddptrace.errors import printable
 from ddptrace.render.words import PARTS, cut
-from ddptrace.units import NOT_MEASURED, counted, duration, millis, percent, size
+from ddptrace.units import (
+    NOT_MEASURED,
+    counted,
+    duration,
+    percent,
+    signed,
+    signed_millis,
+    signed_percent,
+    size,
+)
 
 NAMES: Final = PARTS | {"comm": "communication", "wall": "step on the host", "exposed": "exposed", "step": "step"}
 LONG_NAME: Final = 60
@@ -134,25 +143,6 @@ def whole_name(row: Change) -> str:
     if row.kind == "collective":
         return f"{collective_name(row)}: {named(row)}"
     return f"rank {row.rank}: {named(row)}" if row.kind == "rank" else named(row)
-
-
-def signed(ns: float) -> str:
-    return _sign(ns) + duration(abs(ns))
-
-
-def signed_millis(ns: float) -> str:
-    """As a column shows it; what reads 0.00 has no sign."""
-    told = millis(abs(ns))
-    return told if float(told.replace(",", "")) == 0 else _sign(ns) + told
-
-
-def signed_percent(ratio: float) -> str:
-    """Whole percent; a change of less than half a percent has no sign."""
-    return percent(abs(ratio)) if abs(ratio) < 0.005 else _sign(ratio) + percent(abs(ratio))
-
-
-def _sign(value: float) -> str:
-    return "−" if value < 0 else "+"
 
 
 def sides(diff: Diff) -> str:

@@ -14,7 +14,7 @@ from ddptrace.render.figures import Figure, axis, layout
 from ddptrace.render.markup import section, table, text
 from ddptrace.render.whatif.terminal import headline, limit_words
 from ddptrace.render.whatif.words import SIMULATED, caps_words, doubt_words, gain_words, interval_words
-from ddptrace.units import millis, percent
+from ddptrace.units import millis, signed_millis, signed_percent
 
 MOST_PLANS = 6
 COLOURS: Final = {"ring": "#41729f", "tree": "#7a9e59", "hierarchical": "#e4683a"}
@@ -51,10 +51,10 @@ def scaling_section(forecast: Forecast, picture: str) -> str:
 
 def _limits(advice: Advice) -> str:
     rows = [
-        [escape(limit_words(limit)), millis(limit.gain_ns), escape(percent(limit.gain_ratio))]
+        [escape(limit_words(limit)), signed_millis(-limit.gain_ns), escape(signed_percent(-limit.gain_ratio))]
         for limit in advice.limits
     ]
-    return table((("what limits the step now", ""), ("would win ms", ""), ("of step", "")), rows) if rows else ""
+    return table((("what limits the step now", ""), ("change ms", ""), ("change", "")), rows) if rows else ""
 
 
 def _remedies(title: str, tried: Sequence[Prediction]) -> str:

@@ -22,7 +22,7 @@ from ddptrace.render.whatif.words import (
     replay_words,
 )
 from ddptrace.render.words import WIDTH, indented
-from ddptrace.units import counted, duration, millis, percent
+from ddptrace.units import counted, duration, millis, percent, signed_millis, signed_percent
 
 NAME_WIDTH = 34
 
@@ -48,6 +48,7 @@ def _table(found: WhatIf) -> Iterator[str]:
     yield f"{'If':<{NAME_WIDTH + 2}} {'step ms':>9} {'between':>18} {'change':>7} {'exposed ms':>11} {'buckets':>8}"
     for prediction in (found.replayed, *answered):
         yield _prediction_line(prediction)
+    yield from indented("exposed: waiting for late ranks counts, whatever the network")
     if any(one.setting.accumulate for one in answered):
         yield from indented("change: of the time for each backward, where several make an update")
 
@@ -105,14 +106,30 @@ def advice_text(advice: Advice) -> str:
 
 
 def headline(advice: Advice) -> str:
-    """What to do, in one sentence."""
+    """What to do: about a rank that is worth more than all buckets first, then about the buckets."""
+    return " ".join(filter(None, (_rank_words(advice), _bucket_words(advice))))
+
+
+def _rank_words(advice: Advice) -> str:
+    rank = advice.first_rank
+    if rank is None:
+        return ""
+    return (
+        f"First make rank {rank.setting.evened} as fast as the others: {gain_range(rank)}, a step of"
+        f" {duration(rank.step_ns)}, which no bucket size reaches."
+    )
+
+
+def _bucket_words(advice: Advice) -> str:
     if not advice.caps_mb:
         return f"Keep the buckets as they are: no others would make the step of {duration(advice.recorded_ns)} shorter."
-    sure = "" if advice.is_sure else " It may also win nothing: measure it, as with --verify."
+    caps, sure = caps_words(advice.caps_mb), advice.is_sure
+    take = f"Take {caps}" if sure else f"No cap is surely better; {caps} is the best guess"
     return (
-        f"Take {caps_words(advice.caps_mb)}: {gain_range(advice.best)}. The same model predicts"
+        f"{take}: {gain_range(advice.best)}. The same model predicts"
         f" {duration(advice.best.step_ns)} ({interval_words(advice.best)} ms) for it and"
-        f" {duration(advice.recorded.step_ns)} for the run as it was, which took {duration(advice.recorded_ns)}.{sure}"
+        f" {duration(advice.recorded.step_ns)} for the run as it was, which took {duration(advice.recorded_ns)}."
+        f"{'' if sure else ' Measure it, as with --verify.'}"
     )
 
 
@@ -121,7 +138,8 @@ def in_short(forecast: Forecast) -> list[str]:
     advice = forecast.advice
     if advice is None or not advice.is_sure:
         return []
-    told = f"Take {caps_words(advice.caps_mb)}: predicted is a step {gain_range(advice.best)}."
+    step = f"{duration(advice.best.step_ns)}, {gain_range(advice.best)}"
+    told = f"Take {caps_words(advice.caps_mb)}: predicted is a step of {step}."
     return textwrap.wrap(f"{told} `ddptrace advise` explains the prediction.", WIDTH)
 
 
@@ -131,7 +149,7 @@ def _paste(advice: Advice) -> Iterator[str]:
 
 
 def limit_words(limit: Limit) -> str:
-    """What the step would win without it."""
+    """What the step would be without."""
     named = {
         "transfer": "exposed communication: with a network that takes no time",
         "buckets": "waiting for gradients: if all buckets were sent as backward begins",
@@ -148,7 +166,8 @@ def _limits(advice: Advice) -> Iterator[str]:
     if not advice.limits:
         yield "  Nothing that ddptrace can change: the step is compute."
     for limit in advice.limits:
-        yield f"  {millis(limit.gain_ns):>9} ms {percent(limit.gain_ratio):>6}  {limit_words(limit)}"
+        change = f"{signed_millis(-limit.gain_ns):>9} ms {signed_percent(-limit.gain_ratio):>6}"
+        yield f"  {change}  {limit_words(limit)}"
 
 
 def _remedies(title: str, tried: Sequence[Prediction]) -> Iterator[str]:
@@ -160,9 +179,15 @@ def _remedies(title: str, tried: Sequence[Prediction]) -> Iterator[str]:
 
 def _tried(advice: Advice) -> Iterator[str]:
     shown = sorted(advice.tried, key=lambda one: one.step_ns or 0)[:MOST_TRIED]
+    yield "Predicted for the recorded buckets"
+    yield _plan_line(advice.recorded)
+    yield ""
     yield f"The best {len(shown)} of {counted(advice.plans, 'plan')}"
-    for one in (advice.recorded, *shown):
-        yield f"  {millis(one.step_ns):>9} ms  {interval_words(one):>18}  {_named(one)}"
+    yield from map(_plan_line, shown)
+
+
+def _plan_line(one: Prediction) -> str:
+    return f"  {millis(one.step_ns):>9} ms  {interval_words(one):>18}  {_named(one)}"
 
 
 def _named(one: Prediction) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from ddptrace.analysis.whatif.tables import Contention, Cost, Prediction, Setting, SmallCost, WhatIf
-from ddptrace.units import NOT_MEASURED, counted, duration, percent, rate, size
+from ddptrace.units import NOT_MEASURED, counted, duration, percent, rate, signed_percent, size
 
 SIMULATED: Final = "Simulated from the recorded ranks, not measured."
 DOUBT_RATIO: Final = 0.1
@@ -58,19 +58,16 @@ def interval_words(prediction: Prediction) -> str:
 
 
 def gain_words(prediction: Prediction) -> str:
-    """`-12 %`: what the step would change by, per backward."""
-    if prediction.gain_ratio is None:
-        return NOT_MEASURED
-    change = round(-100 * prediction.gain_ratio)
-    return f"{change:+d} %" if change else "0 %"
+    """`−12 %`: what the step would change by, per backward."""
+    return NOT_MEASURED if prediction.gain_ratio is None else signed_percent(-prediction.gain_ratio)
 
 
 def gain_range(prediction: Prediction) -> str:
-    """`12 % less (8 to 15 %)`."""
+    """`−12 % (−15 % to −8 %)`: the change, and the interval in which it is expected."""
     if prediction.gain_ratio is None or prediction.gain_low_ratio is None or prediction.gain_high_ratio is None:
         return NOT_MEASURED
-    low, high = round(100 * prediction.gain_low_ratio), round(100 * prediction.gain_high_ratio)
-    return f"{percent(prediction.gain_ratio)} less ({low} to {high} %)"
+    low, high = signed_percent(-prediction.gain_high_ratio), signed_percent(-prediction.gain_low_ratio)
+    return f"{gain_words(prediction)} ({low} to {high})"
 
 
 def replay_words(found: WhatIf) -> str:
@@ -78,7 +75,8 @@ def replay_words(found: WhatIf) -> str:
     return (
         f"Played again as it was, from ready times and costs alone, the step takes {duration(found.replayed.step_ns)};"
         f" recorded were {duration(found.recorded_ns)} ({100 * found.replay_error_ratio:+.1f} %), of which"
-        f" {duration(found.recorded_exposed_ns)} are exposed communication."
+        f" {duration(found.recorded_exposed_ns)} are exposed communication"
+        f" (played again: {duration(found.replayed.exposed_ns)})."
     )
 
 
