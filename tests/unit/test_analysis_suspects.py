@@ -418,7 +418,36 @@ def test_of_phases_of_which_none_is_sure_one_stall_does_not_name_another_than_al
 
 def test_time_that_nobody_feels_is_not_told_as_none() -> None:
     late = Lateness(1, "forward", 20.0 * MS, 20.0 * MS, np.full((len(LOCAL_PHASES), 2), 100 * MS))
-    for cpu_ns, said in ((10_000.0, "it computes no longer"), (-3.0 * MS, "it computes no longer"),
-                         (200_000.0, "it runs 200 µs longer")):  # fmt: skip
+    for cpu_ns, said in ((10_000.0, "it sleeps or is blocked for these 20.0 ms: it uses the processor no longer"),
+                         (-3.0 * MS, "it sleeps or is blocked for these 20.0 ms: it uses the processor no longer"),
+                         (200_000.0, "of these 20.0 ms it uses the processor for 200 µs; the rest it sleeps or is"
+                          " blocked")):  # fmt: skip
         held = [Held(0.0, None, None, 0.0), Held(0.0, None, None, cpu_ns)]
-        assert cause_of(late, held).evidence.endswith(f"blocked: {said}")
+        assert cause_of(late, held).evidence.endswith(f"; {said}")
+
+
+def test_what_a_late_rank_queues_is_not_called_sleep_and_all_phases_are_named_where_they_are_meant() -> None:
+    late = Lateness(1, "forward", 20.0 * MS, 30.0 * MS, np.full((len(LOCAL_PHASES), 2), 100 * MS))
+    held = [Held(0.0, None, 1.0 * MS, 10.0 * MS), Held(0.0, None, 9.0 * MS, 14.0 * MS)]
+    said = cause_of(late, held).evidence
+    assert "the 30.0 ms of all its phases" in said
+    assert "4.00 ms and waits for one for 8.00 ms; the rest" in said
+
+
+@pytest.mark.parametrize(
+    ("queued_ms", "cpu_ms", "cause"),
+    [
+        ((300, 760), (438, 894), "backward"),  # a batch 2.5 times as large on a crowded machine
+        ((200, 700), (438, 894), "backward"),  # it queues more for its work than the others, but not mainly
+        ((300, 800), (438, 438), "processor contention"),
+        ((300, 800), (438, 480), "processor contention"),
+        ((0, 500), (438, 300), "processor contention"),
+        ((0, 500), (0, 40), "processor contention"),
+    ],
+)
+def test_more_work_that_queues_longer_on_a_crowded_machine_is_no_contention(
+    queued_ms: tuple[int, int], cpu_ms: tuple[int, int], cause: str
+) -> None:
+    late = Lateness(1, "backward", 900.0 * MS, 900.0 * MS, np.full((len(LOCAL_PHASES), 2), 100 * MS))
+    held = [Held(0.0, None, float(q * MS), float(c * MS)) for q, c in zip(queued_ms, cpu_ms, strict=True)]
+    assert cause_of(late, held).name == cause
