@@ -22,7 +22,7 @@ from ddptrace.findings import (
     WAITING_FOR_RANKS,
     Finding,
 )
-from ddptrace.units import duration, percent
+from ddptrace.units import counted, duration, percent
 
 ADVICE: Final[Mapping[str, str]] = {
     "data": "Look at what its data loader reads, and from where.",
@@ -162,7 +162,8 @@ def peer_findings(result: Result) -> Iterator[Finding]:
 
 
 def _where(time: MatchedTime) -> str:
-    return f" of {time.steps} steps" if time.steps > 1 else ""
+    kind = "typical step" if time.typical else "step"
+    return f" of {counted(time.steps, kind)}" if time.steps else ""
 
 
 def _each(time: MatchedTime, ns: int) -> str:
