@@ -20,6 +20,7 @@ from ddptrace.analysis.ranks.suspects import average, costs_of_suspects, student
 from ddptrace.analysis.tables.ranks import LOCAL_PHASES
 from ddptrace.findings import Finding
 from ddptrace.load.tables import GcPause, HostLoad, HostMark, LinkSample, Throttle
+from ddptrace.units import duration, percent
 from tests.unit.made_training import MS, Late, Plan, Player, only, played
 
 Loads = dict[int, HostLoad]
@@ -380,6 +381,28 @@ def test_a_late_rank_is_told_in_one_finding_with_rank_phase_and_cost() -> None:
     assert finding.message.startswith(
         "Rank 1 makes the others wait: its forward phase costs every rank 8.00 ms of a step"
     )
+
+
+def test_the_share_of_a_late_rank_names_the_median_step_that_it_is_of() -> None:
+    found = blame(Plan(2, 80, late=only(1, "forward", 8 * MS)))
+    (one,), (finding,) = found.suspects, told(found)
+    base = duration(one.cost_ns / one.cost_ratio)
+    assert f"({percent(one.cost_ratio)} of the median step of {base}; 95 %" in finding.message
+
+
+@pytest.mark.parametrize(("cpu_ms", "queued_ms", "is_counted"), [(2, 6, False), (12, 400, True)])
+def test_no_rank_waits_for_a_processor_while_it_runs_and_a_count_beyond_that_is_told(
+    cpu_ms: int, queued_ms: int, is_counted: bool
+) -> None:
+    plan = Plan(2, 80, late=nobody)
+    found = blame(plan, {who: watched(plan, who, cpu_ms * MS, queued_ms * MS) for who in (0, 1)})
+    assert found.crowding is not None
+    step_ns = found.crowding.step_ns
+    assert found.crowding.queued_ns == pytest.approx(min(queued_ms * MS, step_ns - cpu_ms * MS))
+    assert found.crowding.counted_ns == queued_ms * MS
+    (finding,) = told(found)
+    assert (finding.code, "400 ms" in finding.message) == ("processors-crowded", is_counted)
+    assert f"of {duration(step_ns)}" in finding.message and "as compute and communication" in finding.message
 
 
 @pytest.mark.parametrize(("freedom", "quantile"), [(5, 6.869), (9, 4.781), (19, 3.883), (60, 3.460)])

@@ -133,6 +133,7 @@ class Held:
     throttled_ns: float | None  # its group of processes had used its quota up
     queued_ns: float | None  # it could have run, and no processor was free
     cpu_ns: float | None  # it ran
+    counted_ns: float | None = None  # what the system counts as queued, which may exceed a step; `queued_ns` does not
 
     @property
     def is_watched(self) -> bool:
@@ -151,20 +152,23 @@ def held_in(table: RankTables, steps: Ints) -> Held:
         _in_steps(list(zip(marks, values, strict=True)), walls, steps) / count if marks else None
         for values in ([mark.queued_ns for mark in load.marks], [mark.cpu_ns for mark in load.marks])
     )
+    counted = list(zip(marks, [mark.queued_ns for mark in load.marks], strict=True))
+    uncut = _in_steps(counted, walls, steps, cut=False) / count if marks else None
     judged = walls[positions(walls[:, 2], steps) >= 0]
     step_ns = int((judged[:, 1] - judged[:, 0]).sum()) / count
-    return Held(collected / count, _throttled(load.throttles, step_ns), queued, cpu)
+    return Held(collected / count, _throttled(load.throttles, step_ns), queued, cpu, uncut)
 
 
-def _in_steps(events: Sequence[tuple[int, int]], walls: Ints, steps: Ints) -> float:
-    """Sum of the values, each with its instant, of those whose instant lies in one of the steps. None is longer than
-    its step."""
+def _in_steps(events: Sequence[tuple[int, int]], walls: Ints, steps: Ints, *, cut: bool = True) -> float:
+    """Sum of the values, each with its instant, of those whose instant lies in one of the steps. `cut`: none counts for
+    more than its step is long."""
     at, values = np.array(events, np.int64).reshape(-1, 2).T
     if not len(walls) or not len(at):
         return 0.0
     step = np.searchsorted(walls[:, 0], at, side="right") - 1
     inside = (step >= 0) & (at < walls[step, 1])
-    values = np.minimum(values, walls[step, 1] - walls[step, 0])
+    if cut:
+        values = np.minimum(values, walls[step, 1] - walls[step, 0])
     return float(values[inside & (positions(walls[step, 2], steps) >= 0)].sum())
 
 
