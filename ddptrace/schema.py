@@ -19,6 +19,7 @@ from __future__ import annotations
 import enum
 import os
 import struct
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
@@ -179,7 +180,7 @@ class Origin(enum.IntEnum):
     TENSOR_PARALLEL = 15  # a layer whose tensors are divided among ranks
     EMBEDDINGS = 16  # embedding tables that are divided among ranks: ids to the tables, vectors back, their gradients
 
-    @property
+    @cached_property
     def word(self) -> str:
         return self.name.lower().replace("_", "-")
 

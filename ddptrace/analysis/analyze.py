@@ -75,6 +75,7 @@ def tables_of(view: RankView) -> RankTables:
         trail=trail_of(view),
         waited_ns=waited_in_phases(view),
         tie_ns=view.rank.tie_ns,
+        recording=view.rank.recording,
     )
 
 
@@ -92,6 +93,7 @@ def combine(head: RunHead, ranks: Iterable[RankTables], *, align: bool = True) -
         recorded=any(table.facts.recorded for table in run.ranks),
         blind_spots=head.blind_spots,
         activity=tuple(table.activity for table in run.ranks),
+        recordings=tuple(table.recording for table in run.ranks if table.recording is not None),
         **{name: Table(table.row_type, tuple(_joined(name, table, run))) for name, table in TABLES.items()},
     )
     result = replace(result, blame=Table(BlameRow, blame.rows), suspects=Table(SuspectRow, blame.suspects))

@@ -13,7 +13,7 @@ from ddptrace.analysis.tables.device import Activity, RankRow
 from ddptrace.analysis.tables.ranks import Trail
 from ddptrace.analysis.tables.steps import PartialStepRow, PhaseRow, StepRow
 from ddptrace.analysis.tables.traffic import TrafficRow
-from ddptrace.load.tables import HostLoad
+from ddptrace.load.tables import HostLoad, Recording
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,7 @@ class RankTables:
     trail: Trail
     waited_ns: tuple[tuple[int, ...], ...] = ()  # by step: how long the host was blocked, in each of `LOCAL_PHASES`
     tie_ns: int | None = None  # as in `RankRun`
+    recording: Recording | None = None  # as in `RankRun`
 
     # Tables that are read before the ranks are together, with their types
     @property

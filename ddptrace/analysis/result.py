@@ -47,6 +47,7 @@ from ddptrace.analysis.traffic.rows import traffic_rows
 from ddptrace.analysis.window_summary import summarize_windows
 from ddptrace.errors import printable
 from ddptrace.findings import Finding
+from ddptrace.load.tables import Recording
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -60,6 +61,7 @@ class Result:
     recorded: bool = True  # by ddptrace; False: read out of profiler files alone
     blind_spots: tuple[str, ...] = ()  # what ddptrace cannot see in this run
     activity: tuple[Activity, ...] = field(default=(), repr=False)
+    recordings: tuple[Recording, ...] = field(default=(), repr=False)  # by rank; empty for foreign traces
 
     # The tables, in the order of the JSON
     ranks: Table[RankRow] = run_table(

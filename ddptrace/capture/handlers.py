@@ -68,16 +68,16 @@ class WaitingHandlers:
                 self._actions[number] = _action_of(number)
                 self._handlers[number] = handler
                 signal(number, self._standing)
-        for number, action in self._actions.items():
-            _act(number, action)
+        for changed, action in self._actions.items():
+            _act(changed, action)
 
     def _put_back(self) -> None:
         for number, handler in self._handlers.items():
             if getsignal(number) is self._standing:  # the program may have set another one meanwhile
                 signal(number, handler)
-        for number, action in self._actions.items():
-            if getsignal(number) is self._handlers[number]:
-                _act(number, action)
+        for changed, action in self._actions.items():
+            if getsignal(changed) is self._handlers[changed]:
+                _act(changed, action)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._came[number] = None

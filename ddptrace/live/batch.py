@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ddptrace.analysis.rank_tables import RankTables
@@ -109,8 +109,12 @@ class LossTally:
         )  # a growing file is reported at each look
 
     def losses(self, *, unread_steps: int) -> Losses:
-        unwritable = max(0, self._dropped - self._without_room - self._in_bursts)
-        torn = max(0, self._torn - unwritable)  # a value out of range leaves half a record behind
-        return Losses(
-            self._without_room, self._in_bursts, unwritable, torn, unread_steps, self.unread_records, self._damaged
-        )
+        counts = self._dropped, self._without_room, self._in_bursts, self._torn
+        return replace(losses_of(*counts, self._damaged), unread_steps=unread_steps, unread_records=self.unread_records)
+
+
+def losses_of(dropped: int, without_room: int, in_bursts: int, torn: int, damaged: tuple[str, ...]) -> Losses:
+    """Tell the losses apart, from a reader's counts (`Records`)."""
+    unwritable = max(0, dropped - without_room - in_bursts)
+    torn = max(0, torn - unwritable)  # a value out of range leaves half a record behind
+    return Losses(without_room, in_bursts, unwritable, torn, damaged=damaged)

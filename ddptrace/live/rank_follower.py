@@ -21,8 +21,7 @@ from ddptrace.analysis.analyze import analyze_rank
 from ddptrace.analysis.rank_tables import RankTables
 from ddptrace.live.batch import Identity, Losses, LossTally, RankBatch
 from ddptrace.live.held_records import HeldRecords
-from ddptrace.load.diagnosis.rank_state import BESIDE
-from ddptrace.load.records.events import Clock
+from ddptrace.load.records.events import BESIDE, Clock
 from ddptrace.load.records.rank_run import rank_run
 from ddptrace.record import RecordReader, Records
 from ddptrace.schema import Kind, StepEnd

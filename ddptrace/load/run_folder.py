@@ -22,6 +22,7 @@ from ddptrace.findings import (
 )
 from ddptrace.load.records.events import FAR_NS, Clock
 from ddptrace.load.records.rank_run import Recorded, rank_run
+from ddptrace.load.records.recording import recording_of
 from ddptrace.load.tables import MOST_RANKS, RankRun
 from ddptrace.record import RecordReader, Records
 from ddptrace.record.directory import PENDING, read_json
@@ -181,6 +182,8 @@ def read_rank(source: RecordedRank, findings: list[Finding]) -> Recorded:
     stranger = _other_run(source, meta, findings) or _other_rank(source, meta, findings)
     records = records_of(folder)
     recorded = rank_run(records, meta, rank=rank, zero_unix_ns=source.zero_unix_ns)
+    told = recording_of(records, recorded.run.groups, rank)
+    recorded = replace(recorded, run=replace(recorded.run, recording=told))
     findings.extend(recorded.findings)
     if not len(records.events):
         findings.append(RANK_EMPTY(f"rank {rank}", f"{folder.name} holds no records"))

@@ -428,6 +428,20 @@ class HostLoad:
 
 
 @dataclass(frozen=True, slots=True)
+class Recording:
+    """How a rank's records came to be read: what a monitor of the run asks, beside what the tables tell."""
+
+    rank: int  # global rank
+    worked_unix_ns: int  # of the newest record of the training itself; 0 if unknown
+    backends: tuple[str, ...]  # of its process groups, sorted
+    dropped: int = 0  # as in `Records`, as are the next four
+    dropped_without_room: int = 0  # part of dropped: the disk had no room
+    dropped_in_bursts: int = 0  # part of dropped: too many at once
+    torn: int = 0  # slots that never became whole
+    damaged: tuple[str, ...] = ()  # what is damaged, in words
+
+
+@dataclass(frozen=True, slots=True)
 class RankRun:
     """Everything one rank recorded, in time order."""
 
@@ -457,6 +471,7 @@ class RankRun:
     clock: str = ""  # ranks whose instants are of one clock have the same; "" where not told: those of one host have
     tie_ns: int | None = None  # Unix time less that clock, as its instants have it; None where it was not read
     serves: str = ""  # the engine or library with which it serves a model; empty where it trains, or nothing tells
+    recording: Recording | None = None  # of its records; None where there are none
 
 
 @dataclass(frozen=True, slots=True)

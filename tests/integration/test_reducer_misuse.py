@@ -57,7 +57,7 @@ SAYINGS: dict[str, tuple[str, str]] = {
     "fewer_batches_on_one_rank": ("gave up: another rank did not come to it", ""),
     "wrapped_twice": ("The module is wrapped already, at '1'", "wrap it once"),
     "two_wrappers_of_one_module": ("among them 'first.weight', 'first.bias'", "Wrap both modules together"),
-    "recomputed_behind_the_back_of_the_search": ("take use_reentrant=False", "use_reentrant=False"),
+    "recomputed_behind_the_back_of_the_search": ("pass use_reentrant=False", "use_reentrant=False"),
     "copied_with_a_group_of_its_own": ("cannot be copied or pickled", "copy or save its `.module`"),
     "a_rank_ends": (
         "the connection to another rank broke: it may have ended, see its output. The backend: [",

@@ -171,7 +171,7 @@ def test_scopes_are_means_over_the_ranks_with_their_share_of_all_device_time() -
     found = scopes(make_device_result(2, 3, names))
     assert list(found) == ["module", "annotation", "operator"]
     [linear] = found["module"]
-    assert (linear.name, linear.events, linear.device_ns) == ("Linear_0", 15, 8100 + 9000 + 1500)
+    assert (linear.name, linear.events, linear.device_ns) == ("Linear", 15, 8100 + 9000 + 1500)
     # BY HAND: three steps of 500 + 3 x 900 + 3000 ns
     assert linear.ratio == pytest.approx((8100 + 9000 + 1500) / (3 * 6200))
     assert scopes(make_result()) == {}

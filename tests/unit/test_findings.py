@@ -68,6 +68,15 @@ def test_every_kind_is_made_somewhere() -> None:
     assert not NAMES.keys() - used
 
 
+def test_whatever_writes_findings_is_called_where_a_result_is_put_together() -> None:
+    room = PACKAGE / "analysis" / "findings"
+    trees = [tree for file, tree in SOURCES if file.parent == room]
+    made = {node.name for tree in trees for node in tree.body if isinstance(node, ast.FunctionDef)}
+    writers = {name for name in made if name.endswith("_findings") and not name.startswith("_")}
+    used = {node.id for _, tree in SOURCES for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    assert len(writers) > 15 and writers - used <= {"run_findings"}
+
+
 def test_every_finding_is_made_from_its_kind() -> None:
     loose = [where for where, call in calls() if called(call) == "Finding"]
     assert [where for where in loose if READS_NOTES.name not in where] == []

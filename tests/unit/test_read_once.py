@@ -63,6 +63,12 @@ def test_records_are_read_once(run: Path, command: str) -> None:
     assert opened_by(*command.split(), run) == dict.fromkeys(FILES, 1)
 
 
+def test_an_export_reads_records_once(run: Path, tmp_path: Path) -> None:
+    file = tmp_path / "telemetry.jsonl"
+    assert opened_by("export", run, "--otlp-json", file) == dict.fromkeys(FILES, 1)
+    assert file.stat().st_size
+
+
 def test_a_manifest_without_a_zero_costs_the_first_rank_another_look(run: Path) -> None:
     (run / MANIFEST).unlink()
     assert opened_by("traffic", run) == dict(zip(sorted(FILES), (2, 1), strict=True))

@@ -31,6 +31,8 @@ def buffer_times(view: RankView) -> tuple[BufferTime, ...]:
         position = int(view.steps.at(np.array([begin], np.int64))[0])
         if position >= 0:
             spans[position].append((begin, end))
+    if not spans:
+        return ()
     idle = union(*(_gaps(window) for window in view.rank.windows))
     return tuple(_of_step(view, position, union(pairs(mine)), idle) for position, mine in sorted(spans.items()))
 

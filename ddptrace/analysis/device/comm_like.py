@@ -17,7 +17,9 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
+from ddptrace.analysis.alike import alike
 from ddptrace.analysis.rank_view import RankView
 from ddptrace.load.tables import DeviceWork, Work
 from ddptrace.ops import is_named_after_communication
@@ -83,27 +85,40 @@ def _comm_streams(view: RankView) -> Iterator[frozenset[str]]:
 def _compute(work: DeviceWork, on_streams: frozenset[str]) -> Iterator[tuple[str, str, int, int]]:
     """Kernels that count as compute by where they ran: name, the place that is named after communication or "", how
     often, and ns."""
-    mine = np.flatnonzero(work.kind == Work.COMPUTE)
-    columns = work.name, work.annotation, work.operator, work.stream
-    keys, again, counts = np.unique(
-        np.column_stack([column[mine] for column in columns]), axis=0, return_inverse=True, return_counts=True
-    )
-    sums = np.zeros(len(keys), np.int64)
-    np.add.at(sums, again.reshape(-1), (work.end_at_ns - work.begin_at_ns)[mine])
-    for (kernel, annotation, operator, stream), count, ns in zip(
-        keys.tolist(), counts.tolist(), sums.tolist(), strict=True
-    ):
-        yield work.names[kernel], _place(work, annotation, operator, work.streams[stream], on_streams), count, ns
+    names = _named(work)
+    streams = np.array([stream in on_streams for stream in work.streams], np.bool_)
+    is_compute = work.kind == Work.COMPUTE
+    inside = names[work.annotation] | streams[work.stream]
+    placed = is_compute & np.where(work.operator >= 0, names[work.operator], inside)
+    if not placed.any():
+        return
+    kernels = np.unique(work.name[placed])
+    mine = np.flatnonzero(is_compute & np.isin(work.name, kernels))
+    place = np.where(placed, 1, 0)[mine]
+    columns = (np.where(place, column[mine], -1) for column in (work.annotation, work.operator, work.stream))
+    found = alike(work.name[mine], place, *columns)
+    times = found.sums((work.end_at_ns - work.begin_at_ns)[mine]).tolist()
+    for (kernel, is_placed, *where), count, ns in zip(found.keys.tolist(), found.counts.tolist(), times, strict=True):
+        yield work.names[kernel], _place(work, *where) if is_placed else "", count, ns
 
 
-def _place(work: DeviceWork, annotation: int, operator: int, stream: str, on_streams: frozenset[str]) -> str:
+def _named(work: DeviceWork) -> NDArray[np.bool_]:
+    """Which of the names that ranges and operators have are named after communication; the last one is nobody's."""
+    named = np.zeros(len(work.names) + 1, np.bool_)
+    named[work.annotation] = named[work.operator] = True
+    for number in np.flatnonzero(named[:-1]).tolist():
+        named[number] = is_named_after_communication(work.names[number])
+    named[-1] = False
+    return named
+
+
+def _place(work: DeviceWork, annotation: int, operator: int, stream: int) -> str:
     """What is named after communication; an operator that is not says that its kernels compute."""
     if operator >= 0:
-        name = work.names[operator]
-        return name if is_named_after_communication(name) else ""
+        return work.names[operator]
     if annotation >= 0 and is_named_after_communication(work.names[annotation]):
         return work.names[annotation]
-    return f"stream {stream}" if stream in on_streams else ""
+    return f"stream {work.streams[stream]}"
 
 
 def _span_ns(work: DeviceWork) -> int:

@@ -15,6 +15,7 @@ from typing import Final
 
 import numpy as np
 
+from ddptrace.analysis.alike import Alike, alike
 from ddptrace.analysis.intervals import Ints
 from ddptrace.analysis.rank_view import RankView
 from ddptrace.analysis.tables.device import IdleRow
@@ -41,26 +42,25 @@ def _rows(view: RankView, idle: DeviceIdle) -> Iterator[IdleRow]:
     if len(idle.gaps):  # outside of steps, before the device's first work and after its last, nothing waited for it
         within = (step >= 0) | ((idle.gap[piece] > 0) & (idle.gap[piece] < len(idle.gaps) - 1))
         piece, begins, ends, step = piece[within], begins[within], ends[within], step[within]
-    columns = step, idle.cause[piece].astype(np.int64), labels[idle.name[piece]]
-    keys, row = np.unique(np.column_stack((*columns, labels[idle.operator[piece]])), axis=0, return_inverse=True)
-    row = row.reshape(-1)
     length = (idle.gaps[:, 1] - idle.gaps[:, 0])[idle.gap[piece]]
-    order = np.lexsort((-length, row))
-    row, idle_ns, length, gap = row[order], (ends - begins)[order], length[order], idle.gap[piece][order]
-    first = np.searchsorted(row, np.arange(len(keys) + 1))
-    for nth, (step, cause, name, operator) in enumerate(keys.tolist()):
-        mine = slice(first[nth], first[nth + 1])
-        reach = np.cumsum(idle_ns[mine])
-        yield IdleRow(
-            view.rank.rank,
-            view.ordinal(step),
-            IdleCause(cause).word,
-            names[name],
-            names[operator],
-            len(np.unique(gap[mine])),
-            int(reach[-1]),
-            int(length[mine][np.searchsorted(2 * reach, reach[-1])]),
-        )
+    by_length = np.argsort(-length, kind="stable")
+    piece, step, length = piece[by_length], step[by_length], length[by_length]
+    label, operator = labels[idle.name[piece]], labels[idle.operator[piece]]
+    found = alike(step, idle.cause[piece].astype(np.int64), label, operator)
+    reach = np.cumsum((ends - begins)[by_length][found.order])  # of all rows, one after the other
+    before = np.append(0, reach)[found.first]
+    half = np.searchsorted(reach, before[:-1] + (np.diff(before) + 1) // 2)
+    columns = _distinct(found, idle.gap[piece]), np.diff(before), length[found.order][half]
+    for (step, cause, name, operator), *figures in zip(
+        found.keys.tolist(), *map(np.ndarray.tolist, columns), strict=True
+    ):
+        yield IdleRow(view.rank.rank, view.ordinal(step), IdleCause(cause).word, names[name], names[operator], *figures)
+
+
+def _distinct(found: Alike, values: Ints) -> Ints:
+    """How many different values the rows of each group have."""
+    group = alike(found.group, values[found.order]).keys[:, 0]
+    return np.bincount(group, minlength=len(found.keys))
 
 
 def _labels(idle: DeviceIdle) -> tuple[list[str], Ints]:

@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 
+from ddptrace.analysis.alike import alike
 from ddptrace.analysis.device.categories import category_of
 from ddptrace.analysis.device.peaks import peak_flops_per_s
 from ddptrace.analysis.intervals import Ints
@@ -66,23 +67,19 @@ class _Sum:
 
 def _sums(work: DeviceWork, device: str) -> Iterator[tuple[tuple[str, str], _Sum]]:
     """By category and name, in parts: work that one name, operator and range has in common."""
-    keys, part = np.unique(np.column_stack(_columns(work)), axis=0, return_inverse=True)
-    part = part.reshape(-1)
-    order = np.argsort(part, kind="stable")
-    first = np.searchsorted(part[order], np.arange(len(keys) + 1))
-    length = work.end_at_ns - work.begin_at_ns
-    flops = np.full(len(part), -1) if work.counts is None else work.counts.flops
+    found = alike(*_columns(work))
+    counts, times = found.counts.tolist(), found.sums(work.end_at_ns - work.begin_at_ns).tolist()
     dtypes = () if work.counts is None else work.counts.dtypes
-    for nth, (name, kind, operation, is_main, annotation, dtype) in enumerate(keys.tolist()):
-        mine = order[first[nth] : first[nth + 1]]
+    for nth, (name, kind, operation, is_main, annotation, dtype) in enumerate(found.keys.tolist()):
         around = work.names[annotation] if annotation >= 0 else ""
         category = category_of(work.names[name], Work(kind), Operation(operation), bool(is_main), around)
-        found = _Sum(len(mine), int(length[mine].sum()))
-        if dtype >= 0:  # the FLOPs are known, if only as those of another kernel of the same operator
-            found.counted_ns, found.flops = found.total_ns, sum(flops[mine].tolist())
-            peak = peak_flops_per_s(device, dtypes[dtype], work.names[name]) if found.flops else 1.0
-            found.ideal_ns = None if peak is None else found.flops / peak * NS_PER_S
-        yield (category, work.names[name]), found
+        part = _Sum(counts[nth], times[nth])
+        if dtype >= 0 and work.counts is not None:  # known, if only as those of another kernel
+            mine = found.order[found.first[nth] : found.first[nth + 1]]
+            part.counted_ns, part.flops = part.total_ns, sum(work.counts.flops[mine].tolist())
+            peak = peak_flops_per_s(device, dtypes[dtype], work.names[name]) if part.flops else 1.0
+            part.ideal_ns = None if peak is None else part.flops / peak * NS_PER_S
+        yield (category, work.names[name]), part
 
 
 def _columns(work: DeviceWork) -> tuple[Ints, ...]:

@@ -55,8 +55,8 @@ PEAKS: Final = (
     ),
     Peak(
         r"\bH800(?: SXM\d?)?$",
-        {kind: tflops for kind, tflops in HOPPER_SXM.items() if kind != "fp64"},  # which the H800 hardly computes
-        "NVIDIA H100 Tensor Core GPU data sheet (2023), H100 SXM, half of the figures with sparsity",
+        HOPPER_SXM | {"fp64": 1.0},
+        "NVIDIA H800 Tensor Core GPU data sheet (2023), H800 SXM, half of the figures with sparsity",
     ),
     Peak(
         r"\bH200(?: SXM\d?)?$",

@@ -89,9 +89,10 @@ def _outside(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
     if strays:
         where = named("rank", [rank.rank for rank in strays])
         ns = sum(rank.outside_ns for rank in strays)
+        exact = "" if duration(ns) == f"{ns} ns" else f" ({ns} ns)"
         yield OUTSIDE_WINDOW(
             where,
-            f"{duration(ns)} of device work on {where} are outside the windows of all steps (queued before"
+            f"{duration(ns)}{exact} of device work on {where} are outside the windows of all steps (queued before"
             " the first step or launched after the last): no step counts them; the tables of ranks, streams and scopes"
             " do.",
         )

@@ -14,7 +14,7 @@ from ddptrace.load.alive import process_of
 from ddptrace.load.diagnosis.last_calls import RankRecords, group_states
 from ddptrace.load.diagnosis.tables import GroupState, LastCall, RankState
 from ddptrace.load.records import described
-from ddptrace.load.records.events import BEGIN, END, FLAGS, KIND, NAME, A, Clock, RankEvents, Row
+from ddptrace.load.records.events import BEGIN, BESIDE, END, FLAGS, KIND, NAME, A, Clock, RankEvents, Row
 from ddptrace.load.records.host_load import phase_of, pulse_of
 from ddptrace.load.tables import Pulse
 from ddptrace.record import Records
@@ -22,8 +22,6 @@ from ddptrace.schema import Kind, Phase
 
 LAST_STEPS: Final = 32
 
-BESIDE: Final = (Kind.CLOCK, Kind.PULSE, Kind.LINK, Kind.CGROUP, Kind.LET_GO, Kind.FILE_LET_GO, Kind.NOTE, Kind.DONE)
-"""Kinds that are recorded while the training itself does nothing."""
 OUTSIDE: Final = (Kind.PHASE, Kind.STEP, Kind.WAIT, Kind.HOOK, Kind.RPC, Kind.RPC_WAIT)
 """Kinds that end after a call only if the host has gone on."""
 BEYOND: Final = (Kind.STEP, Kind.PHASE)

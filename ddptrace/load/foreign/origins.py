@@ -247,14 +247,19 @@ FEW: Final = 2
 def _one_by_one(trace: Trace, backwards: Intervals, calls: Sequence[Call]) -> list[Call]:
     """Reductions without an origin, from the begin of a backward until the update or the next backward, in which there
     are as many as the backward accumulated gradients."""
-    accumulated = np.sort(trace.events.begin_ns[trace.named((ACCUMULATE,)) & trace.is_node])
+    mine = np.array([k for k, call in enumerate(calls) if _may_be_gradient(call)], np.int64)
     found = list(calls)
-    for begin, end in _until_update(trace, backwards):
-        gradients = int(np.searchsorted(accumulated, end) - np.searchsorted(accumulated, begin))
-        mine = [k for k, call in enumerate(calls) if begin <= call.launch_at_ns < end and _may_be_gradient(call)]
-        if len(mine) == gradients >= FEW:
-            for k in mine:
-                found[k] = dataclasses.replace(calls[k], origin=Origin.GRADIENTS.word)
+    if not len(mine):
+        return found
+    accumulated = np.sort(trace.events.begin_ns[trace.named((ACCUMULATE,)) & trace.is_node])
+    launches = np.array([calls[k].launch_at_ns for k in mine.tolist()], np.int64)
+    mine, launches = (column[np.argsort(launches, kind="stable")] for column in (mine, launches))
+    spans = np.array(list(_until_update(trace, backwards)), np.int64).reshape(-1, 2)
+    gradients, first = (np.searchsorted(sorted_at, spans) for sorted_at in (accumulated, launches))
+    count = gradients[:, 1] - gradients[:, 0]
+    for nth in np.flatnonzero((count >= FEW) & (count == first[:, 1] - first[:, 0])).tolist():
+        for k in mine[first[nth, 0] : first[nth, 1]].tolist():
+            found[k] = dataclasses.replace(calls[k], origin=Origin.GRADIENTS.word)
     return found
 
 

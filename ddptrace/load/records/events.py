@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,8 @@ FAR_NS = 10**18
 """No run lasts thirty years: a manifest or record with such a distance from the run's zero is damaged."""
 UNIX_MAX_NS = 2**62
 """Largest Unix time of a valid pair: beyond it, differences of instants overflow."""
+BESIDE: Final = (Kind.CLOCK, Kind.PULSE, Kind.LINK, Kind.CGROUP, Kind.LET_GO, Kind.FILE_LET_GO, Kind.NOTE, Kind.DONE)
+"""Kinds that are recorded while the training itself does nothing."""
 
 
 class RankEvents:

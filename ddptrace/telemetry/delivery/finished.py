@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
 
-import numpy as np
 from opentelemetry.sdk.trace import ReadableSpan
 
 from ddptrace.analysis.result import Result
-from ddptrace.live.batch import Identity, Losses, LossTally
+from ddptrace.live.batch import Identity, losses_of
 from ddptrace.live.run_folders import rank_folders, read_identity
-from ddptrace.load.diagnosis.rank_state import BESIDE
-from ddptrace.load.records import described
-from ddptrace.load.records.events import FAR_NS, Clock
-from ddptrace.record import RecordReader, Records
-from ddptrace.schema import Kind
 from ddptrace.telemetry.delivery.delivery import BATCH_SPANS, Delivery
 from ddptrace.telemetry.metrics.metric_data import metrics_data
 from ddptrace.telemetry.metrics.totals import Totals
 from ddptrace.telemetry.rows import of_result, parent_of
 from ddptrace.telemetry.spans.maker import SpanMaker
 from ddptrace.telemetry.spans.trees import trees
-
-SEGMENTS_PER_READ: Final = 2
 
 
 def identities(result: Result, path: Path) -> Mapping[int, Identity]:
@@ -75,13 +64,18 @@ def _batches(result: Result, who: Mapping[int, Identity]) -> Iterator[list[Reada
 def totals_of(result: Result, path: Path) -> Totals:
     """Return the totals of a result of `ddptrace.analyze(path)`. Ranks on all hosts and profiler windows are included;
     ranks without a folder have the numbers of their rows only."""
-    totals, backends = Totals(), {}
-    for identity, folder in _identities(path, result):
-        recorded = _Recorded(folder)
+    totals, recordings = Totals(), {one.rank: one for one in result.recordings}
+    identities = [identity for identity, _ in _identities(path, result) if identity.rank in recordings]
+    for identity in identities:
+        one = recordings[identity.rank]
         totals.of_rank(identity)
-        totals.lost(identity.run_id, identity.rank, recorded.losses)
-        totals.seen(identity.run_id, identity.rank, recorded.worked_unix_ns)
-        backends[identity.rank] = recorded.backends
+        totals.lost(
+            identity.run_id,
+            identity.rank,
+            losses_of(one.dropped, one.dropped_without_room, one.dropped_in_bursts, one.torn, one.damaged),
+        )
+        totals.seen(identity.run_id, identity.rank, one.worked_unix_ns)
+    backends = {identity.rank: recordings[identity.rank].backends for identity in identities}
     for rows in of_result(result):
         totals.add(replace(rows, backends=backends.get(rows.rank, ())))
     return totals
@@ -95,51 +89,3 @@ def _identities(path: Path, result: Result) -> Iterator[tuple[Identity, Path]]:
         identity = read_identity(found.folder, final=True) if found.rank in wanted else None
         if identity is not None and identity.run_id == result.run_id:
             yield identity, found.folder
-
-
-class _Recorded:
-    """What a rank's records hold besides the tables. Reads a few files at a time, so that a long run takes little
-    memory."""
-
-    def __init__(self, folder: Path) -> None:
-        self.worked_unix_ns = 0
-        self.backends: tuple[str, ...] = ()
-        self._tally = LossTally()
-        self._clock: Clock | None = None
-        reader, waits = RecordReader(folder), True
-        while waits:
-            fresh = reader.read(segments=SEGMENTS_PER_READ)
-            waits = fresh.behind
-            self._take(fresh)
-
-    @property
-    def losses(self) -> Losses:
-        return self._tally.losses(unread_steps=0)
-
-    def _take(self, fresh: Records) -> None:
-        self._tally.add(fresh)
-        if self._clock is None or self._clock.tie_ns is None:
-            self._clock = Clock.of(fresh.events, None)
-        if self._clock.tie_ns is not None:
-            self._see_work(fresh, self._clock.monotonic[0], self._clock.tie_ns)
-        self._see_groups(fresh)
-
-    def _see_work(self, fresh: Records, start: int, tie_ns: int) -> None:
-        near = fresh.events[np.abs(fresh.events["begin"] - start) < FAR_NS]
-        worked = near[~np.isin(near["kind"], BESIDE)]
-        ends = np.maximum(worked["begin"], worked["end"])
-        self.worked_unix_ns = max(self.worked_unix_ns, int(ends.max(initial=-tie_ns)) + tie_ns)
-
-    def _see_groups(self, fresh: Records) -> None:
-        names = fresh.events["name"][fresh.events["kind"] == Kind.GROUP].tolist()
-        named = described.groups(_contents(fresh.strings.get(name, "") for name in names))
-        self.backends = tuple(sorted({*self.backends, *(group.backend for group in named if group.backend)}))
-
-
-def _contents(texts: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """Yield the objects of JSON texts, without those that were lost."""
-    for text in texts:
-        with suppress(ValueError, RecursionError):
-            content = json.loads(text)
-            if isinstance(content, dict):
-                yield content
