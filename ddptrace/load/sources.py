@@ -208,7 +208,10 @@ def _find_unplaced(
         (RANK_UNKNOWN, unknown, "neither their contents nor their names give a rank"),
         (RANK_CLAIMED_TWICE, twice, "another file has the same rank"),
     ):
-        if paths:
+        if paths and len(number) == 1:
+            alone = f"{printable(paths[0].name)} is shown as rank {number[paths[0]]}, because nothing in it or its name"
+            findings.append(kind("run", f"{alone} gives a rank"))
+        elif paths:
             listed = _some([f"{printable(path.name)} as {number[path]}" for path in paths])
             shown = f"these files are shown as additional ranks, because {why}: {listed}"
             message = f"{shown}; name them rank-0.json, rank-1.json, …"

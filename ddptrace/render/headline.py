@@ -62,17 +62,21 @@ def headline(result: Result, summary: Summary) -> Headline:
 
 def _words(one: SavingRow, suspects: Sequence[SuspectRow], whole: str) -> str:
     cost = duration(one.cost_ns)
+    of_whole = f"{cost} of {duration(one.whole_ns)}"
     match one.cause:
         case str(cause) if cause == EXPOSED:
             return f"of {whole} could be won by hiding communication, at most: {_sent(one)}."
         case str(cause) if cause == LATE:
             why = next(suspect.cause for suspect in suspects if f"rank {suspect.rank}" == one.where)
-            return f"of a step could be won if {one.where} were as fast as the others ({why}): {cost}."
+            return f"of the median step could be won if {one.where} were as fast as the others ({why}): {of_whole}."
         case str(cause) if cause == WAITING:
             mostly = f", mostly for {one.where}" if one.where else ""
             return f"of {whole} the ranks wait for ranks that come late{mostly}: {cost}."
         case str(cause) if cause == PROCESSORS:
-            return f"of a step all ranks wait for a processor: {cost} (median of the ranks)."
+            return (
+                f"of a step all ranks wait for a processor: {cost} (median of the ranks). The breakdown counts this as"
+                " compute and communication."
+            )
         case str(cause) if cause == REMOTE:
             return f"of {whole} waits for remote calls, and nothing else runs: {cost}."
         case str(cause) if cause == COPIES:

@@ -14,7 +14,10 @@ from tests.programs.asked import LATE_S
 
 pytestmark = pytest.mark.alone  # a machine that is crowded by others silences this finding
 
-COST = r"Rank 1 makes the others wait: its {} phase costs every rank ([\d.]+) ms of a step \(([\d.]+) %; 95 % interval"
+COST = (
+    r"Rank 1 makes the others wait: its {} phase costs every rank ([\d.]+) ms of a step"
+    r" \(([\d.]+) % of the median step of [\d.]+ m?s; 95 % interval"
+)
 
 
 def test_the_rank_is_named_with_its_phase_what_that_costs_and_where_to_look(ask: Ask) -> None:

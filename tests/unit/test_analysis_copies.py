@@ -147,6 +147,7 @@ def test_the_real_run_that_blocks_in_copies_is_told_so_with_its_numbers(shared_t
     result = ddptrace.analyze(shared_traces / "judged" / "dlrm-blocked-copies", jobs=1)
     [finding] = [finding for finding in result.findings if finding.code == "blocking-copies"]
     assert "153 ms of 216 ms a step" in finding.message and "92.7 ms" in finding.message
+    assert "(6 copies a step, 1.72 kB)" in finding.message  # the other 9 go to the device and block for little
     assert "idle-while-queued" not in codes(result)
     blocked = {row.step: row.blocked_ns / 1e6 for row in result.copies if row.name == BACK and row.step is not None}
     assert (result.savings[0].cause, result.savings[0].finding) == ("copy", "blocking-copies")

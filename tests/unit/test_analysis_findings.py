@@ -64,6 +64,13 @@ def test_a_rank_without_steps_is_named() -> None:
     assert found(run(trained(0), rank(3)))["no-steps"].where == "rank 3"
 
 
+def test_a_rank_that_may_still_be_in_its_first_step_is_told_apart_from_one_that_ended_without_any() -> None:
+    early = found(run(rank(clean=False), world_size=1))["no-steps"].message
+    assert "has ended yet" in early and "analyze it again later; if not, call t.step()" in early
+    ended = found(run(rank(), world_size=1))["no-steps"].message
+    assert "later" not in ended and "call t.step()" in ended
+
+
 def test_steps_by_backward_are_said() -> None:
     assert "steps-by-backward" in found(run(rank(steps=[step(0, 0, 10, StepEnd.BACKWARD)])))
     assert "steps-by-backward" not in found(run(trained()))

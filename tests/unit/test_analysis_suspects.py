@@ -20,6 +20,7 @@ from ddptrace.analysis.ranks.suspects import average, costs_of_suspects, student
 from ddptrace.analysis.tables.ranks import LOCAL_PHASES
 from ddptrace.findings import Finding
 from ddptrace.load.tables import GcPause, HostLoad, HostMark, LinkSample, Throttle
+from ddptrace.units import duration, percent
 from tests.unit.made_training import MS, Late, Plan, Player, only, played
 
 Loads = dict[int, HostLoad]
@@ -382,6 +383,28 @@ def test_a_late_rank_is_told_in_one_finding_with_rank_phase_and_cost() -> None:
     )
 
 
+def test_the_share_of_a_late_rank_names_the_median_step_that_it_is_of() -> None:
+    found = blame(Plan(2, 80, late=only(1, "forward", 8 * MS)))
+    (one,), (finding,) = found.suspects, told(found)
+    base = duration(one.cost_ns / one.cost_ratio)
+    assert f"({percent(one.cost_ratio)} of the median step of {base}; 95 %" in finding.message
+
+
+@pytest.mark.parametrize(("cpu_ms", "queued_ms", "is_counted"), [(2, 6, False), (12, 400, True)])
+def test_no_rank_waits_for_a_processor_while_it_runs_and_a_count_beyond_that_is_told(
+    cpu_ms: int, queued_ms: int, is_counted: bool
+) -> None:
+    plan = Plan(2, 80, late=nobody)
+    found = blame(plan, {who: watched(plan, who, cpu_ms * MS, queued_ms * MS) for who in (0, 1)})
+    assert found.crowding is not None
+    step_ns = found.crowding.step_ns
+    assert found.crowding.queued_ns == pytest.approx(min(queued_ms * MS, step_ns - cpu_ms * MS))
+    assert found.crowding.counted_ns == queued_ms * MS
+    (finding,) = told(found)
+    assert (finding.code, "400 ms" in finding.message) == ("processors-crowded", is_counted)
+    assert f"of {duration(step_ns)}" in finding.message and "as compute and communication" in finding.message
+
+
 @pytest.mark.parametrize(("freedom", "quantile"), [(5, 6.869), (9, 4.781), (19, 3.883), (60, 3.460)])
 def test_what_chance_exceeds_in_one_of_two_thousand_is_as_printed_tables_have_it(freedom: int, quantile: float) -> None:
     assert students(freedom, 3.290527) == pytest.approx(quantile, rel=0.03)
@@ -418,7 +441,36 @@ def test_of_phases_of_which_none_is_sure_one_stall_does_not_name_another_than_al
 
 def test_time_that_nobody_feels_is_not_told_as_none() -> None:
     late = Lateness(1, "forward", 20.0 * MS, 20.0 * MS, np.full((len(LOCAL_PHASES), 2), 100 * MS))
-    for cpu_ns, said in ((10_000.0, "it computes no longer"), (-3.0 * MS, "it computes no longer"),
-                         (200_000.0, "it runs 200 µs longer")):  # fmt: skip
+    for cpu_ns, said in ((10_000.0, "it sleeps or is blocked for these 20.0 ms: it uses the processor no longer"),
+                         (-3.0 * MS, "it sleeps or is blocked for these 20.0 ms: it uses the processor no longer"),
+                         (200_000.0, "of these 20.0 ms it uses the processor for 200 µs; the rest it sleeps or is"
+                          " blocked")):  # fmt: skip
         held = [Held(0.0, None, None, 0.0), Held(0.0, None, None, cpu_ns)]
-        assert cause_of(late, held).evidence.endswith(f"blocked: {said}")
+        assert cause_of(late, held).evidence.endswith(f"; {said}")
+
+
+def test_what_a_late_rank_queues_is_not_called_sleep_and_all_phases_are_named_where_they_are_meant() -> None:
+    late = Lateness(1, "forward", 20.0 * MS, 30.0 * MS, np.full((len(LOCAL_PHASES), 2), 100 * MS))
+    held = [Held(0.0, None, 1.0 * MS, 10.0 * MS), Held(0.0, None, 9.0 * MS, 14.0 * MS)]
+    said = cause_of(late, held).evidence
+    assert "the 30.0 ms of all its phases" in said
+    assert "4.00 ms and waits for one for 8.00 ms; the rest" in said
+
+
+@pytest.mark.parametrize(
+    ("queued_ms", "cpu_ms", "cause"),
+    [
+        ((300, 760), (438, 894), "backward"),  # a batch 2.5 times as large on a crowded machine
+        ((200, 700), (438, 894), "backward"),  # it queues more for its work than the others, but not mainly
+        ((300, 800), (438, 438), "processor contention"),
+        ((300, 800), (438, 480), "processor contention"),
+        ((0, 500), (438, 300), "processor contention"),
+        ((0, 500), (0, 40), "processor contention"),
+    ],
+)
+def test_more_work_that_queues_longer_on_a_crowded_machine_is_no_contention(
+    queued_ms: tuple[int, int], cpu_ms: tuple[int, int], cause: str
+) -> None:
+    late = Lateness(1, "backward", 900.0 * MS, 900.0 * MS, np.full((len(LOCAL_PHASES), 2), 100 * MS))
+    held = [Held(0.0, None, float(q * MS), float(c * MS)) for q, c in zip(queued_ms, cpu_ms, strict=True)]
+    assert cause_of(late, held).name == cause

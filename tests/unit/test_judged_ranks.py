@@ -14,6 +14,7 @@ from ddptrace.analysis.summary import summarize, typical_steps
 from ddptrace.analysis.traffic.digest import traffic_report
 from ddptrace.findings import Finding
 from ddptrace.render.terminal import summary_text
+from ddptrace.units import duration
 from tests.unit.test_analysis_real_traces import analyzed
 
 ONE_RANK = (
@@ -61,17 +62,19 @@ def test_the_ranks_are_shown_by_one_clock(shared_traces: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("folder", "rank", "cost_ns", "steps"),
-    [("judged/8ranks-zero-h100", 1, 5_470_628, 4), ("dlrm-8ranks", 7, 813_250, 1)],
+    ("folder", "rank", "phase", "cost_ns", "steps"),
+    [("judged/8ranks-zero-h100", 1, "optimizer", 5_470_628, 4), ("dlrm-8ranks", 7, "forward", 813_250, 1)],
 )
 def test_the_rank_that_costs_few_steps_most_is_named(
-    shared_traces: Path, folder: str, rank: int, cost_ns: int, steps: int
+    shared_traces: Path, folder: str, rank: int, phase: str, cost_ns: int, steps: int
 ) -> None:
     result = analyzed(shared_traces / folder)
     costs = [row.cost_ns for row in result.blame if row.phase == "all" and row.rank == rank]
     assert len(costs) == steps and round(fmean(costs)) == cost_ns
     (finding,) = of_code(result, "late-rank")
     assert finding.where == f"rank {rank}"
+    excess = [row.excess_ns for row in result.blame if (row.rank, row.phase) == (rank, phase)]
+    assert f"its {phase} phase, which takes {duration(fmean(excess))} longer than the others'" in finding.message
     assert ("in the one step recorded" if steps == 1 else f"in the {steps} steps recorded") in finding.message
     assert of_code(result, "exposed-bucket") == []
 

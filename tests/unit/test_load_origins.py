@@ -86,6 +86,26 @@ def test_the_innermost_range_that_tells_decides(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("dtypes", "origins"),
+    [
+        (("Int", "Int", "Float", "Long"), ["rebuild", "rebuild", "buffers", "buffers"]),
+        (("Int", "Int", "Int"), ["rebuild", "rebuild", "buffers"]),
+        (("Int", "Float"), ["buffers", "buffers"]),  # a buffer of int32
+    ],
+)
+def test_the_two_broadcasts_of_int32_in_ddps_forward_are_its_rebuild_and_no_buffers(
+    tmp_path: Path, dtypes: tuple[str, ...], origins: list[str]
+) -> None:
+    forward = said("DistributedDataParallel.forward", 40, 40 + 50 * len(dtypes))
+    calls: list[Event] = []
+    for k, dtype in enumerate(dtypes):
+        sent = nccl(k + 1, 50 + 50 * k, 60 + 50 * k, 70 + 50 * k, "broadcast")
+        sent[2]["args"] |= {"Collective name": "broadcast", "In msg nelems": 8, "Out msg nelems": 8, "dtype": dtype}
+        calls += sent
+    assert [call.origin for call in calls_of(tmp_path, forward, *calls)] == origins
+
+
+@pytest.mark.parametrize(
     ("description", "op_name", "origin"),
     [
         ("TENSOR_MODEL_PARALLEL_GROUP", "all_reduce", "tensor-parallel"),

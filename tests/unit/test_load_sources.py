@@ -146,6 +146,15 @@ def test_files_that_tell_no_rank_get_the_next_free_numbers_and_are_named(tmp_pat
     assert "a.json as 0, b.json as 2" in files.findings[0].message
 
 
+def test_the_only_file_that_tells_no_rank_is_shown_as_rank_0_and_as_no_additional_one(tmp_path: Path) -> None:
+    trace(tmp_path / "o.json")
+    files = find_traces([tmp_path])
+    assert found(files) == {0: ["o.json"]}
+    assert codes(files) == [("rank-unknown", "warning")]
+    assert "o.json is shown as rank 0" in files.findings[0].message
+    assert "additional" not in files.findings[0].message
+
+
 def test_files_of_one_rank_named_alike_at_other_times_are_its_windows_in_time_order(tmp_path: Path) -> None:
     later, first = (trace(tmp_path / f"rank0_step_{k}.json", at=at) for k, at in ((1, 500), (2, 100)))
     other = trace(tmp_path / "rank1_step_1.json", at=100)

@@ -31,6 +31,7 @@ from ddptrace.render.report import drawn, page, script_json, write_report
 from ddptrace.render.report_top import evidence_line
 from ddptrace.render.steps.figure import steps_figure
 from ddptrace.render.steps.timeline import timeline_figure
+from ddptrace.units import duration
 from tests.made import empty_result, make_result, with_savings
 from tests.unit.made_whatif import Made, in_buckets, made_ranks
 
@@ -282,9 +283,10 @@ def test_the_headline_is_the_host_where_the_device_waits_more_for_it_than_for_co
 def test_the_headline_is_the_rank_that_costs_more_than_all_exposed_communication() -> None:
     result = make_result()
     exposed = next(part for part in summarize(result).parts if part.name == "exposed_comm")
-    told = "of a step could be won if rank 1 were as fast as the others (data): 50.3 ms."
+    won = "of the median step could be won if rank 1 were as fast as the others (data): 50.3 ms of"
     for more, expected in ((0.1, True), (-0.01, False)):
         ratio = exposed.ratio + more
+        told = f"{won} {duration(50_300_000 / ratio)}."
         late = SuspectRow(1, "node1", "data", "data", 50_300_000, ratio, 45_000_000, 55_000_000, True, 38, "it sleeps")
         text = page(with_savings(dataclasses.replace(result, suspects=Table(SuspectRow, [late]))))
         assert (f'<span class="number">{100 * ratio:.0f} %</span> <span class="words">{told}' in text) == expected

@@ -64,7 +64,7 @@ def _exposed(worst: BucketSummary, summary: Summary, look: str) -> Finding:
     severity: Severity = "warning" if (worst.step_ratio or 0) >= WELL_HIDDEN_RATIO else "info"
     return EXPOSED_BUCKET(
         where,
-        f"{named}{holds} costs the step most: {duration(worst.exposed_charged_ns or 0)} of its communication are"
+        f"{named}{holds} is the most exposed bucket: {duration(worst.exposed_charged_ns or 0)} of its communication are"
         f" exposed, {percent(worst.step_ratio or 0)} of the step. {look}",
         severity,
     )
@@ -223,10 +223,11 @@ def late_rank(summary: Summary) -> Finding | None:
     if ahead < LATE_MIN_RATIO * summary.window_ns or 2 * least_ns > next_ns:
         return None
     others = "the other rank" if len(ranks) == 2 else "every other rank exposes at least"
+    wait = f"Rank {ranks[1].rank} waits" if len(ranks) == 2 else "They wait"
     return LATE_RANK(
         f"rank {least.rank}",
         f"Rank {least.rank} is probably late: it exposes {duration(least_ns)} of communication, {others}"
-        f" {duration(next_ns)}. They wait for it inside the collectives, which counts as communication. In a step it"
+        f" {duration(next_ns)}. {wait} for it inside the collectives, which counts as communication. In a step it"
         f" computes for {duration(least.compute_ns or 0)} and idles for {duration(least.idle_ns or 0)}"
         f"{_longer(least, ranks[1:], ahead) or '. Compare its phases with those of the others'} before you change"
         " buckets or the network.",

@@ -56,7 +56,7 @@ def blocking_copies(result: Result) -> Finding | None:
     return BLOCKING_COPIES(
         _ranks(steps),
         f"{steps.where} the host is blocked for {steps.mean(blocked_ns)} of {steps.mean(steps.windows_ns)} {steps.each}"
-        f" in {_call(result, steps)} of pageable memory ({_moved(rows, steps)}), and the device is idle for"
+        f" in {_call(result, steps)} of pageable memory ({_moved(_blocking(rows), steps)}), and the device is idle for"
         f" {steps.mean(idle_ns)} of that: {_pageable_advice(rows)}.",
     )
 
@@ -121,10 +121,18 @@ def _moved(rows: Sequence[CopyRow], steps: _Steps) -> str:
     return ", ".join(told)
 
 
+def _blocking(rows: Sequence[CopyRow]) -> list[CopyRow]:
+    """Those of the direction in which the host is blocked longer."""
+    reads = _blocks_in_reads(rows)
+    return [row for row in rows if (TO_HOST in row.name) == reads]
+
+
+def _blocks_in_reads(rows: Sequence[CopyRow]) -> bool:
+    return 2 * sum(row.blocked_ns for row in rows if TO_HOST in row.name) > sum(row.blocked_ns for row in rows)
+
+
 def _pageable_advice(rows: Sequence[CopyRow]) -> str:
-    """By the direction in which the host is blocked longer."""
-    to_host = sum(row.blocked_ns for row in rows if TO_HOST in row.name)
-    return READ_ADVICE if 2 * to_host > sum(row.blocked_ns for row in rows) else PIN_ADVICE
+    return READ_ADVICE if _blocks_in_reads(rows) else PIN_ADVICE
 
 
 def _exposed_advice(row: CopyRow) -> str:

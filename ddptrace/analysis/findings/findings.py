@@ -170,7 +170,15 @@ def _seems_alone() -> Finding:
 
 def _steps(ranks: Sequence[RankFacts], remote_only: Set[int], windowed: Set[int], how: HowTo) -> Iterator[Finding]:
     """`windowed`: ranks whose profiler windows are broken down whole."""
-    without = [rank.rank for rank in ranks if rank.last_step is None and rank.rank not in remote_only]
+    stepless = [rank for rank in ranks if rank.last_step is None and rank.rank not in remote_only]
+    early = [rank.rank for rank in stepless if not rank.clean and rank.rank not in windowed]
+    if early:
+        yield NO_STEPS(
+            named("rank", early),
+            f"No step has ended yet in the records of {named('rank', early)}, so its time cannot be broken down: if the"
+            f" program is still in its first step, analyze it again later; if not, {how.mark_steps}.",
+        )
+    without = [rank.rank for rank in stepless if rank.rank not in early]
     if without:
         is_whole = windowed >= set(without)
         so = "only whole profiler windows are broken down" if is_whole else "its time cannot be broken down"

@@ -22,7 +22,7 @@ from ddptrace.findings import (
     WAITING_FOR_RANKS,
     Finding,
 )
-from ddptrace.units import duration, percent
+from ddptrace.units import counted, duration, percent
 
 ADVICE: Final[Mapping[str, str]] = {
     "data": "Look at what its data loader reads, and from where.",
@@ -33,6 +33,8 @@ ADVICE: Final[Mapping[str, str]] = {
     causes.SLOW_DEVICE: "Look at its clock rate, its temperature and who else uses it.",
 }
 """By cause."""
+COUNTED_TOO_MUCH: Final = 1.05
+"""So many times the time that can be true, the system's own count is told too."""
 LOOK: Final = "Look there before you change buckets or the network."
 
 
@@ -79,7 +81,7 @@ def _too_short(one: Seeming) -> Finding:
     return RUN_TOO_SHORT(
         f"rank {one.rank}",
         f"Rank {one.rank} seems to make the others wait for {duration(one.cost_ns)} of a step"
-        f" ({percent(one.cost_ratio)}), but {one.steps} steps are too few to rule out chance: trace {one.steps_needed}"
+        f" ({_of_median(one)}), but {one.steps} steps are too few to rule out chance: trace {one.steps_needed}"
         " or more.",
     )
 
@@ -92,9 +94,21 @@ def early_finding(one: Early, summary: Summary) -> Finding:
     return LATE_RANK(
         f"rank {one.rank}",
         f"Rank {one.rank} makes the others wait in {where} recorded: that costs every rank {duration(one.cost_ns)} of a"
-        f" step ({percent(one.cost_ratio)}), most of it in {doing}.{often}{_apart(one.rank, summary)} {LOOK} So few"
-        f" steps do not tell whether it is always this rank: record {one.steps_needed} or more.",
+        f" step ({_of_median(one)}), most of it in {doing}{_longer(one)}.{often}{_apart(one.rank, summary)} {LOOK}"
+        f" So few steps do not tell whether it is always this rank: record {one.steps_needed} or more.",
     )
+
+
+def _longer(one: Early) -> str:
+    """How the phase compares with the others': the longest phase on the critical path may be as long on all ranks."""
+    return f", which takes {duration(one.longer_ns)} longer than the others'" if one.longer_ns > 0 else ""
+
+
+def _of_median(one: Early | Seeming | SuspectRow) -> str:
+    """As in "52 % of the median step of 1.22 s": the typical step is another."""
+    if not one.cost_ratio:
+        return percent(one.cost_ratio)
+    return f"{percent(one.cost_ratio)} of the median step of {duration(one.cost_ns / one.cost_ratio)}"
 
 
 def _apart(rank: int, summary: Summary) -> str:
@@ -111,11 +125,15 @@ def _apart(rank: int, summary: Summary) -> str:
 
 
 def _crowded(crowding: Crowding) -> Finding:
+    ratio, counted_ns = crowding.queued_ns / crowding.step_ns, crowding.counted_ns
+    is_cut = counted_ns > COUNTED_TOO_MUCH * crowding.queued_ns
+    cut = f"; the system counts {duration(counted_ns)}, more than there is beside their work" if is_cut else ""
     return PROCESSORS_CROWDED(
         "run",
-        f"All ranks wait for a processor for {duration(crowding.queued_ns)} of a step"
-        f" ({percent(crowding.queued_ns / crowding.step_ns)}, median of the ranks), so steps take longer than the"
-        " program needs. Start fewer threads or processes, and let nothing else run there.",
+        f"All ranks wait for a processor for {duration(crowding.queued_ns)} of a step ({percent(ratio)} of"
+        f" {duration(crowding.step_ns)}, median of the ranks{cut}), so steps take longer than the program needs. The"
+        " breakdown counts this waiting as compute and communication. Start fewer threads or processes, and let nothing"
+        " else run there.",
     )
 
 
@@ -143,7 +161,7 @@ def _slow_link(one: SuspectRow) -> Finding:
 def _cost(one: SuspectRow) -> str:
     often = "in nearly every step" if one.persistent else "in some steps more than in others"
     return (
-        f"{duration(one.cost_ns)} of a step ({percent(one.cost_ratio)}; 95 % interval {duration(one.low_ns)} to"
+        f"{duration(one.cost_ns)} of a step ({_of_median(one)}; 95 % interval {duration(one.low_ns)} to"
         f" {duration(one.high_ns)}; {one.steps} steps), {often}"
     )
 
@@ -162,7 +180,8 @@ def peer_findings(result: Result) -> Iterator[Finding]:
 
 
 def _where(time: MatchedTime) -> str:
-    return f" of {time.steps} steps" if time.steps > 1 else ""
+    kind = "typical step" if time.typical else "step"
+    return f" of {counted(time.steps, kind)}" if time.steps else ""
 
 
 def _each(time: MatchedTime, ns: int) -> str:

@@ -61,7 +61,7 @@ class Seeming:
 
     rank: int
     cost_ns: float  # of a step, mean
-    cost_ratio: float  # of the typical step
+    cost_ratio: float  # of the median step
     steps: int  # that were judged
     steps_needed: int  # to be traced for certainty
 
@@ -72,8 +72,9 @@ class Early:
 
     rank: int
     phase: str  # of `LOCAL_PHASES`, in which most of the cost lies
+    longer_ns: float  # this phase's time over the others' median, per step
     cost_ns: float  # of a step, mean
-    cost_ratio: float  # of the typical step
+    cost_ratio: float  # of the median step
     steps: int  # that were judged
     dear: int  # of these, steps in which this rank cost most of all
     steps_needed: int  # to be traced for certainty
@@ -83,8 +84,9 @@ class Early:
 class Crowding:
     """All ranks wait for a processor."""
 
-    queued_ns: float  # in a step, median of the ranks
+    queued_ns: float  # in a step, median of the ranks; at most the time in which their threads did not run
     step_ns: float  # mean
+    counted_ns: float  # as the system counts it, which may be more
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,18 +143,23 @@ def _early(costs: Costs, tables: Sequence[RankTables]) -> Early | None:
         return None
     at, cost_ns = found
     cost = costs.cost_ns[:, WHOLE]
-    phase = LOCAL_PHASES[int(costs.cost_ns[at, :WHOLE].mean(axis=1).argmax())]
+    phase = int(costs.cost_ns[at, :WHOLE].mean(axis=1).argmax())
+    longer_ns = float(costs.excess_ns[at, phase].mean())
     dear = int((cost.argmax(axis=0) == at).sum())
     rank, ratio = tables[costs.ranks[at]].row.rank, cost_ns / costs.typical_ns
-    return Early(rank, phase, cost_ns, ratio, len(costs.steps), dear, MIN_STEPS + WARM_UP)
+    return Early(rank, LOCAL_PHASES[phase], longer_ns, cost_ns, ratio, len(costs.steps), dear, MIN_STEPS + WARM_UP)
 
 
 def _crowding(costs: Costs, tables: Sequence[RankTables]) -> Crowding | None:
     usual = costs.step_ns <= np.quantile(costs.step_ns, USUAL_SHARE)
-    by_rank = (held_in(table, costs.steps[usual]).queued_ns for table in tables)
-    known = [ns for ns in by_rank if ns is not None]
+    known = [held for table in tables if (held := held_in(table, costs.steps[usual])).queued_ns is not None]
+    if not known:
+        return None
     step_ns = float(costs.step_ns[usual].mean())
-    return Crowding(median(known), step_ns) if known and median(known) >= CROWDED_RATIO * step_ns > 0 else None
+    queued_ns = median(min(held.queued_ns or 0.0, max(step_ns - (held.cpu_ns or 0.0), 0.0)) for held in known)
+    if not queued_ns >= CROWDED_RATIO * step_ns > 0:
+        return None
+    return Crowding(queued_ns, step_ns, median(held.counted_ns or 0.0 for held in known))
 
 
 def _judged(tables: Sequence[RankTables]) -> Ints:

@@ -56,7 +56,9 @@ def cause_of(late: Lateness, held: Sequence[Held]) -> Cause:
     """The first that holds."""
     for name, said, values in _stalls(held):
         beyond = beyond_others(values, late.rank)
-        if beyond is not None and beyond >= HALF * late.excess_ns > 0:
+        if beyond is None or not beyond >= HALF * late.excess_ns > 0:
+            continue
+        if name != CONTENTION or _queues_more_than_it_works(late, held):
             return Cause(name, f"{said} for {duration(beyond)} of a step longer than the others")
     return _slow_device(late, held) or Cause(late.phase, _on_processor(late, held))
 
@@ -65,6 +67,18 @@ def _stalls(held: Sequence[Held]) -> Iterator[tuple[str, str, list[float | None]
     yield COLLECTION, "Python's garbage collector holds it", [one.collecting_ns for one in held]
     yield QUOTA, "its processor quota holds it", [one.throttled_ns for one in held]
     yield CONTENTION, "it waits for a processor", [one.queued_ns for one in held]
+
+
+def _queues_more_than_it_works(late: Lateness, held: Sequence[Held]) -> bool:
+    """Whether a rank queues longer than its work explains: on a crowded machine twice the work queues twice as long."""
+    queued, cpu = [one.queued_ns for one in held], [one.cpu_ns for one in held]
+    own, own_cpu = queued[late.rank], cpu[late.rank]
+    longer, worked = beyond_others(queued, late.rank), beyond_others(cpu, late.rank)
+    if longer is None or worked is None or own is None or own_cpu is None or worked <= 0:
+        return True
+    others_cpu = own_cpu - worked
+    as_others = (own - longer) * own_cpu / others_cpu if others_cpu > 0 else 0.0  # at their queue per processor time
+    return longer > worked and own - as_others >= HALF * late.excess_ns
 
 
 def _slow_device(late: Lateness, held: Sequence[Held]) -> Cause | None:
@@ -92,9 +106,20 @@ def _on_processor(late: Lateness, held: Sequence[Held]) -> str:
     if worked is None or late.excess_ns <= 0 or not all(one.is_watched for one in held):
         return longer
     if worked < HALF * late.excess_ns:
-        runs = f"it runs {duration(worked)} longer" if worked >= FELT_NS else "it computes no longer"
-        return f"{longer}, and most of that it sleeps or is blocked: {runs}"
+        return f"{longer}; {_asleep(late, worked, beyond_others([one.queued_ns for one in held], late.rank) or 0.0)}"
     return f"{longer}, and it computes in most of that: it runs {duration(worked)} longer"
+
+
+def _asleep(late: Lateness, worked_ns: float, queued_ns: float) -> str:
+    """As in "of these 390 ms it uses the processor for 4.00 ms; the rest it sleeps or is blocked"."""
+    phase, whole = duration(late.phase_excess_ns), duration(late.excess_ns)
+    these = f"these {whole}" if phase == whole else f"the {whole} of all its phases"
+    waits = f" and waits for one for {duration(queued_ns)}" if queued_ns >= FELT_NS else ""
+    if worked_ns >= FELT_NS:
+        return f"of {these} it uses the processor for {duration(worked_ns)}{waits}; the rest it sleeps or is blocked"
+    if waits:
+        return f"of {these} it uses the processor no longer{waits}; the rest it sleeps or is blocked"
+    return f"it sleeps or is blocked for {these}: it uses the processor no longer"
 
 
 # What held each rank's training thread up, per step -------------------------------------------------------------------
@@ -108,6 +133,7 @@ class Held:
     throttled_ns: float | None  # its group of processes had used its quota up
     queued_ns: float | None  # it could have run, and no processor was free
     cpu_ns: float | None  # it ran
+    counted_ns: float | None = None  # what the system counts as queued, which may exceed a step; `queued_ns` does not
 
     @property
     def is_watched(self) -> bool:
@@ -126,20 +152,23 @@ def held_in(table: RankTables, steps: Ints) -> Held:
         _in_steps(list(zip(marks, values, strict=True)), walls, steps) / count if marks else None
         for values in ([mark.queued_ns for mark in load.marks], [mark.cpu_ns for mark in load.marks])
     )
+    counted = list(zip(marks, [mark.queued_ns for mark in load.marks], strict=True))
+    uncut = _in_steps(counted, walls, steps, cut=False) / count if marks else None
     judged = walls[positions(walls[:, 2], steps) >= 0]
     step_ns = int((judged[:, 1] - judged[:, 0]).sum()) / count
-    return Held(collected / count, _throttled(load.throttles, step_ns), queued, cpu)
+    return Held(collected / count, _throttled(load.throttles, step_ns), queued, cpu, uncut)
 
 
-def _in_steps(events: Sequence[tuple[int, int]], walls: Ints, steps: Ints) -> float:
-    """Sum of the values, each with its instant, of those whose instant lies in one of the steps. None is longer than
-    its step."""
+def _in_steps(events: Sequence[tuple[int, int]], walls: Ints, steps: Ints, *, cut: bool = True) -> float:
+    """Sum of the values, each with its instant, of those whose instant lies in one of the steps. `cut`: none counts for
+    more than its step is long."""
     at, values = np.array(events, np.int64).reshape(-1, 2).T
     if not len(walls) or not len(at):
         return 0.0
     step = np.searchsorted(walls[:, 0], at, side="right") - 1
     inside = (step >= 0) & (at < walls[step, 1])
-    values = np.minimum(values, walls[step, 1] - walls[step, 0])
+    if cut:
+        values = np.minimum(values, walls[step, 1] - walls[step, 0])
     return float(values[inside & (positions(walls[step, 2], steps) >= 0)].sum())
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 from ddptrace.analysis.matching.calls import Partial, partial_matches
+from ddptrace.analysis.ranks.matched_time import matched_time
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import BucketKey, typical_steps
 from ddptrace.analysis.tables.ranks import ArrivalRow, MatchRow, PathRow
@@ -105,6 +106,13 @@ def match_digests(result: Result) -> MatchDigests:
         _only_waited(result, steps),
         _here(partial.values()),
     )
+
+
+def told_wait_ratio(result: Result, found: MatchDigests) -> float | None:
+    """The share of the communication that waits, as the findings tell it: by lengths alone where executions were
+    measured, else by all that is known."""
+    time = matched_time(result)
+    return found.wait_ratio if found.wait_ratio is None or time is None else time.waiting_ratio
 
 
 def _here(partial: Iterable[Partial]) -> tuple[int, int] | None:

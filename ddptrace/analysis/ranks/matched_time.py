@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ddptrace.analysis.result import Result
+from ddptrace.analysis.summary import typical_steps
 from ddptrace.analysis.tables.ranks import MatchRow
 from ddptrace.ops import family_of
 from ddptrace.schema import Evidence
@@ -25,6 +26,7 @@ class MatchedTime:
     steps: int  # that they ran in; 0 where they ran in none
     ran_ns: int  # mean over the ranks
     transfer_ns: int  # the shortest execution over the ranks
+    typical: bool  # whether all of these steps are typical ones
 
     @property
     def waiting_ratio(self) -> float:
@@ -33,8 +35,8 @@ class MatchedTime:
 
 def matched_time(result: Result) -> MatchedTime | None:
     """The clock-free estimate: the rank that came last waited for nobody, so its execution is the transfer. None where
-    no execution was measured: a begin that was inferred tells nothing of waiting. Where some ran in steps, only those.
-    """
+    no execution was measured: a begin that was inferred tells nothing of waiting. Of the collectives of typical steps;
+    where these have none, of those in any step; else of all."""
     executions: Calls = defaultdict(int)
     step_of: dict[tuple[int, int], int] = {}
     for row in result.collectives:
@@ -48,12 +50,15 @@ def matched_time(result: Result) -> MatchedTime | None:
         if family_of(match.op).ends_together and all(call in executions for call in _calls_of(match))
     ]
     inside = [match for match in known if any(call in step_of for call in _calls_of(match))]
+    typical = {row.step for row in typical_steps(result.steps)[0]}
+    middle = [match for match in inside if match.step in typical]
+    inside = middle or inside
     told = inside or known
     ran_ns = round(sum(executions[call] / len(match.ranks) for match in told for call in _calls_of(match)))
     if not ran_ns:
         return None
     steps = len({step_of[call] for match in inside for call in _calls_of(match) if call in step_of})
-    return MatchedTime(len(told), steps, ran_ns, sum(match.transfer_ns for match in told))
+    return MatchedTime(len(told), steps, ran_ns, sum(match.transfer_ns for match in told), bool(middle))
 
 
 def _calls_of(match: MatchRow) -> list[tuple[int, int]]:

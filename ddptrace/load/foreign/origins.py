@@ -47,6 +47,7 @@ REDUCTIONS: Final = ("all_reduce", "reduce_scatter", "reduce")
 GATHERS: Final = ("all_gather",)
 TENSORS: Final = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all")
 MESSAGES: Final = ("send", "recv", "coalesced", "batch")
+DDP_FORWARD: Final = "DistributedDataParallel.forward"
 ACCUMULATE: Final = "torch::autograd::AccumulateGrad"
 
 RULES: Final = (
@@ -73,7 +74,7 @@ RULES: Final = (
     Rule(Origin.TENSOR_PARALLEL, r"^nn\.Module: \w*(?:Row|Column)Parallel\w*_\d+$", TENSORS),
     Rule(Origin.TENSOR_PARALLEL, r"^nn\.Module: (?:VocabParallelEmbedding|ParallelLMHead)_\d+$", TENSORS),
     Rule(Origin.DTENSOR, r"(?:^|/)torch/distributed/tensor/", TENSORS),
-    Rule(Origin.BUFFERS, r"^DistributedDataParallel\.forward$", ("broadcast",)),
+    Rule(Origin.BUFFERS, rf"^{re.escape(DDP_FORWARD)}$", ("broadcast",)),
     Rule(Origin.BUFFERS, r"(?:^|/)torch/nn/parallel/distributed\.py\(\d+\): _sync_(?:module_)?buffers", ("broadcast",)),
     Rule(Origin.GRADIENTS, rf"{ACCUMULATE}$", REDUCTIONS),
     Rule(Origin.GRADIENTS, r"(?:^|/)megatron/core/distributed/", REDUCTIONS),
@@ -98,6 +99,10 @@ KERNELS: Final = (
     Rule(Origin.TENSOR_PARALLEL, r"cross_device_reduce_|allreduce_fusion_kernel|ShotAllReduce|allreduce_prototype_"),
 )
 """By the kernel: these serve tensor parallelism in inference, and are launched by CUDA graphs, which hide all else."""
+
+REBUILD_DTYPE: Final = "int32"
+REBUILD_CALLS: Final = 2
+"""In DDP's forward: of its order of parameters, then of its buckets' sizes."""
 
 OPS: Final = dict.fromkeys(("dispatch", "combine", "notify"), Origin.MOE)
 """What no other parallelism does."""
@@ -161,11 +166,25 @@ class _Launches:
         for op, ks in by_op.items():
             for k, origin in zip(ks, self._around(op, np.array(ks)), strict=True):
                 origins[k] = origin if origin is not None else _told_beside(self.found[k])
+        for k in self._rebuilds(origins):
+            origins[k] = Origin.REBUILD
         is_programs = self._within(self._frames(lambda name: not OF_TORCH.search(name))) != NOTHING
         return [
             Origin.PROGRAM if origin is None and is_program else origin
             for origin, is_program in zip(origins, is_programs.tolist(), strict=True)
         ]
+
+    def _rebuilds(self, origins: Sequence[Origin | None]) -> Iterator[int]:
+        """Broadcasts with which DDP agrees on new buckets, before the forward that sends buffers: the parameters' order
+        and the buckets' sizes. Buffers of one dtype go together, so two of int32 are not buffers."""
+        forwards = self._within(self.ranges & self.trace.named((DDP_FORWARD,)))
+        found: dict[int, list[int]] = defaultdict(list)
+        for k in np.argsort(self.at, kind="stable").tolist():
+            if origins[k] is Origin.BUFFERS and self.found[k].call.dtype == REBUILD_DTYPE and forwards[k] != NOTHING:
+                found[int(forwards[k])].append(k)
+        for ks in found.values():
+            if len(ks) >= REBUILD_CALLS:
+                yield from ks[:REBUILD_CALLS]
 
     def _around(self, op: str, ks: Ints) -> Iterator[Origin | None]:
         """By the innermost range that a rule for this op knows."""

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from ddptrace.analysis.ranks.digest import Lag, MatchDigests, PathShare, match_digests, path_shares
+from ddptrace.analysis.ranks.digest import Lag, MatchDigests, PathShare, match_digests, path_shares, told_wait_ratio
 from ddptrace.analysis.result import Result
 from ddptrace.errors import printable
 from ddptrace.render.clocks import clocks_told
@@ -30,8 +30,9 @@ def across_lines(result: Result) -> Iterator[str]:
     yield "Across ranks"
     if found.count:
         yield from told("matched", *agreement_words(found), between=";")
-    if found.wait_ratio is not None:
-        yield from told("waiting", f"{percent(found.wait_ratio)} of the communication waits for ranks that come later")
+    ratio = told_wait_ratio(result, found)
+    if ratio is not None:
+        yield from told("waiting", f"{percent(ratio)} of the communication waits for ranks that come later")
     elif found.here is not None:
         yield from told("waiting", absent_words(*found.here))
     latest = sorted((rank.lag for rank in found.ranks if rank.lag.last), key=lambda lag: (-lag.last, lag.rank))
