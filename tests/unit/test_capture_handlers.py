@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from ddptrace.capture.handlers import WaitingHandlers
+from tests.launch import in_foreground
 
 
 @pytest.fixture(autouse=True)
@@ -81,6 +82,8 @@ atexit.register(handlers.release)
 
 
 def test_they_can_be_released_where_no_python_calls() -> None:
-    ended = subprocess.run([sys.executable, "-c", LEFT_AT_EXIT], capture_output=True, text=True, check=False)
+    ended = subprocess.run(
+        in_foreground([sys.executable, "-c", LEFT_AT_EXIT]), capture_output=True, text=True, check=False
+    )
     assert "KeyboardInterrupt" in ended.stderr
     assert "ValueError" not in ended.stderr
