@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from ddptrace.analysis.tables.device import Activity
 from ddptrace.analysis.tables.table import Table
+from ddptrace.load.tables import Recording
 
 UNITS: Final = {
     "_at_ns": "ns since `zero_unix_ns`",
@@ -31,8 +32,8 @@ UNITS: Final = {
 }
 """By the end of a column's name; the first that fits."""
 SIGNED: Final = {"change_ratio", "step_ratio", "drift_ratio", "gain_ratio", "gain_low_ratio", "gain_high_ratio"}
-NOT_SHOWN: Final = (Activity,)
-"""Arrays for pictures, which are in no table."""
+NOT_SHOWN: Final = (Activity, Recording)
+"""Arrays for pictures, and what only a monitor asks: they are in no table."""
 
 
 @dataclass(frozen=True, slots=True)
