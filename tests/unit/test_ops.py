@@ -97,7 +97,8 @@ print(is_op("swirl", "gloo:swirl"), is_op("swirl", "gloo:all_gather"))
 def test_an_operation_is_added_in_one_file(tmp_path: Path) -> None:
     # GIVEN an operation that torch has and the project does not know
     declared = """
-    Op("swirl", ALL_GATHER, "_swirl_base_", ("swirl_base",), gloo=("swirl",), methods=("swirl_base",)),
+    Op("swirl", ALL_GATHER, operator="_swirl_base_", spellings=("swirl_base",), gloo=("swirl",),
+       methods=("swirl_base",)),
 )
 
 SPARSE: Final"""
