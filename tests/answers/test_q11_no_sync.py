@@ -30,10 +30,10 @@ def test_of_a_condition_that_is_right_nothing_is_said(ask: Ask) -> None:
 def accumulated(answer: Answer) -> int:
     """What four backwards for each update would change a backward's time by, in percent."""
     found = re.search(
-        r"an update every 4 backwards +[\d.]+ +[\d.]+ \.\. [\d.]+ +([-+\d]+) %", printed("whatif", answer)
+        r"an update every 4 backwards +[\d.]+ +[\d.]+ \.\. [\d.]+ +(?:< )?([−+\d]+) %", printed("whatif", answer)
     )
     assert found
-    return int(found[1])
+    return int(found[1].replace("−", "-"))
 
 
 @pytest.mark.alone

@@ -13,9 +13,9 @@ pytestmark = pytest.mark.alone
 
 def change(answer: Answer) -> int:
     """Of the step with gradients in half precision, in percent."""
-    found = re.search(r"fp16 hook +([\d.]+) +([\d.]+) \.\. ([\d.]+) +([-+\d]+) %", printed("whatif", answer))
+    found = re.search(r"fp16 hook +([\d.]+) +([\d.]+) \.\. ([\d.]+) +(?:< )?([−+\d]+) %", printed("whatif", answer))
     assert found and float(found[2]) <= float(found[1]) <= float(found[3])
-    return int(found[4])
+    return int(found[4].replace("−", "-"))
 
 
 def test_where_most_of_the_step_sends_bytes_half_of_them_make_it_shorter(ask: Ask) -> None:
