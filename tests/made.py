@@ -13,6 +13,7 @@ import numpy as np
 from ddptrace.analysis.ranks.blame import Blame
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.savings import savings
+from ddptrace.analysis.summary import summarize
 from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow
 from ddptrace.analysis.tables.device import Activity, RankRow
 from ddptrace.analysis.tables.savings import SavingRow
@@ -198,4 +199,4 @@ def empty_result() -> Result:
 def with_savings(result: Result) -> Result:
     """Fill `savings` by what the other tables say."""
     blame = Blame(suspects=tuple(result.suspects))
-    return replace(result, savings=Table(SavingRow, savings(result, blame)))
+    return replace(result, savings=Table(SavingRow, savings(result, summarize(result), blame)))

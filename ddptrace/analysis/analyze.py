@@ -20,6 +20,7 @@ from ddptrace.analysis.rpc.rows import rank_calls
 from ddptrace.analysis.run_view import RunView, run_view
 from ddptrace.analysis.savings import savings
 from ddptrace.analysis.steps.jitter import waited_in_phases
+from ddptrace.analysis.summary import summarize
 from ddptrace.analysis.tables.declare import Declaration
 from ddptrace.analysis.tables.device import Activity, RankRow
 from ddptrace.analysis.tables.ranks import BlameRow, SuspectRow
@@ -97,10 +98,12 @@ def combine(head: RunHead, ranks: Iterable[RankTables], *, align: bool = True) -
         **{name: Table(table.row_type, tuple(_joined(name, table, run))) for name, table in TABLES.items()},
     )
     result = replace(result, blame=Table(BlameRow, blame.rows), suspects=Table(SuspectRow, blame.suspects))
-    result = replace(result, savings=Table(SavingRow, savings(result, blame)))
+    summary = summarize(result)
+    result = replace(result, savings=Table(SavingRow, savings(result, summary, blame)))
     findings = run_findings(
         [table.facts for table in run.ranks],
         result,
+        summary,
         loading=head.findings,
         refused=run.matching.refused,
         blame=blame,

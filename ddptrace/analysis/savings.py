@@ -8,12 +8,12 @@ from typing import Final
 from ddptrace.analysis.collectives.one_by_one import gradients_one_by_one
 from ddptrace.analysis.device.copies import as_copies
 from ddptrace.analysis.device.digest import device_parts, device_total
-from ddptrace.analysis.device.idle import AT_WORK, HeldBy, held_by
+from ddptrace.analysis.device.idle import AT_WORK, held_by
 from ddptrace.analysis.ranks.blame import Blame
 from ddptrace.analysis.ranks.causes import SLOW_LINK as LINK
 from ddptrace.analysis.ranks.matched_time import WAITING_MIN_RATIO, matched_time
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.summary import Share, Summary, summarize, typical_steps
+from ddptrace.analysis.summary import Share, Summary, typical_steps
 from ddptrace.analysis.tables.ranks import SuspectRow
 from ddptrace.analysis.tables.savings import SavingRow
 from ddptrace.findings import (
@@ -54,9 +54,8 @@ IDLE_KINDS: Final[Mapping[str, FindingKind]] = {
 """By cause of idle time, as `held_by` tells them apart."""
 
 
-def savings(result: Result, blame: Blame) -> list[SavingRow]:
+def savings(result: Result, summary: Summary, blame: Blame) -> list[SavingRow]:
     """List what could be won back, the largest first, of a result whose `suspects` are known."""
-    summary = summarize(result)
     parts, whole_ns = _parts(result, summary)
     if not whole_ns:
         return []
@@ -142,13 +141,9 @@ def _idle(result: Result, summary: Summary, whole_ns: int) -> Iterator[SavingRow
     for cause in held:
         calls_ns = remote_ns if cause.cause == AT_WORK else 0  # the host is blocked on them meanwhile
         cost_ns, kind = cause.idle_ns / count - calls_ns, IDLE_KINDS[cause.cause]
-        yield _row(cause.cause, cost_ns, whole_ns, _place(cause), kind, cause.half_gap_ns)
+        yield _row(cause.cause, cost_ns, whole_ns, cause.place, kind, cause.half_gap_ns)
     if not held and summary.host_idle_ns is not None:
         yield _row(AT_WORK, summary.host_idle_ns - remote_ns, whole_ns, "", LAUNCH_BOUND)
     elif not held and not result.launches:
         data_ns = next((phase.ns for phase in summary.phases if phase.name == "data"), 0)
         yield _row("data", data_ns, whole_ns, "", DATA_BOUND)
-
-
-def _place(held: HeldBy) -> str:
-    return f"{held.name} in {held.operator}" if held.operator and held.operator != held.name else held.name

@@ -24,6 +24,8 @@ PAUSED_MAX_RATIO: Final = 0.01
 CUT_MAX_RATIO: Final = 0.6
 """A device window below this share of the following ones, in a step whose host time is not, was cut."""
 MIN_OTHERS: Final = 2
+WORTH_RATIO: Final = 0.02
+"""Of the step: what costs less is not worth a change."""
 FEW_STEPS: Final = 2
 """So few typical steps are named."""
 
@@ -114,6 +116,10 @@ class Summary:
     def is_seen(self) -> bool:
         """Whether anything told when its steps computed, so that their parts are known; false without steps."""
         return self.comm_ns is not None
+
+    def part(self, name: str) -> Share | None:
+        """Return the part of this name; None where the parts are not known."""
+        return next((part for part in self.parts if part.name == name), None)
 
     def to_json_dict(self) -> dict[str, Any]:
         """Without the tables: the run's own JSON has their rows."""

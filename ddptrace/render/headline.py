@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from ddptrace.analysis import savings
 from ddptrace.analysis.device.digest import device_total
 from ddptrace.analysis.device.idle import AT_WORK, LONG_GAP_NS
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.rpc.digest import own_calls
-from ddptrace.analysis.savings import COPIES, EXPOSED, LATE, PROCESSORS, REMOTE, WAITING
-from ddptrace.analysis.summary import Summary
+from ddptrace.analysis.summary import WORTH_RATIO, Summary
 from ddptrace.analysis.tables.ranks import SuspectRow
 from ddptrace.analysis.tables.savings import SavingRow
 from ddptrace.analysis.window_summary import WindowSummary, summarize_windows
@@ -19,8 +19,6 @@ from ddptrace.findings import KINDS
 from ddptrace.render.words import UNSEEN
 from ddptrace.units import duration, percent
 
-MIN_RATIO: Final = 0.02
-"""Below this share of the step, no change is worth it."""
 NO_COMM: Final = "No communication was measured in it."
 CALM_CALLS: Final = "Next to nothing of it waits for its remote calls."
 IDLE: Final[Mapping[str, str]] = {
@@ -54,7 +52,7 @@ def headline(result: Result, summary: Summary) -> Headline:
     if summary.steps and not summary.is_seen:
         return Headline(duration(summary.wall_ns), f"is the typical step, on the host. {UNSEEN}", "", calm=False)
     largest = next(iter(result.savings), None)
-    if largest is not None and largest.cost_ratio >= MIN_RATIO:
+    if largest is not None and largest.cost_ratio >= WORTH_RATIO:
         words = _words(largest, result.suspects, "the typical step" if summary.parts else "the devices' time")
         return Headline(percent(largest.cost_ratio), words, _first_step(largest), calm=False)
     return _calm(result, summary)
@@ -64,22 +62,22 @@ def _words(one: SavingRow, suspects: Sequence[SuspectRow], whole: str) -> str:
     cost = duration(one.cost_ns)
     of_whole = f"{cost} of {duration(one.whole_ns)}"
     match one.cause:
-        case str(cause) if cause == EXPOSED:
+        case savings.EXPOSED:
             return f"of {whole} could be won by hiding communication, at most: {_sent(one)}."
-        case str(cause) if cause == LATE:
+        case savings.LATE:
             why = next(suspect.cause for suspect in suspects if f"rank {suspect.rank}" == one.where)
             return f"of the median step could be won if {one.where} were as fast as the others ({why}): {of_whole}."
-        case str(cause) if cause == WAITING:
+        case savings.WAITING:
             mostly = f", mostly for {one.where}" if one.where else ""
             return f"of {whole} the ranks wait for ranks that come late{mostly}: {cost}."
-        case str(cause) if cause == PROCESSORS:
+        case savings.PROCESSORS:
             return (
                 f"of a step all ranks wait for a processor: {cost} (median of the ranks). The breakdown counts this as"
                 " compute and communication."
             )
-        case str(cause) if cause == REMOTE:
+        case savings.REMOTE:
             return f"of {whole} waits for remote calls, and nothing else runs: {cost}."
-        case str(cause) if cause == COPIES:
+        case savings.COPIES:
             return f"of {whole} the device does nothing but copy: {cost}."
         case "data" if one.half_gap_ns is None:
             return f"of {whole} the program fetches a batch: {cost}."
@@ -108,7 +106,7 @@ def _first_step(one: SavingRow) -> str:
 def _calm(result: Result, summary: Summary) -> Headline:
     """Nothing is worth a change, or nothing was found."""
     device, calls = device_total(result), len(own_calls(result.rpcs))
-    exposed = next((part for part in summary.parts if part.name == "exposed_comm"), None)
+    exposed = summary.part("exposed_comm")
     if exposed is not None and summary.comm_ns:
         told = f"{duration(exposed.ns)} of {duration(summary.window_ns)}"
         words = f"of the typical step could be won by hiding communication, at most: {told}. Look elsewhere for time."
@@ -132,7 +130,7 @@ def _calm(result: Result, summary: Summary) -> Headline:
 def _window(window: WindowSummary) -> Headline:
     """Of a host's profiler window in which no step was found."""
     exposed, told = window.part("exposed_comm"), f"of {duration(window.window_ns)}"
-    if exposed.ratio >= MIN_RATIO:
+    if exposed.ratio >= WORTH_RATIO:
         words = f"of the profiled window could be won by hiding communication, at most: {duration(exposed.ns)} {told}."
         return Headline(percent(exposed.ratio), words, "", calm=False)
     compute = window.part("compute")

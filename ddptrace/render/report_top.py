@@ -31,13 +31,9 @@ def headline_html(result: Result, summary: Summary) -> str:
     )
 
 
-def exposed_part(summary: Summary) -> Share | None:
-    return next((part for part in summary.parts if part.name == "exposed_comm"), None)
-
-
 def evidence_line(summary: Summary) -> str:
     """What the number is, and what it rests on."""
-    exposed = exposed_part(summary)
+    exposed = summary.part("exposed_comm")
     if exposed is None or not summary.comm_ns or summary.evidence is None:
         return ""
     compute = "" if summary.profiled else " Compute is taken from phases, not from a profiler: coarse."

@@ -8,9 +8,9 @@ import pytest
 from test_analysis_real_traces import analyzed
 
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.summary import summarize
+from ddptrace.analysis.summary import WORTH_RATIO, summarize
 from ddptrace.findings import KINDS
-from ddptrace.render.headline import MIN_RATIO, headline
+from ddptrace.render.headline import headline
 
 TRUTHS = {
     "data-bound-owlv2": ("data", 0.51),
@@ -59,5 +59,5 @@ def idle_ns(result: Result) -> int:
 
 def test_what_is_below_two_percent_is_no_headline(shared_traces: Path) -> None:
     result = analyzed(shared_traces / "judged" / "moe-dualpipe-deepep")
-    small = [row for row in result.savings if row.cost_ratio < MIN_RATIO]
+    small = [row for row in result.savings if row.cost_ratio < WORTH_RATIO]
     assert small and headline(result, summarize(result)).number == "3 %"

@@ -56,6 +56,7 @@ def _is_alone(row: CollectiveRow) -> bool:
 
 
 def _is_worth_it(found: OneByOne, summary: Summary) -> bool:
-    all_ns = next((part.ns for part in summary.parts if part.name == "exposed_comm"), 0)
+    exposed = summary.part("exposed_comm")
+    all_ns = exposed.ns if exposed is not None else 0
     least_ns = max(EXPOSED_MIN_RATIO * (summary.window_ns or 0), MOST_MIN_RATIO * all_ns)
     return 0 < least_ns <= found.exposed_ns and (found.mean_nbytes or 0) <= FEW_NBYTES

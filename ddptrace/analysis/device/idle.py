@@ -94,6 +94,16 @@ class HeldBy:
     ratio: float  # that part, of all of it
     half_gap_ns: int  # half of it lies in gaps that are at least as long
 
+    @property
+    def place(self) -> str:
+        """What the host was in for the largest part; "" where nothing was recorded."""
+        return within(self.name, self.operator)
+
+
+def within(name: str, operator: str) -> str:
+    """As in "cudaMemcpyAsync in aten::to"."""
+    return f"{name} in {operator}" if operator and operator != name else name
+
 
 def held_by(rows: Collection[IdleRow]) -> list[HeldBy]:
     """Add up rows of `idle` by cause, the longest first. Causes in which the host is at work count as one."""

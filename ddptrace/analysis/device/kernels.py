@@ -17,7 +17,6 @@ from ddptrace.analysis.tables.device import KernelRow
 from ddptrace.load.tables import DeviceWork, Operation, Work
 
 NS_PER_S: Final = 1e9
-NO_DTYPE: Final = ""
 
 
 def kernel_rows(view: RankView) -> list[KernelRow]:

@@ -15,13 +15,10 @@ from ddptrace.analysis.rank_facts import RankFacts
 from ddptrace.analysis.ranks.matched_time import WAITING_MIN_RATIO, matched_time
 from ddptrace.analysis.ranks.suspects import MIN_STEPS
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.summary import BucketSummary, RankSummary, Summary
+from ddptrace.analysis.summary import WORTH_RATIO, BucketSummary, RankSummary, Summary
 from ddptrace.findings import EXPOSED_BUCKET, LATE_RANK, WELL_HIDDEN, Finding, Severity
 from ddptrace.schema import Evidence
 from ddptrace.units import duration, percent, size
-
-WELL_HIDDEN_RATIO = 0.02
-"""If less of the step is exposed communication, no change is worth it."""
 
 
 def bucket_findings(
@@ -29,10 +26,10 @@ def bucket_findings(
 ) -> Iterator[Finding]:
     """Judge the typical step. `comparable`: the ranks are known to have done the same steps together. `late_known`: it
     is known what the rank costs that was late in the few steps recorded."""
-    exposed = next((part for part in summary.parts if part.name == "exposed_comm"), None)
+    exposed = summary.part("exposed_comm")
     if exposed is None or not summary.comm_ns:
         return
-    if exposed.ratio < WELL_HIDDEN_RATIO:
+    if exposed.ratio < WORTH_RATIO:
         yield WELL_HIDDEN(
             "run",
             f"Communication is well hidden: only {percent(exposed.ratio)} of the step waits for it"
@@ -61,7 +58,7 @@ def _exposed(worst: BucketSummary, summary: Summary, look: str) -> Finding:
     named = f"Bucket {worst.index}" + (f" of reducer {worst.reducer}" if several else "")
     names = worst.parameters
     holds = f" ({names[0]} to {names[-1]})" if len(names) > 1 else f" ({names[0]})" if names else ""
-    severity: Severity = "warning" if (worst.step_ratio or 0) >= WELL_HIDDEN_RATIO else "info"
+    severity: Severity = "warning" if (worst.step_ratio or 0) >= WORTH_RATIO else "info"
     return EXPOSED_BUCKET(
         where,
         f"{named}{holds} is the most exposed bucket: {duration(worst.exposed_charged_ns or 0)} of its communication are"

@@ -9,6 +9,7 @@ from typing import Final
 
 from ddptrace.analysis.device.copies import is_in_copy
 from ddptrace.analysis.device.digest import telling_steps
+from ddptrace.analysis.device.idle import within
 from ddptrace.analysis.device.rows import LAUNCH_BOUND_RATIO
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.tables.device import CopyRow
@@ -104,7 +105,7 @@ def _call(result: Result, steps: _Steps) -> str:
         if (row.rank, row.step) in steps.keys and is_in_copy(row):
             held[row.name, row.operator] += row.idle_ns
     name, operator = next((key for key, _ in held.most_common(1)), ("copies", ""))
-    return f"{name} in {operator}" if operator and operator != name else name
+    return within(name, operator)
 
 
 def _moved(rows: Sequence[CopyRow], steps: _Steps) -> str:

@@ -187,9 +187,7 @@ def _held_words(held: HeldBy, is_served: bool) -> tuple[FindingKind, str, str]:
 
 
 def _place(held: HeldBy) -> str:
-    """What the host was in for the largest part."""
-    within = f" in {held.operator}" if held.operator and held.operator != held.name else ""
-    return f"{held.name}{within}" if held.name else "no operator or call that the profiler records"
+    return held.place or "no operator or call that the profiler records"
 
 
 def _queued_words(where: str, share: str, gaps: str, held: HeldBy) -> str:

@@ -27,7 +27,7 @@ from ddptrace.analysis.matching.matches import Refused
 from ddptrace.analysis.rank_facts import Failure, RankFacts
 from ddptrace.analysis.ranks.blame import Blame
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.summary import PAUSED_MAX_RATIO, Summary, summarize
+from ddptrace.analysis.summary import PAUSED_MAX_RATIO, Summary
 from ddptrace.findings import (
     BUCKET_LAYOUT_UNKNOWN,
     COLLECTIVE_FAILED,
@@ -48,6 +48,7 @@ from ddptrace.units import duration, named
 def run_findings(
     ranks: Sequence[RankFacts],
     result: Result,
+    summary: Summary,
     *,
     loading: Sequence[Finding],
     refused: Sequence[Refused],
@@ -61,7 +62,6 @@ def run_findings(
     """
     comparable = _is_comparable(result, blame)
     how = OURS if all(rank.recorded for rank in ranks) else FOREIGN
-    summary = summarize(result)
     return without_silenced(
         [
             *of_several_files(loading),

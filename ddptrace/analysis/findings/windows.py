@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from ddptrace.analysis.findings.advice import WELL_HIDDEN_RATIO
 from ddptrace.analysis.findings.collectives import TRY
 from ddptrace.analysis.result import Result
+from ddptrace.analysis.summary import WORTH_RATIO
 from ddptrace.analysis.window_summary import summarize_windows
 from ddptrace.findings import EXPOSED_COMMUNICATION, WELL_HIDDEN, Finding
 from ddptrace.units import duration, percent
@@ -19,7 +19,7 @@ def window_findings(result: Result) -> Iterator[Finding]:
     if window is None or not window.comm_ns:
         return
     exposed = window.part("exposed_comm")
-    if exposed.ratio < WELL_HIDDEN_RATIO:
+    if exposed.ratio < WORTH_RATIO:
         yield WELL_HIDDEN(
             "run",
             f"Communication is well hidden: only {percent(exposed.ratio)} of the profiled window waits for it"
