@@ -122,7 +122,10 @@ def _rank_words(advice: Advice) -> str:
 
 def _bucket_words(advice: Advice) -> str:
     if not advice.caps_mb:
-        return f"Keep the buckets as they are: no others would make the step of {duration(advice.recorded_ns)} shorter."
+        return (
+            "Keep the buckets as they are: no others are predicted to shorten the step of"
+            f" {duration(advice.recorded_ns)} by enough to matter."
+        )
     caps, sure = caps_words(advice.caps_mb), advice.is_sure
     take = f"Take {caps}" if sure else f"No cap is surely better; {caps} is the best guess"
     return (
