@@ -13,7 +13,7 @@ from __future__ import annotations
 import weakref
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 import torch.autograd.profiler as autograd_profiler
@@ -78,7 +78,7 @@ class DdpWatch:
             return
         self._roots.add(root)
         for _, module in named_modules(root):
-            if isinstance(module, DistributedDataParallel) and self._number(module) is None:
+            if is_ddp(module) and self._number(module) is None:
                 self._meet(module)
 
     def backward_begins(self) -> None:
@@ -186,6 +186,12 @@ class DdpWatch:
     def _write_layout(self, watched: Watched, plan: list[list[int]], *, from_backward: int) -> None:
         watched.plan, watched.planned = plan, [sum(watched.nbytes[i] for i in bucket) for bucket in plan]
         self._records.layout(watched.number, watched.layout, plan, from_backward=from_backward)
+
+
+def is_ddp(module: torch.nn.Module) -> TypeGuard[DistributedDataParallel]:
+    """Whether it is a DDP module. `isinstance` would hash the module's class, which may be code of the program: DDP is
+    an abstract class, and keeps what it has been asked about in a set."""
+    return type.__subclasscheck__(DistributedDataParallel, type(module))
 
 
 def reducer_parameters(ddp: DistributedDataParallel) -> tuple[list[torch.nn.Parameter], dict[int, str]]:

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 from torch.nn.parallel import DistributedDataParallel
 
 from ddptrace.capture.collectives.calls import Collectives
@@ -177,7 +178,7 @@ def ready_hook(
     times = ready.times
 
     def gradient_ready(_: Any, parameter: int = parameter) -> None:  # a default is read faster than a closure
-        if sampling.live:
+        if not is_compiling() and sampling.live:  # a compiled backward runs the graph that Dynamo makes of its hooks
             times[parameter] = _now()
             collectives.reducer = number
 
