@@ -126,6 +126,7 @@ class DdpWatch:
         ready = ReadyTimes(len(parameters))
         hook = partial(ready_hook, ready, number=number, collectives=self._collectives, sampling=self._sampling)
         watched = Watched(number, weakref.ref(ddp), nbytes, GradientHooks(parameters, ready, hook))
+        weakref.finalize(ddp, watched.gradients.forget).atexit = False
         self._by_number[number] = watched
         self._collectives.buckets.sent[number] = watched.sent
         self._records.reducer(number, describe_reducer(ddp, parameters, names))
@@ -136,10 +137,9 @@ class DdpWatch:
         return number
 
     def _drop_dead(self) -> None:
-        """A program may make and drop models without end; the parameters of a dropped wrapper may live on."""
+        """A program may make and drop models without end."""
         for number, watched in tuple(self._by_number.items()):
             if watched.module() is None:
-                watched.gradients.remove()
                 del self._by_number[number]
                 self._collectives.buckets.forget(number)
 

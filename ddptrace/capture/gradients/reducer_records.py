@@ -161,6 +161,12 @@ class GradientHooks:
                 parameter._post_accumulate_grad_hooks = None  # type: ignore[assignment] # as it was before
         self._handles.clear()
 
+    def forget(self) -> None:
+        """Leave the parameters as they were before, without weak references, for good: a program may swap the tensors
+        of a module that it has taken out of DDP, and torch refuses one that anything refers to."""
+        self.remove()
+        self._parameters.clear()
+
     def _place(self, indices: Iterable[int]) -> None:
         for index in indices:
             parameter = None if index in self._handles else self._parameters[index]()

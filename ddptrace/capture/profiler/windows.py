@@ -20,6 +20,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 import torch.autograd.profiler as autograd_profiler
+from torch._C import _current_graph_task_id
 from torch.profiler import ProfilerAction, profile, supported_activities
 from torch.profiler.profiler import _KinetoProfile
 
@@ -70,6 +71,7 @@ class Windows:
         self._switching = threading.Lock()
         self._waiting = _Waiting()
         self._saving = False
+        self._is_late = False  # a step was over within a backward
         self._idle = False
         self._theirs: set[int] = set()  # ids of the program's profilers that run
 
@@ -91,12 +93,20 @@ class Windows:
 
     def step(self) -> None:
         """A step of the program is over. Skip it if another thread is switching the profiler: torch's profiler is not
-        made for two threads at once, and no thread of the program waits for another one here."""
-        if self._switching.acquire(blocking=False):
+        made for two threads at once, and no thread of the program waits for another one here. Within a backward the
+        step waits for `backward_ends`: torch's engine takes back there what it changes, which ends the process."""
+        if _current_graph_task_id() >= 0:
+            self._is_late = True
+        elif self._switching.acquire(blocking=False):
             try:
                 self._step()
             finally:
                 self._switching.release()
+
+    def backward_ends(self, _: int) -> None:
+        if self._is_late:
+            self._is_late = False
+            self.step()
 
     def _step(self) -> None:
         own = self._own

@@ -295,9 +295,11 @@ class WatchedCall:
                 return MethodType(self._spanned, module)
         return MethodType(self.original, module) if self._is_function else self._bound(module, owner)
 
-    def __call__(self, module: Any, /, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Called by a program that reads it from the class's dictionary and calls it as a function."""
-        return self.__get__(module, type(module))(*args, **kwargs)
+        if args and issubclass(type(args[0]), torch.nn.Module):
+            return self.__get__(args[0], type(args[0]))(*args[1:], **kwargs)
+        return self.original(*args, **kwargs)
 
     def _bound(self, module: Any, owner: type | None) -> Any:
         """Return the method that Python would find: the program may have put an object of any kind into the class."""
