@@ -24,6 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ddptrace.capture.by_identity import IdentitySet
 from ddptrace.capture.collectives.bucket_sends import CompiledSends
 from ddptrace.capture.collectives.calls import Collectives
+from ddptrace.capture.collectives.groups import name_of
 from ddptrace.capture.gradients.reducer_records import GradientHooks, ReadyTimes, ReducerRecords, described, ready_hook
 from ddptrace.capture.origins.modules import named_modules
 from ddptrace.capture.steps.finder import Sampling
@@ -207,7 +208,7 @@ def describe_reducer(
     return {
         "kind": "DistributedDataParallel",
         "module": type(ddp.module).__name__,
-        "group": ddp.process_group.group_name,
+        "group": name_of(ddp.process_group),
         "bucket_cap_nbytes": getattr(ddp, "bucket_bytes_cap", None),
         "parameters": described((names[i], parameter) for i, parameter in enumerate(parameters)),
     }

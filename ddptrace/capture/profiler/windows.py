@@ -163,8 +163,8 @@ class Windows:
             plain.unlink(missing_ok=True)
 
     def _held(self, why: str, action: Callable[[], None]) -> None:
-        """Run `action`, which switches the profiler. The program's signal handlers wait meanwhile: one that raises would
-        leave the profiler half switched."""
+        """Run `action`, which switches the profiler. The program's signal handlers wait meanwhile: one that raises
+        would leave the profiler half switched."""
         begin, own = _now(), self._own
         self._waiting.hold()
         try:

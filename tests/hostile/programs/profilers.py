@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import gzip
 import json
 import os
@@ -34,6 +35,7 @@ from tests.hostile.training import batch, ddp, join, keep_error, loss_of, networ
 Trace = Callable[..., AbstractContextManager[Any]]
 
 CPU = (ProfilerActivity.CPU,)
+INTERRUPTS = 20
 OPTIONS = ("record_shapes", "profile_memory", "with_stack", "with_flops", "with_modules")
 
 
@@ -299,3 +301,70 @@ def benchmarks() -> None:
     keep(counter.get_total_flops(), sorted(counter.get_flop_counts()))
     time.sleep(0)
     train(model)
+
+
+@program()
+def steps_said_anywhere(trace: Trace) -> None:
+    """Says that a step is over within backwards and forwards, and from several threads at once."""
+    with trace() as tracing:
+        say: Callable[..., None] = getattr(tracing, "step", lambda: None)
+        model = network()
+        model[0].weight.register_hook(lambda _: say())  # type: ignore[union-attr]
+        train(model)
+        model.register_forward_hook(lambda *_: say())
+        train(model)
+        threads = [threading.Thread(target=lambda: [say() for _ in range(50)]) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        train()
+        for thread in threads:
+            thread.join()
+
+
+@program()
+def interrupted_at_any_time() -> None:
+    """Is interrupted by another thread again and again, also while windows begin and end."""
+    go = threading.Event()
+
+    def interrupt() -> None:
+        for number in range(INTERRUPTS):
+            go.wait()
+            go.clear()
+            time.sleep(0.0003 * (number % 7))
+            _thread.interrupt_main()
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    model, seen = network(), 0
+    optimizer = sgd(model)
+    for _ in range(INTERRUPTS):
+        try:
+            go.set()
+            while True:
+                optimizer.zero_grad()
+                loss_of(model).backward()
+                optimizer.step()
+        except KeyboardInterrupt:
+            seen += 1
+    thread.join()
+    keep(seen)
+    torch.manual_seed(1)
+    train()
+
+
+@program()
+def traced_in_a_thread(trace: Trace) -> None:
+    """Traces in threads, which profile themselves after that and end."""
+
+    def work(run: str) -> None:
+        with trace(run):
+            train(None, None, 2)
+        with profile(activities=CPU) as profiler:
+            train(None, None, 1)
+        keep(len(profiler.key_averages()) > 0)
+
+    for number in range(2):
+        thread = threading.Thread(target=work, args=(f"thread-{number}",))
+        thread.start()
+        thread.join()
+    train()
