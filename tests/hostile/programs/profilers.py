@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import _thread
+import contextlib
 import gzip
 import json
 import os
 import re
+import signal
+import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -35,7 +38,7 @@ from tests.hostile.training import batch, ddp, join, keep_error, loss_of, networ
 Trace = Callable[..., AbstractContextManager[Any]]
 
 CPU = (ProfilerActivity.CPU,)
-INTERRUPTS = 20
+SWITCHES = ("prepare_trace", "start_trace", "_start_trace", "stop_trace", "__exit__", "_trace_ready")
 OPTIONS = ("record_shapes", "profile_memory", "with_stack", "with_flops", "with_modules")
 
 
@@ -322,33 +325,23 @@ def steps_said_anywhere(trace: Trace) -> None:
 
 
 @program()
-def interrupted_at_any_time() -> None:
-    """Is interrupted by another thread again and again, also while windows begin and end."""
-    go = threading.Event()
-
-    def interrupt() -> None:
-        for number in range(INTERRUPTS):
-            go.wait()
-            go.clear()
-            time.sleep(0.0003 * (number % 7))
-            _thread.interrupt_main()
-
-    thread = threading.Thread(target=interrupt)
-    thread.start()
-    model, seen = network(), 0
+def interrupted_as_windows_switch() -> None:
+    """Is interrupted in each function of torch that starts or stops a profiler, catches that and trains on."""
+    model = network()
     optimizer = sgd(model)
-    for _ in range(INTERRUPTS):
-        try:
-            go.set()
-            while True:
-                optimizer.zero_grad()
-                loss_of(model).backward()
+
+    def interrupt(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_name == wanted and "profiler" in frame.f_code.co_filename:
+            sys.setprofile(None)
+            signal.raise_signal(signal.SIGINT)
+
+    for wanted in SWITCHES:
+        sys.setprofile(interrupt)
+        for _ in range(8):
+            with contextlib.suppress(KeyboardInterrupt):
+                model(torch.ones(2, 8)).sum().backward()
                 optimizer.step()
-        except KeyboardInterrupt:
-            seen += 1
-    thread.join()
-    keep(seen)
-    torch.manual_seed(1)
+        sys.setprofile(None)
     train()
 
 
