@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gzip
 import json
 import os
@@ -330,13 +331,13 @@ def interrupted_as_windows_switch() -> None:
     model = network()
     optimizer = sgd(model)
 
-    def interrupt(frame: FrameType, event: str, _: object) -> None:
+    def interrupt(wanted: str, frame: FrameType, event: str, _: object) -> None:
         if event == "call" and frame.f_code.co_name == wanted and "profiler" in frame.f_code.co_filename:
             sys.setprofile(None)
             signal.raise_signal(signal.SIGINT)
 
     for wanted in SWITCHES:
-        sys.setprofile(interrupt)
+        sys.setprofile(functools.partial(interrupt, wanted))
         for _ in range(8):
             with contextlib.suppress(KeyboardInterrupt):
                 model(torch.ones(2, 8)).sum().backward()
