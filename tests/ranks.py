@@ -1,8 +1,8 @@
 """Ranks that do not take two seconds of processor time each to import torch: they are forks of a process that has.
 
 A rank finds what torchrun would give it: its environment, a store that somebody else hosts, a `__main__`, `sys.argv`
-and `sys.path` of its own, and Python's whole shutdown at its end. Dynamo is not imported before a program does it:
-whether it is there makes a difference to what is tested.
+and `sys.path` of its own, and Python's whole shutdown at its end. Who gives the orders chooses whether Dynamo is
+imported before a program does it: whether it is there makes a difference to some of what is tested.
 """
 
 from __future__ import annotations
