@@ -25,6 +25,11 @@ def torchrun(
     `command` is the real torchrun, for tests of how programs start and end.
     """
     argv = [str(PROGRAMS / program), *map(str, args)]
+    return as_ranks(argv, ranks=ranks, timeout_s=timeout_s, has_dynamo=has_dynamo)
+
+
+def as_ranks(argv: list[str], ranks: int = 2, timeout_s: float = 120, has_dynamo: bool = True) -> str:
+    """Run `python ARGV` as `torchrun` above does: `argv` may begin with `-m` and a module."""
     well, said = server(has_dynamo).run(argv, ranks, environment(), timeout_s)
     assert well, said
     return said
