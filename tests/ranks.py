@@ -64,7 +64,7 @@ class Ranks:
         timeout_s: float,
         *,
         to_the_end: bool,
-        torchrun: dict[str, str] | None = None,
+        torchrun: dict[str, str | None] | None = None,
     ) -> tuple[list[int | None] | None, str]:
         """How each rank of a program ended, as `os.wait` tells it, and what they said; see `Job.statuses`."""
         with self.started(argv, ranks, environ, to_the_end=to_the_end, torchrun=torchrun) as job:
@@ -79,12 +79,12 @@ class Ranks:
         environ: dict[str, str],
         *,
         to_the_end: bool,
-        torchrun: dict[str, str] | None = None,
+        torchrun: dict[str, str | None] | None = None,
     ) -> Iterator[Job]:
         """The ranks of a program, which go on meanwhile; those that are left at the end are killed.
 
         `argv` is a file or `-m` and a module, and arguments. `to_the_end`: wait for every rank; otherwise the first
-        failure ends the others, whose status is None. `torchrun` replaces torchrun's variables.
+        failure ends the others, whose status is None. `torchrun` replaces torchrun's variables; None removes one.
         """
         order = {
             "argv": argv,
@@ -95,8 +95,12 @@ class Ranks:
             "torchrun": torchrun or {},
         }
         answers, theirs = os.pipe()
-        with tempfile.TemporaryFile() as said, os.fdopen(answers, "rb", buffering=0) as answer:
-            socket.send_fds(self._orders, [json.dumps(order).encode()], [said.fileno(), theirs])
+        with (
+            tempfile.TemporaryFile() as stdout,
+            tempfile.TemporaryFile() as stderr,
+            os.fdopen(answers, "rb", buffering=0) as answer,
+        ):
+            socket.send_fds(self._orders, [json.dumps(order).encode()], [stdout.fileno(), stderr.fileno(), theirs])
             os.close(theirs)
             launcher = int.from_bytes(answer.read(PID_NBYTES))
             assert launcher, "the process that forks ranks has ended"
@@ -105,17 +109,26 @@ class Ranks:
                 yield job
             finally:
                 end(launcher)
-                said.seek(0)
-                job.said = said.read().decode(errors="replace")
+                job.stdout, job.stderr = map(_text, (stdout, stderr))
+
+
+def _text(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode(errors="replace")
 
 
 @dataclass(slots=True)
 class Job:
-    """Ranks that were started together. `said`: by all of them, known when they have ended."""
+    """Ranks that were started together. `stdout`, `stderr`: of all of them, known when they have ended."""
 
     launcher: int
     answer: IO[bytes]
-    said: str = ""
+    stdout: str = ""
+    stderr: str = ""
+
+    @property
+    def said(self) -> str:
+        return self.stdout + self.stderr
 
     def statuses(self, timeout_s: float) -> list[int | None] | None:
         """How each rank ended, as `os.wait` tells it; None where the ranks are not done after so many seconds."""
@@ -142,7 +155,7 @@ def serve(fd: int, imported: Sequence[str] = ()) -> None:
     gc.freeze()
     launchers = set[int]()
     while True:
-        order, fds, _, _ = socket.recv_fds(orders, ORDER_NBYTES, 2)
+        order, fds, _, _ = socket.recv_fds(orders, ORDER_NBYTES, 3)
         if not order:
             for launcher in launchers:
                 end(launcher)
@@ -157,11 +170,11 @@ def serve(fd: int, imported: Sequence[str] = ()) -> None:
             os.close(each)
 
 
-def launch(order: Order, said: int, answer: int) -> None:
+def launch(order: Order, stdout: int, stderr: int, answer: int) -> None:
     """Fork the ranks, and then host the store where they meet: what has a store has threads, and forks no more."""
     os.setpgid(0, 0)
     os.write(answer, os.getpid().to_bytes(PID_NBYTES))
-    speak_into(said)
+    speak_into(stdout, stderr)
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     meeting, port = os.pipe()
@@ -181,12 +194,10 @@ def launch(order: Order, said: int, answer: int) -> None:
     os._exit(0)
 
 
-def speak_into(said: int) -> None:
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    for ours, fd in ((nothing, 0), (said, 1), (said, 2)):
+def speak_into(stdout: int, stderr: int) -> None:
+    for fd, ours in enumerate((os.open(os.devnull, os.O_RDONLY), stdout, stderr)):
         os.dup2(ours, fd)
-    os.close(nothing)
-    os.close(said)
+        os.close(ours)
 
 
 def ends_of(ranks: list[int], *, to_the_end: bool) -> list[int | None]:
@@ -204,8 +215,9 @@ def become(rank: int, order: Order, port: int) -> None:
     """What `python -u PROGRAM ARGUMENTS...` is under torchrun, or `python -u -m MODULE ARGUMENTS...`."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.chdir(order["cwd"])
+    environ = order["environ"] | torchruns_environ(rank, order["ranks"], port) | order["torchrun"]
     os.environ.clear()
-    os.environ.update(order["environ"] | torchruns_environ(rank, order["ranks"], port) | order["torchrun"])
+    os.environ.update({name: value for name, value in environ.items() if value is not None})
     sys.argv = order["argv"]
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     main = sys.modules["__main__"] = ModuleType("__main__")

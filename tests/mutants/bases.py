@@ -7,8 +7,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -18,6 +16,7 @@ from click.testing import CliRunner
 
 from ddptrace.cli import main
 from tests.launch import PROGRAMS, environment, server, torchrun
+from tests.self_launched import self_launched
 from tests.unit import foreign_files
 
 STEPS: Final = 6
@@ -47,8 +46,7 @@ def killed(folder: Path) -> None:
 def rpc(folder: Path) -> None:
     """Two trainers with DDP, a parameter server and a master."""
     with tempfile.TemporaryDirectory(dir=folder) as place:
-        program = [sys.executable, str(PROGRAMS / "rpc_hybrid.py"), place]
-        subprocess.run(program, env=environment(), capture_output=True, check=True, timeout=PATIENCE_S)
+        self_launched("rpc_hybrid.py", place, timeout_s=PATIENCE_S)
         Path(place, "run").rename(folder / "rpc")
 
 
