@@ -7,6 +7,7 @@ With DDPTRACE_REQUIRE_ALL=1 (as `.ci/run` sets it) the test fails instead, so th
 from __future__ import annotations
 
 import fcntl
+import gc
 import json
 import os
 import re
@@ -91,6 +92,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
         if item.get_closest_marker("quiet") and "DDPTRACE_ACCEPTANCE" not in os.environ:
             item.add_marker(pytest.mark.skip(reason="for a quiet machine: make acceptance"))
+
+
+def pytest_collection_finish() -> None:
+    """Spare every later garbage collection the walk through what importing all tests has made: it takes 0.3 s."""
+    gc.collect()
+    gc.freeze()
 
 
 def _has_gpu() -> bool:
