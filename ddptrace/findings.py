@@ -311,7 +311,8 @@ BLOCKING_COPIES = FindingKind(
     "blocking-copies",
     Chapter.LOST_TIME,
     "warning",
-    "the device is idle while the host is in a copy that blocks it, mostly of memory that is not pinned",
+    "the device is idle while the host is in a copy that blocks it, mostly of memory that is not pinned, or catches up"
+    " after that",
     "use `pin_memory=True` and `.to(device, non_blocking=True)`; read results back less often, into pinned memory",
     sections=(Section.COPIES, Section.IDLE, Section.LAUNCHES),
     is_advice=True,
@@ -329,7 +330,7 @@ HOST_SYNCHRONIZES = FindingKind(
     "host-synchronizes",
     Chapter.LOST_TIME,
     "warning",
-    "the device is idle while the host waits for it or reads a value from it",
+    "the device is idle while the host waits for it or reads a value from it, or catches up after that",
     "avoid `.item()`, `.cpu()` and printing tensors in each step",
     sections=(Section.IDLE, Section.LAUNCHES),
     is_advice=True,

@@ -23,8 +23,8 @@ NO_COMM: Final = "No communication was measured in it."
 CALM_CALLS: Final = "Next to nothing of it waits for its remote calls."
 IDLE: Final[Mapping[str, str]] = {
     "data": "while the host fetches a batch",
-    "copy": "while the host copies and blocks",
-    "synchronize": "while the host waits for it",
+    "copy": "while the host is blocked in copies, or catches up",
+    "synchronize": "while the host waits for it, or catches up",
     "allocate": "while the host allocates or frees memory",
     "collect": "while Python collects garbage",
     AT_WORK: "while the host is at work",
@@ -113,7 +113,7 @@ def _calm(result: Result, summary: Summary) -> Headline:
         return Headline(percent(exposed.ratio), words, "", calm=True)
     if exposed is not None:
         words = f"is the typical step. {CALM_CALLS if summary.rpc_calls else NO_COMM}"
-        return Headline(duration(summary.wall_ns), words, "", calm=True)
+        return Headline(duration(summary.window_ns), words, "", calm=True)
     if device is not None and device.span_ns:
         busy, found = percent(1 - device.idle_ns / device.span_ns), "" if device.comm_ns else "No communication and "
         words = f"of the device's time it was busy. {found}{'no' if found else 'No'} step was found."

@@ -19,7 +19,7 @@ from ddptrace.analysis.alike import Alike, alike
 from ddptrace.analysis.intervals import Ints
 from ddptrace.analysis.rank_view import RankView
 from ddptrace.analysis.tables.device import IdleRow
-from ddptrace.load.tables import DeviceIdle, IdleCause
+from ddptrace.load.tables import HOST_AT_WORK, DeviceIdle, IdleCause
 
 ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+")
 
@@ -79,8 +79,8 @@ def _labels(idle: DeviceIdle) -> tuple[list[str], Ints]:
 LONG_GAP_NS: Final = 5_000_000
 """Launching takes microseconds: the host was held by something else."""
 AT_WORK: Final = "work"
-HOST_AT_WORK: Final = ("nothing", "operator", "python", "launch", "runtime")
-"""Causes that are one for a reader, `AT_WORK`: the host has too much to do for what it launches."""
+"""One cause for a reader: all of `HOST_AT_WORK`."""
+AT_WORK_WORDS: Final = frozenset(cause.word for cause in HOST_AT_WORK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ def held_by(rows: Collection[IdleRow]) -> list[HeldBy]:
     """Add up rows of `idle` by cause, the longest first. Causes in which the host is at work count as one."""
     groups: defaultdict[str, list[IdleRow]] = defaultdict(list)
     for row in rows:
-        groups[AT_WORK if row.cause in HOST_AT_WORK else row.cause].append(row)
+        groups[AT_WORK if row.cause in AT_WORK_WORDS else row.cause].append(row)
     found = [_held(cause, mine) for cause, mine in groups.items()]
     return sorted(found, key=lambda held: -held.idle_ns)
 

@@ -174,9 +174,12 @@ def _held_words(held: HeldBy, is_served: bool) -> tuple[FindingKind, str, str]:
         case "data":
             doing, (kind, advice) = "fetches a batch", (DATA_BOUND, _loader_advice(held.name))
         case "copy":
-            doing, (kind, advice) = "copies and blocks", (BLOCKING_COPIES, COPY_ADVICE)
+            doing, (kind, advice) = "is blocked in copies, or catches up after them", (BLOCKING_COPIES, COPY_ADVICE)
         case "synchronize":
-            doing, (kind, advice) = "waits for the device", (HOST_SYNCHRONIZES, SYNCHRONIZE_ADVICE)
+            doing, (kind, advice) = (
+                "waits for the device, or catches up after that",
+                (HOST_SYNCHRONIZES, SYNCHRONIZE_ADVICE),
+            )
         case "allocate":
             doing, (kind, advice) = "allocates or frees memory", (ALLOCATION_BOUND, ALLOCATE_ADVICE)
         case "collect":
