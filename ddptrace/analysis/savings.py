@@ -30,6 +30,7 @@ from ddptrace.findings import (
     LATE_RANK,
     LAUNCH_BOUND,
     PROCESSORS_CROWDED,
+    RUN_TOO_SHORT,
     SLOW_LINK,
     WAITING_FOR_RANKS,
     WAITING_FOR_REMOTE_CALLS,
@@ -62,8 +63,9 @@ def savings(result: Result, summary: Summary, blame: Blame) -> list[SavingRow]:
     exposed_ns, copies_ns = (
         next((part.ns for part in parts if part.name == name), 0) for name in ("exposed_comm", "exposed_memory")
     )
-    waiting = list(_waiting(result, blame, exposed_ns, whole_ns))
-    sent_ns = exposed_ns - sum(row.cost_ns for row in waiting)
+    waited_ns = _waited_ns(result, exposed_ns)
+    waiting = list(_waiting(result, blame, waited_ns, whole_ns))
+    sent_ns = exposed_ns - min(waited_ns, sum(row.cost_ns for row in waiting))
     worst = _worst_bucket(summary, exposed_ns)
     sent = _row(EXPOSED, sent_ns, whole_ns, worst, EXPOSED_BUCKET if worst else _beside_buckets(result, summary))
     found = [
@@ -119,15 +121,25 @@ def _late(suspects: Sequence[SuspectRow], whole_ns: int) -> Iterator[SavingRow]:
         yield _row(LATE, suspect.cost_ns, median_ns, f"rank {suspect.rank}", kind)
 
 
-def _waiting(result: Result, blame: Blame, exposed_ns: int, whole_ns: int) -> Iterator[SavingRow]:
-    """The part of the exposed communication that waits for ranks, where that is most of it, less what named ranks cost.
-    One rank's name stands by it where that rank alone seems to cost half of it, in too few steps to be sure."""
-    matched, seeming = matched_time(result), blame.seeming or blame.early
-    if matched is not None and matched.waiting_ratio >= WAITING_MIN_RATIO:
-        waited_ns = exposed_ns * matched.waiting_ratio - sum(suspect.cost_ns for suspect in result.suspects)
-        by_one = seeming is not None and 2 * seeming.cost_ns >= waited_ns
-        where = f"rank {seeming.rank}" if seeming is not None and by_one else ""
-        yield _row(WAITING, max(waited_ns, 0), whole_ns, where, WAITING_FOR_RANKS)
+def _waited_ns(result: Result, exposed_ns: int) -> float:
+    """The part of the exposed communication that waits for ranks, where that is most of it; else 0."""
+    matched = matched_time(result)
+    return exposed_ns * matched.waiting_ratio if matched and matched.waiting_ratio >= WAITING_MIN_RATIO else 0.0
+
+
+def _waiting(result: Result, blame: Blame, waited_ns: float, whole_ns: int) -> Iterator[SavingRow]:
+    """What waits for ranks, less what named ranks cost. One rank's name stands by it where that rank alone seems to
+    cost half of it, in too few steps to be sure. It is that rank's cost where that is more: the late rank itself does
+    not wait, so a mean over few ranks is too low."""
+    left_ns = max(waited_ns - sum(suspect.cost_ns for suspect in result.suspects), 0)
+    seeming = blame.seeming or blame.early
+    if seeming is None or 2 * seeming.cost_ns < left_ns:
+        yield _row(WAITING, left_ns, whole_ns, "", WAITING_FOR_RANKS)
+    elif not seeming.cost_ratio or seeming.cost_ns <= left_ns:
+        yield _row(WAITING, left_ns, whole_ns, f"rank {seeming.rank}", WAITING_FOR_RANKS)
+    elif waited_ns:
+        kind = RUN_TOO_SHORT if blame.seeming is not None else LATE_RANK
+        yield _row(LATE, seeming.cost_ns, round(seeming.cost_ns / seeming.cost_ratio), f"rank {seeming.rank}", kind)
 
 
 def _idle(result: Result, summary: Summary, whole_ns: int) -> Iterator[SavingRow]:

@@ -15,7 +15,7 @@ from ddptrace.analysis.summary import WORTH_RATIO, Summary
 from ddptrace.analysis.tables.ranks import SuspectRow
 from ddptrace.analysis.tables.savings import SavingRow
 from ddptrace.analysis.window_summary import WindowSummary, summarize_windows
-from ddptrace.findings import KINDS
+from ddptrace.findings import KINDS, LATE_RANK, RUN_TOO_SHORT
 from ddptrace.render.words import UNSEEN
 from ddptrace.units import duration, percent
 
@@ -65,7 +65,8 @@ def _words(one: SavingRow, suspects: Sequence[SuspectRow], whole: str) -> str:
         case savings.EXPOSED:
             return f"of {whole} could be won by hiding communication, at most: {_sent(one)}."
         case savings.LATE:
-            why = next(suspect.cause for suspect in suspects if f"rank {suspect.rank}" == one.where)
+            named = (suspect.cause for suspect in suspects if f"rank {suspect.rank}" == one.where)
+            why = next(named, "as far as the few steps recorded tell")
             return f"of the median step could be won if {one.where} were as fast as the others ({why}): {of_whole}."
         case savings.WAITING:
             mostly = f", mostly for {one.where}" if one.where else ""
@@ -100,7 +101,8 @@ def _first_step(one: SavingRow) -> str:
     if one.cause == AT_WORK and (one.half_gap_ns or 0) > LONG_GAP_NS:
         held = f"in {one.where}" if one.where else "there; record with with_stack=True to see it"
         return f"look for what holds the host {held}"
-    return KINDS[one.finding].to_do.replace("`", "")
+    kind = LATE_RANK if one.finding == RUN_TOO_SHORT.code else KINDS[one.finding]
+    return kind.to_do.replace("`", "")
 
 
 def _calm(result: Result, summary: Summary) -> Headline:

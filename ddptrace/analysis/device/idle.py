@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -19,7 +19,7 @@ from ddptrace.analysis.alike import Alike, alike
 from ddptrace.analysis.intervals import Ints
 from ddptrace.analysis.rank_view import RankView
 from ddptrace.analysis.tables.device import IdleRow
-from ddptrace.load.tables import HOST_AT_WORK, DeviceIdle, IdleCause
+from ddptrace.load.tables import HOST_AT_WORK, DeviceIdle, IdleCause, Window
 
 ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+")
 
@@ -29,8 +29,33 @@ def idle_rows(view: RankView) -> list[IdleRow]:
 
     The rows of one step add up to `idle_ns` of its row in `launches`.
     """
-    rows = [row for window in view.rank.windows if window.idle is not None for row in _rows(view, window.idle)]
+    idles = (_from_step_begin(view, window) for window in view.rank.windows)
+    rows = [row for idle in idles if idle is not None for row in _rows(view, idle)]
     return sorted(rows, key=lambda row: (row.step is None, row.step or 0, -row.idle_ns, row.cause, row.name))
+
+
+def _from_step_begin(view: RankView, window: Window) -> DeviceIdle | None:
+    """The idle time of a window, with the time before it that belongs to its first step, while the profiler started:
+    nothing is recorded of that."""
+    idle = window.idle
+    if idle is None or window.device is None:
+        return None
+    known = [window.begin_at_ns, *idle.gaps[:1, 0].tolist(), int(window.device.begin_at_ns.min())]
+    opened = min(known)
+    step = int(view.windows.at(np.array([opened]))[0])
+    begin = int(view.windows.spans()[step, 0]) if step >= 0 and view.device.on_device[step] else opened
+    if begin >= opened:
+        return idle
+    return replace(
+        idle,
+        gap=np.append(0, idle.gap + 1),
+        begin_at_ns=np.append(begin, idle.begin_at_ns),
+        end_at_ns=np.append(opened, idle.end_at_ns),
+        cause=np.append(np.uint8(IdleCause.NOTHING), idle.cause),
+        name=np.append(-1, idle.name),
+        operator=np.append(-1, idle.operator),
+        gaps=np.concatenate(([(begin, opened)], idle.gaps)),
+    )
 
 
 def _rows(view: RankView, idle: DeviceIdle) -> Iterator[IdleRow]:

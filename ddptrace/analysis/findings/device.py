@@ -141,16 +141,19 @@ def _idle(result: Result) -> Iterator[Finding]:
 
 
 def _idle_steps(result: Result) -> Idle:
-    """Of the typical steps; where the device is seldom idle in those, of the steps in which it is idle for long."""
+    """Of the typical steps; where the device is seldom idle in those, of the steps in which it is idle for long. The
+    profiler's own start holds up the first step of a window."""
     typical = {(row.rank, row.step) for row in typical_steps(result.steps)[0]}
     usual = [row for row in result.launches if (row.rank, row.step) in typical]
     if sum(row.idle_ns for row in usual) > LAUNCH_BOUND_RATIO * sum(row.window_ns for row in usual):
         return _idle_in(usual, result), [row.window_ns for row in usual], "In the typical step"
-    bound = [row for row in result.launches if row.idle_ns > LAUNCH_BOUND_RATIO * row.window_ns]
+    known = {(row.rank, row.step) for row in result.launches}
+    later = [row for row in result.launches if (row.rank, row.step - 1) in known]
+    bound = [row for row in later if row.idle_ns > LAUNCH_BOUND_RATIO * row.window_ns]
     if not bound:
         return [], [], ""
     ranks = named("rank", sorted({row.rank for row in bound}))
-    where = f"In {len(bound)} of {len(result.launches)} steps on {ranks}"
+    where = f"In {len(bound)} of {len(later)} steps on {ranks}"
     return _idle_in(bound, result), [row.window_ns for row in bound], where
 
 

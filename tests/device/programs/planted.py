@@ -1,7 +1,7 @@
 """Trains on the test device with one planted cause of lost time: `planted.py OUT RECORDER CAUSE`.
 
-RECORDER is `profiler` (rank R leaves `rank-R.json`, torch.profiler's own file) or `trace` (all leave `run/`). Rank R also
-leaves `told-R.json`: the ledger, when each recorded step was over on the host, and when the host was in what was planted.
+RECORDER is `profiler` (rank R leaves `rank-R.json`, torch.profiler's own file) or `trace` (all leave `run/`). Rank R
+also leaves `told-R.json`: the ledger, when each step was over on the host, and when the host was in what was planted.
 """
 
 import contextlib
@@ -18,29 +18,32 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.profiler import ProfilerActivity, profile, schedule
+from torch.profiler import ProfilerAction, ProfilerActivity, profile, schedule
 from torch.utils.data import DataLoader, Dataset
 
 import ddptrace
 from tests.device import testdev
 
-BEFORE, ACTIVE = 2, 6  # steps
-PLANTED_S: Final = 0.06
-OWN_WORK_S: Final = 0.03  # of the host between two steps, less than the device has to do
-LONG_NS: Final = 15_000_000  # of a kernel
+BEFORE, MOST_ACTIVE = 2, 12  # steps
+ACTIVE: Final = {"late": MOST_ACTIVE}  # in the profiler's window: so many prove that a rank is late
+FEW_ACTIVE: Final = 6  # in that of the others
+PLANTED_S: Final = 0.1
+OWN_WORK_S: Final = 0.05  # of the host between two steps, less than the device has to do
+LONG_NS: Final = 40_000_000  # of a kernel
 LONG_KERNELS: Final = 4
-MANY: Final = 150
+MANY: Final = 150  # small kernels
 WIDTH, BATCH = 16, 4
 
 Planted = Callable[[], AbstractContextManager[None]]  # marks what the host does as the planted cause
 Step = Callable[["Training", Planted], None]
+Windows = Callable[[int], ProfilerAction]  # of torch.profiler, by step
 
 
 class Slow(Dataset[torch.Tensor]):
     """Reading a batch takes PLANTED_S."""
 
     def __len__(self) -> int:
-        return BATCH * (BEFORE + ACTIVE + 1)
+        return BATCH * (BEFORE + MOST_ACTIVE + 1)
 
     def __getitem__(self, index: int) -> torch.Tensor:
         time.sleep(PLANTED_S / BATCH)
@@ -122,7 +125,7 @@ def loader(training: Training, planted: Planted) -> None:
 
 
 def launches(training: Training, planted: Planted) -> None:
-    """Nearly each kernel is done before the next one is launched. It reads the loss too, and waits for next to nothing."""
+    """Nearly each kernel is done before the next one is launched. Reading the loss waits for next to nothing."""
     loss = training.forward()
     training.update(loss)
     with planted():
@@ -151,8 +154,9 @@ def main() -> None:
     STEPS[cause](training, planted)  # what torch does once only is done
     told["planted_ns"].clear()
     testdev.take_ledger()
-    with RECORDERS[recorder](out, rank) as after_step:
-        for done in range(1, BEFORE + ACTIVE + 1):
+    active = ACTIVE.get(cause, FEW_ACTIVE)
+    with RECORDERS[recorder](out, rank, schedule(wait=BEFORE - 1, warmup=1, active=active, repeat=1)) as after_step:
+        for done in range(1, BEFORE + active + 1):
             STEPS[cause](training, planted)
             told["ends_ns"].append(time.time_ns())
             if done == BEFORE:  # the window begins with a device that has nothing to do
@@ -165,18 +169,18 @@ def main() -> None:
 
 
 @contextlib.contextmanager
-def by_profiler(out: Path, rank: int) -> Iterator[Callable[[], None]]:
+def by_profiler(out: Path, rank: int, windows: Windows) -> Iterator[Callable[[], None]]:
     with profile(
         activities=[ProfilerActivity.CPU, ProfilerActivity.PrivateUse1],
-        schedule=schedule(wait=BEFORE - 1, warmup=1, active=ACTIVE, repeat=1),
+        schedule=windows,
         on_trace_ready=lambda profiler: profiler.export_chrome_trace(str(out / f"rank-{rank}.json")),
     ) as profiler:
         yield profiler.step
 
 
 @contextlib.contextmanager
-def by_trace(out: Path, rank: int) -> Iterator[Callable[[], None]]:
-    with ddptrace.trace(out / "run", profile=schedule(wait=BEFORE - 1, warmup=1, active=ACTIVE, repeat=1)):
+def by_trace(out: Path, rank: int, windows: Windows) -> Iterator[Callable[[], None]]:
+    with ddptrace.trace(out / "run", profile=windows):
         yield lambda: None
 
 
