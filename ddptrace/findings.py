@@ -482,6 +482,13 @@ COARSE_COMPUTE = FindingKind(
     sections=(Section.MEASURED,),
     asks_for_window=True,
 )
+EXEC_MISSING = FindingKind(
+    "exec-missing",
+    Chapter.BASIS,
+    "warning",
+    "collectives were launched, and the file has no kernel of them",
+    "record with `ProfilerActivity.CUDA`",
+)
 DEVICE_UNSEEN = FindingKind(
     "device-unseen",
     Chapter.BASIS,
@@ -489,6 +496,7 @@ DEVICE_UNSEEN = FindingKind(
     "no profiler window saw the device: what it computed and communicated is unknown",
     "add a profiler window, with `ProfilerActivity.CUDA`",
     sections=(Section.MEASURED,),
+    silences=(EXEC_MISSING,),
     asks_for_window=True,
 )
 UNKNOWN_EXEC = FindingKind(
@@ -538,13 +546,6 @@ EXEC_UNCLAIMED = FindingKind(
     "info",
     "kernels or ranges of communication belong to no recorded call",
     "nothing",
-)
-EXEC_MISSING = FindingKind(
-    "exec-missing",
-    Chapter.BASIS,
-    "warning",
-    "collectives were launched, and the file has no kernel of them",
-    "record with `ProfilerActivity.CUDA`",
 )
 LAUNCH_MISSING = FindingKind(
     "launch-missing",

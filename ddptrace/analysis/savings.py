@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from ddptrace.analysis.collectives.buffer_cost import buffer_cost
 from ddptrace.analysis.collectives.one_by_one import gradients_one_by_one
 from ddptrace.analysis.device.copies import as_copies
-from ddptrace.analysis.device.digest import device_parts, device_total
 from ddptrace.analysis.device.idle import AT_WORK, held_by
+from ddptrace.analysis.rank_facts import RankFacts
 from ddptrace.analysis.ranks.blame import Blame
 from ddptrace.analysis.ranks.causes import SLOW_LINK as LINK
 from ddptrace.analysis.ranks.matched_time import WAITING_MIN_RATIO, matched_time
@@ -16,9 +17,11 @@ from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import Share, Summary, typical_steps
 from ddptrace.analysis.tables.ranks import SuspectRow
 from ddptrace.analysis.tables.savings import SavingRow
+from ddptrace.analysis.window_summary import summarize_windows
 from ddptrace.findings import (
     ALLOCATION_BOUND,
     BLOCKING_COPIES,
+    BUFFER_BROADCASTS,
     DATA_BOUND,
     EXPOSED_BUCKET,
     EXPOSED_COMMUNICATION,
@@ -43,6 +46,7 @@ WAITING: Final = "waiting for ranks"
 REMOTE: Final = "remote calls"
 PROCESSORS: Final = "processors"
 COPIES: Final = "exposed copies"
+BUFFERS: Final = "buffer broadcasts"
 IDLE_KINDS: Final[Mapping[str, FindingKind]] = {
     "data": DATA_BOUND,
     "copy": BLOCKING_COPIES,
@@ -55,7 +59,7 @@ IDLE_KINDS: Final[Mapping[str, FindingKind]] = {
 """By cause of idle time, as `held_by` tells them apart."""
 
 
-def savings(result: Result, summary: Summary, blame: Blame) -> list[SavingRow]:
+def savings(result: Result, summary: Summary, blame: Blame, ranks: Sequence[RankFacts] = ()) -> list[SavingRow]:
     """List what could be won back, the largest first, of a result whose `suspects` are known."""
     parts, whole_ns = _parts(result, summary)
     if not whole_ns:
@@ -76,6 +80,7 @@ def savings(result: Result, summary: Summary, blame: Blame) -> list[SavingRow]:
         _row(REMOTE, summary.rpc_wait_ns or 0, whole_ns, "", WAITING_FOR_REMOTE_CALLS),
         *_idle(result, summary, whole_ns),
         *_crowded(blame),
+        *_buffers(ranks, result, whole_ns),
     ]
     return sorted((row for row in found if row.cost_ns > 0), key=lambda row: -row.cost_ratio)
 
@@ -87,15 +92,11 @@ def _row(
 
 
 def _parts(result: Result, summary: Summary) -> tuple[Sequence[Share], int]:
-    """Parts of the typical step, or without steps those of a rank's device windows, and their whole in ns."""
+    """Parts of the typical step, or without steps those of a device's profiler window, and their whole in ns."""
     if summary.parts:
         return summary.parts, summary.window_ns or 0
-    device = device_total(result)
-    if result.steps or device is None:
-        return (), 0
-    ranks = sum(row.all is not None for row in result.ranks)
-    parts = [Share(part.name, round(part.ns / ranks), part.ratio) for part in device_parts(device)]
-    return parts, round(device.span_ns / ranks)
+    windows = summarize_windows(result)
+    return (windows.parts, windows.window_ns) if windows is not None and windows.on_device else ((), 0)
 
 
 def _worst_bucket(summary: Summary, exposed_ns: int) -> str:
@@ -112,6 +113,12 @@ def _crowded(blame: Blame) -> Iterator[SavingRow]:
     if blame.crowding is not None:
         queued_ns, step_ns = blame.crowding.queued_ns, round(blame.crowding.step_ns)
         yield _row(PROCESSORS, queued_ns, step_ns, "", PROCESSORS_CROWDED)
+
+
+def _buffers(ranks: Sequence[RankFacts], result: Result, whole_ns: int) -> Iterator[SavingRow]:
+    found = buffer_cost(ranks, result)
+    if found is not None:
+        yield _row(BUFFERS, found[1], whole_ns, "", BUFFER_BROADCASTS)
 
 
 def _late(suspects: Sequence[SuspectRow], whole_ns: int) -> Iterator[SavingRow]:
@@ -149,7 +156,8 @@ def _idle(result: Result, summary: Summary, whole_ns: int) -> Iterator[SavingRow
     rows = as_copies(result.idle, result.copies)
     told = [row for row in rows if (row.rank, row.step) in steps or (not steps and row.step is None)]
     held = held_by(told)
-    count = len(steps) or len({row.rank for row in result.ranks if row.all is not None})
+    windows = summarize_windows(result)
+    count = len(steps) or (1 if windows is None else windows.windows)
     for cause in held:
         calls_ns = remote_ns if cause.cause == AT_WORK else 0  # the host is blocked on them meanwhile
         cost_ns, kind = cause.idle_ns / count - calls_ns, IDLE_KINDS[cause.cause]

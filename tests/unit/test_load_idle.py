@@ -99,7 +99,7 @@ def test_what_runs_inside_a_data_loader_or_item_belongs_to_it(tmp_path: Path) ->
 
 
 def test_what_follows_a_wait_belongs_to_it_for_as_long_as_the_host_waited(tmp_path: Path) -> None:
-    """The host waits from 20 to 50 in `.item()`, 30 of it before the device runs dry; its work until 80 is the wait's."""
+    """The host waits from 20 on in `.item()`, 30 µs before the device runs dry: its work until 80 is the wait's."""
     idle = idle_of(
         tmp_path,
         launch(1, 0, 2),

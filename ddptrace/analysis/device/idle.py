@@ -7,7 +7,6 @@ pieces                 copy op              row of step 3: copy, row of step 4: 
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -16,12 +15,11 @@ from typing import Final
 import numpy as np
 
 from ddptrace.analysis.alike import Alike, alike
+from ddptrace.analysis.device.names import without_identity
 from ddptrace.analysis.intervals import Ints
 from ddptrace.analysis.rank_view import RankView
 from ddptrace.analysis.tables.device import IdleRow
 from ddptrace.load.tables import HOST_AT_WORK, DeviceIdle, IdleCause, Window
-
-ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 def idle_rows(view: RankView) -> list[IdleRow]:
@@ -89,13 +87,13 @@ def _distinct(found: Alike, values: Ints) -> Ints:
 
 
 def _labels(idle: DeviceIdle) -> tuple[list[str], Ints]:
-    """The names without addresses of objects, each once, and by index into the file's names which of them it is. The
+    """The names without what differs by process, each once, and by index into the file's names which of them it is. The
     last index, which is NOTHING's own, is the empty name."""
     used = np.unique(np.concatenate((idle.name, idle.operator)))
     names = {"": 0}
     labels = np.zeros(len(idle.names) + 1, np.int64)
     for index in used[used >= 0].tolist():
-        labels[index] = names.setdefault(ADDRESS.sub("", idle.names[index]), len(names))
+        labels[index] = names.setdefault(without_identity(idle.names[index]), len(names))
     return list(names), labels
 
 
