@@ -54,7 +54,10 @@ def headline(result: Result, summary: Summary) -> Headline:
         return Headline(duration(summary.wall_ns), f"is the typical step, on the host. {UNSEEN}", "", calm=False)
     largest = next(iter(result.savings), None)
     if largest is not None and largest.cost_ratio >= WORTH_RATIO:
-        whole, computes_less = "the typical step" if summary.parts else "the profiled window", _computes_less(summary)
+        whole, computes_less = (
+            "the typical step" if summary.parts else "the profiled window",
+            _computes_less(result, summary),
+        )
         words = _words(largest, result.suspects, whole, computes_less)
         return Headline(percent(largest.cost_ratio), words, _first_step(largest, result, computes_less), calm=False)
     return _calm(result, summary)
@@ -98,10 +101,11 @@ def _words(one: SavingRow, suspects: Sequence[SuspectRow], whole: str, computes_
             return f"of {whole} the device is idle {IDLE[cause]}: {cost}."
 
 
-def _computes_less(summary: Summary) -> bool:
+def _computes_less(result: Result, summary: Summary) -> bool:
     """Whether the typical step computes for less time than it communicates: then not all of that can be hidden."""
-    compute = summary.part("compute")
-    return compute is not None and summary.comm_ns is not None and compute.ns < summary.comm_ns
+    whole = summary if summary.parts else summarize_windows(result)
+    compute = None if whole is None else whole.part("compute")
+    return compute is not None and whole is not None and whole.comm_ns is not None and compute.ns < whole.comm_ns
 
 
 def _sent(one: SavingRow) -> str:
