@@ -157,12 +157,13 @@ def queued(
     threads: int | None = 2,
     bucket: Bucket = None,
     origins: Sequence[str] = ("program",),
+    evidence: Evidence = Evidence.BACKEND,
 ) -> list[Finding]:
     """Every collective of group 0 runs for 5 ms."""
     result = make_result(1, 4, 2)
     changed = {"group": "0", "queue_ns": queue_ms * MS, "comm_ns": 5 * MS, "exposed_charged_ns": exposed_ms * MS}
     rows = [
-        replace(row, bucket=bucket, origin=origins[number % len(origins)], **changed)
+        replace(row, bucket=bucket, origin=origins[number % len(origins)], evidence=evidence, **changed)
         for number, row in enumerate(result.collectives)
     ]
     facts = facts_of(view_of(rank(threads=threads)))
@@ -173,6 +174,10 @@ def test_a_queue_is_told_of_where_collectives_stand_longer_than_they_run_and_the
     (finding,) = queued(6, 50)
     assert "6.00 ms against 5.00 ms (means of 3 in a step)" in finding.message
     assert "(one flat tensor)" in finding.message
+
+
+def test_what_waits_on_a_device_waits_for_no_thread() -> None:
+    assert queued(6, 50, evidence=Evidence.DEVICE) == []
 
 
 def test_a_queue_that_deepspeed_fills_is_answered_with_its_own_settings() -> None:
