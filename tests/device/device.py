@@ -20,9 +20,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import sys
 import types
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -58,22 +59,36 @@ class Device:
         return f"cpu:gloo,{self.name}:{self.backend}"
 
     @property
+    def activities(self) -> list[ProfilerActivity]:
+        """What a profiler is asked for."""
+        return [ProfilerActivity.CPU, self.activity]
+
+    @property
     def module(self) -> types.ModuleType:
         """`torch.cuda`, or what is that for the test device."""
         module: types.ModuleType = torch.get_device_module(self.name)
         return module
 
     def begin(self) -> None:
-        """Join the process group of all ranks."""
-        if self.name == "cuda":
+        """Make the device known to torch, and join the process group of all ranks."""
+        if self.has_ledger:
+            from tests.device import testdev  # noqa: F401
+        else:
             os.environ.update(ONE_GPU | {"NCCL_HOSTID": f"ddptrace-test-{os.environ['RANK']}"})
             torch.cuda.set_device(0)
             torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
         dist.init_process_group(self.backends)
 
-    def end(self) -> None:
+    def end(self) -> NoReturn:
+        """End the program, once all ranks are here, and leave what it holds to the system. Torch destroys a Gloo group
+        with the interpreter locked, and waits for the group's thread, which may need the interpreter to let go of its
+        last work; and NCCL's may wait for a peer."""
         self.synchronize()
-        dist.destroy_process_group()
+        dist.barrier()
+        self.synchronize()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
 
     def synchronize(self) -> None:
         self.module.synchronize()

@@ -26,6 +26,7 @@ from tests.device.truth import (
     file_of,
     idle_by_cause,
     in_launch_order,
+    owners_in,
     parts,
     told_by,
     union_ns,
@@ -33,7 +34,7 @@ from tests.device.truth import (
 )
 
 ACTIVE = 3  # steps of the window
-JOINS_ONE_TO_ONE = HERE.has_ledger  # NCCL makes one kernel of a batch of sends and receives
+CAUSES = ("queued", "launch", "copy", "synchronize", "runtime", "data")
 PROGRAMS = [(name, ranks) for name, strategy in STRATEGIES.items() for ranks in strategy.ranks]
 
 
@@ -94,11 +95,11 @@ class Program:
 
 @pytest.fixture(scope="module", params=PROGRAMS, ids=lambda program: "-".join(map(str, program)))
 def program(
-    on_device: RunProgram, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+    on_any_device: RunProgram, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Program:
     name, ranks = request.param
     out = tmp_path_factory.mktemp(f"{name}-{ranks}")
-    on_device("strategy.py", out / "run", out, name, ranks=ranks)
+    on_any_device("strategy.py", out / "run", out, name, ranks=ranks)
     return Program(name, ranks, out)
 
 
@@ -187,12 +188,10 @@ def test_idle_time_is_what_the_device_had_and_what_held_the_host(program: Progra
             idle_ns = parts(program.work[rank], *span)["idle_ns"]
             assert by_step[row.step].total() == launches[row.step].idle_ns == idle_ns
             if HERE.has_ledger:
-                causes = idle_by_cause(program.work[rank], told["calls"], told["main_thread"], *span)
-                assert by_step[row.step]["queued"] == causes["queued"]
+                calls = [*owners_in(program.files[rank]), *told["calls"]]
+                causes = idle_by_cause(program.work[rank], calls, told["main_thread"], *span)
                 assert launches[row.step].host_idle_ns == idle_ns - causes["queued"]
-                if "scaled" not in program.name and "loaded" not in program.name:  # item() and the loader own calls
-                    calls = ("launch", "copy", "synchronize", "runtime")
-                    assert {name: by_step[row.step][name] for name in calls} == {name: causes[name] for name in calls}
+                assert {name: by_step[row.step][name] for name in CAUSES} == {name: causes[name] for name in CAUSES}
         found(idle={row.step: dict(by_step[row.step]) for row in rows[1:]})
 
 
