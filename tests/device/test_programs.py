@@ -211,3 +211,13 @@ def test_copies_are_those_that_ran(program: Program, found: Found) -> None:
         if "loaded" in program.name:
             assert told[0]["Memcpy HtoD (Pinned -> Device)"] == ACTIVE
         found(copies=dict(told[0]))
+
+
+def test_no_finding_is_untrue_of_the_program(program: Program, found: Found) -> None:
+    """Each has one trained model, one update a step and, but for `unused`, uses all of it; no CPU thread communicates."""
+    said = {finding.code: finding.message for finding in program.result.findings}
+    found(findings=sorted(said))
+    untrue = {"synchronised-never", "synchronised-early", "synchronised-often", "queued", "desync", "exec-missing"}
+    if "unused" not in program.name:
+        untrue.add("find-unused-parameters")
+    assert not untrue & said.keys(), said

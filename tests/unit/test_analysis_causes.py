@@ -94,6 +94,11 @@ def unused(*ranks: RankRun) -> list[str]:
     return [finding.message for finding in unused_findings(facts, make_result(1, 2, 1))]
 
 
+def test_a_static_graph_that_looks_once_and_rebuilds_its_buckets_has_no_option_to_remove() -> None:
+    static = reducer([1, 2, 3, 4], layout(0, 0, (3, 2, 1, 0)), layout(1, 1, (3, 2), (1, 0)))
+    assert unused(replace(looking(0), reducers=(static,))) == []
+
+
 def test_parameters_that_are_used_now_and_then_make_looking_for_them_necessary() -> None:
     (said,) = unused(looking(0, 1, 2))
     assert said.startswith("2 of 4 parameters of DistributedDataParallel of Net got no gradient in some of 3")
@@ -157,10 +162,11 @@ def queued(
     threads: int | None = 2,
     bucket: Bucket = None,
     origins: Sequence[str] = ("program",),
+    on_device: bool = False,
 ) -> list[Finding]:
     """Every collective of group 0 runs for 5 ms."""
     result = make_result(1, 4, 2)
-    changed = {"group": "0", "queue_ns": queue_ms * MS, "comm_ns": 5 * MS, "exposed_charged_ns": exposed_ms * MS}
+    changed = {"on_device": on_device, "group": "0", "queue_ns": queue_ms * MS, "comm_ns": 5 * MS, "exposed_charged_ns": exposed_ms * MS}
     rows = [
         replace(row, bucket=bucket, origin=origins[number % len(origins)], **changed)
         for number, row in enumerate(result.collectives)
@@ -190,6 +196,10 @@ def test_buckets_that_stand_in_a_queue_are_to_be_made_larger_by_the_cap() -> Non
 
 def test_where_no_thread_of_a_backend_is_known_there_is_no_queue() -> None:
     assert queued(6, 50, threads=None) == []
+
+
+def test_what_a_device_runs_stands_in_no_queue_of_threads() -> None:
+    assert queued(6, 50, on_device=True) == []
 
 
 def heavy(nbytes: int, modules: int = 3) -> list[Finding]:

@@ -271,12 +271,13 @@ class _Queue:
 
 
 def queue_findings(ranks: Sequence[RankFacts], result: Result, summary: Summary) -> Iterator[Finding]:
-    """One for each group whose collectives wait in the queue longer than they run, if the step waits for them."""
+    """One for each group whose collectives wait in the queue longer than they run, if the step waits for them. On a
+    device they run on a stream: a group that may also be used on the CPU has threads for that only."""
     threads = {name: count for rank in ranks for name, count in rank.queues.items()}
     steps = {(row.rank, row.step) for row in typical_steps(result.steps)[0]}
     by_group: defaultdict[str, list[CollectiveRow]] = defaultdict(list)
     for row in result.collectives:
-        if row.group in threads and row.queue_ns is not None and (row.rank, row.step) in steps:
+        if row.group in threads and not row.on_device and row.queue_ns is not None and (row.rank, row.step) in steps:
             by_group[row.group].append(row)
     for group, rows in by_group.items():
         queue = _queue(rows, len(steps))
