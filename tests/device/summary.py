@@ -1,5 +1,5 @@
-"""One summary of all checks of a run of these tests: `summary.json` and `summary.txt`, written anew after each check, so
-that a run that is cut off has lost nothing."""
+"""One summary of all checks of a run of these tests: `summary.json` and `summary.txt`. Both are written anew after each
+check, so that a run that is cut off has lost nothing."""
 
 from __future__ import annotations
 

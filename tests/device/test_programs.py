@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -134,7 +135,7 @@ def test_each_steps_parts_are_what_ran(program: Program, found: Found) -> None:
         rows = program.steps(rank)
         hosts = [program.zeros_ns[rank] + row.end_at_ns for row in rows]
         ends = ends_of_steps(program.work[rank], hosts)
-        expected = [parts(program.work[rank], *span) for span in zip(ends, ends[1:], strict=False)]
+        expected = [parts(program.work[rank], *span) for span in itertools.pairwise(ends)]
         told = [{name: getattr(row, name) for name in PARTS} for row in rows[1:]]
         assert told == expected and len(rows) == ACTIVE
         assert all(one["comm_ns"] > 0 for one in expected)
@@ -184,7 +185,7 @@ def test_idle_time_is_what_the_device_had_and_what_held_the_host(program: Progra
             if one.rank == rank:
                 by_step[one.step][one.cause] += one.idle_ns
         launches = {one.step: one for one in program.result.launches if one.rank == rank}
-        for row, span in zip(rows[1:], zip(ends, ends[1:], strict=False), strict=True):
+        for row, span in zip(rows[1:], itertools.pairwise(ends), strict=True):
             idle_ns = parts(program.work[rank], *span)["idle_ns"]
             assert by_step[row.step].total() == launches[row.step].idle_ns == idle_ns
             if HERE.has_ledger:
@@ -214,7 +215,7 @@ def test_copies_are_those_that_ran(program: Program, found: Found) -> None:
 
 
 def test_no_finding_is_untrue_of_the_program(program: Program, found: Found) -> None:
-    """Each has one trained model, one update a step and, but for `unused`, uses all of it; no CPU thread communicates."""
+    """Each trains one model, with one update a step, and uses all of it, but for `unused`; no CPU thread communicates."""
     said = {finding.code: finding.message for finding in program.result.findings}
     found(findings=sorted(said))
     untrue = {"synchronised-never", "synchronised-early", "synchronised-often", "queued", "desync", "exec-missing"}

@@ -44,7 +44,8 @@ def told_by(out: Path, rank: int) -> Json:
 
 def file_of(path: Path) -> Json:
     """Read a profiler file."""
-    found: Json = json.loads((gzip.open if path.suffix == ".gz" else open)(path).read())
+    content = path.read_bytes()
+    found: Json = json.loads(gzip.decompress(content) if path.suffix == ".gz" else content)
     return found
 
 
@@ -141,10 +142,10 @@ def _cuts(begin: int, end: int, spans: Iterator[tuple[int, int]]) -> list[int]:
 
 
 def idle_by_cause(work: Sequence[Json], calls: Sequence[Json], main: int, begin: int, end: int) -> Counter[str]:
-    """Return the idle time between begin and end by what held the host, as far as its calls tell; the rest has no cause.
+    """Return the idle time between begin and end by what held the host, as far as its calls tell; the rest has none.
 
-    A gap belongs to the thread that launched the work after it, if it did so in the gap, else to `main`. Of two calls at
-    one instant, the one that comes first in `calls` counts.
+    A gap belongs to the thread that launched the work after it, if it did so in the gap, else to `main`. Of two calls
+    at one instant, the one that comes first in `calls` counts.
     """
     found: Counter[str] = Counter()
     ahead: Spans = [(one["returned_ns"], one["begin_ns"]) for one in work]
@@ -196,4 +197,3 @@ def union_ns(spans: Sequence[tuple[int, int]]) -> int:
         total += max(0, end - max(begin, reach))
         reach = max(reach, end)
     return total
-

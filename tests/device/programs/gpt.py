@@ -1,4 +1,4 @@
-"""A GPT on any device: of 110 million parameters on a GPU, tiny on the test device, and small for ranks that share one."""
+"""A GPT on any device: large on a GPU, small where ranks share one, tiny on the test device."""
 
 from __future__ import annotations
 
@@ -32,7 +32,13 @@ class GPT(nn.Module):
         self.token, self.place = nn.Embedding(size.vocabulary, size.width), nn.Embedding(size.length, size.width)
         self.blocks = nn.ModuleList(
             nn.TransformerEncoderLayer(
-                size.width, size.heads, 4 * size.width, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
+                size.width,
+                size.heads,
+                4 * size.width,
+                dropout=0.0,
+                activation="gelu",
+                batch_first=True,
+                norm_first=True,
             )
             for _ in range(size.layers)
         )

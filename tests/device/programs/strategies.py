@@ -7,6 +7,7 @@ made before the first step, on the CPU, so that the same program on the CPU trai
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -212,7 +213,7 @@ def fully_sharded(device: str) -> Step:
     for part in parts:
         fully_shard(part, mesh=whole, reshard_after_forward=True, mp_policy=policy)
     fully_shard(model, mesh=whole, mp_policy=policy)
-    for one, following in zip(parts, parts[1:], strict=False):
+    for one, following in itertools.pairwise(parts):
         one.set_modules_to_forward_prefetch([following])
         following.set_modules_to_backward_prefetch([one])
     return training(model, torch.optim.AdamW(model.parameters(), lr=1e-2), batches(device))

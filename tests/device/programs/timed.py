@@ -1,8 +1,8 @@
 """Times ways to train a GPT against each other, a few steps in turn: `timed.py OUT WHAT`.
 
 `overhead`: stock DDP untraced, untraced again (what differs there is noise), and under a trace. `reducers`: stock DDP
-and BucketedDataParallel, with the losses and the parameters of both. Rank R leaves `told-R.json`: by way, the seconds of
-a step in each round.
+and BucketedDataParallel, with the losses and the parameters of both. Rank R leaves `told-R.json`: the seconds of a step
+in each round, by way.
 """
 
 from __future__ import annotations
