@@ -215,7 +215,7 @@ def test_copies_are_those_that_ran(program: Program, found: Found) -> None:
 
 
 def test_no_finding_is_untrue_of_the_program(program: Program, found: Found) -> None:
-    """Each trains one model, with one update a step, and uses all of it, but for `unused`; no CPU thread communicates."""
+    """Each trains one model, with one update a step, and all but `unused` use all of it; no CPU thread communicates."""
     said = {finding.code: finding.message for finding in program.result.findings}
     found(findings=sorted(said))
     untrue = {"synchronised-never", "synchronised-early", "synchronised-often", "queued", "desync", "exec-missing"}

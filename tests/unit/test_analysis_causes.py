@@ -167,14 +167,13 @@ def queued(
     """Every collective of group 0 runs for 5 ms."""
     result = make_result(1, 4, 2)
     changed = {
-        "on_device": on_device,
         "group": "0",
         "queue_ns": queue_ms * MS,
         "comm_ns": 5 * MS,
         "exposed_charged_ns": exposed_ms * MS,
     }
     rows = [
-        replace(row, bucket=bucket, origin=origins[number % len(origins)], **changed)
+        replace(row, bucket=bucket, origin=origins[number % len(origins)], on_device=on_device, **changed)
         for number, row in enumerate(result.collectives)
     ]
     facts = facts_of(view_of(rank(threads=threads)))

@@ -1,7 +1,7 @@
 """Trains a GPT under torch.profiler: `profiled_gpt.py OUT`.
 
-Leaves `trace.json`, and in `told.json` what torch itself tells of the device's work, and how long kernels of known length
-took between two events each.
+Leaves `trace.json`, and in `told.json` what torch itself tells of the device's work, and how long kernels of known
+length took between two events each.
 """
 
 import json
