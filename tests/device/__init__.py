@@ -17,8 +17,8 @@ kernels are the CPU's. It behaves like a GPU where ddptrace looks:
 - Freed memory is overwritten when its stream allocates again, where a test asks for that: a forgotten `record_stream`
   does harm, as on a GPU.
 
-`refused.py` lists what it does not do, and why. `device.py` has all that differs between it and a GPU, on which the same
-tests run with `DEVICE=cuda`.
+`refused.py` lists what it does not do, and why. `device.py` has all that differs between it and a GPU, on which the
+same tests run with `DEVICE=cuda`.
 
 `runtime.cpp` is the device, `ops.cpp` its operators, `profiler.cpp` its part in profiler files, `dist.cpp` its backend.
 `native.py` compiles them once for each torch, with 40 s of processor time.

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from tests.device.conftest import FOLDER_VARIABLE
+from tests.device.device import CHOSEN
 
 HERE = Path(__file__).resolve().parent
 
@@ -17,7 +18,8 @@ HERE = Path(__file__).resolve().parent
 def main() -> int:
     folder = Path(sys.argv[1]).absolute()
     environment = os.environ | {FOLDER_VARIABLE: str(folder)}
-    command = [sys.executable, "-m", "pytest", str(HERE), "-p", "no:cacheprovider", *sys.argv[2:]]
+    warnings = ["-W", "default"] if CHOSEN == "cuda" else []  # what another torch warns of is no failure there
+    command = [sys.executable, "-m", "pytest", str(HERE), "-p", "no:cacheprovider", *warnings, *sys.argv[2:]]
     status = subprocess.run(command, env=environment, cwd=HERE.parents[1]).returncode
     print(f"See {folder / 'summary.txt'}.")
     return status

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from tests.device.summary import Summary
 RunProgram = Callable[..., None]
 Found = Callable[..., None]
 
+MEETING = "meeting.py"
 FOLDER_VARIABLE = "DDPTRACE_DEVICE_SUMMARY"
 FOLDER = Path(os.environ[FOLDER_VARIABLE]) if os.environ.get(FOLDER_VARIABLE) else None
 
@@ -45,9 +48,26 @@ def _ready() -> RunProgram:
     if HERE.has_ledger:
         need(native.compiler(), "a C++ compiler and Python's headers (apt-get install g++ python3-dev)")
         native.compiled()
-    else:
-        need(Path("/dev/nvidiactl").exists() or Path("/dev/dxg").exists(), "a GPU for DEVICE=cuda")
-    return run_on_device
+    return _run
+
+
+def _run(program: str, *arguments: object, ranks: int, timeout_s: float = 120) -> None:
+    if ranks > 1 and program != MEETING and not _share(ranks):
+        pytest.skip(f"{ranks} ranks do not share this GPU: see test_ranks_meet_on_the_device")
+    run_on_device(program, *arguments, ranks=ranks, timeout_s=timeout_s)
+
+
+@functools.cache
+def _share(ranks: int) -> bool:
+    """Whether so many ranks can use the device at the same time: on a GPU, NCCL may refuse it, or wait for ever."""
+    if HERE.has_ledger:
+        return True
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            run_on_device(MEETING, Path(folder) / "told.json", ranks=ranks, timeout_s=60)
+        except AssertionError:
+            return False
+    return True
 
 
 @pytest.fixture

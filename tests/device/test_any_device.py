@@ -86,8 +86,10 @@ def test_events_tell_the_length_of_a_kernel(profiled: Path, found: Found) -> Non
     assert len(spent) == counts
     off_us = [1000 * ms - ns / 1000 for ms, ns in zip(told["spans_ms"], spent, strict=True)]
     found(kernel_us=median(spent) / 1000, off_us=median(off_us), worst_us=max(map(abs, off_us)))
-    assert min(off_us) > -1  # an event pair holds the kernel, up to the events' resolution
-    if ON_GPU:
+    if not ON_GPU:  # the two are around the kernel
+        assert min(off_us) > -1
+    else:
+        assert min(off_us) > -EVENT_US
         assert max(off_us) < max(EVENT_US, EVENT_RATIO * median(spent) / 1000)
 
 
@@ -135,6 +137,8 @@ def test_both_reducers_train_to_the_same_bits(
         step_s={name: median(of) for name, of in seconds.items()},
         own_to_stock=spread(seconds["own"], seconds["stock"]),
     )
+    if told["digests"]["stock again"] != told["digests"]["stock"]:
+        pytest.skip("inconclusive: stock DDP itself trains to other bits the second time")
     assert told["losses"]["own"] == told["losses"]["stock"]
     assert told["digests"]["own"] == told["digests"]["stock"]
 

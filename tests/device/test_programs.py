@@ -83,6 +83,7 @@ class Program:
         kernels = in_launch_order(self.work[rank], "collective")
         if not HERE.has_ledger:  # the file has the profiled ones only
             rows = [row for row in rows if row.evidence is Evidence.DEVICE]
+            kernels = [kernel for kernel in kernels if kernel["is_launched"]]  # not of the steps before the window
         if HERE.has_ledger or len(rows) == len(kernels):
             pairs = zip(rows, kernels, strict=True)
         else:  # batches of sends and receives

@@ -82,6 +82,7 @@ def _entry(event: Json, call: Json | None, zero_ns: int) -> Json:
         "correlation": event["args"].get("correlation"),
         "launched_ns": called,
         "called_ns": called,
+        "is_launched": call is not None,
         "returned_ns": begin if call is None else called + ns_of(call["dur"]),
     }
 

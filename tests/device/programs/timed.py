@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Final
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -54,10 +55,12 @@ def overhead(out: Path, size: Size) -> dict[str, Any]:
 
 
 def reducers(out: Path, size: Size) -> dict[str, Any]:
-    models = {name: wrapped(name, size) for name in REDUCERS}
+    models = {"stock": wrapped("stock", size), "own": wrapped("own", size), "stock again": wrapped("stock", size)}
     steps = {name: stepping(model, size, HERE.name) for name, model in models.items()}
+    torch.use_deterministic_algorithms(True, warn_only=True)
     losses = {name: [float(step()) for _ in range(4)] for name, step in steps.items()}
     digests = {name: digest(model) for name, model in models.items()}
+    torch.use_deterministic_algorithms(False)
     seconds: Seconds = {name: [] for name in REDUCERS}
     for number in range(ROUNDS):
         for name in in_turn(list(REDUCERS), number):
