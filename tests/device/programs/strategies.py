@@ -33,6 +33,7 @@ class Strategy:
     buckets: int = 0  # in each step; 0 where no reducer has any
     on_cpu: bool = True  # the CPU, over Gloo, trains the same
     ranks: tuple[int, ...] = (2,)
+    host_bound: bool = False  # kernels are as short as they are, so that the device waits for the host
     relative_error: float = 0.0  # of losses against the CPU's; 0: the device's own
 
 
@@ -278,7 +279,7 @@ def strategies() -> dict[str, Strategy]:
     for name, wrap in REDUCERS.items():
         of = {
             "plain": Strategy(partial(data_parallel, wrap), LAYERS, ranks=(2, 4)),
-            "no_sync": Strategy(partial(no_sync, wrap), LAYERS),
+            "no_sync": Strategy(partial(no_sync, wrap), LAYERS, host_bound=True),
             "unused": Strategy(partial(unused, wrap), LAYERS),
             "allreduce_hook": Strategy(partial(hooked, wrap, allreduce_hook), LAYERS),
             "fp16_hook": Strategy(partial(hooked, wrap, fp16_hook), LAYERS, relative_error=HALF),
@@ -292,7 +293,7 @@ def strategies() -> dict[str, Strategy]:
         "stock-foreach": Strategy(partial(foreach, stock), LAYERS),
         "stock-static": Strategy(partial(data_parallel, stock, static_graph=True), LAYERS),
         "fsdp2": Strategy(fully_sharded, ranks=(2, 4), relative_error=5e-2),
-        "tensor": Strategy(tensor_parallel),
+        "tensor": Strategy(tensor_parallel, host_bound=True),
         "pipeline": Strategy(pipelined, ranks=(2, 4)),
         "all_to_all": Strategy(experts),
     }
