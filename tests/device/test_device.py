@@ -122,6 +122,16 @@ def test_every_collective_is_joined_to_its_own_kernel(ddp: Path, result: Result,
     assert len(kernels) >= ACTIVE * BUCKETS and {row.evidence for row in rows} == {Evidence.DEVICE}
 
 
+@pytest.mark.parametrize("rank", range(RANKS))
+def test_a_file_of_the_profiler_alone_shows_every_bucket(ddp: Path, result: Result, rank: int) -> None:
+    """In launch order, each with the times of its kernel, whichever wrapper reduced the gradients."""
+    kernels = [entry for entry in told_by(ddp, rank)["ledger"] if entry["kind"] == "collective"]
+    rows = [row for row in result.buckets if row.rank == rank]
+    assert len(rows) == ACTIVE * BUCKETS
+    times = [(row.comm_ns, row.evidence) for row in rows]
+    assert times == [(one["end_ns"] - one["begin_ns"], Evidence.DEVICE) for one in kernels[-len(rows) :]]
+
+
 def test_a_trace_changes_no_loss(recorded: Path) -> None:
     for rank in range(RANKS):
         told = told_by(recorded, rank)
