@@ -11,12 +11,13 @@ PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3
 BIN := .venv/bin
 RUN := run/demo
 
-.PHONY: help demo test test-fast lint docs bench-overhead soak acceptance clean
+.PHONY: help demo test test-fast test-device lint docs bench-overhead soak acceptance clean
 
 help:
 	@echo "make demo            train a 10M-parameter model on 2 processes, then say where its step time went"
 	@echo "make test            ruff, mypy and all tests"
 	@echo "make test-fast       unit tests without the long ones: two minutes"
+	@echo "make test-device     the tests of devices, with a summary; DEVICE=cuda on a GPU"
 	@echo "make lint            ruff and mypy only"
 	@echo "make docs            build the documentation site into run/site/, with every link checked"
 	@echo "make bench-overhead  what tracing costs a training step on this machine"
@@ -46,6 +47,11 @@ test: lint
 
 test-fast: .venv/.ready-to-test
 	$(BIN)/python -m pytest --quiet --numprocesses 2 --dist worksteal -m "not alone and not long" tests/unit tests/test_layers.py
+
+# On the device that tests/device makes, without a GPU; DEVICE=cuda: on the first GPU.
+test-device: export DEVICE := $(or $(DEVICE),test)
+test-device: .venv/.ready-to-test
+	$(BIN)/python -m tests.device run/device-$(DEVICE)
 
 lint: .venv/.ready-to-test
 	$(BIN)/ruff check .

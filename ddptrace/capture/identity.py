@@ -91,8 +91,13 @@ def _of_system() -> dict[str, Any]:
 
 
 def _device() -> str:
-    """Return the device in use so far. Never the first to touch CUDA: the program may not have chosen a device yet."""
-    return torch.cuda.get_device_name() if torch.cuda.is_initialized() else f"cpu ({platform.machine()})"
+    """Return the device in use so far. Never the first to touch one: the program may not have chosen it yet."""
+    for kind in ("cuda", "xpu", torch._C._get_privateuse1_backend_name()):
+        module: Any = getattr(torch, kind, None)
+        if getattr(module, "is_initialized", bool)():
+            own_name = getattr(module, "get_device_name", None)
+            return str(own_name()) if own_name is not None else f"{kind}:{module.current_device()}"
+    return f"cpu ({platform.machine()})"
 
 
 def describe_versions() -> dict[str, str]:

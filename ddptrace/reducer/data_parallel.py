@@ -18,6 +18,7 @@ from typing import Any, Unpack
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.autograd import profiler as autograd_profiler
 from torch.nn.parallel import DistributedDataParallel
 
 from ddptrace.errors import DdptraceError
@@ -28,6 +29,8 @@ from ddptrace.reducer.plan import bucket_caps
 from ddptrace.reducer.reducer import Options, Reducer
 from ddptrace.reducer.same_model import Message, described, local_problem, messages_of, take_from_first, verify
 from ddptrace.reducer.sender import CommHook
+
+FORWARD_RANGE = "BucketedDataParallel.forward"
 
 SPLIT_AT_LEAST_NBYTES = 1024 * 1024
 """Dynamo splits no finer, and raises for a smaller cap."""
@@ -246,9 +249,11 @@ class BucketedDataParallel(nn.Module):
         return list(self.module.buffers()) if self.broadcast_buffers else []
 
     def _run(self, *inputs: Any, **keywords: Any) -> Any:
-        if "torch._dynamo" not in sys.modules:  # nobody compiles
-            return self.module(*inputs, **keywords)
-        with splitting_at_buckets(self):
+        with contextlib.ExitStack() as around:
+            if autograd_profiler._is_profiler_enabled:  # as torch does in its own, so that files show the reducer
+                around.enter_context(autograd_profiler.record_function(FORWARD_RANGE))
+            if "torch._dynamo" in sys.modules:  # somebody compiles
+                around.enter_context(splitting_at_buckets(self))
             return self.module(*inputs, **keywords)
 
 

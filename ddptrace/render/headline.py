@@ -79,10 +79,7 @@ def _words(one: SavingRow, suspects: Sequence[SuspectRow], whole: str, computes_
             mostly = f", mostly for {one.where}" if one.where else ""
             return f"of {whole} the ranks wait for ranks that come late{mostly}: {cost}."
         case savings.PROCESSORS:
-            return (
-                f"of a step all ranks wait for a processor: {cost} (median of the ranks). The breakdown counts this as"
-                " compute and communication."
-            )
+            return f"of a step all ranks wait for a processor: {cost} (median of the ranks)."
         case savings.REMOTE:
             return f"of {whole} waits for remote calls, and nothing else runs: {cost}."
         case savings.BUFFERS:

@@ -14,8 +14,11 @@ kernels are the CPU's. It behaves like a GPU where ddptrace looks:
 - The ledger has the begin and the end of everything that ran on every stream, in ns. It knows nothing of profilers, and
   it is complete: what ddptrace tells is held against it.
 
-What it does not do: more than one device in a process; LSTMs, for which torch calls a kernel that the CPU does not
-have; autocast; and reuse of memory, so that a forgotten `record_stream` does no harm here.
+- Freed memory is overwritten when its stream allocates again, where a test asks for that: a forgotten `record_stream`
+  does harm, as on a GPU.
+
+`refused.py` lists what it does not do, and why. `device.py` has all that differs between it and a GPU, on which the
+same tests run with `DEVICE=cuda`.
 
 `runtime.cpp` is the device, `ops.cpp` its operators, `profiler.cpp` its part in profiler files, `dist.cpp` its backend.
 `native.py` compiles them once for each torch, with 40 s of processor time.

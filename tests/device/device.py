@@ -19,10 +19,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
+import sys
 import types
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -58,22 +60,41 @@ class Device:
         return f"cpu:gloo,{self.name}:{self.backend}"
 
     @property
+    def activities(self) -> list[ProfilerActivity]:
+        """What a profiler is asked for."""
+        return [ProfilerActivity.CPU, self.activity]
+
+    @property
     def module(self) -> types.ModuleType:
         """`torch.cuda`, or what is that for the test device."""
         module: types.ModuleType = torch.get_device_module(self.name)
         return module
 
     def begin(self) -> None:
-        """Join the process group of all ranks."""
-        if self.name == "cuda":
+        """Make the device known to torch, and join the process group of all ranks."""
+        if self.has_ledger:
+            from tests.device import testdev  # noqa: F401
+        else:
             os.environ.update(ONE_GPU | {"NCCL_HOSTID": f"ddptrace-test-{os.environ['RANK']}"})
             torch.cuda.set_device(0)
             torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+            _cycles_per_ns()  # now, since it waits for the device
         dist.init_process_group(self.backends)
 
-    def end(self) -> None:
+    def end(self) -> NoReturn:
+        """End the program, once all ranks are here with nothing left to do, and leave what it holds to the system.
+
+        Torch destroys a Gloo group with the interpreter locked, and waits for the group's thread, which may need the
+        interpreter to let go of its last work. The ranks meet at their store: a rank that leaves a collective may not
+        have sent all yet that its peers wait for.
+        """
         self.synchronize()
-        dist.destroy_process_group()
+        store, ranks = dist.distributed_c10d._get_default_store(), range(dist.get_world_size())
+        store.set(f"ended-{dist.get_rank()}", "")
+        store.wait([f"ended-{rank}" for rank in ranks])
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
 
     def synchronize(self) -> None:
         self.module.synchronize()
@@ -109,7 +130,20 @@ class Device:
 
             testdev.spend(ns)
         else:
-            torch.cuda._sleep(round(ns * torch.cuda.clock_rate() / 1000))  # type: ignore[attr-defined]
+            torch.cuda._sleep(round(ns * _cycles_per_ns()))  # type: ignore[attr-defined]
+
+
+@functools.cache
+def _cycles_per_ns() -> float:
+    """Return how many cycles a GPU's clock makes, once it has been at work for a moment."""
+    cycles = 20_000_000
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    for event in (None, begin, end):
+        if event is not None:
+            event.record()
+        torch.cuda._sleep(cycles)  # type: ignore[attr-defined]
+    torch.cuda.synchronize()
+    return cycles / (begin.elapsed_time(end) * 1e6)
 
 
 TEST: Final = Device("testdev", "testccl", ProfilerActivity.PrivateUse1, True, 1e-5)

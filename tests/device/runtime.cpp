@@ -354,7 +354,7 @@ void* aligned(size_t nbytes) {
 
 // Memory that tensors and tasks share: a tensor may be gone, or resized to nothing, before its kernels have run.
 struct Block {
-  explicit Block(size_t nbytes) : memory(aligned(nbytes)), nbytes(static_cast<int64_t>(nbytes)), used_on{current_id} {
+  explicit Block(size_t nbytes) : memory(aligned(nbytes)), nbytes(static_cast<int64_t>(nbytes)), stream(current_id) {
     int64_t now = allocated += this->nbytes;
     most_allocated = std::max(most_allocated.load(), now);
   }
@@ -364,8 +364,9 @@ struct Block {
   }
   void* memory;
   int64_t nbytes;
+  const int64_t stream;  // that allocated it
   std::mutex mutex;
-  std::set<int64_t> used_on;  // streams: the one that allocated it, and those that were noted
+  std::set<int64_t> noted;  // other streams that use it
 };
 using BlockPtr = std::shared_ptr<Block>;
 
@@ -373,20 +374,43 @@ void let_go(void* context) { delete static_cast<BlockPtr*>(context); }  // of a 
 
 constexpr int RUBBISH = 0xff;  // makes NaN of every floating-point number
 
-// Of a tensor: from now on, others may be given its memory.
+struct Freed {
+  explicit Freed(BlockPtr of) : block(std::move(of)), left(block->noted.size() + 1) {}
+  void one_is_done() {
+    if (--left == 0) {
+      memset(block->memory, RUBBISH, block->nbytes);
+    }
+  }
+  BlockPtr block;
+  std::atomic<size_t> left;  // streams that have not done yet what they were given before
+};
+
+std::mutex freed_mutex;
+std::map<int64_t, std::vector<std::shared_ptr<Freed>>> freed_by_stream;
+
+// Of a tensor: its stream's next allocation may be given this memory.
 void free_block(void* context) {
   BlockPtr block = *static_cast<BlockPtr*>(context);
   let_go(context);
   if (!overwrites_freed) {
     return;
   }
-  auto left = std::make_shared<std::atomic<size_t>>(block->used_on.size());
-  for (auto id : block->used_on) {
-    queue(id).push_unseen([left, block] {
-      if (--*left == 0) {
-        memset(block->memory, RUBBISH, block->nbytes);
-      }
-    });
+  auto freed = std::make_shared<Freed>(block);
+  for (auto id : block->noted) {
+    queue(id).push_unseen([freed] { freed->one_is_done(); });
+  }
+  std::lock_guard<std::mutex> lock(freed_mutex);
+  freed_by_stream[block->stream].push_back(freed);
+}
+
+void give_freed_to(int64_t stream) {
+  std::vector<std::shared_ptr<Freed>> given;
+  {
+    std::lock_guard<std::mutex> lock(freed_mutex);
+    given.swap(freed_by_stream[stream]);
+  }
+  for (const auto& freed : given) {
+    queue(stream).push_unseen([freed] { freed->one_is_done(); });
   }
 }
 
@@ -397,6 +421,9 @@ BlockPtr* block_of(const c10::DataPtr& data) {
 
 struct DeviceMemory final : c10::DeviceAllocator {
   c10::DataPtr allocate(size_t nbytes) override {
+    if (nbytes && overwrites_freed) {
+      give_freed_to(current_id);
+    }
     auto block = std::make_shared<Block>(nbytes);
     return {block->memory, new BlockPtr(block), &free_block, device()};
   }
@@ -451,7 +478,7 @@ std::atomic<bool> overwrites_freed{false};
 void note_use(const c10::DataPtr& data, c10::Stream stream) {
   if (auto* block = block_of(data)) {
     std::lock_guard<std::mutex> lock((*block)->mutex);
-    (*block)->used_on.insert(stream.id());
+    (*block)->noted.insert(stream.id());
   }
 }
 

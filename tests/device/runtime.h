@@ -98,9 +98,9 @@ void wait_on_host(const Event& event);
 c10::Allocator* allocator();
 bool is_pinned(const void* data);
 
-// A freed tensor's memory is given to others at once: later work of the stream that allocated it may write there. This
-// device overwrites it, where a test asks for that, as soon as that stream and all streams noted here have done what
-// they were given before. What uses it on another stream without a note reads rubbish.
+// On CUDA, a freed tensor's memory goes to the next allocation of the stream that allocated it, and later work of that
+// stream writes there. This device, where a test asks for it, overwrites the memory then, as soon as that stream and all
+// streams noted here have done what they were given before. What uses it on a stream that was not noted reads rubbish.
 extern std::atomic<bool> overwrites_freed;
 void note_use(const at::DataPtr& data, c10::Stream stream);
 

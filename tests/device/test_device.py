@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,14 +13,11 @@ from ddptrace.analysis.result import Result
 from ddptrace.analysis.tables.steps import StepRow
 from ddptrace.schema import Evidence
 from tests.device.conftest import RunProgram
-
-Json = dict[str, Any]
+from tests.device.truth import PARTS, WORK, Json, ns_of, parts, told_by
 
 RANKS = 2
 BUCKETS, ACTIVE = 4, 4
 LONG_NS = 500_000_000
-PARTS = ("compute_ns", "comm_ns", "hidden_ns", "exposed_comm_ns", "exposed_memory_ns", "idle_ns")
-WORK = ("kernel", "collective", "copy")  # what is work, and not waiting
 
 
 @pytest.fixture(scope="module")
@@ -50,11 +46,6 @@ def recorded(on_device: RunProgram, tmp_path_factory: pytest.TempPathFactory, re
     out = tmp_path_factory.mktemp(f"recorded-{request.param}")
     on_device("recorded.py", out / "run", out, request.param, ranks=RANKS)
     return out
-
-
-def told_by(out: Path, rank: int) -> Json:
-    found: Json = json.loads((out / f"told-{rank}.json").read_text())
-    return found
 
 
 def test_launches_return_before_the_work_is_done_and_item_after_it(alone: Json) -> None:
@@ -115,10 +106,6 @@ def test_the_profilers_file_is_the_ledger_to_the_nanosecond(ddp: Path, rank: int
     assert {correlation for correlation, *_ in in_file} <= launches
 
 
-def ns_of(us: float) -> int:
-    return round(us * 1000)
-
-
 @pytest.mark.parametrize("rank", range(RANKS))
 def test_where_each_steps_time_went_is_what_the_ledger_says(ddp: Path, result: Result, rank: int) -> None:
     told = told_by(ddp, rank)
@@ -133,6 +120,16 @@ def test_every_collective_is_joined_to_its_own_kernel(ddp: Path, result: Result,
     rows = [row for row in result.collectives if row.rank == rank]
     assert [row.comm_ns for row in rows] == [one["end_ns"] - one["begin_ns"] for one in kernels]
     assert len(kernels) >= ACTIVE * BUCKETS and {row.evidence for row in rows} == {Evidence.DEVICE}
+
+
+@pytest.mark.parametrize("rank", range(RANKS))
+def test_a_file_of_the_profiler_alone_shows_every_bucket(ddp: Path, result: Result, rank: int) -> None:
+    """In launch order, each with the times of its kernel, whichever wrapper reduced the gradients."""
+    kernels = [entry for entry in told_by(ddp, rank)["ledger"] if entry["kind"] == "collective"]
+    rows = [row for row in result.buckets if row.rank == rank]
+    assert len(rows) == ACTIVE * BUCKETS
+    times = [(row.comm_ns, row.evidence) for row in rows]
+    assert times == [(one["end_ns"] - one["begin_ns"], Evidence.DEVICE) for one in kernels[-len(rows) :]]
 
 
 def test_a_trace_changes_no_loss(recorded: Path) -> None:
@@ -173,22 +170,5 @@ def parts_by_step(ledger: list[Json], ends_ns: list[int]) -> list[dict[str, int]
     work = [entry for entry in ledger if entry["kind"] in WORK]
     over = [max(one["end_ns"] for one in work if one["launched_ns"] < end) for end in ends_ns]
     found = [parts(work, begin, end) for begin, end in pairwise(over)]
-    assert all(0 < one["hidden_ns"] < one["comm_ns"] for one in found)  # else this compares little
-    return found
-
-
-def parts(work: list[Json], begin: int, end: int) -> dict[str, int]:
-    """Cut the time at every begin and end of work, and look what runs in each piece."""
-    found = dict.fromkeys(PARTS, 0)
-    near = [one for one in work if one["begin_ns"] < end and one["end_ns"] > begin]
-    cuts = sorted({begin, end, *(at for one in near for at in (one["begin_ns"], one["end_ns"]) if begin < at < end)})
-    for left, right in pairwise(cuts):
-        running = {one["kind"] for one in near if one["begin_ns"] <= left and right <= one["end_ns"]}
-        computes, communicates = "kernel" in running, "collective" in running
-        found["compute_ns"] += (right - left) * computes
-        found["comm_ns"] += (right - left) * communicates
-        found["hidden_ns"] += (right - left) * (computes and communicates)
-        found["exposed_comm_ns"] += (right - left) * (communicates and not computes)
-        found["exposed_memory_ns"] += (right - left) * (running == {"copy"})
-        found["idle_ns"] += (right - left) * (not running)
+    assert any(0 < one["hidden_ns"] < one["comm_ns"] for one in found)  # else this compares little
     return found

@@ -83,8 +83,8 @@ def set_floors_ns(kernel: int = 0, collective: int = 0) -> None:
 
 
 def overwrite_freed(overwrite: bool) -> None:
-    """Overwrite the memory of a freed tensor as soon as a stream may that allocated other memory there on CUDA. A kernel
-    of another stream that still uses the tensor, of which `record_stream` was not told, then reads or leaves NaN."""
+    """Overwrite the memory of a freed tensor when its stream allocates the next one, which would get that memory on
+    CUDA. A kernel of another stream that still uses the tensor, without `record_stream`, then reads NaN."""
     _native.set_overwrites_freed(overwrite)
 
 

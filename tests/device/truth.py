@@ -21,8 +21,19 @@ Spans = list[tuple[int, int]]
 
 WORK: Final = ("kernel", "collective", "copy")  # what is work, and not waiting
 PARTS: Final = ("compute_ns", "comm_ns", "hidden_ns", "exposed_comm_ns", "exposed_memory_ns", "idle_ns")
-CALLS: Final = {"cudaLaunchKernel": "launch", "cudaMemcpyAsync": "copy", "Synchronize": "synchronize", "": "runtime"}
-"""Causes of idle time by part of the name of the call that the host was in; the first that fits."""
+CALLS: Final = {
+    "aten::item": "synchronize",
+    "aten::_local_scalar_dense": "synchronize",
+    "aten::nonzero": "synchronize",
+    "enumerate(DataLoader)#": "data",
+    "cudaLaunchKernel": "launch",
+    "cudaMemcpyAsync": "copy",
+    "Synchronize": "synchronize",
+    "": "runtime",
+}
+"""Causes of idle time by part of the name of the call that the host was in; the first that fits. The first four are
+ranges of a profiler file, which own every call in them."""
+OWNERS: Final = 4
 
 WAITS: Final = ("copy", "synchronize")
 """Causes in which the host waits for the device."""
@@ -38,7 +49,8 @@ def told_by(out: Path, rank: int) -> Json:
 
 def file_of(path: Path) -> Json:
     """Read a profiler file."""
-    found: Json = json.loads((gzip.open if path.suffix == ".gz" else open)(path).read())
+    content = path.read_bytes()
+    found: Json = json.loads(gzip.decompress(content) if path.suffix == ".gz" else content)
     return found
 
 
@@ -75,8 +87,25 @@ def _entry(event: Json, call: Json | None, zero_ns: int) -> Json:
         "correlation": event["args"].get("correlation"),
         "launched_ns": called,
         "called_ns": called,
+        "is_launched": call is not None,
         "returned_ns": begin if call is None else called + ns_of(call["dur"]),
     }
+
+
+def owners_in(file: Json) -> list[Json]:
+    """Return the ranges of a profiler file that own every call in them, as calls."""
+    zero_ns, names = file.get("baseTimeNanoseconds", 0), tuple(CALLS)[:OWNERS]
+    return [
+        {
+            "name": event["name"],
+            "thread": event["tid"],
+            "begin_ns": zero_ns + ns_of(event["ts"]),
+            "end_ns": zero_ns + ns_of(event["ts"]) + ns_of(event["dur"]),
+            "correlation": None,
+        }
+        for event in file["traceEvents"]
+        if event.get("cat") in ("cpu_op", "user_annotation") and event["name"].startswith(names)
+    ]
 
 
 def ns_of(us: float) -> int:
@@ -119,10 +148,11 @@ def _cuts(begin: int, end: int, spans: Iterator[tuple[int, int]]) -> list[int]:
 
 
 def idle_by_cause(work: Sequence[Json], calls: Sequence[Json], main: int, begin: int, end: int) -> Counter[str]:
-    """Return the idle time between begin and end by what held the host, as far as its calls tell; else without cause.
+    """Return the idle time between begin and end by what held the host, as far as its calls tell; the rest has none.
 
-    A gap belongs to the thread that launched the work after it, if it did so in the gap, else to `main`. Where that
-    thread waited for the device when the gap began, its work after that belongs to the wait, as long as it had waited.
+    A gap belongs to the thread that launched the work after it, if it did so in the gap, else to `main`. Of two calls
+    at one instant, the one that comes first in `calls` counts. Where that thread waited for the device when the gap
+    began, its work after that belongs to the wait, as long as it had waited.
     """
     found: Counter[str] = Counter()
     ahead: Spans = [(one["returned_ns"], one["begin_ns"]) for one in work]

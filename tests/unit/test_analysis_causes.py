@@ -94,6 +94,11 @@ def unused(*ranks: RankRun) -> list[str]:
     return [finding.message for finding in unused_findings(facts, make_result(1, 2, 1))]
 
 
+def test_a_static_graph_that_looks_once_and_rebuilds_its_buckets_has_no_option_to_remove() -> None:
+    static = reducer([1, 2, 3, 4], layout(0, 0, (3, 2, 1, 0)), layout(1, 1, (3, 2), (1, 0)))
+    assert unused(replace(looking(0), reducers=(static,))) == []
+
+
 def test_parameters_that_are_used_now_and_then_make_looking_for_them_necessary() -> None:
     (said,) = unused(looking(0, 1, 2))
     assert said.startswith("2 of 4 parameters of DistributedDataParallel of Net got no gradient in some of 3")
@@ -157,13 +162,18 @@ def queued(
     threads: int | None = 2,
     bucket: Bucket = None,
     origins: Sequence[str] = ("program",),
-    evidence: Evidence = Evidence.BACKEND,
+    on_device: bool = False,
 ) -> list[Finding]:
     """Every collective of group 0 runs for 5 ms."""
     result = make_result(1, 4, 2)
-    changed = {"group": "0", "queue_ns": queue_ms * MS, "comm_ns": 5 * MS, "exposed_charged_ns": exposed_ms * MS}
+    changed = {
+        "group": "0",
+        "queue_ns": queue_ms * MS,
+        "comm_ns": 5 * MS,
+        "exposed_charged_ns": exposed_ms * MS,
+    }
     rows = [
-        replace(row, bucket=bucket, origin=origins[number % len(origins)], evidence=evidence, **changed)
+        replace(row, bucket=bucket, origin=origins[number % len(origins)], on_device=on_device, **changed)
         for number, row in enumerate(result.collectives)
     ]
     facts = facts_of(view_of(rank(threads=threads)))
@@ -174,10 +184,6 @@ def test_a_queue_is_told_of_where_collectives_stand_longer_than_they_run_and_the
     (finding,) = queued(6, 50)
     assert "6.00 ms against 5.00 ms (means of 3 in a step)" in finding.message
     assert "(one flat tensor)" in finding.message
-
-
-def test_what_waits_on_a_device_waits_for_no_thread() -> None:
-    assert queued(6, 50, evidence=Evidence.DEVICE) == []
 
 
 def test_a_queue_that_deepspeed_fills_is_answered_with_its_own_settings() -> None:
@@ -195,6 +201,10 @@ def test_buckets_that_stand_in_a_queue_are_to_be_made_larger_by_the_cap() -> Non
 
 def test_where_no_thread_of_a_backend_is_known_there_is_no_queue() -> None:
     assert queued(6, 50, threads=None) == []
+
+
+def test_what_a_device_runs_stands_in_no_queue_of_threads() -> None:
+    assert queued(6, 50, on_device=True) == []
 
 
 def heavy(nbytes: int, modules: int = 3) -> list[Finding]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from analysis_records import call, ddp_call, hook, layout, mark, rank, ready, reducer, run, step
@@ -187,3 +188,20 @@ def test_what_is_expected_follows_the_layout_that_is_in_force() -> None:
 def test_parameters_of_other_types_than_were_sent_are_told_apart() -> None:
     row = only(result_of(*sent(2, dtype="float16")))
     assert (row.dtypes, row.parameter_dtypes, row.hook) == (("float16",), ("float32",), None)
+
+
+def of_hook_before_the_trace(backward: int) -> Call:
+    """What a communication hook sent that the program registered before the trace: no record of its bucket."""
+    return call(10 * backward + 1, BEGINS[backward] + 2, origin="hook")
+
+
+def test_what_a_hook_sends_that_was_registered_before_the_trace_counts_as_sent() -> None:
+    result = result_of(of_hook_before_the_trace(2))
+    assert (only(result).synchronised, only(result).last_synchronised) == (1, True)
+    assert codes(result) == []
+
+
+def test_of_two_reducers_nothing_is_told_where_such_a_hook_sends_for_one_of_them() -> None:
+    second = replace(REDUCER, reducer=REDUCER.reducer + 1)
+    result = result_of(of_hook_before_the_trace(2), reducers=[REDUCER, second])
+    assert not result.gradient_traffic and codes(result) == []

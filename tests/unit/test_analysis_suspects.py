@@ -405,6 +405,31 @@ def test_no_rank_waits_for_a_processor_while_it_runs_and_a_count_beyond_that_is_
     assert f"of {duration(step_ns)}" in finding.message and "as compute and communication" in finding.message
 
 
+@pytest.mark.parametrize(("idle_ms", "told_ms"), [(1, None), (5, 5), (50, 6), (None, None)])
+def test_on_a_device_waiting_for_a_processor_counts_as_far_as_the_device_is_idle(
+    idle_ms: int | None, told_ms: int | None
+) -> None:
+    plan = Plan(2, 80, late=nobody)
+    loads = {who: watched(plan, who, 2 * MS, 6 * MS) for who in (0, 1)}
+    tables, matches = played(plan)
+    idle = None if idle_ms is None else idle_ms * MS
+    on_device = [
+        replace(
+            table,
+            load=loads[table.row.rank],
+            trail=replace(table.trail, on_device=True),
+            rows={**table.rows, "steps": tuple(replace(row, idle_ns=idle) for row in table.steps)},
+        )
+        for table in tables
+    ]
+    found = blame_of(ComparedRanks(on_device, matches))
+    if told_ms is None:
+        assert found.crowding is None
+    else:
+        assert found.crowding is not None and found.crowding.queued_ns == pytest.approx(told_ms * MS)
+        assert "devices are idle" in told(found)[0].message
+
+
 @pytest.mark.parametrize(("freedom", "quantile"), [(5, 6.869), (9, 4.781), (19, 3.883), (60, 3.460)])
 def test_what_chance_exceeds_in_one_of_two_thousand_is_as_printed_tables_have_it(freedom: int, quantile: float) -> None:
     assert students(freedom, 3.290527) == pytest.approx(quantile, rel=0.03)

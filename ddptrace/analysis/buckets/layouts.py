@@ -273,9 +273,11 @@ def _heaviest(by_module: dict[str, list[Parameter]]) -> Heaviest | None:
 
 
 def _unused(reducer: Reducer, sent: Sequence[Parameter], rank: RankRun) -> Unused | None:
-    """Over the backwards that were seen whole and that gave it any gradient."""
-    looks = Origin.UNUSED_PARAMETERS.word
-    if not any(call.origin == looks and call.reducer == reducer.reducer for call in rank.calls):
+    """Over the backwards that were seen whole and that gave it any gradient. Under `static_graph=True` a reducer looks
+    once, in its first backward, and then rebuilds its buckets."""
+    word = Origin.UNUSED_PARAMETERS.word
+    looks = sum(call.origin == word and call.reducer == reducer.reducer for call in rank.calls)
+    if not looks or (looks == 1 and len(reducer.layouts) > 1):
         return None
     whole = {mark.backward for mark in rank.phases if mark.phase is Phase.BACKWARD}
     seen = [one for one in rank.ready if one.reducer == reducer.reducer and one.backward in whole]

@@ -272,13 +272,12 @@ class _Queue:
 
 def queue_findings(ranks: Sequence[RankFacts], result: Result, summary: Summary) -> Iterator[Finding]:
     """One for each group whose collectives wait in the queue longer than they run, if the step waits for them. On a
-    device they wait for its streams, not for a thread."""
+    device they run on a stream: a group that may also be used on the CPU has threads for that only."""
     threads = {name: count for rank in ranks for name, count in rank.queues.items()}
     steps = {(row.rank, row.step) for row in typical_steps(result.steps)[0]}
     by_group: defaultdict[str, list[CollectiveRow]] = defaultdict(list)
     for row in result.collectives:
-        is_threads = row.group in threads and row.evidence is not Evidence.DEVICE
-        if is_threads and row.queue_ns is not None and (row.rank, row.step) in steps:
+        if row.group in threads and not row.on_device and row.queue_ns is not None and (row.rank, row.step) in steps:
             by_group[row.group].append(row)
     for group, rows in by_group.items():
         queue = _queue(rows, len(steps))

@@ -124,6 +124,13 @@ def _apart(rank: int, summary: Summary) -> str:
     )
 
 
+COUNTED_AS: Final = {
+    False: "The breakdown counts this waiting as compute and communication.",
+    True: "Their devices are idle for at least as long, since nothing is launched for them meanwhile.",
+}
+"""By whether the ranks compute on devices."""
+
+
 def _crowded(crowding: Crowding) -> Finding:
     ratio, counted_ns = crowding.queued_ns / crowding.step_ns, crowding.counted_ns
     is_cut = counted_ns > COUNTED_TOO_MUCH * crowding.queued_ns
@@ -131,9 +138,8 @@ def _crowded(crowding: Crowding) -> Finding:
     return PROCESSORS_CROWDED(
         "run",
         f"All ranks wait for a processor for {duration(crowding.queued_ns)} of a step ({percent(ratio)} of"
-        f" {duration(crowding.step_ns)}, median of the ranks{cut}), so steps take longer than the program needs. The"
-        " breakdown counts this waiting as compute and communication. Start fewer threads or processes, and let nothing"
-        " else run there.",
+        f" {duration(crowding.step_ns)}, median of the ranks{cut}), so steps take longer than the program needs."
+        f" {COUNTED_AS[crowding.on_device]} Start fewer threads or processes, and let nothing else run there.",
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
@@ -87,6 +88,7 @@ class Crowding:
     queued_ns: float  # in a step, median of the ranks; at most the time in which their threads did not run
     step_ns: float  # mean
     counted_ns: float  # as the system counts it, which may be more
+    on_device: bool  # then `queued_ns` is at most the time in which the device was idle
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,14 +154,32 @@ def _early(costs: Costs, tables: Sequence[RankTables]) -> Early | None:
 
 def _crowding(costs: Costs, tables: Sequence[RankTables]) -> Crowding | None:
     usual = costs.step_ns <= np.quantile(costs.step_ns, USUAL_SHARE)
-    known = [held for table in tables if (held := held_in(table, costs.steps[usual])).queued_ns is not None]
+    known = [
+        (held, most_ns)
+        for table in tables
+        if (held := held_in(table, costs.steps[usual])).queued_ns is not None
+        and (most_ns := _most_felt(table, costs.steps[usual])) is not None
+    ]
     if not known:
         return None
     step_ns = float(costs.step_ns[usual].mean())
-    queued_ns = median(min(held.queued_ns or 0.0, max(step_ns - (held.cpu_ns or 0.0), 0.0)) for held in known)
+    queued_ns = median(
+        min(held.queued_ns or 0.0, max(step_ns - (held.cpu_ns or 0.0), 0.0), most_ns) for held, most_ns in known
+    )
     if not queued_ns >= CROWDED_RATIO * step_ns > 0:
         return None
-    return Crowding(queued_ns, step_ns, median(held.counted_ns or 0.0 for held in known))
+    counted_ns = median(held.counted_ns or 0.0 for held, _ in known)
+    return Crowding(queued_ns, step_ns, counted_ns, any(table.trail.on_device for table in tables))
+
+
+def _most_felt(table: RankTables, steps: Ints) -> float | None:
+    """Return how much of a step can be lost while the host waits for a processor: on a device, what it is idle. None
+    where nothing tells that."""
+    if not table.trail.on_device:
+        return math.inf
+    wanted = set(steps.tolist())
+    idle = [row.idle_ns for row in table.steps if row.step in wanted and row.idle_ns is not None]
+    return float(np.mean(idle)) if idle else None
 
 
 def _judged(tables: Sequence[RankTables]) -> Ints:

@@ -63,7 +63,21 @@ def _sent(view: RankView) -> dict[Key, list[Communication]]:
             key = (comm.call.reducer, backward) if comm.call.origin == Origin.GRADIENTS.word else None
         if key is not None and (key[1] is not None or step >= 0):
             sent[key].append(comm)
+        elif key is None and _of_unseen_hook(comm):
+            for reducer in _asked(view.rank.reducers, backward):
+                sent[reducer].append(comm)
     return dict(sent)
+
+
+def _of_unseen_hook(comm: Communication) -> bool:
+    """Whether it is of a hook that the program registered before the trace, so that nothing recorded its buckets."""
+    return comm.call is not None and comm.hook is None and comm.call.origin == Origin.HOOK.word
+
+
+def _asked(reducers: Sequence[Reducer], backward: int | None) -> Iterator[Key]:
+    """Yield the reducer that such a hook belongs to; where there are several, all of them, with no backward."""
+    for reducer in reducers:
+        yield reducer.reducer, backward if len(reducers) == 1 else None
 
 
 def _backwards(view: RankView) -> list[_Backward]:

@@ -106,12 +106,12 @@ def _has_one_forward(trace: Trace, backwards: Intervals) -> list[bool]:
     return [count <= 1 for count in np.diff(before, prepend=0).tolist()]
 
 
-def reducers_of(calls: Sequence[Call]) -> tuple[Reducer, ...]:
-    """Return one reducer, without parameters or layouts, if any call belongs to a reducer."""
+def reducers_of(calls: Sequence[Call], kind: str) -> tuple[Reducer, ...]:
+    """Return one reducer, without parameters or layouts, if any call belongs to a reducer. `kind`: its wrapper."""
     groups = Counter(call.group for call in calls if call.is_native)
     if not groups:
         return ()
-    return (Reducer(REDUCER, "DistributedDataParallel", "", groups.most_common(1)[0][0], None, (), ()),)
+    return (Reducer(REDUCER, kind, "", groups.most_common(1)[0][0], None, (), ()),)
 
 
 def _marked(call: Call) -> Call:

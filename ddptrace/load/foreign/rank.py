@@ -138,7 +138,7 @@ def _run(rank: int, windows: Sequence[ForeignWindow], findings: list[Finding]) -
         calls=calls,
         hooks=(),
         ready=(),
-        reducers=reducers_of(calls),
+        reducers=reducers_of(calls, next((window.reducer_kind for window in windows if window.reducer_kind), "")),
         groups=tuple(groups.values()),
         windows=tuple(window.window for window in windows),
         pauses=(),

@@ -22,6 +22,8 @@ DDP_MARKS: Final = (
     "torch.distributed.ddp.reducer",
     "torch::distributed::reducer",
 )
+OWN_FORWARD: Final = "BucketedDataParallel.forward"
+"""The range around each forward of ddptrace's own wrapper."""
 DDP_COPY: Final = "torch.distributed.ddp.reducer::copy_bucket_to_grad"
 """Names of ranges that only torch's DistributedDataParallel makes."""
 
@@ -64,7 +66,14 @@ class Trace:
 
     @cached_property
     def has_ddp(self) -> bool:
-        return bool(self.named(DDP_MARKS).any())
+        return bool(self.reducer_kind)
+
+    @cached_property
+    def reducer_kind(self) -> str:
+        """The class of the wrapper that reduces gradients; "" where the file shows none."""
+        if self.named(DDP_MARKS).any():
+            return "DistributedDataParallel"
+        return "BucketedDataParallel" if self.named((OWN_FORWARD,)).any() else ""
 
     @cached_property
     def main_lane(self) -> int:

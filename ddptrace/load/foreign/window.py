@@ -49,6 +49,7 @@ class ForeignWindow:
     main_thread: int
     findings: tuple[Finding, ...]
     serves: str  # as in `RankRun`
+    reducer_kind: str  # class of the wrapper that reduces gradients; "" where the file shows none
 
 
 def foreign_window(
@@ -74,6 +75,7 @@ def foreign_window(
         trace.main_thread,
         tuple(_findings(trace, where, len(issued))),
         served_by(trace),
+        trace.reducer_kind,
     )
 
 

@@ -25,10 +25,11 @@ def main() -> None:
     run, out, strategy = sys.argv[1], Path(sys.argv[2]), STRATEGIES[sys.argv[3]]
     HERE.begin()
     told: dict[str, Any] = {"untraced": trained(HERE.name, strategy), "on_cpu": None, "main_thread": os.getpid()}
-    step = strategy.make(HERE.name)
-    HERE.set_floors_ns(KERNEL_NS, COLLECTIVE_NS)
+    if not strategy.host_bound:
+        HERE.set_floors_ns(KERNEL_NS, COLLECTIVE_NS)
     HERE.take_ledger()
     with ddptrace.trace(run, profile=schedule(**WINDOW)):
+        step = strategy.make(HERE.name)
         losses = [step(number) for number in range(STEPS)]
     told["ledger"], told["calls"] = HERE.take_ledger()
     HERE.set_floors_ns()
