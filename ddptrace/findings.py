@@ -872,6 +872,14 @@ TAP_FAILED = FindingKind(
     concerns_counts=True,
     is_part_failed=True,
 )
+DEVICE_EVENTS_LOST = FindingKind(
+    "device-events-lost",
+    Chapter.MISSING_RECORDS,
+    "warning",
+    "events on the device did not end during the trace, or were not recorded: some steps have no device times",
+    "look for a stream that never ends; end the trace after the device's last work",
+    sections=(Section.NOT_MEASURED,),
+)
 SURFACE_FAILED = FindingKind(
     "surface-failed",
     Chapter.SWITCHED_OFF,

@@ -24,6 +24,7 @@ from ddptrace.capture.collectives.bucket_sends import BucketSends, Sent
 from ddptrace.capture.collectives.completions import MANY, Completions
 from ddptrace.capture.collectives.groups import Groups
 from ddptrace.capture.collectives.tap import Operator
+from ddptrace.capture.device.events import SMALL_NBYTES, DeviceEvents
 from ddptrace.capture.origins.call_sites import CallSites
 from ddptrace.capture.surface import Surface, ThreadState, failure_words
 from ddptrace.record import Recorder
@@ -56,6 +57,7 @@ class Collectives:
     ) -> None:
         self.seqs = itertools.count(1)
         self.completions = Completions(recorder)
+        self.device: DeviceEvents | None = None  # that the training computes on, once it is known
         self.reducer = 0  # the only reducer, or that of the last accumulated gradient; 0 outside backward
         self._recorder = recorder
         self._surface = surface
@@ -83,6 +85,8 @@ class Collectives:
                 compiled.interrupt()
             sent = self.buckets.begun(self.reducer, op, args) if self.reducer else None
             if sent is not None:
+                if self.device is not None:
+                    self._thread.ready = self.device.ready()
                 return sent
             if len(self.completions.noted) >= MANY:
                 self.completions.write()
@@ -100,6 +104,10 @@ class Collectives:
             reducer = own or self.reducer
             name = self._recorder.intern(op.name)
             group = self._groups.name_id(dist.ProcessGroup.unbox(args[op.group]))
+            if self.device is not None:
+                timed = reducer or nbytes_in + nbytes_out <= SMALL_NBYTES
+                tensor = first_tensor(args, op) if timed else None
+                self._thread.ready = None if tensor is None or tensor.is_cpu else self.device.ready()
             seq, launch = next(self.seqs), _now()
             if source is not None:  # before the call: a backend may end the process in it
                 peer = 0 if op.peer is None else args[op.peer] + 1
@@ -131,6 +139,8 @@ class Collectives:
         try:
             if isinstance(token, Sent):
                 self.buckets.issued(token, issued, work)
+                if self.device is not None:
+                    self._time(token[0], token[1], token[4][6], work)
                 return
             seq, launch, nbytes_in, nbytes_out, flags, _, reducer, held, name, group, functional = token
             tensor = first_tensor(args, op)
@@ -139,6 +149,8 @@ class Collectives:
             self._recorder.event(
                 CALL, flags, name, launch, issued, seq, nbytes_in, nbytes_out, group, self._thread.hook, reducer, dtype
             )
+            if self.device is not None:
+                self._time(seq, launch, group, work)
             if functional:
                 self._functional.made(op, args, seq)
             is_stamped = work is not None and self._follow(token, flags, op.name, dist.Work.unbox(work))
@@ -148,6 +160,11 @@ class Collectives:
                     self.buckets.learn(reducer, op, args, tensor, (flags, dtype, name, group), is_stamped=is_stamped)
         except Exception as error:  # training must not see it
             self._surface.failed(error)
+
+    def _time(self, seq: int, launch: int, group: int, work: Any) -> None:
+        ready, self._thread.ready = self._thread.ready, None
+        if self.device is not None:
+            self.device.issued(seq, launch, group, work, ready)
 
     def awaits(self, tensor: torch.Tensor) -> tuple[int, int] | None:
         """Return the seq of the call that made the tensor, and now; None if that call is unknown."""
