@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ddptrace.analysis.intervals import Ints, Measure, Pieces
-from ddptrace.load.tables import Call, HookCall, Intervals, RankRun
+from ddptrace.load.tables import Call, CallEvents, HookCall, Intervals, RankRun
 from ddptrace.ops import family_of
 from ddptrace.schema import Evidence
 
@@ -93,7 +93,13 @@ def _walk(calls: list[Call], threads: int | None) -> Iterator[tuple[int, Exec]]:
     worker 2   [B----------)
     """
     free = [calls[0].launch_at_ns] * threads if threads else []
-    for call in calls:
+    over = calls[0].launch_at_ns  # the last one on the group's stream
+    for call, bound in zip(calls, _latest_ends(calls), strict=True):
+        if call.exec is None and call.events is not None:
+            ran = _by_events(call, call.events, call.launch_at_ns if family_of(call.op).is_message else over, bound)
+            over = max(over, ran[1])
+            yield call.seq, ran
+            continue
         queue = free if family_of(call.op).is_queued else []
         ran = _exec(call, queue[0] if queue else call.launch_at_ns)
         if ran is None:
@@ -101,6 +107,30 @@ def _walk(calls: list[Call], threads: int | None) -> Iterator[tuple[int, Exec]]:
         if queue and ran[2] is not Evidence.HOST:  # the end of a wait does not tell when the worker was free
             heapq.heapreplace(queue, ran[1])
         yield call.seq, ran
+
+
+def _latest_ends(calls: Sequence[Call]) -> list[int | None]:
+    """Return by when each call on a stream was over, as the next one had begun: only the end of that is measured, and
+    how long it took."""
+    bounds: list[int | None] = [None] * len(calls)
+    for position, after in enumerate(calls[1:]):
+        if after.events is not None and after.events.duration_ns and not family_of(after.op).is_message:
+            bounds[position] = after.events.end_at_ns - after.events.duration_ns
+    return bounds
+
+
+def _by_events(call: Call, events: CallEvents, free_at_ns: int, latest_end: int | None) -> Exec:
+    """Execution of a call on a device. Its begin is inferred where the backend does not tell how long it took: after
+    its launch, once its inputs were ready and the stream was free."""
+    end = max(events.end_at_ns, call.launch_at_ns)
+    if events.duration_ns is not None:
+        begin = max(end - events.duration_ns, call.launch_at_ns)
+    else:
+        begin = min(max(call.launch_at_ns, events.ready_at_ns, free_at_ns), end)
+    if latest_end is not None and begin < latest_end < end:
+        shift = 0 if events.duration_ns is None else end - latest_end
+        begin, end = max(begin - shift, call.launch_at_ns), latest_end
+    return begin, end, Evidence.EVENT
 
 
 def _exec(call: Call, free_at_ns: int) -> Exec | None:
