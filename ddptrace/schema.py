@@ -152,6 +152,8 @@ class Kind(enum.IntEnum):
     DEVICE_MARK = 34  # the compute stream came to a place. begin: when the host put it there; flags: DeviceMark; a: when
     DEVICE_CALL = 35  # a collective on the device. begin: launch; a: seq; b: when its inputs were ready; c: when it
     #                   ended; d: how long it took by its backend (a number), 0 unknown
+    DEVICE_WAIT = 36  # a stream waited for a collective that no reducer issued. begin: when the host had it wait; a: seq;
+    #                   b: when the stream came there; c: when it went on; flags: 1 on the stream of the marks
 
 
 class CallFlag(enum.IntFlag):

@@ -78,6 +78,15 @@ class CallEvents:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamWait:
+    """A stream of the device was made to wait for a collective: when it came there, and when it went on."""
+
+    begin_at_ns: int
+    end_at_ns: int
+    of_marks: bool  # it is the stream of the training's marks
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceEvents:
     """Where the compute stream was when, by events. Columns have shape (n,), in the order in which the host put the
     events on the stream."""
@@ -122,6 +131,7 @@ class Call:
     is_profiled: bool = False  # a profiler was told of it
     on_device: bool = False  # its tensors are a device's: a wait of the host only orders streams
     events: CallEvents | None = None  # on the device, where they were recorded
+    stream_waits: tuple[StreamWait, ...] = ()  # of the device's streams, where they were recorded
     is_launch_recorded: bool = True  # False: `launch_at_ns` is the latest instant that is possible
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from ddptrace.analysis.intervals import Ints, Measure, Pieces
-from ddptrace.load.tables import Call, CallEvents, HookCall, Intervals, RankRun
+from ddptrace.load.tables import Call, CallEvents, HookCall, Intervals, RankRun, StreamWait
 from ddptrace.ops import family_of
 from ddptrace.schema import Evidence
 
@@ -100,6 +101,11 @@ def _walk(calls: list[Call], threads: int | None) -> Iterator[tuple[int, Exec]]:
             over = max(over, ran[1])
             yield call.seq, ran
             continue
+        if call.exec is None and call.stream_waits:
+            ran = _by_wait(call, call.stream_waits[0], over)
+            over = max(over, ran[1])
+            yield call.seq, ran
+            continue
         queue = free if family_of(call.op).is_queued else []
         ran = _exec(call, queue[0] if queue else call.launch_at_ns)
         if ran is None:
@@ -131,6 +137,18 @@ def _by_events(call: Call, events: CallEvents, free_at_ns: int, latest_end: int 
         shift = 0 if events.duration_ns is None else end - latest_end
         begin, end = max(begin - shift, call.launch_at_ns), latest_end
     return begin, end, Evidence.EVENT
+
+
+STOOD_MIN_NS: Final = 20_000
+"""A stream that took less to pass a wait did not wait: two events and the wait between them take a few microseconds."""
+
+
+def _by_wait(call: Call, wait: StreamWait, free_at_ns: int) -> Exec:
+    """Execution of a call by a stream that waited for it. If the stream did not have to, it was over before: then its
+    end is an upper bound."""
+    stood = wait.end_at_ns - wait.begin_at_ns >= STOOD_MIN_NS
+    end = max(wait.end_at_ns if stood else wait.begin_at_ns, call.launch_at_ns)
+    return min(max(call.launch_at_ns, free_at_ns), end), end, Evidence.EVENT if stood else Evidence.HOST
 
 
 def _exec(call: Call, free_at_ns: int) -> Exec | None:

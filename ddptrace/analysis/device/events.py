@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from ddptrace.analysis.collectives.execution import Communication
 from ddptrace.analysis.intervals import EMPTY, Ints, Pieces, pairs, union
 from ddptrace.load.tables import DeviceEvents, Intervals
-from ddptrace.schema import DeviceMark, Phase
+from ddptrace.schema import DeviceMark, Origin, Phase
 
 BEGINS: Final = {
     DeviceMark.FORWARD_BEGIN: Phase.FORWARD,
@@ -32,6 +32,8 @@ ENDS: Final = {
     DeviceMark.BACKWARD_END: Phase.BACKWARD,
     DeviceMark.UPDATE_END: Phase.OPTIMIZER,
 }
+
+WAITED_AT_ONCE: Final = (Origin.BUFFERS.word, Origin.REBUILD.word, Origin.CONSTRUCTION.word, Origin.UNUSED_PARAMETERS.word)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +63,8 @@ def event_steps(events: DeviceEvents | None, walls: Intervals, comms: Sequence[C
     begins = np.append(at[timed][:1], ends[:-1])
     began = np.append(len(placed[timed]) > 0, known[:-1])
     seen = known & began & (ends > begins) & ~_holds(walls, placed[~timed]) & ~_holds(walls, _untimed(comms))
-    stretches = list(_stretches(mark, placed, at, comms))
-    return EventSteps(np.column_stack((begins, ends)), seen, _pieces(stretches))
+    phases = _without(_pieces(list(_stretches(mark, placed, at, comms))), _stood(comms))
+    return EventSteps(np.column_stack((begins, ends)), seen, phases)
 
 
 def _over(placed: Ints, at: Ints, walls: Intervals) -> tuple[Ints, NDArray[np.bool_]]:
@@ -123,6 +125,25 @@ def _released(comms: Sequence[Communication]) -> tuple[Ints, Ints]:
     ]
     found = pairs(rows)
     return found[:, 0], found[:, 1]
+
+
+def _stood(comms: Sequence[Communication]) -> Intervals:
+    """When the compute stream waited for a collective in the midst of a phase: where an event says so, and for what is
+    waited for as soon as it is launched (DDP's buffers, and its agreement on buckets)."""
+    spans = []
+    for comm in comms:
+        if comm.call is None or comm.call.reducer is not None or comm.end_at_ns is None:
+            continue
+        spans += [(wait.begin_at_ns, wait.end_at_ns) for wait in comm.call.stream_waits if wait.of_marks]
+        if comm.call.events is not None and not comm.call.stream_waits and comm.call.origin in WAITED_AT_ONCE:
+            spans.append((comm.call.events.ready_at_ns, comm.end_at_ns))
+    return union(pairs(spans))
+
+
+def _without(pieces: Pieces, gone: Intervals) -> Pieces:
+    source, begins, ends = Pieces.numbered(gone).split(pieces.begins, pieces.ends)
+    keep = (Pieces.numbered(gone).at(begins) < 0) & (ends > begins)
+    return Pieces(begins[keep], ends[keep], pieces.labels[source][keep])
 
 
 def _pieces(stretches: Sequence[tuple[int, int, int]]) -> Pieces:

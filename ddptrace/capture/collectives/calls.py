@@ -66,6 +66,7 @@ class Collectives:
         self._seq_of: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._waited_since: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._no_future: set[str] = set()
+        self._awaited_on_device = BoundedSeqs()
         self._functional = FunctionalWaits()
         self._engine = _engine_code()
         self.buckets = BucketSends(recorder, self.completions, self.seqs, groups, self._engine)
@@ -151,6 +152,8 @@ class Collectives:
             )
             if self.device is not None:
                 self._time(seq, launch, group, work)
+                if held and flags & DEVICE and not reducer:
+                    self._awaited_on_device.add(seq)
             if functional:
                 self._functional.made(op, args, seq)
             is_stamped = work is not None and self._follow(token, flags, op.name, dist.Work.unbox(work))
@@ -190,12 +193,15 @@ class Collectives:
         def wait(work: Any, /, *args: Any, **kwargs: Any) -> Any:
             if not (self._surface.live or self._is_recorded(work)):
                 return original(work, *args, **kwargs)
+            before = None if self.device is None else self._before_wait(work, self.device)
             begin = _now()
             try:
                 out = original(work, *args, **kwargs)
             except BaseException as error:
                 self._waited(work, begin, error)
                 raise
+            if self.device is not None and before is not None:
+                self.device.waited(self._seq_of.get(work, 0), begin, before)
             self._waited(work, begin, None)
             return out
 
@@ -242,6 +248,10 @@ class Collectives:
         except Exception as error:  # training must not see it
             self._surface.failed(error)
 
+    def _before_wait(self, work: Any, device: DeviceEvents) -> Any:
+        """Return an event before a stream waits for a call that no reducer issued; None for any other."""
+        return device.here() if self._awaited_on_device.take(self._seq_of.get(work, 0)) else None
+
     def _is_recorded(self, work: Any) -> bool:
         """Whether the call of this Work was recorded, in an earlier step."""
         return self._surface.on and len(self._seq_of) > 0 and work in self._seq_of
@@ -252,6 +262,24 @@ class Collectives:
 
 MOST_TENSORS: Final = 10_000
 """Tensors that nobody has waited for yet; a program that never waits must not fill the memory."""
+
+class BoundedSeqs:
+    """Seqs of calls that may be waited for; a program that never waits does not fill the memory."""
+
+    def __init__(self) -> None:
+        self._seqs: set[int] = set()
+
+    def add(self, seq: int) -> None:
+        if len(self._seqs) >= MOST_TENSORS:
+            self._seqs.clear()
+        self._seqs.add(seq)
+
+    def take(self, seq: int) -> bool:
+        """Remove a seq, and return whether it was there."""
+        found = seq in self._seqs
+        self._seqs.discard(seq)
+        return found
+
 
 ISSUER: Final = torch._ops.__file__
 """The file of the frame that issues a functional collective: the program calls an operator, not a function of

@@ -25,6 +25,7 @@ class DeviceApi:
     new_event: Callable[[], Any]
     new_stream: Callable[[], Any]
     inside: Callable[[Any], AbstractContextManager[Any]]
+    current: Callable[[], int]  # the number of the current stream
     is_captured: Callable[[], bool]  # whether the current stream is being captured into a graph
     may_wait: bool  # whether a stream of ours may wait without holding up others
 
@@ -32,13 +33,14 @@ class DeviceApi:
 def api_of(device: torch.device) -> DeviceApi | None:
     """Return what torch offers for the device; None if it has no streams or no events that tell time."""
     module = getattr(torch, device.type, None)
-    if device.type in WITHOUT_EVENTS or not all(hasattr(module, name) for name in ("Event", "Stream", "stream")):
+    if device.type in WITHOUT_EVENTS or not all(hasattr(module, name) for name in ("Event", "Stream", "stream", "current_stream")):
         return None
     return DeviceApi(
         device,
         lambda: module.Event(enable_timing=True),  # type: ignore[union-attr]
         lambda: module.Stream(device=device),  # type: ignore[union-attr]
         module.stream,  # type: ignore[union-attr]
+        lambda: module.current_stream().stream_id,  # type: ignore[union-attr]
         getattr(module, "is_current_stream_capturing", lambda: False),
         _has_queues(),
     )

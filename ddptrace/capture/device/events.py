@@ -40,18 +40,22 @@ matter for buckets, which are never freed, and for small tensors; larger ones of
 TIED_EVERY_NS: Final = 500_000_000
 LONGEST_DURATION_NS: Final = 2**32 - 1
 
-CLOCK, MARK, CALL = int(Kind.DEVICE_CLOCK), int(Kind.DEVICE_MARK), int(Kind.DEVICE_CALL)
+CLOCK, MARK = int(Kind.DEVICE_CLOCK), int(Kind.DEVICE_MARK)
+CALL, WAIT = int(Kind.DEVICE_CALL), int(Kind.DEVICE_WAIT)
 WAIT_BEGIN, UNTIMED = int(DeviceMark.WAIT_BEGIN), int(DeviceMark.UNTIMED)
 
 
 class Placed(NamedTuple):
-    """Events that become one record: of a mark one, of a call when its inputs are ready and when it ends."""
+    """Events that become one record: one of a mark; two of a call, when its inputs are ready and when it ends; two of a
+    wait, before and after it."""
 
-    number: int  # a mark's `DeviceMark`, negative; or the call's seq
+    kind: int
+    flags: int
     at: int  # of the host
+    seq: int  # of the call
     first: Any
-    last: Any  # None for a mark
-    work: Any  # which tells how long the call took; None where it does not
+    last: Any = None
+    work: Any = None  # which may tell how long the call took
 
 
 class DeviceEvents:
@@ -71,6 +75,7 @@ class DeviceEvents:
         self._is_exhausted = False
         self._skipped = 0
         self._looking = threading.Lock()
+        self._stream = -1  # of the last mark
         self._streams: dict[int, Any] = {}  # by group: each waits for the collectives of one queue
         self._tells_durations = True
         self._task = -1  # the backward at whose end a mark is due
@@ -107,17 +112,35 @@ class DeviceEvents:
         if ready is not None and work is not None:
             self._surface.call(self._issued, seq, launch, group, dist.Work.unbox(work), ready)
 
+    def here(self) -> Any:
+        """Return an event at this place of the current stream; None: not timed."""
+        return self._surface.call(self._here) if self._surface.live else None
+
+    def waited(self, seq: int, begin: int, before: Any) -> None:
+        """The current stream was made to wait for a call, from `begin` of the host; `before` is from `here()`."""
+        self._surface.call(self._waited, seq, begin, before)
+
+    def _waited(self, seq: int, begin: int, before: Any) -> None:
+        after = self._here()
+        if after is None:
+            self._free.append(before)
+        else:
+            self._place(Placed(WAIT, self._api.current() == self._stream, begin, seq, before, after))
+
     def _mark(self, mark: int) -> None:
-        event = self._event()
+        event = self._here()
         if event is not None:
-            event.record()
-            self._place(Placed(-mark, _now(), event, None, None))
+            self._stream = self._api.current()
+            self._place(Placed(MARK, mark, _now(), 0, event))
 
     def _ready(self) -> Any:
         task = _current_graph_task_id()
         if task >= 0 and task != self._task:  # before the reducer does, so that ours is called before its wait
             self._task = task
             Variable._execution_engine.queue_callback(self.wait_begins)  # type: ignore[attr-defined]
+        return self._here()
+
+    def _here(self) -> Any:
         event = self._event()
         if event is not None:
             event.record()
@@ -135,7 +158,7 @@ class DeviceEvents:
         with self._api.inside(stream):
             future.wait()  # it is done for the host: only the stream waits
             end.record(stream)
-        self._place(Placed(seq, launch, ready, end, work if self._tells_durations else None))
+        self._place(Placed(CALL, 0, launch, seq, ready, end, work if self._tells_durations else None))
 
     def _event(self) -> Any:
         """Return an unused event; None if all are under way, or a graph is being captured."""
@@ -217,11 +240,12 @@ class DeviceEvents:
         first = self._clock.at_ns(one.first)
         self._free.append(one.first)
         if one.last is None:
-            self._recorder.event(MARK, -one.number, 0, one.at, 0, first)
+            self._recorder.event(one.kind, one.flags, 0, one.at, 0, first)
             return
         last = self._clock.at_ns(one.last)
         self._free.append(one.last)
-        self._recorder.event(CALL, 0, 0, one.at, 0, one.number, first, last, self._duration_ns(one.work))
+        took = self._duration_ns(one.work)
+        self._recorder.event(one.kind, one.flags, 0, one.at, 0, one.seq, first, last, took)
 
     def _duration_ns(self, work: Any) -> int:
         """Return how long a call took that is over; 0 where the backend does not tell."""

@@ -20,15 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddptrace.load.records.events import BEGIN, END, FLAGS, NAME, A, B, C, D, Row
-from ddptrace.load.tables import CallEvents, DeviceEvents, Intervals
+from ddptrace.load.tables import CallEvents, DeviceEvents, Intervals, StreamWait
 from ddptrace.schema import DeviceMark
 
-LOOSE: Final = 2.0
-"""A tie whose error is this many times the median's is left out."""
-TIGHT_NS: Final = 5_000
-"""No tie is loose whose error is below this."""
 UNKNOWN_DRIFT: Final = 100e-6
-"""Of two clocks with a single tie; outside of all ties the same is assumed."""
+"""At most, of two clocks: where no two ties tell it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +44,7 @@ class DeviceClock:
             return None
         device, begin, end = np.array(rows, np.int64).T
         error = (end - begin + 1) // 2
-        tight = error <= max(LOOSE * float(np.median(error)), TIGHT_NS)
+        tight = _tight(device, error)
         device, error, offset = device[tight], error[tight], (begin + error - device)[tight]
         return cls(device, offset, error, _bent_ns(device, offset, error))
 
@@ -65,6 +61,13 @@ class DeviceClock:
         outside = np.maximum(self.device_ns[0] - device_ns, device_ns - self.device_ns[-1]).clip(0)
         found = np.maximum(self.error_ns[before], self.error_ns[after]) + self.bent_ns
         return np.asarray(found + np.ceil(outside * UNKNOWN_DRIFT).astype(np.int64), np.int64)
+
+
+def _tight(device: NDArray[np.int64], error: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which ties tell more than any other does, whatever the drift since that one."""
+    ahead = np.minimum.accumulate(error - UNKNOWN_DRIFT * device) + UNKNOWN_DRIFT * device
+    back = np.minimum.accumulate((error + UNKNOWN_DRIFT * device)[::-1])[::-1] - UNKNOWN_DRIFT * device
+    return np.asarray(error <= np.minimum(ahead, back) + 1, np.bool_)
 
 
 def _bent_ns(device: NDArray[np.int64], offset: NDArray[np.int64], error: NDArray[np.int64]) -> int:
@@ -100,6 +103,19 @@ def call_events(ties: Sequence[Row], calls: Iterable[Row]) -> Mapping[int, CallE
         number: CallEvents(ready_at, end_at, took or None, error)
         for number, ready_at, end_at, took, error in times.tolist()
     }
+
+
+def stream_waits(ties: Sequence[Row], waits: Iterable[Row]) -> Mapping[int, tuple[StreamWait, ...]]:
+    """Return the waits of streams, by the seq of the call that they wait for."""
+    clock, rows = DeviceClock.of(ties), [(row[A], row[B], row[C], row[FLAGS]) for row in waits]
+    if clock is None or not rows:
+        return {}
+    seq, before, after, flags = np.array(rows, np.int64).T
+    found: dict[int, list[StreamWait]] = {}
+    times = np.column_stack((seq, clock.at(before), clock.at(after), flags))
+    for number, begin, end, of_marks in times.tolist():
+        found.setdefault(number, []).append(StreamWait(begin, end, bool(of_marks)))
+    return {number: tuple(those) for number, those in found.items()}
 
 
 def device_name(ties: Sequence[Row]) -> int:

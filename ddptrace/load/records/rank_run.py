@@ -21,7 +21,7 @@ from ddptrace.findings import (
 )
 from ddptrace.load.records import described
 from ddptrace.load.records.calls import CallOrigins, with_proven_ends
-from ddptrace.load.records.device_times import call_events, device_events, device_name
+from ddptrace.load.records.device_times import call_events, device_events, device_name, stream_waits
 from ddptrace.load.records.events import BEGIN, END, FLAGS, NAME, THREAD, A, B, C, Clock, D, E, F, G, RankEvents, Row
 from ddptrace.load.records.host_load import clock_name, host_load
 from ddptrace.load.records.kept import IN_STEPS, Kept, Number, call_numbers, kept
@@ -76,6 +76,7 @@ class _Builder:
         self.sources = CallOrigins(self.rows(Kind.ORIGIN), self.text, ranks)
         self.ties = self.rows(Kind.DEVICE_CLOCK)
         self.call_events = call_events(self.ties, self.rows(Kind.DEVICE_CALL))
+        self.stream_waits = stream_waits(self.ties, self.rows(Kind.DEVICE_WAIT))
         self.kept: Kept = kept(events.rows(Kind.STEP), events.rows(Kind.LET_GO))
 
     def rows(self, kind: Kind) -> list[Row]:
@@ -194,6 +195,7 @@ class _Builder:
             turn=number[1],
             group_size=self.sizes.get(group),
             events=self.call_events.get(row[A]),
+            stream_waits=self.stream_waits.get(row[A], ()),
             **self.sources.of(row, op, dtype)._asdict(),
         )
 
