@@ -481,11 +481,20 @@ COARSE_COMPUTE = FindingKind(
     sections=(Section.MEASURED,),
     asks_for_window=True,
 )
+DEVICE_CAUGHT_UP = FindingKind(
+    "device-caught-up",
+    Chapter.BASIS,
+    "info",
+    "the device often waited for the host within a phase, and events count that as compute",
+    "add a profiler window, which shows the gaps",
+    sections=(Section.MEASURED,),
+    asks_for_window=True,
+)
 DEVICE_UNSEEN = FindingKind(
     "device-unseen",
     Chapter.BASIS,
     "warning",
-    "no profiler window saw the device: what it computed and communicated is unknown",
+    "neither a profiler window nor events show the device: what it computed and communicated is unknown",
     "add a profiler window, with `ProfilerActivity.CUDA`",
     sections=(Section.MEASURED,),
     asks_for_window=True,

@@ -149,10 +149,14 @@ class Kind(enum.IntEnum):
     #             d: the innermost line; flags: the Phase it is in, 0 none; a: seq of its last call; b: its CPU ns
     # Since 1.8. Timed events on a device's streams. Instants of the device are of its own clock, in ns, and never 0.
     DEVICE_CLOCK = 33  # an event that ended between two instants of the host, begin and end. name: the device; a: when
-    DEVICE_MARK = 34  # the compute stream came to a place. begin: when the host put it there; flags: DeviceMark; a: when
+    DEVICE_MARK = (
+        34  # the compute stream came to a place. begin: when the host put it there; flags: DeviceMark; a: when
+    )
     DEVICE_CALL = 35  # a collective on the device. begin: launch; a: seq; b: when its inputs were ready; c: when it
     #                   ended; d: how long it took by its backend (a number), 0 unknown
-    DEVICE_WAIT = 36  # a stream waited for a collective that no reducer issued. begin: when the host had it wait; a: seq;
+    DEVICE_WAIT = (
+        36  # a stream waited for a collective that no reducer issued. begin: when the host had it wait; a: seq;
+    )
     #                   b: when the stream came there; c: when it went on; flags: 1 on the stream of the marks
 
 

@@ -47,6 +47,13 @@ class Communication:
         return max(self.end_at_ns, self.hook.done_at_ns)
 
 
+def is_inferred(comm: Communication) -> bool:
+    """Whether the begin of its execution follows from the queue's order, and was not measured."""
+    if comm.evidence is Evidence.EVENT:
+        return comm.call is None or comm.call.events is None or comm.call.events.duration_ns is None
+    return comm.evidence in (Evidence.CALLBACK, Evidence.HOST)
+
+
 def weakest(evidences: Iterable[Evidence | None]) -> Evidence | None:
     """What all of them together rest on; None tells nothing and is left out."""
     return max((evidence for evidence in evidences if evidence is not None), key=_WEAKNESS.__getitem__, default=None)
@@ -96,15 +103,10 @@ def _walk(calls: list[Call], threads: int | None) -> Iterator[tuple[int, Exec]]:
     free = [calls[0].launch_at_ns] * threads if threads else []
     over = calls[0].launch_at_ns  # the last one on the group's stream
     for call, bound in zip(calls, _latest_ends(calls), strict=True):
-        if call.exec is None and call.events is not None:
-            ran = _by_events(call, call.events, call.launch_at_ns if family_of(call.op).is_message else over, bound)
-            over = max(over, ran[1])
-            yield call.seq, ran
-            continue
-        if call.exec is None and call.stream_waits:
-            ran = _by_wait(call, call.stream_waits[0], over)
-            over = max(over, ran[1])
-            yield call.seq, ran
+        on_stream = _on_stream(call, call.launch_at_ns if family_of(call.op).is_message else over, bound)
+        if on_stream is not None:
+            over = max(over, on_stream[1])
+            yield call.seq, on_stream
             continue
         queue = free if family_of(call.op).is_queued else []
         ran = _exec(call, queue[0] if queue else call.launch_at_ns)
@@ -113,6 +115,15 @@ def _walk(calls: list[Call], threads: int | None) -> Iterator[tuple[int, Exec]]:
         if queue and ran[2] is not Evidence.HOST:  # the end of a wait does not tell when the worker was free
             heapq.heapreplace(queue, ran[1])
         yield call.seq, ran
+
+
+def _on_stream(call: Call, free_at_ns: int, latest_end: int | None) -> Exec | None:
+    """Execution of a call that events on a device tell of, and no profiler."""
+    if call.exec is not None:
+        return None
+    if call.events is not None:
+        return _by_events(call, call.events, free_at_ns, latest_end)
+    return _by_wait(call, call.stream_waits[0], free_at_ns) if call.stream_waits else None
 
 
 def _latest_ends(calls: Sequence[Call]) -> list[int | None]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -33,7 +34,12 @@ ENDS: Final = {
     DeviceMark.UPDATE_END: Phase.OPTIMIZER,
 }
 
-WAITED_AT_ONCE: Final = (Origin.BUFFERS.word, Origin.REBUILD.word, Origin.CONSTRUCTION.word, Origin.UNUSED_PARAMETERS.word)
+WAITED_AT_ONCE: Final = (
+    Origin.BUFFERS.word,
+    Origin.REBUILD.word,
+    Origin.CONSTRUCTION.word,
+    Origin.UNUSED_PARAMETERS.word,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +57,8 @@ class EventSteps:
 
 
 def event_steps(events: DeviceEvents | None, walls: Intervals, comms: Sequence[Communication]) -> EventSteps:
-    """`walls`: begin and end of each step on the host. A step is seen if both of its ends are, if nothing in it was left
-    untimed, and if all that it communicated on the device was."""
+    """`walls`: begin and end of each step on the host. A step is seen if both of its ends are, if nothing in it was
+    left untimed, and if all that it communicated on the device was seen."""
     seen = np.zeros(len(walls), np.bool_)
     if events is None or not len(walls) or not len(events.mark):
         return EventSteps(np.zeros((len(walls), 2), np.int64), seen, Pieces.numbered(EMPTY))
@@ -65,6 +71,27 @@ def event_steps(events: DeviceEvents | None, walls: Intervals, comms: Sequence[C
     seen = known & began & (ends > begins) & ~_holds(walls, placed[~timed]) & ~_holds(walls, _untimed(comms))
     phases = _without(_pieces(list(_stretches(mark, placed, at, comms))), _stood(comms))
     return EventSteps(np.column_stack((begins, ends)), seen, phases)
+
+
+CAUGHT_UP_NS: Final = 100_000
+"""An event that happened this soon after the host had put it on the stream found the stream empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class CaughtUp:
+    """Ends of phases on the device (`ends`), and at how many of them it had nothing more to do."""
+
+    ends: int
+    dry: int
+
+
+def caught_up(events: DeviceEvents | None) -> CaughtUp | None:
+    """Count the ends of work at which the device had caught up with the host: before these it has waited for it."""
+    if events is None:
+        return None
+    ends = np.isin(events.mark, (DeviceMark.FORWARD_END, DeviceMark.WAIT_BEGIN, DeviceMark.UPDATE_END))
+    behind = (events.at_ns - events.placed_at_ns)[ends]
+    return CaughtUp(len(behind), int((behind < max(CAUGHT_UP_NS, 2 * events.error_ns)).sum()))
 
 
 def _over(placed: Ints, at: Ints, walls: Intervals) -> tuple[Ints, NDArray[np.bool_]]:
@@ -97,7 +124,7 @@ def _stretches(
     rows = list(zip(mark.tolist(), placed.tolist(), at.tolist(), strict=True))
     inside: list[Phase] = []
     launched_from, resumes = 0, None
-    for (kind, put, begin), (following, next_put, end) in zip(rows, rows[1:], strict=False):
+    for (kind, put, begin), (following, next_put, end) in pairwise(rows):
         if kind in BEGINS:
             inside.append(BEGINS[DeviceMark(kind)])
             launched_from = put if kind == DeviceMark.BACKWARD_BEGIN else launched_from
@@ -121,7 +148,10 @@ def _released(comms: Sequence[Communication]) -> tuple[Ints, Ints]:
     rows = [
         (comm.launch_at_ns, comm.end_at_ns)
         for comm in comms
-        if comm.call is not None and comm.call.on_device and comm.call.reducer is not None and comm.end_at_ns is not None
+        if comm.call is not None
+        and comm.call.on_device
+        and comm.call.reducer is not None
+        and comm.end_at_ns is not None
     ]
     found = pairs(rows)
     return found[:, 0], found[:, 1]

@@ -110,7 +110,11 @@ def _on_device(view: RankView) -> Iterator[Event]:
     work = union(view.compute, view.memory)
     begins, ends = work[:, 0], np.append(work[:, 1], np.iinfo(np.int64).min)
     for comm in view.comms:
-        if comm.evidence in (Evidence.DEVICE, Evidence.EVENT) and comm.begin_at_ns is not None and comm.end_at_ns is not None:
+        if (
+            comm.evidence in (Evidence.DEVICE, Evidence.EVENT)
+            and comm.begin_at_ns is not None
+            and comm.end_at_ns is not None
+        ):
             yield comm.begin_at_ns, CALL, comm.begin_at_ns, comm.seq, -1
             worked_until = int(ends[np.searchsorted(begins, comm.end_at_ns) - 1])
             idle_from = max(comm.begin_at_ns, min(worked_until, comm.end_at_ns))

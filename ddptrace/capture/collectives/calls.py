@@ -263,6 +263,7 @@ class Collectives:
 MOST_TENSORS: Final = 10_000
 """Tensors that nobody has waited for yet; a program that never waits must not fill the memory."""
 
+
 class BoundedSeqs:
     """Seqs of calls that may be waited for; a program that never waits does not fill the memory."""
 

@@ -33,7 +33,9 @@ class DeviceApi:
 def api_of(device: torch.device) -> DeviceApi | None:
     """Return what torch offers for the device; None if it has no streams or no events that tell time."""
     module = getattr(torch, device.type, None)
-    if device.type in WITHOUT_EVENTS or not all(hasattr(module, name) for name in ("Event", "Stream", "stream", "current_stream")):
+    if device.type in WITHOUT_EVENTS or not all(
+        hasattr(module, name) for name in ("Event", "Stream", "stream", "current_stream")
+    ):
         return None
     return DeviceApi(
         device,

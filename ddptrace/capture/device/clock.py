@@ -67,7 +67,8 @@ class DeviceClock:
 
     def at_ns(self, event: Any) -> int:
         """Return when an event happened that is over."""
-        return self._base_ns + round(self._base.elapsed_time(event) * NS_PER_MS)
+        elapsed_ms: float = self._base.elapsed_time(event)
+        return self._base_ns + round(elapsed_ms * NS_PER_MS)
 
     def _try(self) -> tuple[int, int, Any] | None:
         """Return when the event was put on the stream, when it was known to be over, and the event."""

@@ -86,7 +86,7 @@ class DeviceEvents:
         """Return how many records are due."""
         return len(self._placed) + len(self._held)
 
-    # On threads of the training -----------------------------------------------------------------------------------------
+    # On threads of the training ---------------------------------------------------------------------------------------
 
     def mark(self, mark: int) -> None:
         """Mark this place on the current stream."""
@@ -137,7 +137,7 @@ class DeviceEvents:
         task = _current_graph_task_id()
         if task >= 0 and task != self._task:  # before the reducer does, so that ours is called before its wait
             self._task = task
-            Variable._execution_engine.queue_callback(self.wait_begins)  # type: ignore[attr-defined]
+            Variable._execution_engine.queue_callback(self.wait_begins)
         return self._here()
 
     def _here(self) -> Any:

@@ -1,8 +1,8 @@
 """Trains on the test device while its compute stream is held up: `held_up.py RUN OUT WRAPPER`.
 
 A kernel that takes longer than the whole trace comes first, and so nothing that is launched behind it is over within
-the trace. Rank R leaves `told-R.json` in OUT: when the host had launched the last step, when it left the trace, and when
-the kernel ended.
+the trace. Rank R leaves `told-R.json` in OUT: when the host had launched the last step, when it left the trace, and
+when the kernel ended.
 """
 
 import json
