@@ -51,7 +51,7 @@ class Options:
         if self.steps < LEAST_STEPS:
             raise DdptraceError(f"{self.steps} steps are too few to compare: use {LEAST_STEPS} or more")
         if self.runs < 2:
-            raise DdptraceError("one run a side does not show chance: use 2 or more")
+            raise DdptraceError("one run per side does not show chance: use 2 or more")
 
 
 def bench_diff(options: Options, folder: Path, progress: Progress) -> Sheet:

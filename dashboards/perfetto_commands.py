@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ddptrace.view.site import FIRST_ASKED, PINNED, SLICES, queries
+from ddptrace.view.opening import SLICES, Head, queries
 
 TITLES: Final = {
     "slowest_steps": "slowest steps",
@@ -29,12 +29,14 @@ Command = dict[str, object]
 
 
 def startup() -> list[Command]:
-    """For Settings > Startup commands."""
+    """For Settings > Startup commands. They serve every trace, so they pin what every recorded run has."""
+    every = Head({"path", "step", "compute", "bucket.exec"}, "")
     tracks: list[Command] = [
-        {"id": "dev.perfetto.AddDebugSliceTrack", "args": [_where(which), title]} for title, which in PINNED.items()
+        {"id": "dev.perfetto.AddDebugSliceTrack", "args": [_where(which), title]}
+        for title, which in every.pinned().items()
     ]
     fold: Command = {"id": "dev.perfetto.CollapseTracksByRegex", "args": [".*"]}
-    return [fold, *tracks, {"id": "dev.perfetto.RunQueryAndShowTab", "args": [queries()[FIRST_ASKED]]}]
+    return [fold, *tracks, {"id": "dev.perfetto.RunQueryAndShowTab", "args": [queries()[every.first_query()]]}]
 
 
 def macros() -> list[Command]:

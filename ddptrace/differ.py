@@ -12,7 +12,7 @@ from ddptrace.load.run import open_run
 from ddptrace.schema import run_path
 
 if TYPE_CHECKING:
-    from ddptrace.analysis.diff.figures import RunFigures
+    from ddptrace.analysis.diff.run_figures import RunFigures
     from ddptrace.analysis.diff.tables import Diff
 
 Paths = AnyPath | Sequence[AnyPath]
@@ -69,7 +69,7 @@ def read_figures(
 
 
 def _figures(run: Inputs, jobs: int | None) -> RunFigures:
-    from ddptrace.analysis.diff.figures import figures_of
+    from ddptrace.analysis.diff.run_figures import figures_of
 
     name = _name(run)
     found = figures_of(analyze(run, jobs=jobs), name, settings_of_run(open_run(run)))

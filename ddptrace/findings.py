@@ -568,7 +568,7 @@ DESYNC = FindingKind(
     "desync",
     Chapter.RANKS,
     "error",
-    "ranks call different things; the sentence says which, and on which line",
+    "ranks make different calls; the sentence says which, and on which line",
     "make the ranks call the same",
     also=("warning",),
     sections=(Section.COLLECTIVES,),

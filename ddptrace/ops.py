@@ -82,7 +82,7 @@ class Family:
     whole: Whole = Whole.EITHER
     root: Root | None = None
     ends_together: bool = False  # no rank is over before all have arrived, so that ranks end together
-    same_nbytes: bool = False  # every rank must give as many bytes
+    same_nbytes: bool = False  # every rank must give the same number of bytes
     is_message: bool = False  # between two ranks of the group
     is_queued: bool = True  # False: it runs on the caller's thread, past the backend's queue
     in_place: bool = False  # its tensors are input and output at once, and count once

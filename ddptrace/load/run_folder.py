@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ddptrace.errors import RunDirectoryError
 from ddptrace.findings import (
     NEWER_SCHEMA,
@@ -20,10 +22,9 @@ from ddptrace.findings import (
     RESTARTED,
     Finding,
 )
-from ddptrace.load.records.events import FAR_NS, Clock
+from ddptrace.load.records.events import BESIDE, FAR_NS, Clock
 from ddptrace.load.records.rank_run import Recorded, rank_run
-from ddptrace.load.records.recording import recording_of
-from ddptrace.load.tables import MOST_RANKS, RankRun
+from ddptrace.load.tables import MOST_RANKS, Group, RankRun, Recording
 from ddptrace.record import RecordReader, Records
 from ddptrace.record.directory import PENDING, read_json
 from ddptrace.schema import MANIFEST, META, SCHEMA_VERSION, Kind
@@ -276,3 +277,27 @@ def missing_ranks(world_size: int | None, present: Iterable[int]) -> Iterator[Fi
             "or wrote elsewhere (another host's disk?); copy their folders here to see them"
         )
         yield RANK_MISSING("run", message)
+
+
+def recording_of(records: Records, groups: Iterable[Group], rank: int) -> Recording:
+    """Return what was lost, and when the rank worked last. `groups`: those that its records describe."""
+    return Recording(
+        rank,
+        _worked_unix_ns(records),
+        tuple(sorted({group.backend for group in groups if group.backend})),
+        records.dropped,
+        records.dropped_without_room,
+        records.dropped_in_bursts,
+        records.torn,
+        records.damaged,
+    )
+
+
+def _worked_unix_ns(records: Records) -> int:
+    clock = Clock.of(records.events, None)
+    if clock.tie_ns is None:
+        return 0
+    near = clock.near(records.events)
+    worked = near[~np.isin(near["kind"], BESIDE)]
+    ends = np.maximum(worked["begin"], worked["end"])
+    return max(0, int(ends.max(initial=-clock.tie_ns)) + clock.tie_ns)

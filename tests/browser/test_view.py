@@ -20,7 +20,7 @@ import pytest
 
 from ddptrace.render.trace.chrome import write_trace
 from ddptrace.view import Server, bundled_ui, offline_site, online_site, serving
-from ddptrace.view.site import PINNED, queries
+from ddptrace.view.opening import head_of, queries
 from tests.conftest import Record, need
 from tests.devtools import Browser
 from tests.launch import environment
@@ -94,7 +94,8 @@ def test_the_ui_shows_a_run_without_any_network(record: Record, chromium: str, u
         # THEN the trace is there without an import error, and our tracks are on top
         assert browser.value(IMPORT_ERRORS) == 0
         assert browser.value(DIALOGS) == 0
-        assert browser.value(TITLES)[: len(PINNED)] == list(PINNED)
+        pinned = list(head_of(tmp_path / "run" / "analysis" / "trace.json.gz").pinned())
+        assert browser.value(TITLES)[: len(pinned)] == pinned and "buckets, first rank" in pinned
         assert "run.json.gz" in browser.value("document.body.innerText")
         # AND the queries are ready, and the first one is answered
         assert len(answers(browser)) == 7
@@ -152,7 +153,8 @@ def test_perfettos_own_site_reads_the_trace_and_obeys(chromium: str, ui: Path, t
             # THEN the trace came from here, and the tracks are on top
             assert browser.value("location.origin") == "https://ui.perfetto.dev"
             assert browser.value(IMPORT_ERRORS) == 0
-            assert browser.value(TITLES)[: len(PINNED)] == list(PINNED)
+            pinned = list(head_of(trace).pinned())
+            assert browser.value(TITLES)[: len(pinned)] == pinned and len(pinned) == 5
             # AND every query has an answer for ranks that meet
             found = answers(browser)
             assert len(found) == 7 and min(found.values()) > 0, found

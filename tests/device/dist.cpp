@@ -87,6 +87,21 @@ Tensors shared(const Tensors& tensors) {
   return twins;
 }
 
+std::vector<Tensors> shared(const std::vector<Tensors>& lists) {
+  std::vector<Tensors> twins;
+  for (const auto& tensors : lists) {
+    twins.push_back(shared(tensors));
+  }
+  return twins;
+}
+
+// As NCCL's backend does it: a tensor is kept until its collective is over, even where nobody waits for that.
+void note_uses(const Tensors& tensors, c10::Stream stream) {
+  for (const auto& tensor : tensors) {
+    note_use(tensor.storage().data_ptr(), stream);
+  }
+}
+
 int64_t elements(const Tensors& tensors) {
   int64_t sum = 0;
   for (const auto& tensor : tensors) {
@@ -166,10 +181,7 @@ class DeviceBackend final : public c10d::Backend {
   }
 
   WorkPtr allgather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override {
-    std::vector<Tensors> into;
-    for (const auto& one : outputs) {
-      into.push_back(shared(one));
-    }
+    auto into = shared(outputs);
     auto from = shared(inputs);
     return run({"all_gather", "AllGather_RING_LL", OpType::ALLGATHER}, inputs, outputs.at(0),
                [gloo = gloo_, into, from, options]() mutable { gloo->allgather(into, from, options)->wait(); });
@@ -193,6 +205,39 @@ class DeviceBackend final : public c10d::Backend {
                  reduction.finish(all[0]);
                  into.copy_(all[0].view({size, -1})[rank].view(into.sizes()));
                });
+  }
+
+  WorkPtr gather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::GatherOptions& options) override {
+    auto into = shared(outputs);
+    auto from = shared(inputs);
+    return run({"gather", "SendRecv", OpType::GATHER}, inputs, outputs.empty() ? inputs : outputs.at(0),
+               [gloo = gloo_, into, from, options]() mutable { gloo->gather(into, from, options)->wait(); });
+  }
+
+  WorkPtr scatter(Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ScatterOptions& options) override {
+    auto into = shared(outputs);
+    auto from = shared(inputs);
+    return run({"scatter", "SendRecv", OpType::SCATTER}, inputs.empty() ? outputs : inputs.at(0), outputs,
+               [gloo = gloo_, into, from, options]() mutable { gloo->scatter(into, from, options)->wait(); });
+  }
+
+  WorkPtr alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions&) override {
+    auto into = shared(outputs), from = shared(inputs);
+    return run({"all_to_all", "SendRecv", OpType::ALLTOALL}, inputs, outputs, [this, into, from]() mutable {
+      std::vector<WorkPtr> works;
+      for (int peer = 0; peer < size_; ++peer) {
+        if (peer == rank_) {
+          into[peer].copy_(from[peer]);
+          continue;
+        }
+        Tensors sent{from[peer]}, received{into[peer]};
+        works.push_back(gloo_->send(sent, peer, ALL_TO_ALL_TAG));
+        works.push_back(gloo_->recv(received, peer, ALL_TO_ALL_TAG));
+      }
+      for (auto& work : works) {
+        work->wait();
+      }
+    });
   }
 
   WorkPtr alltoall_base(Tensor& output, Tensor& input, std::vector<int64_t>& to, std::vector<int64_t>& from,
@@ -226,6 +271,8 @@ class DeviceBackend final : public c10d::Backend {
   }
 
  private:
+  static constexpr int ALL_TO_ALL_TAG = 1 << 20;  // no program's
+
   WorkPtr run(const Names& names, const Tensors& inputs, const Tensors& outputs, std::function<void()> work) {
     bool point_to_point = names.type == OpType::SEND || names.type == OpType::RECV;
     auto number = std::make_tuple(static_cast<int64_t>(++seq_), point_to_point);
@@ -236,6 +283,8 @@ class DeviceBackend final : public c10d::Backend {
                             elements(outputs), inputs.at(0).scalar_type(), no_splits, no_splits, FIRST_RANK, STRIDE,
                             size_);
     auto stream = names.type == OpType::SEND ? sends_ : names.type == OpType::RECV ? receives_ : collectives_;
+    note_uses(inputs, stream);
+    note_uses(outputs, stream);
     make_wait(stream, record(current_stream()));
     auto title = std::string("nccl:") + names.op;
     auto made = c10::make_intrusive<DeviceWork>(rank_, names.type, title, inputs, stream, seq_);
@@ -281,9 +330,9 @@ const char* word(Kind kind) {
 
 using Row = std::tuple<std::string, std::string, int64_t, int64_t, int64_t, int64_t, int64_t>;
 
-std::vector<Row> rows() {
+std::vector<Row> rows(const std::vector<Entry>& entries) {
   std::vector<Row> rows;
-  for (const auto& one : take_ledger()) {
+  for (const auto& one : entries) {
     rows.emplace_back(word(one.kind), one.name, one.stream, one.launched_ns, one.begin_ns, one.end_ns, one.correlation);
   }
   return rows;
@@ -292,7 +341,8 @@ std::vector<Row> rows() {
 PYBIND11_MODULE(testdev_native, module) {
   namespace py = pybind11;
   py::module_::import("torch._C._distributed_c10d");
-  module.def("take_ledger", &rows);
+  module.def("take_ledger", [] { return rows(take_ledger()); });
+  module.def("take_calls", [] { return rows(take_calls()); });
   module.def("synchronize", &synchronize_all, py::call_guard<py::gil_scoped_release>());
   module.def("drain", &drain_all, py::call_guard<py::gil_scoped_release>());
   module.def("manual_seed", [](uint64_t seed) {
@@ -302,6 +352,7 @@ PYBIND11_MODULE(testdev_native, module) {
     kernel_floor_ns = kernel;
     collective_floor_ns = collective;
   });
+  module.def("set_overwrites_freed", [](bool overwrites) { overwrites_freed = overwrites; });
   module.def("backend", [](c10::intrusive_ptr<c10d::Backend> gloo, int rank, int size) {
     return c10::intrusive_ptr<c10d::Backend>(c10::make_intrusive<DeviceBackend>(std::move(gloo), rank, size));
   });

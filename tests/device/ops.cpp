@@ -362,7 +362,7 @@ Tensor& set_flat(Tensor& self, at::Storage storage) {
   return set_strided(self, std::move(storage), 0, {length}, {1});
 }
 
-void record_stream(Tensor&, c10::Stream) {}  // tasks hold the memory that they use
+void record_stream(Tensor& self, c10::Stream stream) { note_use(self.storage().data_ptr(), stream); }
 
 int64_t fused_sdp_choice(const Tensor&, const Tensor&, const Tensor&, const std::optional<Tensor>&, double, bool,
                          std::optional<double>, bool) {

@@ -40,10 +40,9 @@ void note_scopes(Entry& entry) {
     entry.operator_id = innermost(operators);
     entry.range_id = innermost(ranges);
   }
-  if (entry.kind == Kind::HOST_CALL) {
-    entry.stream = libkineto::systemThreadId();
-  }
 }
+
+int64_t thread_id() { return libkineto::systemThreadId(); }
 
 void profile(EntryPtr entry) {
   if (profiling() && entry->kind != Kind::EVENT && entry->kind != Kind::WAIT) {  // CUPTI does not tell these either

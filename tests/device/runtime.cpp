@@ -17,6 +17,7 @@
 #include <cstring>
 #include <deque>
 #include <map>
+#include <set>
 #include <thread>
 
 namespace testdev {
@@ -29,6 +30,7 @@ namespace {
 
 std::mutex ledger_mutex;
 std::vector<Entry> ledger;
+std::vector<Entry> calls;
 std::atomic<int64_t> last_correlation{0};
 
 void keep(const EntryPtr& entry) {
@@ -43,21 +45,28 @@ std::vector<Entry> take_ledger() {
   return std::exchange(ledger, {});
 }
 
-HostCall::HostCall(const char* name, bool launches) : correlation_(++last_correlation) {
-  if (profiling()) {
-    entry_ = std::make_shared<Entry>();
-    entry_->name = name;
-    entry_->kind = Kind::HOST_CALL;
-    entry_->correlation = correlation_;
-    entry_->launches = launches;
-    note_scopes(*entry_);
-    entry_->begin_ns = now_ns();
-  }
+std::vector<Entry> take_calls() {
+  std::lock_guard<std::mutex> lock(ledger_mutex);
+  return std::exchange(calls, {});
+}
+
+HostCall::HostCall(const char* name, bool launches) : entry_(std::make_shared<Entry>()), profiled_(profiling()) {
+  entry_->name = name;
+  entry_->kind = Kind::HOST_CALL;
+  entry_->stream = thread_id();
+  entry_->correlation = ++last_correlation;
+  entry_->launches = launches;
+  note_scopes(*entry_);
+  entry_->begin_ns = now_ns();
 }
 
 HostCall::~HostCall() {
-  if (entry_) {
-    entry_->end_ns = now_ns();
+  entry_->end_ns = now_ns();
+  {
+    std::lock_guard<std::mutex> lock(ledger_mutex);
+    calls.push_back(*entry_);
+  }
+  if (profiled_) {
     profile(entry_);
   }
 }
@@ -107,6 +116,9 @@ class Queue {
     changed_.notify_all();
   }
 
+  // Work of the device's own, which neither the ledger nor a profiler has.
+  void push_unseen(std::function<void()> work) { push({nullptr, std::move(work)}); }
+
   bool is_idle() {
     std::lock_guard<std::mutex> lock(mutex_);
     return done_ == pushed_;
@@ -150,6 +162,9 @@ class Queue {
   }
 
   void do_one(Task task) {
+    if (!task.entry) {
+      return task.work();
+    }
     Entry& entry = *task.entry;
     entry.begin_ns = now_ns();
     try {
@@ -310,6 +325,9 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     TORCH_CHECK(is_done(state(from)) && is_done(state(to)), "both events must be completed before their time is taken");
     return static_cast<double>(state(to)->at_ns - state(from)->at_ns) / 1e6;
   }
+  void recordDataPtrOnStream(const c10::DataPtr& data, const c10::Stream& stream) const override {
+    note_use(data, stream);
+  }
   void destroyEvent(void* event, c10::DeviceIndex) const noexcept override { delete static_cast<Event*>(event); }
 
  private:
@@ -336,7 +354,7 @@ void* aligned(size_t nbytes) {
 
 // Memory that tensors and tasks share: a tensor may be gone, or resized to nothing, before its kernels have run.
 struct Block {
-  explicit Block(size_t nbytes) : memory(aligned(nbytes)), nbytes(static_cast<int64_t>(nbytes)) {
+  explicit Block(size_t nbytes) : memory(aligned(nbytes)), nbytes(static_cast<int64_t>(nbytes)), used_on{current_id} {
     int64_t now = allocated += this->nbytes;
     most_allocated = std::max(most_allocated.load(), now);
   }
@@ -346,21 +364,47 @@ struct Block {
   }
   void* memory;
   int64_t nbytes;
+  std::mutex mutex;
+  std::set<int64_t> used_on;  // streams: the one that allocated it, and those that were noted
 };
 using BlockPtr = std::shared_ptr<Block>;
 
-void let_go(void* context) { delete static_cast<BlockPtr*>(context); }
+void let_go(void* context) { delete static_cast<BlockPtr*>(context); }  // of a task
+
+constexpr int RUBBISH = 0xff;  // makes NaN of every floating-point number
+
+// Of a tensor: from now on, others may be given its memory.
+void free_block(void* context) {
+  BlockPtr block = *static_cast<BlockPtr*>(context);
+  let_go(context);
+  if (!overwrites_freed) {
+    return;
+  }
+  auto left = std::make_shared<std::atomic<size_t>>(block->used_on.size());
+  for (auto id : block->used_on) {
+    queue(id).push_unseen([left, block] {
+      if (--*left == 0) {
+        memset(block->memory, RUBBISH, block->nbytes);
+      }
+    });
+  }
+}
+
+BlockPtr* block_of(const c10::DataPtr& data) {
+  bool is_ours = data.get_deleter() == &let_go || data.get_deleter() == &free_block;
+  return is_ours ? static_cast<BlockPtr*>(data.get_context()) : nullptr;
+}
 
 struct DeviceMemory final : c10::DeviceAllocator {
   c10::DataPtr allocate(size_t nbytes) override {
     auto block = std::make_shared<Block>(nbytes);
-    return {block->memory, new BlockPtr(block), &let_go, device()};
+    return {block->memory, new BlockPtr(block), &free_block, device()};
   }
   c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
   void copy_data(void* to, const void* from, size_t nbytes) const override { default_copy_data(to, from, nbytes); }
   bool initialized() override { return true; }
   void emptyCache(c10::MempoolId_t) override {}
-  void recordStream(const c10::DataPtr&, c10::Stream) override {}  // tasks hold the blocks that they use
+  void recordStream(const c10::DataPtr& data, c10::Stream stream) override { note_use(data, stream); }
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex) override {
     c10::CachingDeviceAllocator::DeviceStats stats;
     stats.allocated_bytes[0].current = allocated;
@@ -402,6 +446,15 @@ PinnedMemory pinned_memory;
 
 c10::Allocator* allocator() { return &device_memory; }
 
+std::atomic<bool> overwrites_freed{false};
+
+void note_use(const c10::DataPtr& data, c10::Stream stream) {
+  if (auto* block = block_of(data)) {
+    std::lock_guard<std::mutex> lock((*block)->mutex);
+    (*block)->used_on.insert(stream.id());
+  }
+}
+
 bool is_pinned(const void* data) {
   std::lock_guard<std::mutex> lock(PinnedMemory::mutex);
   auto after = PinnedMemory::ends.upper_bound(static_cast<const char*>(data));
@@ -412,8 +465,8 @@ at::Tensor on_host(const at::Tensor& tensor) {
   const c10::Storage& storage = tensor.storage();
   const c10::DataPtr& data = storage.data_ptr();
   c10::DataPtr same;
-  if (data.get_deleter() == &let_go) {
-    same = {data.get(), new BlockPtr(*static_cast<BlockPtr*>(data.get_context())), &let_go, at::kCPU};
+  if (auto* block = block_of(data)) {
+    same = {data.get(), new BlockPtr(*block), &let_go, at::kCPU};
   } else {
     same = {storage.mutable_data(), new c10::Storage(storage), [](void* it) { delete static_cast<c10::Storage*>(it); },
             at::kCPU};

@@ -46,10 +46,12 @@ using EntryPtr = std::shared_ptr<Entry>;
 
 int64_t now_ns();
 std::vector<Entry> take_ledger();  // everything that ended on a stream since the last call, in order of its end
+std::vector<Entry> take_calls();   // all of the host's calls that ended since the last call
 
 // profiler.cpp
 bool profiling();
 void note_scopes(Entry& entry);  // the operator and the range that are open on this thread
+int64_t thread_id();             // as in a profiler file
 void profile(EntryPtr entry);
 
 // A call of the runtime by the host, from construction to destruction, for the profiler.
@@ -58,11 +60,11 @@ class HostCall {
   explicit HostCall(const char* name, bool launches = false);
   ~HostCall();
   HostCall(const HostCall&) = delete;
-  int64_t correlation() const { return correlation_; }
+  int64_t correlation() const { return entry_->correlation; }
 
  private:
-  int64_t correlation_;
-  EntryPtr entry_;  // null while nothing profiles
+  const EntryPtr entry_;
+  const bool profiled_;
 };
 
 // Streams --------------------------------------------------------------------------------------------------------------
@@ -95,6 +97,12 @@ void wait_on_host(const Event& event);
 
 c10::Allocator* allocator();
 bool is_pinned(const void* data);
+
+// A freed tensor's memory is given to others at once: later work of the stream that allocated it may write there. This
+// device overwrites it, where a test asks for that, as soon as that stream and all streams noted here have done what
+// they were given before. What uses it on another stream without a note reads rubbish.
+extern std::atomic<bool> overwrites_freed;
+void note_use(const at::DataPtr& data, c10::Stream stream);
 
 // A CPU tensor over the same memory, which lives as long as that tensor, whatever happens to the original's storage.
 at::Tensor on_host(const at::Tensor& tensor);

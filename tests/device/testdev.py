@@ -4,6 +4,7 @@ backend `testccl`."""
 from __future__ import annotations
 
 import atexit
+import dataclasses
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,12 +33,43 @@ class Entry:
     begin_ns: int
     end_ns: int
     correlation: int  # the same for its launch, in a profiler file
+    called_ns: int = 0  # begin and end of the host's call that launched it
+    returned_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of the runtime by the host. Names are CUDA's."""
+
+    name: str
+    thread: int  # the system's id
+    begin_ns: int
+    end_ns: int
+    correlation: int
+
+
+_calls: Final[list[Call]] = []
 
 
 def take_ledger() -> list[Entry]:
     """Return everything that has run since the last call, in order of its end, once all streams are idle."""
     _native.drain()
-    return [Entry(*row) for row in _native.take_ledger()]
+    entries = [Entry(*row) for row in _native.take_ledger()]
+    new = [Call(name, thread, begin, end, number) for _, name, thread, _, begin, end, number in _native.take_calls()]
+    _calls.extend(new)
+    by_number = {call.correlation: call for call in new}
+    return [_with_call(entry, by_number.get(entry.correlation)) for entry in entries]
+
+
+def take_calls() -> list[Call]:
+    """Return the host's calls up to the last `take_ledger`, without those that were returned before."""
+    taken = list(_calls)
+    _calls.clear()
+    return taken
+
+
+def _with_call(entry: Entry, call: Call | None) -> Entry:
+    return entry if call is None else dataclasses.replace(entry, called_ns=call.begin_ns, returned_ns=call.end_ns)
 
 
 def spend(ns: int) -> None:
@@ -48,6 +80,12 @@ def spend(ns: int) -> None:
 def set_floors_ns(kernel: int = 0, collective: int = 0) -> None:
     """Make every kernel, and every collective, take at least this many nanoseconds."""
     _native.set_floors_ns(kernel, collective)
+
+
+def overwrite_freed(overwrite: bool) -> None:
+    """Overwrite the memory of a freed tensor as soon as a stream may that allocated other memory there on CUDA. A kernel
+    of another stream that still uses the tensor, of which `record_stream` was not told, then reads or leaves NaN."""
+    _native.set_overwrites_freed(overwrite)
 
 
 def _backend(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any:

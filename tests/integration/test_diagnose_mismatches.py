@@ -21,7 +21,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jobs]:
 def test_a_collective_that_a_rank_skips_is_named_with_the_rank_and_both_places(jobs: Jobs) -> None:
     verdict = verdict_of(jobs.folder / "skip" / "run", 3, "mismatch")
     assert shown(verdict) == ("all_reduce", 16, (0,), (1,))
-    assert verdict["likely"] == "rank 1 left the call of rank 0 out"
+    assert verdict["likely"] == "rank 1 did not make the call of rank 0"
     assert "barrier on rank 1 at hanging.py:" in verdict["sentence"] and "in train" in verdict["sentence"]
     assert "all_reduce of 16 B on rank 0 at hanging.py:" in verdict["sentence"] and "share_loss" in verdict["sentence"]
 

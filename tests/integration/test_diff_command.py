@@ -98,7 +98,7 @@ def test_one_run_a_side_is_compared_without_a_verdict_and_decides_nothing(runs: 
     done = command(runs / "before" / "01", runs / "after" / "01")
     assert done.returncode == 0
     assert "Between these runs the step differs by +" in done.stdout
-    assert "one run a side, so nothing tells what runs differ by" in done.stdout
+    assert "one run per side, so the variation between equal runs is unknown" in done.stdout
     assert "sure" not in done.stdout
     asked = command(runs / "before" / "01", runs / "after" / "01", "--fail-on", "step>5%")
     assert asked.returncode == 1

@@ -27,7 +27,9 @@ def test_ranks_that_are_killed_are_seen_to_be_gone_and_the_user_may_leave(termin
     watching(terminal)
     terminal.wait("2 ranks running", "Typical step")
     job.kill()
-    text = terminal.wait(r"ranks 0 and 1 are gone without a word", "not started anew yet; waiting", "2 ranks gone")
+    text = terminal.wait(
+        r"ranks 0 and 1 are gone without reporting an error", "not started anew yet; waiting", "2 ranks gone"
+    )
     assert fits(text, 80, 24), text
     assert re.search(r"^  0 +gone +", text, re.M) and "Typical step" in text
     terminal.press("q")

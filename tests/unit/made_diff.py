@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ddptrace.analysis.diff.figures import RunFigures
+from ddptrace.analysis.diff.run_figures import RunFigures
 from ddptrace.analysis.diff.settings import COMPUTE
 from ddptrace.analysis.diff.tables import BucketId, Quantity
 

@@ -77,10 +77,10 @@ def test_who_was_late_and_what_was_waited_for_are_not_told_where_a_rank_is_not_h
 def test_the_terminal_and_the_report_say_that_ranks_are_not_here() -> None:
     result = without(LATE, 1)
     words = " ".join(" ".join(across_lines(result)).split())
-    assert "only 2 of 3 ranks are here, and waiting for the others counts as transfer" in words
+    assert "only 2 of 3 ranks have records here, and waiting for the others counts as transfer" in words
     assert "critical path" not in words and "last to arrive" not in words
     body = "".join(across_body(result, {"matches": "", "path": "", "jitter": ""}))
-    assert "2 of 3 ranks are here" in body
+    assert "2 of 3 ranks have records here" in body
     assert "0 · 0 %" not in body
 
 

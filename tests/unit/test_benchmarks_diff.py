@@ -102,7 +102,9 @@ def test_what_is_added_to_a_run_is_in_the_step_its_parts_its_phases_and_the_buck
     assert sum(round(ns) != 0 for ns in added) == len(longer)
 
 
-@pytest.mark.parametrize(("asked", "reason"), [({"steps": 5}, "5 steps are too few"), ({"runs": 1}, "one run a side")])
+@pytest.mark.parametrize(
+    ("asked", "reason"), [({"steps": 5}, "5 steps are too few"), ({"runs": 1}, "one run per side")]
+)
 def test_what_cannot_be_compared_is_refused(asked: dict[str, Any], reason: str) -> None:
     with pytest.raises(DdptraceError, match=reason):
         Options(**asked)

@@ -46,7 +46,7 @@ def test_a_pulse_outside_of_any_phase_tells_the_line_of_the_program() -> None:
     pulse = Pulse(NOW - S, None, "train.py:30 in main", "train.py:30 in main", 7, 0)
     busy = rank(1, group(*done(7)), pulse=pulse)
     (one,), _ = verdicts(rank(0, group(*done(7), call(7))), busy)
-    assert one.where == ("step 5: train.py:30 in main",) and "the program itself" in one.likely
+    assert one.where == ("step 5: train.py:30 in main",) and "the program does not return" in one.likely
     said = diagnosis_text(diagnose(job(rank(0, group(*done(7), call(7))), busy))).splitlines()
     assert said[2] == "  absent   rank 1: step 5: train.py:30 in main (for 40 s; alive)"
 
@@ -208,7 +208,7 @@ def test_a_call_that_one_rank_leaves_out_of_every_step_is_told_of_it_and_of_all_
     waits = [rank(k, group(*before, call(27, nbytes=4), ranks=everybody)) for k in (0, 2)]
     (one,), _ = verdicts(waits[0], rank(1, skips), waits[1])
     assert (one.kind, one.waiting, one.absent, one.likely) == (
-        "mismatch", (0, 2), (1,), "rank 1 left the call of ranks 0 and 2 out"
+        "mismatch", (0, 2), (1,), "rank 1 did not make the call of ranks 0 and 2"
     )  # fmt: skip
     assert one.sentence == (
         "call #27 of group 0 is all_reduce of 42 B on rank 1 in its backward (bucket of DistributedDataParallel), and"
@@ -264,7 +264,7 @@ def test_of_a_job_that_is_over_the_ranks_without_a_folder_are_named_and_the_rest
     ended = [rank(k, group(*done(7), ranks=(0, 1, 2, 3)), closed=True, alive=False) for k in (0, 2)]
     found, code = verdicts(*ended, size=4)
     assert [(one.kind, one.absent) for one in found] == [("missing", (1, 3)), ("ended", ())] and code == 4
-    assert found[0].sentence == "nothing is here of ranks 1 and 3, of 4 that took part"
+    assert found[0].sentence == "no records of ranks 1 and 3 are here; 4 ranks took part"
     assert found[1].sentence == "ranks 0 and 2 ended"
     lines = said(*ended, size=4)
     assert lines[1].startswith("  lost     ranks 1 and 3: it left no records here") and len(lines) == 7

@@ -102,7 +102,7 @@ def test_of_ranks_that_ended_at_once_the_one_that_stopped_training_first_is_told
     first, other = rank(1, alive=False, last_at_ns=NOW - S // 10), rank(0, alive=False, last_at_ns=NOW - S // 50)
     found, code = verdicts(other, first)
     assert [(one.kind, one.absent, code) for one in found] == [("killed", (0, 1), 4)]
-    assert "; rank 1 had recorded nothing of its training for 80.0 ms" in found[0].sentence
-    assert found[0].sentence.endswith("it may have been the first")
+    assert "; rank 1 stopped recording its training 80.0 ms before the others" in found[0].sentence
+    assert found[0].sentence.endswith("it may have failed first")
     for unsure in (replace(other, last_at_ns=NOW - S // 10 + 10**6), replace(other, host="another")):
         assert "the first" not in verdicts(unsure, first)[0][0].sentence

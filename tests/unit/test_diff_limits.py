@@ -68,13 +68,13 @@ def test_a_change_for_the_better_exceeds_nothing() -> None:
 
 def test_one_run_a_side_cannot_be_checked() -> None:
     found = compare(("a", "b"), [made_run(0)], [made_run(1, side="after", at=1)])
-    with pytest.raises(DdptraceError, match=r"'step>5%' cannot be checked with 2 runs: nothing tells what runs differ"):
+    with pytest.raises(DdptraceError, match=r"'step>5%' cannot be checked with 2 runs: the variation between equal"):
         exceeding(found, parse_limit("step>5%"))
 
 
 def test_a_quantity_that_is_not_known_on_both_sides_cannot_be_checked() -> None:
     found = compare(("a", "b"), made_side("before", 4), made_side("after", 4, first_at=1, evidence="backend"))
-    with pytest.raises(DdptraceError, match=r"'bucket>1ms' cannot be checked: it is not known of all runs"):
+    with pytest.raises(DdptraceError, match=r"'bucket>1ms' cannot be checked: not all runs on both sides have it"):
         exceeding(found, parse_limit("bucket>1ms"))
     assert exceeding(found, parse_limit("backward>1s")) == []
 

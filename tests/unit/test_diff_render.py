@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from ddptrace.analysis.diff.compare import compare
-from ddptrace.analysis.diff.figures import RunFigures
+from ddptrace.analysis.diff.run_figures import RunFigures
 from ddptrace.analysis.diff.tables import Change, Diff
 from ddptrace.analysis.tables.table import Table
 from ddptrace.render.diff.sheet import diff_sheet
@@ -64,7 +64,9 @@ def test_the_text_names_the_rank_that_computes_longer() -> None:
 def test_what_is_sure_although_the_step_is_not_is_told() -> None:
     found = compared(made_side("before", 4, noise=0.4), noise=0.4, wire=dict.fromkeys(range(4), 1.0))
     assert not found.step.is_sure
-    assert "Sure, although the step is not: exposed communication +4.0" in " ".join(diff_text(found).split())
+    assert "These changes are sure, although that of the step is not: exposed communication +4.0" in " ".join(
+        diff_text(found).split()
+    )
 
 
 def test_settings_and_cautions_stand_under_the_figures() -> None:
@@ -72,8 +74,8 @@ def test_settings_and_cautions_stand_under_the_figures() -> None:
     sections = diff_text(found).split("\n\n")
     assert sections[0] == "ddptrace diff · a (1 run) → b (1 run)"
     assert sections[-3] == "Not set up alike\n  torch: 2.13.0 → 2.14.0"
-    assert sections[-2].startswith("Before you rely on this\n  warning  one run a side, so nothing tells")
-    assert sections[-1] == "  Intervals are by 6 blocks of steps against 6, and hold for these runs alone.\n"
+    assert sections[-2].startswith("Before you rely on this\n  warning  one run per side, so the variation")
+    assert sections[-1] == "  Intervals compare 6 blocks of steps with 6, and hold for these runs alone.\n"
 
 
 @pytest.mark.parametrize("runs", [1, 2, 6])
@@ -108,7 +110,7 @@ def test_a_page_without_intervals_and_without_buckets_is_drawn_too() -> None:
     few = tuple(one for one in QUANTITIES if one.kind != "bucket")
     sides = [made_run(0, blocks=0, quantities=few)], [made_run(1, side="after", blocks=0, quantities=few)]
     html = page(diff_sheet(compare(("a", "b"), *sides)))
-    assert "Nothing here shows how large a change by chance can be." in html
+    assert "How large a change by chance can be is unknown here." in html
 
 
 def test_names_from_outside_are_text_on_the_page_and_harmless_on_a_terminal() -> None:

@@ -26,6 +26,7 @@ from ddptrace.analysis.tables.table import Table
 from ddptrace.errors import DdptraceError
 from ddptrace.figures.images import DARK, LIGHT
 from ddptrace.render import report
+from ddptrace.render.markup import figure_html
 from tests.made import empty_result, make_result
 from tests.unit.test_render_device_report import evil_device_result
 from tests.unit.test_render_report import EVIL, evil_result
@@ -65,6 +66,13 @@ def test_every_figure_of_the_report_has_its_function() -> None:
     assert {KEYS.get(key, key) for key in drawn} == set(found)
     for key, figure in drawn.items():
         assert found[KEYS.get(key, key)].to_dict()["data"] == Figure(data=figure.data).to_dict()["data"]
+
+
+def test_every_figure_that_is_drawn_stands_in_one_place_of_the_report() -> None:
+    result = every_result()
+    page = report.page(result)
+    placed = {figure.key: page.count(figure_html(figure)) for figure in report.drawn(result, summarize(result))}
+    assert placed == dict.fromkeys(placed, 1) and len(placed) == len(figures.FIGURES)
 
 
 def test_all_public_functions_are_told() -> None:

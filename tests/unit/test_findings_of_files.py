@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ddptrace.analysis.findings.files import of_several_files
+from ddptrace.analysis.findings.findings import of_several_files
 from ddptrace.findings import EXEC_MISSING, RANK_CLAIMED_TWICE, Finding
 from tests.unit.foreign_files import Event, load, op, said
 

@@ -61,7 +61,7 @@ def test_collectives_that_nobody_saw_running_are_counted_beside_those_that_are_m
     result = played_result(Plan(3, 12, late=only(1, "forward", 8 * MS), loss=MS // 10), ["a", "a", "b"])
     words = " ".join(" ".join(across_lines(result)).split())
     assert "matched 14 collectives of typical steps;" in words
-    assert "of 7 more only the host's wait is known" in words  # one a step, on whichever rank
+    assert "7 more are known by the host's wait alone" in words  # one a step, on whichever rank
 
 
 def test_a_run_of_one_rank_says_nothing_of_others() -> None:
@@ -197,6 +197,6 @@ def test_waits_known_by_lengths_alone_are_said_to_be() -> None:
     result = met_result(2, 4, 1)
     free = [dataclasses.replace(row, wait_ns=None, transfer_ns=None) for row in result.arrivals]
     blind = dataclasses.replace(result, arrivals=Table(ArrivalRow, free))
-    told = "Where clocks do not tell, waits are what executions took longer than the shortest."
+    told = "Where clocks cannot be compared, a wait is the time by which an execution exceeds the shortest one."
     assert told in page(blind)
     assert told not in page(result)

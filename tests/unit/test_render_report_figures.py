@@ -88,10 +88,10 @@ def test_collectives_that_were_queued_when_the_last_rank_came_waited_for_none() 
     typical = {row.step for row in typical_steps(met.steps)[0]}
     at = next(row.match for row in met.matches if row.step in typical)
     late = [replace(row, first_start_at_ns=(row.last_arrival_at_ns or 0) + (row.match == at)) for row in met.matches]
-    told = f" Not so for 1 of {3 * len(typical)} collectives: still queued when the last rank came."
+    told = f" 1 of {3 * len(typical)} collectives were still queued when the last rank arrived: nobody waited for it."
     for rows, expected in ((list(met.matches), ""), (late, told)):
         figure = matches_figure(replace(met, matches=Table(MatchRow, rows)))
-        assert figure is not None and figure.caption.endswith(f"and not for the network.{expected}")
+        assert figure is not None and figure.caption.endswith(f"not for the network.{expected}")
 
 
 def test_the_fitted_line_is_drawn_through_its_points_and_told_in_words() -> None:

@@ -85,13 +85,14 @@ def _failed(job: JobState, kind: str, failed: Sequence[RankState]) -> Verdict:
 def _died(job: JobState, dead: Sequence[RankState]) -> Verdict:
     ago_ns = _looked_at_ns(job) - min(rank.beat_at_ns for rank in dead)
     ranks, step, its = named("rank", _ranks(dead)), _in_step(dead[0]), "its" if len(dead) == 1 else "their"
-    said = f"{ranks} died{step} without a word: killed, crashed, or {its} machine is gone, {seconds(ago_ns)} ago"
+    why = f"killed, crashed, or {its} machine is gone"
+    said = f"{ranks} died{step} without reporting an error: {why}, {seconds(ago_ns)} ago"
     return Verdict("died", said, absent=_ranks(dead), where=_where(job, dead), age_ns=ago_ns)
 
 
 def _killed(job: JobState, dead: Sequence[RankState], *, after: bool) -> Verdict:
     """`after`: others were lost before."""
-    how = "too, and without a word" if after else "at once and without a word"
+    how = "too, without reporting an error" if after else "at once, without reporting an error"
     why = "as a rule the launcher ends the rest" if after else "killed from outside, or crashed"
     ago_ns = _looked_at_ns(job) - max(rank.beat_at_ns for rank in dead)
     said = f"{named('rank', _ranks(dead))} ended {how}: {why}, {seconds(ago_ns)} ago{'' if after else _sooner(dead)}"
@@ -105,22 +106,22 @@ def _sooner(dead: Sequence[RankState]) -> str:
     if lead_ns < SOONER_NS or len({rank.host for rank in dead}) > 1:
         return ""
     return (
-        f"; rank {first.rank} had recorded nothing of its training for {duration(lead_ns)} when the others still did,"
-        " so it may have been the first"
+        f"; rank {first.rank} stopped recording its training {duration(lead_ns)} before the others, so it may have"
+        " failed first"
     )
 
 
 def _held(job: JobState, held: Sequence[RankState]) -> Verdict:
     since_ns = job.now_at_ns - max(rank.beat_at_ns for rank in held)
     verb = "is" if len(held) == 1 else "are"
-    said = f"{named('rank', _ranks(held))} {verb} there and recorded nothing for {seconds(since_ns)}, not even the time"
+    said = f"{named('rank', _ranks(held))} {verb} alive and recorded nothing for {seconds(since_ns)}, not even the time"
     return Verdict("held", said, absent=_ranks(held), where=_where(job, held), age_ns=since_ns)
 
 
 def _left(job: JobState, left: Sequence[RankState]) -> Verdict:
     said = (
-        f"nobody has written here for {seconds(job.silent_ns)}, and {named('rank', _ranks(left))} never said that they"
-        " ended: the job was killed, or this is a copy from while it ran"
+        f"no rank has written here for {seconds(job.silent_ns)}, and {named('rank', _ranks(left))} did not record an"
+        " end: the job was killed, or this is a copy that was made while it ran"
     )
     return Verdict("left", said, absent=_ranks(left), where=_where(job, left), age_ns=job.silent_ns)
 
@@ -212,13 +213,15 @@ def _well(job: JobState, places: Sequence[RankPlace], *, anyone_waits: bool) -> 
     going = [place for place in places if place.status != "ended"]
     if not going:
         ranks = tuple(place.rank for place in places)
-        return Verdict("ended", f"{named('rank', ranks)} ended{_as_should(job)}" if ranks else "no rank is here")
+        return Verdict(
+            "ended", f"{named('rank', ranks)} ended{_as_should(job)}" if ranks else "no rank has records here"
+        )
     waits = f"; none has waited for longer than {seconds(patience_ns(job))} yet" if anyone_waits else ""
     return Verdict("well", f"{_named_verb(going, 'go on', 'goes on')}{_steps(job, going)}{waits}")
 
 
 def _as_should(job: JobState) -> str:
-    """What is not here, or may be another run's, ended nobody knows how."""
+    """Nothing tells how a rank ended that has no records here, or perhaps those of another run."""
     return "" if job.foreign or _absent_folders(job) else " as they should"
 
 
@@ -229,7 +232,7 @@ def _missing(job: JobState, told: Set[int]) -> list[Verdict]:
     if not ranks:
         return []
     kind = "unseen" if any(one.alive and not one.closed for one in job.ranks) else "missing"
-    said = f"nothing is here of {named('rank', ranks)}, of {job.world_size} that took part"
+    said = f"no records of {named('rank', ranks)} are here; {job.world_size} ranks took part"
     return [Verdict(kind, said, absent=ranks, where=(NO_FOLDER,) * len(ranks))]
 
 

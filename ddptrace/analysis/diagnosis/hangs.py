@@ -304,10 +304,10 @@ def _detail(row: DesyncRow, dtype: str, root: int | None) -> str:
 def _meant(rows: Sequence[DesyncRow], waiting: Sequence[int]) -> str:
     row, ranks = rows[0], named("rank", _alike(rows))
     return {
-        "missing": f"{ranks} left the call of {named('rank', waiting)} out",
+        "missing": f"{ranks} did not make the call of {named('rank', waiting)}",
         "extra": f"{ranks} made a call there that the others do not make",
         "reordered": "both make the same calls, in different order",
-        "size": "every rank must give as many bytes",
+        "size": "every rank must give the same number of bytes",
         "dtype": "every rank must give the same dtype",
         "root": "every rank must name the same root",
-    }.get(row.kind, "their programs call different things there, or in different order")
+    }.get(row.kind, "their programs make different calls there, or the same ones in different order")

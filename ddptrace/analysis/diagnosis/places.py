@@ -30,7 +30,7 @@ OF_A_WORKER: Final = ("selectors.py:", "multiprocessing/")
 """Lines that a loader's wait for its worker processes ends in."""
 WORKER_LIKELY: Final = "it waits for a worker process of its data loader, whose own line is not known"
 OWN_LIKELY: Final = (
-    "the program itself does not return there: it waits for no data, and is in no forward, backward or update"
+    "the program does not return from that line: it is not waiting for data, nor in a forward, backward or update"
 )
 HELD_LIKELY: Final = "C code holds its interpreter and lets no other thread run, or its machine hangs"
 STOPPED_LIKELY: Final = "a signal or a debugger stopped it: kill -CONT lets it go on"

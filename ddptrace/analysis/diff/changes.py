@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ddptrace.analysis.diff.figures import Floats
+from ddptrace.analysis.diff.run_figures import Floats
 from ddptrace.analysis.diff.tables import Basis, Change, Quantity
 
 ALPHA: Final = 0.05

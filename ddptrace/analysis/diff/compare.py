@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddptrace.analysis.diff.changes import Units, changes
-from ddptrace.analysis.diff.figures import Floats, RunFigures
+from ddptrace.analysis.diff.run_figures import Floats, RunFigures
 from ddptrace.analysis.diff.settings import COMPUTE, differing
 from ddptrace.analysis.diff.tables import Basis, Change, ComparedRun, Diff, Quantity, Setting
 from ddptrace.analysis.tables.table import Table
@@ -27,8 +27,8 @@ PAIRS_MIN: Final = 6
 MEASURED: Final = ("part", "total", "bucket", "collective", "rank")
 """Kinds that cannot be compared between runs that took compute from different places."""
 FEW: Final = (
-    "{few}, so nothing tells what runs differ by of themselves: this is how these very runs differ, and the next ones"
-    " may not. Give several runs a side, that took turns (--repeat 6 makes them)"
+    "{few}, so the variation between equal runs is unknown: these runs differ as shown, and the next ones may not."
+    " Give several runs per side, recorded in turn (--repeat 6 makes them)"
 )
 WRITTEN: Final = re.compile(r"\s*(?P<what>[a-z]+)\s*>\s*(?P<amount>\d+(\.\d+)?)\s*(?P<unit>%|ns|us|µs|ms|s)\s*")
 UNITS_NS: Final = {"ns": 1.0, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9}
@@ -141,19 +141,19 @@ def cautions(
     before: Sequence[RunFigures], after: Sequence[RunFigures], basis: Basis, runs: Sequence[ComparedRun]
 ) -> Iterator[Finding]:
     if basis in ("blocks", "none"):
-        few = "one run a side" if len(runs) == 2 else f"{len(runs)} runs in all"
+        few = "one run per side" if len(runs) == 2 else f"{len(runs)} runs in all"
         yield FEW_RUNS("runs", FEW.format(few=few))
     if basis == "none":
         yield SHORT_RUNS(
             "runs",
-            "a run has too few steps to tell what steps differ by of themselves: 17 or more are needed",
+            "a run has too few steps to estimate how much steps vary by chance: 17 or more are needed",
         )
     if min(len(before), len(after)) >= 2 and sum(one.side != two.side for one, two in pairwise(runs)) == 1:
         first, last = ("before", "after") if runs[0].side == "before" else ("after", "before")
         yield NOT_IN_TURNS(
             "runs",
             f"all runs of the {first} side ran before those of the {last} side: whatever else changed on the machines "
-            "in between counts as a change here. Let them take turns (--repeat does)",
+            "in between counts as a change here. Record them in turn (--repeat does)",
         )
     yield from _measured_apart(before, after)
     yield from _told_apart(before, after)
@@ -217,11 +217,11 @@ def exceeding(diff: Diff, limit: Limit) -> list[Change]:
     """
     if diff.basis in ("blocks", "none"):
         raise DdptraceError(
-            f"{limit.text!r} cannot be checked with {len(diff.runs)} runs: nothing tells what runs differ by of "
-            "themselves; give 4 or more in all, better 6 a side"
+            f"{limit.text!r} cannot be checked with {len(diff.runs)} runs: the variation between equal runs is "
+            "unknown; give 4 or more in all, better 6 per side"
         )
     rows = [row for row in diff.changes if (row.kind, row.name) == QUANTITIES[limit.what]]
     if not rows:
-        raise DdptraceError(f"{limit.text!r} cannot be checked: it is not known of all runs on both sides")
+        raise DdptraceError(f"{limit.text!r} cannot be checked: not all runs on both sides have it")
     least = limit.ns if limit.ns is not None else (limit.ratio or 0.0) * diff.step.before_ns
     return [row for row in rows if row.is_sure and row.change_ns > least]

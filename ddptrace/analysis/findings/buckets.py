@@ -1,4 +1,5 @@
-"""Gradient buckets: why they exceed their cap, what unused parameters cost, and layers too large to hide."""
+"""Gradient buckets: why they exceed their cap, what unused parameters cost, layers too large to hide, and
+gradients that the program all-reduces one by one."""
 
 from __future__ import annotations
 
@@ -9,10 +10,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from ddptrace.analysis.buckets.layouts import DROPS_LAYERS, Heaviest, ReducerFacts, Sized, module_of
+from ddptrace.analysis.collectives.one_by_one import gradients_one_by_one
 from ddptrace.analysis.rank_facts import RankFacts
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import Summary, typical_steps
-from ddptrace.findings import BUCKET_OVER_CAP, FIND_UNUSED_PARAMETERS, HEAVY_LAYER, Finding
+from ddptrace.findings import BUCKET_OVER_CAP, FIND_UNUSED_PARAMETERS, GRADIENTS_ONE_BY_ONE, HEAVY_LAYER, Finding
 from ddptrace.schema import Origin
 from ddptrace.units import duration, named, percent, size
 
@@ -213,4 +215,20 @@ def _heavy(reducer: ReducerFacts, heavy: Heaviest, told: str) -> Finding:
         f" {size(reducer.nbytes)} of gradients, {percent(heavy.nbytes / reducer.nbytes)}. It goes in {told}. No bucket"
         " size divides a parameter: send fewer bytes of it (a sparse gradient if few of its rows are used, a"
         " compressing hook) or freeze it.",
+    )
+
+
+def one_by_one_findings(summary: Summary, result: Result) -> Iterator[Finding]:
+    """One for the run, if that is most of what the typical step waits for."""
+    found = gradients_one_by_one(summary, result)
+    if found is None or not summary.window_ns:
+        return
+    large = f" of {size(round(found.mean_nbytes))} in the mean" if found.mean_nbytes is not None else ""
+    yield GRADIENTS_ONE_BY_ONE(
+        "run",
+        f"The program all-reduces each gradient by itself: {found.calls:.0f} calls in a step{large}, each of"
+        f" {duration(found.mean_ns)}. {duration(found.exposed_ns)} of a step wait for them,"
+        f" {percent(found.exposed_ns / summary.window_ns)}, and the host launches each one. Put many gradients into one"
+        " call: DistributedDataParallel sends buckets of 25 MB while backward computes; without it, flatten gradients"
+        " into a few tensors before the all-reduce.",
     )

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence, Set
+from dataclasses import replace
+from typing import Final
 
 from ddptrace.analysis.findings.advice import bucket_findings
-from ddptrace.analysis.findings.buckets import bucket_cap_findings, heavy_layer_findings, layout_words, unused_findings
+from ddptrace.analysis.findings.buckets import (
+    bucket_cap_findings,
+    heavy_layer_findings,
+    layout_words,
+    one_by_one_findings,
+    unused_findings,
+)
 from ddptrace.analysis.findings.buffers import buffer_findings
 from ddptrace.analysis.findings.clocks import NOT_FITTED, clock_findings
 from ddptrace.analysis.findings.collectives import queue_findings, slow_message_findings
@@ -14,8 +23,6 @@ from ddptrace.analysis.findings.comm_kernels import comm_kernel_findings
 from ddptrace.analysis.findings.desync import desync_findings, refused_findings
 from ddptrace.analysis.findings.device import device_findings
 from ddptrace.analysis.findings.evidence import FOREIGN, OURS, HowTo, evidence_findings, kept_findings
-from ddptrace.analysis.findings.files import of_several_files
-from ddptrace.analysis.findings.one_by_one import one_by_one_findings
 from ddptrace.analysis.findings.ranks import blame_findings, early_finding, peer_findings
 from ddptrace.analysis.findings.rpc import rpc_findings, serving
 from ddptrace.analysis.findings.steps import contention_findings, data_findings, jitter_findings
@@ -259,3 +266,34 @@ def _failed_in(failure: Failure) -> str:
     if failure.step is not None:
         return f" in step {failure.step}"
     return "" if failure.after is None else f" after step {failure.after}"
+
+
+OF_FILE: Final = re.compile(r"rank (\d+), .+")
+COUNT: Final = re.compile(r"(\d+) ")
+"""What a message begins with that counts something in its file."""
+
+
+def of_several_files(findings: Sequence[Finding]) -> list[Finding]:
+    """Join findings about files of different ranks that differ in nothing but a count at their begin: it becomes a
+    range. Each stands where the first of them stood."""
+    alike: dict[tuple[str, str, str], list[tuple[int | None, Finding]]] = {}
+    for position, finding in enumerate(findings):
+        match = OF_FILE.fullmatch(finding.where)
+        rank = int(match[1]) if match else None
+        own = "" if match else str(position)  # alone, and not joined
+        alike.setdefault((finding.code, finding.severity, own + COUNT.sub("# ", finding.message, 1)), []).append(
+            (rank, finding)
+        )
+    return [_joined(group) for group in alike.values()]
+
+
+def _joined(group: Sequence[tuple[int | None, Finding]]) -> Finding:
+    ranks = sorted({rank for rank, _ in group if rank is not None})
+    first = group[0][1]
+    if len(ranks) < 2:
+        return first
+    where = named("rank", ranks)
+    counts = [int(match[1]) for _, finding in group if (match := COUNT.match(finding.message))]
+    low, high = min(counts, default=0), max(counts, default=0)
+    told = first.message if low == high else COUNT.sub(f"{low} to {high} ", first.message, 1)
+    return replace(first, where=where, message=f"on each of {where}, {told}")

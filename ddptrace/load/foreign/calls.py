@@ -23,7 +23,7 @@ from typing import Final
 
 import numpy as np
 
-from ddptrace.load.foreign.identity import NOTHING_SAID, Groups, Said, identified, merged, told, usual_op
+from ddptrace.load.foreign.identity import NO_ARGUMENTS, Described, Groups, described, identified, merged, usual_op
 from ddptrace.load.foreign.trace import Trace
 from ddptrace.load.kineto.events import FAR_NS, Ints
 from ddptrace.load.tables import Call, ExecRange, Identity, Work
@@ -105,14 +105,14 @@ def _launched_by(found: Found, latest_ns: int) -> Found:
 
 def _device_call(trace: Trace, kernels: _Kernels, ks: list[int], groups: Groups) -> Found:
     execution = _exec(trace, kernels, ks)
-    said = _said(trace, kernels, ks[0], groups)
+    collective = _described(trace, kernels, ks[0], groups)
     launch = int(kernels.launch[ks[0]])
     if launch == NOTHING:
         at = execution.begin_at_ns
-        return Found(call_of(said, at, at, trace.main_thread, execution), NOTHING, said.description)
+        return Found(call_of(collective, at, at, trace.main_thread, execution), NOTHING, collective.description)
     annotation, lane = int(kernels.annotation[ks[0]]), int(trace.events.lane[launch])
     begin, end = next(trace.spans(np.array([launch if annotation == NOTHING else annotation])))
-    return Found(call_of(said, begin, end, trace.thread(lane), execution), lane, said.description)
+    return Found(call_of(collective, begin, end, trace.thread(lane), execution), lane, collective.description)
 
 
 def _exec(trace: Trace, kernels: _Kernels, ks: list[int]) -> ExecRange:
@@ -126,14 +126,14 @@ def _exec(trace: Trace, kernels: _Kernels, ks: list[int]) -> ExecRange:
     )
 
 
-def _said(trace: Trace, kernels: _Kernels, k: int, groups: Groups) -> Said:
+def _described(trace: Trace, kernels: _Kernels, k: int, groups: Groups) -> Described:
     annotation, parameters = int(kernels.annotation[k]), int(kernels.parameters[k])
     arguments = trace.events.collectives
-    around = merged(arguments.get(annotation, NOTHING_SAID), arguments.get(parameters, NOTHING_SAID))
+    around = merged(arguments.get(annotation, NO_ARGUMENTS), arguments.get(parameters, NO_ARGUMENTS))
     kernel = int(kernels.kernel[k])
     return identified(
         trace.name(kernel),
-        arguments.get(kernel, NOTHING_SAID),
+        arguments.get(kernel, NO_ARGUMENTS),
         "" if annotation == NOTHING else trace.name(annotation),
         around,
         groups,
@@ -141,18 +141,18 @@ def _said(trace: Trace, kernels: _Kernels, k: int, groups: Groups) -> Said:
     )
 
 
-def call_of(said: Said, launch: int, issued: int, thread: int, execution: ExecRange | None) -> Call:
+def call_of(collective: Described, launch: int, issued: int, thread: int, execution: ExecRange | None) -> Call:
     """Make the call, not yet numbered."""
     return Call(
         seq=0,
-        op=said.op,
-        group=said.group,
+        op=collective.op,
+        group=collective.group,
         ordinal=0,
         launch_at_ns=launch,
         issued_at_ns=issued,
-        nbytes_in=said.nbytes_in,
-        nbytes_out=said.nbytes_out,
-        dtype=said.dtype,
+        nbytes_in=collective.nbytes_in,
+        nbytes_out=collective.nbytes_out,
+        dtype=collective.dtype,
         thread=thread,
         is_sync=False,
         is_native=False,
@@ -161,8 +161,8 @@ def call_of(said: Said, launch: int, issued: int, thread: int, execution: ExecRa
         done_at_ns=None,
         waits=(),
         exec=execution,
-        group_size=said.group_size,
-        identity=said.identity,
+        group_size=collective.group_size,
+        identity=collective.identity,
         on_device=execution is not None and execution.evidence is Evidence.DEVICE,
     )
 
@@ -187,29 +187,29 @@ def issued_calls(trace: Trace) -> list[Found]:
     chosen = outermost(trace.events, is_range if is_range.any() else trace.named((ISSUING_PREFIX,)))
     groups, found = _groups_of_ranges(trace), []
     for position in np.flatnonzero(chosen).tolist():
-        said = trace.events.collectives.get(position, NOTHING_SAID)
+        arguments = trace.events.collectives.get(position, NO_ARGUMENTS)
         begin, end = next(trace.spans(np.array([position])))
         lane = int(trace.events.lane[position])
-        told_so = told(usual_op(trace.name(position)), said, groups, Identity.ANNOTATION)
-        call = call_of(told_so, begin, end, trace.thread(lane), None)
+        collective = described(usual_op(trace.name(position)), arguments, groups, Identity.ANNOTATION)
+        call = call_of(collective, begin, end, trace.thread(lane), None)
         call = dataclasses.replace(call, on_device=bool(is_range.any()))  # NCCL runs nowhere else
-        found.append(Found(call, lane, told_so.description))
+        found.append(Found(call, lane, collective.description))
     return found
 
 
 def _gloo_call(trace: Trace, position: int, launch: int | None) -> Found:
-    said = trace.events.collectives.get(position, NOTHING_SAID)
+    arguments = trace.events.collectives.get(position, NO_ARGUMENTS)
     name, lane = trace.name(position), trace.events.lanes[int(trace.events.lane[position])]
-    identity = Identity.ANNOTATION if said == NOTHING_SAID else Identity.ARGUMENTS
+    identity = Identity.ANNOTATION if arguments == NO_ARGUMENTS else Identity.ARGUMENTS
     begin, end = next(trace.spans(np.array([position])))
     execution = ExecRange(begin, end, Evidence.BACKEND, name, lane.name or f"thread {lane.tid}")
     if launch is None:
-        told_so = told(usual_op(name), said, _groups_of_ranges(trace), identity)
-        return Found(call_of(told_so, begin, begin, trace.main_thread, execution), NOTHING)
-    told_so = told(usual_op(trace.name(launch)), said, _groups_of_ranges(trace), identity)
+        collective = described(usual_op(name), arguments, _groups_of_ranges(trace), identity)
+        return Found(call_of(collective, begin, begin, trace.main_thread, execution), NOTHING)
+    collective = described(usual_op(trace.name(launch)), arguments, _groups_of_ranges(trace), identity)
     issuer = int(trace.events.lane[launch])
-    call = call_of(told_so, *next(trace.spans(np.array([launch]))), trace.thread(issuer), execution)
-    return Found(call, issuer, told_so.description)
+    call = call_of(collective, *next(trace.spans(np.array([launch]))), trace.thread(issuer), execution)
+    return Found(call, issuer, collective.description)
 
 
 def _launches(trace: Trace, ranges: list[int]) -> dict[int, int]:

@@ -27,11 +27,11 @@ DTYPES: Final[Mapping[str, tuple[str, int]]] = {
 """By lower-case C++ name: torch's name, and bytes of one element."""
 
 
-NOTHING_SAID: Final = CollectiveArgs()
+NO_ARGUMENTS: Final = CollectiveArgs()
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class Described:
     """What one collective was. Group "" and 0 bytes: unknown."""
 
     op: str
@@ -51,14 +51,14 @@ class Groups:
     facts: FileFacts
     alone: bool
 
-    def of(self, said: CollectiveArgs) -> tuple[str, int | None]:
+    def of(self, arguments: CollectiveArgs) -> tuple[str, int | None]:
         """Return a collective's group, and the number of its ranks. If one group is listed, it is that group; if none
         is, it is the group of all ranks, provided that there is only one communicator."""
         sizes = {name: len(ranks) for name, _, ranks in self.facts.groups}
         only = next(iter(sizes), "") if len(sizes) == 1 else ""
-        name = only if said.group is None else said.group
+        name = only if arguments.group is None else arguments.group
         is_default = self.alone and (not sizes or name == only)
-        size = said.group_size or len(said.ranks or ()) or sizes.get(name)
+        size = arguments.group_size or len(arguments.ranks or ()) or sizes.get(name)
         return name, size or (self.facts.world_size if is_default else None)
 
 
@@ -69,7 +69,7 @@ def identified(
     around: CollectiveArgs,
     groups: Groups,
     rules: Sequence[CommRule],
-) -> Said:
+) -> Described:
     """Identify by a kernel's name and arguments, and those of the backend's range around its launch ("" without
     one)."""
     if kernel.collective:
@@ -78,14 +78,14 @@ def identified(
         op, identity = usual_op(range_name or around.collective or ""), Identity.ANNOTATION
     else:
         op, identity = op_named(kernel_name, rules), Identity.NAME
-    return told(op, merged(kernel, around), groups, identity)
+    return described(op, merged(kernel, around), groups, identity)
 
 
-def told(op: str, said: CollectiveArgs, groups: Groups, identity: Identity) -> Said:
+def described(op: str, arguments: CollectiveArgs, groups: Groups, identity: Identity) -> Described:
     """Return the collective in the terms of ddptrace."""
-    group, size = groups.of(said)
-    dtype, _ = dtype_of(said.dtype)
-    return Said(op, group, size, *_nbytes(op, said, size), dtype, identity, said.group_description or "")
+    group, size = groups.of(arguments)
+    dtype, _ = dtype_of(arguments.dtype)
+    return Described(op, group, size, *_nbytes(op, arguments, size), dtype, identity, arguments.group_description or "")
 
 
 def usual_op(name: str) -> str:
@@ -104,19 +104,19 @@ def dtype_of(name: str | None) -> tuple[str, int | None]:
 
 def merged(first: CollectiveArgs, second: CollectiveArgs) -> CollectiveArgs:
     """Return the values of the first, completed by those of the second."""
-    if first == NOTHING_SAID or second == NOTHING_SAID:
-        return second if first == NOTHING_SAID else first
-    said = {field.name: getattr(first, field.name) for field in dataclasses.fields(first)}
-    return dataclasses.replace(second, **{name: value for name, value in said.items() if value is not None})
+    if first == NO_ARGUMENTS or second == NO_ARGUMENTS:
+        return second if first == NO_ARGUMENTS else first
+    arguments = {field.name: getattr(first, field.name) for field in dataclasses.fields(first)}
+    return dataclasses.replace(second, **{name: value for name, value in arguments.items() if value is not None})
 
 
-def _nbytes(op: str, said: CollectiveArgs, size: int | None) -> tuple[int, int]:
+def _nbytes(op: str, arguments: CollectiveArgs, size: int | None) -> tuple[int, int]:
     """Return bytes in and out. If only the input is known, the output of a gather or scatter follows from the group's
     size."""
-    _, element = dtype_of(said.dtype)
-    nbytes_in, nbytes_out = said.nbytes_in or 0, 0
-    if element is not None and said.nelems_in is not None:
-        nbytes_in, nbytes_out = said.nelems_in * element, (said.nelems_out or 0) * element
+    _, element = dtype_of(arguments.dtype)
+    nbytes_in, nbytes_out = arguments.nbytes_in or 0, 0
+    if element is not None and arguments.nelems_in is not None:
+        nbytes_in, nbytes_out = arguments.nelems_in * element, (arguments.nelems_out or 0) * element
     elif size and family_of(op) is ALL_GATHER:
         nbytes_out = nbytes_in * size
     elif size and family_of(op) is REDUCE_SCATTER:

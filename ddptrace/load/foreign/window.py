@@ -26,9 +26,8 @@ from ddptrace.load.kineto.events import FileFacts, Ints, KinetoEvents
 from ddptrace.load.tables import Call, Group, Intervals, PhaseMark, StepMark, Window, Work
 from ddptrace.load.windows.buffers import buffer_broadcasts
 from ddptrace.load.windows.comm_kernels import CommRule
-from ddptrace.load.windows.comm_streams import comm_streams
 from ddptrace.load.windows.cpu_compute import computing, operator_work, thread_ranges, union
-from ddptrace.load.windows.device import PROFILER_STEP
+from ddptrace.load.windows.device import PROFILER_STEP, comm_streams
 from ddptrace.load.windows.idle import device_idle
 from ddptrace.load.windows.nesting import NOTHING, innermost_around
 from ddptrace.schema import Evidence, Phase, StepEnd
@@ -107,9 +106,9 @@ def _awaited(calls: Sequence[Call], backwards: Intervals) -> dict[int, int]:
 def _groups(trace: Trace) -> tuple[Group, ...]:
     """Return the groups that the file lists, and those that only the arguments of collectives name."""
     groups = {name: Group(name, ranks, backend, None) for name, backend, ranks in trace.events.facts.groups}
-    for said in trace.events.collectives.values():
-        if said.group is not None and said.ranks and said.group not in groups:
-            groups[said.group] = Group(said.group, said.ranks, trace.events.facts.backend or "", None)
+    for arguments in trace.events.collectives.values():
+        if arguments.group is not None and arguments.ranks and arguments.group not in groups:
+            groups[arguments.group] = Group(arguments.group, arguments.ranks, trace.events.facts.backend or "", None)
     return tuple(groups.values())
 
 
@@ -129,21 +128,21 @@ def _findings(trace: Trace, where: str, issued: int) -> list[Finding]:
     unused = [rule.pattern for rule in trace.rules if rule not in trace.used_rules]
     no_match = f"no kernel matches --comm-kernel {', '.join(unused)}; look at the names in the trace"
     empty = "the file holds no events of work; record some steps with CPU and GPU activity"
-    said = [
+    notes = [
         (damage, TRACE_DAMAGED, f"{damage}; what could be read is shown"),
         (not len(trace.events.name), TRACE_EMPTY, empty),
         (unused and trace.events.on_device, COMM_KERNEL_UNUSED, no_match),
         (issued, EXEC_MISSING, f"{issued} collectives were launched, but {no_exec}"),
     ]
-    return [kind(where, message) for applies, kind, message in said if applies]
+    return [kind(where, message) for applies, kind, message in notes if applies]
 
 
 def steps_of(trace: Trace, backwards: Intervals) -> list[StepMark]:
     """Return the steps of the profiler's own ranges; without any, one step per update, numbered from 0."""
-    return _said(trace) or _updates(trace, backwards)
+    return _marked(trace) or _updates(trace, backwards)
 
 
-def _said(trace: Trace) -> list[StepMark]:
+def _marked(trace: Trace) -> list[StepMark]:
     """Give the time between two ranges to the second, since the batch is fetched there. Because times are rounded, a
     range may begin before the previous range ended. A range that also ends before that lies inside the previous one."""
     marks: list[StepMark] = []

@@ -22,6 +22,7 @@ from ddptrace.load.tables import DeviceWork, Intervals, Work
 from ddptrace.load.windows.comm_kernels import CommRule, communication_kernels
 from ddptrace.load.windows.counts import counts_of
 from ddptrace.load.windows.nesting import NOTHING, innermost_around, outermost
+from ddptrace.ops import is_named_after_communication
 from ddptrace.schema import RANGE_PREFIX
 
 MODULE_PREFIX: Final = "nn.Module: "
@@ -162,3 +163,10 @@ def _names(events: KinetoEvents, columns: tuple[Ints, ...]) -> tuple[list[Ints],
     return [numbers[column] for column in columns], tuple(
         events.names[i].removeprefix(MODULE_PREFIX) for i in used.tolist()
     )
+
+
+def comm_streams(works: DeviceEvents) -> tuple[str, ...]:
+    """Those whose name in the file says so, as `DeviceWork.streams` has them."""
+    lanes = [works.events.lanes[lane] for lane in np.unique(works.events.lane[works.position]).tolist()]
+    named = (lane for lane in lanes if is_named_after_communication(f"{lane.name} {lane.tid}"))
+    return tuple(dict.fromkeys(map(stream_name, named)))

@@ -29,9 +29,10 @@ MOST_ROWS: Final = 64
 
 MOST_BARS: Final = 30
 NOTE: Final = (
-    "Milliseconds of a typical step, mean over the runs of a side; parts add up to the step. 95 %: where the change "
-    "lies. p: how often chance alone makes so much of this quantity; of any: of the largest among all, which is what "
-    "counts. Exposed: an instant in which several communicate counts once, for the one that began first."
+    "Milliseconds of a typical step, mean over the runs of a side; parts add up to the step. 95 %: the "
+    "interval that holds the change. p: how often chance alone changes this quantity as much; of any: how often it "
+    "changes the largest of all quantities as much, which is the p to go by. Exposed: an instant in which several "
+    "collectives run counts once, for the one that began first."
 )
 
 
@@ -106,7 +107,9 @@ def _bars(title: str, rows: Sequence[Change]) -> Chart:
     shown = [row for row in rows if row.before_ns or row.after_ns]
     names = tuple(f"{row.kind}: {whole_name(row)}" if row.kind == "phase" else whole_name(row) for row in shown)
     line = Line("change", names, tuple(row.change_ns / 1e6 for row in shown), *_ends(shown))
-    return Chart(title, "", "change, ms", (line,), "bars", caption="With the 95 % interval of each alone.")
+    return Chart(
+        title, "", "change, ms", (line,), "bars", caption="Each bar with the 95 % interval of its quantity alone."
+    )
 
 
 def _ends(rows: Sequence[Change]) -> tuple[tuple[float, ...], ...]:
@@ -134,7 +137,8 @@ def _by_bucket(rows: Sequence[Change]) -> Chart:
         "change, ms",
         tuple(lines),
         "bars",
-        caption=f"{counted(len(kept), 'bucket')}: what each communicates longer, and what of that is charged to it.",
+        caption=f"{counted(len(kept), 'bucket')}: how much longer each communicates, and how much more exposed time is"
+        " charged to it.",
     )
 
 

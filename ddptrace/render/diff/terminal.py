@@ -116,7 +116,7 @@ LOOK: Final = {
     "exposed_comm": "`ddptrace analyze` of the larger run names the bucket, and says whether it waits for a rank or for"
     " the wire",
     "exposed_memory": "copies are not hidden: pin the host's memory, and copy without blocking",
-    "idle": "ranks wait for what is no collective: data, the host, remote calls",
+    "idle": "ranks wait for something other than a collective: data, the host, remote calls",
 }
 
 

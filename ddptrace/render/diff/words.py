@@ -76,7 +76,7 @@ def further(diff: Diff) -> Iterator[str]:
     rest = [row for row in diff.changes if row.kind in ("part", "phase", "total") and row.is_sure]
     if rest and not diff.step.is_sure:
         yield (
-            "Sure, although the step is not: "
+            "These changes are sure, although that of the step is not: "
             + ", ".join(f"{named(row)} {signed(row.change_ns)} ({interval(row)})" for row in rest)
             + "."
         )
@@ -159,9 +159,9 @@ def basis(diff: Diff) -> str:
     """Say how chance was estimated."""
     before, after = diff.units
     if diff.basis == "none":
-        return "Nothing here shows how large a change by chance can be."
+        return "How large a change by chance can be is unknown here."
     if diff.basis == "blocks":
-        return f"Intervals are by {counted(before, 'block')} of steps against {after}, and hold for these runs alone."
+        return f"Intervals compare {counted(before, 'block')} of steps with {after}, and hold for these runs alone."
     units = (
         counted(before, "pair") + " of runs" if diff.basis == "pairs" else f"{counted(before, 'run')} against {after}"
     )
@@ -170,7 +170,7 @@ def basis(diff: Diff) -> str:
         if diff.run_ratio is None
         else f" Runs of one side differ by {100 * diff.run_ratio:.1f} % (standard deviation)."
     )
-    return f"Chance is estimated from {units}: of 20 comparisons of equal sides, 19 call nothing sure.{spread}"
+    return f"Chance is estimated from {units}: 19 of 20 comparisons of equal sides find no sure change.{spread}"
 
 
 def setting_words(name: str, before: str, after: str) -> str:

@@ -62,13 +62,13 @@ def matches_figure(result: Result) -> Figure | None:
     moved = [Spread.of([row.transfer_ns for row in kinds[name]]) for name in shown]
     words = [_words(name, len(kinds[name]), *both) for name, *both in zip(shown, apart, moved, strict=True)]
     data = [
-        _dots("ranks come apart by", "exposed_comm", apart, words, -0.14),
-        _dots("then it takes (shortest execution)", "comm", moved, words, 0.14),
+        _dots("arrivals of the ranks, first to last", "exposed_comm", apart, words, -0.14),
+        _dots("transfer (shortest execution)", "comm", moved, words, 0.14),
     ]
     some = f" The {KINDS_MAX} kinds with the widest of {len(kinds)}." if len(shown) < len(kinds) else ""
     caption = (
-        "Median, and what nine in ten lie between, as the ranks' clocks tell. Where ranks come further apart than it"
-        f" takes, the step waits for a rank, and not for the network.{_queued_words(kinds)}{some}"
+        "Median and the range of nine in ten, by the ranks' clocks. Where the arrivals of the ranks lie further apart"
+        f" than the transfer takes, the step waits for a rank, not for the network.{_queued_words(kinds)}{some}"
     )
     axes = {
         "yaxis": axis(range=[len(shown) - 0.4, -0.6], showgrid=False, tickvals=list(range(len(shown))), ticktext=shown),
@@ -83,7 +83,8 @@ def _queued_words(kinds: Mapping[str, Sequence[MatchRow]]) -> str:
     queued = sum(row.last_arrival_at_ns is not None and row.last_arrival_at_ns < row.first_start_at_ns for row in rows)
     if not queued:
         return ""
-    return f" Not so for {queued:,} of {counted(len(rows), 'collective')}: still queued when the last rank came."
+    of = counted(len(rows), "collective")
+    return f" {queued:,} of {of} were still queued when the last rank arrived: nobody waited for it."
 
 
 def _kinds(result: Result) -> dict[str, list[MatchRow]]:
@@ -112,7 +113,7 @@ def apart_ns(row: MatchRow) -> int:
 
 def _words(name: str, count: int, apart: Spread, moved: Spread) -> str:
     told = (f"{duration(one.median_ns)} ({duration(one.low_ns)} – {duration(one.high_ns)})" for one in (apart, moved))
-    return f"{name}, {counted(count, 'collective')}<br>ranks come apart by {next(told)}<br>then it takes {next(told)}"
+    return f"{name}, {counted(count, 'collective')}<br>arrivals {next(told)} apart<br>transfer {next(told)}"
 
 
 def _dots(name: str, colour: str, spreads: Sequence[Spread], words: Sequence[str], beside: float) -> dict[str, Any]:
@@ -218,8 +219,8 @@ def jitter_heat(result: Result) -> Figure | None:
         return None
     cells: Cells = {rank: [found[rank].get(part) for part in PARTS] for rank in sorted(found)}
     caption = (
-        "How far the steps of a rank lie from each other: spread of each phase without its waits, and of the waits"
-        " (1.48 times the median deviation from the median)."
+        "How much the steps of a rank vary: the spread of each phase without its waits, and of the waits (1.48 times"
+        " the median deviation from the median)."
     )
     return heat("jitter", cells, PARTS, "phase", caption)
 

@@ -19,20 +19,23 @@ from ddptrace.units import NOT_MEASURED, counted, duration, millis, percent, rat
 ROWS_MAX: Final = 40
 ROWS_OPEN: Final = 8
 NAMED: Final = (
-    "The run was played again with each rank's time in each phase spread as that of the others: what every rank would"
-    " win by it, per step."
+    "From a replay of the run in which this rank's phase is like that of the other ranks: what every rank would save"
+    " per step."
 )
 MET: Final = (
-    "A collective ends on no rank before the last one has come. Skew: from the first rank to the last, median and p95."
-    " Wait: until the last has come, mean over ranks. Transfer: the rest, by aligned clocks, and clock-free as the"
-    " shortest execution. Last by: after the last but one, median."
+    "A collective ends on no rank before the last rank has arrived. Skew: from the first arrival to the last, median"
+    " and p95. Wait: until the last arrival, mean over ranks. Transfer: the rest, by aligned clocks, and without clocks"
+    " as the shortest execution. Last by: from the second-to-last arrival to the last, median."
 )
 PATH: Final = (
-    "Followed backwards from the end of each step: through a rank's own time to the collective it waited for, and on"
-    " with the rank that came last to that. What is not on it can be made faster without making a step shorter."
+    "Followed backwards from the end of each step: through a rank's own time to the collective it waited for, then"
+    " through the time of the rank that arrived last. Work that is not on the path can become faster without making a"
+    " step shorter."
 )
-INFERRED: Final = " Where begins were inferred (evidence callback or host), ranks arrive with their calls."
-CLOCK_FREE: Final = " Where clocks do not tell, waits are what executions took longer than the shortest."
+INFERRED: Final = " Where begins were inferred (evidence callback or host), a rank arrives when it makes the call."
+CLOCK_FREE: Final = (
+    " Where clocks cannot be compared, a wait is the time by which an execution exceeds the shortest one."
+)
 
 SUSPECT_HEADS: Final = (
     ("rank", ""), ("host", "words"), ("phase", ""), ("cause", ""), ("costs ms", ""), ("of step", ""), ("95 %", ""),
@@ -69,7 +72,7 @@ def suspect_table(result: Result) -> str:
 
 
 def suspect_cells(row: SuspectRow) -> list[str]:
-    often = "nearly every step" if row.persistent else "some steps more, others less"
+    often = "nearly every step" if row.persistent else "more in some steps than in others"
     return [
         str(row.rank),
         label(row.host),

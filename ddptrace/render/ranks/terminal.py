@@ -58,12 +58,12 @@ def agreement_words(found: MatchDigests) -> list[str]:
     if found.timed:
         words.append(f"both estimates of transfer agree in {found.agree:,} of {found.timed:,}")
     if found.only_waited:
-        words.append(f"of {found.only_waited:,} more only the host's wait is known")
+        words.append(f"{found.only_waited:,} more are known by the host's wait alone")
     return words
 
 
 def absent_words(here: int, size: int) -> str:
-    return f"unknown: only {here} of {size} ranks are here, and waiting for the others counts as transfer"
+    return f"unknown: only {here} of {size} ranks have records here, and waiting for the others counts as transfer"
 
 
 def lag_words(lag: Lag) -> str:

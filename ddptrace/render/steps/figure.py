@@ -37,7 +37,7 @@ def steps_figure(rows: Sequence[StepRow]) -> Figure | None:
     whole = "Every step of every rank." if apart else f"Mean over {counted(len(ranks), 'rank')}"
     width = bins[0][0].steps if bins[0] else 1
     said = whole if apart and width == 1 else f"{whole.rstrip('.')}, {counted(width, 'step')} per bar."
-    said += "" if apart else " Between the lines lie nine in ten of its steps."
+    said += "" if apart else " Nine in ten of its steps lie between the lines."
     height_px = 120 + 190 * len(panels) if len(panels) > 1 else 330
     return Figure(
         "steps",

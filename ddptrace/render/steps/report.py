@@ -16,12 +16,12 @@ ROWS_MAX: Final = 20
 ROWS_OPEN: Final = 8
 RANKS_MAX: Final = 40
 TAX: Final = (
-    "The same operators or kernels alone and while communication ran, each compared with that of other steps which has"
-    " its place in the step. Tax: how much longer those beside communication took, in all profiled steps of all ranks."
+    "The same operators or kernels, alone and beside communication, compared between steps at the same place in the"
+    " step. Tax: how much longer those beside communication took, in all profiled steps of all ranks."
 )
 JITTER: Final = (
-    "How long a rank's steps take, without the first and those that ddptrace held up, and how far they lie from each"
-    " other. The last columns share out their variance, 100 % in all: to each phase without its waits, and to waiting."
+    "How long a rank's steps take and how much they vary, without the first step and those that ddptrace delayed. The"
+    " last columns divide the variance, 100 % in all, among the phases without their waits, and waiting."
 )
 TAX_HEADS: Final = (
     ("name", "names"), ("ranks", ""), ("beside", ""), ("alone", ""), ("alone, median", ""), ("beside, median", ""),

@@ -85,7 +85,7 @@ def timeline_figure(result: Result) -> Figure | None:
         draw(canvas, lot, shared_zero if shared_zero is not None else lot.step.begin_at_ns)
     height = round(100 + PX_PER_ROW * canvas.depth)
     said = caption(chosen, lots, present) + (
-        "" if shared_zero is not None else " Each rank from its own begin of the step."
+        "" if shared_zero is not None else " The time of each rank counts from its own begin of the step."
     )
     return Figure("timeline", height, traces(canvas), sheet(canvas), said)
 
@@ -221,11 +221,11 @@ def chosen_words(lots: Sequence[Lot], present: Sequence[StepRow]) -> str:
 
 
 def caption(chosen: int, lots: Sequence[Lot], present: Sequence[StepRow]) -> str:
-    said = f"Step {chosen}, of the typical steps the one of median length."
+    said = f"Step {chosen}, the typical step of median length."
     if len(lots) < len(present):
         said += f" {counted(len(lots), 'rank')} of {len(present)}, by exposed time: {chosen_words(lots, present)}."
     if any(len(lot.items) == ITEMS_MAX for lot in lots):
-        said += f" Of each rank's communication the {ITEMS_MAX} longest."
+        said += f" Of each rank, only the {ITEMS_MAX} longest collectives are shown."
     if any(ratio < 1 for lot in lots for *_, ratio in lot.compute.bars):
         said += " Where a rank's compute is mostly pauses, its height is the share of the time in which it computed."
     if any(item.row is not None for lot in lots for item in lot.items):

@@ -79,7 +79,21 @@ def about(result: Result, zeros: dict[int, int]) -> dict[str, object]:
     }
     clocks = [asdict(row) for row in result.clocks if row.why != "same clock"]
     apart = {"trace_zero_ns_by_rank": zeros} if len(set(zeros.values())) > 1 else {}
-    return head | instants | apart | ({"clocks": clocks} if clocks else {})
+    holds = {"categories": main_categories(result), "headline": result.savings[0].cause if result.savings else ""}
+    return head | instants | apart | holds | ({"clocks": clocks} if clocks else {})
+
+
+def main_categories(result: Result) -> list[str]:
+    """Return the categories of slices that the trace holds, of those that a viewer may want on top."""
+    found = {
+        "path": result.critical_path,
+        "step": result.steps,
+        "compute": any(len(of.compute) for of in result.activity),
+        "idle.gap": any(len(window.gaps) for of in result.activity for window in of.idle),
+        "bucket.exec": any(row.exec_start_at_ns is not None for row in result.buckets),
+        "collective": any(row.bucket is None for row in result.collectives),
+    }
+    return [category for category, held in found.items() if held]
 
 
 def path_chunks(result: Result, pid: int, zeros: Mapping[int, int]) -> Iterator[list[str]]:

@@ -14,7 +14,8 @@ from ddptrace.analysis.summary import Summary, summarize
 
 State = Literal["gone", "silent", "ended", "running"]
 STATES: Final[tuple[State, ...]] = ("gone", "silent", "ended", "running")
-"""What is to be seen first, first. "silent": nothing of its training for a while; "gone": it ended without a word."""
+"""In the order in which ranks are listed. "silent": no record of its training for a while; "gone": it ended without
+reporting an error."""
 
 Piece = tuple[str, str]
 """Words, and how they look: "" or a name of `STYLES`."""

@@ -50,7 +50,7 @@ def _troubles(view: View) -> Iterator[tuple[str, str]]:
     if gone:
         who = f"all {len(gone)} ranks" if len(gone) == len(view.ranks) > 2 else named("rank", _ranks(gone))
         verb = "is" if len(gone) == 1 else "are"
-        yield f"{who} {verb} gone without a word, {_ago(gone)} ago; {ask} more", "bad"
+        yield f"{who} {verb} gone without reporting an error, {_ago(gone)} ago; {ask} more", "bad"
         if view.left_s is not None and not view.is_over:
             yield f"not started anew yet; waiting {seconds_words(view.left_s)} for that", "warning"
     if silent:

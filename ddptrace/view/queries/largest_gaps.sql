@@ -1,5 +1,6 @@
 -- The longest stretches in which a rank did not compute, the step and phase in which they begin, and the last communication
--- that began before their end. Without communication, the rank waited for data or for the host, or it slept.
+-- that began before their end. Without communication, the rank waited for data or for the host, or it slept. held_by: what
+-- the launching thread was in for the longest part, of the longest gaps of a device; NULL: unknown.
 with gap as (
   select
     process.name as rank,
@@ -18,17 +19,19 @@ around as (
   from slice
   join thread_track on slice.track_id = thread_track.id
   join thread using (utid)
-  where slice.category in ('step', 'phase', 'bucket.exec', 'collective')
+  where slice.category in ('step', 'phase', 'bucket.exec', 'collective', 'idle.cause')
 )
 select
   rank,
   begins as ts,
-  (ends - begins) / 1e6 as gap_ms,
+  round((ends - begins) / 1e6, 6) as gap_ms,
   (select name from around where around.upid = longest.upid and category = 'step'
      and ts <= begins and begins < ts + dur limit 1) as step,
   (select name from around where around.upid = longest.upid and category = 'phase'
      and ts <= begins and begins < ts + dur limit 1) as phase,
   (select name from around where around.upid = longest.upid and category in ('bucket.exec', 'collective')
-     and ts < ends and begins < ts + dur order by ts desc limit 1) as communication
+     and ts < ends and begins < ts + dur order by ts desc limit 1) as communication,
+  (select name from around where around.upid = longest.upid and category = 'idle.cause'
+     and ts < ends and begins < ts + dur order by dur desc limit 1) as held_by
 from longest
 order by gap_ms desc;

@@ -1,0 +1,119 @@
+"""The device of these tests, and all that differs between the two that they know.
+
+`DEVICE=test` (or nothing) is the test device; `DEVICE=cuda` is the first GPU. Programs and tests ask `HERE`.
+
+| | test | cuda |
+|---|---|---|
+| device type | `testdev` | `cuda` |
+| c10d backend | `testccl`, over Gloo | `nccl`; all ranks on one GPU, each as if it had a host of its own |
+| devices | one in each process | one for all processes |
+| streams, events | `torch.testdev.Stream`, `.Event` | `torch.cuda.Stream`, `.Event` |
+| activity of profilers | `ProfilerActivity.PrivateUse1` | `ProfilerActivity.CUDA` |
+| what ran, and when | the ledger | Kineto's file: there is no ledger |
+| a kernel of known length | `torch.ops.testdev.spend` | `torch.cuda._sleep`, in cycles of the GPU |
+| every kernel and collective of a least length | yes | no |
+| memory of freed tensors overwritten | where a test asks | never |
+| losses against the CPU's | equal to rounding of float32 | equal to rounding of other kernels |
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import types
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+from torch.profiler import ProfilerActivity
+
+Json = dict[str, Any]
+
+CHOSEN: Final = os.environ.get("DEVICE", "") or "test"
+KNOWN: Final = ("test", "cuda")
+
+ONE_GPU: Final = {
+    "NCCL_P2P_DISABLE": "1",
+    "NCCL_SHM_DISABLE": "1",
+    "NCCL_NET": "Socket",
+    "NCCL_SOCKET_IFNAME": "lo",
+}
+"""With a host id of its own for each rank, and no way to a peer but sockets, NCCL takes several ranks on one GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One of the two. Making it touches no device."""
+
+    name: str  # as in `torch.device(name)` and `torch.<name>`
+    backend: str  # of c10d
+    activity: ProfilerActivity
+    has_ledger: bool
+    relative_error: float  # of losses, against the CPU's
+
+    @property
+    def backends(self) -> str:
+        """The argument of `init_process_group`."""
+        return f"cpu:gloo,{self.name}:{self.backend}"
+
+    @property
+    def module(self) -> types.ModuleType:
+        """`torch.cuda`, or what is that for the test device."""
+        module: types.ModuleType = torch.get_device_module(self.name)
+        return module
+
+    def begin(self) -> None:
+        """Join the process group of all ranks."""
+        if self.name == "cuda":
+            os.environ.update(ONE_GPU | {"NCCL_HOSTID": f"ddptrace-test-{os.environ['RANK']}"})
+            torch.cuda.set_device(0)
+            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+        dist.init_process_group(self.backends)
+
+    def end(self) -> None:
+        self.synchronize()
+        dist.destroy_process_group()
+
+    def synchronize(self) -> None:
+        self.module.synchronize()
+
+    def take_ledger(self) -> tuple[list[Json], list[Json]]:
+        """Return what has run since the last call, as `testdev.Entry`, and the host's calls, as `testdev.Call`; nothing
+        where there is no ledger."""
+        if not self.has_ledger:
+            self.synchronize()
+            return [], []
+        from tests.device import testdev
+
+        ledger = [dataclasses.asdict(entry) for entry in testdev.take_ledger()]
+        return ledger, [dataclasses.asdict(call) for call in testdev.take_calls()]
+
+    def set_floors_ns(self, kernel: int = 0, collective: int = 0) -> None:
+        """Make every kernel and every collective take at least this long, where the device can."""
+        if self.has_ledger:
+            from tests.device import testdev
+
+            testdev.set_floors_ns(kernel, collective)
+
+    def overwrite_freed(self, overwrite: bool) -> None:
+        if self.has_ledger:
+            from tests.device import testdev
+
+            testdev.overwrite_freed(overwrite)
+
+    def spend(self, ns: int) -> None:
+        """Launch a kernel that takes about `ns` nanoseconds (on the test device, at least)."""
+        if self.has_ledger:
+            from tests.device import testdev
+
+            testdev.spend(ns)
+        else:
+            torch.cuda._sleep(round(ns * torch.cuda.clock_rate() / 1000))  # type: ignore[attr-defined]
+
+
+TEST: Final = Device("testdev", "testccl", ProfilerActivity.PrivateUse1, True, 1e-5)
+CUDA: Final = Device("cuda", "nccl", ProfilerActivity.CUDA, False, 2e-3)
+HERE: Final = CUDA if CHOSEN == "cuda" else TEST
+if CHOSEN not in KNOWN:
+    raise SystemExit(f"DEVICE={CHOSEN} is not known: say DEVICE=test or DEVICE=cuda")

@@ -1,0 +1,214 @@
+"""Every program that the device must run, and what ddptrace makes of it, held against what ran on the device."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ddptrace
+from ddptrace.analysis.result import Result
+from ddptrace.schema import Evidence
+from tests.device.conftest import Found, RunProgram
+from tests.device.device import HERE
+from tests.device.programs.strategies import LAYERS, STEPS, STRATEGIES, Strategy
+from tests.device.truth import (
+    PARTS,
+    WORK,
+    Json,
+    ends_of_steps,
+    entries_of,
+    file_of,
+    idle_by_cause,
+    in_launch_order,
+    parts,
+    told_by,
+    union_ns,
+    work_of,
+)
+
+ACTIVE = 3  # steps of the window
+JOINS_ONE_TO_ONE = HERE.has_ledger  # NCCL makes one kernel of a batch of sends and receives
+PROGRAMS = [(name, ranks) for name, strategy in STRATEGIES.items() for ranks in strategy.ranks]
+
+
+@dataclass(frozen=True)
+class Program:
+    """One program that has run: its `run/`, and what its ranks told."""
+
+    name: str
+    ranks: int
+    out: Path
+
+    @property
+    def strategy(self) -> Strategy:
+        return STRATEGIES[self.name]
+
+    @functools.cached_property
+    def result(self) -> Result:
+        return ddptrace.analyze(self.out / "run", align=False)
+
+    @functools.cached_property
+    def told(self) -> list[Json]:
+        return [told_by(self.out, rank) for rank in range(self.ranks)]
+
+    @functools.cached_property
+    def files(self) -> list[Json]:
+        return [file_of(self.out / "run" / f"rank-{rank:05d}" / "kineto-0.json.gz") for rank in range(self.ranks)]
+
+    @functools.cached_property
+    def work(self) -> list[list[Json]]:
+        return [work_of(told["ledger"], file) for told, file in zip(self.told, self.files, strict=True)]
+
+    @functools.cached_property
+    def zeros_ns(self) -> list[int]:
+        """By rank, the instant from which ddptrace counts: all executions of collectives agree on it."""
+        return [self._zero(rank) for rank in range(self.ranks)]
+
+    def _zero(self, rank: int) -> int:
+        pairs = [(row.exec_start_at_ns, kernel["begin_ns"]) for row, kernel in self.joined(rank)]
+        (zero,) = {begin - at for at, begin in pairs if at is not None}
+        return zero
+
+    def joined(self, rank: int) -> Iterator[tuple[Any, Json]]:
+        """Yield each profiled collective of a rank with the kernel that it must be joined to: both in launch order."""
+        rows = [row for row in self.result.collectives if row.rank == rank and row.part == 0]
+        kernels = in_launch_order(self.work[rank], "collective")
+        if not HERE.has_ledger:  # the file has the profiled ones only
+            rows = [row for row in rows if row.evidence is Evidence.DEVICE]
+        if HERE.has_ledger or len(rows) == len(kernels):
+            pairs = zip(rows, kernels, strict=True)
+        else:  # batches of sends and receives
+            by_length = {kernel["end_ns"] - kernel["begin_ns"]: kernel for kernel in kernels}
+            pairs = ((row, by_length[row.exec_end_at_ns - row.exec_start_at_ns]) for row in rows)
+        yield from (pair for pair in pairs if pair[0].evidence is Evidence.DEVICE)
+
+    def steps(self, rank: int) -> list[Any]:
+        return [row for row in self.result.steps if row.rank == rank and row.profiled]
+
+
+@pytest.fixture(scope="module", params=PROGRAMS, ids=lambda program: "-".join(map(str, program)))
+def program(
+    on_device: RunProgram, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Program:
+    name, ranks = request.param
+    out = tmp_path_factory.mktemp(f"{name}-{ranks}")
+    on_device("strategy.py", out / "run", out, name, ranks=ranks)
+    return Program(name, ranks, out)
+
+
+def test_the_program_trains_as_on_the_cpu_and_as_without_a_trace(program: Program, found: Found) -> None:
+    for told in program.told:
+        assert told["losses"] == told["untraced"]  # the same bits
+        if told["on_cpu"] is not None:
+            error = max(program.strategy.relative_error, HERE.relative_error)
+            assert told["losses"] == pytest.approx(told["on_cpu"], rel=error)
+    losses = program.told[-1]["losses"]
+    assert len(losses) == STEPS == len(set(losses))
+    found(losses=losses, on_cpu=program.told[-1]["on_cpu"])
+
+
+def test_the_profilers_file_has_what_the_ledger_has(program: Program, found: Found) -> None:
+    """All that was launched from the first to the last work in the file."""
+    if not HERE.has_ledger:
+        pytest.skip("the file is all that tells of a GPU")
+    for told, file in zip(program.told, program.files, strict=True):
+        names = ("correlation", "name", "stream", "begin_ns", "end_ns", "called_ns", "returned_ns")
+        in_file = {tuple(entry[name] for name in names) for entry in entries_of(file)}
+        numbers = [number for number, *_ in in_file]
+        window = range(min(numbers), max(numbers) + 1)
+        ledger = [one for one in told["ledger"] if one["kind"] in WORK and one["correlation"] in window]
+        assert {tuple(entry[name] for name in names) for entry in ledger} == in_file
+        assert len(in_file) == len(ledger) > ACTIVE * LAYERS
+        found(work=len(ledger))
+
+
+def test_each_steps_parts_are_what_ran(program: Program, found: Found) -> None:
+    for rank in range(program.ranks):
+        rows = program.steps(rank)
+        hosts = [program.zeros_ns[rank] + row.end_at_ns for row in rows]
+        ends = ends_of_steps(program.work[rank], hosts)
+        expected = [parts(program.work[rank], *span) for span in zip(ends, ends[1:], strict=False)]
+        told = [{name: getattr(row, name) for name in PARTS} for row in rows[1:]]
+        assert told == expected and len(rows) == ACTIVE
+        assert all(one["comm_ns"] > 0 for one in expected)
+        assert all(sum(row.evidence is Evidence.DEVICE for row in rows) == ACTIVE for _ in expected)
+        found(**expected[-1])
+
+
+def test_each_collective_is_joined_to_its_own_kernel(program: Program, found: Found) -> None:
+    for rank in range(program.ranks):
+        pairs = list(program.joined(rank))
+        for row, kernel in pairs:
+            assert (row.exec_start_at_ns, row.exec_end_at_ns) == (
+                kernel["begin_ns"] - program.zeros_ns[rank],
+                kernel["end_ns"] - program.zeros_ns[rank],
+            )
+        profiled = {row.step for row in program.steps(rank)}
+        launched_in = [row for row in program.result.collectives if row.rank == rank and row.step in profiled]
+        assert {row.evidence for row in launched_in} == {Evidence.DEVICE} and len(pairs) >= ACTIVE
+        found(joined=len(pairs))
+
+
+def test_each_bucket_has_the_times_of_its_own_kernels(program: Program, found: Found) -> None:
+    for rank in range(program.ranks):
+        profiled = {row.step for row in program.steps(rank)}
+        buckets = [row for row in program.result.buckets if row.rank == rank and row.step in profiled]
+        assert bool(buckets) == bool(program.strategy.buckets)
+        kernels = {row.seq: (kernel["begin_ns"], kernel["end_ns"]) for row, kernel in program.joined(rank)}
+        for row in buckets:
+            spans = [kernels[seq] for seq in row.seqs]
+            assert spans and row.evidence is Evidence.DEVICE and row.comm_ns == union_ns(spans)
+            begin = min(begin for begin, _ in spans)
+            assert row.exec_start_at_ns == begin - program.zeros_ns[rank]
+        per_step = Counter(row.step for row in buckets)
+        assert all(count >= program.strategy.buckets for count in per_step.values())
+        used = [seq for row in buckets for seq in row.seqs]
+        assert len(used) == len(set(used))
+        found(buckets=len(buckets), kernels=len(used))
+
+
+def test_idle_time_is_what_the_device_had_and_what_held_the_host(program: Program, found: Found) -> None:
+    """The whole of it, and what the host's calls and queued work explain of it."""
+    for rank, told in enumerate(program.told):
+        rows = program.steps(rank)
+        ends = ends_of_steps(program.work[rank], [program.zeros_ns[rank] + row.end_at_ns for row in rows])
+        by_step: defaultdict[int | None, Counter[str]] = defaultdict(Counter)
+        for one in program.result.idle:
+            if one.rank == rank:
+                by_step[one.step][one.cause] += one.idle_ns
+        launches = {one.step: one for one in program.result.launches if one.rank == rank}
+        for row, span in zip(rows[1:], zip(ends, ends[1:], strict=False), strict=True):
+            idle_ns = parts(program.work[rank], *span)["idle_ns"]
+            assert by_step[row.step].total() == launches[row.step].idle_ns == idle_ns
+            if HERE.has_ledger:
+                causes = idle_by_cause(program.work[rank], told["calls"], told["main_thread"], *span)
+                assert by_step[row.step]["queued"] == causes["queued"]
+                assert launches[row.step].host_idle_ns == idle_ns - causes["queued"]
+                if "scaled" not in program.name and "loaded" not in program.name:  # item() and the loader own calls
+                    calls = ("launch", "copy", "synchronize", "runtime")
+                    assert {name: by_step[row.step][name] for name in calls} == {name: causes[name] for name in calls}
+        found(idle={row.step: dict(by_step[row.step]) for row in rows[1:]})
+
+
+def test_copies_are_those_that_ran(program: Program, found: Found) -> None:
+    for rank in range(program.ranks):
+        told = Counter[str](), Counter[str]()
+        for row in program.result.copies:
+            if row.rank == rank and row.step is None:
+                told[0][row.name] += row.events
+                told[1][row.name] += row.copy_ns
+        expected = Counter[str](), Counter[str]()
+        for entry in entries_of(program.files[rank]):
+            if entry["kind"] == "copy":
+                expected[0][entry["name"]] += 1
+                expected[1][entry["name"]] += entry["end_ns"] - entry["begin_ns"]
+        assert told == expected
+        if "loaded" in program.name:
+            assert told[0]["Memcpy HtoD (Pinned -> Device)"] == ACTIVE
+        found(copies=dict(told[0]))

@@ -1,0 +1,171 @@
+"""What must be true of a training, computed from what ran on the device alone.
+
+What ran is a list of entries, each as `testdev.Entry`: the test device's ledger; on a GPU, the kernels and copies of
+Kineto's file. All times are ns since the Unix epoch.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+from tests.device.device import HERE
+
+Json = dict[str, Any]
+Spans = list[tuple[int, int]]
+
+WORK: Final = ("kernel", "collective", "copy")  # what is work, and not waiting
+PARTS: Final = ("compute_ns", "comm_ns", "hidden_ns", "exposed_comm_ns", "exposed_memory_ns", "idle_ns")
+CALLS: Final = {"cudaLaunchKernel": "launch", "cudaMemcpyAsync": "copy", "Synchronize": "synchronize", "": "runtime"}
+"""Causes of idle time by part of the name of the call that the host was in; the first that fits."""
+
+
+def told_by(out: Path, rank: int) -> Json:
+    """Return what a rank of a program left."""
+    found: Json = json.loads((out / f"told-{rank}.json").read_text())
+    return found
+
+
+def file_of(path: Path) -> Json:
+    """Read a profiler file."""
+    found: Json = json.loads((gzip.open if path.suffix == ".gz" else open)(path).read())
+    return found
+
+
+def work_of(ledger: Sequence[Json], file: Json) -> list[Json]:
+    """Return the work of a training: the ledger's; where there is none, the file's."""
+    return [entry for entry in (ledger if HERE.has_ledger else entries_of(file)) if entry["kind"] in WORK]
+
+
+def entries_of(file: Json) -> list[Json]:
+    """Return the work in a profiler file as the ledger would have it."""
+    zero_ns = file.get("baseTimeNanoseconds", 0)
+    calls = {
+        event["args"]["correlation"]: event
+        for event in file["traceEvents"]
+        if event.get("cat") in ("cuda_runtime", "cuda_driver", "privateuse1_runtime") and "correlation" in event["args"]
+    }
+    return [
+        _entry(event, calls.get(event["args"].get("correlation")), zero_ns)
+        for event in file["traceEvents"]
+        if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")
+    ]
+
+
+def _entry(event: Json, call: Json | None, zero_ns: int) -> Json:
+    begin = zero_ns + ns_of(event["ts"])
+    called = begin if call is None else zero_ns + ns_of(call["ts"])
+    is_collective = event["name"].startswith("nccl")
+    return {
+        "kind": "copy" if event["cat"] != "kernel" else "collective" if is_collective else "kernel",
+        "name": event["name"],
+        "stream": event["tid"],
+        "begin_ns": begin,
+        "end_ns": begin + ns_of(event["dur"]),
+        "correlation": event["args"].get("correlation"),
+        "launched_ns": called,
+        "called_ns": called,
+        "returned_ns": begin if call is None else called + ns_of(call["dur"]),
+    }
+
+
+def ns_of(us: float) -> int:
+    return round(us * 1000)
+
+
+def in_launch_order(work: Sequence[Json], kind: str) -> list[Json]:
+    return sorted((entry for entry in work if entry["kind"] == kind), key=lambda entry: entry["launched_ns"])
+
+
+def ends_of_steps(work: Sequence[Json], hosts_ns: Sequence[int]) -> list[int]:
+    """Return when each step was over on the device: with the last work that the host launched before it was over there.
+    `hosts_ns`: when that was."""
+    return [max(entry["end_ns"] for entry in work if entry["called_ns"] < end) for end in hosts_ns]
+
+
+def parts(work: Sequence[Json], begin: int, end: int) -> dict[str, int]:
+    """Cut the time at every begin and end of work, and look what runs in each piece."""
+    found = dict.fromkeys(PARTS, 0)
+    for left, right, running in pieces(work, begin, end):
+        computes, communicates = "kernel" in running, "collective" in running
+        found["compute_ns"] += (right - left) * computes
+        found["comm_ns"] += (right - left) * communicates
+        found["hidden_ns"] += (right - left) * (computes and communicates)
+        found["exposed_comm_ns"] += (right - left) * (communicates and not computes)
+        found["exposed_memory_ns"] += (right - left) * (running == {"copy"})
+        found["idle_ns"] += (right - left) * (not running)
+    return found
+
+
+def pieces(work: Sequence[Json], begin: int, end: int) -> Iterator[tuple[int, int, set[str]]]:
+    """Yield the pieces between begin and end in which the same kinds of work run."""
+    near = [one for one in work if one["begin_ns"] < end and one["end_ns"] > begin]
+    for left, right in pairwise(_cuts(begin, end, ((one["begin_ns"], one["end_ns"]) for one in near))):
+        yield left, right, {one["kind"] for one in near if one["begin_ns"] <= left and right <= one["end_ns"]}
+
+
+def _cuts(begin: int, end: int, spans: Iterator[tuple[int, int]]) -> list[int]:
+    return sorted({begin, end, *(at for span in spans for at in span if begin < at < end)})
+
+
+def idle_by_cause(work: Sequence[Json], calls: Sequence[Json], main: int, begin: int, end: int) -> Counter[str]:
+    """Return the idle time between begin and end by what held the host, as far as its calls tell; the rest has no cause.
+
+    A gap belongs to the thread that launched the work after it, if it did so in the gap, else to `main`.
+    """
+    found: Counter[str] = Counter()
+    ahead: Spans = [(one["returned_ns"], one["begin_ns"]) for one in work]
+    of_thread: defaultdict[int, list[Json]] = defaultdict(list)
+    for call in calls:
+        of_thread[call["thread"]].append(call)
+    threads = {call["correlation"]: call["thread"] for call in calls}
+    for left, right in _gaps(work, begin, end):
+        thread = _launching(work, threads, main, left)
+        near: list[Json] = [one for one in of_thread[thread] if one["begin_ns"] < right and one["end_ns"] > left]
+        waiting = [span for span in ahead if span[0] < right and span[1] > left]
+        edges = (*waiting, *((one["begin_ns"], one["end_ns"]) for one in near))
+        for one, other in pairwise(_cuts(left, right, iter(edges))):
+            queued = any(span[0] <= one and other <= span[1] for span in waiting)
+            inside = (call["name"] for call in near if call["begin_ns"] <= one and other <= call["end_ns"])
+            found["queued" if queued else _cause(next(inside, None))] += other - one
+    return found
+
+
+def _gaps(work: Sequence[Json], begin: int, end: int) -> Spans:
+    """Return the idle time between begin and end, each gap whole."""
+    found: Spans = []
+    for left, right, running in pieces(work, begin, end):
+        if not running:
+            found.append((left, right))
+    return found
+
+
+def _launching(work: Sequence[Json], threads: dict[int, int], main: int, at: int) -> int:
+    following = min((one for one in work if one["begin_ns"] > at), key=lambda one: one["begin_ns"], default=None)
+    if following is None or following["returned_ns"] <= _gap_begin(work, at):
+        return main
+    return threads.get(following["correlation"], main)
+
+
+def _gap_begin(work: Sequence[Json], at: int) -> int:
+    """Return when the gap began that holds this instant."""
+    return max((one["end_ns"] for one in work if one["end_ns"] <= at), default=at)
+
+
+def _cause(call: str | None) -> str:
+    return "" if call is None else next(cause for part, cause in CALLS.items() if part in call)
+
+
+def union_ns(spans: Sequence[tuple[int, int]]) -> int:
+    """Return the length of a union."""
+    total, reach = 0, 0
+    for begin, end in sorted(spans):
+        total += max(0, end - max(begin, reach))
+        reach = max(reach, end)
+    return total
+
