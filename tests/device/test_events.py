@@ -15,9 +15,12 @@ from ddptrace.load.run import read_run
 from ddptrace.load.tables import RankRun, Run
 from ddptrace.schema import DeviceMark, Evidence
 from tests.device.conftest import RunProgram
-from tests.device.test_device import PARTS, WORK, parts, told_by
+from tests.device.device import HERE
+from tests.device.truth import PARTS, WORK, parts, told_by
 
 Json = dict[str, Any]
+
+pytestmark = pytest.mark.skipif(not HERE.has_ledger, reason="events are held against the ledger")
 
 RANKS, STEPS, BUCKETS = 2, 12, 4
 MARKS_PER_STEP = 7
@@ -79,6 +82,12 @@ def gaps_ns(ledger: list[Json], begin: int, end: int) -> int:
 def test_a_trace_changes_no_loss(out: Path, rank: int) -> None:
     told = told_by(out, rank)
     assert told["losses"] == told["untraced"]
+
+
+@pytest.mark.parametrize("rank", range(RANKS))
+def test_the_host_waits_for_the_device_as_often_as_without_a_trace(out: Path, rank: int) -> None:
+    told = told_by(out, rank)
+    assert told["waits"] == told["waits_untraced"] > 0
 
 
 @pytest.mark.parametrize("rank", range(RANKS))
@@ -183,7 +192,7 @@ def test_nothing_waits_for_a_device_that_is_far_behind_or_never_ends(
     result = ddptrace.analyze(tmp_path / "run", align=False)
     for rank in range(RANKS):
         told = told_by(tmp_path, rank)
-        assert told["launched_ns"] < told["held_until_ns"] and told["waits"] == 0
+        assert told["launched_ns"] < told["held_until_ns"] and told["waits"] == []
         assert told["left_ns"] < told["held_until_ns"]  # the trace did not wait for it either
         assert len([row for row in result.steps if row.rank == rank]) == told["steps"]
     assert "device-events-lost" in {finding.code for finding in result.findings}

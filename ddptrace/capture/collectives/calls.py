@@ -27,6 +27,7 @@ from ddptrace.capture.collectives.tap import Operator
 from ddptrace.capture.device.events import SMALL_NBYTES, DeviceEvents
 from ddptrace.capture.origins.call_sites import CallSites
 from ddptrace.capture.surface import Surface, ThreadState, failure_words
+from ddptrace.ops import family_of
 from ddptrace.record import Recorder
 from ddptrace.schema import RANGE_PREFIX, CallFlag, Kind
 
@@ -106,7 +107,7 @@ class Collectives:
             name = self._recorder.intern(op.name)
             group = self._groups.name_id(dist.ProcessGroup.unbox(args[op.group]))
             if self.device is not None:
-                timed = reducer or nbytes_in + nbytes_out <= SMALL_NBYTES
+                timed = reducer or (nbytes_in + nbytes_out <= SMALL_NBYTES and not family_of(op.name).is_message)
                 tensor = first_tensor(args, op) if timed else None
                 self._thread.ready = None if tensor is None or tensor.is_cpu else self.device.ready()
             seq, launch = next(self.seqs), _now()
