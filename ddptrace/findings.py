@@ -489,11 +489,20 @@ EXEC_MISSING = FindingKind(
     "collectives were launched, and the file has no kernel of them",
     "record with `ProfilerActivity.CUDA`",
 )
+DEVICE_CAUGHT_UP = FindingKind(
+    "device-caught-up",
+    Chapter.BASIS,
+    "info",
+    "the device often waited for the host within a phase, and events count that as compute",
+    "add a profiler window, which shows the gaps",
+    sections=(Section.MEASURED,),
+    asks_for_window=True,
+)
 DEVICE_UNSEEN = FindingKind(
     "device-unseen",
     Chapter.BASIS,
     "warning",
-    "no profiler window saw the device: what it computed and communicated is unknown",
+    "neither a profiler window nor events show the device: what it computed and communicated is unknown",
     "add a profiler window, with `ProfilerActivity.CUDA`",
     sections=(Section.MEASURED,),
     silences=(EXEC_MISSING,),
@@ -873,6 +882,14 @@ TAP_FAILED = FindingKind(
     silences=(SYNCHRONISED_OFTEN, SYNCHRONISED_NEVER, SYNCHRONISED_EARLY),
     concerns_counts=True,
     is_part_failed=True,
+)
+DEVICE_EVENTS_LOST = FindingKind(
+    "device-events-lost",
+    Chapter.MISSING_RECORDS,
+    "warning",
+    "events on the device did not end during the trace, or were not recorded: some steps have no device times",
+    "look for a stream that never ends; end the trace after the device's last work",
+    sections=(Section.NOT_MEASURED,),
 )
 SURFACE_FAILED = FindingKind(
     "surface-failed",

@@ -27,7 +27,7 @@ import numpy as np
 
 from ddptrace.errors import RunDirectoryError
 
-SCHEMA_VERSION: Final = "1.7"
+SCHEMA_VERSION: Final = "1.8"
 
 MANIFEST: Final = "manifest.json"
 META: Final = "meta.json"
@@ -147,6 +147,17 @@ class Kind(enum.IntEnum):
     #            d: segments sent anew (a number)
     PULSE = 32  # the training thread has written nothing for a while. begin: when; name: the program's line it is at;
     #             d: the innermost line; flags: the Phase it is in, 0 none; a: seq of its last call; b: its CPU ns
+    # Since 1.8. Timed events on a device's streams. Instants of the device are of its own clock, in ns, and never 0.
+    DEVICE_CLOCK = 33  # an event that ended between two instants of the host, begin and end. name: the device; a: when
+    DEVICE_MARK = (
+        34  # the compute stream came to a place. begin: when the host put it there; flags: DeviceMark; a: when
+    )
+    DEVICE_CALL = 35  # a collective on the device. begin: launch; a: seq; b: when its inputs were ready; c: when it
+    #                   ended; d: how long it took by its backend (a number), 0 unknown
+    DEVICE_WAIT = (
+        36  # a stream waited for a collective that no reducer issued. begin: when the host had it wait; a: seq;
+    )
+    #                   b: when the stream came there; c: when it went on; flags: 1 on the stream of the marks
 
 
 class CallFlag(enum.IntFlag):
@@ -224,6 +235,19 @@ class Phase(enum.IntEnum):
     OPTIMIZER = 4
 
 
+class DeviceMark(enum.IntEnum):
+    """A place in the work of the compute stream."""
+
+    FORWARD_BEGIN = 1
+    FORWARD_END = 2
+    BACKWARD_BEGIN = 3
+    WAIT_BEGIN = 4  # from here to the end of backward, it waits for the backward's collectives
+    BACKWARD_END = 5
+    UPDATE_BEGIN = 6
+    UPDATE_END = 7
+    UNTIMED = 8  # something here was not timed: a graph was being captured
+
+
 class StepEnd(enum.IntEnum):
     """What ended a step. The strongest kind present in a rank's records wins: said, then optimizer, then backward."""
 
@@ -237,6 +261,7 @@ class Evidence(enum.StrEnum):
 
     DEVICE = "device"  # kernels, linked by correlation
     BACKEND = "backend"  # the backend's own range in a profiler window
+    EVENT = "event"  # end measured by an event on the device; begin told by the backend, or inferred from the queue
     CALLBACK = "callback"  # end measured, start inferred from the queue's order: overlap is approximate
     HOST = "host"  # launch to end of wait: an upper bound
 

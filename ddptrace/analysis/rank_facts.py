@@ -13,8 +13,10 @@ import numpy as np
 
 from ddptrace.analysis.buckets.layouts import ReducerFacts, reducer_facts
 from ddptrace.analysis.collectives.buffers import BufferTime, buffer_times
+from ddptrace.analysis.collectives.execution import is_inferred
 from ddptrace.analysis.collectives.rows import HOOK_OP
 from ddptrace.analysis.device.comm_like import CommLike, comm_like
+from ddptrace.analysis.device.events import CaughtUp, caught_up
 from ddptrace.analysis.intervals import subtract, total, union
 from ddptrace.analysis.rank_view import RankView
 from ddptrace.analysis.rpc.rows import Waited, waited_for
@@ -88,6 +90,8 @@ class RankFacts:
     on_device: bool = False  # it computes there
     device_windows: int = 0  # of `windows`, those that saw the device
     serves: str = ""  # as in `RankRun`
+    inferred_events: int = 0  # of its communications with evidence `event`, those whose begin was inferred
+    caught_up: CaughtUp | None = None  # None where no device was timed by events
     comm_like: tuple[CommLike, ...] = ()  # kernels that count as compute and may communicate
 
     @property
@@ -136,6 +140,8 @@ def facts_of(view: RankView) -> RankFacts:
         on_device=view.is_on_device,
         device_windows=sum(window.on_device for window in rank.windows),
         serves=rank.serves,
+        inferred_events=sum(comm.evidence is Evidence.EVENT and is_inferred(comm) for comm in view.comms),
+        caught_up=caught_up(rank.device_events),
         comm_like=comm_like(view),
     )
 

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from ddptrace.analysis.buckets.occurrences import Key, Occurrence, backward_of, occurrences
 from ddptrace.analysis.collectives.execution import Communication, Shares, communications, shares_of
 from ddptrace.analysis.collectives.host_waits import Waits, awaited_in, host_waits, is_only_remote, remote_waits
+from ddptrace.analysis.device.events import EventSteps, event_steps
 from ddptrace.analysis.device.steps import DeviceSteps, device_steps
-from ddptrace.analysis.intervals import Pieces, pairs, union
+from ddptrace.analysis.intervals import Pieces, intersect, pairs, union
 from ddptrace.analysis.steps.phases import (
     host_compute,
     is_on_device,
@@ -33,6 +34,7 @@ class RankView:
     steps: Pieces  # wall time
     windows: Pieces  # what the breakdown runs over
     device: DeviceSteps
+    events: EventSteps  # of the device's compute stream
     phases: Pieces  # labelled by Phase, 0 other
     comms: tuple[Communication, ...]  # in launch order
     found: tuple[Occurrence, ...]  # in launch order
@@ -51,7 +53,9 @@ class RankView:
     def knows_compute(self, position: int, evidence: Evidence | None = None) -> bool:
         """Whether anything tells when the rank computed in a step, -1 for outside of all; or, by its evidence, during
         an execution: a window that saw it on the device saw what computed there too."""
-        return not self.is_on_device or evidence is Evidence.DEVICE or (position >= 0 and bool(self.profiled[position]))
+        if not self.is_on_device or evidence is Evidence.DEVICE:
+            return True
+        return position >= 0 and bool(self.profiled[position] or self.device.by_events[position])
 
     def ordinal(self, position: int) -> int | None:
         """The step's own number, None for position -1: outside every step."""
@@ -66,20 +70,23 @@ def view_of(rank: RankRun) -> RankView:
     steps, marks = Pieces.numbered(walls), main_marks(rank)
     phases = phase_pieces(marks, rank)
     seen_in = profiled_in(rank, steps, phases)
-    device, profiled = device_steps(walls, rank.windows, seen_in), seen_in >= 0
-    windows = Pieces.numbered(device.windows)
     comms = communications(rank)
+    events = event_steps(rank.device_events, walls, comms)
+    device, profiled = device_steps(walls, rank.windows, seen_in, events), seen_in >= 0
+    windows = Pieces.numbered(device.windows)
     backwards = backward_of(rank, comms)
     found, unmatched = occurrences(rank, comms, backwards)
     waits = host_waits(rank, marks, awaited_in(rank, comms, backwards, found), comms)
     remote = remote_waits(rank)
     compute = rank_compute(rank, windows, phases, profiled, union(waits.host, remote))
+    compute = union(compute, intersect(events.compute, union(device.windows[device.by_events])))
     on_host, memory = host_compute(rank, compute), rank_memory(rank, windows, profiled)
     return RankView(
         rank,
         steps,
         windows,
         device,
+        events,
         phases,
         comms,
         found,

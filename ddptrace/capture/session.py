@@ -23,6 +23,8 @@ from ddptrace.capture.collectives.calls import Collectives
 from ddptrace.capture.collectives.completions import Completions
 from ddptrace.capture.collectives.fallback import watch_process_group
 from ddptrace.capture.collectives.groups import Groups
+from ddptrace.capture.device.events import DeviceEvents, events_of
+from ddptrace.capture.device.graphs import watch_captures
 from ddptrace.capture.gradients.ddp import DdpWatch
 from ddptrace.capture.gradients.hooks import HookRecords, HookWatch
 from ddptrace.capture.gradients.own_reducer import OwnReducerWatch, Parts
@@ -49,7 +51,7 @@ Profile = Callable[[int], torch.profiler.ProfilerAction] | torch.profiler.profil
 _current: Session | None = None
 _entry = threading.Lock()
 
-SAMPLED = ("collectives", "ddp", "hooks", "origins", "reducer")
+SAMPLED = ("collectives", "ddp", "hooks", "origins", "reducer", "device")
 """Surfaces that pause in steps that are not recorded. Remote calls never pause: a rank that serves them has no
 steps."""
 
@@ -71,6 +73,7 @@ SURFACES = (
     "rpc",
     "host",
     "garbage",
+    "device",
     *LOOKS,
 )
 
@@ -97,6 +100,7 @@ class Session:
         self._close: Callable[[], None] = lambda: None
         self._completions: Completions | None = None
         self._compiled: CompiledSends | None = None
+        self._device: DeviceEvents | None = None
         self._write_collections: Callable[[], Any] = lambda: None
         facts = {"profile": profile is not None, "blind_spots": list(blind_spots.ALWAYS), "keep": keep.to_dict()}
         self.claim = Claim(Path(path), overwrite=overwrite, facts=facts, traceparent=traceparent)
@@ -150,6 +154,7 @@ class Session:
 
     def _wire(self) -> None:
         stock, own = self.surfaces["ddp"], self.surfaces["reducer"]
+        self.ddp.on_root = self.surfaces["device"].guarded(self._find_device)
         self.program.on_root = stock.guarded(self.ddp.meet_all)
         self.program.on_backward_begin += [
             own.guarded(self.own.backward_begins),  # meets reducers: whether there are others is known then
@@ -241,6 +246,16 @@ class Session:
         if not self._marks.install():
             self.claim.facts["blind_spots"].append(blind_spots.WITHOUT_SCHEDULER_TIMES)
 
+    def _find_device(self, root: torch.nn.Module) -> None:
+        """Time the device of the first model that is on one."""
+        if self._device is None:
+            self._device = events_of(root, self.recorder, self.surfaces["device"])
+            if self._device is not None:
+                watch_captures(self._patches, self._device)
+                self._due.append(self._device)
+                self.steps.device = self.collectives.device = self._device
+                self.recorder.nudge()
+
     def _step_ended(self) -> None:
         self.surfaces["host"].call(self._marks.end)
         if self._collections.is_due:
@@ -273,6 +288,8 @@ class Session:
     def _take_out(self) -> list[str]:
         """Take every surface out. Return the names of what somebody else has replaced by now."""
         tap.watch(None)
+        if self._device is not None:
+            self.surfaces["device"].attempt(self._device.close)
         for name, undo in self._undo:
             self.surfaces[name].attempt(undo)  # also where the surface has failed before
         kept = self._patches.undo()
@@ -290,6 +307,8 @@ class Session:
             self._completions.write()
         if self._compiled is not None:
             self._compiled.tidy()
+        if self._device is not None:
+            self._device.look()
 
     def _settle(self, *, final: bool = False) -> None:
         """Learn the rank and the run's id if they were not known at the start."""

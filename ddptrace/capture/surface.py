@@ -176,6 +176,9 @@ class ThreadState(threading.local):
 
     hook = 0
     bucket = 0
+    ready: object = None
+    """The device event at which the inputs of the collective that is being issued are ready."""
+
     last_work: object = None
     """The Work of the last Python call, kept so that the caller is handed this very object and its wait is known."""
 

@@ -13,10 +13,10 @@ from ddptrace.load.records.events import Clock
 from ddptrace.load.tables import Call, RankRun
 from ddptrace.ops import family_of
 from ddptrace.record import Records
-from ddptrace.schema import EVENT_DTYPE, READY_DTYPE, Kind, StepEnd
+from ddptrace.schema import EVENT_DTYPE, READY_DTYPE, DeviceMark, Kind, StepEnd
 
 LASTING_KINDS: Final = [Kind.REDUCER, Kind.LAYOUT, Kind.GROUP, Kind.THREAD]
-LATE_KINDS: Final = [Kind.DONE, Kind.WAIT]
+LATE_KINDS: Final = [Kind.DONE, Kind.WAIT, Kind.DEVICE_CLOCK]
 BY_BEGIN_KINDS: Final = [Kind.CALL, Kind.STEP]
 
 
@@ -49,6 +49,12 @@ class HeldRecords:
     def steps(self) -> NDArray[np.void]:
         found: NDArray[np.void] = self.events[self.events["kind"] == Kind.STEP]
         return found
+
+    def timed_until(self) -> int | None:
+        """Return up to when device events have been read, by the host's time at which they were put on the stream; None
+        if there are none."""
+        marks = (self.events["kind"] == Kind.DEVICE_MARK) & (self.events["flags"] != DeviceMark.UNTIMED)
+        return int(self.events["begin"][marks].max()) if marks.any() else None
 
     def before(self, horizon: int | None, ended_by: StepEnd | None) -> Records:
         """Return the records that began before `horizon` (None: all), with only the STEP records of kind `ended_by`."""

@@ -34,6 +34,8 @@ HELD_RECORDS: Final = 100_000
 """While more are held and some of their steps are complete, nothing is read."""
 MOST_RECORDS: Final = 1_000_000
 """If no step ends within this many records, the older half is dropped."""
+EVENTS_LATE_NS: Final = 10_000_000_000
+"""A step whose device events have not come after this time is returned without them."""
 LONG_AGO: Final = int(np.iinfo(np.int64).min)
 STEPS_TO_DECIDE: Final = {StepEnd.SAID: 1, StepEnd.OPTIMIZER: 4, StepEnd.BACKWARD: 64}
 """How many steps of a kind decide that it ends steps in this program, if there is no stronger kind. The first ends may
@@ -95,6 +97,7 @@ class RankFollower:
         self._cut = LONG_AGO  # earlier records are dropped
         self._newest = LONG_AGO
         self._worked = LONG_AGO
+        self._timed_until: int | None = None  # by device events
         self._is_over = False
         self._begins_again = False
 
@@ -135,11 +138,11 @@ class RankFollower:
     def next_batch(self, identity: Identity, *, final: bool) -> RankBatch | None:
         """Return the next complete steps; None if there are none.
 
-        A step is complete when the next one has ended, since completions come late. At the end, all are (`final`:
-        nothing more is on the disk).
+        A step is complete when the next one has ended, since completions come late; on a device, when its events have
+        come, too. At the end, all are (`final`: nothing more is on the disk).
         """
         marks = self._marks(final=final)
-        ready = marks if final else marks[:-1]
+        ready = marks if final else self._timed(marks[:-1])
         chosen = ready[: max(1, BATCH_RECORDS * len(ready) // max(1, len(self._held)))]
         is_last = final and len(chosen) == len(marks)
         if self._is_over or not (chosen or is_last):
@@ -235,6 +238,15 @@ class RankFollower:
     def _marks(self, *, final: bool) -> list[Mark]:
         """Return the steps that are not yet returned, in order."""
         return self._ahead(self._decided.marks(self._held.steps(), final=final))
+
+    def _timed(self, marks: list[Mark]) -> list[Mark]:
+        """Return the steps whose device events have come, or are overdue; all, if the rank has no such events."""
+        until = self._held.timed_until()
+        self._timed_until = self._timed_until if until is None else until
+        if self._timed_until is None:
+            return marks
+        overdue = self._newest - EVENTS_LATE_NS
+        return [mark for mark in marks if mark.end < max(self._timed_until, overdue)]
 
     def _ahead(self, marks: list[Mark]) -> list[Mark]:
         return [mark for mark in marks if mark.ordinal >= self._next]

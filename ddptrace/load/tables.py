@@ -68,6 +68,37 @@ class ExecRange:
 
 
 @dataclass(frozen=True, slots=True)
+class CallEvents:
+    """When a collective ran on the device, by events on its streams."""
+
+    ready_at_ns: int  # the compute stream had come to its launch: its inputs were ready
+    end_at_ns: int
+    duration_ns: int | None  # by its backend; None where it does not tell
+    error_ns: int  # both instants may be off by this
+
+
+@dataclass(frozen=True, slots=True)
+class StreamWait:
+    """A stream of the device was made to wait for a collective: when it came there, and when it went on."""
+
+    begin_at_ns: int
+    end_at_ns: int
+    of_marks: bool  # it is the stream of the training's marks
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceEvents:
+    """Where the compute stream was when, by events. Columns have shape (n,), in the order in which the host put the
+    events on the stream."""
+
+    device: str  # "cuda:0"
+    mark: NDArray[np.uint8]  # DeviceMark
+    placed_at_ns: NDArray[np.int64]  # by the host
+    at_ns: NDArray[np.int64]  # on the device; 0 where `mark` is UNTIMED
+    error_ns: int  # no instant is off by more
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """One collective call on one rank."""
 
@@ -99,6 +130,8 @@ class Call:
     peer: int | None = None  # global rank that it sends to or receives from, or that is its root; None where unknown
     is_profiled: bool = False  # a profiler was told of it
     on_device: bool = False  # its tensors are a device's: a wait of the host only orders streams
+    events: CallEvents | None = None  # on the device, where they were recorded
+    stream_waits: tuple[StreamWait, ...] = ()  # of the device's streams, where they were recorded
     is_launch_recorded: bool = True  # False: `launch_at_ns` is the latest instant that is possible
 
 
@@ -480,6 +513,7 @@ class RankRun:
     load: HostLoad = HostLoad()
     clock: str = ""  # ranks whose instants are of one clock have the same; "" where not told: those of one host have
     tie_ns: int | None = None  # Unix time less that clock, as its instants have it; None where it was not read
+    device_events: DeviceEvents | None = None  # None where no device was timed
     serves: str = ""  # the engine or library with which it serves a model; empty where it trains, or nothing tells
     recording: Recording | None = None  # of its records; None where there are none
 

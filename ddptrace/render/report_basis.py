@@ -100,7 +100,10 @@ def unmeasured(result: Result) -> Iterator[str]:
     if coarse:
         yield f"{counted(coarse, 'rank-step')} had no profiler window: what they computed is known by phase only."
     if unseen:
-        yield f"{counted(unseen, 'rank-step')} had no profiler window that saw the device: what ran there is unknown."
+        yield (
+            f"{counted(unseen, 'rank-step')} had no profiler window and no events that show the device: what ran"
+            " there is unknown."
+        )
     if missing > 0:
         lost = "have no file here" if not result.recorded else "left nothing to read"
         yield f"{counted(missing, 'rank')} of {result.world_size} {lost}."

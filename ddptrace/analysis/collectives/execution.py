@@ -5,11 +5,12 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from ddptrace.analysis.intervals import Ints, Measure, Pieces
-from ddptrace.load.tables import Call, HookCall, Intervals, RankRun
+from ddptrace.load.tables import Call, CallEvents, HookCall, Intervals, RankRun, StreamWait
 from ddptrace.ops import family_of
 from ddptrace.schema import Evidence
 
@@ -44,6 +45,13 @@ class Communication:
         if self.end_at_ns is None or self.hook is None or self.hook.done_at_ns is None:
             return self.end_at_ns
         return max(self.end_at_ns, self.hook.done_at_ns)
+
+
+def is_inferred(comm: Communication) -> bool:
+    """Whether the begin of its execution follows from the queue's order, and was not measured."""
+    if comm.evidence is Evidence.EVENT:
+        return comm.call is None or comm.call.events is None or comm.call.events.duration_ns is None
+    return comm.evidence in (Evidence.CALLBACK, Evidence.HOST)
 
 
 def weakest(evidences: Iterable[Evidence | None]) -> Evidence | None:
@@ -93,7 +101,13 @@ def _walk(calls: list[Call], threads: int | None) -> Iterator[tuple[int, Exec]]:
     worker 2   [B----------)
     """
     free = [calls[0].launch_at_ns] * threads if threads else []
-    for call in calls:
+    over = calls[0].launch_at_ns  # the last one on the group's stream
+    for call, bound in zip(calls, _latest_ends(calls), strict=True):
+        on_stream = _on_stream(call, call.launch_at_ns if family_of(call.op).is_message else over, bound)
+        if on_stream is not None:
+            over = max(over, on_stream[1])
+            yield call.seq, on_stream
+            continue
         queue = free if family_of(call.op).is_queued else []
         ran = _exec(call, queue[0] if queue else call.launch_at_ns)
         if ran is None:
@@ -101,6 +115,51 @@ def _walk(calls: list[Call], threads: int | None) -> Iterator[tuple[int, Exec]]:
         if queue and ran[2] is not Evidence.HOST:  # the end of a wait does not tell when the worker was free
             heapq.heapreplace(queue, ran[1])
         yield call.seq, ran
+
+
+def _on_stream(call: Call, free_at_ns: int, latest_end: int | None) -> Exec | None:
+    """Execution of a call that events on a device tell of, and no profiler."""
+    if call.exec is not None:
+        return None
+    if call.events is not None:
+        return _by_events(call, call.events, free_at_ns, latest_end)
+    return _by_wait(call, call.stream_waits[0], free_at_ns) if call.stream_waits else None
+
+
+def _latest_ends(calls: Sequence[Call]) -> list[int | None]:
+    """Return by when each call on a stream was over, as the next one had begun: only the end of that is measured, and
+    how long it took."""
+    bounds: list[int | None] = [None] * len(calls)
+    for position, after in enumerate(calls[1:]):
+        if after.events is not None and after.events.duration_ns and not family_of(after.op).is_message:
+            bounds[position] = after.events.end_at_ns - after.events.duration_ns
+    return bounds
+
+
+def _by_events(call: Call, events: CallEvents, free_at_ns: int, latest_end: int | None) -> Exec:
+    """Execution of a call on a device. Its begin is inferred where the backend does not tell how long it took: after
+    its launch, once its inputs were ready and the stream was free."""
+    end = max(events.end_at_ns, call.launch_at_ns)
+    if events.duration_ns is not None:
+        begin = max(end - events.duration_ns, call.launch_at_ns)
+    else:
+        begin = min(max(call.launch_at_ns, events.ready_at_ns, free_at_ns), end)
+    if latest_end is not None and begin < latest_end < end:
+        shift = 0 if events.duration_ns is None else end - latest_end
+        begin, end = max(begin - shift, call.launch_at_ns), latest_end
+    return begin, end, Evidence.EVENT
+
+
+STOOD_MIN_NS: Final = 20_000
+"""A stream that took less to pass a wait did not wait: two events and the wait between them take a few microseconds."""
+
+
+def _by_wait(call: Call, wait: StreamWait, free_at_ns: int) -> Exec:
+    """Execution of a call by a stream that waited for it. If the stream did not have to, it was over before: then its
+    end is an upper bound."""
+    stood = wait.end_at_ns - wait.begin_at_ns >= STOOD_MIN_NS
+    end = max(wait.end_at_ns if stood else wait.begin_at_ns, call.launch_at_ns)
+    return min(max(call.launch_at_ns, free_at_ns), end), end, Evidence.EVENT if stood else Evidence.HOST
 
 
 def _exec(call: Call, free_at_ns: int) -> Exec | None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ddptrace.analysis.collectives.execution import Communication
+from ddptrace.analysis.collectives.execution import Communication, is_inferred
 from ddptrace.analysis.rank_view import RankView
 from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.load.tables import Call, Identity
@@ -119,6 +119,7 @@ def _executed(view: RankView, known: _Known) -> Iterator[CollectiveRow]:
             speed.algbw,
             speed.busbw,
             _identity(comm),
+            exec_start_inferred=is_inferred(comm),
             **_source(comm, known),
         )
 

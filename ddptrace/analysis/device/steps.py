@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ddptrace.analysis.device.events import EventSteps
 from ddptrace.analysis.intervals import Ints
 from ddptrace.load.tables import DeviceWork, Intervals, Window
 
@@ -32,15 +33,16 @@ class DeviceWindow:
 @dataclass(frozen=True, slots=True)
 class DeviceSteps:
     """`windows`, shape (steps, 2), are disjoint and in time order; a step that launched nothing has an empty one. Where
-    `on_device` is false nothing tells the step's device time, and its window is its wall time, less what device time of
-    a step before still takes of it."""
+    neither a profiler nor events tell the step's device time, its window is its wall time, less what device time of a
+    step before still takes of it."""
 
     windows: Intervals
-    on_device: NDArray[np.bool_]  # by step
+    on_device: NDArray[np.bool_]  # by step: a profiler tells its device time
+    by_events: NDArray[np.bool_]  # by step: no profiler does, and events do
     profiled: tuple[DeviceWindow, ...]
 
 
-def device_steps(walls: Intervals, windows: Sequence[Window], seen_in: Ints) -> DeviceSteps:
+def device_steps(walls: Intervals, windows: Sequence[Window], seen_in: Ints, events: EventSteps) -> DeviceSteps:
     """`seen_in`: by step, the position of the profiler window that it lies in, -1 for none."""
     begins, ends = walls[:, 0].copy(), walls[:, 1].copy()
     on_device = np.zeros(len(walls), np.bool_)
@@ -56,9 +58,11 @@ def device_steps(walls: Intervals, windows: Sequence[Window], seen_in: Ints) -> 
         if len(steps):
             on_device[steps] = True
             begins[steps], ends[steps] = _device_time(window.device, walls[steps], nth)
-    if on_device.any():
+    by_events = events.seen & (seen_in < 0)
+    begins[by_events], ends[by_events] = events.windows[by_events].T
+    if on_device.any() or by_events.any():
         begins, ends = _one_after_another(begins, ends)
-    return DeviceSteps(np.column_stack((begins, ends)), on_device, tuple(profiled))
+    return DeviceSteps(np.column_stack((begins, ends)), on_device, by_events, tuple(profiled))
 
 
 def _nth_launching(work: DeviceWork, hosts: Intervals) -> Ints:

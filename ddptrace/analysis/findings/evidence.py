@@ -16,6 +16,7 @@ from ddptrace.analysis.summary import PAUSED_MAX_RATIO
 from ddptrace.findings import (
     APPROXIMATE_OVERLAP,
     COARSE_COMPUTE,
+    DEVICE_CAUGHT_UP,
     DEVICE_UNSEEN,
     PROFILED_STEPS_DIFFER,
     RECORDS_LET_GO,
@@ -32,6 +33,8 @@ UNLIKE_MIN_RATIO: Final = 0.1
 UNKNOWN_MAX_RATIO: Final = 0.05
 """Of all collectives. If more are unknown, it is a warning: DDP itself sends a few small ones at its start."""
 COARSE: Final = "so compute is the length of the phases without waits, whatever ran inside them"
+DRY_MIN_RATIO: Final = 0.1
+"""Of the ends of phases. If the device had run dry at fewer, its gaps matter little."""
 UNSEEN: Final = (
     "and these ranks compute on a device, which the host only launches work on, so it is unknown when they computed and"
     " communicated, and what was hidden"
@@ -73,15 +76,31 @@ def evidence_findings(ranks: Sequence[RankFacts], result: Result, how: HowTo, as
         return
     if result.steps and (comms or asked) and not any(row.profiled for row in result.steps):
         yield COARSE_COMPUTE("run", _why_unprofiled(ranks, result, how, asked, COARSE))
+    if any(row.is_seen and not row.profiled for row in result.steps):
+        yield from _caught_up(ranks, how)
     missed = _why_unseen(ranks, asked)
     yield from _approximate(ranks, missed or f"{how.profile} to see when they ran")
     yield from _unknown(ranks, missed, how)
     yield from _under_the_profiler(result)
 
 
+def _caught_up(ranks: Sequence[RankFacts], how: HowTo) -> Iterator[Finding]:
+    """Where only events tell of a device, and it often waited for the host within a phase."""
+    told = [rank.caught_up for rank in ranks if rank.caught_up is not None]
+    ends, dry = sum(one.ends for one in told), sum(one.dry for one in told)
+    if ends and dry >= DRY_MIN_RATIO * ends:
+        yield DEVICE_CAUGHT_UP(
+            "run",
+            f"At {dry} of {ends} ends of forward, backward and update, the device had nothing more to do: it had waited"
+            " for the host. Events do not show such gaps within a phase, so compute is too high, and idle time too low:"
+            f" {how.profile} to measure them.",
+        )
+
+
 def _approximate(ranks: Sequence[RankFacts], advice: str) -> Iterator[Finding]:
     comms = sum(rank.comms for rank in ranks)
     ended, bounded = (sum(rank.by_evidence.get(one, 0) for rank in ranks) for one in (Evidence.CALLBACK, Evidence.HOST))
+    ended += sum(rank.inferred_events for rank in ranks)
     told = [(ended, "only the end was measured, and the begin inferred")] if ended else []
     told += [(bounded, "only the launch and the end of the host's wait are known")] if bounded else []
     if told:

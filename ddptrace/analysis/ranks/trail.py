@@ -20,6 +20,7 @@ from ddptrace.analysis.intervals import Ints, Measure, Pieces, union
 from ddptrace.analysis.rank_view import RankView
 from ddptrace.analysis.steps.phases import OTHER, PHASE_NAMES
 from ddptrace.analysis.tables.ranks import LAUNCH, LOCAL_PHASES, STEP_END, WAIT, Trail
+from ddptrace.load.tables import Intervals
 from ddptrace.schema import Evidence, Origin
 
 NO_SEQ: Final = -1
@@ -109,7 +110,11 @@ def _on_device(view: RankView) -> Iterator[Event]:
     work = union(view.compute, view.memory)
     begins, ends = work[:, 0], np.append(work[:, 1], np.iinfo(np.int64).min)
     for comm in view.comms:
-        if comm.evidence is Evidence.DEVICE and comm.begin_at_ns is not None and comm.end_at_ns is not None:
+        if (
+            comm.evidence in (Evidence.DEVICE, Evidence.EVENT)
+            and comm.begin_at_ns is not None
+            and comm.end_at_ns is not None
+        ):
             yield comm.begin_at_ns, CALL, comm.begin_at_ns, comm.seq, -1
             worked_until = int(ends[np.searchsorted(begins, comm.end_at_ns) - 1])
             idle_from = max(comm.begin_at_ns, min(worked_until, comm.end_at_ns))
@@ -120,12 +125,30 @@ def _on_device(view: RankView) -> Iterator[Event]:
 def _device_steps(view: RankView) -> Pieces:
     """Those whose device time is known."""
     windows = view.windows
-    keep = view.device.on_device & (windows.ends > windows.begins)
+    keep = (view.device.on_device | view.device.by_events) & (windows.ends > windows.begins)
     return Pieces(windows.begins[keep], windows.ends[keep], windows.labels[keep])
 
 
+def _marked_phases(view: RankView) -> Intervals:
+    """Begin, end and Phase, in the steps that only events tell of."""
+    phases, windows = view.events.phases, view.windows
+    source, begins, ends = windows.split(phases.begins, phases.ends)
+    step = windows.at(begins)
+    mine = (step >= 0) & view.device.by_events[step]
+    return np.column_stack((begins, ends, phases.labels[source]))[mine]
+
+
+def _joined(parts: list[Intervals]) -> list[Intervals]:
+    """All parts as one, in time order and without overlaps: a window's last work may run into the step after it."""
+    columns = np.concatenate(parts)
+    columns = columns[np.argsort(columns[:, 0], kind="stable")]
+    columns[:-1, 1] = np.minimum(columns[:-1, 1], columns[1:, 0])
+    return [columns[columns[:, 1] > columns[:, 0]]]
+
+
 def _device_phases(view: RankView) -> Pieces:
-    """The host's phase that launched what the device does, until it does the next thing."""
+    """The host's phase that launched what the device does, until it does the next thing; or the phase that events
+    mark on the device, until the next one."""
     parts = []
     for window in view.device.profiled:
         work = window.work
@@ -133,5 +156,7 @@ def _device_phases(view: RankView) -> Pieces:
         labels = np.where(work.launched, view.phases.at(work.launch_begin_at_ns), OTHER)[first]
         ends = np.append(begins[1:], work.end_at_ns.max(initial=0))
         parts.append(np.column_stack((begins, ends, np.maximum(labels, OTHER))))
+    if view.device.by_events.any():
+        parts = _joined([*parts, _marked_phases(view)])
     columns = np.concatenate(parts) if parts else np.zeros((0, 3), np.int64)
     return Pieces(columns[:, 0], columns[:, 1], columns[:, 2])

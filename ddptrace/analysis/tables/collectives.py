@@ -50,6 +50,7 @@ class CollectiveRow:
     error: str | None = None  # what it failed with, in one sentence
     profiler_range: str | None = None  # name of its range in the profiler's file; not for warm-up steps
     on_device: bool = False  # its tensors are on a device: the host only launches it
+    exec_start_inferred: bool = False  # `exec_start_at_ns` is not measured, but follows from the queue's order
     launch_recorded: bool = True  # False: the file does not hold its launch, and `launch_at_ns` is the latest possible
 
 

@@ -24,8 +24,10 @@ from ddptrace.capture.collectives.bucket_sends import BucketSends, Sent
 from ddptrace.capture.collectives.completions import MANY, Completions
 from ddptrace.capture.collectives.groups import Groups
 from ddptrace.capture.collectives.tap import Operator
+from ddptrace.capture.device.events import SMALL_NBYTES, DeviceEvents
 from ddptrace.capture.origins.call_sites import CallSites
 from ddptrace.capture.surface import Surface, ThreadState, failure_words
+from ddptrace.ops import family_of
 from ddptrace.record import Recorder
 from ddptrace.schema import RANGE_PREFIX, CallFlag, Kind
 
@@ -56,6 +58,7 @@ class Collectives:
     ) -> None:
         self.seqs = itertools.count(1)
         self.completions = Completions(recorder)
+        self.device: DeviceEvents | None = None  # that the training computes on, once it is known
         self.reducer = 0  # the only reducer, or that of the last accumulated gradient; 0 outside backward
         self._recorder = recorder
         self._surface = surface
@@ -64,6 +67,7 @@ class Collectives:
         self._seq_of: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._waited_since: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._no_future: set[str] = set()
+        self._awaited_on_device = BoundedSeqs()
         self._functional = FunctionalWaits()
         self._engine = _engine_code()
         self.buckets = BucketSends(recorder, self.completions, self.seqs, groups, self._engine)
@@ -83,6 +87,8 @@ class Collectives:
                 compiled.interrupt()
             sent = self.buckets.begun(self.reducer, op, args) if self.reducer else None
             if sent is not None:
+                if self.device is not None:
+                    self._thread.ready = self.device.ready()
                 return sent
             if len(self.completions.noted) >= MANY:
                 self.completions.write()
@@ -100,6 +106,10 @@ class Collectives:
             reducer = own or self.reducer
             name = self._recorder.intern(op.name)
             group = self._groups.name_id(dist.ProcessGroup.unbox(args[op.group]))
+            if self.device is not None:
+                timed = reducer or (nbytes_in + nbytes_out <= SMALL_NBYTES and not family_of(op.name).is_message)
+                tensor = first_tensor(args, op) if timed else None
+                self._thread.ready = None if tensor is None or tensor.is_cpu else self.device.ready()
             seq, launch = next(self.seqs), _now()
             if source is not None:  # before the call: a backend may end the process in it
                 peer = 0 if op.peer is None else args[op.peer] + 1
@@ -131,6 +141,8 @@ class Collectives:
         try:
             if isinstance(token, Sent):
                 self.buckets.issued(token, issued, work)
+                if self.device is not None:
+                    self._time(token[0], token[1], token[4][6], work)
                 return
             seq, launch, nbytes_in, nbytes_out, flags, _, reducer, held, name, group, functional = token
             tensor = first_tensor(args, op)
@@ -139,6 +151,10 @@ class Collectives:
             self._recorder.event(
                 CALL, flags, name, launch, issued, seq, nbytes_in, nbytes_out, group, self._thread.hook, reducer, dtype
             )
+            if self.device is not None:
+                self._time(seq, launch, group, work)
+                if held and flags & DEVICE and not reducer:
+                    self._awaited_on_device.add(seq)
             if functional:
                 self._functional.made(op, args, seq)
             is_stamped = work is not None and self._follow(token, flags, op.name, dist.Work.unbox(work))
@@ -148,6 +164,11 @@ class Collectives:
                     self.buckets.learn(reducer, op, args, tensor, (flags, dtype, name, group), is_stamped=is_stamped)
         except Exception as error:  # training must not see it
             self._surface.failed(error)
+
+    def _time(self, seq: int, launch: int, group: int, work: Any) -> None:
+        ready, self._thread.ready = self._thread.ready, None
+        if self.device is not None:
+            self.device.issued(seq, launch, group, work, ready)
 
     def awaits(self, tensor: torch.Tensor) -> tuple[int, int] | None:
         """Return the seq of the call that made the tensor, and now; None if that call is unknown."""
@@ -173,12 +194,15 @@ class Collectives:
         def wait(work: Any, /, *args: Any, **kwargs: Any) -> Any:
             if not (self._surface.live or self._is_recorded(work)):
                 return original(work, *args, **kwargs)
+            before = None if self.device is None else self._before_wait(work, self.device)
             begin = _now()
             try:
                 out = original(work, *args, **kwargs)
             except BaseException as error:
                 self._waited(work, begin, error)
                 raise
+            if self.device is not None and before is not None:
+                self.device.waited(self._seq_of.get(work, 0), begin, before)
             self._waited(work, begin, None)
             return out
 
@@ -225,6 +249,10 @@ class Collectives:
         except Exception as error:  # training must not see it
             self._surface.failed(error)
 
+    def _before_wait(self, work: Any, device: DeviceEvents) -> Any:
+        """Return an event before a stream waits for a call that no reducer issued; None for any other."""
+        return device.here() if self._awaited_on_device.take(self._seq_of.get(work, 0)) else None
+
     def _is_recorded(self, work: Any) -> bool:
         """Whether the call of this Work was recorded, in an earlier step."""
         return self._surface.on and len(self._seq_of) > 0 and work in self._seq_of
@@ -235,6 +263,25 @@ class Collectives:
 
 MOST_TENSORS: Final = 10_000
 """Tensors that nobody has waited for yet; a program that never waits must not fill the memory."""
+
+
+class BoundedSeqs:
+    """Seqs of calls that may be waited for; a program that never waits does not fill the memory."""
+
+    def __init__(self) -> None:
+        self._seqs: set[int] = set()
+
+    def add(self, seq: int) -> None:
+        if len(self._seqs) >= MOST_TENSORS:
+            self._seqs.clear()
+        self._seqs.add(seq)
+
+    def take(self, seq: int) -> bool:
+        """Remove a seq, and return whether it was there."""
+        found = seq in self._seqs
+        self._seqs.discard(seq)
+        return found
+
 
 ISSUER: Final = torch._ops.__file__
 """The file of the frame that issues a functional collective: the program calls an operator, not a function of

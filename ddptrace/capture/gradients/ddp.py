@@ -11,6 +11,7 @@ Only this file uses the private names of DistributedDataParallel.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeGuard
@@ -61,11 +62,12 @@ class DdpWatch:
         roots: IdentitySet[torch.nn.Module],
         sampling: Sampling,
     ) -> None:
-        """`roots`: a set to which this adds each outermost module at its first forward."""
+        """`roots`: a set to which this adds each outermost module at its first forward; `on_root` is called then."""
         self._sampling = sampling
         self._records = records
         self._collectives = collectives
         self._roots = roots
+        self.on_root: Callable[[torch.nn.Module], None] = lambda root: None
         self._by_number: dict[int, Watched] = {}
 
     def number_of(self, module: torch.nn.Module) -> int:
@@ -78,6 +80,7 @@ class DdpWatch:
         if root in self._roots:
             return
         self._roots.add(root)
+        self.on_root(root)
         for _, module in named_modules(root):
             if is_ddp(module) and self._number(module) is None:
                 self._meet(module)

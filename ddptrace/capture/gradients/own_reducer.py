@@ -117,7 +117,9 @@ class BucketWatch:
         self.ready.clear()  # gradients of a backward that did not go through torch's entry
 
     def wait_begins(self, bucket: int) -> None:
-        """Nothing: waits are recorded where they happen, of all collectives alike."""
+        """Of the host, waits are recorded where they happen, of all collectives alike."""
+        if self._collectives.device is not None:
+            self._collectives.device.wait_begins()
 
     def bucket_done(self, bucket: int) -> None:
         """Nothing: when the communication was over is known by then."""

@@ -27,11 +27,12 @@ import torch
 import torch.autograd.profiler as autograd_profiler
 from torch._C import _current_graph_task_id
 
+from ddptrace.capture.device.events import DeviceEvents
 from ddptrace.capture.steps.updates import BACKWARD, DATA, FORWARD, OPTIMIZER, OUTSIDE, FirstTraining, Here, Updated
 from ddptrace.capture.surface import Surface
 from ddptrace.keep import Keep
 from ddptrace.record import Recorder
-from ddptrace.schema import Kind, Phase, StepEnd
+from ddptrace.schema import DeviceMark, Kind, Phase, StepEnd
 
 _now = time.perf_counter_ns
 
@@ -58,6 +59,7 @@ class StepFinder:
         self.sampling = sampling
         self.here = Here()
         self.backwards = 0
+        self.device: DeviceEvents | None = None  # that the training computes on, once it is known
         self.on_step: Callable[[], None] = lambda: None
         self.on_end: Callable[[], None] = lambda: None
         self._recorder = recorder
@@ -109,6 +111,8 @@ class StepFinder:
         self._forwards += 1
         self._separate()
         self.doing = FORWARD
+        if self.device is not None:
+            self.device.mark(DeviceMark.FORWARD_BEGIN)
         begin = self.here.forward = _now()
         return begin
 
@@ -119,6 +123,8 @@ class StepFinder:
             self._busy = False
             self.doing = self._around
             self._phase(Phase.FORWARD, begin, _now())
+            if self.device is not None:
+                self.device.mark(DeviceMark.FORWARD_END)
 
     def backward_begins(self) -> int | None:
         self.here.trains = True
@@ -130,6 +136,8 @@ class StepFinder:
         if not self._forwards:  # a model without modules: only backwards tell steps apart
             self._separate()
         self.doing = BACKWARD
+        if self.device is not None:
+            self.device.backward_begins()
         return _now()
 
     def backward_ends(self, begin: int) -> None:
@@ -138,12 +146,16 @@ class StepFinder:
         self.doing = self._around
         self._phase(Phase.BACKWARD, begin, end, self.backwards)
         self.backwards += 1
+        if self.device is not None:
+            self.device.mark(DeviceMark.BACKWARD_END)
         if not self._optimizes:
             self._mark(StepEnd.BACKWARD, end)
 
     def update_begins(self) -> None:
         if threading.get_ident() == self.thread.ident:
             self.doing = self._around = OPTIMIZER
+            if self.device is not None:
+                self.device.mark(DeviceMark.UPDATE_BEGIN)
 
     def update_ends(self, begin: int, updated: object) -> None:
         """`updated`: the outermost optimizer, or the one that a scaler was to step."""
@@ -152,6 +164,8 @@ class StepFinder:
             self._around, self.doing = OUTSIDE, self._inside()
         if not self._training.owns(updated):
             return
+        if self.device is not None:
+            self.device.mark(DeviceMark.UPDATE_END)
         self._phase(Phase.OPTIMIZER, begin, end)
         self._optimizes = True
         self._updates += 1

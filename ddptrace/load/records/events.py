@@ -22,7 +22,10 @@ FAR_NS = 10**18
 """No run lasts thirty years: a manifest or record with such a distance from the run's zero is damaged."""
 UNIX_MAX_NS = 2**62
 """Largest Unix time of a valid pair: beyond it, differences of instants overflow."""
-BESIDE: Final = (Kind.CLOCK, Kind.PULSE, Kind.LINK, Kind.CGROUP, Kind.LET_GO, Kind.FILE_LET_GO, Kind.NOTE, Kind.DONE)
+BESIDE: Final = (
+    *(Kind.CLOCK, Kind.PULSE, Kind.LINK, Kind.CGROUP, Kind.LET_GO, Kind.FILE_LET_GO, Kind.NOTE, Kind.DONE),
+    *(Kind.DEVICE_CLOCK, Kind.DEVICE_MARK, Kind.DEVICE_CALL, Kind.DEVICE_WAIT),
+)
 """Kinds that are recorded while the training itself does nothing."""
 
 

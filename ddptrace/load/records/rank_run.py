@@ -21,6 +21,7 @@ from ddptrace.findings import (
 )
 from ddptrace.load.records import described
 from ddptrace.load.records.calls import CallOrigins, with_proven_ends
+from ddptrace.load.records.device_times import call_events, device_events, device_name, stream_waits
 from ddptrace.load.records.events import BEGIN, END, FLAGS, NAME, THREAD, A, B, C, Clock, D, E, F, G, RankEvents, Row
 from ddptrace.load.records.host_load import clock_name, host_load
 from ddptrace.load.records.kept import IN_STEPS, Kept, Number, call_numbers, kept
@@ -73,6 +74,9 @@ class _Builder:
         self.groups, self.sizes = described.groups(groups), described.sizes(groups)
         ranks = {group.name: group.ranks for group in self.groups}
         self.sources = CallOrigins(self.rows(Kind.ORIGIN), self.text, ranks)
+        self.ties = self.rows(Kind.DEVICE_CLOCK)
+        self.call_events = call_events(self.ties, self.rows(Kind.DEVICE_CALL))
+        self.stream_waits = stream_waits(self.ties, self.rows(Kind.DEVICE_WAIT))
         self.kept: Kept = kept(events.rows(Kind.STEP), events.rows(Kind.LET_GO))
 
     def rows(self, kind: Kind) -> list[Row]:
@@ -119,6 +123,7 @@ class _Builder:
             load=host_load(self.rows, self.text, self.kept),
             clock=clock_name(self.meta),
             tie_ns=self.clock.tie_ns,
+            device_events=device_events(self.ties, self.rows(Kind.DEVICE_MARK), self.text(device_name(self.ties))),
         )
         done_threads = {seq: self.threads.get(row[THREAD], 0) for seq, row in done.items()}
         files_let_go = max((row[A] for row in self.rows(Kind.FILE_LET_GO)), default=0)
@@ -189,6 +194,8 @@ class _Builder:
             exec=None,
             turn=number[1],
             group_size=self.sizes.get(group),
+            events=self.call_events.get(row[A]),
+            stream_waits=self.stream_waits.get(row[A], ()),
             **self.sources.of(row, op, dtype)._asdict(),
         )
 

@@ -1,0 +1,184 @@
+"""The stretch of device time that belongs to each step, and what computed in it, by events on the compute stream:
+
+compute stream   F────F─B──────W┄┄┄┄┄B  U──U F────F─B──────W┄┄┄┄┄B  U──U     marks, as the stream came to them
+computes         ===============     =  ==== ===============     =  ====     all but the wait, and what lies in no phase
+window            ..........step 0........|...........step 1...........|     from where the step before ended
+
+The wait at the end of backward lasts until the last collective that backward launched is over. An event tells nothing
+of what ran between two others: a phase counts as compute as a whole, also where the device ran out of work in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddptrace.analysis.collectives.execution import Communication
+from ddptrace.analysis.intervals import EMPTY, Ints, Pieces, pairs, union
+from ddptrace.load.tables import DeviceEvents, Intervals
+from ddptrace.schema import DeviceMark, Origin, Phase
+
+BEGINS: Final = {
+    DeviceMark.FORWARD_BEGIN: Phase.FORWARD,
+    DeviceMark.BACKWARD_BEGIN: Phase.BACKWARD,
+    DeviceMark.UPDATE_BEGIN: Phase.OPTIMIZER,
+}
+ENDS: Final = {
+    DeviceMark.FORWARD_END: Phase.FORWARD,
+    DeviceMark.BACKWARD_END: Phase.BACKWARD,
+    DeviceMark.UPDATE_END: Phase.OPTIMIZER,
+}
+
+WAITED_AT_ONCE: Final = (
+    Origin.BUFFERS.word,
+    Origin.REBUILD.word,
+    Origin.CONSTRUCTION.word,
+    Origin.UNUSED_PARAMETERS.word,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EventSteps:
+    """`windows`, shape (steps, 2), hold where `seen` is true. `phases`: when the compute stream was in a phase and did
+    not wait, labelled by Phase."""
+
+    windows: Intervals
+    seen: NDArray[np.bool_]  # by step
+    phases: Pieces
+
+    @property
+    def compute(self) -> Intervals:
+        return union(self.phases.spans())
+
+
+def event_steps(events: DeviceEvents | None, walls: Intervals, comms: Sequence[Communication]) -> EventSteps:
+    """`walls`: begin and end of each step on the host. A step is seen if both of its ends are, if nothing in it was
+    left untimed, and if all that it communicated on the device was seen."""
+    seen = np.zeros(len(walls), np.bool_)
+    if events is None or not len(walls) or not len(events.mark):
+        return EventSteps(np.zeros((len(walls), 2), np.int64), seen, Pieces.numbered(EMPTY))
+    order = np.argsort(events.placed_at_ns, kind="stable")
+    mark, placed, at = events.mark[order], events.placed_at_ns[order], events.at_ns[order]
+    timed = mark != DeviceMark.UNTIMED
+    ends, known = _over(placed[timed], at[timed], walls)
+    begins = np.append(at[timed][:1], ends[:-1])
+    began = np.append(len(placed[timed]) > 0, known[:-1])
+    seen = known & began & (ends > begins) & ~_holds(walls, placed[~timed]) & ~_holds(walls, _untimed(comms))
+    phases = _without(_pieces(list(_stretches(mark, placed, at, comms))), _stood(comms))
+    return EventSteps(np.column_stack((begins, ends)), seen, phases)
+
+
+CAUGHT_UP_NS: Final = 100_000
+"""An event that happened this soon after the host had put it on the stream found the stream empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class CaughtUp:
+    """Ends of phases on the device (`ends`), and at how many of them it had nothing more to do."""
+
+    ends: int
+    dry: int
+
+
+def caught_up(events: DeviceEvents | None) -> CaughtUp | None:
+    """Count the ends of work at which the device had caught up with the host: before these it has waited for it."""
+    if events is None:
+        return None
+    ends = np.isin(events.mark, (DeviceMark.FORWARD_END, DeviceMark.WAIT_BEGIN, DeviceMark.UPDATE_END))
+    behind = (events.at_ns - events.placed_at_ns)[ends]
+    return CaughtUp(len(behind), int((behind < max(CAUGHT_UP_NS, 2 * events.error_ns)).sum()))
+
+
+def _over(placed: Ints, at: Ints, walls: Intervals) -> tuple[Ints, NDArray[np.bool_]]:
+    """When the device had done what each step launched: as it came to the first mark after the step's end on the host,
+    if that is still in the next step."""
+    following = np.searchsorted(placed, walls[:, 1])
+    until = np.append(walls[1:, 1], np.iinfo(np.int64).max)
+    there = np.minimum(following, len(placed) - 1)
+    return at[there], (following < len(placed)) & (placed[there] < until)
+
+
+def _untimed(comms: Sequence[Communication]) -> Ints:
+    """Launches on the device of which nothing tells when they ran."""
+    unknown = [c.launch_at_ns for c in comms if c.call is not None and c.call.on_device and c.end_at_ns is None]
+    return np.array(unknown, np.int64)
+
+
+def _holds(walls: Intervals, instants: Ints) -> NDArray[np.bool_]:
+    """Which steps hold any of the instants."""
+    instants = np.sort(instants)
+    first, last = np.searchsorted(instants, walls[:, 0]), np.searchsorted(instants, walls[:, 1])
+    return np.asarray(last > first, np.bool_)
+
+
+def _stretches(
+    mark: NDArray[np.uint8], placed: Ints, at: Ints, comms: Sequence[Communication]
+) -> Iterator[tuple[int, int, int]]:
+    """Yield (begin, end, Phase) between each two marks in which the stream computed."""
+    launches, released = _released(comms)
+    rows = list(zip(mark.tolist(), placed.tolist(), at.tolist(), strict=True))
+    inside: list[Phase] = []
+    launched_from, resumes = 0, None
+    for (kind, put, begin), (following, next_put, end) in pairwise(rows):
+        if kind in BEGINS:
+            inside.append(BEGINS[DeviceMark(kind)])
+            launched_from = put if kind == DeviceMark.BACKWARD_BEGIN else launched_from
+        elif kind in ENDS and ENDS[DeviceMark(kind)] in inside:
+            while inside.pop() is not ENDS[DeviceMark(kind)]:
+                pass
+            resumes = None if kind == DeviceMark.BACKWARD_END else resumes
+        elif kind == DeviceMark.WAIT_BEGIN:
+            first, last = np.searchsorted(launches, (launched_from, next_put))
+            resumes = int(released[first:last].max(initial=begin))
+        elif kind == DeviceMark.UNTIMED:
+            inside.clear()
+            resumes = None
+        loses = kind == DeviceMark.FORWARD_END and following == DeviceMark.BACKWARD_BEGIN and not inside
+        if (inside or loses) and following != DeviceMark.UNTIMED:
+            yield max(begin, resumes or begin), end, inside[-1] if inside else Phase.FORWARD
+
+
+def _released(comms: Sequence[Communication]) -> tuple[Ints, Ints]:
+    """Launches and ends of the collectives on the device that a reducer issued."""
+    rows = [
+        (comm.launch_at_ns, comm.end_at_ns)
+        for comm in comms
+        if comm.call is not None
+        and comm.call.on_device
+        and comm.call.reducer is not None
+        and comm.end_at_ns is not None
+    ]
+    found = pairs(rows)
+    return found[:, 0], found[:, 1]
+
+
+def _stood(comms: Sequence[Communication]) -> Intervals:
+    """When the compute stream waited for a collective in the midst of a phase: where an event says so, and for what is
+    waited for as soon as it is launched (DDP's buffers, and its agreement on buckets)."""
+    spans = []
+    for comm in comms:
+        if comm.call is None or comm.call.reducer is not None or comm.end_at_ns is None:
+            continue
+        spans += [(wait.begin_at_ns, wait.end_at_ns) for wait in comm.call.stream_waits if wait.of_marks]
+        if comm.call.events is not None and not comm.call.stream_waits and comm.call.origin in WAITED_AT_ONCE:
+            spans.append((comm.call.events.ready_at_ns, comm.end_at_ns))
+    return union(pairs(spans))
+
+
+def _without(pieces: Pieces, gone: Intervals) -> Pieces:
+    source, begins, ends = Pieces.numbered(gone).split(pieces.begins, pieces.ends)
+    keep = (Pieces.numbered(gone).at(begins) < 0) & (ends > begins)
+    return Pieces(begins[keep], ends[keep], pieces.labels[source][keep])
+
+
+def _pieces(stretches: Sequence[tuple[int, int, int]]) -> Pieces:
+    """Only what lasts; one stream does one thing after another."""
+    columns = np.array([one for one in stretches if one[1] > one[0]], np.int64).reshape(-1, 3)
+    begins = np.maximum(columns[:, 0], np.append(columns[:1, 0], np.maximum.accumulate(columns[:, 1])[:-1]))
+    lasts = columns[:, 1] > begins
+    return Pieces(begins[lasts], columns[lasts, 1], columns[lasts, 2])

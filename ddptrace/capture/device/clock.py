@@ -1,0 +1,84 @@
+"""The device's clock, tied to the host's.
+
+An event says how long after another event it happened, and nothing about the host. So now and then an event is put on
+an idle stream of our own, and the host reads its clock before and after:
+
+    host      before            after          the event happened in between: half of the distance is the error
+    stream            event
+
+Instants of the device are ns since the first such event, plus the host's time at that event: so both clocks show nearly
+the same, and 0 is no instant. torch gives distances as single-precision numbers of milliseconds. So each tie becomes
+the event from which the next distances are measured.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final, NamedTuple
+
+from ddptrace.capture.device.api import DeviceApi
+
+_now = time.perf_counter_ns
+
+TRIES: Final = 5
+LONGEST_NS: Final = 2_000_000
+"""A tie that takes longer tells too little; then the device is busy, and the next beat tries again."""
+SPIN_NS: Final = 50_000
+NAP_S: Final = 20e-6
+NS_PER_MS: Final = 1e6
+
+
+class Tie(NamedTuple):
+    """An event that happened at `device_ns` on the device, and between two instants on the host."""
+
+    before_ns: int
+    after_ns: int
+    device_ns: int
+
+
+class DeviceClock:
+    """Reads events as instants of the device. Only one thread at a time may use it."""
+
+    def __init__(self, api: DeviceApi) -> None:
+        self._api = api
+        self._stream: Any = None
+        self._base: Any = None  # an event that is over
+        self._base_ns = 0
+        self._unused: list[Any] = []
+
+    @property
+    def is_set(self) -> bool:
+        return self._base is not None
+
+    def tie(self) -> Tie | None:
+        """Return the tightest of a few ties; None if none is tight enough. Takes a few times `LONGEST_NS` at most."""
+        if self._stream is None:
+            self._stream = self._api.new_stream()
+        tried = [tried for tried in (self._try() for _ in range(TRIES)) if tried is not None]
+        if not tried:
+            return None
+        before, after, event = min(tried, key=lambda one: one[1] - one[0])
+        self._unused += [other for *_, other in tried if other is not event]
+        at = self.at_ns(event) if self.is_set else (before + after) // 2
+        if self._base is not None:
+            self._unused.append(self._base)
+        self._base, self._base_ns = event, at
+        return Tie(before, after, at)
+
+    def at_ns(self, event: Any) -> int:
+        """Return when an event happened that is over."""
+        elapsed_ms: float = self._base.elapsed_time(event)
+        return self._base_ns + round(elapsed_ms * NS_PER_MS)
+
+    def _try(self) -> tuple[int, int, Any] | None:
+        """Return when the event was put on the stream, when it was known to be over, and the event."""
+        event = self._unused.pop() if self._unused else self._api.new_event()
+        before = _now()
+        event.record(self._stream)
+        while not event.query():
+            waited = _now() - before
+            if waited > LONGEST_NS:
+                return None  # it is still under way, and not used again
+            if waited > SPIN_NS:
+                time.sleep(NAP_S)
+        return before, _now(), event

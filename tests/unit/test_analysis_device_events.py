@@ -1,0 +1,127 @@
+"""Steps of a rank whose device was timed by events, without a profiler."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from analysis_records import call, ddp_call, layout, mark, rank, ready, reducer, run, step
+
+from ddptrace.analysis.analyze import analyze_run
+from ddptrace.analysis.result import Result
+from ddptrace.load.tables import Call, CallEvents, DeviceEvents, StreamWait
+from ddptrace.schema import DeviceMark, Evidence, Origin, Phase
+
+US = 1_000
+Mark = tuple[DeviceMark, int, int]  # placed by the host, and when the stream came there, in µs
+
+STEP: list[Mark] = [
+    (DeviceMark.FORWARD_BEGIN, 1_000, 1_500),
+    (DeviceMark.FORWARD_END, 1_100, 3_000),
+    (DeviceMark.BACKWARD_BEGIN, 1_150, 3_100),
+    (DeviceMark.WAIT_BEGIN, 1_290, 7_000),
+    (DeviceMark.BACKWARD_END, 1_300, 9_200),
+    (DeviceMark.UPDATE_BEGIN, 1_350, 9_300),
+    (DeviceMark.UPDATE_END, 1_400, 10_000),
+]
+"""The stream computes from 1,500 to 7,000, waits until its last bucket is over, and has 200 µs of backward left."""
+
+
+def events(*marks: Mark, error_ns: int = 0) -> DeviceEvents:
+    columns = np.array([(int(kind), placed * US, at * US) for kind, placed, at in marks], np.int64)
+    return DeviceEvents("cuda:0", columns[:, 0].astype(np.uint8), columns[:, 1], columns[:, 2], error_ns)
+
+
+def bucket(seq: int, launch: int, ready_at: int, end: int, duration: int | None = None, **fields: Any) -> Call:
+    took = None if duration is None else duration * US
+    timed = CallEvents(ready_at * US, end * US, took, 0)
+    return ddp_call(seq, launch * US, 400, on_device=True, events=timed, **fields)
+
+
+def analyzed(calls: list[Call], marks: list[Mark], ends: tuple[int, ...] = (1_390,)) -> Result:
+    begins = (900, *ends)
+    steps = [step(k, begins[k] * US, end * US) for k, end in enumerate(ends)]
+    phases = [
+        mark(Phase.FORWARD, 1_000 * US, 1_100 * US),
+        mark(Phase.BACKWARD, 1_150 * US, 1_300 * US, 0),
+        mark(Phase.OPTIMIZER, 1_350 * US, 1_390 * US),
+    ]
+    gradients = [ready(0, (1, 1_200 * US), (0, 1_250 * US))]
+    reducers = [reducer([100, 100], layout(1, 0, (1,), (0,)))]
+    one = rank(steps=steps, phases=phases, calls=calls, ready=gradients, reducers=reducers, threads=None)
+    return analyze_run(run(replace(one, device="cuda:0", device_events=events(*marks)), world_size=1))
+
+
+def test_a_step_has_its_parts_and_its_buckets_from_events() -> None:
+    calls = [bucket(1, 1_200, 4_000, 6_000, 1_900), bucket(2, 1_250, 6_900, 9_000, 2_000)]
+    result = analyzed(calls, STEP)
+    (row,) = result.steps
+    assert row.compute_ns is not None and row.exposed_comm_ns is not None and row.idle_ns is not None
+    assert row.window_ns == (10_000 - 1_500) * US == row.compute_ns + row.exposed_comm_ns + row.idle_ns
+    assert row.compute_ns == (7_000 - 1_500 + 200 + 700) * US  # the loss between forward and backward counts
+    assert (row.comm_ns, row.hidden_ns, row.exposed_comm_ns) == (3_900 * US, 1_900 * US, 2_000 * US)
+    assert row.evidence is Evidence.EVENT and not row.profiled
+    assert [(one.hidden_ns, one.exposed_ns) for one in result.buckets] == [(1_900 * US, 0), (0, 2_000 * US)]
+    assert not any(one.exec_start_inferred for one in result.collectives)
+    assert "device-unseen" not in {finding.code for finding in result.findings}
+
+
+def test_a_begin_is_inferred_from_launch_inputs_and_the_one_before() -> None:
+    calls = [
+        bucket(1, 1_200, 1_100, 4_000),  # its launch came last
+        bucket(2, 1_210, 5_000, 6_000),  # its inputs
+        bucket(3, 1_220, 5_100, 7_000),  # the end of the one before
+    ]
+    rows = [row for row in analyzed(calls, STEP).collectives if row.part == 0]
+    assert [(row.exec_start_at_ns or 0) // US for row in rows] == [1_200, 5_000, 6_000]
+    assert all(row.exec_start_inferred and row.evidence is Evidence.EVENT for row in rows)
+
+
+def test_a_collective_is_over_when_the_next_one_on_its_stream_begins() -> None:
+    """The stream that waits for it went on late."""
+    first, second = analyzed(
+        [bucket(1, 1_200, 4_000, 6_500, 1_000), bucket(2, 1_250, 4_100, 8_000, 2_000)], STEP
+    ).collectives
+    assert (first.exec_start_at_ns, first.exec_end_at_ns) == (5_000 * US, 6_000 * US)
+    assert (second.exec_start_at_ns, second.exec_end_at_ns) == (6_000 * US, 8_000 * US)
+
+
+def test_what_was_not_timed_leaves_its_step_unknown() -> None:
+    untimed = [*STEP[:3], (DeviceMark.UNTIMED, 1_200, 0), *STEP[3:]]
+    (row,) = analyzed([], untimed).steps
+    assert row.compute_ns is None and row.idle_ns is None
+    (row,) = analyzed([ddp_call(1, 1_200 * US, 400, on_device=True)], STEP).steps
+    assert row.compute_ns is None
+    result = analyzed([ddp_call(1, 1_200 * US, 400, on_device=True)], STEP)
+    assert "device-unseen" in {finding.code for finding in result.findings}
+
+
+def test_a_step_whose_end_no_event_marks_is_unknown() -> None:
+    seen, unknown = analyzed([], STEP, ends=(1_390, 2_000)).steps
+    assert seen.compute_ns is not None and unknown.compute_ns is None
+
+
+def test_a_wait_of_the_compute_stream_ends_a_collective_if_the_stream_stood_and_bounds_it_if_not() -> None:
+    stood = call(1, 1_020 * US, on_device=True, stream_waits=(StreamWait(2_000 * US, 2_500 * US, True),))
+    passed = call(2, 1_030 * US, on_device=True, stream_waits=(StreamWait(2_600 * US, 2_605 * US, True),))
+    result = analyzed([stood, passed], STEP)
+    first, second = {row.seq: row for row in result.collectives}.values()  # the last part of each
+    assert (first.exec_end_at_ns, first.evidence) == (2_500 * US, Evidence.EVENT)
+    assert (second.exec_end_at_ns, second.evidence) == (2_600 * US, Evidence.HOST)
+    (row,) = result.steps
+    assert row.compute_ns == (9_200 - 1_500 + 700 - 500 - 5) * US  # no bucket: the wait at the end of backward is empty
+
+
+def test_buffers_are_waited_for_as_soon_as_they_are_sent() -> None:
+    timed = CallEvents(1_600 * US, 1_900 * US, 100 * US, 0)
+    sent = call(1, 1_010 * US, op="broadcast", on_device=True, origin=Origin.BUFFERS.word, events=timed)
+    (row,) = analyzed([sent], STEP).steps
+    assert (row.hidden_ns, row.exposed_comm_ns) == (0, 100 * US)
+    assert row.compute_ns == (9_200 - 1_500 + 700 - 300) * US
+
+
+def test_a_device_that_runs_dry_within_phases_is_told() -> None:
+    dry = [(kind, placed, placed + 5) for kind, placed, _ in STEP]
+    assert "device-caught-up" in {finding.code for finding in analyzed([], dry).findings}
+    assert "device-caught-up" not in {finding.code for finding in analyzed([], STEP).findings}
