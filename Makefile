@@ -36,8 +36,12 @@ demo: .venv/.ready-to-run
 # Files run side by side, two more than there are processors, since many tests wait for timeouts; in the order of their
 # names, so that integration tests, which take long, begin before unit tests. Then the tests that compare times run one by
 # one, from the files that have any. A failed test is not run again.
+# Python keeps what it compiles, even where the variable that forbids it is set: thousands of processes start.
+test test-fast: export PYTHONDONTWRITEBYTECODE :=
 test: SIDE_BY_SIDE = $(shell $(BIN)/python -c "import os; print(min(6, 2 + (os.cpu_count() or 1)))")
+test: export DDPTRACE_MISSING := run/missing.json
 test: lint
+	@mkdir -p run && rm -f $(DDPTRACE_MISSING)
 	$(BIN)/python -m pytest --numprocesses $(SIDE_BY_SIDE) --dist loadfile --no-loadscope-reorder -m "not alone"
 	$(BIN)/python -m pytest -m alone $$(grep -rl --include='test_*.py' 'mark\.alone' tests | sort)
 

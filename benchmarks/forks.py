@@ -29,6 +29,7 @@ START_S: Final = 60.0
 SECONDS_A_STEP: Final = 2.0
 IMPORTED: Final = (
     "ddptrace.capture.session",
+    "torch._dynamo",
     "torch.distributed.fsdp",
     "torch.fx.experimental.symbolic_shapes",
     "torch.onnx",

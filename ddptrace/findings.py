@@ -311,7 +311,8 @@ BLOCKING_COPIES = FindingKind(
     "blocking-copies",
     Chapter.LOST_TIME,
     "warning",
-    "the device is idle while the host is in a copy that blocks it, mostly of memory that is not pinned",
+    "the device is idle while the host is in a copy that blocks it, mostly of memory that is not pinned, or catches up"
+    " after that",
     "use `pin_memory=True` and `.to(device, non_blocking=True)`; read results back less often, into pinned memory",
     sections=(Section.COPIES, Section.IDLE, Section.LAUNCHES),
     is_advice=True,
@@ -329,7 +330,7 @@ HOST_SYNCHRONIZES = FindingKind(
     "host-synchronizes",
     Chapter.LOST_TIME,
     "warning",
-    "the device is idle while the host waits for it or reads a value from it",
+    "the device is idle while the host waits for it or reads a value from it, or catches up after that",
     "avoid `.item()`, `.cpu()` and printing tensors in each step",
     sections=(Section.IDLE, Section.LAUNCHES),
     is_advice=True,
@@ -481,6 +482,13 @@ COARSE_COMPUTE = FindingKind(
     sections=(Section.MEASURED,),
     asks_for_window=True,
 )
+EXEC_MISSING = FindingKind(
+    "exec-missing",
+    Chapter.BASIS,
+    "warning",
+    "collectives were launched, and the file has no kernel of them",
+    "record with `ProfilerActivity.CUDA`",
+)
 DEVICE_UNSEEN = FindingKind(
     "device-unseen",
     Chapter.BASIS,
@@ -488,6 +496,7 @@ DEVICE_UNSEEN = FindingKind(
     "no profiler window saw the device: what it computed and communicated is unknown",
     "add a profiler window, with `ProfilerActivity.CUDA`",
     sections=(Section.MEASURED,),
+    silences=(EXEC_MISSING,),
     asks_for_window=True,
 )
 UNKNOWN_EXEC = FindingKind(
@@ -537,13 +546,6 @@ EXEC_UNCLAIMED = FindingKind(
     "info",
     "kernels or ranges of communication belong to no recorded call",
     "nothing",
-)
-EXEC_MISSING = FindingKind(
-    "exec-missing",
-    Chapter.BASIS,
-    "warning",
-    "collectives were launched, and the file has no kernel of them",
-    "record with `ProfilerActivity.CUDA`",
 )
 LAUNCH_MISSING = FindingKind(
     "launch-missing",

@@ -80,6 +80,11 @@ def signed_percent(ratio: float) -> str:
     return percent(abs(ratio)) if abs(ratio) < 0.005 else _sign(ratio) + percent(abs(ratio))
 
 
+def signed_tenths(ratio: float) -> str:
+    """Percent with one decimal: `−1.4 %`."""
+    return f"{_sign(ratio)}{abs(100 * ratio):.1f} %"
+
+
 def _sign(value: float) -> str:
     return "−" if value < 0 else "+"
 

@@ -12,22 +12,32 @@ from tests.ranks import Ranks
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = ROOT / "tests" / "programs"
+DYNAMO = "torch._dynamo"
 
 
-def torchrun(program: str | Path, *args: object, ranks: int = 2, timeout_s: float = 120) -> str:
+def torchrun(
+    program: str | Path, *args: object, ranks: int = 2, timeout_s: float = 120, has_dynamo: bool = True
+) -> str:
     """Run a program on `ranks` local processes, forked and not started anew; its output. Fails the test where it fails.
 
+    `has_dynamo`: Dynamo is imported already. Stock DDP and every optimizer import it, which takes most of a small
+    program's processor time; a program without them finds what torchrun gives it only if this is False.
     `command` is the real torchrun, for tests of how programs start and end.
     """
     argv = [str(PROGRAMS / program), *map(str, args)]
-    well, said = server().run(argv, ranks, environment(), timeout_s)
+    return as_ranks(argv, ranks=ranks, timeout_s=timeout_s, has_dynamo=has_dynamo)
+
+
+def as_ranks(argv: list[str], ranks: int = 2, timeout_s: float = 120, has_dynamo: bool = True) -> str:
+    """Run `python ARGV` as `torchrun` above does: `argv` may begin with `-m` and a module."""
+    well, said = server(has_dynamo).run(argv, ranks, environment(), timeout_s)
     assert well, said
     return said
 
 
 @functools.cache
-def server() -> Ranks:
-    return Ranks(environment(), ROOT)
+def server(has_dynamo: bool = True) -> Ranks:
+    return Ranks(environment(), ROOT, [DYNAMO] if has_dynamo else [])
 
 
 def command(program: str | Path, *args: object, ranks: int = 2) -> list[str]:

@@ -1,8 +1,8 @@
 """Ranks that do not take two seconds of processor time each to import torch: they are forks of a process that has.
 
 A rank finds what torchrun would give it: its environment, a store that somebody else hosts, a `__main__`, `sys.argv`
-and `sys.path` of its own, and Python's whole shutdown at its end. Dynamo is not imported before a program does it:
-whether it is there makes a difference to what is tested.
+and `sys.path` of its own, and Python's whole shutdown at its end. Who gives the orders chooses whether Dynamo is
+imported before a program does it: whether it is there makes a difference to some of what is tested.
 """
 
 from __future__ import annotations
@@ -11,16 +11,19 @@ import gc
 import importlib
 import json
 import os
+import runpy
 import select
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import IO, Any
 
 Order = dict[str, Any]
 
@@ -61,12 +64,27 @@ class Ranks:
         timeout_s: float,
         *,
         to_the_end: bool,
-        torchrun: dict[str, str] | None = None,
+        torchrun: dict[str, str | None] | None = None,
     ) -> tuple[list[int | None] | None, str]:
-        """How each rank of a program ended, as `os.wait` tells it, and what they said.
+        """How each rank of a program ended, as `os.wait` tells it, and what they said; see `Job.statuses`."""
+        with self.started(argv, ranks, environ, to_the_end=to_the_end, torchrun=torchrun) as job:
+            statuses = job.statuses(timeout_s)
+        return statuses, job.said
 
-        `to_the_end`: wait for every rank; otherwise the first failure ends the others, whose status is None. There are
-        no statuses where the ranks are not done after `timeout_s` seconds. `torchrun` replaces torchrun's variables.
+    @contextmanager
+    def started(
+        self,
+        argv: list[str],
+        ranks: int,
+        environ: dict[str, str],
+        *,
+        to_the_end: bool,
+        torchrun: dict[str, str | None] | None = None,
+    ) -> Iterator[Job]:
+        """The ranks of a program, which go on meanwhile; those that are left at the end are killed.
+
+        `argv` is a file or `-m` and a module, and arguments. `to_the_end`: wait for every rank; otherwise the first
+        failure ends the others, whose status is None. `torchrun` replaces torchrun's variables; None removes one.
         """
         order = {
             "argv": argv,
@@ -77,18 +95,46 @@ class Ranks:
             "torchrun": torchrun or {},
         }
         answers, theirs = os.pipe()
-        with tempfile.TemporaryFile() as said, os.fdopen(answers, "rb", buffering=0) as answer:
-            socket.send_fds(self._orders, [json.dumps(order).encode()], [said.fileno(), theirs])
+        with (
+            tempfile.TemporaryFile() as stdout,
+            tempfile.TemporaryFile() as stderr,
+            os.fdopen(answers, "rb", buffering=0) as answer,
+        ):
+            socket.send_fds(self._orders, [json.dumps(order).encode()], [stdout.fileno(), stderr.fileno(), theirs])
             os.close(theirs)
             launcher = int.from_bytes(answer.read(PID_NBYTES))
             assert launcher, "the process that forks ranks has ended"
+            job = Job(launcher, answer)
             try:
-                in_time = bool(select.select([answer], [], [], timeout_s)[0])
-                statuses = json.loads(answer.read(ORDER_NBYTES) or "[1]") if in_time else None
+                yield job
             finally:
                 end(launcher)
-            said.seek(0)
-            return statuses, said.read().decode(errors="replace")
+                job.stdout, job.stderr = map(_text, (stdout, stderr))
+
+
+def _text(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode(errors="replace")
+
+
+@dataclass(slots=True)
+class Job:
+    """Ranks that were started together. `stdout`, `stderr`: of all of them, known when they have ended."""
+
+    launcher: int
+    answer: IO[bytes]
+    stdout: str = ""
+    stderr: str = ""
+
+    @property
+    def said(self) -> str:
+        return self.stdout + self.stderr
+
+    def statuses(self, timeout_s: float) -> list[int | None] | None:
+        """How each rank ended, as `os.wait` tells it; None where the ranks are not done after so many seconds."""
+        in_time = bool(select.select([self.answer], [], [], timeout_s)[0])
+        statuses: list[int | None] | None = json.loads(self.answer.read(ORDER_NBYTES) or "[1]") if in_time else None
+        return statuses
 
 
 def end(launcher: int) -> None:
@@ -107,27 +153,28 @@ def serve(fd: int, imported: Sequence[str] = ()) -> None:
         importlib.import_module(module)
     gc.collect()
     gc.freeze()
-    launcher = None
+    launchers = set[int]()
     while True:
-        order, fds, _, _ = socket.recv_fds(orders, ORDER_NBYTES, 2)
-        if launcher is not None:
-            end(launcher)
-            os.waitpid(launcher, 0)
+        order, fds, _, _ = socket.recv_fds(orders, ORDER_NBYTES, 3)
         if not order:
+            for launcher in launchers:
+                end(launcher)
             os._exit(0)
+        launchers -= {launcher for launcher in launchers if os.waitpid(launcher, os.WNOHANG)[0]}
         launcher = os.fork()
         if not launcher:
             orders.close()
             return launch(json.loads(order), *fds)
+        launchers.add(launcher)
         for each in fds:
             os.close(each)
 
 
-def launch(order: Order, said: int, answer: int) -> None:
+def launch(order: Order, stdout: int, stderr: int, answer: int) -> None:
     """Fork the ranks, and then host the store where they meet: what has a store has threads, and forks no more."""
     os.setpgid(0, 0)
     os.write(answer, os.getpid().to_bytes(PID_NBYTES))
-    speak_into(said)
+    speak_into(stdout, stderr)
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     meeting, port = os.pipe()
@@ -147,12 +194,10 @@ def launch(order: Order, said: int, answer: int) -> None:
     os._exit(0)
 
 
-def speak_into(said: int) -> None:
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    for ours, fd in ((nothing, 0), (said, 1), (said, 2)):
+def speak_into(stdout: int, stderr: int) -> None:
+    for fd, ours in enumerate((os.open(os.devnull, os.O_RDONLY), stdout, stderr)):
         os.dup2(ours, fd)
-    os.close(nothing)
-    os.close(said)
+        os.close(ours)
 
 
 def ends_of(ranks: list[int], *, to_the_end: bool) -> list[int | None]:
@@ -167,18 +212,24 @@ def ends_of(ranks: list[int], *, to_the_end: bool) -> list[int | None]:
 
 
 def become(rank: int, order: Order, port: int) -> None:
-    """What `python -u PROGRAM ARGUMENTS...` is under torchrun."""
+    """What `python -u PROGRAM ARGUMENTS...` is under torchrun, or `python -u -m MODULE ARGUMENTS...`."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.chdir(order["cwd"])
+    environ = order["environ"] | torchruns_environ(rank, order["ranks"], port) | order["torchrun"]
     os.environ.clear()
-    os.environ.update(order["environ"] | torchruns_environ(rank, order["ranks"], port) | order["torchrun"])
+    os.environ.update({name: value for name, value in environ.items() if value is not None})
     sys.argv = order["argv"]
-    sys.path[0] = str(Path(sys.argv[0]).parent)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     main = sys.modules["__main__"] = ModuleType("__main__")
-    main.__file__ = sys.argv[0]
-    source = Path(sys.argv[0]).read_bytes()
-    exec(compile(source, sys.argv[0], "exec", dont_inherit=True), main.__dict__)
+    if sys.argv[0] == "-m":
+        del sys.argv[0]
+        sys.path[0] = order["cwd"]
+        runpy._run_module_as_main(sys.argv[0])  # type: ignore[attr-defined]
+    else:
+        sys.path[0] = str(Path(sys.argv[0]).parent)
+        main.__file__ = sys.argv[0]
+        source = Path(sys.argv[0]).read_bytes()
+        exec(compile(source, sys.argv[0], "exec", dont_inherit=True), main.__dict__)
 
 
 def torchruns_environ(rank: int, ranks: int, port: int) -> dict[str, str]:

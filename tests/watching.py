@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.conftest import need
-from tests.launch import ROOT, command, environment
+from tests.launch import PROGRAMS, ROOT, environment, server
+from tests.ranks import Job, end
 
 PATIENCE_S = 60
 WATCH = [sys.executable, "-m", "ddptrace", "watch"]
@@ -79,15 +78,12 @@ def _start(one: Terminal, folder: Path) -> None:
     )  # fmt: skip
 
 
+@dataclass
 class Training:
-    """Two ranks by the real torchrun, in a group of processes of their own."""
+    """Two ranks that train until `end`."""
 
-    def __init__(self, run: Path) -> None:
-        self.run = run
-        self.process = subprocess.Popen(
-            command("watched.py", run), env=environment(), cwd=ROOT, start_new_session=True,
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+    run: Path
+    ranks: Job
 
     def flag(self, name: str) -> Path:
         return Path(f"{self.run}.{name}")
@@ -96,23 +92,16 @@ class Training:
         self.flag("end").touch()
 
     def kill(self) -> None:
-        os.killpg(self.process.pid, signal.SIGKILL)
-        for rank in range(2):  # torchrun gives each a session of its own
-            if self.flag(str(rank)).exists():
-                with suppress(ProcessLookupError):
-                    os.kill(int(self.flag(str(rank)).read_text()), signal.SIGKILL)
-        self.process.wait()
+        """Kill both ranks, and what started them."""
+        end(self.ranks.launcher)
 
 
 @contextmanager
 def training_in(folder: Path) -> Iterator[Training]:
     """It writes to `run` there."""
-    one = Training(folder / "run")
-    try:
-        yield one
-    finally:
-        if one.process.poll() is None:
-            one.kill()
+    run = folder / "run"
+    with server().started([str(PROGRAMS / "watched.py"), str(run)], 2, environment(), to_the_end=False) as ranks:
+        yield Training(run, ranks)
 
 
 def watching(terminal: Terminal) -> None:

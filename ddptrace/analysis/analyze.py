@@ -99,9 +99,10 @@ def combine(head: RunHead, ranks: Iterable[RankTables], *, align: bool = True) -
     )
     result = replace(result, blame=Table(BlameRow, blame.rows), suspects=Table(SuspectRow, blame.suspects))
     summary = summarize(result)
-    result = replace(result, savings=Table(SavingRow, savings(result, summary, blame)))
+    facts = [table.facts for table in run.ranks]
+    result = replace(result, savings=Table(SavingRow, savings(result, summary, blame, facts)))
     findings = run_findings(
-        [table.facts for table in run.ranks],
+        facts,
         result,
         summary,
         loading=head.findings,

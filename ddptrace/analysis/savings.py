@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from ddptrace.analysis.collectives.buffer_cost import buffer_cost
 from ddptrace.analysis.collectives.one_by_one import gradients_one_by_one
 from ddptrace.analysis.device.copies import as_copies
-from ddptrace.analysis.device.digest import device_parts, device_total
 from ddptrace.analysis.device.idle import AT_WORK, held_by
+from ddptrace.analysis.rank_facts import RankFacts
 from ddptrace.analysis.ranks.blame import Blame
 from ddptrace.analysis.ranks.causes import SLOW_LINK as LINK
 from ddptrace.analysis.ranks.matched_time import WAITING_MIN_RATIO, matched_time
@@ -16,9 +17,11 @@ from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import Share, Summary, typical_steps
 from ddptrace.analysis.tables.ranks import SuspectRow
 from ddptrace.analysis.tables.savings import SavingRow
+from ddptrace.analysis.window_summary import summarize_windows
 from ddptrace.findings import (
     ALLOCATION_BOUND,
     BLOCKING_COPIES,
+    BUFFER_BROADCASTS,
     DATA_BOUND,
     EXPOSED_BUCKET,
     EXPOSED_COMMUNICATION,
@@ -30,6 +33,7 @@ from ddptrace.findings import (
     LATE_RANK,
     LAUNCH_BOUND,
     PROCESSORS_CROWDED,
+    RUN_TOO_SHORT,
     SLOW_LINK,
     WAITING_FOR_RANKS,
     WAITING_FOR_REMOTE_CALLS,
@@ -42,6 +46,7 @@ WAITING: Final = "waiting for ranks"
 REMOTE: Final = "remote calls"
 PROCESSORS: Final = "processors"
 COPIES: Final = "exposed copies"
+BUFFERS: Final = "buffer broadcasts"
 IDLE_KINDS: Final[Mapping[str, FindingKind]] = {
     "data": DATA_BOUND,
     "copy": BLOCKING_COPIES,
@@ -54,7 +59,7 @@ IDLE_KINDS: Final[Mapping[str, FindingKind]] = {
 """By cause of idle time, as `held_by` tells them apart."""
 
 
-def savings(result: Result, summary: Summary, blame: Blame) -> list[SavingRow]:
+def savings(result: Result, summary: Summary, blame: Blame, ranks: Sequence[RankFacts] = ()) -> list[SavingRow]:
     """List what could be won back, the largest first, of a result whose `suspects` are known."""
     parts, whole_ns = _parts(result, summary)
     if not whole_ns:
@@ -62,8 +67,9 @@ def savings(result: Result, summary: Summary, blame: Blame) -> list[SavingRow]:
     exposed_ns, copies_ns = (
         next((part.ns for part in parts if part.name == name), 0) for name in ("exposed_comm", "exposed_memory")
     )
-    waiting = list(_waiting(result, blame, exposed_ns, whole_ns))
-    sent_ns = exposed_ns - sum(row.cost_ns for row in waiting)
+    waited_ns = _waited_ns(result, exposed_ns)
+    waiting = list(_waiting(result, blame, waited_ns, whole_ns))
+    sent_ns = exposed_ns - min(waited_ns, sum(row.cost_ns for row in waiting))
     worst = _worst_bucket(summary, exposed_ns)
     sent = _row(EXPOSED, sent_ns, whole_ns, worst, EXPOSED_BUCKET if worst else _beside_buckets(result, summary))
     found = [
@@ -74,6 +80,7 @@ def savings(result: Result, summary: Summary, blame: Blame) -> list[SavingRow]:
         _row(REMOTE, summary.rpc_wait_ns or 0, whole_ns, "", WAITING_FOR_REMOTE_CALLS),
         *_idle(result, summary, whole_ns),
         *_crowded(blame),
+        *_buffers(ranks, result, whole_ns),
     ]
     return sorted((row for row in found if row.cost_ns > 0), key=lambda row: -row.cost_ratio)
 
@@ -85,15 +92,11 @@ def _row(
 
 
 def _parts(result: Result, summary: Summary) -> tuple[Sequence[Share], int]:
-    """Parts of the typical step, or without steps those of a rank's device windows, and their whole in ns."""
+    """Parts of the typical step, or without steps those of a device's profiler window, and their whole in ns."""
     if summary.parts:
         return summary.parts, summary.window_ns or 0
-    device = device_total(result)
-    if result.steps or device is None:
-        return (), 0
-    ranks = sum(row.all is not None for row in result.ranks)
-    parts = [Share(part.name, round(part.ns / ranks), part.ratio) for part in device_parts(device)]
-    return parts, round(device.span_ns / ranks)
+    windows = summarize_windows(result)
+    return (windows.parts, windows.window_ns) if windows is not None and windows.on_device else ((), 0)
 
 
 def _worst_bucket(summary: Summary, exposed_ns: int) -> str:
@@ -112,6 +115,12 @@ def _crowded(blame: Blame) -> Iterator[SavingRow]:
         yield _row(PROCESSORS, queued_ns, step_ns, "", PROCESSORS_CROWDED)
 
 
+def _buffers(ranks: Sequence[RankFacts], result: Result, whole_ns: int) -> Iterator[SavingRow]:
+    found = buffer_cost(ranks, result)
+    if found is not None:
+        yield _row(BUFFERS, found[1], whole_ns, "", BUFFER_BROADCASTS)
+
+
 def _late(suspects: Sequence[SuspectRow], whole_ns: int) -> Iterator[SavingRow]:
     for suspect in suspects:
         kind = SLOW_LINK if suspect.cause == LINK else LATE_RANK
@@ -119,15 +128,25 @@ def _late(suspects: Sequence[SuspectRow], whole_ns: int) -> Iterator[SavingRow]:
         yield _row(LATE, suspect.cost_ns, median_ns, f"rank {suspect.rank}", kind)
 
 
-def _waiting(result: Result, blame: Blame, exposed_ns: int, whole_ns: int) -> Iterator[SavingRow]:
-    """The part of the exposed communication that waits for ranks, where that is most of it, less what named ranks cost.
-    One rank's name stands by it where that rank alone seems to cost half of it, in too few steps to be sure."""
-    matched, seeming = matched_time(result), blame.seeming or blame.early
-    if matched is not None and matched.waiting_ratio >= WAITING_MIN_RATIO:
-        waited_ns = exposed_ns * matched.waiting_ratio - sum(suspect.cost_ns for suspect in result.suspects)
-        by_one = seeming is not None and 2 * seeming.cost_ns >= waited_ns
-        where = f"rank {seeming.rank}" if seeming is not None and by_one else ""
-        yield _row(WAITING, max(waited_ns, 0), whole_ns, where, WAITING_FOR_RANKS)
+def _waited_ns(result: Result, exposed_ns: int) -> float:
+    """The part of the exposed communication that waits for ranks, where that is most of it; else 0."""
+    matched = matched_time(result)
+    return exposed_ns * matched.waiting_ratio if matched and matched.waiting_ratio >= WAITING_MIN_RATIO else 0.0
+
+
+def _waiting(result: Result, blame: Blame, waited_ns: float, whole_ns: int) -> Iterator[SavingRow]:
+    """What waits for ranks, less what named ranks cost. One rank's name stands by it where that rank alone seems to
+    cost half of it, in too few steps to be sure. It is that rank's cost where that is more: the late rank itself does
+    not wait, so a mean over few ranks is too low."""
+    left_ns = max(waited_ns - sum(suspect.cost_ns for suspect in result.suspects), 0)
+    seeming = blame.seeming or blame.early
+    if seeming is None or 2 * seeming.cost_ns < left_ns:
+        yield _row(WAITING, left_ns, whole_ns, "", WAITING_FOR_RANKS)
+    elif not seeming.cost_ratio or seeming.cost_ns <= left_ns:
+        yield _row(WAITING, left_ns, whole_ns, f"rank {seeming.rank}", WAITING_FOR_RANKS)
+    elif waited_ns:
+        kind = RUN_TOO_SHORT if blame.seeming is not None else LATE_RANK
+        yield _row(LATE, seeming.cost_ns, round(seeming.cost_ns / seeming.cost_ratio), f"rank {seeming.rank}", kind)
 
 
 def _idle(result: Result, summary: Summary, whole_ns: int) -> Iterator[SavingRow]:
@@ -137,7 +156,8 @@ def _idle(result: Result, summary: Summary, whole_ns: int) -> Iterator[SavingRow
     rows = as_copies(result.idle, result.copies)
     told = [row for row in rows if (row.rank, row.step) in steps or (not steps and row.step is None)]
     held = held_by(told)
-    count = len(steps) or len({row.rank for row in result.ranks if row.all is not None})
+    windows = summarize_windows(result)
+    count = len(steps) or (1 if windows is None else windows.windows)
     for cause in held:
         calls_ns = remote_ns if cause.cause == AT_WORK else 0  # the host is blocked on them meanwhile
         cost_ns, kind = cause.idle_ns / count - calls_ns, IDLE_KINDS[cause.cause]

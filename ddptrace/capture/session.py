@@ -157,7 +157,11 @@ class Session:
         ]
         completed = self.surfaces["collectives"].guarded(lambda _: self.collectives.completions.write())
         ends = [stock.guarded(self.ddp.backward_ends), own.guarded(self.own.backward_ends)]
-        self.program.on_backward_end += [completed, *ends]
+        self.program.on_backward_end += [
+            completed,
+            *ends,
+            self.surfaces["profiler"].guarded(self.windows.backward_ends),
+        ]
         self.steps.on_step = self.surfaces["profiler"].guarded(self.windows.step)
         self.steps.on_end = self._step_ended
         self._write_collections = self.surfaces["garbage"].guarded(self._collections.look)

@@ -9,7 +9,9 @@ import contextlib
 import functools
 import re
 import signal
+import sys
 import threading
+import traceback
 import warnings
 from collections.abc import Callable
 from types import CodeType, FunctionType
@@ -47,9 +49,9 @@ class Surface:
     def failed(self, error: BaseException) -> None:
         """Switch this surface off, and tell so once.
 
-        What a signal's handler of the program has raised meanwhile is no failure. It is raised again, and within a
-        backward at the end of that, as without a trace."""
-        if _is_from_a_handler(error):
+        What the program has raised meanwhile, by a signal's handler or from another thread, is no failure. It is raised
+        again, and within a backward at the end of that, as without a trace."""
+        if _is_from_a_handler(error) or _is_from_another_thread(error):
             if _current_graph_task_id() < 0:
                 raise error
             interrupted.append(error)
@@ -81,11 +83,11 @@ class Surface:
 
 
 interrupted: Final[list[BaseException]] = []
-"""What a signal's handlers have raised into hooks within a backward that has not yet ended."""
+"""What the program has raised into hooks within a backward that has not yet ended."""
 
 
 def raise_interrupted() -> None:
-    """Raise what a handler has raised within the backward that has just ended."""
+    """Raise what the program has raised into hooks within the backward that has just ended."""
     if interrupted:
         error = interrupted[0]
         interrupted.clear()
@@ -99,6 +101,22 @@ def _is_from_a_handler(error: BaseException) -> bool:
     while at is not None and at.tb_frame.f_code not in handlers:
         at = at.tb_next
     return at is not None
+
+
+OWN: Final = frozenset(("ddptrace", "torch", *sys.stdlib_module_names))
+"""Packages whose errors our code may raise by itself."""
+
+
+def _is_from_another_thread(error: BaseException) -> bool:
+    """Whether another thread of the program has raised it here, by `PyThreadState_SetAsyncExc`: an error of the
+    program's class that none of the program's code has raised."""
+    return not _is_own(type(error).__module__) and all(
+        _is_own(str(frame.f_globals.get("__name__"))) for frame, _ in traceback.walk_tb(error.__traceback__)
+    )
+
+
+def _is_own(module: str) -> bool:
+    return module.partition(".")[0] in OWN
 
 
 def _code_of(handler: Any) -> CodeType | None:

@@ -236,8 +236,8 @@ class IdleCause(enum.IntEnum):
     LAUNCH = 3  # the runtime's call that launches
     RUNTIME = 4  # another call of the runtime or driver
     DATA = 5  # it fetched a batch
-    COPY = 6  # the runtime's call that copies
-    SYNCHRONIZE = 7  # it waited for the device
+    COPY = 6  # a copy; or, for as long as it had waited in one, it caught up
+    SYNCHRONIZE = 7  # it waited for the device; or, for as long as it had waited, it caught up
     ALLOCATE = 8  # it allocated or freed memory
     COLLECT = 9  # Python's garbage collection
     QUEUED = 10  # work was launched and had not begun: the host is not to blame
@@ -245,6 +245,16 @@ class IdleCause(enum.IntEnum):
     @property
     def word(self) -> str:
         return self.name.lower()
+
+
+HOST_AT_WORK: Final = (
+    IdleCause.NOTHING,
+    IdleCause.OPERATOR,
+    IdleCause.PYTHON,
+    IdleCause.LAUNCH,
+    IdleCause.RUNTIME,
+)
+"""Causes that are one for a reader: the host has too much to do for what it launches."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -193,7 +193,7 @@ class Recorder:
             self._seal_retired()
             self._finish(segment)
         if spare is not None and spare.close():
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(Exception):  # a hook of the program may refuse it, by an error of any kind
                 (self._folder() / spare.name).unlink()
 
     def nudge(self) -> None:
@@ -208,7 +208,7 @@ class Recorder:
         used = min(next(segment.offsets), segment.room) // RECORD_NBYTES
         segment.seal(used, dropped=self.dropped, final=True)
         if segment.close():  # only then no late write can hit a page that is gone
-            with contextlib.suppress(OSError), (self._folder() / segment.name).open("r+b") as file:
+            with contextlib.suppress(Exception), (self._folder() / segment.name).open("r+b") as file:
                 file.truncate((used + 1) * RECORD_NBYTES)  # a failure only leaves empty slots behind
 
     def _raw(self, shape: struct.Struct, *fields: object) -> bool:

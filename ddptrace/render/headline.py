@@ -9,13 +9,14 @@ from typing import Final
 from ddptrace.analysis import savings
 from ddptrace.analysis.device.digest import device_total
 from ddptrace.analysis.device.idle import AT_WORK, LONG_GAP_NS
+from ddptrace.analysis.device.launching import less_to_launch
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.rpc.digest import own_calls
 from ddptrace.analysis.summary import WORTH_RATIO, Summary
 from ddptrace.analysis.tables.ranks import SuspectRow
 from ddptrace.analysis.tables.savings import SavingRow
 from ddptrace.analysis.window_summary import WindowSummary, summarize_windows
-from ddptrace.findings import KINDS
+from ddptrace.findings import KINDS, LATE_RANK, RUN_TOO_SHORT
 from ddptrace.render.words import UNSEEN
 from ddptrace.units import duration, percent
 
@@ -23,8 +24,8 @@ NO_COMM: Final = "No communication was measured in it."
 CALM_CALLS: Final = "Next to nothing of it waits for its remote calls."
 IDLE: Final[Mapping[str, str]] = {
     "data": "while the host fetches a batch",
-    "copy": "while the host copies and blocks",
-    "synchronize": "while the host waits for it",
+    "copy": "while the host is blocked in copies, or catches up",
+    "synchronize": "while the host waits for it, or catches up",
     "allocate": "while the host allocates or frees memory",
     "collect": "while Python collects garbage",
     AT_WORK: "while the host is at work",
@@ -53,19 +54,26 @@ def headline(result: Result, summary: Summary) -> Headline:
         return Headline(duration(summary.wall_ns), f"is the typical step, on the host. {UNSEEN}", "", calm=False)
     largest = next(iter(result.savings), None)
     if largest is not None and largest.cost_ratio >= WORTH_RATIO:
-        words = _words(largest, result.suspects, "the typical step" if summary.parts else "the devices' time")
-        return Headline(percent(largest.cost_ratio), words, _first_step(largest), calm=False)
+        whole, computes_less = (
+            "the typical step" if summary.parts else "the profiled window",
+            _computes_less(result, summary),
+        )
+        words = _words(largest, result.suspects, whole, computes_less)
+        return Headline(percent(largest.cost_ratio), words, _first_step(largest, result, computes_less), calm=False)
     return _calm(result, summary)
 
 
-def _words(one: SavingRow, suspects: Sequence[SuspectRow], whole: str) -> str:
+def _words(one: SavingRow, suspects: Sequence[SuspectRow], whole: str, computes_less: bool) -> str:
     cost = duration(one.cost_ns)
     of_whole = f"{cost} of {duration(one.whole_ns)}"
     match one.cause:
+        case savings.EXPOSED if computes_less:
+            return f"of {whole} is exposed communication, more than computation could hide: {_sent(one)}."
         case savings.EXPOSED:
             return f"of {whole} could be won by hiding communication, at most: {_sent(one)}."
         case savings.LATE:
-            why = next(suspect.cause for suspect in suspects if f"rank {suspect.rank}" == one.where)
+            named = (suspect.cause for suspect in suspects if f"rank {suspect.rank}" == one.where)
+            why = next(named, "as far as the few steps recorded tell")
             return f"of the median step could be won if {one.where} were as fast as the others ({why}): {of_whole}."
         case savings.WAITING:
             mostly = f", mostly for {one.where}" if one.where else ""
@@ -74,6 +82,8 @@ def _words(one: SavingRow, suspects: Sequence[SuspectRow], whole: str) -> str:
             return f"of a step all ranks wait for a processor: {cost} (median of the ranks)."
         case savings.REMOTE:
             return f"of {whole} waits for remote calls, and nothing else runs: {cost}."
+        case savings.BUFFERS:
+            return f"of {whole} DDP sends the model's buffers before forward, and the device waits: {cost}."
         case savings.COPIES:
             return f"of {whole} the device does nothing but copy: {cost}."
         case "data" if one.half_gap_ns is None:
@@ -88,16 +98,28 @@ def _words(one: SavingRow, suspects: Sequence[SuspectRow], whole: str) -> str:
             return f"of {whole} the device is idle {IDLE[cause]}: {cost}."
 
 
+def _computes_less(result: Result, summary: Summary) -> bool:
+    """Whether the typical step computes for less time than it communicates: then not all of that can be hidden."""
+    whole = summary if summary.parts else summarize_windows(result)
+    compute = None if whole is None else whole.part("compute")
+    return compute is not None and whole is not None and whole.comm_ns is not None and compute.ns < whole.comm_ns
+
+
 def _sent(one: SavingRow) -> str:
     most = f"; {one.where} costs most" if one.where else ""
     return f"{duration(one.cost_ns)} of {duration(one.whole_ns)}{most}"
 
 
-def _first_step(one: SavingRow) -> str:
+def _first_step(one: SavingRow, result: Result, computes_less: bool) -> str:
     if one.cause == AT_WORK and (one.half_gap_ns or 0) > LONG_GAP_NS:
         held = f"in {one.where}" if one.where else "there; record with with_stack=True to see it"
         return f"look for what holds the host {held}"
-    return KINDS[one.finding].to_do.replace("`", "")
+    if one.cause == AT_WORK and one.half_gap_ns is not None:
+        return f"give the host less to launch: {less_to_launch(result)}"
+    if one.cause == savings.EXPOSED and computes_less:
+        return "look at what it waits for, and for a slow rank; then send less, or over a faster link"
+    kind = LATE_RANK if one.finding == RUN_TOO_SHORT.code else KINDS[one.finding]
+    return kind.to_do.replace("`", "")
 
 
 def _calm(result: Result, summary: Summary) -> Headline:
@@ -110,7 +132,7 @@ def _calm(result: Result, summary: Summary) -> Headline:
         return Headline(percent(exposed.ratio), words, "", calm=True)
     if exposed is not None:
         words = f"is the typical step. {CALM_CALLS if summary.rpc_calls else NO_COMM}"
-        return Headline(duration(summary.wall_ns), words, "", calm=True)
+        return Headline(duration(summary.window_ns), words, "", calm=True)
     if device is not None and device.span_ns:
         busy, found = percent(1 - device.idle_ns / device.span_ns), "" if device.comm_ns else "No communication and "
         words = f"of the device's time it was busy. {found}{'no' if found else 'No'} step was found."

@@ -35,7 +35,6 @@ from tests.device.truth import (
 )
 
 ACTIVE = 3  # steps of the window
-CAUSES = ("queued", "launch", "copy", "synchronize", "runtime", "data")
 PROGRAMS = [(name, ranks) for name, strategy in STRATEGIES.items() for ranks in strategy.ranks]
 
 
@@ -194,7 +193,11 @@ def test_idle_time_is_what_the_device_had_and_what_held_the_host(program: Progra
                 calls = [*owners_in(program.files[rank]), *told["calls"]]
                 causes = idle_by_cause(program.work[rank], calls, told["main_thread"], *span)
                 assert launches[row.step].host_idle_ns == idle_ns - causes["queued"]
-                assert {name: by_step[row.step][name] for name in CAUSES} == {name: causes[name] for name in CAUSES}
+                for name in ("queued", "launch", "runtime", "data"):
+                    assert by_step[row.step][name] == causes[name]
+                waits = ("copy", "synchronize")  # operators tell which it is, and that it began before its call
+                told_ns, least_ns = (sum(one[name] for name in waits) for one in (by_step[row.step], causes))
+                assert least_ns <= told_ns <= least_ns + causes[""]
                 launching_ns += causes["launch"]
         found(idle={row.step: dict(by_step[row.step]) for row in rows[1:]})
     assert launching_ns > 0 or not (program.strategy.host_bound and HERE.has_ledger)  # else this compares little

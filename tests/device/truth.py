@@ -35,6 +35,11 @@ CALLS: Final = {
 ranges of a profiler file, which own every call in them."""
 OWNERS: Final = 4
 
+WAITS: Final = ("copy", "synchronize")
+"""Causes in which the host waits for the device."""
+FAR_NS: Final = 20_000_000
+"""So long before a step, a wait may still tell."""
+
 
 def told_by(out: Path, rank: int) -> Json:
     """Return what a rank of a program left."""
@@ -146,7 +151,8 @@ def idle_by_cause(work: Sequence[Json], calls: Sequence[Json], main: int, begin:
     """Return the idle time between begin and end by what held the host, as far as its calls tell; the rest has none.
 
     A gap belongs to the thread that launched the work after it, if it did so in the gap, else to `main`. Of two calls
-    at one instant, the one that comes first in `calls` counts.
+    at one instant, the one that comes first in `calls` counts. Where that thread waited for the device when the gap
+    began, its work after that belongs to the wait, as long as it had waited.
     """
     found: Counter[str] = Counter()
     ahead: Spans = [(one["returned_ns"], one["begin_ns"]) for one in work]
@@ -154,15 +160,37 @@ def idle_by_cause(work: Sequence[Json], calls: Sequence[Json], main: int, begin:
     for call in calls:
         of_thread[call["thread"]].append(call)
     threads = {call["correlation"]: call["thread"] for call in calls}
+    waits = _waits(work, of_thread, threads, main, begin, end)
     for left, right in _gaps(work, begin, end):
         thread = _launching(work, threads, main, left)
         near: list[Json] = [one for one in of_thread[thread] if one["begin_ns"] < right and one["end_ns"] > left]
         waiting = [span for span in ahead if span[0] < right and span[1] > left]
-        edges = (*waiting, *((one["begin_ns"], one["end_ns"]) for one in near))
+        mine = waits[thread]
+        edges = (*waiting, *((one["begin_ns"], one["end_ns"]) for one in near), *((at, until) for at, until, _ in mine))
         for one, other in pairwise(_cuts(left, right, iter(edges))):
             queued = any(span[0] <= one and other <= span[1] for span in waiting)
             inside = (call["name"] for call in near if call["begin_ns"] <= one and other <= call["end_ns"])
-            found["queued" if queued else _cause(next(inside, None))] += other - one
+            cause = _cause(next(inside, None))
+            after = max((wait for wait in mine if wait[0] <= one), default=None)
+            if after is not None and one < after[1] and cause not in WAITS:
+                cause = after[2]
+            found["queued" if queued else cause] += other - one
+    return found
+
+
+def _waits(
+    work: Sequence[Json], of_thread: dict[int, list[Json]], threads: dict[int, int], main: int, begin: int, end: int
+) -> defaultdict[int, list[tuple[int, int, str]]]:
+    """By thread: when the device ran dry while the thread waited for it, until when its work is the wait's, and the
+    cause of that."""
+    found: defaultdict[int, list[tuple[int, int, str]]] = defaultdict(list)
+    for left, _ in _gaps(work, begin - FAR_NS, end):
+        at, thread = _gap_begin(work, left), _launching(work, threads, main, left)
+        around = [call for call in of_thread[thread] if call["begin_ns"] <= at < call["end_ns"]]
+        queued = any(one["returned_ns"] <= at < one["begin_ns"] for one in work)
+        for call in around if not queued else []:
+            if (cause := _cause(call["name"])) in WAITS:
+                found[thread].append((at, 2 * at - call["begin_ns"], cause))
     return found
 
 

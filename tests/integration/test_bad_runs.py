@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +20,7 @@ from ddptrace.errors import RunDirectoryError
 from ddptrace.load.diagnosis.job import read_job
 from ddptrace.load.run import read_run
 from ddptrace.schema import EVENT_DTYPE, RECORD_NBYTES, SCHEMA_VERSION, Kind
-from tests.launch import command, environment, torchrun
+from tests.launch import PROGRAMS, environment, server, torchrun
 
 STEPS = 6
 
@@ -81,11 +80,10 @@ def test_a_taken_directory_is_refused_on_every_rank_even_on_one_that_has_no_fold
     with ddptrace.trace(run):
         train()
     options = ["--enter-first"] if enter_first else []
-    done = subprocess.run(
-        command("ddp.py", run, *options), env=environment(), capture_output=True, text=True, check=False
-    )
-    assert done.returncode != 0
-    assert "RunDirectoryError" in done.stderr
+    argv = [str(PROGRAMS / "ddp.py"), str(run), *options]
+    statuses, said = server().statuses(argv, 2, environment(), 60, to_the_end=True)
+    assert statuses is not None and all(statuses)
+    assert said.count("ddptrace.errors.RunDirectoryError: ") >= 2
     if not enter_first:
         assert not (run / "rank-00001").exists()
     assert len(ddptrace.analyze(run).ranks) == 1
@@ -122,15 +120,13 @@ def test_profile_that_is_no_schedule_is_told_with_what_to_give(tmp_path: Path) -
 
 def test_a_rank_killed_in_a_step_leaves_its_last_whole_step_and_is_named(tmp_path: Path) -> None:
     run, flag = tmp_path / "run", tmp_path / "run.flag"
-    training = subprocess.Popen(command("ddp.py", run, "--pause-at", 4), env=environment(), stderr=subprocess.DEVNULL)
-    try:
+    argv = [str(PROGRAMS / "ddp.py"), str(run), "--pause-at", "4"]
+    with server().started(argv, 2, environment(), to_the_end=True) as training:
         deadline = time.monotonic() + 60
         while not flag.exists() and time.monotonic() < deadline:
             time.sleep(0.1)
         os.kill(json.loads((run / "rank-00001" / "meta.json").read_text())["pid"], signal.SIGKILL)
-        training.wait(timeout=60)
-    finally:
-        training.kill()
+        assert training.statuses(60) is not None
     result = ddptrace.analyze(run)
     assert [step.step for step in result.steps if step.rank == 1] == [0, 1, 2, 3]
     died = [finding for finding in result.findings if finding.code == "process-died"]

@@ -22,6 +22,7 @@ from ddptrace.record import Records
 from ddptrace.schema import EVENT_DTYPE
 from tests.launch import PROGRAMS, environment, torchrun
 from tests.programs.compiled_ways import LAYERS, LONG_STEPS, STEPS
+from tests.self_launched import self_launched
 
 FIRST = 1
 """Buckets of a first backward: torch makes one for each layer after it."""
@@ -124,9 +125,8 @@ def test_files_that_end_amid_backwards_are_whole(tmp_path: Path) -> None:
 
 
 def test_a_bucket_that_failed_since_a_peer_died_is_told_with_its_error(tmp_path: Path) -> None:
-    command = [sys.executable, str(PROGRAMS / "peer_death.py"), str(tmp_path), "ddp"]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60, check=False)
-    assert done.stdout.split() == ["told", "True", "0", str(-signal.SIGKILL)], done.stdout + done.stderr
+    done = self_launched("peer_death.py", tmp_path, "ddp")
+    assert done.stdout.split() == ["told", "True", "0", str(-signal.SIGKILL)], done.said
     (failed,) = (call for call in read_run(tmp_path / "run").ranks[0].calls if call.error)
     assert failed.reducer is not None and "onnection" in failed.error and ".cc:" not in failed.error
 

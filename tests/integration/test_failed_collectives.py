@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -12,17 +10,16 @@ import pytest
 
 import ddptrace
 from ddptrace.capture import session
-from tests.launch import PROGRAMS, environment
 from tests.programs.peer_death import STEPS
+from tests.self_launched import self_launched
 
 
 @pytest.mark.parametrize(("way", "step"), [("ddp", f" after step {STEPS - 1}:"), ("sync", " on rank 0:")])
 def test_the_collective_that_failed_since_its_peer_died_is_named_with_its_error(
     tmp_path: Path, way: str, step: str
 ) -> None:
-    command = [sys.executable, str(PROGRAMS / "peer_death.py"), str(tmp_path), way]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60, check=False)
-    assert done.stdout.split() == ["told", "True", "0", str(-signal.SIGKILL)], done.stdout + done.stderr
+    done = self_launched("peer_death.py", tmp_path, way)
+    assert done.stdout.split() == ["told", "True", "0", str(-signal.SIGKILL)], done.said
     findings = {finding.code: finding for finding in ddptrace.analyze(tmp_path / "run").findings}
     assert findings["process-died"].where == "rank 1"
     failed = findings["collective-failed"]

@@ -25,14 +25,16 @@ def all_are_gone(folder: Path) -> bool:
 
 
 def test_a_forked_rank_finds_what_a_rank_of_torchrun_finds(tmp_path: Path) -> None:
-    forked, started = tmp_path / "forked", tmp_path / "started"
-    for folder in (forked, started):
+    forked, warm, started = tmp_path / "forked", tmp_path / "warm", tmp_path / "started"
+    for folder in (forked, warm, started):
         folder.mkdir()
     done = subprocess.run(command(PROGRAM, started), env=environment(), capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    torchrun(PROGRAM, forked)
-    for ours, theirs in zip(found(forked), found(started), strict=True):
+    torchrun(PROGRAM, forked, has_dynamo=False)
+    torchrun(PROGRAM, warm)
+    for ours, other, theirs in zip(found(forked), found(warm), found(started), strict=True):
         assert ours == theirs
+        assert other == theirs | {"dynamo": True}
 
 
 def test_what_is_set_for_a_test_is_set_for_its_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from ddptrace.load.run import read_run
 from ddptrace.load.tables import RankRun
 from ddptrace.schema import RANGE_PREFIX, Phase, StepEnd
 from tests.conftest import need
-from tests.launch import PROGRAMS, command, environment, torchrun
+from tests.launch import PROGRAMS, as_ranks, environment, torchrun
 
 RANKS = 2
 BACKWARDS = [2, 2, 2, 1, 2, 2, 2, 1]  # of each update: two epochs of 7 batches, two an update, the last one alone
@@ -63,9 +63,9 @@ def ended(line: list[str]) -> str:
 
 
 def under_run(program: str, run: Path, *args: object) -> list[str]:
-    """`program` recorded without a word of ddptrace in it, under torchrun."""
-    *launcher, script = command(program)
-    return [*launcher, *UNDER_RUN, "--out", str(run), "--profile", WINDOW, script, *map(str, args)]
+    """`program` recorded without a word of ddptrace in it, as a rank's arguments to Python."""
+    script = str(PROGRAMS / program)
+    return [*UNDER_RUN, "--out", str(run), "--profile", WINDOW, script, *map(str, args)]
 
 
 def left(out: Path) -> list[dict[str, Any]]:
@@ -81,7 +81,7 @@ def train(framework: str, folder: Path) -> Trained:
     program, off, on, run = f"frameworks_{framework}.py", folder / "off", folder / "on", folder / "run"
     torchrun(program, off)
     has_context = framework == "accelerate"  # in the script
-    said = torchrun(program, on, run) if has_context else ended(under_run(program, run, on))
+    said = torchrun(program, on, run) if has_context else as_ranks(under_run(program, run, on))
     return Trained(framework, left(off), left(on), said, run)
 
 

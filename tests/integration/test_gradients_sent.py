@@ -6,8 +6,6 @@ The model of `programs/gradients_sent.py` has 9640 bytes of parameters, its head
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,16 +14,15 @@ import ddptrace
 from ddptrace.analysis.traffic.digest import traffic_report
 from ddptrace.analysis.traffic.gradients import GradientDigest
 from ddptrace.render.traffic.words import why_words
-from tests.launch import PROGRAMS, environment
 from tests.programs.gradients_sent import STEPS
+from tests.self_launched import self_launched
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("gradients")
-    command = [sys.executable, str(PROGRAMS / "gradients_sent.py"), str(path)]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60, check=False)
-    assert done.stdout.split() == ["1", str(-signal.SIGKILL)], done.stdout + done.stderr
+    done = self_launched("gradients_sent.py", path)
+    assert done.stdout.split() == ["1", str(-signal.SIGKILL)], done.said
     return path
 
 

@@ -1,4 +1,4 @@
-"""300 damaged run directories, each read by a few commands. `python -m tests.mutants` reads thousands."""
+"""200 damaged run directories, each read by a few commands. `python -m tests.mutants` reads thousands."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from tests.mutants.bases import BASES, record
 from tests.mutants.trial import FAILED, REFUSED, import_all, tried, whole
 
-MUTANTS, AT_ONCE, COMMANDS_EACH = 300, 25, 2
+MUTANTS, AT_ONCE, COMMANDS_EACH = 200, 25, 2
 
 
 PREDICTING = {"whatif", "whatif_json", "advise", "advise_json"}

@@ -39,6 +39,7 @@ from tests.conftest import need
 from tests.launch import PROGRAMS, environment
 from tests.perfetto import ask
 from tests.programs.rpc_bytes import BY_HAND, ROUNDS, N
+from tests.self_launched import self_launched
 
 WORKERS = ("worker0", "worker1", "worker2")
 PAIRS = [(a, b) for a in WORKERS for b in WORKERS if a != b]
@@ -54,6 +55,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(program: str, folder: Path, *around: str) -> str:
     """What a program says, run on `folder`, by way of the command `around`. Fails the test where it fails."""
+    if not around:
+        return self_launched(program, folder).stdout
     command = [*around, sys.executable, str(PROGRAMS / program), str(folder)]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

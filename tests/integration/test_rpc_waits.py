@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
 import ddptrace
@@ -13,8 +10,8 @@ from ddptrace.analysis.summary import summarize
 from ddptrace.analysis.tables.steps import StepRow
 from ddptrace.render.report import page
 from ddptrace.render.terminal import summary_text
-from tests.launch import PROGRAMS, environment
 from tests.programs.rpc_waits import BUSY_S, FORWARDS, REPEATED, SLEEP_S
+from tests.self_launched import self_launched
 
 pytestmark = pytest.mark.alone
 
@@ -26,9 +23,8 @@ KINDS = (*(way.__name__ for way in FORWARDS), *BACKWARDS)
 @pytest.fixture(scope="module")
 def result(tmp_path_factory: pytest.TempPathFactory) -> Result:
     folder = tmp_path_factory.mktemp("waits")
-    command = [sys.executable, str(PROGRAMS / "rpc_waits.py"), str(folder)]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0 and "ddptrace stopped" not in done.stderr, done.stdout + done.stderr
+    done = self_launched("rpc_waits.py", folder)
+    assert "ddptrace stopped" not in done.stderr, done.said
     return ddptrace.analyze(folder / "run")
 
 

@@ -16,7 +16,8 @@ import ddptrace
 from ddptrace.analysis.result import Result
 from ddptrace.telemetry.rows import RankRows, of_result
 from ddptrace.telemetry.spans.trees import Node, trees
-from tests.launch import PROGRAMS, environment, torchrun
+from tests.launch import environment, torchrun
+from tests.self_launched import self_launched
 
 RANKS = 2
 PHASES = {"data", "forward", "backward", "optimizer", "other"}
@@ -203,8 +204,7 @@ def test_what_ran_after_the_last_step_has_a_span_too(traced: Traced) -> None:
 
 
 def test_the_span_of_a_collective_whose_peer_died_tells_so(tmp_path: Path) -> None:
-    command = [sys.executable, str(PROGRAMS / "peer_death.py"), str(tmp_path), "sync"]
-    subprocess.run(command, env=environment(), check=True, capture_output=True, timeout=60)
+    self_launched("peer_death.py", tmp_path, "sync")
     survivor, *_ = of_result(ddptrace.analyze(tmp_path / "run"))
     nodes = [root for tree in trees(survivor) for root in tree.roots]
     for node in nodes:  # grows as it goes

@@ -87,6 +87,6 @@ def _ends(terminal: Terminal, job: Training) -> None:
     job.end()
     text = terminal.wait(r"left with 0", "ended in order; all of it: `ddptrace analyze run`", r"(?m)^  1 +ended")
     assert "2 ranks ended" in text and "Typical step" in text
-    job.process.wait(PATIENCE_S)
+    assert job.ranks.statuses(PATIENCE_S) == [0, 0]
     terminal.type("echo as be''fore")
     terminal.wait("as before")

@@ -7,8 +7,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -17,7 +15,8 @@ from typing import Any, Final
 from click.testing import CliRunner
 
 from ddptrace.cli import main
-from tests.launch import PROGRAMS, command, environment, torchrun
+from tests.launch import PROGRAMS, environment, server, torchrun
+from tests.self_launched import self_launched
 from tests.unit import foreign_files
 
 STEPS: Final = 6
@@ -35,24 +34,19 @@ def profiled(folder: Path) -> None:
 def killed(folder: Path) -> None:
     """Rank 1 was killed in a step, and the launcher ended the other: nothing is finished."""
     run, flag = folder / "killed", folder / "killed.flag"
-    training = subprocess.Popen(
-        command("ddp.py", run, "--pause-at", STEPS - 1), env=environment(), stderr=subprocess.DEVNULL
-    )
-    try:
+    argv = [str(PROGRAMS / "ddp.py"), str(run), "--pause-at", str(STEPS - 1)]
+    with server().started(argv, 2, environment(), to_the_end=False) as training:
         until = time.monotonic() + PATIENCE_S
         while not flag.exists() and time.monotonic() < until:
             time.sleep(0.05)
         os.kill(json.loads((run / "rank-00001" / "meta.json").read_text())["pid"], signal.SIGKILL)
-        training.wait(timeout=PATIENCE_S)
-    finally:
-        training.kill()
+        training.statuses(PATIENCE_S)
 
 
 def rpc(folder: Path) -> None:
     """Two trainers with DDP, a parameter server and a master."""
     with tempfile.TemporaryDirectory(dir=folder) as place:
-        program = [sys.executable, str(PROGRAMS / "rpc_hybrid.py"), place]
-        subprocess.run(program, env=environment(), capture_output=True, check=True, timeout=PATIENCE_S)
+        self_launched("rpc_hybrid.py", place, timeout_s=PATIENCE_S)
         Path(place, "run").rename(folder / "rpc")
 
 

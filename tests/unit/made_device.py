@@ -14,7 +14,9 @@ from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.analysis.tables.device import Activity, CopyRow, KernelRow, LaunchRow, RankRow, ScopeRow, StreamRow
 from ddptrace.analysis.tables.ranks import MatchRow
 from ddptrace.analysis.tables.table import Table
+from ddptrace.analysis.tables.windows import WindowRow
 from ddptrace.load.tables import DeviceWork, Identity, Work
+from ddptrace.schema import Evidence
 from tests.made import make_result
 
 KERNELS = (
@@ -130,6 +132,22 @@ def without_steps(result: Result) -> Result:
     streams = [row for row in result.streams if row.step is None]
     kept = {"collectives": Table(type(loose[0]), loose), "streams": Table(StreamRow, streams)}
     return dataclasses.replace(result, **empty, **kept)
+
+
+def windows_of(result: Result) -> Table[WindowRow]:
+    """One profiler window of each rank, as its population."""
+    rows = []
+    for row in result.ranks:
+        assert row.all is not None
+        one = row.all
+        memory_ns = one.span_ns - one.compute_ns - one.exposed_ns - one.idle_ns
+        parts = one.compute_ns, one.comm_ns, one.hidden_ns, one.exposed_ns, memory_ns, one.idle_ns, 0
+        rows.append(
+            WindowRow(
+                row.rank, 0, row.file, True, 0, one.span_ns, one.span_ns, *parts, one.overlap_ratio, Evidence.DEVICE
+            )
+        )
+    return Table(WindowRow, rows)
 
 
 def moved(result: Result, rank: int, by_ns: int) -> Result:

@@ -108,6 +108,7 @@ NAMES = [
     ("void multi_tensor_apply_kernel<TensorListMetadata<4>, AdamFunctor<float> >(int)", Category.OPTIMIZER),
     ("void vllm::reshape_and_cache_flash_kernel<__nv_bfloat16, unsigned char>(int)", Category.OTHER),
     ("_copy_tensor_kernel", Category.OTHER),
+    ("void split_embedding_codegen_forward_unweighted_kernel<float>(fbgemm_gpu::FixedDivisor)", Category.OTHER),
 ]  # fmt: skip
 
 

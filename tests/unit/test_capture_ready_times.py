@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
-from ddptrace.capture.gradients.reducer_records import ReadyTimes, ReducerRecords
+from ddptrace.capture.gradients.reducer_records import ReadyTimes, ReducerRecords, ready_hook
 from ddptrace.schema import DELTA_MAX_NS
 
 
@@ -42,3 +44,17 @@ def test_every_gradient_is_in_a_record_whose_deltas_have_room_for_it(late_ns: in
     }
     assert told == dict(enumerate(ready.times))
     assert all(0 <= delta <= DELTA_MAX_NS for *_, deltas, _ in written.records for delta in deltas)
+
+
+def test_a_backward_that_is_compiled_with_its_hooks_keeps_its_one_graph() -> None:
+    ready, sampling, collectives = ReadyTimes(1), SimpleNamespace(live=True), SimpleNamespace(reducer=0)
+    hook = ready_hook(ready, 0, 3, collectives, sampling)  # type: ignore[arg-type] # nothing else of them is used
+
+    def accumulated(gradient: torch.Tensor) -> torch.Tensor:
+        hook(gradient)
+        return gradient * 2
+
+    torch.compile(accumulated, backend="eager", fullgraph=True)(torch.ones(2))
+    assert (ready.times, collectives.reducer) == ([0], 0)
+    accumulated(torch.ones(2))
+    assert ready.times[0] and collectives.reducer == 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -38,17 +39,15 @@ NAMES: Final = {
 }
 
 
+@functools.cache
 def sources() -> list[tuple[Path, ast.Module]]:
     files = sorted(path for path in PACKAGE.rglob("*.py") if path != DECLARATIONS)
     return [(file, ast.parse(file.read_text(encoding="utf-8"))) for file in files]
 
 
-SOURCES: Final = sources()
-
-
 def calls() -> Iterator[tuple[str, ast.Call]]:
     """All calls in the package, with where they stand."""
-    for file, tree in SOURCES:
+    for file, tree in sources():
         for node in ast.walk(tree):
             if isinstance(node, ast.Call):
                 yield f"{file.relative_to(ROOT)}:{node.lineno}", node
@@ -64,16 +63,16 @@ def test_codes_differ_and_are_the_names_of_their_kinds() -> None:
 
 
 def test_every_kind_is_made_somewhere() -> None:
-    used = {node.id for _, tree in SOURCES for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    used = {node.id for _, tree in sources() for node in ast.walk(tree) if isinstance(node, ast.Name)}
     assert not NAMES.keys() - used
 
 
 def test_whatever_writes_findings_is_called_where_a_result_is_put_together() -> None:
     room = PACKAGE / "analysis" / "findings"
-    trees = [tree for file, tree in SOURCES if file.parent == room]
+    trees = [tree for file, tree in sources() if file.parent == room]
     made = {node.name for tree in trees for node in tree.body if isinstance(node, ast.FunctionDef)}
     writers = {name for name in made if name.endswith("_findings") and not name.startswith("_")}
-    used = {node.id for _, tree in SOURCES for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    used = {node.id for _, tree in sources() for node in ast.walk(tree) if isinstance(node, ast.Name)}
     assert len(writers) > 15 and writers - used <= {"run_findings"}
 
 
@@ -90,7 +89,7 @@ def test_no_file_names_a_code() -> None:
     codes = {code for code in KINDS if "-" in code} - {LAUNCH_BOUND.code}
     texts = (
         (file, node)
-        for file, tree in SOURCES
+        for file, tree in sources()
         for node in ast.walk(tree)
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     )
@@ -110,7 +109,7 @@ def test_sentences_are_imported_only_where_a_result_is_put_together() -> None:
     """Numbers do not depend on sentences."""
     importers = {
         file.relative_to(PACKAGE).as_posix()
-        for file, tree in SOURCES
+        for file, tree in sources()
         for node in ast.walk(tree)
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("ddptrace.analysis.findings")
     }

@@ -98,6 +98,60 @@ def test_what_runs_inside_a_data_loader_or_item_belongs_to_it(tmp_path: Path) ->
     assert ("operator", "aten::stack") not in told
 
 
+def test_what_follows_a_wait_belongs_to_it_for_as_long_as_the_host_waited(tmp_path: Path) -> None:
+    """The host waits from 20 on in `.item()`, 30 µs before the device runs dry: its work until 80 is the wait's."""
+    idle = idle_of(
+        tmp_path,
+        launch(1, 0, 2),
+        kernel("a", 1, 3, 50),
+        op("aten::item", 20, 54),
+        op("aten::mm", 60, 90),
+        launch(2, 88, 90),
+        kernel("b", 2, 92, 95),
+    )
+    assert caused(idle) == {
+        ("launch", "cudaLaunchKernel"): 2 + 2,
+        ("queued", ""): 1 + 2,
+        ("synchronize", "aten::item"): 30,
+        ("operator", "aten::mm"): 8,
+    }
+
+
+def test_a_wait_that_begins_when_the_device_is_idle_already_owns_nothing_after_it(tmp_path: Path) -> None:
+    item, work = op("aten::item", 20, 54), op("aten::mm", 60, 90)
+    idle = idle_of(
+        tmp_path, launch(1, 0, 2), kernel("a", 1, 3, 15), item, work, launch(2, 88, 90), kernel("b", 2, 92, 95)
+    )
+    told = caused(idle)
+    assert told["synchronize", "aten::item"] == 34 and told["operator", "aten::mm"] == 28
+
+
+def test_a_data_loader_after_a_wait_keeps_its_time(tmp_path: Path) -> None:
+    loader = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+    item, fetch = op("aten::item", 5, 52), said(loader, 52, 80)
+    idle = idle_of(
+        tmp_path, launch(1, 0, 2), kernel("a", 1, 3, 50), item, fetch, launch(2, 88, 90), kernel("b", 2, 92, 95)
+    )
+    assert caused(idle)["data", loader] == 28
+
+
+@pytest.mark.parametrize(("around", "cause"), [("aten::copy_", "copy"), ("aten::mm", "synchronize")])
+def test_a_synchronization_inside_a_copy_is_the_copys(tmp_path: Path, around: str, cause: str) -> None:
+    held = op(around, 15, 55), event("cuda_runtime", "cudaStreamSynchronize", MAIN, 20, 50)
+    idle = idle_of(tmp_path, launch(1, 0, 2), kernel("a", 1, 3, 10), *held, launch(2, 60, 61), kernel("b", 2, 61, 70))
+    assert caused(idle)[cause, "cudaStreamSynchronize"] == 30
+
+
+def test_a_loaders_own_range_names_it_rather_than_the_frame_around(tmp_path: Path) -> None:
+    loader, frame = (
+        "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__",
+        "torch/utils/data/dataloader.py(7): __next__",
+    )
+    ranges = event("python_function", frame, MAIN, 12, 42), said(loader, 13, 41)
+    idle = idle_of(tmp_path, launch(1, 0, 2), kernel("a", 1, 3, 10), *ranges, launch(2, 60, 61), kernel("b", 2, 61, 70))
+    assert caused(idle)["data", loader] == 28 and caused(idle)["data", frame] == 2
+
+
 def test_the_thread_that_launches_the_next_work_is_asked(tmp_path: Path) -> None:
     idle = idle_of(
         tmp_path,

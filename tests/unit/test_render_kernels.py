@@ -33,6 +33,16 @@ NAMES = (
     ("void splitKreduce_kernel<32, 16, cublasSplitKParams<float> >(float const*)", "splitKreduce_kernel"),
     ("void cub::DeviceScanKernel<cub::AgentScanPolicy<128, (cub::BlockLoad)1> >(int*)", "DeviceScanKernel"),
     ("void cutlass::Kernel<cutlass_80_tensorop_s1688gemm_64x64_nt>(P)", "cutlass_80_tensorop_s1688gemm_64x64_nt"),
+    (
+        "void cutlass::device_kernel<flash::enable_sm90_or_later<flash::FlashAttnBwdSm90<flash::Main<2> > > >(P)",
+        "flash::FlashAttnBwdSm90",
+    ),
+    ("void cutlass::device_kernel<a::cuda::fp8_ptp128c::GemmKernel>(a::P)", "fp8_ptp128c::GemmKernel"),
+    (
+        "std::enable_if<(((8)>(0)))&&vllm::_typeConvert<c10::BFloat16>::exists, void>::type"
+        " vllm::fused_add_rms_norm_kernel<c10::BFloat16, 8>(c10::BFloat16*, long)",
+        "fused_add_rms_norm_kernel",
+    ),
     (ELEMENTWISE, "vectorized_elementwise_kernel<MulFunctor>"),
     (COPY, "elementwise_kernel<direct_copy_kernel_cuda>"),
     (SUM, "reduce_kernel<sum_functor>"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddptrace.units import named
+from ddptrace.units import named, signed_tenths
 
 
 @pytest.mark.parametrize(
@@ -20,3 +20,7 @@ from ddptrace.units import named
 )
 def test_many_are_told_by_the_ends_of_their_runs_or_counted(numbers: list[int], words: str) -> None:
     assert named("rank", numbers) == words
+
+
+def test_a_change_in_tenths_has_the_minus_sign_of_all_changes() -> None:
+    assert [signed_tenths(ratio) for ratio in (-0.0136, 0.0136)] == ["−1.4 %", "+1.4 %"]

@@ -43,7 +43,7 @@ RULES: Final = tuple(
         (r"conv(?!ert)|fprop|dgrad|wgrad|winograd|scudnn|igemm_(?:fwd|bwd|wrw)|im2col", Category.CONVOLUTION),
         (rf"{NORMS}|\bbn_(?:fw|bw)|\bln_(?:fwd|bwd)|GammaBeta|RowwiseMoments", Category.NORMALIZATION),
         (r"multi_tensor_apply|adam|\blamb(?!da)|\bsgd", Category.OPTIMIZER),
-        (r"gemm|gemv|Cijk_|nvjet|splitk|matmul|xmma|\bbmm_|\bdot_kernel", Category.MATRIX),
+        (r"(?<!fb)gemm|gemv|Cijk_|nvjet|splitk|matmul|xmma|\bbmm_|\bdot_kernel", Category.MATRIX),
         (r"reduce|softmax|nll_loss|cross_?entropy|logsumexp|argm(?:ax|in)", Category.REDUCTION),
         (
             r"elementwise|CatArrayBatchedCopy|dropout|act_and_mul|swiglu|silu|gelu|rotary|cast|quant",

@@ -10,6 +10,7 @@ from typing import Final
 
 from ddptrace.analysis.device.copies import CopyDigest, copy_digest
 from ddptrace.analysis.device.idle import IdleDigest, idle_digest
+from ddptrace.analysis.device.names import without_identity
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import PARTS, Share, typical_steps
 from ddptrace.analysis.tables.device import LaunchRow, Population, ScopeRow, StreamRow
@@ -158,7 +159,7 @@ class ScopeDigest:
     comm_ns: int
     memory_ns: int
     ratio: float  # of all device time of those ranks, as a sum of durations
-    instances: int = 1  # modules of the class
+    instances: int = 1  # modules of the class; of other kinds one
 
     @property
     def device_ns(self) -> int:
@@ -169,7 +170,7 @@ def scopes(result: Result) -> dict[str, list[ScopeDigest]]:
     """By kind, those kinds that the traces tell; of each kind the most device time first."""
     rows: dict[str, defaultdict[str, list[ScopeRow]]] = {kind: defaultdict(list) for kind in SCOPE_KINDS}
     for row in result.scopes:
-        rows[row.kind][class_of(row.name) if row.kind == "module" else row.name].append(row)
+        rows[row.kind][class_of(row.name) if row.kind == "module" else without_identity(row.name)].append(row)
     worked = {a.rank: sum(int((w.end_at_ns - w.begin_at_ns).sum()) for w in a.device) for a in result.activity}
     return {kind: _scopes(kind, by_name, worked) for kind, by_name in rows.items() if by_name}
 
@@ -182,6 +183,6 @@ def _scopes(kind: str, by_name: dict[str, list[ScopeRow]], worked: dict[int, int
         events, *parts = (sum(getattr(row, name) for row in rows) / len(ranks) for name in ("events", *SCOPE_PARTS))
         compute, comm, memory = map(round, parts)
         ratio = sum(parts) * len(ranks) / whole if whole else 0.0
-        instances = len({row.name for row in rows})
+        instances = len({row.name for row in rows}) if kind == "module" else 1
         found.append(ScopeDigest(kind, scope, events, compute, comm, memory, ratio, instances))
     return sorted(found, key=lambda one: (-one.device_ns, one.name))

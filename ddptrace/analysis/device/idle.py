@@ -7,21 +7,19 @@ pieces                 copy op              row of step 3: copy, row of step 4: 
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
 from ddptrace.analysis.alike import Alike, alike
+from ddptrace.analysis.device.names import without_identity
 from ddptrace.analysis.intervals import Ints
 from ddptrace.analysis.rank_view import RankView
 from ddptrace.analysis.tables.device import IdleRow
-from ddptrace.load.tables import DeviceIdle, IdleCause
-
-ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+")
+from ddptrace.load.tables import HOST_AT_WORK, DeviceIdle, IdleCause, Window
 
 
 def idle_rows(view: RankView) -> list[IdleRow]:
@@ -29,8 +27,33 @@ def idle_rows(view: RankView) -> list[IdleRow]:
 
     The rows of one step add up to `idle_ns` of its row in `launches`.
     """
-    rows = [row for window in view.rank.windows if window.idle is not None for row in _rows(view, window.idle)]
+    idles = (_from_step_begin(view, window) for window in view.rank.windows)
+    rows = [row for idle in idles if idle is not None for row in _rows(view, idle)]
     return sorted(rows, key=lambda row: (row.step is None, row.step or 0, -row.idle_ns, row.cause, row.name))
+
+
+def _from_step_begin(view: RankView, window: Window) -> DeviceIdle | None:
+    """The idle time of a window, with the time before it that belongs to its first step, while the profiler started:
+    nothing is recorded of that."""
+    idle = window.idle
+    if idle is None or window.device is None:
+        return None
+    known = [window.begin_at_ns, *idle.gaps[:1, 0].tolist(), int(window.device.begin_at_ns.min())]
+    opened = min(known)
+    step = int(view.windows.at(np.array([opened]))[0])
+    begin = int(view.windows.spans()[step, 0]) if step >= 0 and view.device.on_device[step] else opened
+    if begin >= opened:
+        return idle
+    return replace(
+        idle,
+        gap=np.append(0, idle.gap + 1),
+        begin_at_ns=np.append(begin, idle.begin_at_ns),
+        end_at_ns=np.append(opened, idle.end_at_ns),
+        cause=np.append(np.uint8(IdleCause.NOTHING), idle.cause),
+        name=np.append(-1, idle.name),
+        operator=np.append(-1, idle.operator),
+        gaps=np.concatenate(([(begin, opened)], idle.gaps)),
+    )
 
 
 def _rows(view: RankView, idle: DeviceIdle) -> Iterator[IdleRow]:
@@ -64,13 +87,13 @@ def _distinct(found: Alike, values: Ints) -> Ints:
 
 
 def _labels(idle: DeviceIdle) -> tuple[list[str], Ints]:
-    """The names without addresses of objects, each once, and by index into the file's names which of them it is. The
+    """The names without what differs by process, each once, and by index into the file's names which of them it is. The
     last index, which is NOTHING's own, is the empty name."""
     used = np.unique(np.concatenate((idle.name, idle.operator)))
     names = {"": 0}
     labels = np.zeros(len(idle.names) + 1, np.int64)
     for index in used[used >= 0].tolist():
-        labels[index] = names.setdefault(ADDRESS.sub("", idle.names[index]), len(names))
+        labels[index] = names.setdefault(without_identity(idle.names[index]), len(names))
     return list(names), labels
 
 
@@ -79,8 +102,8 @@ def _labels(idle: DeviceIdle) -> tuple[list[str], Ints]:
 LONG_GAP_NS: Final = 5_000_000
 """Launching takes microseconds: the host was held by something else."""
 AT_WORK: Final = "work"
-HOST_AT_WORK: Final = ("nothing", "operator", "python", "launch", "runtime")
-"""Causes that are one for a reader, `AT_WORK`: the host has too much to do for what it launches."""
+"""One cause for a reader: all of `HOST_AT_WORK`."""
+AT_WORK_WORDS: Final = frozenset(cause.word for cause in HOST_AT_WORK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +132,7 @@ def held_by(rows: Collection[IdleRow]) -> list[HeldBy]:
     """Add up rows of `idle` by cause, the longest first. Causes in which the host is at work count as one."""
     groups: defaultdict[str, list[IdleRow]] = defaultdict(list)
     for row in rows:
-        groups[AT_WORK if row.cause in HOST_AT_WORK else row.cause].append(row)
+        groups[AT_WORK if row.cause in AT_WORK_WORDS else row.cause].append(row)
     found = [_held(cause, mine) for cause, mine in groups.items()]
     return sorted(found, key=lambda held: -held.idle_ns)
 

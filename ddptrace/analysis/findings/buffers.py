@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from operator import attrgetter
-from statistics import fmean
 from typing import Final
 
-from ddptrace.analysis.collectives.buffers import BufferTime
+from ddptrace.analysis.collectives.buffer_cost import buffer_cost
 from ddptrace.analysis.rank_facts import RankFacts
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.summary import Summary, typical_steps
+from ddptrace.analysis.summary import Summary
 from ddptrace.findings import BUFFER_BROADCASTS, Finding
 from ddptrace.units import duration, percent
 
@@ -25,19 +22,11 @@ WITHOUT: Final = (
 
 
 def buffer_findings(ranks: Sequence[RankFacts], result: Result, summary: Summary) -> Iterator[Finding]:
-    """Say what the broadcasts cost the typical step. Of each step the rank counts that they cost least: the others may
-    have waited for it."""
-    steps = {(row.rank, row.step) for row in typical_steps(result.steps)[0]}
-    by_step: defaultdict[int, list[BufferTime]] = defaultdict(list)
-    for rank in ranks:
-        for time in rank.buffers:
-            if (rank.rank, time.step) in steps:
-                by_step[time.step].append(time)
-    if not by_step or not summary.window_ns:
+    """Say what the broadcasts cost the typical step."""
+    found = buffer_cost(ranks, result)
+    if found is None or not summary.window_ns:
         return
-    least = [min(times, key=attrgetter("cost_ns")) for times in by_step.values()]
-    share = len(least) / len({step for _, step in steps})
-    host, cost = (fmean(one) * share for one in zip(*((time.host_ns, time.cost_ns) for time in least), strict=True))
+    host, cost = found
     if cost < COST_MIN_RATIO * summary.window_ns:
         return
     idle = f", and the device idles for {duration(cost)} of that" if any(rank.on_device for rank in ranks) else ""

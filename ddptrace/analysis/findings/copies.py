@@ -38,13 +38,14 @@ class _Steps:
     keys: frozenset[tuple[int, int | None]]  # rank and step
     windows_ns: int  # their lengths together
     where: str
-    each: str  # "a step" or "a rank"
+    each: str  # "a step" or "a window"
+    count: int  # of them
 
     def of(self, rows: Collection[CopyRow]) -> list[CopyRow]:
         return [row for row in rows if (row.rank, row.step) in self.keys]
 
     def mean(self, ns: int) -> str:
-        return duration(ns / len(self.keys))
+        return duration(ns / self.count)
 
 
 def blocking_copies(result: Result) -> Finding | None:
@@ -88,10 +89,11 @@ def _steps(result: Result) -> _Steps:
     if keys:
         windows_ns = sum(row.window_ns for row in result.launches if (row.rank, row.step) in keys)
         where = f"In {counted(len(keys), 'typical step')} on {named('rank', sorted({rank for rank, _ in keys}))}"
-        return _Steps(keys, windows_ns, where, "a step")
-    spans = {row.rank: row.all.span_ns for row in result.ranks if row.all is not None}
-    where = f"On {named('rank', sorted(spans))}" if spans else ""
-    return _Steps(frozenset((rank, None) for rank in spans), sum(spans.values()), where, "a rank")
+        return _Steps(keys, windows_ns, where, "a step", len(keys))
+    windows = [row for row in result.windows if row.on_device and row.window_ns]
+    ranks, windows_ns = {row.rank for row in windows}, sum(row.window_ns for row in windows)
+    where = f"On {named('rank', sorted(ranks))}" if ranks else ""
+    return _Steps(frozenset((rank, None) for rank in ranks), windows_ns, where, "a window", len(windows))
 
 
 def _ranks(steps: _Steps) -> str:
@@ -110,7 +112,7 @@ def _call(result: Result, steps: _Steps) -> str:
 
 def _moved(rows: Sequence[CopyRow], steps: _Steps) -> str:
     """As in "6 copies a step, 1.72 kB, at 11.3 GB/s"."""
-    count, copy_ns = len(steps.keys), sum(row.copy_ns for row in rows)
+    count, copy_ns = steps.count, sum(row.copy_ns for row in rows)
     events = round(sum(row.events for row in rows) / count)
     sizes = [row.nbytes for row in rows if row.events]
     nbytes = sum(size for size in sizes if size is not None)

@@ -7,13 +7,13 @@ from typing import Final
 
 from ddptrace.analysis.device.copies import is_in_copy
 from ddptrace.analysis.device.idle import LONG_GAP_NS, HeldBy, held_by
+from ddptrace.analysis.device.launching import less_to_launch
 from ddptrace.analysis.device.rows import LAUNCH_BOUND_RATIO
 from ddptrace.analysis.findings.copies import blocking_copies, exposed_copies
 from ddptrace.analysis.rank_facts import RankFacts
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import typical_steps
 from ddptrace.analysis.tables.device import IdleRow, LaunchRow, Population, RankRow
-from ddptrace.analysis.tables.parallelism import Kind
 from ddptrace.findings import (
     ALLOCATION_BOUND,
     BLOCKING_COPIES,
@@ -124,33 +124,36 @@ def _idle(result: Result) -> Iterator[Finding]:
     causes = held_by(rows)
     if not whole_ns or sum(held.idle_ns for held in causes) <= LAUNCH_BOUND_RATIO * whole_ns:
         return
-    is_served = any(row.kind == Kind.INFERENCE for row in result.parallelism)
+    less = less_to_launch(result)
     large = [held for held in causes if held.idle_ns > LAUNCH_BOUND_RATIO * whole_ns]
     ranks = named("rank", sorted({row.rank for row in rows}))
     for held in large or (causes[:1] if blocking is None else []):
         if held.cause == "queued" and held.idle_ns < in_copies_ns:  # unexplained, and less than what is explained
             continue
-        each = duration(held.idle_ns / len(windows_ns)) + (" a step" if result.launches else " a rank")
+        each = duration(held.idle_ns / len(windows_ns)) + (" a step" if result.launches else " a window")
         share = f"{percent(held.idle_ns / whole_ns)} of the time ({each})"
         gaps = f"half of it in gaps of at least {duration(held.half_gap_ns)}"
         if held.cause == "queued":
             yield IDLE_WHILE_QUEUED(ranks, _queued_words(where, share, gaps, held))
         else:
-            kind, doing, advice = _held_words(held, is_served)
+            kind, doing, advice = _held_words(held, less)
             yield kind(ranks, f"{where} the device is idle for {share} {doing}, {gaps}: {advice}.")
 
 
 def _idle_steps(result: Result) -> Idle:
-    """Of the typical steps; where the device is seldom idle in those, of the steps in which it is idle for long."""
+    """Of the typical steps; where the device is seldom idle in those, of the steps in which it is idle for long. The
+    profiler's own start holds up the first step of a window."""
     typical = {(row.rank, row.step) for row in typical_steps(result.steps)[0]}
     usual = [row for row in result.launches if (row.rank, row.step) in typical]
     if sum(row.idle_ns for row in usual) > LAUNCH_BOUND_RATIO * sum(row.window_ns for row in usual):
         return _idle_in(usual, result), [row.window_ns for row in usual], "In the typical step"
-    bound = [row for row in result.launches if row.idle_ns > LAUNCH_BOUND_RATIO * row.window_ns]
+    known = {(row.rank, row.step) for row in result.launches}
+    later = [row for row in result.launches if (row.rank, row.step - 1) in known]
+    bound = [row for row in later if row.idle_ns > LAUNCH_BOUND_RATIO * row.window_ns]
     if not bound:
         return [], [], ""
     ranks = named("rank", sorted({row.rank for row in bound}))
-    where = f"In {len(bound)} of {len(result.launches)} steps on {ranks}"
+    where = f"In {len(bound)} of {len(later)} steps on {ranks}"
     return _idle_in(bound, result), [row.window_ns for row in bound], where
 
 
@@ -161,28 +164,32 @@ def _idle_in(steps: Sequence[LaunchRow], result: Result) -> list[IdleRow]:
 
 def _idle_windows(result: Result) -> Idle:
     """Of the windows whole, where no step tells."""
-    spans = {row.rank: row.all.span_ns for row in result.ranks if row.all is not None}
-    rows = [row for row in result.idle if row.step is None and row.rank in spans]
-    return rows, list(spans.values()), f"On {named('rank', sorted(spans))}" if spans else ""
+    windows = [row for row in result.windows if row.on_device and row.window_ns]
+    ranks = {row.rank for row in windows}
+    rows = [row for row in result.idle if row.step is None and row.rank in ranks]
+    return rows, [row.window_ns for row in windows], f"On {named('rank', sorted(ranks))}" if ranks else ""
 
 
-def _held_words(held: HeldBy, is_served: bool) -> tuple[FindingKind, str, str]:
-    """The kind, what the host does meanwhile, and what to try."""
+def _held_words(held: HeldBy, less: str) -> tuple[FindingKind, str, str]:
+    """The kind, what the host does meanwhile, and what to try. `less`: what gives the host less to launch."""
     name = _place(held)
     largest = f"most of it in {name}" if held.ratio > MOST else f"the largest part ({percent(held.ratio)}) in {name}"
     match held.cause:
         case "data":
             doing, (kind, advice) = "fetches a batch", (DATA_BOUND, _loader_advice(held.name))
         case "copy":
-            doing, (kind, advice) = "copies and blocks", (BLOCKING_COPIES, COPY_ADVICE)
+            doing, (kind, advice) = "is blocked in copies, or catches up after them", (BLOCKING_COPIES, COPY_ADVICE)
         case "synchronize":
-            doing, (kind, advice) = "waits for the device", (HOST_SYNCHRONIZES, SYNCHRONIZE_ADVICE)
+            doing, (kind, advice) = (
+                "waits for the device, or catches up after that",
+                (HOST_SYNCHRONIZES, SYNCHRONIZE_ADVICE),
+            )
         case "allocate":
             doing, (kind, advice) = "allocates or frees memory", (ALLOCATION_BOUND, ALLOCATE_ADVICE)
         case "collect":
             doing, (kind, advice) = "collects Python's garbage", (GARBAGE_COLLECTION, COLLECT_ADVICE)
         case _:
-            doing, (kind, advice) = "is at work", (LAUNCH_BOUND, _launch_advice(held, is_served))
+            doing, (kind, advice) = "is at work", (LAUNCH_BOUND, _launch_advice(held, less))
     return kind, f"while the host {doing}, {largest}", advice
 
 
@@ -224,9 +231,7 @@ def _loader_advice(name: str) -> str:
     return "use more or faster workers (num_workers, prefetch_factor), or cheaper transforms"
 
 
-def _launch_advice(held: HeldBy, is_served: bool) -> str:
-    """`is_served`: the model is not trained, and has no optimizer."""
+def _launch_advice(held: HeldBy, less: str) -> str:
     if held.half_gap_ns <= LONG_GAP_NS:
-        less = f"torch.compile, CUDA graphs, {'' if is_served else 'fused optimizers, '}larger batches"
         return f"the host launches too slowly; give it less to launch: {less}"
     return "look for what holds it there" + ("" if held.name else "; record with with_stack=True to see it")

@@ -9,6 +9,7 @@ from statistics import fmean
 from typing import Final
 
 from ddptrace.analysis.collectives.waiting import DeviceWait, device_waits
+from ddptrace.analysis.ranks.matched_time import WAITING_MIN_RATIO, matched_time
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import BucketKey, Summary, typical_steps
 from ddptrace.analysis.tables.collectives import CollectiveRow
@@ -63,7 +64,10 @@ def mean_wait(rows: Sequence[CollectiveRow], waits: Mapping[tuple[int, int], Dev
 
 
 def waiting_findings(result: Result, summary: Summary) -> Iterator[Finding]:
-    """The collectives that expose most, if they wait long on the device."""
+    """The collectives that expose most, if they wait long on the device, and not for ranks that come late."""
+    matched = matched_time(result)
+    if matched is not None and matched.waiting_ratio >= WAITING_MIN_RATIO:
+        return
     steps = {(row.rank, row.step) for row in typical_steps(result.steps)[0]}
     alike: defaultdict[_Alike, list[CollectiveRow]] = defaultdict(list)
     for row in result.collectives:

@@ -83,8 +83,9 @@ class LaunchRow:
 
 @dataclass(frozen=True, slots=True)
 class IdleRow:
-    """Idle time of a rank's device in one step, by what the thread was in that launched the work after it. The rows of
-    one step add up to `idle_ns` in `launches`."""
+    """Idle time of a rank's device in one step, by what the thread was in that launched the work after it. Where that
+    thread waited for the device when it ran dry, its work after that belongs to the wait, for as long as it had waited.
+    The rows of one step add up to `idle_ns` in `launches`."""
 
     rank: int  # global rank
     step: int | None  # ordinal of the step; None: outside of steps

@@ -33,7 +33,7 @@ class Groups:
             patches.replace(c10d, "_update_default_pg", self._update)
 
     def name_id(self, group: Any) -> int:
-        name = group.group_name
+        name = name_of(group)
         known = self._ids.get(name)
         return known if known is not None else self._meet(name, group)
 
@@ -57,6 +57,14 @@ class Groups:
             return original(group)
 
         return _update_default_pg
+
+
+def name_of(group: Any) -> str:
+    """Return what torch calls a group. A group that Python code of the program has made may have no name."""
+    try:
+        return str(group.group_name)
+    except RuntimeError:
+        return "unnamed"
 
 
 def describe(name: str, group: Any) -> dict[str, Any]:

@@ -73,7 +73,7 @@ def watch(watcher: Watcher | None) -> None:
 
 def install() -> None:
     """Put the tap in place, once per process. Raises whatever torch raises if its private names have moved, and
-    RuntimeError each time if the self-test fails."""
+    RuntimeError each time if the program has put a kernel there before or if the self-test fails."""
     global _library, _proven
     if _library is None:
         _library = _in_place()
@@ -92,6 +92,9 @@ def remove() -> None:
 
 
 def _in_place() -> Any:
+    for op in operators():
+        if torch._C._dispatch_has_kernel_for_dispatch_key(op.overload.name(), "BackendSelect"):
+            raise RuntimeError(f"the program has put a kernel in front of {op.overload.name()}, which stays")
     after = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
     library = torch.library.Library("c10d", "IMPL")
     for op in operators():

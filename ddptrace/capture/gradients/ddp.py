@@ -13,7 +13,7 @@ from __future__ import annotations
 import weakref
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 import torch.autograd.profiler as autograd_profiler
@@ -24,6 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ddptrace.capture.by_identity import IdentitySet
 from ddptrace.capture.collectives.bucket_sends import CompiledSends
 from ddptrace.capture.collectives.calls import Collectives
+from ddptrace.capture.collectives.groups import name_of
 from ddptrace.capture.gradients.reducer_records import GradientHooks, ReadyTimes, ReducerRecords, described, ready_hook
 from ddptrace.capture.origins.modules import named_modules
 from ddptrace.capture.steps.finder import Sampling
@@ -78,7 +79,7 @@ class DdpWatch:
             return
         self._roots.add(root)
         for _, module in named_modules(root):
-            if isinstance(module, DistributedDataParallel) and self._number(module) is None:
+            if is_ddp(module) and self._number(module) is None:
                 self._meet(module)
 
     def backward_begins(self) -> None:
@@ -126,6 +127,7 @@ class DdpWatch:
         ready = ReadyTimes(len(parameters))
         hook = partial(ready_hook, ready, number=number, collectives=self._collectives, sampling=self._sampling)
         watched = Watched(number, weakref.ref(ddp), nbytes, GradientHooks(parameters, ready, hook))
+        weakref.finalize(ddp, watched.gradients.forget).atexit = False
         self._by_number[number] = watched
         self._collectives.buckets.sent[number] = watched.sent
         self._records.reducer(number, describe_reducer(ddp, parameters, names))
@@ -136,10 +138,9 @@ class DdpWatch:
         return number
 
     def _drop_dead(self) -> None:
-        """A program may make and drop models without end; the parameters of a dropped wrapper may live on."""
+        """A program may make and drop models without end."""
         for number, watched in tuple(self._by_number.items()):
             if watched.module() is None:
-                watched.gradients.remove()
                 del self._by_number[number]
                 self._collectives.buckets.forget(number)
 
@@ -188,6 +189,12 @@ class DdpWatch:
         self._records.layout(watched.number, watched.layout, plan, from_backward=from_backward)
 
 
+def is_ddp(module: torch.nn.Module) -> TypeGuard[DistributedDataParallel]:
+    """Whether it is a DDP module. `isinstance` would hash the module's class, which may be code of the program: DDP is
+    an abstract class, and keeps what it has been asked about in a set."""
+    return type.__subclasscheck__(DistributedDataParallel, type(module))
+
+
 def reducer_parameters(ddp: DistributedDataParallel) -> tuple[list[torch.nn.Parameter], dict[int, str]]:
     """The reducer's parameters in its own order, and their names by index."""
     parameters, _ = ddp._build_params_for_reducer()
@@ -201,7 +208,7 @@ def describe_reducer(
     return {
         "kind": "DistributedDataParallel",
         "module": type(ddp.module).__name__,
-        "group": ddp.process_group.group_name,
+        "group": name_of(ddp.process_group),
         "bucket_cap_nbytes": getattr(ddp, "bucket_bytes_cap", None),
         "parameters": described((names[i], parameter) for i, parameter in enumerate(parameters)),
     }

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 from torch.nn.parallel import DistributedDataParallel
 
 from ddptrace.capture.collectives.calls import Collectives
@@ -160,6 +161,12 @@ class GradientHooks:
                 parameter._post_accumulate_grad_hooks = None  # type: ignore[assignment] # as it was before
         self._handles.clear()
 
+    def forget(self) -> None:
+        """Leave the parameters as they were before, without weak references, for good: a program may swap the tensors
+        of a module that it has taken out of DDP, and torch refuses one that anything refers to."""
+        self.remove()
+        self._parameters.clear()
+
     def _place(self, indices: Iterable[int]) -> None:
         for index in indices:
             parameter = None if index in self._handles else self._parameters[index]()
@@ -177,7 +184,7 @@ def ready_hook(
     times = ready.times
 
     def gradient_ready(_: Any, parameter: int = parameter) -> None:  # a default is read faster than a closure
-        if sampling.live:
+        if not is_compiling() and sampling.live:  # a compiled backward runs the graph that Dynamo makes of its hooks
             times[parameter] = _now()
             collectives.reducer = number
 

@@ -11,17 +11,20 @@ import contextlib
 import functools
 import threading
 import time
+import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 import torch.autograd.profiler as autograd_profiler
+from torch._C import _current_graph_task_id
 from torch.profiler import ProfilerAction, profile, supported_activities
 from torch.profiler.profiler import _KinetoProfile
 
+from ddptrace.capture.handlers import WaitingHandlers
 from ddptrace.capture.profiler.kineto_files import PACKED, copy_packed, is_packed, plain_nbytes
 from ddptrace.capture.surface import Patches, Surface
 from ddptrace.findings import PROFILER_GAVE_WAY, WINDOW_NOT_KEPT
@@ -43,6 +46,10 @@ ELSEWHERE = (
     "a window was open on one thread while another trained: it covers the first thread only, and no other window "
     "opened before it ended"
 )
+LEFT_OPEN = (
+    "the trace was left on another thread than the one on which a profiler window is open: torch's profiler stays on "
+    "there until that thread ends; leave the trace on the thread that trains"
+)
 RECORDING = (ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE)
 NOT_KEPT = "no room for a profiler file: the rest of the disk is reserved for the program"
 
@@ -62,7 +69,9 @@ class Windows:
         self._thread_end = ThreadEnd()
         self._has_told_elsewhere = False
         self._switching = threading.Lock()
+        self._waiting = _Waiting()
         self._saving = False
+        self._is_late = False  # a step was over within a backward
         self._idle = False
         self._theirs: set[int] = set()  # ids of the program's profilers that run
 
@@ -80,18 +89,24 @@ class Windows:
         if own.schedule(0) is not ProfilerAction.NONE and self._another_runs():
             self._give_way(own)
             return
-        self._held("starting the profiler", own.start)
-        self._bind(own)
-        self._idle = own.current_action is ProfilerAction.NONE
+        self._switch("starting the profiler", own, own.start)
 
     def step(self) -> None:
         """A step of the program is over. Skip it if another thread is switching the profiler: torch's profiler is not
-        made for two threads at once, and no thread of the program waits for another one here."""
-        if self._switching.acquire(blocking=False):
+        made for two threads at once, and no thread of the program waits for another one here. Within a backward the
+        step waits for `backward_ends`: torch's engine takes back there what it changes, which ends the process."""
+        if _current_graph_task_id() >= 0:
+            self._is_late = True
+        elif self._switching.acquire(blocking=False):
             try:
                 self._step()
             finally:
                 self._switching.release()
+
+    def backward_ends(self, _: int) -> None:
+        if self._is_late:
+            self._is_late = False
+            self.step()
 
     def _step(self) -> None:
         own = self._own
@@ -104,18 +119,17 @@ class Windows:
         elif self._another_runs():
             self._give_way(own)
         else:
-            self._held("switching the profiler", own.step)
-            self._bind(own)
-        self._idle = own.current_action is ProfilerAction.NONE
+            self._switch("switching the profiler", own, own.step)
 
     def close(self) -> None:
         has_turn = self._switching.acquire(timeout=SWITCHED_S)
         if self._own is not None and has_turn:
             own, self._own = self._own, None
             if self._may_switch():
-                self._held("stopping the profiler", own.stop)
+                self._stop(own)
             else:
                 self._tell_elsewhere()
+                self._tell_open()
 
     def _save(self, handler: Callable[[profile], Any] | None, profiler: profile) -> None:
         """Keep a window that is over. torch saves it only once, so the program's own `handler` comes first; if it
@@ -123,7 +137,7 @@ class Windows:
         count, self._saving = self._count, True
         try:
             if handler is not None:
-                with torch._C._EnableTorchFunction():  # it is the program's, and so are its modes
+                with self._waiting.let(), torch._C._EnableTorchFunction():  # it is the program's, and so are its modes
                     handler(profiler)
             if self._count == count:
                 self._export_own(profiler)
@@ -149,15 +163,45 @@ class Windows:
             plain.unlink(missing_ok=True)
 
     def _held(self, why: str, action: Callable[[], None]) -> None:
+        """Run `action`, which switches the profiler. The program's signal handlers wait meanwhile: one that raises
+        would leave the profiler half switched."""
         begin, own = _now(), self._own
+        self._waiting.hold()
+        try:
+            self._attempt(action, own)
+            self._end_if_off()
+            self._tell_pause(why, begin)
+        finally:
+            self._waiting.release()
+
+    def _attempt(self, action: Callable[[], None], own: profile | None) -> None:
         try:
             action()
         except Exception as error:  # a profiler that fails must not end the training
             self._own = None
-            self._surface.failed(error)
-            self._end(own if autograd_profiler._is_profiler_enabled else None)
-        self._end_if_off()
-        self._tell_pause(why, begin)
+            try:
+                self._surface.failed(error)
+            finally:
+                self._end(own if autograd_profiler._is_profiler_enabled else None)
+
+    def _switch(self, why: str, own: profile, action: Callable[[], None]) -> None:
+        def switch() -> None:
+            try:
+                action()
+            finally:
+                self._bind(own)
+                self._idle = own.current_action is ProfilerAction.NONE
+
+        self._held(why, switch)
+
+    def _stop(self, own: profile) -> None:
+        """Stop it once: its window shall not end once more with its thread."""
+
+        def stop() -> None:
+            self._thread = 0
+            own.stop()
+
+        self._held("stopping the profiler", stop)
 
     def _end_if_off(self) -> None:
         """End our profiler if this surface is off, since a file could not be kept: no step reaches it any more, and it
@@ -219,12 +263,17 @@ class Windows:
             self._has_told_elsewhere = True
             self._recorder.note(WINDOW_NOT_KEPT, ELSEWHERE)
 
+    def _tell_open(self) -> None:
+        """Tell the program what the trace leaves in place: to end the window here would end the process."""
+        with contextlib.suppress(Exception):  # the program may have made errors of warnings
+            warnings.warn(f"ddptrace: {LEFT_OPEN}", RuntimeWarning, stacklevel=2)
+
     def _give_way(self, own: profile) -> None:
         if not self._may_switch():
             return
         self._own = None
         if not self._idle:
-            self._held("stopping the profiler", own.stop)
+            self._stop(own)
         message = "the program ran its own profiler when a window of ddptrace was due: ddptrace opened no more windows"
         self._recorder.note(PROFILER_GAVE_WAY, message)
 
@@ -277,6 +326,32 @@ class Windows:
         self._recorder.window(name, *span, by_user=not own)
         if not own:  # `_held` records the pause of ours
             self._tell_pause("copying the program's profile", begin)
+
+
+class _Waiting(threading.local):
+    """The signal handlers that wait while the calling thread switches the profiler."""
+
+    def __init__(self) -> None:
+        self._held: list[WaitingHandlers] = []
+
+    def hold(self) -> None:
+        self._held.append(WaitingHandlers())
+        self._held[-1].hold()
+
+    def release(self) -> None:
+        self._held.pop().release()
+
+    @contextlib.contextmanager
+    def let(self) -> Iterator[None]:
+        """Let them run meanwhile, if they wait."""
+        if not self._held:
+            yield
+            return
+        self.release()
+        try:
+            yield
+        finally:
+            self.hold()
 
 
 class _Marker:

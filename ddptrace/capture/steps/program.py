@@ -260,13 +260,30 @@ class WatchedCall:
         run = original if self._is_function else self._run
         self._spanned = calls.spans.around(run)
         self._outermost = self._timed(run)
-        functools.update_wrapper(self, original, AS_FUNCTION)
+        functools.update_wrapper(self, original, AS_FUNCTION, updated=())  # its own attributes may have names of ours
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
         """Pass for a function: Dynamo takes ours out of the class's dictionary, for `super().__call__`, and breaks the
         graph at anything else. It then follows the code of `original`, and guards what it reads from the class."""
         return FunctionType if self._is_function else WatchedCall
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self.original == (other.original if type(other) is WatchedCall else other))
+
+    def __hash__(self) -> int:
+        return hash(self.original)
+
+    def __repr__(self) -> str:
+        return repr(self.original)
+
+    def __dir__(self) -> list[str]:
+        """List what a mock is to have that `unittest.mock` specifies by this."""
+        return dir(self.original)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle what the program would read from the class, which outlasts the trace."""
+        return getattr, (torch.nn.Module, "__call__")
 
     def __get__(self, module: Any, owner: type | None = None) -> Any:
         if module is None:
@@ -278,9 +295,11 @@ class WatchedCall:
                 return MethodType(self._spanned, module)
         return MethodType(self.original, module) if self._is_function else self._bound(module, owner)
 
-    def __call__(self, module: Any, /, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Called by a program that reads it from the class's dictionary and calls it as a function."""
-        return self.__get__(module, type(module))(*args, **kwargs)
+        if args and issubclass(type(args[0]), torch.nn.Module):
+            return self.__get__(args[0], type(args[0]))(*args[1:], **kwargs)
+        return self.original(*args, **kwargs)
 
     def _bound(self, module: Any, owner: type | None) -> Any:
         """Return the method that Python would find: the program may have put an object of any kind into the class."""

@@ -11,6 +11,15 @@ cause        nothing op   copy           op nothing  launch, queued
 The thread is the one that launched the work that ends the gap; the main thread where that was launched before. A piece
 belongs to the innermost range that the thread was in. What runs inside a data loader, a garbage collection or `.item()`
 belongs to that, however deep. While work is queued the host is not to blame, wherever it is: it often waits for it.
+
+A host that waits for the device launches nothing meanwhile, and the device runs dry. For as long as it had waited, its
+work after that belongs to the wait: else it would have been ahead by that much.
+
+stream   ┤ gemm, gemm, gemm ├              ├ gemm
+thread          ├ aten::item ┤   ├ aten::mm ┤
+waited          |-----------|
+gap                         |--------------|
+cause                        sync─────►|op                        as long as it waited, and no longer
 """
 
 from __future__ import annotations
@@ -22,7 +31,7 @@ from typing import Final
 import numpy as np
 
 from ddptrace.load.kineto.events import Category, Ints, KinetoEvents
-from ddptrace.load.tables import DeviceIdle, IdleCause, Intervals
+from ddptrace.load.tables import HOST_AT_WORK, DeviceIdle, IdleCause, Intervals
 from ddptrace.load.windows.around_gaps import around_gaps
 from ddptrace.load.windows.cpu_compute import union
 from ddptrace.load.windows.device import PROFILER_STEP, DeviceEvents, Mask, named, of_category, operators
@@ -44,6 +53,10 @@ RUNTIME: Final[Rules] = (
     (re.compile(r"Launch"), IdleCause.LAUNCH),
 )
 """Calls of the device's runtime or driver, CUDA's or HIP's."""
+COPYING: Final = re.compile(r"aten::(?:copy_|_copy_from)$")
+"""Operators whose synchronization is a part of the copy: one of memory that is not pinned, or that blocks."""
+WAITS: Final = (IdleCause.SYNCHRONIZE, IdleCause.COPY)
+"""Causes in which the host waits for the device."""
 SILENT: Final = (PROFILER_STEP, RANGE_PREFIX)
 """Ranges that tell nothing of what the host did. Those of the profiler's steps do not nest with Python's frames."""
 
@@ -124,6 +137,7 @@ class _Thread:
 
     lane: int
     nest: Nest
+    begin: Ints
     cause: Ints
     name: Ints  # index into the events' names, or NOTHING
     operator: Ints  # the same of the outermost operator around
@@ -138,31 +152,68 @@ class _Thread:
         some = _nesting(events, some[touches])
         nest = Nest.of(events.begin_ns[some], events.end_ns[some])
         cause, name = _own_causes(events, some)
-        owner = _outermost(
-            nest.parent,
-            np.isin(cause, [special for _, special in AROUND]) & (events.category[some] != Category.RUNTIME),
-        )
+        cause[_copying(events, some, nest) & (cause == IdleCause.SYNCHRONIZE)] = IdleCause.COPY
+        owner = _owners(events, some, nest, cause)
         owned = owner != NOTHING
-        cause[owned], name[owned] = cause[owner[owned]], name[owner[owned]]
+        begin = events.begin_ns[some]
+        begin[owned], cause[owned], name[owned] = begin[owner[owned]], cause[owner[owned]], name[owner[owned]]
         outer = _outermost(nest.parent, ranges.is_operator[some])
         operator = np.where(outer == NOTHING, NOTHING, events.name[some][outer] if len(some) else NOTHING)
         return cls(
-            lane, nest, np.append(cause, IdleCause.NOTHING), np.append(name, NOTHING), np.append(operator, NOTHING)
+            lane,
+            nest,
+            np.append(begin, NOTHING),
+            np.append(cause, IdleCause.NOTHING),
+            np.append(name, NOTHING),
+            np.append(operator, NOTHING),
         )
 
     def pieces(self, mine: Ints, gaps: Intervals, queued: Intervals) -> tuple[Ints, ...]:
         """Gap, begin, end, cause, name and operator of each piece of the gaps `mine`."""
         own = gaps[mine]
-        edges = np.concatenate((own.ravel(), self.nest.edges, queued.ravel()))
+        ranges, since, until = self._waits(own[:, 0], queued)
+        edges = np.concatenate((own.ravel(), self.nest.edges, queued.ravel(), until))
         edges = np.sort(edges[(edges >= own[0, 0]) & (edges <= own[-1, 1])])
         starts, stops = edges[:-1], edges[1:]
         gap = np.searchsorted(own[:, 0], starts, side="right") - 1
         inside = (starts < own[gap, 1]) & (starts < stops)
         gap, starts, stops = gap[inside], starts[inside], stops[inside]
         inner = self.nest.innermost(starts)
+        at_work = np.isin(self.cause[inner], HOST_AT_WORK) & ~_holds(queued, starts)
+        late = np.flatnonzero(at_work & (starts >= since[0])) if len(since) else np.empty(0, np.int64)
+        wait = np.searchsorted(since, starts[late], side="right") - 1
+        after = starts[late] < until[wait]
+        inner[late[after]] = ranges[wait[after]]
         cause, name, operator = self.cause[inner], self.name[inner], self.operator[inner]
         cause[_holds(queued, starts)] = IdleCause.QUEUED
         return mine[gap], starts, stops, cause, name, operator
+
+    def _waits(self, at: Ints, queued: Intervals) -> tuple[Ints, Ints, Ints]:
+        """The ranges in which the thread waited when the device ran dry, when that was, and how long the thread's work
+        after that belongs to the wait. `at`: when gaps begin, in order."""
+        inner = self.nest.innermost(at)
+        waits = np.isin(self.cause[inner], WAITS) & ~_holds(queued, at)
+        inner, at = inner[waits], at[waits]
+        return inner, at, at + (at - self.begin[inner])
+
+
+def _owners(events: KinetoEvents, some: Ints, nest: Nest, cause: Ints) -> Ints:
+    """By range: the one that owns it, or NOTHING. A range of the data loader itself tells more than Python's frame."""
+    special = np.isin(cause, [special for _, special in AROUND]) & (events.category[some] != Category.RUNTIME)
+    owner = _outermost(nest.parent, special)
+    plain = _outermost(nest.parent, special & (events.category[some] != Category.FRAME))
+    both = np.flatnonzero((owner != NOTHING) & (plain != NOTHING))
+    alike = both[cause[owner[both]] == cause[plain[both]]]
+    owner[alike] = plain[alike]
+    return owner
+
+
+def _copying(events: KinetoEvents, some: Ints, nest: Nest) -> Mask:
+    """Whether a range is inside of an operator that copies."""
+    used, again = np.unique(events.name[some], return_inverse=True)
+    copies = np.array([COPYING.match(events.names[index]) is not None for index in used.tolist()], np.bool_)
+    found: Mask = _outermost(nest.parent, copies[again]) != NOTHING
+    return found
 
 
 def _nesting(events: KinetoEvents, some: Ints) -> Ints:

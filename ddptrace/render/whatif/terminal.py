@@ -22,7 +22,7 @@ from ddptrace.render.whatif.words import (
     replay_words,
 )
 from ddptrace.render.words import WIDTH, indented
-from ddptrace.units import counted, duration, millis, percent, signed_millis, signed_percent
+from ddptrace.units import counted, duration, millis, percent, signed_millis, signed_percent, signed_tenths
 
 NAME_WIDTH = 34
 
@@ -203,7 +203,7 @@ def verification_text(verdict: Verification) -> str:
     held = "within the interval." if verdict.is_within else f"outside of the interval. {TRY_BOTH}"
     told = (
         f"{head}: {duration(verdict.predicted_ns)} was predicted, and {counted(verdict.steps, 'step')} took"
-        f" {duration(verdict.measured_ns)} in the median ({100 * verdict.error_ratio:+.1f} %), {held}"
+        f" {duration(verdict.measured_ns)} in the median ({signed_tenths(verdict.error_ratio)}), {held}"
     )
     if verdict.unlike is not None:
         told = f"Not verified: {verdict.unlike}. Does it give its DistributedDataParallel the caps in {{caps}}?"

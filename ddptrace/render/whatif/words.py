@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from ddptrace.analysis.whatif.tables import Contention, Cost, Prediction, Setting, SmallCost, WhatIf
-from ddptrace.units import NOT_MEASURED, counted, duration, percent, rate, signed_percent, size
+from ddptrace.units import NOT_MEASURED, counted, duration, percent, rate, signed_percent, signed_tenths, size
 
 SIMULATED: Final = "Simulated from the recorded ranks, not measured."
 DOUBT_RATIO: Final = 0.1
@@ -74,7 +74,7 @@ def replay_words(found: WhatIf) -> str:
     """How well the model tells what it was made of."""
     return (
         f"Played again as it was, from ready times and costs alone, the step takes {duration(found.replayed.step_ns)};"
-        f" recorded were {duration(found.recorded_ns)} ({100 * found.replay_error_ratio:+.1f} %), of which"
+        f" recorded were {duration(found.recorded_ns)} ({signed_tenths(found.replay_error_ratio)}), of which"
         f" {duration(found.recorded_exposed_ns)} are exposed communication"
         f" (played again: {duration(found.replayed.exposed_ns)})."
     )

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed import _functional_collectives as functional
 from torch.distributed.algorithms.join import Join, Joinable, JoinHook
+from torch.nn.parallel import DistributedDataParallel
 
 from tests.hostile.kept import keep
 from tests.hostile.registry import program
@@ -501,3 +502,85 @@ def nothing_but_sleep() -> None:
     dist.barrier()
     for _ in range(STEPS):
         dist.all_reduce(torch.ones(2))
+
+
+@program(ranks=2, notes=frozenset({"tap-failed"}))
+def a_kernel_of_its_own(trace: Trace) -> None:
+    """Has put a kernel in front of a collective before the trace begins, and finds every call there."""
+    join()
+    seen: list[str] = []
+    operator = torch.ops.c10d.allreduce_.default
+    after = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
+
+    def kernel(keys: Any, *args: Any) -> Any:
+        seen.append("called")
+        return operator.redispatch(keys & after, *args)
+
+    library = torch.library.Library("c10d", "IMPL")
+    library.impl("allreduce_", kernel, "BackendSelect", with_keyset=True)
+    with trace():
+        dist.all_reduce(torch.ones(2))
+        train(ddp(), None, 2)
+    keep(len(seen))
+    library._destroy()
+    dist.all_reduce(torch.ones(2))
+
+
+@program(ranks=2)
+def a_backend_of_python() -> None:
+    """Communicates through a process group that it has written in Python, whose groups have no names."""
+
+    class Done(dist.Work):
+        def __init__(self, result: Any) -> None:
+            super().__init__()
+            self.future: torch.futures.Future[Any] = torch.futures.Future()
+            self.future.set_result(result)
+
+        def wait(self, timeout: Any = None) -> bool:
+            return True
+
+        def get_future(self) -> Any:
+            return self.future
+
+    class Alone(dist.ProcessGroup):
+        def __init__(self, rank: int, size: int) -> None:
+            super().__init__(rank, size)  # type: ignore[call-arg] # the stub knows no group without a store
+            self.calls: list[str] = []
+
+        def allreduce(self, tensors: Any, options: Any = None) -> Done:
+            self.calls.append("allreduce")
+            for tensor in tensors:
+                tensor.mul_(2)
+            return Done(tensors)
+
+        def allgather(self, outputs: Any, inputs: Any, options: Any = None) -> Done:
+            self.calls.append("allgather")
+            for several, one in zip(outputs, inputs, strict=True):
+                for output in several:
+                    output.copy_(one)
+            return Done(outputs)
+
+        def broadcast(self, tensors: Any, options: Any = None) -> Done:
+            self.calls.append("broadcast")
+            return Done(tensors)
+
+        def getBackendName(self) -> str:
+            return "alone"
+
+    made: list[Alone] = []
+
+    def make(store: Any, rank: int, size: int, timeout: Any) -> Alone:
+        made.append(Alone(rank, size))
+        return made[-1]
+
+    dist.Backend.register_backend("alone", make, devices=["cpu"])
+    join()
+    group = dist.new_group([0, 1], backend="alone")
+    values, outputs = torch.ones(3), [torch.zeros(3), torch.zeros(3)]
+    for work in (dist.all_reduce(values, group=group, async_op=True), dist.all_gather(outputs, values, group, True)):
+        keep(type(work).__name__, work.wait())
+    keep(values, *outputs)
+    keep_error(lambda: train(DistributedDataParallel(network(), process_group=group)))
+    keep([one.calls for one in made])
+    train(ddp())
+    dist.destroy_process_group()

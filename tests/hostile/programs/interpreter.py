@@ -7,6 +7,7 @@ import bdb
 import contextlib
 import contextvars
 import cProfile
+import ctypes
 import faulthandler
 import gc
 import importlib.util
@@ -49,6 +50,7 @@ from tests.hostile.training import STEPS, WIDTH, batch, ddp, join, keep_error, l
 Trace = Callable[..., AbstractContextManager[Any]]
 
 HERE = __file__
+RAISED = 25
 
 
 @program(ranks=2)
@@ -702,3 +704,61 @@ def tracebacks_kept() -> None:
         keep(names[0], names[-1], names.count("_call_impl"), last.f_locals["local"])
         keep(error.__context__, error.__cause__, error.__suppress_context__)
     train()
+
+
+class Raised(Exception):
+    """What another thread raises."""
+
+
+@program()
+def raised_by_another_thread() -> None:
+    """Has another thread raise exceptions of a class of its own in the main thread, and counts them."""
+    main, go, seen = threading.main_thread().ident, threading.Event(), 0
+    raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
+
+    def work() -> None:
+        for number in range(RAISED):
+            go.wait()
+            go.clear()
+            time.sleep(0.0001 * (number % 17))
+            raise_in(ctypes.c_ulong(main or 0), ctypes.py_object(Raised))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(RAISED):
+        try:
+            go.set()
+            for _ in range(300):
+                optimizer.zero_grad()
+                loss_of(model).backward()
+                optimizer.step()
+        except Raised:
+            seen += 1
+    thread.join()
+    torch.manual_seed(1)  # how far it came is not the same each time
+    keep(seen)
+
+
+@program(notes=frozenset({"surface-failed", "not-settled", "no-meta", "keeper-failed"}))
+def audited_by_one_who_refuses(trace: Trace) -> None:
+    """Refuses files, folders, and what `ctypes` does, in the middle and as the trace is left."""
+    refused = ("open", "os.", "ctypes.", "socket.", "mmap.", "shutil.", "pathlib.", "tempfile.")
+    error: list[type[Exception]] = []
+
+    def hook(name: str, _: object) -> None:
+        if error and name.startswith(refused) and threading.current_thread() is threading.main_thread():
+            raise error[0](name)
+
+    sys.addaudithook(hook)
+    for kind in (RuntimeError, OSError):
+        model = network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with warnings.catch_warnings(action="ignore"), trace(kind.__name__):
+            for step in range(4):
+                model(torch.ones(2, WIDTH)).sum().backward()
+                optimizer.step()
+                error[:] = [kind] if step else []
+        error.clear()
+        keep(model)

@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import nn
@@ -742,3 +743,87 @@ def tensor_subclasses() -> None:
     value = Wrapped(torch.ones(4))
     keep_error(torch.distributed.all_reduce, value)
     keep(value.inner)
+
+
+@program(notes=frozenset({"patch-kept"}))
+def call_mocked(trace: Trace) -> None:
+    """Mocks `nn.Module.__call__` and its like before, inside and across the trace, with specifications of all kinds."""
+    original = nn.Module.__call__
+    calls: list[str] = []
+
+    def effect(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        calls.append(type(self).__name__)
+        return original(self, *args, **kwargs)
+
+    def mocked() -> Any:
+        return mock.patch.object(nn.Module, "__call__", autospec=True, side_effect=effect)
+
+    before, across = mocked(), mocked()
+    before.start()
+    with trace("first"):
+        train()
+        before.stop()
+        with mocked():
+            train()
+        with mock.patch("torch.nn.Module.__call__", new=effect):
+            train()
+        for owner, name in ((torch.Tensor, "backward"), (torch.autograd, "backward"), (torch.optim.SGD, "step")):
+            with mock.patch.object(owner, name, autospec=True, side_effect=getattr(owner, name)) as one:
+                train()
+            keep(one.call_count)
+    with trace("second"):
+        across.start()
+        train()
+    across.stop()
+    train()
+    keep(len(calls))
+    nn.Module.__call__ = original  # type: ignore[method-assign]
+
+
+@program()
+def call_compared() -> None:
+    """Compares what stands in `nn.Module` as `__call__`, shows it, pickles it and calls it with anything."""
+    held, function = vars(nn.Module)["__call__"], nn.Module._wrapped_call_impl
+    model = network()
+    keep(held == function, function == held, held != function, {held: 1}[function], hash(held) == hash(function))
+    keep(repr(held) == repr(function), dir(held) == dir(function), pickle.loads(pickle.dumps(held)) is function)
+    keep(copy.deepcopy(held) == function)
+    for given in ((), (5,), (5, 6), (model,), (model, 1)):
+        keep_error(held, *given)
+    train(model)
+
+
+@program()
+def classes_that_cannot_be_hashed() -> None:
+    """Has a module whose class raises when it is hashed, compared, shown or asked for its instances."""
+
+    class Odd(type):
+        def _refuse(cls, *_: object) -> Any:
+            raise TypeError("not to be asked")
+
+        __hash__ = __instancecheck__ = __subclasscheck__ = __repr__ = __eq__ = _refuse
+
+    class Model(nn.Module, metaclass=Odd):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = network()
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return self.body(inputs)  # type: ignore[no-any-return]
+
+    train(Model())
+
+
+@program(ranks=2)
+def tensors_swapped() -> None:
+    """Converts a model that it has taken out of DDP, and has torch swap its tensors, which nothing may refer to."""
+    model = ddp()
+    loss_of(model).backward()
+    inner = model.module
+    del model
+    gc.collect()
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    for kind in (torch.float64, torch.float32):
+        keep_error(inner.to, kind)
+    torch.__future__.set_swap_module_params_on_conversion(False)
+    train(inner)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import gzip
 import json
 import os
 import re
+import signal
+import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -34,6 +39,7 @@ from tests.hostile.training import batch, ddp, join, keep_error, loss_of, networ
 Trace = Callable[..., AbstractContextManager[Any]]
 
 CPU = (ProfilerActivity.CPU,)
+SWITCHES = ("prepare_trace", "start_trace", "_start_trace", "stop_trace", "__exit__", "_trace_ready")
 OPTIONS = ("record_shapes", "profile_memory", "with_stack", "with_flops", "with_modules")
 
 
@@ -299,3 +305,60 @@ def benchmarks() -> None:
     keep(counter.get_total_flops(), sorted(counter.get_flop_counts()))
     time.sleep(0)
     train(model)
+
+
+@program()
+def steps_said_anywhere(trace: Trace) -> None:
+    """Says that a step is over within backwards and forwards, and from several threads at once."""
+    with trace() as tracing:
+        say: Callable[..., None] = getattr(tracing, "step", lambda: None)
+        model = network()
+        model[0].weight.register_hook(lambda _: say())  # type: ignore[union-attr]
+        train(model)
+        model.register_forward_hook(lambda *_: say())
+        train(model)
+        threads = [threading.Thread(target=lambda: [say() for _ in range(50)]) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        train()
+        for thread in threads:
+            thread.join()
+
+
+@program()
+def interrupted_as_windows_switch() -> None:
+    """Is interrupted in each function of torch that starts or stops a profiler, catches that and trains on."""
+    model = network()
+    optimizer = sgd(model)
+
+    def interrupt(wanted: str, frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_name == wanted and "profiler" in frame.f_code.co_filename:
+            sys.setprofile(None)
+            signal.raise_signal(signal.SIGINT)
+
+    for wanted in SWITCHES:
+        sys.setprofile(functools.partial(interrupt, wanted))
+        for _ in range(8):
+            with contextlib.suppress(KeyboardInterrupt):
+                model(torch.ones(2, 8)).sum().backward()
+                optimizer.step()
+        sys.setprofile(None)
+    train()
+
+
+@program()
+def traced_in_a_thread(trace: Trace) -> None:
+    """Traces in threads, which profile themselves after that and end."""
+
+    def work(run: str) -> None:
+        with trace(run):
+            train(None, None, 2)
+        with profile(activities=CPU) as profiler:
+            train(None, None, 1)
+        keep(len(profiler.key_averages()) > 0)
+
+    for number in range(2):
+        thread = threading.Thread(target=work, args=(f"thread-{number}",))
+        thread.start()
+        thread.join()
+    train()

@@ -1,0 +1,189 @@
+"""Trains on the test device with one planted cause of lost time: `planted.py OUT RECORDER CAUSE`.
+
+RECORDER is `profiler` (rank R leaves `rank-R.json`, torch.profiler's own file) or `trace` (all leave `run/`). Rank R
+also leaves `told-R.json`: the ledger, when each step was over on the host, and when the host was in what was planted.
+"""
+
+import contextlib
+import dataclasses
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.profiler import ProfilerAction, ProfilerActivity, profile, schedule
+from torch.utils.data import DataLoader, Dataset
+
+import ddptrace
+from tests.device import testdev
+
+BEFORE, MOST_ACTIVE = 2, 12  # steps
+ACTIVE: Final = {"late": MOST_ACTIVE}  # in the profiler's window: so many prove that a rank is late
+FEW_ACTIVE: Final = 6  # in that of the others
+PLANTED_S: Final = 0.1
+OWN_WORK_S: Final = 0.05  # of the host between two steps, less than the device has to do
+LONG_NS: Final = 40_000_000  # of a kernel
+LONG_KERNELS: Final = 4
+MANY: Final = 150  # small kernels
+WIDTH, BATCH = 16, 4
+
+Planted = Callable[[], AbstractContextManager[None]]  # marks what the host does as the planted cause
+Step = Callable[["Training", Planted], None]
+Windows = Callable[[int], ProfilerAction]  # of torch.profiler, by step
+
+
+class Slow(Dataset[torch.Tensor]):
+    """Reading a batch takes PLANTED_S."""
+
+    def __len__(self) -> int:
+        return BATCH * (BEFORE + MOST_ACTIVE + 1)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        time.sleep(PLANTED_S / BATCH)
+        return torch.randn(WIDTH)
+
+
+class Training:
+    """A small model on the test device, and a loader of batches."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)).to(testdev.NAME)
+        self.model = DistributedDataParallel(model) if dist.is_initialized() else model
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.batch = torch.randn(BATCH, WIDTH).to(testdev.NAME)
+        self.in_host_memory = torch.randn(BATCH, WIDTH)
+        self.batches = iter(DataLoader(Slow(), batch_size=BATCH))
+
+    def forward(self) -> torch.Tensor:
+        return self.model(self.batch).pow(2).mean()
+
+    def update(self, loss: torch.Tensor) -> None:
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def long_step(self) -> torch.Tensor:
+        """Give the device more to do than the host needs for a step."""
+        loss = self.forward()
+        self.update(loss)
+        for _ in range(LONG_KERNELS):
+            testdev.spend(LONG_NS)
+        return loss.detach()
+
+
+def sleep(training: Training, planted: Planted) -> None:
+    loss = training.forward()
+    with planted():
+        time.sleep(PLANTED_S)
+    training.update(loss)
+
+
+def late(training: Training, planted: Planted) -> None:
+    loss = training.forward()
+    if dist.get_rank() == 1:
+        with planted():
+            time.sleep(PLANTED_S)
+    training.update(loss)
+
+
+def item(training: Training, planted: Planted) -> None:
+    """The host is not ahead when the device has done its work, as it waited for the loss."""
+    loss = training.long_step()
+    loss.item()
+    with planted():
+        time.sleep(OWN_WORK_S)
+
+
+def copy(training: Training, planted: Planted) -> None:
+    """The same with a copy of memory that is not pinned."""
+    training.long_step()
+    training.batch = training.in_host_memory.to(testdev.NAME)
+    with planted():
+        time.sleep(OWN_WORK_S)
+
+
+def ahead(training: Training, planted: Planted) -> None:
+    """The same, and the host waits for nothing: the device always has work."""
+    training.long_step()
+    with planted():
+        time.sleep(OWN_WORK_S)
+
+
+def loader(training: Training, planted: Planted) -> None:
+    with planted():
+        batch = next(training.batches)
+    training.batch = batch.to(testdev.NAME)
+    training.update(training.forward())
+
+
+def launches(training: Training, planted: Planted) -> None:
+    """Nearly each kernel is done before the next one is launched. Reading the loss waits for next to nothing."""
+    loss = training.forward()
+    training.update(loss)
+    with planted():
+        for _ in range(MANY):
+            training.batch.add_(0.001)
+    loss.item()
+
+
+STEPS: Final[dict[str, Step]] = {one.__name__: one for one in (sleep, late, item, copy, ahead, loader, launches)}
+
+
+def main() -> None:
+    out, recorder, cause = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+    if cause == "late":
+        dist.init_process_group(testdev.BACKENDS)
+    rank = dist.get_rank() if dist.is_initialized() else 0
+    told: dict[str, Any] = {"ends_ns": [], "planted_ns": []}
+
+    @contextlib.contextmanager
+    def planted() -> Iterator[None]:
+        begin = time.time_ns()
+        yield
+        told["planted_ns"].append((begin, time.time_ns()))
+
+    training = Training()
+    STEPS[cause](training, planted)  # what torch does once only is done
+    told["planted_ns"].clear()
+    testdev.take_ledger()
+    active = ACTIVE.get(cause, FEW_ACTIVE)
+    with RECORDERS[recorder](out, rank, schedule(wait=BEFORE - 1, warmup=1, active=active, repeat=1)) as after_step:
+        for done in range(1, BEFORE + active + 1):
+            STEPS[cause](training, planted)
+            told["ends_ns"].append(time.time_ns())
+            if done == BEFORE:  # the window begins with a device that has nothing to do
+                torch.testdev.synchronize()
+            after_step()
+    told["ledger"] = [dataclasses.asdict(entry) for entry in testdev.take_ledger()]
+    (out / f"told-{rank}.json").write_text(json.dumps(told))
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+@contextlib.contextmanager
+def by_profiler(out: Path, rank: int, windows: Windows) -> Iterator[Callable[[], None]]:
+    with profile(
+        activities=[ProfilerActivity.CPU, ProfilerActivity.PrivateUse1],
+        schedule=windows,
+        on_trace_ready=lambda profiler: profiler.export_chrome_trace(str(out / f"rank-{rank}.json")),
+    ) as profiler:
+        yield profiler.step
+
+
+@contextlib.contextmanager
+def by_trace(out: Path, rank: int, windows: Windows) -> Iterator[Callable[[], None]]:
+    with ddptrace.trace(out / "run", profile=windows):
+        yield lambda: None
+
+
+RECORDERS: Final = {"profiler": by_profiler, "trace": by_trace}
+
+main()

@@ -1,0 +1,172 @@
+"""Planted causes of lost time on the test device: the verdict names them, with the time that the ledger gives them."""
+
+from __future__ import annotations
+
+import functools
+from collections import defaultdict
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+
+import ddptrace
+from ddptrace.analysis import savings
+from ddptrace.analysis.device.idle import AT_WORK
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.summary import WORTH_RATIO, summarize, typical_steps
+from ddptrace.render.headline import headline
+from tests.device.conftest import RunProgram
+from tests.device.test_device import WORK, Json, parts, parts_told, told_by
+
+ACTIVE = {"late": 12}  # steps in the profiler's window
+FEW_ACTIVE = 6  # in that of the others
+PLANTED_NS, OWN_WORK_NS = 100_000_000, 50_000_000
+IDLE_CODES = {kind.code for kind in savings.IDLE_KINDS.values()} | {"exposed-copies"}
+
+
+@dataclass(frozen=True, slots=True)
+class Planted:
+    """What is planted, and the verdict that is true of it."""
+
+    cause: str  # of the largest saving
+    code: str  # of the first advice
+    least_ns: int  # of a step, that the cause costs
+    absent: set[str]  # codes that would be wrong
+    ranks: int = 1
+    where: str = "rank 0"
+
+
+PLANTED = {
+    "sleep": Planted(AT_WORK, "launch-bound", PLANTED_NS, IDLE_CODES - {"launch-bound"}),
+    "item": Planted("synchronize", "host-synchronizes", OWN_WORK_NS, {"blocking-copies", "data-bound"}),
+    "copy": Planted("copy", "blocking-copies", OWN_WORK_NS, {"host-synchronizes", "data-bound"}),
+    "loader": Planted("data", "data-bound", PLANTED_NS, {"host-synchronizes", "blocking-copies"}),
+    "launches": Planted(AT_WORK, "launch-bound", 1, IDLE_CODES - {"launch-bound", "idle-while-queued"}),
+    "late": Planted(savings.LATE, "late-rank", 9 * PLANTED_NS // 10, {"queued", "exposed-bucket"}, 2, "rank 1"),
+}
+"""By the name of the step in `programs/planted.py`."""
+
+
+@pytest.fixture(scope="module")
+def planted(on_device: RunProgram, tmp_path_factory: pytest.TempPathFactory) -> functools.partial[Path]:
+    """Call `planted(RECORDER, CAUSE)`: the folder that the program left. Each runs once."""
+    made: dict[tuple[str, str], Path] = {}
+
+    def run(recorder: str, cause: str) -> Path:
+        if (recorder, cause) not in made:
+            out = tmp_path_factory.mktemp(f"{recorder}-{cause}")
+            on_device("planted.py", out, recorder, cause, ranks=PLANTED[cause].ranks if cause in PLANTED else 1)
+            made[recorder, cause] = out
+        return made[recorder, cause]
+
+    return functools.partial(run)
+
+
+@functools.cache
+def analyzed(out: Path, recorder: str) -> Result:
+    return ddptrace.analyze(out / "run" if recorder == "trace" else sorted(out.glob("rank-*.json")))
+
+
+def advice(result: Result) -> list[str]:
+    return [finding.code for finding in result.findings if finding.kind.is_advice]
+
+
+@pytest.mark.parametrize("recorder", ["profiler", "trace"])
+@pytest.mark.parametrize("cause", PLANTED)
+def test_the_planted_cause_is_the_headline_and_the_first_advice(
+    planted: functools.partial[Path], recorder: str, cause: str
+) -> None:
+    true, result = PLANTED[cause], analyzed(planted(recorder, cause), recorder)
+    largest = result.savings[0]
+    assert largest.cause == true.cause and largest.cost_ns >= true.least_ns
+    shown = headline(result, summarize(result))
+    assert not shown.calm and shown.first_step
+    first = next(finding for finding in result.findings if finding.kind.is_advice)
+    assert first.where == true.where
+    assert first.code == true.code == largest.finding
+    assert not true.absent & set(advice(result))
+
+
+@pytest.mark.parametrize("recorder", ["profiler", "trace"])
+@pytest.mark.parametrize("cause", [*PLANTED, "ahead"])
+def test_what_held_the_host_adds_up_to_the_idle_time_of_every_step(
+    planted: functools.partial[Path], recorder: str, cause: str
+) -> None:
+    result = analyzed(planted(recorder, cause), recorder)
+    told: defaultdict[tuple[int, int | None], int] = defaultdict(int)
+    for row in result.idle:
+        told[row.rank, row.step] += row.idle_ns
+    idle = {(row.rank, row.step): row.idle_ns for row in result.steps if row.profiled}
+    assert len(idle) >= (active(cause) - 1) * len(result.ranks)
+    assert {key: told[key] for key in idle} == idle
+
+
+@pytest.mark.parametrize("cause", [*PLANTED, "ahead"])
+def test_the_parts_of_a_step_are_the_ledgers(planted: functools.partial[Path], cause: str) -> None:
+    out = planted("profiler", cause)
+    result = analyzed(out, "profiler")
+    for rank in {row.rank for row in result.steps}:
+        windows = windows_ns(out, rank, cause)
+        work = worked(out, rank)
+        rows = [row for row in result.steps if row.rank == rank]
+        assert len(rows) == active(cause)
+        assert [parts_told(row) for row in rows[1:]] == [parts(work, *window) for window in windows]
+
+
+@pytest.mark.parametrize("cause", ["sleep", "loader", "item", "copy"])
+def test_the_cause_has_the_idle_time_in_which_the_host_was_in_what_was_planted(
+    planted: functools.partial[Path], cause: str
+) -> None:
+    """By the ledger and the program's own clock, which may stand still between its mark and what it marks."""
+    out = planted("profiler", cause)
+    result = analyzed(out, "profiler")
+    typical = [row.step for row in typical_steps(result.steps)[0]]
+    order = [row.step for row in result.steps]
+    windows = dict(zip(order[1:], windows_ns(out, 0, cause), strict=True))
+    work, held = worked(out, 0), told_by(out, 0)["planted_ns"]
+    judged = [step for step in typical if step in windows]
+    expected = [idle_within(work, windows[step], held) for step in judged]
+    causes = {"sleep": {"nothing"}, "loader": {"data"}, "item": {"synchronize"}, "copy": {"copy"}}[cause]
+    told = [sum(row.idle_ns for row in result.idle if row.step == step and row.cause in causes) for step in judged]
+    assert fmean(told) >= 0.9 * fmean(expected) >= 0.8 * PLANTED[cause].least_ns
+
+
+@pytest.mark.parametrize("recorder", ["profiler", "trace"])
+def test_a_host_that_is_ahead_of_a_busy_device_is_not_to_blame(planted: functools.partial[Path], recorder: str) -> None:
+    """It sleeps as long as in `item`, and waits for nothing."""
+    result = analyzed(planted(recorder, "ahead"), recorder)
+    assert not (IDLE_CODES - {"launch-bound", "idle-while-queued"}) & set(advice(result))
+    assert all(row.cost_ratio < WORTH_RATIO for row in result.savings)
+    summary = summarize(result)
+    assert headline(result, summary).calm
+    assert summary.window_ns is not None and summary.window_ns >= 4 * 40_000_000
+
+
+def test_long_stalls_are_told_from_many_short_gaps(planted: functools.partial[Path]) -> None:
+    stalled, starved = (analyzed(planted("profiler", cause), "profiler").savings[0] for cause in ("sleep", "launches"))
+    assert stalled.half_gap_ns is not None and stalled.half_gap_ns >= PLANTED_NS
+    assert starved.half_gap_ns is not None and starved.half_gap_ns < PLANTED_NS / 4
+    assert starved.cost_ratio > 0.5
+
+
+def active(cause: str) -> int:
+    return ACTIVE.get(cause, FEW_ACTIVE)
+
+
+def worked(out: Path, rank: int) -> list[Json]:
+    return [entry for entry in told_by(out, rank)["ledger"] if entry["kind"] in WORK]
+
+
+def windows_ns(out: Path, rank: int, cause: str) -> list[tuple[int, int]]:
+    """Of every recorded step but the first. On the device a step is over with the last work launched in it."""
+    ends = told_by(out, rank)["ends_ns"][-active(cause) :]
+    over = [max(one["end_ns"] for one in worked(out, rank) if one["launched_ns"] < end) for end in ends]
+    return list(pairwise(over))
+
+
+def idle_within(work: list[Json], window: tuple[int, int], held: list[tuple[int, int]]) -> int:
+    """How long the device had nothing to do in the window while the host was in what was planted."""
+    clipped = [(max(begin, window[0]), min(end, window[1])) for begin, end in held]
+    return sum(parts(work, begin, end)["idle_ns"] for begin, end in clipped if begin < end)
