@@ -76,7 +76,9 @@ class trace:
     def __enter__(self) -> trace:
         try:
             enter, self._leave, waiting_handlers = _capture()
-        except OSError as error:  # the process may open no more files
+        except DdptraceError:
+            raise
+        except Exception as error:  # the process may open no more files, or the program refuses them
             self._tell_that_nothing_is_recorded(error)
             return self
         exporter = self._make_exporter()
@@ -107,14 +109,16 @@ class trace:
                 keep=self._keep,
                 traceparent=active_span(),
             )
-        except OSError as error:  # a full disk: training goes on
+        except DdptraceError:
+            raise
+        except Exception as error:  # a full disk, or the program's own hook that refuses files: training goes on
             self._tell_that_nothing_is_recorded(error)
             return
         if exporter is not None and exporter.start():
             self._exporter = exporter
         self._companion = companion_of(self._session, spans=exporter is None)
 
-    def _tell_that_nothing_is_recorded(self, error: OSError) -> None:
+    def _tell_that_nothing_is_recorded(self, error: Exception) -> None:
         why = printable(f"ddptrace cannot record into {self._path}: {error}; training goes on without a trace")
         warnings.warn(why, RuntimeWarning, stacklevel=4)
 

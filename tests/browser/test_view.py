@@ -31,6 +31,10 @@ NOWHERE_ELSE = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
 TITLES = "[...document.querySelectorAll('.pf-track__title-popup')].map(title => title.textContent)"
 IS_OPEN = "!!window.app?.trace && document.body.innerText.includes('Query result')"
 IMPORT_ERRORS = "app.trace.traceInfo.importErrors"
+PARAMETERS = (
+    "app.trace.engine.query('select group_concat(parameters) as names from exposed_by_bucket')"
+    ".then(found => found.firstRow({names: 'str'}).names)"
+)
 DIALOGS = "document.querySelectorAll('.pf-modal-dialog, .pf-error-dialog').length"
 
 
@@ -94,12 +98,15 @@ def test_the_ui_shows_a_run_without_any_network(record: Record, chromium: str, u
         # THEN the trace is there without an import error, and our tracks are on top
         assert browser.value(IMPORT_ERRORS) == 0
         assert browser.value(DIALOGS) == 0
-        pinned = list(head_of(tmp_path / "run" / "analysis" / "trace.json.gz").pinned())
+        head = head_of(tmp_path / "run" / "analysis" / "trace.json.gz")
+        pinned = list(head.pinned())
         assert browser.value(TITLES)[: len(pinned)] == pinned and "buckets, first rank" in pinned
         assert "run.json.gz" in browser.value("document.body.innerText")
-        # AND the queries are ready, and the first one is answered
-        assert len(answers(browser)) == 7
-        assert "layers.3.weight" in browser.value("document.body.innerText")
+        # AND the queries are ready, and the one that explains the headline is answered
+        found = answers(browser)
+        assert len(found) == 7 and found[head.first_query()] > 0
+        assert f"select * from {head.first_query()}" in browser.value("document.body.innerText")
+        assert "layers.3.weight" in browser.value(PARAMETERS)
         # AND whatever it asked others for was refused within the browser
         origin = address[: address.index("/", len("http://"))]
         assert {why for url, why in asked(browser) if not url.startswith(f"{origin}/")} <= {"csp"}

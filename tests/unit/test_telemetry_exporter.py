@@ -8,6 +8,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 import torch
@@ -188,6 +189,19 @@ def test_a_provider_that_raises_is_told_in_one_warning(rank: Rank, quick: None) 
     provider = TracerProvider()
     provider.add_span_processor(RaisingProcessor())
     one = train(rank, provider)
+    with pytest.warns(
+        RuntimeWarning, match=r"spans of 10 of 10 steps were not exported \(RuntimeError: no such thing\)"
+    ) as said:
+        one.stop()
+    assert len(said) == 1
+
+
+def test_a_provider_that_gives_no_tracer_is_told_in_one_warning(rank: Rank, quick: None) -> None:
+    class Refusing(TracerProvider):
+        def get_tracer(self, *_: object, **__: object) -> NoReturn:  # type: ignore[override]
+            raise RuntimeError("no such thing")
+
+    one = train(rank, Refusing())
     with pytest.warns(
         RuntimeWarning, match=r"spans of 10 of 10 steps were not exported \(RuntimeError: no such thing\)"
     ) as said:

@@ -42,12 +42,13 @@ class Exporter:
                 "opentelemetry.sdk.trace.TracerProvider() or opentelemetry.trace.get_tracer_provider()"
             )
         self._folder = folder
-        self._emitter = Emitter(provider, __version__)
+        self._provider = provider
         self._stopping = threading.Event()
         self._deadline = float("inf")
         self._thread = threading.Thread(target=self._run, name="ddptrace-telemetry", daemon=True)
         self._follower: RankFollower | None = None
         self._identity: Identity | None = None
+        self._emitter: Emitter | None = None
         self._exported = 0
         self._error: Exception | None = None
 
@@ -143,6 +144,7 @@ class Exporter:
         if self._is_late():
             return
         try:
+            self._emitter = self._emitter or Emitter(self._provider, __version__)
             self._emitter.emit(tree)
         except Exception as error:
             self._error = self._error or error

@@ -741,6 +741,26 @@ def raised_by_another_thread() -> None:
     keep(seen)
 
 
+@program(records=False)
+def audited_while_the_trace_is_entered(trace: Trace) -> None:
+    """Refuses files, and then what `ctypes` does, while a trace is entered: training goes on without it."""
+    refused: list[str] = []
+
+    def hook(name: str, _: object) -> None:
+        if refused and name.startswith(refused[0]) and threading.current_thread() is threading.main_thread():
+            raise RuntimeError(name)
+
+    with trace("imports"):
+        train()
+    sys.addaudithook(hook)
+    for name in ("open", "ctypes."):
+        with warnings.catch_warnings(action="ignore"), contextlib.ExitStack() as entered:
+            refused[:] = [name]
+            entered.enter_context(trace(name))
+            refused.clear()
+            keep(train())
+
+
 @program(notes=frozenset({"surface-failed", "not-settled", "no-meta", "keeper-failed"}))
 def audited_by_one_who_refuses(trace: Trace) -> None:
     """Refuses files, folders, and what `ctypes` does, in the middle and as the trace is left."""
