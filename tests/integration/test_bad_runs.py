@@ -210,8 +210,10 @@ def test_a_missing_manifest_is_made_up_for_and_said(run: Path) -> None:
 
 
 def test_a_newer_minor_version_is_read_and_said(run: Path) -> None:
-    rewrite(run / "manifest.json", schema="1.8", something_new=[1])
-    assert f"schema version 1.8, newer than {SCHEMA_VERSION}" in codes(run)["newer-schema"]
+    major, minor = SCHEMA_VERSION.split(".")
+    newer = f"{major}.{int(minor) + 1}"
+    rewrite(run / "manifest.json", schema=newer, something_new=[1])
+    assert f"schema version {newer}, newer than {SCHEMA_VERSION}" in codes(run)["newer-schema"]
     assert len(ddptrace.analyze(run).steps) == 2 * STEPS
 
 
