@@ -23,6 +23,7 @@ from torch.autograd import Variable
 
 from ddptrace.capture.device.api import DeviceApi, api_of
 from ddptrace.capture.device.clock import DeviceClock
+from ddptrace.capture.origins.modules import named_modules, parameters_of
 from ddptrace.capture.surface import Surface
 from ddptrace.findings import DEVICE_EVENTS_LOST
 from ddptrace.record import Recorder
@@ -261,6 +262,6 @@ class DeviceEvents:
 
 def events_of(root: torch.nn.Module, recorder: Recorder, surface: Surface) -> DeviceEvents | None:
     """Return the events of the device that a module is on; None if it is on none that has timed events."""
-    parameter = next(root.parameters(), None)
+    parameter = next((one for _, module in named_modules(root) for one in parameters_of(module)), None)
     api = None if parameter is None else api_of(parameter.device)
     return None if api is None else DeviceEvents(api, recorder, surface)

@@ -730,7 +730,7 @@ def raised_by_another_thread() -> None:
     for _ in range(RAISED):
         try:
             go.set()
-            for _ in range(300):
+            while True:
                 optimizer.zero_grad()
                 loss_of(model).backward()
                 optimizer.step()
