@@ -36,7 +36,7 @@ def compute_words(result: Result) -> str:
     if not result.steps:
         return "from profiler windows, whole: no step was found"
     if not any(row.is_seen for row in result.steps):
-        return "unknown: it was on a device, and no profiler window saw that"
+        return "unknown: it was on a device, and neither a profiler window nor events show it"
     if not profiled:
         return "taken from forward, backward and optimizer phases without waits: coarse, no step was profiled"
     coarse = sum(row.is_seen and not row.profiled for row in result.steps)

@@ -67,7 +67,7 @@ KINDS: Final = {
 }
 """Kinds of parallelism."""
 UNKNOWN_ORIGIN: Final = "origin unknown"
-UNSEEN: Final = "What ran on the device is unknown: no profiler window saw it."
+UNSEEN: Final = "What ran on the device is unknown: neither a profiler window nor events show it."
 
 
 def bucket_name(row: BucketRow, several_reducers: bool) -> str:

@@ -113,7 +113,9 @@ def test_collectives_end_no_earlier_than_in_the_ledger_and_take_as_long(out: Pat
     late = []
     for call, kernel in zip(calls, kernels, strict=True):
         assert call.events is not None and call.events.duration_ns is not None
-        assert abs(call.events.duration_ns - (kernel["end_ns"] - kernel["begin_ns"])) <= 10  # it is a float of 24 bits
+        took_ns = kernel["end_ns"] - kernel["begin_ns"]
+        half_a_digit_ns = float(np.spacing(np.float32(took_ns / 1e6))) / 2 * 1e6  # of a single-precision number of ms
+        assert abs(call.events.duration_ns - took_ns) <= half_a_digit_ns + 1
         late.append(call.events.end_at_ns - (kernel["end_ns"] - run.zero_unix_ns))
         assert late[-1] >= -call.events.error_ns - CLOCK_PAIR_NS
         assert call.events.ready_at_ns <= call.events.end_at_ns

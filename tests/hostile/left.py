@@ -268,7 +268,7 @@ STATE: Final[dict[str, Callable[[], object]]] = {
     "working directory": lambda: _working_directory(),
     "umask": _umask,
     "locale": lambda: locale.setlocale(locale.LC_ALL),
-    "context": lambda: sorted(re.sub(r"\[\d+\]", "", variable.name) for variable in contextvars.copy_context()),
+    "context": lambda: sorted({re.sub(r"\[\d+\]", "", variable.name) for variable in contextvars.copy_context()}),
     "running loop": _loop,
     "memory tracing": lambda: [tracemalloc.is_tracing(), faulthandler.is_enabled()],
     "random numbers": lambda: [

@@ -22,7 +22,7 @@ def test_a_try_is_made_judged_and_written(tmp_path: Path) -> None:
         "--tries",
         "1",
         "--runs",
-        "2",
+        "3",
         "--steps",
         "20",
         "--deviations",

@@ -80,7 +80,11 @@ def test_terminal_report_and_trace_say_so_too(runs: dict[str, Path]) -> None:
     told = said("analyze", runs["always"])
     assert UNSEEN in told and "hidden behind" not in told
     report = (runs["always"] / "analysis" / "report.html").read_text()
-    assert UNSEEN in report and "compute: not seen" in report and "had no profiler window that saw the device" in report
+    assert (
+        UNSEEN in report
+        and "compute: not seen" in report
+        and "had no profiler window and no events that show the device" in report
+    )
     (asked,) = perfetto.ask(
         runs["always"] / "analysis" / "trace.json.gz",
         steps="select count(*) from slice where name glob 'step *'",

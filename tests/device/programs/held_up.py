@@ -20,7 +20,7 @@ from tests.device import testdev
 from tests.device.programs.training import WRAPPERS
 
 STEPS = 4
-HELD_NS = 12_000_000_000
+HELD_NS = 20_000_000_000
 
 
 def main() -> None:
