@@ -121,14 +121,16 @@ def test_work_without_a_launch_is_counted_with_both_overlaps() -> None:
 
 
 def test_launch_bound_steps_are_counted_with_the_time_lost_and_what_to_do() -> None:
-    starved = [Piece(10 * MS, 30 * MS, (9 * MS, 10 * MS)), Piece(90 * MS, 100 * MS, (89 * MS, 90 * MS))]
-    one = rank(
-        3, steps=[step(0, 0, 95 * MS), step(1, 95 * MS, 99 * MS)], recorded=False,
-        windows=[gpu_window(0, 200 * MS, *starved, Piece(101 * MS, 111 * MS, (96 * MS, 97 * MS)))],
-    )  # fmt: skip
+    """The first step, which the start of the profiler holds up, does not count."""
+    starved = [Piece(20 * MS, 40 * MS, (19 * MS, 20 * MS)), Piece(100 * MS, 110 * MS, (99 * MS, 100 * MS))]
+    busy = [Piece(at * MS, (at + 10) * MS, ((at - 3) * MS, (at - 2) * MS)) for at in (110, 120, 130, 140)]
+    steps = [step(0, 0, 10 * MS), step(1, 10 * MS, 105 * MS)]
+    steps += [step(number, (85 + 10 * number) * MS, (95 + 10 * number) * MS) for number in (2, 3, 4, 5)]
+    pieces = [Piece(1 * MS, 10 * MS, (0, 1 * MS)), *starved, *busy]
+    one = rank(3, steps=steps, recorded=False, windows=[gpu_window(0, 200 * MS, *pieces)])
     finding = found(analyzed(one))["launch-bound"]
     assert (finding.severity, finding.where) == ("warning", "rank 3")
-    assert finding.message.startswith("In 1 of 2 steps on rank 3")
+    assert finding.message.startswith("In 1 of 5 steps on rank 3")
     assert "70 %" in finding.message  # 10 before the first, 60 between, of 100
     assert "70.0 ms a step" in finding.message
     assert "gaps of at least 60.0 ms: look for what holds it there" in finding.message
