@@ -30,6 +30,7 @@ SPEAKERS = {
     "capture/surface.py": "a warning of a training",
     "reducer/observer.py": "a warning of a training",
     "capture/session.py": "a warning of a training",
+    "capture/profiler/windows.py": "a warning of a training, which quotes nothing",
     "run/options.py": "the launcher",
     "run/recording.py": "the launcher",
     "figures/browser.py": "a process of ours, whose words come back as an error",
