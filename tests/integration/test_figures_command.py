@@ -14,7 +14,9 @@ from xml.etree import ElementTree
 
 import pytest
 
+import ddptrace
 from ddptrace import figures
+from ddptrace.analysis.summary import typical_steps
 from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.analysis.tables.table import Table
 from ddptrace.errors import DdptraceError
@@ -24,7 +26,7 @@ from tests.launch import environment
 from tests.unit.test_render_report import EVIL, evil_result
 
 SVG = "{http://www.w3.org/2000/svg}"
-DRAWN = {"timeline", "buckets", "buckets_by_rank", "steps", "ranks", "phases", "matches", "path", "bandwidth"}
+DRAWN = {"timeline", "buckets", "steps", "ranks", "phases", "matches", "path", "bandwidth"}
 """Of a short run."""
 
 
@@ -48,7 +50,9 @@ def test_every_figure_of_a_run_is_written_beside_it(run: Path) -> None:
     assert done.returncode == 0, done.stderr
     files = [Path(line) for line in done.stdout.splitlines()]
     assert {file.parent for file in files} == {run / "analysis" / "figures"}
-    assert {file.stem for file in files} >= DRAWN
+    steps, _ = typical_steps(ddptrace.analyze(run).steps)
+    of_ranks = len({row.rank for row in steps}) == 2  # on a busy machine, ddptrace may hold up all steps of a rank
+    assert {file.stem for file in files} >= DRAWN | ({"buckets_by_rank"} if of_ranks else set())
     texts = ["".join(one.itertext()) for one in ElementTree.parse(files[0]).iter(f"{SVG}text")]
     assert any(text.startswith("A typical step") for text in texts)
     assert {"communication, hidden", "rank 1 phases"} <= set(texts)
