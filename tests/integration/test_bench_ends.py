@@ -78,6 +78,8 @@ def is_gone(pid: int) -> bool:
 def listens(pid: int) -> bool:
     """Whether the place where ranks meet is there: rank 0 waits for the others then."""
     told = dict(line.partition("=")[::2] for line in Path(f"/proc/{pid}/environ").read_text().split("\0"))
+    if "MASTER_PORT" not in told:  # it is being started
+        return False
     port = f":{int(told['MASTER_PORT']):04X} "
     tables = (Path(f"/proc/{pid}/net/{name}").read_text() for name in ("tcp", "tcp6"))
     return any(port in line and " 0A " in line for table in tables for line in table.splitlines())

@@ -134,6 +134,7 @@ print(before.quota_ns, after.held_ns - before.held_ns, after.periods - before.pe
 """
 
 
+@pytest.mark.alone  # with too little of a processor, it never comes to its quota
 def test_a_process_that_wants_more_than_a_real_quota_was_held(real_group: Path) -> None:
     """It wants a whole processor for a second and gets a tenth of one."""
     join = f"open({str(real_group / 'cgroup.procs')!r}, 'w').write('0')"
