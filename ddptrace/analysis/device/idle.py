@@ -16,7 +16,7 @@ import numpy as np
 
 from ddptrace.analysis.alike import Alike, alike
 from ddptrace.analysis.device.names import without_identity
-from ddptrace.analysis.intervals import Ints
+from ddptrace.analysis.intervals import Ints, Pieces, union
 from ddptrace.analysis.rank_view import RankView
 from ddptrace.analysis.tables.device import IdleRow
 from ddptrace.load.tables import HOST_AT_WORK, DeviceIdle, IdleCause, Window
@@ -28,7 +28,7 @@ def idle_rows(view: RankView) -> list[IdleRow]:
     The rows of one step add up to `idle_ns` of its row in `launches`.
     """
     idles = (_from_step_begin(view, window) for window in view.rank.windows)
-    rows = [row for idle in idles if idle is not None for row in _rows(view, idle)]
+    rows = [row for idle in idles if idle is not None for row in _rows(view, _while_nothing_ran(view, idle))]
     return sorted(rows, key=lambda row: (row.step is None, row.step or 0, -row.idle_ns, row.cause, row.name))
 
 
@@ -53,6 +53,26 @@ def _from_step_begin(view: RankView, window: Window) -> DeviceIdle | None:
         name=np.append(-1, idle.name),
         operator=np.append(-1, idle.operator),
         gaps=np.concatenate(([(begin, opened)], idle.gaps)),
+    )
+
+
+def _while_nothing_ran(view: RankView, idle: DeviceIdle) -> DeviceIdle:
+    """Leave out when events show work that the profiler does not: that of the step before, which still ran when the
+    profiler started."""
+    if view.rank.device_events is None:
+        return idle
+    ran = Pieces.numbered(union(np.column_stack((view.shares.begins, view.shares.ends)), view.compute, view.memory))
+    source, begins, ends = ran.split(idle.begin_at_ns, idle.end_at_ns)
+    free = (ran.at(begins) < 0) & (ends > begins)
+    source = source[free]
+    return replace(
+        idle,
+        gap=idle.gap[source],
+        begin_at_ns=begins[free],
+        end_at_ns=ends[free],
+        cause=idle.cause[source],
+        name=idle.name[source],
+        operator=idle.operator[source],
     )
 
 
