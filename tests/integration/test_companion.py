@@ -110,6 +110,7 @@ def test_the_last_metrics_are_those_of_the_whole_run(exported: Exported) -> None
     assert counts == dict.fromkeys(range(RANKS), STEPS)  # of several requests the last one counts
 
 
+@pytest.mark.alone
 def test_the_training_leaves_at_once_and_says_nothing(exported: Exported) -> None:
     assert exported.trained.warnings == []
     assert exported.trained.told[1]["left_s"] < 2.0

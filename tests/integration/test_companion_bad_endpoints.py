@@ -81,6 +81,7 @@ def _nobodys() -> str:
         return f"http://127.0.0.1:{one.getsockname()[1]}"
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("how", BAD)
 def test_a_bad_endpoint_costs_the_training_two_seconds_at_most_and_it_is_told(how: str, bad: dict[str, Bad]) -> None:
     trained = bad[how].trained
