@@ -90,6 +90,7 @@ def test_a_word_that_is_not_known_is_told_by_one_warning(tmp_path: Path) -> None
     assert warned.startswith("ddptrace exports no telemetry: OTEL_TRACES_EXPORTER is 'jaeger'")
 
 
+@pytest.mark.alone  # what is told within two seconds
 def test_metrics_go_on_where_spans_are_stuck(tmp_path: Path) -> None:
     with Receiver() as receiver, Receiver() as dead:
         dead.behaviour = Behaviour(status=404)

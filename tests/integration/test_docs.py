@@ -105,6 +105,7 @@ def test_a_page_is_read_from_top_to_bottom(
     read(page, tmp_path, names)
 
 
+@pytest.mark.alone  # two runs are compared
 def test_the_tutorial_finds_what_the_script_plants(tmp_path: Path) -> None:
     (tmp_path / "examples").symlink_to(EXAMPLES)
     read(TUTORIAL, tmp_path, {})
