@@ -12,6 +12,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 import ddptrace
 from tests.exported_runs import RANKS, STEPS, asking, companions, expected, train, wait_until
 from tests.launch import command
