@@ -143,6 +143,12 @@ class Pieces:
         floor, ceiling = np.append(begins.min(initial=0), edges), np.append(edges, ends.max(initial=0))
         return source, np.maximum(begins[source], floor[area]), np.minimum(ends[source], ceiling[area])
 
+    def outside(self, begins: Ints, ends: Ints) -> tuple[Ints, Ints, Ints]:
+        """Return the parts of each [begin, end) that lie in no piece, as `split` does."""
+        source, begins, ends = self.split(begins, ends)
+        free = (self.at(begins) < 0) & (ends > begins)
+        return source[free], begins[free], ends[free]
+
 
 def innermost(marks: Sequence[tuple[int, int, int]]) -> Pieces:
     """Marks (begin, end, label) that may nest or overlap, as pieces: at each instant the latest begun mark that still

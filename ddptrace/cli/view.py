@@ -123,8 +123,9 @@ def _tell(server: Server, no_browser: bool) -> None:
     """Print the address, alone on stdout."""
     from ddptrace.view import open_browser, tunnel
 
-    say(server.address)
-    if no_browser or not open_browser(server.address):
+    address = server.address
+    say(address)
+    if no_browser or not open_browser(address):
         say(f"If your browser is on another machine, run this there first: {tunnel(server.port)}", err=True)
     say("Press Ctrl-C to stop.", err=True)
 

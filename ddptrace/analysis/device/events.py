@@ -171,9 +171,8 @@ def _stood(comms: Sequence[Communication]) -> Intervals:
 
 
 def _without(pieces: Pieces, gone: Intervals) -> Pieces:
-    source, begins, ends = Pieces.numbered(gone).split(pieces.begins, pieces.ends)
-    keep = (Pieces.numbered(gone).at(begins) < 0) & (ends > begins)
-    return Pieces(begins[keep], ends[keep], pieces.labels[source][keep])
+    source, begins, ends = Pieces.numbered(gone).outside(pieces.begins, pieces.ends)
+    return Pieces(begins, ends, pieces.labels[source])
 
 
 def _pieces(stretches: Sequence[tuple[int, int, int]]) -> Pieces:

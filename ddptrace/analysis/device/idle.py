@@ -62,14 +62,12 @@ def _while_nothing_ran(view: RankView, idle: DeviceIdle) -> DeviceIdle:
     if view.rank.device_events is None:
         return idle
     ran = Pieces.numbered(union(np.column_stack((view.shares.begins, view.shares.ends)), view.compute, view.memory))
-    source, begins, ends = ran.split(idle.begin_at_ns, idle.end_at_ns)
-    free = (ran.at(begins) < 0) & (ends > begins)
-    source = source[free]
+    source, begins, ends = ran.outside(idle.begin_at_ns, idle.end_at_ns)
     return replace(
         idle,
         gap=idle.gap[source],
-        begin_at_ns=begins[free],
-        end_at_ns=ends[free],
+        begin_at_ns=begins,
+        end_at_ns=ends,
         cause=idle.cause[source],
         name=idle.name[source],
         operator=idle.operator[source],
