@@ -1,7 +1,7 @@
 """What the UI does once the trace is loaded: it pins tracks, defines the queries and runs the first one.
 
-Which tracks and which query depends on what the trace holds and on the run's headline; both stand at its begin. It uses
-only commands that Perfetto documents as stable and allows in an address:
+The head of the trace tells which tracks it has and what the run's headline is: they decide what is pinned and which
+query runs. The UI gets only commands that Perfetto documents as stable and allows in an address:
 https://perfetto.dev/docs/visualization/commands-automation-reference
 """
 
@@ -43,7 +43,7 @@ Command = dict[str, str | list[str]]
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What a trace says of itself. `categories`: of its slices; `headline`: cause of the largest saving, "" if none."""
+    """The head of a trace. `categories`: those of its slices; `headline`: cause of the largest saving, "" if none."""
 
     categories: Collection[str]
     headline: str
@@ -63,7 +63,7 @@ class Head:
 
 
 def head_of(trace: Path) -> Head:
-    """Read the head of a trace. A trace that says nothing of itself may hold everything."""
+    """Read the head of a trace. Without one, assume that the trace has every category."""
     whole = Head(PINS, "")
     try:
         with trace.open("rb") as raw:
