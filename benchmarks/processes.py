@@ -69,8 +69,8 @@ def _peak_nbytes(process: subprocess.Popen[str]) -> int | None:
 def _tree(pid: int) -> Iterator[int]:
     """Yield the process and all its living descendants."""
     yield pid
-    for children in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in _read(children).split():
+    for thread in _names(Path(f"/proc/{pid}/task")):
+        for child in _read(Path(f"/proc/{pid}/task/{thread}/children")).split():
             yield from _tree(int(child))
 
 
@@ -82,6 +82,14 @@ def _resident_nbytes(pid: int) -> int:
 def _proportional_nbytes(pid: int) -> int:
     lines = _read(Path(f"/proc/{pid}/smaps_rollup")).splitlines()
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)
+
+
+def _names(folder: Path) -> list[str]:
+    """Return the names in a folder; empty if the process is gone. `Path.glob` raises if it goes meanwhile."""
+    try:
+        return [thread.name for thread in folder.iterdir()]
+    except OSError:
+        return []
 
 
 def _read(path: Path) -> str:

@@ -32,7 +32,8 @@ class RunFollower:
     together. A killed rank returns everything that it wrote. `host`: read only the ranks on this host. `newest`: number
     of newest steps per rank that are wanted; older ones count as unread. `is_behind`: more is there than the last look
     returned. `is_over`: nothing more will come. If a rank died, the job may be restarted, and ranks may start late, so
-    then `is_over` only after `endings.LEFT_NS` without a record.
+    then `is_over` only after `endings.LEFT_NS` without a record. `is_removed`: the directory was there, and has been
+    missing for `endings.LEFT_NS`.
     """
 
     def __init__(self, path: Path, *, host: str | None = None, newest: int | None = None) -> None:
@@ -44,6 +45,8 @@ class RunFollower:
         self.is_over = False
         self.world_size: int | None = None  # from rank 0 of the newest attempt
         self._path = path
+        self._was_there = path.exists()
+        self._missing_since_ns: int | None = None  # monotonic; None while the directory is there, or never was
         self._host = host
         self._at: dict[tuple[int, int], FollowedRank] = {}  # by inode
         self._ranks: list[FollowedRank] = []
@@ -53,6 +56,11 @@ class RunFollower:
     def ranks(self) -> tuple[Identity, ...]:
         """The ranks whose numbers are known, in the order in which their folders were found."""
         return tuple(rank.identity for rank in self._ranks if rank.identity is not None)
+
+    @property
+    def is_removed(self) -> bool:
+        since_ns = self._missing_since_ns
+        return since_ns is not None and time.monotonic_ns() - since_ns > LEFT_NS
 
     def now(self) -> tuple[RankNow, ...]:
         """Return the state of each of `ranks`, in their order."""
@@ -69,6 +77,7 @@ class RunFollower:
         version.
         """
         self.is_behind = False
+        self._note_whether_there()
         unnamed = self._discover()
         silent_ns = {rank.attempt: self._silent_ns(rank.attempt) for rank in self._ranks}
         taken = self._take_in(silent_ns, unnamed)
@@ -80,6 +89,12 @@ class RunFollower:
             if batch is not None:
                 yield batch
         self.is_over = self._has_ended()
+
+    def _note_whether_there(self) -> None:
+        if self._path.exists():
+            self._was_there, self._missing_since_ns = True, None
+        elif self._was_there and self._missing_since_ns is None:
+            self._missing_since_ns = time.monotonic_ns()
 
     def _take_in(self, silent_ns: Mapping[int, int], unnamed: int) -> Iterator[FollowedRank]:
         """Read each rank. Yields those that may have a batch."""
@@ -117,7 +132,9 @@ class RunFollower:
         return self._silences.setdefault(attempt, Silence()).ns(newest_unix_ns, is_behind=waits)
 
     def _has_ended(self) -> bool:
-        if not self._ranks or not all(rank.is_over for rank in self._ranks):
+        if not self._ranks:
+            return self.is_removed
+        if not all(rank.is_over for rank in self._ranks):
             return False
         newest = max(rank.attempt for rank in self._ranks)
         present = sum(rank.attempt == newest for rank in self._ranks)

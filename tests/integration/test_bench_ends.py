@@ -62,9 +62,13 @@ def wait_for(true: Callable[[], object], what: str, seconds: float = 60) -> None
 
 
 def ranks_of(pid: int) -> list[int]:
-    """Those that have become programs of their own: until then their parent stands still."""
-    children = [child for path in Path(f"/proc/{pid}/task").glob("*/children") for child in path.read_text().split()]
-    return [int(child) for child in children if "bench.conduct" in Path(f"/proc/{child}/cmdline").read_text()]
+    """Return the children that run the benchmark's own program; none while a thread of the parent just ended."""
+    try:
+        tasks = [task / "children" for task in Path(f"/proc/{pid}/task").iterdir()]
+        children = [child for path in tasks for child in path.read_text().split()]
+        return [int(child) for child in children if "bench.conduct" in Path(f"/proc/{child}/cmdline").read_text()]
+    except OSError:
+        return []
 
 
 def is_gone(pid: int) -> bool:

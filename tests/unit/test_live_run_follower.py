@@ -85,6 +85,23 @@ def test_a_directory_that_is_not_there_yet_is_waited_for_and_all_ranks_of_it_are
     assert {identity.run_id for identity in follower.ranks} == {RUN_ID}
 
 
+def test_a_directory_that_is_removed_before_any_rank_is_found_ends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "run"
+    root.mkdir()
+    follower = RunFollower(root)
+    root.rmdir()
+    assert look(follower) == []
+    assert (follower.is_over, follower.is_removed) == (False, False)  # the job may be started anew
+    monkeypatch.setattr(run_follower, "LEFT_NS", 0)
+    assert look(follower) == []
+    assert (follower.is_over, follower.is_removed) == (True, True)
+    root.mkdir()
+    assert look(follower) == []
+    assert (follower.is_over, follower.is_removed) == (False, False)
+
+
 def test_ranks_that_are_not_there_yet_keep_it_from_being_over(tmp_path: Path) -> None:
     rank = living(Rank(tmp_path))
     write_json(tmp_path / MANIFEST, {"schema": SCHEMA_VERSION, "run_id": RUN_ID, "zero_unix_ns": 0, "world_size": 2})

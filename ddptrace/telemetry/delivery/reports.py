@@ -18,6 +18,7 @@ WITHOUT_METRICS = "; if the collector takes no metrics, set OTEL_METRICS_EXPORTE
 
 MOST_TOLD: Final = 3
 REMOVED: Final = "its folder was moved, replaced or removed before all of it was read"
+RUN_REMOVED: Final = "its directory was moved or removed before any rank of it was read"
 
 
 def success(deliveries: Sequence[Delivery]) -> Iterator[str]:
@@ -81,7 +82,8 @@ def of_lines(lines: Sequence[Line], run: Path) -> str | None:
     known = {who: losses for follower in followers for who, losses in follower.losses().items()}
     removed = {now.identity.rank for follower in followers for now in follower.now() if now.removed}
     lost = [f"rank {rank}: {', '.join(words)}" for (_, rank), losses in known.items() if (words := [*_of(losses)])]
-    return _told([*(f"rank {rank}: {REMOVED}" for rank in sorted(removed)), *lost], run)
+    gone = [RUN_REMOVED] * any(follower.is_removed and not follower.ranks for follower in followers)
+    return _told([*(f"rank {rank}: {REMOVED}" for rank in sorted(removed)), *gone, *lost], run)
 
 
 def of_unplaced(run: Path) -> str | None:
