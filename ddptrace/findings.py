@@ -523,7 +523,7 @@ PROFILED_STEPS_DIFFER = FindingKind(
     Chapter.BASIS,
     "info",
     "steps under the profiler took much longer or shorter than the others",
-    "remember that the typical step is one of them",
+    "nothing: the finding says whether the typical step divides as they do",
     sections=(Section.MEASURED,),
 )
 WITHOUT_LAUNCH = FindingKind(

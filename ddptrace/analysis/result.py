@@ -157,7 +157,7 @@ class Result:
         parts = [(part.name, part.ns, f"{part.ratio:.1%}") for part in summary.parts]
         sections = [
             paragraph(repr(self)),
-            paragraph(f"The typical step ({summary.population}):") if parts else "",
+            paragraph(f"The typical step, by {summary.population}:") if parts else "",
             grid(("part", "ns", "of the step"), parts) if parts else "",
             findings_html(self.findings),
             table_names({name: getattr(self, name) for name in TABLES}),

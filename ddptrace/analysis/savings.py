@@ -14,7 +14,7 @@ from ddptrace.analysis.ranks.blame import Blame
 from ddptrace.analysis.ranks.causes import SLOW_LINK as LINK
 from ddptrace.analysis.ranks.matched_time import WAITING_MIN_RATIO, matched_time
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.summary import Share, Summary, typical_steps
+from ddptrace.analysis.summary import Share, Summary, measured_steps
 from ddptrace.analysis.tables.ranks import SuspectRow
 from ddptrace.analysis.tables.savings import SavingRow
 from ddptrace.analysis.window_summary import summarize_windows
@@ -152,7 +152,7 @@ def _waiting(result: Result, blame: Blame, waited_ns: float, whole_ns: int) -> I
 def _idle(result: Result, summary: Summary, whole_ns: int) -> Iterator[SavingRow]:
     """Causes of idle time of a device; of processors, of which nobody tells why they idle, what the phases tell."""
     remote_ns = summary.rpc_wait_ns or 0
-    steps = {(row.rank, row.step) for row in typical_steps(result.steps)[0]}
+    steps = {(row.rank, row.step) for row in measured_steps(result.steps)[0]}
     rows = as_copies(result.idle, result.copies)
     told = [row for row in rows if (row.rank, row.step) in steps or (not steps and row.step is None)]
     held = held_by(told)

@@ -24,6 +24,8 @@ PAUSED_MAX_RATIO: Final = 0.01
 CUT_MAX_RATIO: Final = 0.6
 """A device window below this share of the following ones, in a step whose host time is not, was cut."""
 MIN_OTHERS: Final = 2
+UNLIKE_MIN_RATIO: Final = 0.25
+"""Profiled steps whose length differs from the others' by more do not show how these divide."""
 WORTH_RATIO: Final = 0.02
 """Of the step: what costs less is not worth a change."""
 FEW_STEPS: Final = 2
@@ -80,19 +82,30 @@ class RankSummary:
 
 @dataclass(frozen=True, slots=True)
 class AllSteps:
-    """Lengths of all steps on all ranks, the untypical too."""
+    """Lengths of all steps on all ranks, the untypical too, but the first, which warms up."""
 
     steps: int  # how many
-    wall_mean_ns: int  # mean
+    wall_median_ns: int  # median
     wall_p95_ns: int  # 95th percentile
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
-    """The typical step. Times are means over its (rank, step) pairs, None where there are none, or not all of them know
-    it."""
+class StepLength:
+    """The typical step's length: means over its (rank, step) pairs."""
 
-    steps: int  # (rank, step) pairs that it is the mean of
+    steps: int  # how many pairs
+    population: str  # which they are, in words
+    wall_ns: int  # time of the host
+    window_ns: int  # time of the device where that is known, else of the host
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The typical step, and how it divides, by the steps that show it. Times are means over the (rank, step) pairs of
+    these, None where there are none, or not all of them know it."""
+
+    typical: StepLength | None  # its length; None where there is no step
+    steps: int  # (rank, step) pairs that show how it divides
     population: str  # which they are, in words
     profiled: bool  # all of them are profiled
     wall_ns: int | None  # time of the host
@@ -113,6 +126,11 @@ class Summary:
     all_steps: AllSteps | None = None  # lengths of all steps
 
     @property
+    def is_apart(self) -> bool:
+        """Whether other steps than the typical ones show how it divides: those in profiler windows."""
+        return self.typical is not None and self.population != self.typical.population
+
+    @property
     def is_seen(self) -> bool:
         """Whether anything told when its steps computed, so that their parts are known; false without steps."""
         return self.comm_ns is not None
@@ -125,7 +143,8 @@ class Summary:
         """Without the tables: the run's own JSON has their rows."""
         plain = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in TABLES}
         shares = {name: [asdict(share) for share in plain[name]] for name in ("parts", "phases")}
-        return plain | shares | {"all_steps": None if self.all_steps is None else asdict(self.all_steps)}
+        lengths = {"all_steps": self.all_steps, "typical": self.typical}
+        return plain | shares | {name: None if one is None else asdict(one) for name, one in lengths.items()}
 
 
 TABLES: Final = ("buckets", "worst", "ranks")
@@ -146,10 +165,11 @@ class Measured(Protocol):
 
 def summarize(result: Measured) -> Summary:
     """The typical step of a run, over all ranks together."""
-    steps, population = typical_steps(result.steps)
+    steps, population = measured_steps(result.steps)
     buckets = _buckets(result, steps)
     exposed = [bucket for bucket in buckets if bucket.exposed_charged_ns]
     return Summary(
+        typical=_typical(result.steps),
         steps=len(steps),
         population=population,
         profiled=bool(steps) and all(row.profiled for row in steps),
@@ -172,28 +192,61 @@ def summarize(result: Measured) -> Summary:
     )
 
 
+def _typical(rows: Sequence[StepRow]) -> StepLength | None:
+    steps, population = typical_steps(rows)
+    if not steps:
+        return None
+    wall_ns, window_ns = mean(row.wall_ns for row in steps), mean(row.window_ns for row in steps)
+    return StepLength(len(steps), population, round(wall_ns), round(window_ns))
+
+
 def _all_steps(rows: Sequence[StepRow]) -> AllSteps | None:
-    lengths = sorted(row.wall_ns for row in rows)
+    lengths = sorted(row.wall_ns for row in rows if row.step > 0)
     if not lengths:
         return None
-    return AllSteps(len(lengths), round(mean(lengths)), lengths[-(-95 * len(lengths) // 100) - 1])
+    return AllSteps(len(lengths), round(median(lengths)), lengths[-(-95 * len(lengths) // 100) - 1])
 
 
 def typical_steps(rows: Sequence[StepRow]) -> tuple[list[StepRow], str]:
-    """Choose the steps to judge a run by, and say in words which they are.
+    """Choose the typical steps, and say in words which they are.
 
-    They are the middle half by length, so that an evaluation or a checkpoint now and then does not change the means.
-    Step 0 (the program builds and warms up), steps that ddptrace held up and empty steps are left out, and so are
-    device windows that the recording cut. If any of the rest were profiled, only those count. Where nothing is left,
-    all steps count.
+    They are the middle half by length of the steps outside profiler windows, so that an evaluation or a checkpoint now
+    and then does not change the means. Step 0 (the program builds and warms up), steps that ddptrace held up and empty
+    steps are left out. If every step was profiled, the profiled ones are taken, without device windows that the
+    recording cut. If nothing is left, all steps are.
     """
     steady = steady_steps(rows)
     if not steady:
         return list(rows), "all steps" if rows else "no step"
-    profiled = _uncut([row for row in steady if row.profiled])
-    kept = _middle_half(profiled or steady)
-    what = "profiled steps" if profiled else "steps but first and paused ones"
-    if len(kept) == len(profiled or steady):
+    unprofiled = [row for row in steady if not row.under_profiler]
+    if not unprofiled:
+        return _middle_of(_uncut(steady), "profiled steps")
+    but = "first, paused and profiled" if len(unprofiled) < len(steady) else "first and paused"
+    return _middle_of(unprofiled, f"steps but {but} ones")
+
+
+def measured_steps(rows: Sequence[StepRow]) -> tuple[list[StepRow], str]:
+    """Choose the steps that show how the typical step divides, and say in words which they are.
+
+    They are the middle half of the profiled steps, where these are as long as the typical ones or alone are known to
+    compute; else the typical steps.
+    """
+    typical, population = typical_steps(rows)
+    profiled = _uncut([row for row in steady_steps(rows) if row.profiled])
+    if not profiled or (all(row.is_seen for row in typical) and not _are_alike(profiled, typical)):
+        return typical, population
+    return _middle_of(profiled, "profiled steps")
+
+
+def _are_alike(some: Sequence[StepRow], others: Sequence[StepRow]) -> bool:
+    """Whether their median lengths on the host differ by little."""
+    length, other = (median(row.wall_ns for row in rows) for rows in (some, others))
+    return abs(length - other) <= UNLIKE_MIN_RATIO * other
+
+
+def _middle_of(rows: Sequence[StepRow], what: str) -> tuple[list[StepRow], str]:
+    kept = _middle_half(rows)
+    if len(kept) == len(rows):
         return kept, f"all {what}"
     which = sorted({row.step for row in kept})
     if len(which) <= FEW_STEPS:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,6 +14,8 @@ import torch
 import ddptrace
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import summarize
+from ddptrace.analysis.tables.steps import StepRow
+from ddptrace.analysis.tables.table import Table
 from ddptrace.bench.job import Job
 from ddptrace.errors import DdptraceError
 
@@ -91,7 +93,9 @@ def typical_steps(results: Mapping[str, Result]) -> dict[str, dict[str, Any]]:
 
 
 def typical_step(result: Result) -> TypicalStep:
-    summary = summarize(result)
+    """Take the steps in the profiler's window alone: only these were timed."""
+    profiled = [row for row in result.steps if row.profiled]
+    summary = summarize(replace(result, steps=Table(StepRow, profiled)) if profiled else result)
     comm, hidden = summary.comm_ns, summary.hidden_ns
     exposed = None if comm is None or hidden is None else comm - hidden
     evidence = "" if summary.evidence is None else summary.evidence.value

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from ddptrace.analysis.summary import summarize, typical_steps
+from ddptrace.analysis.summary import measured_steps, summarize
 from ddptrace.errors import DdptraceError
 from ddptrace.figures.images import drawn, write_images
 from ddptrace.render import figures as step_figures
@@ -81,13 +81,13 @@ def steps(result: Result, *, dark: bool = False) -> Figure:
 
 def ranks(result: Result, *, dark: bool = False) -> Figure:
     """Draw the breakdown of each rank's typical step."""
-    figure = step_figures.parts_figure(typical_steps(result.steps)[0])
+    figure = step_figures.parts_figure(measured_steps(result.steps)[0])
     return drawn("The typical step of each rank", figure, "no step was found", dark)
 
 
 def phases(result: Result, *, dark: bool = False) -> Figure:
     """Draw the phases of each rank's typical step."""
-    figure = step_figures.phases_figure(typical_steps(result.steps)[0])
+    figure = step_figures.phases_figure(measured_steps(result.steps)[0])
     return drawn("Phases of the typical step", figure, "no step was found", dark)
 
 

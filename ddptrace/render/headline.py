@@ -50,17 +50,22 @@ class Headline:
 
 def headline(result: Result, summary: Summary) -> Headline:
     """Choose what a reader sees first: the largest saving, or why there is none."""
-    if summary.steps and not summary.is_seen:
-        return Headline(duration(summary.wall_ns), f"is the typical step, on the host. {UNSEEN}", "", calm=False)
+    typical = summary.typical
+    if typical is not None and not summary.is_seen:
+        return Headline(duration(typical.wall_ns), f"is the typical step, on the host. {UNSEEN}", "", calm=False)
     largest = next(iter(result.savings), None)
     if largest is not None and largest.cost_ratio >= WORTH_RATIO:
-        whole, computes_less = (
-            "the typical step" if summary.parts else "the profiled window",
-            _computes_less(result, summary),
-        )
-        words = _words(largest, result.suspects, whole, computes_less)
+        computes_less = _computes_less(result, summary)
+        words = _words(largest, result.suspects, _whole(summary), computes_less)
         return Headline(percent(largest.cost_ratio), words, _first_step(largest, result, computes_less), calm=False)
     return _calm(result, summary)
+
+
+def _whole(summary: Summary) -> str:
+    """Name what the parts are a share of."""
+    if not summary.parts:
+        return "the profiled window"
+    return "the profiled steps" if summary.is_apart else "the typical step"
 
 
 def _words(one: SavingRow, suspects: Sequence[SuspectRow], whole: str, computes_less: bool) -> str:
@@ -128,11 +133,11 @@ def _calm(result: Result, summary: Summary) -> Headline:
     exposed = summary.part("exposed_comm")
     if exposed is not None and summary.comm_ns:
         told = f"{duration(exposed.ns)} of {duration(summary.window_ns)}"
-        words = f"of the typical step could be won by hiding communication, at most: {told}. Look elsewhere for time."
+        words = f"of {_whole(summary)} could be won by hiding communication, at most: {told}. Look elsewhere for time."
         return Headline(percent(exposed.ratio), words, "", calm=True)
-    if exposed is not None:
+    if exposed is not None and summary.typical is not None:
         words = f"is the typical step. {CALM_CALLS if summary.rpc_calls else NO_COMM}"
-        return Headline(duration(summary.window_ns), words, "", calm=True)
+        return Headline(duration(summary.typical.window_ns), words, "", calm=True)
     if device is not None and device.span_ns:
         busy, found = percent(1 - device.idle_ns / device.span_ns), "" if device.comm_ns else "No communication and "
         words = f"of the device's time it was busy. {found}{'no' if found else 'No'} step was found."

@@ -13,7 +13,7 @@ from typing import Final
 
 from ddptrace.analysis.device.digest import device_total
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.summary import Summary, summarize, typical_steps
+from ddptrace.analysis.summary import Summary, measured_steps, summarize
 from ddptrace.analysis.whatif.answer import Forecast
 from ddptrace.analysis.window_summary import summarize_windows
 from ddptrace.render import report_basis as basis
@@ -87,7 +87,7 @@ def page(result: Result, forecast: Forecast = NOTHING) -> str:
 
 
 def drawn(result: Result, summary: Summary, forecast: Forecast = NOTHING) -> list[Figure]:
-    steps, _ = typical_steps(result.steps)
+    steps, _ = measured_steps(result.steps)
     figures = (
         timeline_figure(result),
         buckets_figure(summary),

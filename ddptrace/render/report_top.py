@@ -16,7 +16,7 @@ from ddptrace.render.headline import headline
 from ddptrace.render.markup import label, text
 from ddptrace.render.rpc.words import remote_words, split_parts
 from ddptrace.render.windows import overlap_words, title_words
-from ddptrace.render.words import EVIDENCE, PARTS, all_steps_words, parallelism_words, read_words
+from ddptrace.render.words import EVIDENCE, PARTS, all_steps_words, divided_words, parallelism_words, read_words
 from ddptrace.units import counted, duration, instant, percent
 
 FIRST_DATE_UNIX_NS: Final = 10**18  # September 2001
@@ -47,13 +47,14 @@ def evidence_line(summary: Summary) -> str:
 
 
 def lead(summary: Summary) -> str:
-    if summary.wall_ns is None:
+    typical = summary.typical
+    if typical is None:
         return ""
-    on_device = duration(summary.wall_ns) != duration(summary.window_ns)
-    apart = f" on the device ({duration(summary.wall_ns)} on the host)" if on_device else ""
-    every = all_steps_words(summary)
-    beside = "" if every is None else f" ({every})"
-    said = [escape(f"The typical step takes {duration(summary.window_ns)}{apart}{beside}.")]
+    on_device = duration(typical.wall_ns) != duration(typical.window_ns)
+    apart = f" on the device ({duration(typical.wall_ns)} on the host)" if on_device else ""
+    beside = "; ".join(filter(None, (all_steps_words(summary), divided_words(summary))))
+    beside = f" ({beside})" if beside else ""
+    said = [escape(f"The typical step takes {duration(typical.window_ns)}{apart}{beside}.")]
     if summary.comm_ns:
         hidden = escape(percent(summary.overlap_ratio))
         said.append(f"It communicates for {duration(summary.comm_ns)}, {hidden} of it behind compute.")

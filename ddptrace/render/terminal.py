@@ -33,6 +33,7 @@ from ddptrace.render.words import (
     bucket_numbers,
     by_order,
     cut,
+    divided_words,
     indented,
     known_phases,
     parallelism_words,
@@ -84,14 +85,14 @@ def title(result: Result) -> str:
 
 def step_lines(summary: Summary) -> Iterator[str]:
     """Where the typical step goes."""
-    if summary.window_ns is None:
+    typical = summary.typical
+    if typical is None:
         yield "No step was found, so there is nothing to break down."
         return
-    mean = f"(mean of {counted(summary.steps, 'rank-step')}: {summary.population})"
-    yield from textwrap.wrap(f"Typical step {duration(summary.window_ns)}  {mean}", WIDTH, subsequent_indent="  ")
-    every = all_steps_words(summary)
-    if every is not None:
-        yield f"  {every}"
+    mean = f"(mean of {counted(typical.steps, 'rank-step')}: {typical.population})"
+    yield from textwrap.wrap(f"Typical step {duration(typical.window_ns)}  {mean}", WIDTH, subsequent_indent="  ")
+    for more in filter(None, (all_steps_words(summary), divided_words(summary))):
+        yield f"  {more}"
     if duration(summary.wall_ns) != duration(summary.window_ns):
         yield f"  on the device, from the end of one step's work to the next; {duration(summary.wall_ns)} on the host"
     for part in summary.parts:

@@ -20,7 +20,7 @@ from ddptrace.units import counted, duration, size
 WIDTH: Final = 96
 """Of the terminal, in columns."""
 UNLIKE_MIN_RATIO: Final = 0.1
-"""All steps are told of beside the typical one where they differ by so much of its length."""
+"""Share of the typical step's length; the lengths of all steps are printed if they differ by more."""
 
 TRAINING: Final = ("forward", "backward", "optimizer")
 """Phases that every training has."""
@@ -112,14 +112,25 @@ def through_words(kind: CollectiveDigest) -> str:
 
 
 def all_steps_words(summary: Summary) -> str | None:
-    """Of all steps together, where they are not as the typical one: `all 360 rank-steps: mean 3.17 ms, p95 9.51 ms`."""
-    every, wall_ns = summary.all_steps, summary.wall_ns
-    if every is None or not wall_ns:
+    """Describe the lengths of all steps, if they are unlike the typical one's: `all 360 rank-steps but the first of
+    each rank: median 3.17 ms, p95 9.51 ms`."""
+    every, typical = summary.all_steps, summary.typical
+    if every is None or typical is None or not typical.wall_ns:
         return None
-    if max(abs(ns / wall_ns - 1) for ns in (every.wall_mean_ns, every.wall_p95_ns)) <= UNLIKE_MIN_RATIO:
+    if max(abs(ns / typical.wall_ns - 1) for ns in (every.wall_median_ns, every.wall_p95_ns)) <= UNLIKE_MIN_RATIO:
         return None
-    lengths = f"mean {duration(every.wall_mean_ns)}, p95 {duration(every.wall_p95_ns)}"
-    return f"all {counted(every.steps, 'rank-step')}: {lengths}"
+    lengths = f"median {duration(every.wall_median_ns)}, p95 {duration(every.wall_p95_ns)}"
+    return f"all {counted(every.steps, 'rank-step')} but the first of each rank: {lengths}"
+
+
+def divided_words(summary: Summary) -> str | None:
+    """Say which steps show how the typical step divides; None if the typical ones do."""
+    if not summary.is_apart or summary.window_ns is None:
+        return None
+    return (
+        f"divided as {counted(summary.steps, 'profiled rank-step')} ({summary.population}), mean"
+        f" {duration(summary.window_ns)}"
+    )
 
 
 def read_words(result: Result) -> list[str]:

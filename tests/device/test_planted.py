@@ -15,7 +15,7 @@ import ddptrace
 from ddptrace.analysis import savings
 from ddptrace.analysis.device.idle import AT_WORK
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.summary import WORTH_RATIO, summarize, typical_steps
+from ddptrace.analysis.summary import WORTH_RATIO, measured_steps, summarize
 from ddptrace.render.headline import headline
 from tests.device.conftest import RunProgram
 from tests.device.test_device import WORK, Json, parts, parts_told, told_by
@@ -126,7 +126,7 @@ def test_the_cause_has_the_idle_time_in_which_the_host_was_in_what_was_planted(
     """By the ledger and the program's own clock, which may stand still between its mark and what it marks."""
     out = planted("profiler", cause)
     result = analyzed(out, "profiler")
-    typical = [row.step for row in typical_steps(result.steps)[0]]
+    typical = [row.step for row in measured_steps(result.steps)[0]]
     order = [row.step for row in result.steps]
     windows = dict(zip(order[1:], windows_ns(out, 0, cause), strict=True))
     work, held = worked(out, 0), told_by(out, 0)["planted_ns"]

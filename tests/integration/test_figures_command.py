@@ -16,7 +16,7 @@ import pytest
 
 import ddptrace
 from ddptrace import figures
-from ddptrace.analysis.summary import typical_steps
+from ddptrace.analysis.summary import measured_steps
 from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.analysis.tables.table import Table
 from ddptrace.errors import DdptraceError
@@ -50,7 +50,7 @@ def test_every_figure_of_a_run_is_written_beside_it(run: Path) -> None:
     assert done.returncode == 0, done.stderr
     files = [Path(line) for line in done.stdout.splitlines()]
     assert {file.parent for file in files} == {run / "analysis" / "figures"}
-    steps, _ = typical_steps(ddptrace.analyze(run).steps)
+    steps, _ = measured_steps(ddptrace.analyze(run).steps)
     of_ranks = len({row.rank for row in steps}) == 2  # on a busy machine, ddptrace may hold up all steps of a rank
     assert {file.stem for file in files} >= DRAWN | ({"buckets_by_rank"} if of_ranks else set())
     texts = ["".join(one.itertext()) for one in ElementTree.parse(files[0]).iter(f"{SVG}text")]

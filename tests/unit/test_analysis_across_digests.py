@@ -10,7 +10,7 @@ import pytest
 
 from ddptrace.analysis.ranks.digest import match_digests, path_shares
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.summary import typical_steps
+from ddptrace.analysis.summary import measured_steps
 from ddptrace.analysis.tables.ranks import ArrivalRow, MatchRow, PathRow
 from ddptrace.analysis.tables.steps import StepRow
 from ddptrace.analysis.tables.table import Table
@@ -20,7 +20,7 @@ from tests.unit.made_training import MS, Plan, only
 
 
 def typical(result: Result) -> set[int]:
-    return {row.step for row in typical_steps(result.steps)[0]}
+    return {row.step for row in measured_steps(result.steps)[0]}
 
 
 def test_each_bucket_has_its_skew_its_wait_and_who_came_last() -> None:

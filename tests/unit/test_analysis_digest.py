@@ -10,7 +10,7 @@ from made_device import KERNELS, make_device_result, without_steps
 from ddptrace.analysis.collectives.digest import SIZES_APART_MAX, collectives
 from ddptrace.analysis.device.digest import device_parts, device_total, launches, scopes, streams
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.summary import summarize, typical_steps
+from ddptrace.analysis.summary import measured_steps, summarize
 from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.analysis.tables.device import Population
 from ddptrace.analysis.tables.steps import StepRow
@@ -45,7 +45,7 @@ def test_exposed_time_of_all_kinds_adds_up_to_that_of_the_typical_step() -> None
     found = collectives(result)
     exposed = next(part.ns for part in summarize(result).parts if part.name == "exposed_comm")
     assert sum(kind.exposed_ns or 0 for kind in found.kinds) == pytest.approx(exposed, abs=len(found.kinds))
-    assert (found.per, found.count) == ("step", len(typical_steps(result.steps)[0]))
+    assert (found.per, found.count) == ("step", len(measured_steps(result.steps)[0]))
 
 
 def test_a_call_that_ran_in_two_steps_counts_once_with_all_of_its_time() -> None:
@@ -140,7 +140,7 @@ def test_streams_are_told_of_the_typical_step_and_else_of_the_whole_windows() ->
     result = make_device_result(2, 4)
     [compute, comm, *_] = sorted((one for one in streams(result) if one.rank == 0), key=lambda one: one.comm_ns)
     assert (compute.busy_ns, compute.compute_ns, compute.memory_ns, comm.comm_ns) == (3200, 2700, 500, 3000)
-    walls = [row.window_ns for row in typical_steps(result.steps)[0] if row.rank == 0]
+    walls = [row.window_ns for row in measured_steps(result.steps)[0] if row.rank == 0]
     assert (compute.steps, compute.window_ns) == (len(walls), round(sum(walls) / len(walls)))
     whole = streams(without_steps(result))
     assert result.ranks[0].all is not None
@@ -151,7 +151,7 @@ def test_streams_are_told_of_the_typical_step_and_else_of_the_whole_windows() ->
 
 def test_a_stream_that_worked_in_every_second_step_is_half_as_busy() -> None:
     result = make_device_result(1, 8)
-    typical = sorted(row.step for row in typical_steps(result.steps)[0])
+    typical = sorted(row.step for row in measured_steps(result.steps)[0])
     gone = set(typical[: len(typical) // 2])
     rows = [row for row in result.streams if not (row.stream == "0:20" and row.step in gone)]
     found = streams(dataclasses.replace(result, streams=Table(type(rows[0]), rows)))

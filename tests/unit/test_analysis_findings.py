@@ -255,17 +255,25 @@ def test_the_summary_in_the_json_is_the_typical_step() -> None:
     told = analyze_run(run(trained())).to_json_dict()["summary"]
     assert (told["steps"], told["wall_ns"], told["comm_ns"], told["overlap_ratio"]) == (3, 100 * MS, 40 * MS, 0.25)
     assert told["parts"][1] == {"name": "exposed_comm", "ns": 30 * MS, "ratio": 0.3}
-    assert told["all_steps"] == {"steps": 4, "wall_mean_ns": 100 * MS, "wall_p95_ns": 100 * MS}
+    assert told["all_steps"] == {"steps": 3, "wall_median_ns": 100 * MS, "wall_p95_ns": 100 * MS}
+    assert told["typical"] == {
+        "steps": 3,
+        "population": told["population"],
+        "wall_ns": 100 * MS,
+        "window_ns": 100 * MS,
+    }
     assert not told.keys() & {"buckets", "ranks", "worst"}
     assert b'"evidence":"backend"' in msgspec.json.encode(told)
 
 
 def test_the_lengths_of_all_steps_are_told_beside_the_typical_one() -> None:
+    """Step 0, which takes 700 ns, does not count."""
     marks = [step(k, begin, end) for k, (begin, end) in enumerate(pairwise((0, 700, *range(800, 2700, 100))))]
     every = summary_of(rank(steps=marks)).all_steps
-    assert (every.steps, every.wall_mean_ns, every.wall_p95_ns) == (20, 130, 100)
-    every = summary_of(rank(steps=marks[:19])).all_steps
-    assert (every.steps, every.wall_mean_ns, every.wall_p95_ns) == (19, round(2500 / 19), 700)
+    assert (every.steps, every.wall_median_ns, every.wall_p95_ns) == (19, 100, 100)
+    slow = [*marks[:19], step(19, marks[18].end_at_ns, marks[18].end_at_ns + 900)]
+    every = summary_of(rank(steps=slow)).all_steps
+    assert (every.steps, every.wall_median_ns, every.wall_p95_ns) == (19, 100, 900)
 
 
 def test_that_steps_under_the_profiler_took_longer_is_said() -> None:

@@ -10,7 +10,7 @@ from ddptrace.analysis.findings.ranks import peer_findings
 from ddptrace.analysis.ranks.digest import match_digests, told_wait_ratio
 from ddptrace.analysis.ranks.matched_time import matched_time
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.summary import typical_steps
+from ddptrace.analysis.summary import measured_steps
 from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.analysis.tables.table import Table
 from ddptrace.render.ranks.terminal import across_lines
@@ -30,7 +30,7 @@ def test_waiting_is_told_where_executions_were_measured_and_not_where_begins_wer
 
 def test_the_share_of_waiting_is_one_figure_of_the_typical_steps(shared_traces: Path) -> None:
     result = ddptrace.analyze(shared_traces / "judged" / "8ranks-zero-h100", jobs=1)
-    steps = {row.step for row in typical_steps(result.steps)[0]}
+    steps = {row.step for row in measured_steps(result.steps)[0]}
     time, found = matched_time(result), match_digests(result)
     assert time is not None and time.typical
     assert len(steps) == 2 < len({row.step for row in result.steps})

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from ddptrace.analysis.summary import typical_steps
+from ddptrace.analysis.summary import measured_steps, typical_steps
 from ddptrace.analysis.tables.steps import StepRow
 from tests.made import make_result
 
@@ -18,7 +18,7 @@ def device_steps(windows_ms: Sequence[float], walls_ms: Sequence[float], first: 
     """Profiled steps of one rank with these device windows and host times."""
     row = next(row for row in make_result(1, 2, 1).steps if row.step == 1)
     return [
-        replace(row, step=first + k, window_ns=round(window * MS), wall_ns=round(wall * MS), profiled=True)
+        replace(row, step=first + k, window_ns=round(window * MS), wall_ns=round(wall * MS), profiled=True, under_profiler=True)
         for k, (window, wall) in enumerate(zip(windows_ms, walls_ms, strict=True))
     ]
 
@@ -26,15 +26,60 @@ def device_steps(windows_ms: Sequence[float], walls_ms: Sequence[float], first: 
 @pytest.mark.parametrize("first", [0, 1])
 def test_a_first_window_that_the_recording_cut_does_not_count(first: int) -> None:
     rows = device_steps((31.9, 81.9, 76.9, 83.0), (80, 80.5, 79, 81), first=1 + 9 * first)
-    kept, _ = typical_steps(rows)
+    kept, _ = measured_steps(rows)
     assert [row.window_ns for row in kept] == [81_900_000, 76_900_000, 83_000_000]
 
 
 def test_a_first_step_that_is_short_on_the_host_too_counts() -> None:
-    kept, _ = typical_steps(device_steps((31.9, 81.9, 76.9), (32, 82, 77)))
+    kept, _ = measured_steps(device_steps((31.9, 81.9, 76.9), (32, 82, 77)))
     assert [row.window_ns for row in kept] == [31_900_000, 81_900_000, 76_900_000]
 
 
 def test_the_middle_is_that_of_the_device_and_not_of_the_host() -> None:
-    kept, _ = typical_steps(device_steps((50, 60, 70, 80), (90, 20, 10, 15)))
+    kept, _ = measured_steps(device_steps((50, 60, 70, 80), (90, 20, 10, 15)))
     assert [row.window_ns for row in kept] == [60_000_000, 70_000_000]
+
+
+def host_steps(walls_ms: Sequence[float], profiled: Sequence[int] = (), *, is_seen: bool = True) -> list[StepRow]:
+    """Steps 1, 2, … of one rank with these host times."""
+    row = next(row for row in make_result(1, 2, 1).steps if row.step == 1)
+    return [
+        replace(
+            row,
+            step=number,
+            window_ns=round(wall * MS),
+            wall_ns=round(wall * MS),
+            profiled=number in profiled,
+            under_profiler=number in profiled,
+            compute_ns=row.compute_ns if is_seen or number in profiled else None,
+        )
+        for number, wall in enumerate(walls_ms, start=1)
+    ]
+
+
+def test_profiled_steps_show_how_the_typical_step_divides_and_are_none_themselves() -> None:
+    rows = host_steps((100, 100, 100, 100, 120, 120), profiled=(5, 6))
+    typical, population = typical_steps(rows)
+    measured, how = measured_steps(rows)
+    assert ([row.step for row in typical], population) == (
+        [2, 3],
+        "steps 2 and 3, the middle of the steps but first, paused and profiled ones",
+    )
+    assert ([row.step for row in measured], how) == ([5, 6], "all profiled steps")
+
+
+@pytest.mark.parametrize("profiled_ms", [70, 130])
+def test_profiled_steps_of_quite_another_length_do_not_show_how_the_typical_step_divides(profiled_ms: float) -> None:
+    rows = host_steps((100, 100, 100, 100, profiled_ms, profiled_ms), profiled=(5, 6))
+    assert measured_steps(rows) == typical_steps(rows)
+
+
+def test_where_only_profiled_steps_are_known_to_compute_they_show_it_whatever_their_length() -> None:
+    rows = host_steps((100, 100, 100, 100, 190, 190), profiled=(5, 6), is_seen=False)
+    assert [row.step for row in measured_steps(rows)[0]] == [5, 6]
+    assert [row.step for row in typical_steps(rows)[0]] == [2, 3]
+
+
+def test_where_all_steps_were_profiled_they_are_the_typical_ones() -> None:
+    rows = host_steps((100, 90, 80), profiled=(1, 2, 3))
+    assert measured_steps(rows) == typical_steps(rows) == (rows, "all profiled steps")

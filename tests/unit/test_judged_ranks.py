@@ -10,7 +10,7 @@ import pytest
 
 from ddptrace.analysis.collectives.waiting import device_waits
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.summary import summarize, typical_steps
+from ddptrace.analysis.summary import measured_steps, summarize
 from ddptrace.analysis.traffic.digest import traffic_report
 from ddptrace.findings import Finding
 from ddptrace.render.terminal import summary_text
@@ -31,7 +31,7 @@ def of_code(result: Result, code: str) -> list[Finding]:
 def test_a_bucket_that_waited_for_compute_is_told_with_its_times(shared_traces: Path) -> None:
     """Bucket 1, raw: launched 156 ms before it begins, and no collective runs in the last 108 to 110 ms of that."""
     result = analyzed(shared_traces / "judged" / "dlrm-blocked-copies")
-    typical = {row.step for row in typical_steps(result.steps)[0]}
+    typical = {row.step for row in measured_steps(result.steps)[0]}
     rows = [row for row in result.collectives if row.bucket == (0, 0, 1) and row.step in typical and row.part == 0]
     waits = [device_waits(result)[row.rank, row.seq] for row in rows]
     assert len(waits) == 3

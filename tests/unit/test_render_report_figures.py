@@ -8,7 +8,7 @@ from statistics import median
 
 import pytest
 
-from ddptrace.analysis.summary import summarize, typical_steps
+from ddptrace.analysis.summary import measured_steps, summarize
 from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow
 from ddptrace.analysis.tables.device import IdleRow
 from ddptrace.analysis.tables.ranks import MatchRow
@@ -75,7 +75,7 @@ def test_ranks_that_come_apart_are_one_row_for_each_bucket_and_not_one_for_each_
     apart, moved_in = figure.data
     names = figure.layout["yaxis"]["ticktext"]
     assert len(names) == 3
-    typical = {row.step for row in typical_steps(result.steps)[0]}
+    typical = {row.step for row in measured_steps(result.steps)[0]}
     for name, x in zip(names, apart["x"], strict=True):
         index = int(re.findall(r"bucket (\d+)", name)[0])
         mine = [row.skew_ns or 0 for row in rows if row.bucket == (0, 1, index) and row.step in typical]
@@ -85,7 +85,7 @@ def test_ranks_that_come_apart_are_one_row_for_each_bucket_and_not_one_for_each_
 
 def test_collectives_that_were_queued_when_the_last_rank_came_waited_for_none() -> None:
     met = met_result(4, 40, 3)
-    typical = {row.step for row in typical_steps(met.steps)[0]}
+    typical = {row.step for row in measured_steps(met.steps)[0]}
     at = next(row.match for row in met.matches if row.step in typical)
     late = [replace(row, first_start_at_ns=(row.last_arrival_at_ns or 0) + (row.match == at)) for row in met.matches]
     told = f" 1 of {3 * len(typical)} collectives were still queued when the last rank arrived: nobody waited for it."

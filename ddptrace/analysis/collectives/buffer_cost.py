@@ -10,13 +10,13 @@ from statistics import fmean
 from ddptrace.analysis.collectives.buffers import BufferTime
 from ddptrace.analysis.rank_facts import RankFacts
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.summary import typical_steps
+from ddptrace.analysis.summary import measured_steps
 
 
 def buffer_cost(ranks: Sequence[RankFacts], result: Result) -> tuple[float, float] | None:
     """How long the broadcasts hold the host in a typical step, and what that costs, in ns; None where there are none.
     Of each step the rank counts that they cost least: the others may have waited for it."""
-    steps = {(row.rank, row.step) for row in typical_steps(result.steps)[0]}
+    steps = {(row.rank, row.step) for row in measured_steps(result.steps)[0]}
     by_step: defaultdict[int, list[BufferTime]] = defaultdict(list)
     for rank in ranks:
         for time in rank.buffers:

@@ -10,7 +10,7 @@ from typing import Final
 
 from ddptrace.analysis.collectives.execution import weakest
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.summary import typical_steps
+from ddptrace.analysis.summary import measured_steps
 from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.load.tables import Identity
 from ddptrace.schema import Evidence
@@ -56,7 +56,7 @@ class Collectives:
 
 def collectives(result: Result) -> Collectives:
     """Those of the typical steps; where these have none, all."""
-    steps, _ = typical_steps(result.steps)
+    steps, _ = measured_steps(result.steps)
     wanted = {(row.rank, row.step) for row in steps}
     rows: list[CollectiveRow] = [row for row in result.collectives if (row.rank, row.step) in wanted]
     per, count = "step", len(steps)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.summary import Summary, typical_steps
+from ddptrace.analysis.summary import Summary, measured_steps
 from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.load.tables import Identity
 from ddptrace.schema import Origin
@@ -33,7 +33,7 @@ class OneByOne:
 
 def gradients_one_by_one(summary: Summary, result: Result) -> OneByOne | None:
     """Find them, if they are most of what the typical step waits for."""
-    steps, _ = typical_steps(result.steps)
+    steps, _ = measured_steps(result.steps)
     wanted = {(row.rank, row.step) for row in steps}
     rows = [row for row in result.collectives if (row.rank, row.step) in wanted and _is_alone(row)]
     calls = len({(row.rank, row.seq) for row in rows})

@@ -12,7 +12,7 @@ from ddptrace.analysis.device.copies import CopyDigest, copy_digest
 from ddptrace.analysis.device.idle import IdleDigest, idle_digest
 from ddptrace.analysis.device.names import without_identity
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.summary import PARTS, Share, typical_steps
+from ddptrace.analysis.summary import PARTS, Share, measured_steps
 from ddptrace.analysis.tables.device import LaunchRow, Population, ScopeRow, StreamRow
 from ddptrace.load.tables import class_of
 
@@ -57,7 +57,7 @@ class StreamDigest:
 
 def streams(result: Result) -> list[StreamDigest]:
     """By rank, and of each rank the busiest first."""
-    steps, _ = typical_steps(result.steps)
+    steps, _ = measured_steps(result.steps)
     walls = {(row.rank, row.step): row.window_ns for row in steps}
     on_device = {(row.rank, row.step) for row in result.streams}
     windows: defaultdict[int, list[int]] = defaultdict(list)
@@ -138,7 +138,7 @@ def copies(result: Result) -> list[CopyDigest]:
 
 def telling_steps(result: Result) -> dict[int, set[int]]:
     """By rank, the typical steps whose device time is known."""
-    steps, _ = typical_steps(result.steps)
+    steps, _ = measured_steps(result.steps)
     known = {(row.rank, row.step) for row in result.launches}
     counted: defaultdict[int, set[int]] = defaultdict(set)
     for row in steps:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ddptrace.analysis.diff.settings import settings_of
 from ddptrace.analysis.diff.tables import OF_BUCKETS, BucketId, CollectiveId, Quantity
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.summary import PARTS, PHASES, steady_steps, typical_steps
+from ddptrace.analysis.summary import PARTS, PHASES, measured_steps, steady_steps, typical_steps
 from ddptrace.analysis.tables.collectives import BucketRow
 from ddptrace.analysis.tables.steps import StepRow
 
@@ -53,13 +53,13 @@ class RunFigures:
 
 def figures_of(result: Result, path: str, said: Mapping[str, str]) -> RunFigures | None:
     """`said`: how it was set up, as far as its tables do not tell. None where it has no step with a window."""
-    rows, population = typical_steps(result.steps)
+    rows, population = _compared(result.steps)
     if not any(row.window_ns for row in rows):
         return None
     buckets = _by_bucket(result, {(row.rank, row.step) for row in result.steps})
     kinds = _by_kind(result, {(row.rank, row.step) for row in result.steps})
     quantities = tuple(_quantities(result, rows, buckets, kinds))
-    every = (typical_steps(block)[0] for block in _blocks(steady_steps(result.steps)))
+    every = (_compared(block)[0] for block in _blocks(steady_steps(result.steps)))
     blocks = [block for block in every if _is_seen(block) or not _is_seen(rows)]
     return RunFigures(
         path,
@@ -73,9 +73,15 @@ def figures_of(result: Result, path: str, said: Mapping[str, str]) -> RunFigures
         np.array([_values(block, quantities, buckets, kinds) for block in blocks]).reshape(
             len(blocks), len(quantities)
         ),
-        settings_of(result) | dict(said),
+        settings_of(result, rows) | dict(said),
         frozenset(finding.code for finding in result.findings),
     )
+
+
+def _compared(rows: Sequence[StepRow]) -> tuple[list[StepRow], str]:
+    """Choose the typical steps; those in profiler windows if nothing else shows what the rank computed."""
+    typical = typical_steps(rows)
+    return typical if _is_seen(typical[0]) else measured_steps(rows)
 
 
 def _is_seen(rows: Sequence[StepRow]) -> bool:

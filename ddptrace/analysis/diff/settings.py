@@ -9,7 +9,6 @@ from typing import Final
 
 from ddptrace.analysis.diff.tables import Setting
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.summary import typical_steps
 from ddptrace.analysis.tables.collectives import BucketRow
 from ddptrace.analysis.tables.steps import StepRow
 from ddptrace.units import size
@@ -22,9 +21,8 @@ MOST_SIZES: Final = 12
 """Of buckets, that are told one by one."""
 
 
-def settings_of(result: Result) -> dict[str, str]:
-    """By name. What nobody recorded is left out."""
-    rows, _ = typical_steps(result.steps)
+def settings_of(result: Result, rows: Sequence[StepRow]) -> dict[str, str]:
+    """By name. What nobody recorded is left out. `rows`: the steps that are compared."""
     found = {
         "schema": result.schema,
         "world size": "" if result.world_size is None else str(result.world_size),

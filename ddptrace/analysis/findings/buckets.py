@@ -13,7 +13,7 @@ from ddptrace.analysis.buckets.layouts import DROPS_LAYERS, Heaviest, ReducerFac
 from ddptrace.analysis.collectives.one_by_one import gradients_one_by_one
 from ddptrace.analysis.rank_facts import RankFacts
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.summary import Summary, typical_steps
+from ddptrace.analysis.summary import Summary, measured_steps
 from ddptrace.findings import BUCKET_OVER_CAP, FIND_UNUSED_PARAMETERS, GRADIENTS_ONE_BY_ONE, HEAVY_LAYER, Finding
 from ddptrace.schema import Origin
 from ddptrace.units import duration, named, percent, size
@@ -168,7 +168,7 @@ def _unused_words(seen: _UnusedByReducer) -> str:
 
 def _search_cost_words(ranks: Sequence[RankFacts], result: Result) -> str:
     """Means over rank-steps."""
-    steps = {(row.rank, row.step) for row in typical_steps(result.steps)[0]}
+    steps = {(row.rank, row.step) for row in measured_steps(result.steps)[0]}
     word = Origin.UNUSED_PARAMETERS.word
     rows = [row for row in result.collectives if row.origin == word and (row.rank, row.step) in steps]
     ran = [row.comm_ns for row in rows if row.comm_ns is not None]

@@ -11,7 +11,7 @@ from ddptrace.analysis.collectives.digest import CollectiveDigest, collectives
 from ddptrace.analysis.rank_facts import RankFacts
 from ddptrace.analysis.ranks.digest import MatchDigest, MatchDigests, match_digests
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.summary import Share, Summary, typical_steps
+from ddptrace.analysis.summary import Share, Summary, measured_steps
 from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.analysis.tables.table import Table
 from ddptrace.findings import EXPOSED_COMMUNICATION, QUEUED, SLOW_MESSAGE, Finding
@@ -165,7 +165,7 @@ def _gathers(op: str) -> bool:
 
 def _exposed_gradients_ns(result: Result) -> tuple[float, float]:
     """Exposed ns of a typical step that carried gradients, and the part of it in buckets that are not known."""
-    steps, _ = typical_steps(result.steps)
+    steps, _ = measured_steps(result.steps)
     typical = {(row.rank, row.step) for row in steps}
     sent = [row for row in result.collectives if _is_gradients(row) and (row.rank, row.step) in typical]
     unknown = sum(row.exposed_charged_ns or 0 for row in sent if row.bucket is None)
@@ -274,7 +274,7 @@ def queue_findings(ranks: Sequence[RankFacts], result: Result, summary: Summary)
     """One for each group whose collectives wait in the queue longer than they run, if the step waits for them. On a
     device they run on a stream: a group that may also be used on the CPU has threads for that only."""
     threads = {name: count for rank in ranks for name, count in rank.queues.items()}
-    steps = {(row.rank, row.step) for row in typical_steps(result.steps)[0]}
+    steps = {(row.rank, row.step) for row in measured_steps(result.steps)[0]}
     by_group: defaultdict[str, list[CollectiveRow]] = defaultdict(list)
     for row in result.collectives:
         if row.group in threads and not row.on_device and row.queue_ns is not None and (row.rank, row.step) in steps:

@@ -12,7 +12,7 @@ from ddptrace.analysis.device.rows import LAUNCH_BOUND_RATIO
 from ddptrace.analysis.findings.copies import blocking_copies, exposed_copies
 from ddptrace.analysis.rank_facts import RankFacts
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.summary import typical_steps
+from ddptrace.analysis.summary import measured_steps
 from ddptrace.analysis.tables.device import IdleRow, LaunchRow, Population, RankRow
 from ddptrace.findings import (
     ALLOCATION_BOUND,
@@ -143,7 +143,7 @@ def _idle(result: Result) -> Iterator[Finding]:
 def _idle_steps(result: Result) -> Idle:
     """Of the typical steps; where the device is seldom idle in those, of the steps in which it is idle for long. The
     profiler's own start holds up the first step of a window."""
-    typical = {(row.rank, row.step) for row in typical_steps(result.steps)[0]}
+    typical = {(row.rank, row.step) for row in measured_steps(result.steps)[0]}
     usual = [row for row in result.launches if (row.rank, row.step) in typical]
     if sum(row.idle_ns for row in usual) > LAUNCH_BOUND_RATIO * sum(row.window_ns for row in usual):
         return _idle_in(usual, result), [row.window_ns for row in usual], "In the typical step"

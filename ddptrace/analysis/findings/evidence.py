@@ -12,7 +12,7 @@ from typing import Final
 
 from ddptrace.analysis.rank_facts import KeptFacts, RankFacts
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.summary import PAUSED_MAX_RATIO
+from ddptrace.analysis.summary import measured_steps, steady_steps
 from ddptrace.findings import (
     APPROXIMATE_OVERLAP,
     COARSE_COMPUTE,
@@ -28,7 +28,7 @@ from ddptrace.findings import (
 from ddptrace.schema import Evidence
 from ddptrace.units import duration, named
 
-UNLIKE_MIN_RATIO: Final = 0.1
+DIFFERENT_MIN_RATIO: Final = 0.1
 """Of their length. If profiled steps differ from the others by more, there is a finding."""
 UNKNOWN_MAX_RATIO: Final = 0.05
 """Of all collectives. If more are unknown, it is a warning: DDP itself sends a few small ones at its start."""
@@ -113,18 +113,21 @@ def _approximate(ranks: Sequence[RankFacts], advice: str) -> Iterator[Finding]:
 
 
 def _under_the_profiler(result: Result) -> Iterator[Finding]:
-    """If steps were profiled, the typical step is one of them: tell how the others compare."""
-    steady = [row for row in result.steps if row.step > 0 and row.paused_ns <= PAUSED_MAX_RATIO * row.wall_ns]
+    """Say how profiled steps compare with the others, and which of them show how the typical step divides."""
+    steady = steady_steps(result.steps)
     under, others = ([row.wall_ns for row in steady if row.profiled is one] for one in (True, False))
     if not under or not others or not median(others):
         return
     ratio = median(under) / median(others)
-    if abs(ratio - 1) > UNLIKE_MIN_RATIO:
+    if abs(ratio - 1) > DIFFERENT_MIN_RATIO:
+        is_by_profiler = all(row.profiled for row in measured_steps(result.steps)[0])
+        so = (
+            "The typical step divides as they do" if is_by_profiler else "They do not show how the typical step divides"
+        )
         yield PROFILED_STEPS_DIFFER(
             "run",
             f"Steps under the profiler took {ratio:.1f} times as long as the others (median {duration(median(under))}"
-            f" of {len(under)} rank-steps, against {duration(median(others))} of {len(others)}). The typical step is a"
-            " profiled one.",
+            f" of {len(under)} rank-steps, against {duration(median(others))} of {len(others)}). {so}.",
         )
 
 

@@ -10,7 +10,7 @@ from ddptrace.analysis.rank_facts import RankFacts
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.rpc.digest import RpcFunction, calls_in, function_word, own_calls, rpc_functions
 from ddptrace.analysis.rpc.rows import BACKWARD, UNKNOWN, Target
-from ddptrace.analysis.summary import typical_steps
+from ddptrace.analysis.summary import measured_steps
 from ddptrace.analysis.tables.rpc import RpcRow
 from ddptrace.analysis.tables.steps import StepRow
 from ddptrace.findings import ONLY_REMOTE, WAITING_FOR_REMOTE_CALLS, Finding
@@ -58,7 +58,7 @@ def _was_served(row: RpcRow) -> bool:
 
 def _waiting(ranks: Sequence[RankFacts], result: Result) -> Iterator[Finding]:
     """`rpc_wait` is a part of idle: while the host waited, nothing else ran."""
-    steps, _ = typical_steps(result.steps)
+    steps, _ = measured_steps(result.steps)
     waited, whole = sum(row.rpc_wait_ns or 0 for row in steps), sum(row.window_ns for row in steps)
     if not whole or waited < WAITING_MIN_RATIO * whole:
         return

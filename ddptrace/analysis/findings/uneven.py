@@ -10,7 +10,7 @@ from typing import Final
 
 from ddptrace.analysis.ranks.blame import Blame
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.summary import Summary, typical_steps
+from ddptrace.analysis.summary import Summary, measured_steps
 from ddptrace.analysis.tables.ranks import LOCAL_PHASES
 from ddptrace.findings import UNEVEN_COMPUTE, Finding
 from ddptrace.units import duration, named
@@ -34,7 +34,7 @@ ByRank = Mapping[int, Mapping[int, int]]
 def uneven_findings(result: Result, summary: Summary, blame: Blame) -> list[Finding]:
     """One, where some ranks compute longer. Not where something else takes their processors away: its finding says
     so."""
-    steps = typical_steps(result.steps)[0]
+    steps = measured_steps(result.steps)[0]
     compute: defaultdict[int, dict[int, int]] = defaultdict(dict)
     for row in steps:
         if row.compute_ns is not None and row.profiled:

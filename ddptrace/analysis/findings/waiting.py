@@ -11,7 +11,7 @@ from typing import Final
 from ddptrace.analysis.collectives.waiting import DeviceWait, device_waits
 from ddptrace.analysis.ranks.matched_time import WAITING_MIN_RATIO, matched_time
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.summary import BucketKey, Summary, typical_steps
+from ddptrace.analysis.summary import BucketKey, Summary, measured_steps
 from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.findings import WAITED_ON_DEVICE, Finding
 from ddptrace.units import duration, size
@@ -68,7 +68,7 @@ def waiting_findings(result: Result, summary: Summary) -> Iterator[Finding]:
     matched = matched_time(result)
     if matched is not None and matched.waiting_ratio >= WAITING_MIN_RATIO:
         return
-    steps = {(row.rank, row.step) for row in typical_steps(result.steps)[0]}
+    steps = {(row.rank, row.step) for row in measured_steps(result.steps)[0]}
     alike: defaultdict[_Alike, list[CollectiveRow]] = defaultdict(list)
     for row in result.collectives:
         if (row.rank, row.step) in steps:

@@ -10,7 +10,7 @@ from statistics import fmean, median
 from ddptrace.analysis.matching.calls import Partial, partial_matches
 from ddptrace.analysis.ranks.matched_time import matched_time
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.summary import BucketKey, typical_steps
+from ddptrace.analysis.summary import BucketKey, measured_steps
 from ddptrace.analysis.tables.ranks import ArrivalRow, MatchRow, PathRow
 from ddptrace.schema import Evidence
 
@@ -81,7 +81,7 @@ class MatchDigests:
 
 def match_digests(result: Result) -> MatchDigests:
     """Those of the typical steps; where these have none, all."""
-    steps = {row.step for row in typical_steps(result.steps)[0]}
+    steps = {row.step for row in measured_steps(result.steps)[0]}
     matches = [row for row in result.matches if row.step in steps]
     if not matches:
         steps, matches = set(), list(result.matches)
@@ -253,7 +253,7 @@ class PathShare:
 
 def path_shares(result: Result) -> list[PathShare]:
     """Of the typical steps, the largest first; where these are not on it, of the whole path. Ratios add up to 1."""
-    steps = {row.step for row in typical_steps(result.steps)[0]}
+    steps = {row.step for row in measured_steps(result.steps)[0]}
     rows = [row for row in result.critical_path if row.step in steps]
     if not rows:
         rows = list(result.critical_path)

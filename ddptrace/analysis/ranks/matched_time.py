@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.summary import typical_steps
+from ddptrace.analysis.summary import measured_steps
 from ddptrace.analysis.tables.ranks import MatchRow
 from ddptrace.ops import family_of
 from ddptrace.schema import Evidence
@@ -50,7 +50,7 @@ def matched_time(result: Result) -> MatchedTime | None:
         if family_of(match.op).ends_together and all(call in executions for call in _calls_of(match))
     ]
     inside = [match for match in known if any(call in step_of for call in _calls_of(match))]
-    typical = {row.step for row in typical_steps(result.steps)[0]}
+    typical = {row.step for row in measured_steps(result.steps)[0]}
     middle = [match for match in inside if match.step in typical]
     inside = middle or inside
     told = inside or known

@@ -32,7 +32,7 @@ def step_rows(view: RankView) -> list[StepRow]:
     """One row per step of the rank, in time order. What nothing told of a step is None."""
     columns = *_parts(view), *phase_totals(view.steps, view.phases).T
     numbers = zip(*(column.tolist() for column in columns), strict=True)
-    waits, evidence = _waits(view), _evidence(view)
+    waits, evidence, under_profiler = _waits(view), _evidence(view), _under_profiler(view)
     paused = _within(view, union(pairs((p.begin_at_ns, p.end_at_ns) for p in view.rank.pauses))).tolist()
     rows = []
     for position, (window, *parts, remote, other, data, forward, backward, optimizer) in enumerate(numbers):
@@ -57,6 +57,7 @@ def step_rows(view: RankView) -> list[StepRow]:
                 profiled=bool(view.profiled[position]),
                 ended_by=mark.ended_by.name.lower(),
                 rpc_wait_ns=remote if view.rank.recorded and is_known else None,
+                under_profiler=position in under_profiler,
             )
         )
     return rows
@@ -128,6 +129,13 @@ def _waits(view: RankView) -> list[int | None]:
     for comm, step in zip(view.comms, view.steps.at(launches).tolist(), strict=True):
         known[step] |= comm.seq in view.waits.by_seq
     return [ns if ns or known.get(step, True) else None for step, ns in enumerate(waited)]
+
+
+def _under_profiler(view: RankView) -> set[int]:
+    """Return the positions of the steps in which a profiler ran. A run that is still being recorded has no window to
+    read, but each call records whether a profiler saw it."""
+    launches = np.array([call.launch_at_ns for call in view.rank.calls if call.is_profiled], np.int64)
+    return {*np.flatnonzero(view.profiled).tolist(), *view.steps.at(launches).tolist()}
 
 
 def _evidence(view: RankView) -> dict[int, Evidence | None]:

@@ -66,6 +66,7 @@ class StepRow:
     ended_by: str  # "optimizer", "backward" or "said"
     rpc_wait_ns: int | None = None  # part of idle: the host was blocked on remote calls; None where idle is, or nobody
     #   watched
+    under_profiler: bool = False  # a profiler ran: its window holds the step, or it recorded a collective of the step
 
     @property
     def is_seen(self) -> bool:

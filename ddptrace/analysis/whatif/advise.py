@@ -10,7 +10,7 @@ import numpy as np
 
 from ddptrace.analysis.whatif.model import Model
 from ddptrace.analysis.whatif.play import MIB, Buckets
-from ddptrace.analysis.whatif.predict import Predictor, buckets_of
+from ddptrace.analysis.whatif.predict import Predictor, buckets_of, uncertainty
 from ddptrace.analysis.whatif.tables import Prediction, Setting
 
 CAPS_MB: Final = (0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0, 12.0, 18.0, 25.0, 50.0, 100.0, 200.0, 400.0)
@@ -39,7 +39,7 @@ class Limit:
 class Advice:
     """The best bucket sizes for the training that one run recorded."""
 
-    recorded_ns: int  # median step as it was recorded
+    recorded_ns: int  # the typical step, as recorded
     replay_error_ratio: float  # (replayed step - recorded step) / recorded step
     recorded: Prediction  # the recorded setting, predicted as any other
     best: Prediction  # the best setting; the recorded one where no other is surely better
@@ -181,14 +181,16 @@ def _limit(name: str, without: Prediction, recorded: Prediction, rank: int | Non
 
 
 def slowest(predictor: Predictor) -> int | None:
-    """The rank with most compute of its own; None with one rank."""
+    """The rank with most compute of its own; None with one rank, or if chance may have made it so."""
     model = predictor.model
     if len(model.ranks) < 2:
         return None
-    own = np.median(
-        [sample.ahead_ns * model.backwards + sample.compute_ns + sample.after_ns for sample in model.samples], axis=0
+    own = np.array(
+        [sample.ahead_ns * model.backwards + sample.compute_ns + sample.after_ns for sample in model.samples]
     )
-    return model.ranks[int(np.argmax(own))]
+    at = int(np.argmax(np.median(own, axis=0)))
+    more = own[:, at] - np.median(np.delete(own, at, axis=1), axis=1)
+    return model.ranks[at] if np.median(more) > uncertainty(more) else None
 
 
 def _remedies(predictor: Predictor) -> Iterator[Prediction]:

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-
 from ddptrace.analysis.tables.table import Table
 from ddptrace.analysis.whatif.advise import Advice, advise
 from ddptrace.analysis.whatif.predict import RECORDED, Predictor
@@ -36,7 +34,7 @@ def answer(predictor: Predictor, settings: Mapping[str, Setting]) -> WhatIf:
         model.world_size,
         len(model.samples),
         round(predictor.recorded_ns),
-        round(float(np.median([sample.exposed_ns for sample in model.samples]))),
+        round(model.typical_exposed_ns),
         model.backwards,
         predictor.predict("as recorded", RECORDED),
         predictor.replay_error,

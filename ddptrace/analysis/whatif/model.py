@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Final
 
 import numpy as np
 
 from ddptrace.analysis.intervals import Ints
+from ddptrace.analysis.summary import measured_steps, typical_steps
 from ddptrace.analysis.tables.ranks import LOCAL_PHASES
 from ddptrace.analysis.whatif.fit import WireFit, fit_wire
 from ddptrace.analysis.whatif.observed import ISSUED, LAUNCH, NBYTES, NEVER, ObservedRank, ObservedStep, Sends, sends_of
@@ -78,6 +80,8 @@ class Model:
     launch_ns: float
     samples: tuple[Sample, ...]
     fit: WireFit
+    typical_ns: float  # the typical step
+    typical_exposed_ns: float  # its exposed communication, all collectives
     crosses_hosts: bool | None = None  # whether anything is sent to another host; None where nothing tells
 
     @property
@@ -112,8 +116,16 @@ def model_of(ranks: Sequence[ObservedRank], world_size: int | None = None) -> Mo
         float(np.median([np.median(row.sent[:, ISSUED] - row.sent[:, LAUNCH]) for rows in steps for row in rows])),
         samples,
         fit_wire(sends, first.threads or DEFAULT_WORKERS),
+        *_typical(ranks),
         _crosses_hosts(ranks),
     )
+
+
+def _typical(ranks: Sequence[ObservedRank]) -> tuple[float, float]:
+    """The typical step and its exposed communication, as `summarize` has them."""
+    rows = [row for rank in ranks for row in rank.rows]
+    exposed = fmean(row.exposed_comm_ns or 0 for row in measured_steps(rows)[0])
+    return fmean(row.wall_ns for row in typical_steps(rows)[0]), exposed
 
 
 def _crosses_hosts(ranks: Sequence[ObservedRank]) -> bool | None:

@@ -52,7 +52,8 @@ class ObservedStep:
 
 @dataclass(frozen=True, slots=True)
 class ObservedRank:
-    """One rank of a reducer. `threads`: how many of its group's collectives run at once; None where nothing tells."""
+    """One rank of a reducer. `threads`: how many of its group's collectives run at once; None where nothing tells.
+    `rows`: the breakdown of the same steps."""
 
     rank: int
     on_device: bool
@@ -62,6 +63,7 @@ class ObservedRank:
     cap_nbytes: int | None
     reducers: int
     steps: tuple[ObservedStep, ...]
+    rows: tuple[StepRow, ...]
     crosses_hosts: bool | None = None  # of its connections; None where nobody looked
     recorded: bool = True  # by ddptrace; False: read out of profiler files
 
@@ -79,6 +81,8 @@ def observe_view(view: RankView, rows: Sequence[StepRow], number: int | None = N
     reducer = _main_reducer(view) if number is None else next(r for r in rank.reducers if r.reducer == number)
     groups = {group.name: group for group in rank.groups}
     group = groups.get(reducer.group) if reducer else None
+    steps = tuple(_steps(view, rows, reducer)) if reducer else ()
+    ordinals = {step.step for step in steps}
     return ObservedRank(
         rank.rank,
         view.is_on_device,
@@ -87,7 +91,8 @@ def observe_view(view: RankView, rows: Sequence[StepRow], number: int | None = N
         reducer.parameters if reducer else (),
         reducer.bucket_cap_nbytes if reducer else None,
         len({occurrence.reducer for occurrence in view.found}),
-        tuple(_steps(view, rows, reducer)) if reducer else (),
+        steps,
+        tuple(row for row in rows if row.step in ordinals),
         any(link.own != link.peer for link in rank.load.links) if rank.load.links else None,
         rank.recorded,
     )

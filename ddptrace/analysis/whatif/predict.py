@@ -59,13 +59,23 @@ class Predictor:
 
     @property
     def recorded_ns(self) -> float:
-        """The median step, mean over ranks."""
-        return float(np.median([sample.wall_ns.mean() for sample in self.model.samples]))
+        """The typical step of the run."""
+        return self.model.typical_ns
 
     @property
     def replay_error(self) -> float:
-        """Of the recorded setting, predicted as any other, to the recorded step."""
-        return _middle(self._replays[self._cases[0]]) / self.recorded_ns - 1
+        """Of the recorded setting, predicted as any other, to the steps that are played again."""
+        return _middle(self._replays[self._cases[0]]) / self._sampled_ns - 1
+
+    @property
+    def _sampled_ns(self) -> float:
+        """The median of the steps that are played again, mean over ranks."""
+        return float(np.median([sample.wall_ns.mean() for sample in self.model.samples]))
+
+    @property
+    def to_typical(self) -> float:
+        """From the steps that are played again, which are the last ones, to the typical step."""
+        return self.recorded_ns / self._sampled_ns
 
     def predict(self, name: str, setting: Setting) -> Prediction:
         """Never raises for a question that cannot be answered: that is an answer too."""
@@ -74,8 +84,10 @@ class Predictor:
             return Prediction(name, setting, *(None,) * 10, refusal=refusal)
         cases = self._cases_of(setting)
         played = [self._play(setting, case) for case in cases]
-        steps, middle = [_middle(one) for one in played], _middle(played[0])
-        off = hypot(_uncertainty(played[0].step_ns), self.replay_error * middle, self._model_ratio * middle)
+        scale = self.to_typical
+        steps = [scale * _middle(one) for one in played]
+        middle = steps[0]
+        off = hypot(scale * uncertainty(played[0].step_ns), self.replay_error * middle, self._model_ratio * middle)
         backwards, buckets = setting.accumulate or self.model.backwards, buckets_of(setting, self.model)
         low, high = max(round(min(steps) - off), 0), round(max(steps) + off)
         return Prediction(
@@ -86,16 +98,16 @@ class Predictor:
             high,
             round(middle / backwards),
             *self._gains(cases, played, backwards),
-            round(float(np.median(played[0].exposed_ns))),
-            round(float(np.median(played[0].comm_ns))),
+            round(scale * float(np.median(played[0].exposed_ns))),
+            round(scale * float(np.median(played[0].comm_ns))),
             len(buckets),
             basis_of(setting, buckets, self.model, self.contention),
         )
 
     def without_contention(self) -> float:
-        """The recorded setting, had communication slowed nothing."""
+        """The typical step, had communication slowed nothing."""
         plan = scenario_of(RECORDED, self.model, self.model.fit.wire, self.contention.ratio)
-        return float(np.median(play_steps(self.model, replace(plan, slowdown=0.0)).step_ns))
+        return self.to_typical * _middle(play_steps(self.model, replace(plan, slowdown=0.0)))
 
     @property
     def _model_ratio(self) -> float:
@@ -123,7 +135,7 @@ class Predictor:
         replays = [self._replays[replace(case, hosting=1.0)] for case in cases]
         middles = [1 - share * _middle(steps) / _middle(old) for steps, old in zip(played, replays, strict=True)]
         by_step = 1 - share * played[0].step_ns / replays[0].step_ns
-        off = hypot(_uncertainty(by_step), self.replay_error, self._model_ratio)
+        off = hypot(uncertainty(by_step), self.replay_error, self._model_ratio)
         return middles[0], min(middles) - off, max(middles) + off
 
     def _play(self, setting: Setting, case: _Case) -> Steps:
@@ -134,7 +146,7 @@ def _middle(steps: Steps) -> float:
     return float(np.median(steps.step_ns))
 
 
-def _uncertainty(values: Floats) -> float:
+def uncertainty(values: Floats) -> float:
     """What their median, and that of as many more, may lie apart, 95 %."""
     spread = SPREAD_OF_DEVIATION * float(np.median(np.abs(values - np.median(values))))
     return float(SURE * MEDIAN_ERROR * spread * (2 / len(values)) ** HALF)

@@ -71,13 +71,13 @@ def _scale_row(
     drawn = (pool.changed(_drawn(chance.integers(len(pool.before_ns), size=ranks))) for _ in range(STEPS))
     scaled = replace(plan, wire=wire)
     steps, even = play_all(model, scaled, drawn), play_all(model, scaled, [_typical(pool)] * 2)
-    took = float(np.median(steps.step_ns))
+    took, to_typical = float(np.median(steps.step_ns)), predictor.to_typical
     return ScaleRow(
         ranks,
         algorithm,
-        round(took),
-        round(float(np.median(steps.exposed_ns))),
-        round(took - even.step_ns[-1]),
+        round(to_typical * took),
+        round(to_typical * float(np.median(steps.exposed_ns))),
+        round(to_typical * (took - even.step_ns[-1])),
         alone / took,
     )
 

@@ -60,7 +60,7 @@ def _are_caps(caps: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """One answer. Times are of one step, the median over steps. All are None where the run cannot tell."""
+    """One answer. Times are of the typical step. All are None where the run cannot tell."""
 
     name: str  # of the setting
     setting: Setting  # what was asked
@@ -119,8 +119,8 @@ class WhatIf:
 
     ranks: int  # ranks of the run
     steps: int  # steps that are played again
-    recorded_ns: int  # median step as it was recorded
-    recorded_exposed_ns: int  # median exposed communication of these steps
+    recorded_ns: int  # the typical step, as recorded
+    recorded_exposed_ns: int  # exposed communication of the typical step
     backwards: int  # backwards of a step
     replayed: Prediction  # the recorded setting, predicted as all others are, from ready times and costs alone
     replay_error_ratio: float  # (replayed step - recorded step) / recorded step

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from ddptrace.analysis.ranks.digest import PathShare, path_shares
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.summary import BucketKey, typical_steps
+from ddptrace.analysis.summary import BucketKey, measured_steps
 from ddptrace.analysis.tables.ranks import LOCAL_PHASES, MatchRow
 from ddptrace.render.device.figures import Piece, stacked
 from ddptrace.render.figures import COLOURS, Figure, axis, decades, layout, ms, plain
@@ -89,7 +89,7 @@ def _queued_words(kinds: Mapping[str, Sequence[MatchRow]]) -> str:
 
 def _kinds(result: Result) -> dict[str, list[MatchRow]]:
     """Of the typical steps; where these have none, all."""
-    steps = {row.step for row in typical_steps(result.steps)[0]}
+    steps = {row.step for row in measured_steps(result.steps)[0]}
     rows = [row for row in result.matches if row.step in steps] or list(result.matches)
     several_reducers = several(result)
     found: defaultdict[str, list[MatchRow]] = defaultdict(list)
@@ -174,7 +174,7 @@ def piece_of(share: PathShare, several_reducers: bool) -> Piece:
 
 def bucket_heat(result: Result) -> Figure | None:
     """Exposed time of each bucket on each rank, mean over the rank's typical steps."""
-    steps, _ = typical_steps(result.steps)
+    steps, _ = measured_steps(result.steps)
     counts: dict[int, int] = defaultdict(int)
     for row in steps:
         counts[row.rank] += 1

@@ -19,7 +19,7 @@ import numpy as np
 
 from ddptrace.analysis.intervals import EMPTY, Measure, clip, pairs, subtract, total, union
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.summary import typical_steps
+from ddptrace.analysis.summary import measured_steps
 from ddptrace.analysis.tables.collectives import BucketRow
 from ddptrace.analysis.tables.steps import PhaseRow, StepRow
 from ddptrace.load.tables import Intervals
@@ -71,7 +71,7 @@ class Lot:
 
 def timeline_figure(result: Result) -> Figure | None:
     """A step of typical length, on a few ranks."""
-    steps, _ = typical_steps(result.steps)
+    steps, _ = measured_steps(result.steps)
     if not steps:
         return None
     chosen = typical_ordinal(steps)

@@ -64,7 +64,8 @@ def _ranks(view: View) -> Line:
 def _pace(summary: Summary, lengths: Sequence[float], width: int) -> Line:
     """The step's length is that of the typical one, as everywhere; the trend is of all steps that are held."""
     trend, style = trend_words(lengths)
-    pieces: list[Piece] = [("step ", ""), (duration(summary.wall_ns), "head")]
+    length = duration(None if summary.typical is None else summary.typical.wall_ns)
+    pieces: list[Piece] = [("step ", ""), (length, "head")]
     if trend and width_of(pieces) + 3 + len(trend) <= width:
         pieces += [(" · ", ""), (trend, style)]
     room = width - width_of(pieces) - 2
@@ -73,15 +74,16 @@ def _pace(summary: Summary, lengths: Sequence[float], width: int) -> Line:
 
 def breakdown_lines(summary: Summary, width: int, *, briefly: bool) -> list[Line]:
     """One bar for the step, what its parts are, and how much of the communication is hidden. `briefly`: the bar."""
-    if summary.window_ns is None:
+    typical = summary.typical
+    if typical is None:
         return []
     lines: list[Line] = [bar_line(summary.parts, width), _legend(summary.parts, width)] if summary.parts else []
     if briefly:
         return lines
-    mean = f"mean of {counted(summary.steps, 'rank-step')}"
+    mean = f"mean of {counted(typical.steps, 'rank-step')}"
     room = width - len("Typical step  ")
     told = _fitting(
-        room, *(f"{duration(summary.window_ns)}  ({one})" for one in (f"{mean}: {summary.population}", mean))
+        room, *(f"{duration(typical.window_ns)}  ({one})" for one in (f"{mean}: {typical.population}", mean))
     )
     return [(("Typical step", "head"), (f"  {told}", "faint")), *lines, ((_overlap(summary, width), ""),)]
 
