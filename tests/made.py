@@ -87,6 +87,7 @@ def step_row(rank: int, step: int, timing: Timing) -> StepRow:
         idle_ns=wall_ns - compute_ns - exposed_ns, overlap_ratio=hidden_ns / comm_ns if comm_ns else None,
         evidence=Evidence.BACKEND if comm_ns else None, data_ns=data, forward_ns=forward, backward_ns=backward,
         optimizer_ns=optimizer, other_ns=other, wait_ns=exposed_ns, paused_ns=0, profiled=True, ended_by="optimizer",
+        under_profiler=True,
     )  # fmt: skip
 
 

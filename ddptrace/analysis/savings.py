@@ -68,13 +68,13 @@ def savings(result: Result, summary: Summary, blame: Blame, ranks: Sequence[Rank
         next((part.ns for part in parts if part.name == name), 0) for name in ("exposed_comm", "exposed_memory")
     )
     waited_ns = _waited_ns(result, exposed_ns)
-    waiting = list(_waiting(result, blame, waited_ns, whole_ns))
-    sent_ns = exposed_ns - min(waited_ns, sum(row.cost_ns for row in waiting))
+    late_ns = sum(suspect.cost_ns for suspect in result.suspects)  # the other ranks wait for them in collectives
+    sent_ns = exposed_ns - max(waited_ns, min(late_ns, exposed_ns))
     worst = _worst_bucket(summary, exposed_ns)
     sent = _row(EXPOSED, sent_ns, whole_ns, worst, EXPOSED_BUCKET if worst else _beside_buckets(result, summary))
     found = [
         *_late(result.suspects, whole_ns),
-        *waiting,
+        *_waiting(result, blame, waited_ns, whole_ns),
         sent,
         _row(COPIES, copies_ns, whole_ns, "", EXPOSED_COPIES),
         _row(REMOTE, summary.rpc_wait_ns or 0, whole_ns, "", WAITING_FOR_REMOTE_CALLS),

@@ -24,6 +24,8 @@ PAUSED_MAX_RATIO: Final = 0.01
 CUT_MAX_RATIO: Final = 0.6
 """A device window below this share of the following ones, in a step whose host time is not, was cut."""
 MIN_OTHERS: Final = 2
+LEAST_UNPROFILED: Final = 5
+"""Steps outside profiler windows of which the typical step is made rather than of the profiled ones."""
 UNLIKE_MIN_RATIO: Final = 0.25
 """Profiled steps whose length differs from the others' by more do not show how these divide."""
 WORTH_RATIO: Final = 0.02
@@ -212,15 +214,16 @@ def typical_steps(rows: Sequence[StepRow]) -> tuple[list[StepRow], str]:
 
     They are the middle half by length of the steps outside profiler windows, so that an evaluation or a checkpoint now
     and then does not change the means. Step 0 (the program builds and warms up), steps that ddptrace held up and empty
-    steps are left out. If every step was profiled, the profiled ones are taken, without device windows that the
-    recording cut. If nothing is left, all steps are.
+    steps are left out. If fewer than `LEAST_UNPROFILED` steps were outside and more inside, the profiled ones are
+    taken, without device windows that the recording cut. If nothing is left, all steps are.
     """
     steady = steady_steps(rows)
     if not steady:
         return list(rows), "all steps" if rows else "no step"
     unprofiled = [row for row in steady if not row.under_profiler]
-    if not unprofiled:
-        return _middle_of(_uncut(steady), "profiled steps")
+    outside, inside = ({row.step for row in steady if row.under_profiler is one} for one in (False, True))
+    if len(outside) < min(LEAST_UNPROFILED, len(inside)):
+        return _middle_of(_uncut([row for row in steady if row.under_profiler]), "profiled steps")
     but = "first, paused and profiled" if len(unprofiled) < len(steady) else "first and paused"
     return _middle_of(unprofiled, f"steps but {but} ones")
 

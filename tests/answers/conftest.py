@@ -55,7 +55,7 @@ def ask(tmp_path_factory: pytest.TempPathFactory) -> Ask:
 
 def printed(command: str, answer: Answer) -> str:
     """What another command says of the run, in one line."""
-    done = CliRunner().invoke(main, [command, str(answer.run)])
+    done = CliRunner().invoke(main, [*command.split(), str(answer.run)])
     assert done.exit_code == 0, done.output
     return " ".join(done.output.split())
 

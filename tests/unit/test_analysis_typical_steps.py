@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import pytest
@@ -18,7 +18,14 @@ def device_steps(windows_ms: Sequence[float], walls_ms: Sequence[float], first: 
     """Profiled steps of one rank with these device windows and host times."""
     row = next(row for row in make_result(1, 2, 1).steps if row.step == 1)
     return [
-        replace(row, step=first + k, window_ns=round(window * MS), wall_ns=round(wall * MS), profiled=True, under_profiler=True)
+        replace(
+            row,
+            step=first + k,
+            window_ns=round(window * MS),
+            wall_ns=round(wall * MS),
+            profiled=True,
+            under_profiler=True,
+        )
         for k, (window, wall) in enumerate(zip(windows_ms, walls_ms, strict=True))
     ]
 
@@ -40,7 +47,7 @@ def test_the_middle_is_that_of_the_device_and_not_of_the_host() -> None:
     assert [row.window_ns for row in kept] == [60_000_000, 70_000_000]
 
 
-def host_steps(walls_ms: Sequence[float], profiled: Sequence[int] = (), *, is_seen: bool = True) -> list[StepRow]:
+def host_steps(walls_ms: Sequence[float], profiled: Collection[int] = (), *, is_seen: bool = True) -> list[StepRow]:
     """Steps 1, 2, … of one rank with these host times."""
     row = next(row for row in make_result(1, 2, 1).steps if row.step == 1)
     return [
@@ -83,3 +90,8 @@ def test_where_only_profiled_steps_are_known_to_compute_they_show_it_whatever_th
 def test_where_all_steps_were_profiled_they_are_the_typical_ones() -> None:
     rows = host_steps((100, 90, 80), profiled=(1, 2, 3))
     assert measured_steps(rows) == typical_steps(rows) == (rows, "all profiled steps")
+
+
+def test_a_few_steps_beside_many_profiled_ones_are_not_typical() -> None:
+    rows = host_steps((200, *(100,) * 8), profiled=range(2, 10))
+    assert {row.step for row in typical_steps(rows)[0]} == {4, 5, 6, 7}
