@@ -261,7 +261,7 @@ HEAVY_LAYER = FindingKind(
     Chapter.LOST_TIME,
     "warning",
     "one layer has much of the gradients, and they are exposed",
-    "send fewer bytes of it (sparse gradient, compressing hook), or freeze it",
+    "send fewer bytes of it (compressing hook; of an embedding, a sparse gradient), or freeze it",
     sections=(Section.BUCKETS,),
     is_advice=True,
 )

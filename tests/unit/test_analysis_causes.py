@@ -207,7 +207,7 @@ def test_what_a_device_runs_stands_in_no_queue_of_threads() -> None:
     assert queued(6, 50, on_device=True) == []
 
 
-def heavy(nbytes: int, modules: int = 3) -> list[Finding]:
+def heavy(nbytes: int, modules: int = 3, late_ns: int = 0) -> list[Finding]:
     """A module in the bucket that exposes most, of a reducer whose gradients have 1000 bytes."""
     summary = summarize(make_result(2, 4, 2))
     worst = summary.buckets[0]
@@ -216,13 +216,17 @@ def heavy(nbytes: int, modules: int = 3) -> list[Finding]:
         worst.reducer, "DistributedDataParallel", "Net", None, (), (), nbytes=1000, modules=modules,
         heaviest=Heaviest(module_of(name), 1, name, nbytes),
     )  # fmt: skip
-    return list(heavy_layer_findings(summary, [of, of]))
+    return list(heavy_layer_findings(summary, [of, of], late_ns))
 
 
 def test_a_layer_that_has_half_of_all_gradients_is_named_once_for_all_ranks() -> None:
     (finding,) = heavy(500)
     assert "has 500 B of the 1.00 kB of gradients, 50 %" in finding.message
     assert heavy(499) == [] and heavy(500, modules=2) == []
+
+
+def test_a_large_layer_is_not_named_for_time_that_a_late_rank_costs() -> None:
+    assert heavy(500, late_ns=100 * MS) == []
 
 
 def taxed(alone_ns: int, tax_ns: int) -> list[Finding]:

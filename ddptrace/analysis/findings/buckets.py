@@ -190,8 +190,9 @@ EXPOSED_MIN_RATIO: Final = 0.02
 """Of the step, that its buckets must expose."""
 
 
-def heavy_layer_findings(summary: Summary, reducers: Sequence[ReducerFacts]) -> Iterator[Finding]:
-    """One for each reducer: every rank has the same reducers."""
+def heavy_layer_findings(summary: Summary, reducers: Sequence[ReducerFacts], late_ns: int = 0) -> Iterator[Finding]:
+    """One for each reducer: every rank has the same reducers. `late_ns`: part of the step that late ranks cost, which no
+    smaller gradient would win back."""
     for reducer in {reducer.reducer: reducer for reducer in reducers}.values():
         heavy = reducer.heaviest
         if heavy is None or reducer.modules < FEWEST_MODULES or heavy.nbytes < HEAVY_MIN_RATIO * reducer.nbytes:
@@ -199,7 +200,7 @@ def heavy_layer_findings(summary: Summary, reducers: Sequence[ReducerFacts]) -> 
         mine = [bucket for bucket in summary.buckets if bucket.reducer == reducer.reducer]
         carriers = [bucket for bucket in mine if heavy.module in map(module_of, bucket.parameters)]
         exposed = sum(bucket.exposed_charged_ns or 0 for bucket in carriers)
-        if summary.window_ns and exposed >= EXPOSED_MIN_RATIO * summary.window_ns:
+        if summary.window_ns and exposed - late_ns >= EXPOSED_MIN_RATIO * summary.window_ns:
             ran = sum(bucket.comm_ns or 0 for bucket in carriers), sum(one.comm_ns or 0 for one in mine)
             where = named("bucket", sorted({bucket.index for bucket in carriers}))
             share = f"{duration(ran[0])} of the {duration(ran[1])} that all buckets take in a step"
@@ -213,8 +214,8 @@ def _heavy(reducer: ReducerFacts, heavy: Heaviest, told: str) -> Finding:
         f"reducer {reducer.reducer}",
         f"Layer {heavy.module or heavy.largest} ({heavy.largest}{more}) has {size(heavy.nbytes)} of the"
         f" {size(reducer.nbytes)} of gradients, {percent(heavy.nbytes / reducer.nbytes)}. It goes in {told}. No bucket"
-        " size divides a parameter: send fewer bytes of it (a sparse gradient if few of its rows are used, a"
-        " compressing hook) or freeze it.",
+        " size divides a parameter: send fewer bytes of it (a compressing hook; of an embedding, a sparse gradient)"
+        " or freeze it.",
     )
 
 

@@ -120,7 +120,7 @@ def _causes(ranks: Sequence[RankFacts], result: Result, summary: Summary) -> Ite
     yield from queue_findings(ranks, result, summary)
     yield from one_by_one_findings(summary, result)
     yield from waiting_findings(result, summary)
-    yield from heavy_layer_findings(summary, reducers)
+    yield from heavy_layer_findings(summary, reducers, sum(suspect.cost_ns for suspect in result.suspects))
 
 
 def _deaths(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
