@@ -125,7 +125,7 @@ class Call:
     site: str | None = None  # "train.py:42 in train_step": the program's line that it comes from
     through: str | None = None  # the line of the library that issued it for the program's
     module: str | None = None  # nn.Module whose forward or backward it belongs to, named from the outermost one
-    turn: int | None = None  # k-th of this group from 0, sends and receives left out; None for these and where unknown
+    turn: int | None = None  # k-th of this group, sends and receives left out; None for these and where unknown
     error: str | None = None  # what it failed with, where that was seen
     peer: int | None = None  # global rank that it sends to or receives from, or that is its root; None where unknown
     is_profiled: bool = False  # a profiler was told of it

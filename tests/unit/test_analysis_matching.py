@@ -138,6 +138,46 @@ def test_a_file_that_begins_one_step_later_is_not_taken_for_a_wrong_clock() -> N
     assert "100 ms apart" in refusals(result)[0].message
 
 
+def numbered(*ranks: Sequence[tuple[int, Ran]]) -> Result:
+    """Files whose collectives have the backend's numbers; even intervals, so that nothing else tells which is which."""
+    made = [
+        [replace(one, turn=turn) for one, (turn, _) in zip(calls([ran for _, ran in mine]), mine, strict=True)]
+        for mine in ranks
+    ]
+    return recorded(*(rank(number, calls=mine, recorded=False, groups=()) for number, mine in enumerate(made)))
+
+
+EVEN = [(turn, Ran(100 * turn, 100 * turn + 10)) for turn in range(7, 14)]
+
+
+@pytest.mark.parametrize("shift", [0, 1, 3])
+def test_the_backends_numbers_match_files_that_begin_at_different_steps(shift: int) -> None:
+    result = numbered(EVEN, EVEN[shift:])
+    assert not refusals(result)
+    assert [(row.ordinal, row.seqs) for row in result.matches] == [
+        (turn, (turn - 6, turn - 6 - shift)) for turn in range(7 + shift, 14)
+    ]
+
+
+def test_files_without_a_number_in_common_are_refused() -> None:
+    result = numbered(EVEN[:3], EVEN[4:])
+    assert not result.matches
+    assert "by their numbers, no collective is in the files of all ranks" in refusals(result)[0].message
+
+
+def test_one_number_of_different_collectives_is_refused() -> None:
+    other = [(turn, replace(ran, op="broadcast") if turn == 9 else ran) for turn, ran in EVEN]
+    result = numbered(EVEN, other[1:])
+    assert not result.matches
+    assert "all_reduce on rank 0 and broadcast on rank 1" in refusals(result)[0].message
+
+
+def test_numbers_that_coalesced_collectives_share_match_nothing() -> None:
+    shared = [(turn // 2, ran) for turn, ran in EVEN]
+    assert not numbered(shared, shared[1:]).matches
+    assert len(numbered(shared, shared).matches) == len(EVEN)
+
+
 UNEVEN = [0, 100, 130, 290, 310, 480, 500, 640, 720, 760]  # ms: no part of it looks like another
 
 

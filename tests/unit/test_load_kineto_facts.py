@@ -71,12 +71,12 @@ def test_a_kernel_tells_its_collective_in_the_words_of_its_file(tmp_path: Path) 
     args = {
         "Collective name": "_allgather_base", "Process Group Name": "12", "Process Group Description": "tp",
         "Process Group Ranks": "[0, 2, 4]", "Group size": 3, "In msg nelems": 10, "Out msg nelems": 30,
-        "dtype": "BFloat16", "Input Dims": [[99]], "Input type": ["float"],
+        "dtype": "BFloat16", "Input Dims": [[99]], "Input type": ["float"], "Seq": 17,
     }  # fmt: skip
     read = read_kineto(trace(tmp_path, EVENT | {"cat": "kernel", "name": "ncclDevKernel_Generic", "args": args}))
     assert read.is_collective.tolist() == [True]
     assert only_collective(read) == CollectiveArgs(
-        "_allgather_base", "12", "tp", (0, 2, 4), 3, 10, 30, "BFloat16", None
+        "_allgather_base", "12", "tp", (0, 2, 4), 3, 10, 30, "BFloat16", None, 17
     )
 
 

@@ -191,8 +191,8 @@ EXPOSED_MIN_RATIO: Final = 0.02
 
 
 def heavy_layer_findings(summary: Summary, reducers: Sequence[ReducerFacts], late_ns: int = 0) -> Iterator[Finding]:
-    """One for each reducer: every rank has the same reducers. `late_ns`: part of the step that late ranks cost, which no
-    smaller gradient would win back."""
+    """One for each reducer: every rank has the same reducers. `late_ns`: part of the step that late ranks cost, which
+    no smaller gradient would win back."""
     for reducer in {reducer.reducer: reducer for reducer in reducers}.values():
         heavy = reducer.heaviest
         if heavy is None or reducer.modules < FEWEST_MODULES or heavy.nbytes < HEAVY_MIN_RATIO * reducer.nbytes:

@@ -11,13 +11,15 @@ rank 1   steps 0 . 2 3 . . 6          those of steps 0, 3 and 6, which both reco
 
 rank 0   k k ProfilerStep#10 8, #11 20
 rank 1   k   ProfilerStep#10 8, #11 20    without the kernels k, launched before the profiler started
+rank 0   Seq 7 8 9
+rank 1   Seq   8 9 10                     8 and 9, where the files have the backend's own numbers
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
@@ -27,7 +29,7 @@ from ddptrace.analysis.collectives.rows import HOOK_OP
 from ddptrace.analysis.intervals import Pieces, pairs
 from ddptrace.analysis.matching.calls import GroupCalls
 from ddptrace.analysis.matching.desync import Parting, parting
-from ddptrace.analysis.matching.proof import RankInGroup, Sighting, doubt
+from ddptrace.analysis.matching.proof import RankInGroup, Sighting, are_counted, doubt
 from ddptrace.analysis.rank_facts import RankFacts
 from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.analysis.tables.ranks import DesyncRow, MatchRow
@@ -100,12 +102,21 @@ def _groups(ranks: Sequence[RankCollectives]) -> dict[GroupKey, list[RankInGroup
     found: dict[GroupKey, list[RankInGroup]] = defaultdict(list)
     for facts, rows, steps in ranks:
         own, kept = dict(facts.groups), facts.kept
-        for name, sightings in _sightings(rows, steps, numbered=kept.let_go > 0).items():
+        counted = set() if facts.recorded else _counted_groups(rows)
+        for name, sightings in _sightings(rows, steps, numbered=counted, all_numbered=kept.let_go > 0).items():
             key = name, own.get(name) or only.get(name, ())
-            found[key].append(
-                RankInGroup(facts.rank, _is_whole(facts), tuple(sightings), kept.let_go > 0, kept.sampled)
-            )
+            whole, let_go = _is_whole(facts), kept.let_go > 0
+            found[key].append(RankInGroup(facts.rank, whole, tuple(sightings), let_go, kept.sampled, name in counted))
     return {key: _with_silent(key, shown, ranks) for key, shown in found.items()}
+
+
+def _counted_groups(rows: Sequence[CollectiveRow]) -> set[str]:
+    """Find the groups whose collectives all have different numbers from the backend: coalesced ones share theirs."""
+    turns: dict[str, list[int | None]] = defaultdict(list)
+    for row in rows:
+        if row.part == 0 and _is_of_all_ranks(row):
+            turns[row.group].append(row.turn)
+    return {name for name, mine in turns.items() if None not in mine and len(set(mine)) == len(mine)}
 
 
 def _is_whole(facts: RankFacts) -> bool:
@@ -128,15 +139,18 @@ def _with_silent(key: GroupKey, shown: Sequence[RankInGroup], ranks: Sequence[Ra
     return sorted([*shown, *silent], key=attrgetter("rank")) if all(member.whole for member in shown) else list(shown)
 
 
-def _sightings(rows: Sequence[CollectiveRow], steps: Sequence[StepRow], *, numbered: bool) -> dict[str, list[Sighting]]:
+def _sightings(
+    rows: Sequence[CollectiveRow], steps: Sequence[StepRow], *, numbered: Set[str], all_numbered: bool
+) -> dict[str, list[Sighting]]:
     """One rank's collectives by group, in launch order. The end of one in several parts is that of the last. What the
-    host saw alone does not tell when a collective ended. `numbered`: some are left out, and each has its turn."""
+    host saw alone does not tell when a collective ended. `numbered`: groups of which some are left out, and each has
+    its turn; `all_numbered`: all groups."""
     ends = {row.seq: row.exec_end_at_ns for row in rows if row.evidence is not Evidence.HOST}
     found: dict[str, list[Sighting]] = defaultdict(list)
     for row, launched_in in zip(rows, _launched_in(rows, steps), strict=True):
         if row.part == 0 and _is_of_all_ranks(row):
             mine = found[row.group]
-            turn = row.turn if numbered else len(mine)
+            turn = row.turn if all_numbered or row.group in numbered else len(mine)
             if turn is not None:
                 mine.append(_sighting(row, turn, launched_in, ends.get(row.seq)))
     return found
@@ -217,7 +231,7 @@ def aligned(group: Sequence[RankInGroup]) -> tuple[list[RankInGroup], Sequence[i
     sampled, what lies between was not counted: they are numbered as they come."""
     if any(member.sampled for member in group):
         group = _of_common_steps(group)
-    elif any(member.let_go for member in group):
+    elif any(member.let_go for member in group) or are_counted(group):
         return _of_common_turns(group)
     elif not all(member.whole for member in group) and len({len(member.sightings) for member in group}) > 1:
         group = _launched_in_common_steps(group) or group
@@ -241,7 +255,8 @@ def _launched_in_common_steps(group: Sequence[RankInGroup]) -> list[RankInGroup]
 
 def _of_common_turns(group: Sequence[RankInGroup]) -> tuple[list[RankInGroup], Sequence[int]]:
     turns = [
-        [sighting.turn for sighting in seen.sightings] if seen.let_go else range(len(seen.sightings)) for seen in group
+        [sighting.turn for sighting in seen.sightings] if seen.let_go or seen.counted else range(len(seen.sightings))
+        for seen in group
     ]
     common = set.intersection(*map(set, turns))
     chosen = [_chosen(seen, [turn in common for turn in mine]) for seen, mine in zip(group, turns, strict=True)]

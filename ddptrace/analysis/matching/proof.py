@@ -53,13 +53,20 @@ class Sighting(GroupCall):
 class RankInGroup:
     """A group on one rank: its collectives in launch order. `whole`: they are known to count from the group's first, as
     those that ddptrace recorded do. `let_go`: some are left out, and each has its `turn`. `sampled`: so are those of
-    whole steps, which nobody counted."""
+    whole steps, which nobody counted. `counted`: the file begins anywhere, and each has the number that the backend
+    gave it as its `turn`."""
 
     rank: int
     whole: bool
     sightings: tuple[Sighting, ...]
     let_go: bool = False
     sampled: bool = False
+    counted: bool = False
+
+
+def are_counted(group: Sequence[RankInGroup]) -> bool:
+    """Whether the backend's numbers say which collective is which on all ranks."""
+    return all(member.counted for member in group)
 
 
 def doubt(group: Sequence[RankInGroup]) -> str | None:
@@ -70,6 +77,8 @@ def doubt(group: Sequence[RankInGroup]) -> str | None:
     if not whole and min(counts) != max(counts):
         few, many = counts.index(min(counts)), counts.index(max(counts))
         return f"rank {group[few].rank} shows {counts[few]} of them and rank {group[many].rank} {counts[many]}"
+    if are_counted(group) and not counts[0]:
+        return "by their numbers, no collective is in the files of all ranks"
     different = _different(group)
     return different if different or whole else _apart(group)
 
@@ -101,7 +110,11 @@ def _apart(group: Sequence[RankInGroup]) -> str | None:
     if not exact and _same_steps(group):
         return None
     if not rows:
-        return None if _same_steps(group) else "none of them ends together on all ranks, so nothing proves the pairs"
+        return (
+            None
+            if are_counted(group) or _same_steps(group)
+            else "none of them ends together on all ranks, so nothing proves the pairs"
+        )
     begins = np.array([[one.begin_at_ns for one in row] for row in rows], np.float64)
     ends = np.array([[one.end_at_ns for one in row] for row in rows], np.float64)
     clocks = clock_lines(ends)
@@ -127,7 +140,7 @@ def _ambiguous(group: Sequence[RankInGroup], ends: Floats, clocks: Floats, gap_n
     """A file that begins one collective later looks like a clock that is wrong by the time between two, unless the ends
     fit in this order only."""
     clocks_ns, near_ns = float(np.ptp(clocks)), max(gap_ns / 2, TOLERANCE_NS[0])
-    if clocks_ns <= near_ns or _same_steps(group) or only_fit(ends, clocks, gap_ns, near_ns):
+    if are_counted(group) or clocks_ns <= near_ns or _same_steps(group) or only_fit(ends, clocks, gap_ns, near_ns):
         return None
     return (
         f"their ends are {duration(clocks_ns)} apart from rank to rank, and the numbers of their steps do not agree, so"

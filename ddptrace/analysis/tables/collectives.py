@@ -45,7 +45,8 @@ class CollectiveRow:
     site: str | None = None  # line of the program that led to it, as in "train.py:42 in train_step"
     through: str | None = None  # line of the library that issued it for the program
     module: str | None = None  # nn.Module whose forward or backward it belongs to, named from the outermost one
-    turn: int | None = None  # as ordinal without sends and receives, so that it is the same on all ranks
+    turn: int | None = None  # as ordinal without sends and receives, so that it is the same on all ranks; in traces of
+    #   others the backend's own number (`Seq`)
     peer: int | None = None  # global rank that it sends to or receives from, or its root; None where unknown
     error: str | None = None  # what it failed with, in one sentence
     profiler_range: str | None = None  # name of its range in the profiler's file; not for warm-up steps

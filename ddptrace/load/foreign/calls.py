@@ -164,6 +164,7 @@ def call_of(collective: Described, launch: int, issued: int, thread: int, execut
         group_size=collective.group_size,
         identity=collective.identity,
         on_device=execution is not None and execution.evidence is Evidence.DEVICE,
+        turn=collective.turn,
     )
 
 

@@ -42,6 +42,7 @@ class Described:
     dtype: str
     identity: Identity
     description: str  # of its group, in the program's words
+    turn: int | None  # k-th collective of its group, as the backend counts; None unknown, or of a message
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,9 @@ def described(op: str, arguments: CollectiveArgs, groups: Groups, identity: Iden
     """Return the collective in the terms of ddptrace."""
     group, size = groups.of(arguments)
     dtype, _ = dtype_of(arguments.dtype)
-    return Described(op, group, size, *_nbytes(op, arguments, size), dtype, identity, arguments.group_description or "")
+    nbytes, description = _nbytes(op, arguments, size), arguments.group_description or ""
+    turn = None if family_of(op).is_message else arguments.turn
+    return Described(op, group, size, *nbytes, dtype, identity, description, turn)
 
 
 def usual_op(name: str) -> str:

@@ -40,6 +40,7 @@ class Args(msgspec.Struct, gc=False):
     description: Any = msgspec.field(default=None, name="Process Group Description")
     ranks: Any = msgspec.field(default=None, name="Process Group Ranks")
     size: Any = msgspec.field(default=None, name="Group size")
+    turn: Any = msgspec.field(default=None, name="Seq")
     nelems_in: Any = msgspec.field(default=None, name="In msg nelems")
     nelems_out: Any = msgspec.field(default=None, name="Out msg nelems")
     dtype: Any = None
@@ -143,6 +144,7 @@ def said_of_collective(args: Args, name: str) -> CollectiveArgs | None:
         count(args.nelems_out),
         dtype,
         nbytes,
+        count(args.turn),
     )
     return None if said == _NOTHING else said
 
