@@ -71,8 +71,8 @@ class ExecRange:
 class CallEvents:
     """When a collective ran on the device, by events on its streams."""
 
-    ready_at_ns: int  # the compute stream had come to its launch: its inputs were ready
-    end_at_ns: int
+    ready_at_ns: int  # the stream that launched it had come there: its inputs were ready
+    end_at_ns: int | None  # None where only a stream that waits for it may tell
     duration_ns: int | None  # by its backend; None where it does not tell
     error_ns: int  # both instants may be off by this
 

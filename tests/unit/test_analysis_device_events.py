@@ -103,14 +103,19 @@ def test_a_step_whose_end_no_event_marks_is_unknown() -> None:
 
 
 def test_a_wait_of_the_compute_stream_ends_a_collective_if_the_stream_stood_and_bounds_it_if_not() -> None:
-    stood = call(1, 1_020 * US, on_device=True, stream_waits=(StreamWait(2_000 * US, 2_500 * US, True),))
-    passed = call(2, 1_030 * US, on_device=True, stream_waits=(StreamWait(2_600 * US, 2_605 * US, True),))
-    result = analyzed([stood, passed], STEP)
-    first, second = {row.seq: row for row in result.collectives}.values()  # the last part of each
-    assert (first.exec_end_at_ns, first.evidence) == (2_500 * US, Evidence.EVENT)
-    assert (second.exec_end_at_ns, second.evidence) == (2_600 * US, Evidence.HOST)
+    issued, later = CallEvents(1_800 * US, None, None, 0), CallEvents(2_510 * US, None, None, 0)
+    waits = [(StreamWait(at * US, until * US, True),) for at, until in ((2_000, 2_500), (2_600, 2_605), (2_700, 2_800))]
+    stood = call(1, 1_020 * US, on_device=True, events=issued, stream_waits=waits[0])
+    passed = call(2, 1_030 * US, on_device=True, events=later, stream_waits=waits[1])
+    unknown = call(3, 1_040 * US, on_device=True, stream_waits=waits[2])  # nothing tells when its inputs were ready
+    result = analyzed([stood, passed, unknown], STEP)
+    first, second, third = {row.seq: row for row in result.collectives}.values()  # the last part of each
+    assert (first.exec_start_at_ns, first.exec_end_at_ns, first.evidence) == (1_800 * US, 2_500 * US, Evidence.EVENT)
+    assert (second.exec_start_at_ns, second.exec_end_at_ns) == (2_510 * US, 2_600 * US)
+    assert second.evidence is third.evidence is Evidence.HOST
     (row,) = result.steps
-    assert row.compute_ns == (9_200 - 1_500 + 700 - 500 - 5) * US  # no bucket: the wait at the end of backward is empty
+    waited = (500 + 5 + 100) * US  # no bucket: the wait at the end of backward is empty
+    assert row.compute_ns == (9_200 - 1_500 + 700) * US - waited
 
 
 def test_buffers_are_waited_for_as_soon_as_they_are_sent() -> None:

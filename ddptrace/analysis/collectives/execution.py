@@ -121,8 +121,8 @@ def _on_stream(call: Call, free_at_ns: int, latest_end: int | None) -> Exec | No
     """Execution of a call that events on a device tell of, and no profiler."""
     if call.exec is not None:
         return None
-    if call.events is not None:
-        return _by_events(call, call.events, free_at_ns, latest_end)
+    if call.events is not None and call.events.end_at_ns is not None:
+        return _by_events(call, call.events, call.events.end_at_ns, free_at_ns, latest_end)
     return _by_wait(call, call.stream_waits[0], free_at_ns) if call.stream_waits else None
 
 
@@ -131,15 +131,18 @@ def _latest_ends(calls: Sequence[Call]) -> list[int | None]:
     how long it took."""
     bounds: list[int | None] = [None] * len(calls)
     for position, after in enumerate(calls[1:]):
-        if after.events is not None and after.events.duration_ns and not family_of(after.op).is_message:
-            bounds[position] = after.events.end_at_ns - after.events.duration_ns
+        told = after.events
+        if told is not None and told.end_at_ns and told.duration_ns and not family_of(after.op).is_message:
+            bounds[position] = told.end_at_ns - told.duration_ns
     return bounds
 
 
-def _by_events(call: Call, events: CallEvents, free_at_ns: int, latest_end: int | None) -> Exec:
+def _by_events(
+    call: Call, events: CallEvents, told_end_ns: int, free_at_ns: int, latest_end: int | None
+) -> Exec:
     """Execution of a call on a device. Its begin is inferred where the backend does not tell how long it took: after
     its launch, once its inputs were ready and the stream was free."""
-    end = max(events.end_at_ns, call.launch_at_ns)
+    end = max(told_end_ns, call.launch_at_ns)
     if events.duration_ns is not None:
         begin = max(end - events.duration_ns, call.launch_at_ns)
     else:
@@ -156,10 +159,12 @@ STOOD_MIN_NS: Final = 20_000
 
 def _by_wait(call: Call, wait: StreamWait, free_at_ns: int) -> Exec:
     """Execution of a call by a stream that waited for it. If the stream did not have to, it was over before: then its
-    end is an upper bound."""
-    stood = wait.end_at_ns - wait.begin_at_ns >= STOOD_MIN_NS
-    end = max(wait.end_at_ns if stood else wait.begin_at_ns, call.launch_at_ns)
-    return min(max(call.launch_at_ns, free_at_ns), end), end, Evidence.EVENT if stood else Evidence.HOST
+    end is an upper bound. Its begin is inferred, and not known where nothing tells when its inputs were ready."""
+    is_measured = call.events is not None and wait.end_at_ns - wait.begin_at_ns >= STOOD_MIN_NS
+    end = max(wait.end_at_ns if is_measured else wait.begin_at_ns, call.launch_at_ns)
+    ready = call.launch_at_ns if call.events is None else call.events.ready_at_ns
+    begin = min(max(call.launch_at_ns, ready, free_at_ns), end)
+    return begin, end, Evidence.EVENT if is_measured else Evidence.HOST
 
 
 def _exec(call: Call, free_at_ns: int) -> Exec | None:

@@ -47,8 +47,8 @@ WAIT_BEGIN, UNTIMED = int(DeviceMark.WAIT_BEGIN), int(DeviceMark.UNTIMED)
 
 
 class Placed(NamedTuple):
-    """Events that become one record: one of a mark; two of a call, when its inputs are ready and when it ends; two of a
-    wait, before and after it."""
+    """Events that become one record: one of a mark; of a call, when its inputs are ready and, unless a stream's wait
+    tells that, when it ends; two of a wait, before and after it."""
 
     kind: int
     flags: int
@@ -59,7 +59,7 @@ class Placed(NamedTuple):
     work: Any = None  # which may tell how long the call took
 
 
-class DeviceEvents:
+class DeviceTimer:
     """The events of one device. Its methods never wait: what the device does is learned later."""
 
     def __init__(self, api: DeviceApi, recorder: Recorder, surface: Surface) -> None:
@@ -104,14 +104,15 @@ class DeviceEvents:
             self._waits = True
             self.mark(WAIT_BEGIN)
 
-    def ready(self) -> Any:
-        """A collective is about to be issued: return an event at which its inputs are ready. None: not timed."""
-        return self._surface.call(self._ready) if self._surface.live else None
+    def ready(self, *, at_end: bool) -> Any:
+        """A collective is about to be issued: return an event at which its inputs are ready. None: not timed.
+        `at_end`: if this is in a backward, the compute stream waits for it at the end of that."""
+        return self._surface.call(self._ready, at_end) if self._surface.live else None
 
     def issued(self, seq: int, launch: int, group: int, work: Any, ready: Any) -> None:
-        """It was issued; `ready` is what `ready()` returned."""
-        if ready is not None and work is not None:
-            self._surface.call(self._issued, seq, launch, group, dist.Work.unbox(work), ready)
+        """It was issued; `ready` is what `ready()` returned. `work`: None leaves its end to a stream that waits."""
+        if ready is not None:
+            self._surface.call(self._issued, seq, launch, group, None if work is None else dist.Work.unbox(work), ready)
 
     def here(self) -> Any:
         """Return an event at this place of the current stream; None: not timed."""
@@ -134,8 +135,8 @@ class DeviceEvents:
             self._stream = self._api.current()
             self._place(Placed(MARK, mark, _now(), 0, event))
 
-    def _ready(self) -> Any:
-        task = _current_graph_task_id()
+    def _ready(self, at_end: bool) -> Any:
+        task = _current_graph_task_id() if at_end else -1
         if task >= 0 and task != self._task:  # before the reducer does, so that ours is called before its wait
             self._task = task
             Variable._execution_engine.queue_callback(self.wait_begins)
@@ -148,10 +149,10 @@ class DeviceEvents:
         return event
 
     def _issued(self, seq: int, launch: int, group: int, work: Any, ready: Any) -> None:
-        future = work.get_future()
-        end = self._event() if self._api.may_wait and future.done() else None
+        future = None if work is None else work.get_future()
+        end = self._event() if future is not None and self._api.may_wait and future.done() else None
         if end is None:
-            self._free.append(ready)
+            self._place(Placed(CALL, 0, launch, seq, ready))
             return
         stream = self._streams.get(group)
         if stream is None:
@@ -241,7 +242,8 @@ class DeviceEvents:
         first = self._clock.at_ns(one.first)
         self._free.append(one.first)
         if one.last is None:
-            self._recorder.event(one.kind, one.flags, 0, one.at, 0, first)
+            times = (one.seq, first) if one.kind == CALL else (first,)
+            self._recorder.event(one.kind, one.flags, 0, one.at, 0, *times)
             return
         last = self._clock.at_ns(one.last)
         self._free.append(one.last)
@@ -260,8 +262,8 @@ class DeviceEvents:
         return ns if 0 < ns <= LONGEST_DURATION_NS else 0
 
 
-def events_of(root: torch.nn.Module, recorder: Recorder, surface: Surface) -> DeviceEvents | None:
+def events_of(root: torch.nn.Module, recorder: Recorder, surface: Surface) -> DeviceTimer | None:
     """Return the events of the device that a module is on; None if it is on none that has timed events."""
     parameter = next((one for _, module in named_modules(root) for one in parameters_of(module)), None)
     api = None if parameter is None else api_of(parameter.device)
-    return None if api is None else DeviceEvents(api, recorder, surface)
+    return None if api is None else DeviceTimer(api, recorder, surface)

@@ -98,10 +98,11 @@ def call_events(ties: Sequence[Row], calls: Iterable[Row]) -> Mapping[int, CallE
     if clock is None or not rows:
         return {}
     seq, ready, end, duration = np.array(rows, np.int64).T
-    times: Intervals = np.column_stack((seq, clock.at(ready), clock.at(end), duration, clock.error(end)))
+    error = clock.error(np.maximum(ready, end))
+    times: Intervals = np.column_stack((seq, clock.at(ready), end, clock.at(end), duration, error))
     return {
-        number: CallEvents(ready_at, end_at, took or None, error)
-        for number, ready_at, end_at, took, error in times.tolist()
+        number: CallEvents(ready_at, end_at if is_known else None, took or None, error_ns)
+        for number, ready_at, is_known, end_at, took, error_ns in times.tolist()
     }
 
 
