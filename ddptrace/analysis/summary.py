@@ -111,6 +111,7 @@ class Summary:
     rpc_wait_ns: int | None = None  # part of idle: the host was blocked on remote calls
     rpc_calls: float = 0.0  # remote calls that the program made
     all_steps: AllSteps | None = None  # lengths of all steps
+    unsure_ns: int | None = None  # part of the window that events do not show to be compute or idle
 
     @property
     def is_seen(self) -> bool:
@@ -169,6 +170,7 @@ def summarize(result: Measured) -> Summary:
         rpc_wait_ns=_rpc_wait(steps),
         rpc_calls=_rpc_calls(result, steps),
         all_steps=_all_steps(result.steps),
+        unsure_ns=_mean(row.unsure_ns for row in steps),
     )
 
 

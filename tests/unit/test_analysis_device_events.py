@@ -39,7 +39,7 @@ def bucket(seq: int, launch: int, ready_at: int, end: int, duration: int | None 
     return ddp_call(seq, launch * US, 400, on_device=True, events=timed, **fields)
 
 
-def analyzed(calls: list[Call], marks: list[Mark], ends: tuple[int, ...] = (1_390,)) -> Result:
+def analyzed(calls: list[Call], marks: list[Mark], ends: tuple[int, ...] = (1_390,), error_ns: int = 0) -> Result:
     begins = (900, *ends)
     steps = [step(k, begins[k] * US, end * US) for k, end in enumerate(ends)]
     phases = [
@@ -50,7 +50,8 @@ def analyzed(calls: list[Call], marks: list[Mark], ends: tuple[int, ...] = (1_39
     gradients = [ready(0, (1, 1_200 * US), (0, 1_250 * US))]
     reducers = [reducer([100, 100], layout(1, 0, (1,), (0,)))]
     one = rank(steps=steps, phases=phases, calls=calls, ready=gradients, reducers=reducers, threads=None)
-    return analyze_run(run(replace(one, device="cuda:0", device_events=events(*marks)), world_size=1))
+    timed = replace(one, device="cuda:0", device_events=events(*marks, error_ns=error_ns))
+    return analyze_run(run(timed, world_size=1))
 
 
 def test_a_step_has_its_parts_and_its_buckets_from_events() -> None:
@@ -59,7 +60,8 @@ def test_a_step_has_its_parts_and_its_buckets_from_events() -> None:
     (row,) = result.steps
     assert row.compute_ns is not None and row.exposed_comm_ns is not None and row.idle_ns is not None
     assert row.window_ns == (10_000 - 1_500) * US == row.compute_ns + row.exposed_comm_ns + row.idle_ns
-    assert row.compute_ns == (7_000 - 1_500 + 200 + 700) * US  # the loss between forward and backward counts
+    assert row.compute_ns == (7_000 - 1_500 + 200 + 800) * US  # the loss between forward and backward counts
+    assert row.unsure_ns == 0  # the host was ahead all the time
     assert (row.comm_ns, row.hidden_ns, row.exposed_comm_ns) == (3_900 * US, 1_900 * US, 2_000 * US)
     assert row.evidence is Evidence.EVENT and not row.profiled
     assert [(one.hidden_ns, one.exposed_ns) for one in result.buckets] == [(1_900 * US, 0), (0, 2_000 * US)]
@@ -115,7 +117,7 @@ def test_a_wait_of_the_compute_stream_ends_a_collective_if_the_stream_stood_and_
     assert second.evidence is third.evidence is Evidence.HOST
     (row,) = result.steps
     waited = (500 + 5 + 100) * US  # no bucket: the wait at the end of backward is empty
-    assert row.compute_ns == (9_200 - 1_500 + 700) * US - waited
+    assert row.compute_ns == (10_000 - 1_500) * US - waited
 
 
 def test_buffers_are_waited_for_as_soon_as_they_are_sent() -> None:
@@ -123,10 +125,31 @@ def test_buffers_are_waited_for_as_soon_as_they_are_sent() -> None:
     sent = call(1, 1_010 * US, op="broadcast", on_device=True, origin=Origin.BUFFERS.word, events=timed)
     (row,) = analyzed([sent], STEP).steps
     assert (row.hidden_ns, row.exposed_comm_ns) == (0, 100 * US)
-    assert row.compute_ns == (9_200 - 1_500 + 700 - 300) * US
+    assert row.compute_ns == (10_000 - 1_500 - 300) * US
+
+
+def test_work_outside_of_phases_counts_where_an_event_waits_behind_it() -> None:
+    """The host puts the next forward's begin on the stream at once, or when the stream has had nothing to do."""
+    for placed, unsure in ((1_500, 0), (13_000, 3_000)):
+        after = [
+            (DeviceMark.FORWARD_BEGIN, placed, 14_000),
+            (DeviceMark.UPDATE_BEGIN, placed + 10, 15_000),
+            (DeviceMark.UPDATE_END, placed + 30, 15_500),
+        ]
+        _, row = analyzed([], [*STEP, *after], ends=(1_390, placed + 20)).steps
+        assert row.window_ns == 5_500 * US
+        assert (row.compute_ns, row.unsure_ns) == ((5_500 - unsure) * US, unsure * US)
+
+
+def test_what_may_be_idle_is_bounded_by_the_errors_of_the_clocks_too() -> None:
+    marks = [(kind, placed, placed + 50) for kind, placed, _ in STEP]
+    for error, unsure in ((0, 140), (20, 240)):
+        (row,) = analyzed([], marks, error_ns=error * US).steps
+        assert (row.window_ns, row.unsure_ns) == (400 * US, unsure * US)
 
 
 def test_a_device_that_runs_dry_within_phases_is_told() -> None:
     dry = [(kind, placed, placed + 5) for kind, placed, _ in STEP]
-    assert "device-caught-up" in {finding.code for finding in analyzed([], dry).findings}
+    (told,) = [one for one in analyzed([], dry).findings if one.code == "device-caught-up"]
+    assert "up to 370 µs of the typical step (92 %)" in told.message
     assert "device-caught-up" not in {finding.code for finding in analyzed([], STEP).findings}

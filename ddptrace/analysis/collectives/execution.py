@@ -137,9 +137,7 @@ def _latest_ends(calls: Sequence[Call]) -> list[int | None]:
     return bounds
 
 
-def _by_events(
-    call: Call, events: CallEvents, told_end_ns: int, free_at_ns: int, latest_end: int | None
-) -> Exec:
+def _by_events(call: Call, events: CallEvents, told_end_ns: int, free_at_ns: int, latest_end: int | None) -> Exec:
     """Execution of a call on a device. Its begin is inferred where the backend does not tell how long it took: after
     its launch, once its inputs were ready and the stream was free."""
     end = max(told_end_ns, call.launch_at_ns)

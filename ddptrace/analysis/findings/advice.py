@@ -15,7 +15,7 @@ from ddptrace.analysis.rank_facts import RankFacts
 from ddptrace.analysis.ranks.matched_time import WAITING_MIN_RATIO, matched_time
 from ddptrace.analysis.ranks.suspects import MIN_STEPS
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.summary import WORTH_RATIO, BucketSummary, RankSummary, Summary
+from ddptrace.analysis.summary import WORTH_RATIO, BucketSummary, RankSummary, Summary, typical_steps
 from ddptrace.findings import EXPOSED_BUCKET, LATE_RANK, WELL_HIDDEN, Finding, Severity
 from ddptrace.units import duration, percent, size
 
@@ -92,11 +92,18 @@ def next_look(worst: BucketSummary, summary: Summary, result: Result, ranks: Seq
         so = f"{longer}, so" if absent is None else f"{longer}, but {absent}. If this is not waiting,"
         return f"{so} no bucket size can hide it all: {_less_time(worst, result, ranks)}."
     if (worst.queue_ns or 0) > (worst.exposed_charged_ns or 0):
-        key = (worst.reducer, worst.layout, worst.index)
-        wait = mean_wait([row for row in result.collectives if row.bucket == key], device_waits(result))
+        wait = _wait_of(worst, result)
         if wait is None or not wait.is_host_ahead:
             return _queue_words(worst, wait)
     return _last_bucket(worst, result, ranks) if worst.is_last else _earlier_bucket(worst, result)
+
+
+def _wait_of(worst: BucketSummary, result: Result) -> MeanWait | None:
+    """Between its launch and its begin on a device in the typical steps; None where nothing tells."""
+    steps = {(row.rank, row.step) for row in typical_steps(result.steps)[0]}
+    key = (worst.reducer, worst.layout, worst.index)
+    rows = [row for row in result.collectives if row.bucket == key and (row.rank, row.step) in steps]
+    return mean_wait(rows, device_waits(result))
 
 
 def _queue_words(worst: BucketSummary, wait: MeanWait | None) -> str:

@@ -34,6 +34,7 @@ def step_rows(view: RankView) -> list[StepRow]:
     numbers = zip(*(column.tolist() for column in columns), strict=True)
     waits, evidence = _waits(view), _evidence(view)
     paused = _within(view, union(pairs((p.begin_at_ns, p.end_at_ns) for p in view.rank.pauses))).tolist()
+    unsure = _unsure(view)
     rows = []
     for position, (window, *parts, remote, other, data, forward, backward, optimizer) in enumerate(numbers):
         mark, is_known = view.rank.steps[position], view.knows_compute(position)
@@ -57,6 +58,7 @@ def step_rows(view: RankView) -> list[StepRow]:
                 profiled=bool(view.profiled[position]),
                 ended_by=mark.ended_by.name.lower(),
                 rpc_wait_ns=remote if view.rank.recorded and is_known else None,
+                unsure_ns=unsure[position] if is_known else None,
             )
         )
     return rows
@@ -73,6 +75,13 @@ def _partition(window: int, compute: int, comm: int, hidden: int, memory: int) -
         "idle_ns": window - compute - exposed - memory,
         "overlap_ratio": hidden / comm if comm else None,
     }
+
+
+def _unsure(view: RankView) -> list[int]:
+    """By step: how long nothing tells whether the device computed."""
+    within = Measure(view.events.unsure).within(view.windows.begins, view.windows.ends)
+    unsure: list[int] = np.where(view.device.by_events, within, 0).tolist()
+    return unsure
 
 
 def partial_step_rows(view: RankView) -> list[PartialStepRow]:

@@ -66,6 +66,8 @@ class StepRow:
     ended_by: str  # "optimizer", "backward" or "said"
     rpc_wait_ns: int | None = None  # part of idle: the host was blocked on remote calls; None where idle is, or nobody
     #   watched
+    unsure_ns: int | None = None  # part of the window in which the device may have computed or been idle, as events do
+    #   not show gaps within a phase; 0 where a profiler or the host's own phases tell, None where nothing does
 
     @property
     def is_seen(self) -> bool:

@@ -1,7 +1,8 @@
 """Trains on the test device with one planted cause of lost time: `planted.py OUT RECORDER CAUSE`.
 
 RECORDER is `profiler` (rank R leaves `rank-R.json`, torch.profiler's own file), `trace` (all leave `run/`, with a
-profiler window) or `events` (all leave `run/`, without one). Rank R also leaves `told-R.json`: the ledger, when each step was over on the host, and when the host was in what was planted.
+profiler window) or `events` (all leave `run/`, without one). Rank R also leaves `told-R.json`: the ledger, when each
+step was over on the host, and when the host was in what was planted.
 """
 
 import contextlib
@@ -174,6 +175,7 @@ def main() -> None:
             if done == BEFORE:  # the window begins with a device that has nothing to do
                 torch.testdev.synchronize()
             after_step()
+        torch.testdev.synchronize()  # a training ends with a look at its model
     told["ledger"] = [dataclasses.asdict(entry) for entry in testdev.take_ledger()]
     (out / f"told-{rank}.json").write_text(json.dumps(told))
     if dist.is_initialized():
