@@ -239,8 +239,11 @@ def woke_late_ns(ledger: Sequence[Json], begin: int, end: int) -> int:
     """Return how much later than the collectives of a stretch the stream went on that waits for each of them."""
     streams = {entry["stream"] for entry in ledger}
     kinds = {stream: {entry["kind"] for entry in ledger if entry["stream"] == stream} for stream in streams}
-    (waiting,) = [stream for stream, those in kinds.items() if those == {"wait", "event"}]
-    waits = [entry for entry in ledger if entry["stream"] == waiting and entry["kind"] == "wait"]
+    waiting = [stream for stream, those in kinds.items() if those == {"wait", "event"}]
+    assert len(waiting) <= 1
+    waits = [entry for entry in ledger if entry["stream"] in waiting and entry["kind"] == "wait"]
+    if not waits:
+        return 0
     collectives = [entry for entry in ledger if entry["kind"] == "collective"][-len(waits) :]
     pairs = zip(collectives, waits, strict=True)
     return sum(wait["end_ns"] - one["end_ns"] for one, wait in pairs if begin <= one["begin_ns"] < end)
