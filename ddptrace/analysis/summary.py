@@ -111,7 +111,8 @@ class Summary:
     rpc_wait_ns: int | None = None  # part of idle: the host was blocked on remote calls
     rpc_calls: float = 0.0  # remote calls that the program made
     all_steps: AllSteps | None = None  # lengths of all steps
-    unsure_ns: int | None = None  # part of the window that events do not show to be compute or idle
+    unsure_ns: int | None = None  # part of the window that events leave open to be compute or idle; None unless events
+    #   alone tell when its steps computed
 
     @property
     def is_seen(self) -> bool:

@@ -78,7 +78,7 @@ def spend(ns: int) -> None:
 
 
 def set_floors_ns(kernel: int = 0, collective: int = 0) -> None:
-    """Make every kernel, and every collective, take at least this many nanoseconds."""
+    """Make every kernel take at least this many nanoseconds, and every collective from when its ranks have come."""
     _native.set_floors_ns(kernel, collective)
 
 

@@ -33,6 +33,7 @@ UNLIKE_MIN_RATIO: Final = 0.1
 UNKNOWN_MAX_RATIO: Final = 0.05
 """Of all collectives. If more are unknown, it is a warning: DDP itself sends a few small ones at its start."""
 COARSE: Final = "so compute is the length of the phases without waits, whatever ran inside them"
+BY_EVENTS: Final = "so only events tell when the device computed"
 DRY_MIN_RATIO: Final = 0.1
 """Of the ends of phases. If the device had run dry at fewer, its gaps matter little."""
 UNSEEN: Final = (
@@ -75,7 +76,9 @@ def evidence_findings(ranks: Sequence[RankFacts], result: Result, how: HowTo, as
         yield DEVICE_UNSEEN("run", _why_unprofiled(ranks, result, how, asked, UNSEEN))
         return
     if result.steps and (comms or asked) and not any(row.profiled for row in result.steps):
-        yield COARSE_COMPUTE("run", _why_unprofiled(ranks, result, how, asked, COARSE))
+        by_phase = any(row.is_by_phase for row in result.steps)
+        if by_phase or asked:
+            yield COARSE_COMPUTE("run", _why_unprofiled(ranks, result, how, asked, COARSE if by_phase else BY_EVENTS))
     if any(row.is_seen and not row.profiled for row in result.steps):
         yield from _caught_up(ranks, result, how)
     missed = _why_unseen(ranks, asked)

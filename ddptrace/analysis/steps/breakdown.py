@@ -58,7 +58,7 @@ def step_rows(view: RankView) -> list[StepRow]:
                 profiled=bool(view.profiled[position]),
                 ended_by=mark.ended_by.name.lower(),
                 rpc_wait_ns=remote if view.rank.recorded and is_known else None,
-                unsure_ns=unsure[position] if is_known else None,
+                unsure_ns=unsure[position],
             )
         )
     return rows
@@ -77,11 +77,10 @@ def _partition(window: int, compute: int, comm: int, hidden: int, memory: int) -
     }
 
 
-def _unsure(view: RankView) -> list[int]:
-    """By step: how long nothing tells whether the device computed."""
-    within = Measure(view.events.unsure).within(view.windows.begins, view.windows.ends)
-    unsure: list[int] = np.where(view.device.by_events, within, 0).tolist()
-    return unsure
+def _unsure(view: RankView) -> list[int | None]:
+    """By step: how long events leave open whether the device computed; None where more than events tells."""
+    within = Measure(view.events.unsure).within(view.windows.begins, view.windows.ends).tolist()
+    return [ns if by_events else None for ns, by_events in zip(within, view.device.by_events, strict=True)]
 
 
 def partial_step_rows(view: RankView) -> list[PartialStepRow]:
