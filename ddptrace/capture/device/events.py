@@ -151,7 +151,7 @@ class DeviceTimer:
     def _issued(self, seq: int, launch: int, group: int, work: Any, ready: Any) -> None:
         future = None if work is None else work.get_future()
         end = self._event() if future is not None and self._api.may_wait and future.done() else None
-        if end is None:
+        if future is None or end is None:
             self._place(Placed(CALL, 0, launch, seq, ready))
             return
         stream = self._streams.get(group)
