@@ -154,11 +154,12 @@ class Kind(enum.IntEnum):
     )
     DEVICE_CALL = 35  # a collective on the device. begin: launch; a: seq; b: when its inputs were ready; c: when it
     #                   ended, 0 where only a stream that waits for it may tell; d: how long it took by its backend (a
-    #                   number), 0 unknown
+    #                   number), 0 unknown; flags: 1 issued on the stream of the marks
     DEVICE_WAIT = (
-        36  # a stream waited for a collective that no reducer issued. begin: when the host had it wait; a: seq;
+        36  # a stream waited for a collective that no reducer issued. begin: when the host had it wait; a: seq, 0 where
     )
-    #                   b: when the stream came there; c: when it went on; flags: 1 on the stream of the marks
+    #                   it waited for an event; b: when the stream came there; c: when it went on; flags: 1 on the
+    #                   stream of the marks
 
 
 class CallFlag(enum.IntFlag):

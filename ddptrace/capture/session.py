@@ -25,6 +25,7 @@ from ddptrace.capture.collectives.fallback import watch_process_group
 from ddptrace.capture.collectives.groups import Groups
 from ddptrace.capture.device.events import DeviceTimer, events_of
 from ddptrace.capture.device.graphs import watch_captures
+from ddptrace.capture.device.waits import watch_waits
 from ddptrace.capture.gradients.ddp import DdpWatch
 from ddptrace.capture.gradients.hooks import HookRecords, HookWatch
 from ddptrace.capture.gradients.own_reducer import OwnReducerWatch, Parts
@@ -252,6 +253,7 @@ class Session:
             self._device = events_of(root, self.recorder, self.surfaces["device"])
             if self._device is not None:
                 watch_captures(self._patches, self._device)
+                watch_waits(self._patches, self._device)
                 self._due.append(self._device)
                 self.steps.device = self.collectives.device = self._device
                 self.recorder.nudge()

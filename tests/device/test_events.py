@@ -185,6 +185,41 @@ def test_nothing_is_said_to_be_unseen(recorded: Recorded) -> None:
     assert not codes & {"device-unseen", "unknown-exec", "device-events-lost", "surface-failed"}
 
 
+@pytest.fixture(scope="module", params=["fsdp2", "tensor"])
+def waiting(
+    on_device: RunProgram, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Recorded:
+    """The compute stream waits for collectives within forward and backward."""
+    out = tmp_path_factory.mktemp(request.param)
+    on_device("always_on.py", out / "run", out, request.param, ranks=2)
+    return Recorded(out, range(2))
+
+
+def test_waits_within_phases_are_no_compute(waiting: Recorded) -> None:
+    for rank in waiting.ranks:
+        rows = [row for row in waiting.result.steps if row.rank == rank]
+        work = [one for one in waiting.work(rank) if one["stream"] == 0 or one["kind"] == "collective"]
+        windows = list(pairwise(ends_by_marks(waiting, rank, rows)))
+        for row, (begin, end) in list(zip(rows[1:], windows, strict=True))[FIRST_STEADY - 1 :]:
+            assert row.evidence is Evidence.EVENT and row.unsure_ns is not None and row.compute_ns is not None
+            true = parts(work, begin, end)
+            most = row.unsure_ns + held_up_ns(waiting.ledger(rank), begin, end) + (end - begin) // 10
+            assert abs(row.compute_ns - true["compute_ns"]) <= most
+            assert abs((row.exposed_comm_ns or 0) - true["exposed_comm_ns"]) <= most
+            assert true["exposed_comm_ns"] > (end - begin) // 5  # else this compares little
+
+
+def test_communication_that_the_stream_waits_for_is_not_said_to_be_hidden(waiting: Recorded) -> None:
+    codes = {finding.code for finding in waiting.result.findings}
+    assert "exposed-communication" in codes and "well-hidden" not in codes
+
+
+def test_a_trace_of_waits_changes_no_loss(waiting: Recorded) -> None:
+    for rank in waiting.ranks:
+        told = told_by(waiting.out, rank)
+        assert told["losses"] == told["untraced"]
+
+
 @pytest.mark.parametrize("wrapper", ["stock", "own"])
 def test_nothing_waits_for_a_device_that_is_far_behind_or_never_ends(
     on_device: RunProgram, tmp_path: Path, wrapper: str

@@ -157,8 +157,10 @@ STOOD_MIN_NS: Final = 20_000
 
 def _by_wait(call: Call, wait: StreamWait, free_at_ns: int) -> Exec:
     """Execution of a call by a stream that waited for it. If the stream did not have to, it was over before: then its
-    end is an upper bound. Its begin is inferred, and not known where nothing tells when its inputs were ready."""
-    is_measured = call.events is not None and wait.end_at_ns - wait.begin_at_ns >= STOOD_MIN_NS
+    end is an upper bound, unless the wait followed the launch at once. Its begin is inferred, and not known where
+    nothing tells when its inputs were ready."""
+    stood = call.is_sync or wait.end_at_ns - wait.begin_at_ns >= STOOD_MIN_NS
+    is_measured = call.events is not None and stood
     end = max(wait.end_at_ns if is_measured else wait.begin_at_ns, call.launch_at_ns)
     ready = call.launch_at_ns if call.events is None else call.events.ready_at_ns
     begin = min(max(call.launch_at_ns, ready, free_at_ns), end)

@@ -24,8 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddptrace.analysis.collectives.execution import Communication
-from ddptrace.analysis.intervals import EMPTY, Ints, Pieces, pairs, subtract, union
-from ddptrace.load.tables import DeviceEvents, Intervals
+from ddptrace.analysis.intervals import EMPTY, Ints, Pieces, intersect, pairs, subtract, union
+from ddptrace.load.tables import Call, DeviceEvents, Intervals
 from ddptrace.schema import DeviceMark, Origin, Phase
 
 BEGINS: Final = {
@@ -75,23 +75,28 @@ def event_steps(events: DeviceEvents | None, walls: Intervals, comms: Sequence[C
     began = np.append(len(placed[timed]) > 0, known[:-1])
     seen = known & began & (ends > begins) & ~_holds(walls, placed[~timed]) & ~_holds(walls, _untimed(comms))
     stretches = _pieces(list(_stretches(mark, placed, at, comms)))
-    waits = union(stretches.only(WAITS).spans(), _stood(comms))
+    waits = union(stretches.only(WAITS).spans(), events.waits, _stood(comms))
     phases = _without(stretches.only(*ENDS.values()), waits)
     windows = np.column_stack((begins, ends))
     busy = _had_work(placed[timed], at[timed], comms)
     compute = union(phases.spans(), subtract(busy, waits))
     sure = union(_had_work(placed[timed], at[timed] - events.error_ns, comms), waits)
-    return EventSteps(windows, seen, phases, compute, subtract(union(windows[seen]), sure))
+    unsure = subtract(union(windows[seen]), sure)
+    if not len(events.waits):  # else these tell when the stream waited for other streams
+        unsure = union(unsure, subtract(intersect(_untold(comms), union(windows[seen])), waits))
+    return EventSteps(windows, seen, phases, compute, unsure)
 
 
 def _had_work(placed: Ints, at: Ints, comms: Sequence[Communication]) -> Intervals:
     """When the compute stream had work: an event was on it that it had not come to yet."""
-    of_buckets = [
+    launches = [
         (comm.launch_at_ns, comm.call.events.ready_at_ns)
         for comm in comms
-        if comm.call is not None and comm.call.reducer is not None and comm.call.events is not None
+        if comm.call is not None
+        and comm.call.events is not None
+        and (comm.call.reducer is not None or comm.call.events.of_marks)
     ]
-    return union(np.column_stack((placed, at)), pairs(of_buckets))
+    return union(np.column_stack((placed, at)), pairs(launches))
 
 
 CAUGHT_UP_NS: Final = 100_000
@@ -182,15 +187,37 @@ def _released(comms: Sequence[Communication]) -> tuple[Ints, Ints]:
 
 def _stood(comms: Sequence[Communication]) -> Intervals:
     """When the compute stream waited for a collective in the midst of a phase: where an event says so, and for what is
-    waited for as soon as it is launched (DDP's buffers, and its agreement on buckets)."""
+    waited for as soon as it is launched (a synchronous call, DDP's buffers, its agreement on buckets)."""
     spans = []
-    for comm in comms:
-        if comm.call is None or comm.call.reducer is not None or comm.end_at_ns is None:
-            continue
-        spans += [(wait.begin_at_ns, wait.end_at_ns) for wait in comm.call.stream_waits if wait.of_marks]
-        if comm.call.events is not None and not comm.call.stream_waits and comm.call.origin in WAITED_AT_ONCE:
-            spans.append((comm.call.events.ready_at_ns, comm.end_at_ns))
+    for call, _, end in _beside_buckets(comms):
+        spans += [(wait.begin_at_ns, wait.end_at_ns) for wait in call.stream_waits if wait.of_marks]
+        if call.events is not None and _is_waited_at_once(call):
+            spans.append((call.events.ready_at_ns, end))
     return union(pairs(spans))
+
+
+def _is_waited_at_once(call: Call) -> bool:
+    of_marks = call.events is not None and call.events.of_marks
+    return (call.is_sync and of_marks) or (not call.stream_waits and call.origin in WAITED_AT_ONCE)
+
+
+def _untold(comms: Sequence[Communication]) -> Intervals:
+    """When collectives ran of which nothing tells whether the compute stream waited for them."""
+    return union(
+        pairs(
+            (begin, end)
+            for call, begin, end in _beside_buckets(comms)
+            if not _is_waited_at_once(call) and not any(wait.of_marks for wait in call.stream_waits)
+        )
+    )
+
+
+def _beside_buckets(comms: Sequence[Communication]) -> Iterator[tuple[Call, int, int]]:
+    """Yield the collectives on the device that no reducer issued, with begin and end."""
+    for comm in comms:
+        call, begin, end = comm.call, comm.begin_at_ns, comm.end_at_ns
+        if call is not None and call.on_device and call.reducer is None and begin is not None and end is not None:
+            yield call, begin, end
 
 
 def _without(pieces: Pieces, gone: Intervals) -> Pieces:

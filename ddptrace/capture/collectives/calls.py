@@ -171,21 +171,26 @@ class Collectives:
         if self.device is not None:
             self.device.issued(seq, launch, group, work if followed else None, ready)
 
-    def awaits(self, tensor: torch.Tensor) -> tuple[int, int] | None:
-        """Return the seq of the call that made the tensor, and now; None if that call is unknown."""
+    def awaits(self, tensor: torch.Tensor) -> tuple[int, int, Any] | None:
+        """Return the seq of the call that made the tensor, now, and on a device an event before the wait; None if that
+        call is unknown."""
         if not self._surface.on:
             return None
         try:
             seq = self._functional.take(tensor)
-            return (seq, _now()) if seq else None
+            if not seq:
+                return None
+            return seq, _now(), None if self.device is None or tensor.is_cpu else self.device.here()
         except Exception as error:  # training must not see it
             self._surface.failed(error)
             return None
 
-    def awaited(self, token: tuple[int, int]) -> None:
+    def awaited(self, token: tuple[int, int, Any]) -> None:
         try:
-            seq, begin = token
+            seq, begin, before = token
             self._recorder.event(WAIT, 0, 0, begin, _now(), seq)
+            if self.device is not None and before is not None:
+                self.device.waited(seq, begin, before)
         except Exception as error:  # training must not see it
             self._surface.failed(error)
 

@@ -44,6 +44,8 @@ LONGEST_DURATION_NS: Final = 2**32 - 1
 CLOCK, MARK = int(Kind.DEVICE_CLOCK), int(Kind.DEVICE_MARK)
 CALL, WAIT = int(Kind.DEVICE_CALL), int(Kind.DEVICE_WAIT)
 WAIT_BEGIN, UNTIMED = int(DeviceMark.WAIT_BEGIN), int(DeviceMark.UNTIMED)
+ON_MARKS: Final = 1
+"""Flag of a call or a wait on the stream of the marks."""
 
 
 class Placed(NamedTuple):
@@ -82,6 +84,10 @@ class DeviceTimer:
         self._task = -1  # the backward at whose end a mark is due
         self._waits = False  # in this backward, the compute stream's wait is marked
         self.captures = 0  # graphs that are being captured
+
+    @property
+    def event_type(self) -> type:
+        return self._api.event_type
 
     def __len__(self) -> int:
         """Return how many records are due."""
@@ -122,12 +128,40 @@ class DeviceTimer:
         """The current stream was made to wait for a call, from `begin` of the host; `before` is from `here()`."""
         self._surface.call(self._waited, seq, begin, before)
 
+    def before_wait(self, awaited: Any, stream: Any) -> tuple[int, Any] | None:
+        """A stream (None: the current one) is about to wait for an event: return when, and an event before that; None
+        if it is not the compute stream, or will not wait."""
+        if not self._surface.live or self._stream < 0:
+            return None
+        if (self._api.current() if stream is None else stream.stream_id) != self._stream:
+            return None
+        placed: tuple[int, Any] | None = self._surface.call(self._before_wait, awaited, stream)
+        return placed
+
+    def after_wait(self, placed: tuple[int, Any], stream: Any) -> None:
+        """It was made to wait; `placed` is what `before_wait` returned."""
+        self._surface.call(self._after_wait, *placed, stream)
+
+    def _before_wait(self, awaited: Any, stream: Any) -> tuple[int, Any] | None:
+        if self.captures or self._api.is_captured() or awaited.query():
+            return None
+        event = self._here(stream)
+        return None if event is None else (_now(), event)
+
+    def _after_wait(self, begin: int, before: Any, stream: Any) -> None:
+        after = self._here(stream)
+        if after is None:
+            self._free.append(before)
+        else:
+            self._place(Placed(WAIT, ON_MARKS, begin, 0, before, after))
+
     def _waited(self, seq: int, begin: int, before: Any) -> None:
         after = self._here()
         if after is None:
             self._free.append(before)
         else:
-            self._place(Placed(WAIT, self._api.current() == self._stream, begin, seq, before, after))
+            on_marks = ON_MARKS if self._api.current() == self._stream else 0
+            self._place(Placed(WAIT, on_marks, begin, seq, before, after))
 
     def _mark(self, mark: int) -> None:
         event = self._here()
@@ -142,17 +176,18 @@ class DeviceTimer:
             Variable._execution_engine.queue_callback(self.wait_begins)
         return self._here()
 
-    def _here(self) -> Any:
+    def _here(self, stream: Any = None) -> Any:
         event = self._event()
         if event is not None:
-            event.record()
+            event.record() if stream is None else event.record(stream)
         return event
 
     def _issued(self, seq: int, launch: int, group: int, work: Any, ready: Any) -> None:
         future = None if work is None else work.get_future()
         end = self._event() if future is not None and self._api.may_wait and future.done() else None
+        on_marks = ON_MARKS if self._api.current() == self._stream else 0
         if future is None or end is None:
-            self._place(Placed(CALL, 0, launch, seq, ready))
+            self._place(Placed(CALL, on_marks, launch, seq, ready))
             return
         stream = self._streams.get(group)
         if stream is None:
@@ -160,7 +195,7 @@ class DeviceTimer:
         with self._api.inside(stream):
             future.wait()  # it is done for the host: only the stream waits
             end.record(stream)
-        self._place(Placed(CALL, 0, launch, seq, ready, end, work if self._tells_durations else None))
+        self._place(Placed(CALL, on_marks, launch, seq, ready, end, work if self._tells_durations else None))
 
     def _event(self) -> Any:
         """Return an unused event; None if all are under way, or a graph is being captured."""
