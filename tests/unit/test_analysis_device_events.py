@@ -39,7 +39,13 @@ def bucket(seq: int, launch: int, ready_at: int, end: int, duration: int | None 
     return ddp_call(seq, launch * US, 400, on_device=True, events=timed, **fields)
 
 
-def analyzed(calls: list[Call], marks: list[Mark], ends: tuple[int, ...] = (1_390,), error_ns: int = 0) -> Result:
+def analyzed(
+    calls: list[Call],
+    marks: list[Mark],
+    ends: tuple[int, ...] = (1_390,),
+    error_ns: int = 0,
+    on_device: DeviceEvents | None = None,
+) -> Result:
     begins = (900, *ends)
     steps = [step(k, begins[k] * US, end * US) for k, end in enumerate(ends)]
     phases = [
@@ -50,7 +56,7 @@ def analyzed(calls: list[Call], marks: list[Mark], ends: tuple[int, ...] = (1_39
     gradients = [ready(0, (1, 1_200 * US), (0, 1_250 * US))]
     reducers = [reducer([100, 100], layout(1, 0, (1,), (0,)))]
     one = rank(steps=steps, phases=phases, calls=calls, ready=gradients, reducers=reducers, threads=None)
-    timed = replace(one, device="cuda:0", device_events=events(*marks, error_ns=error_ns))
+    timed = replace(one, device="cuda:0", device_events=on_device or events(*marks, error_ns=error_ns))
     return analyze_run(run(timed, world_size=1))
 
 
@@ -87,6 +93,40 @@ def test_a_collective_is_over_when_the_next_one_on_its_stream_begins() -> None:
     ).collectives
     assert (first.exec_start_at_ns, first.exec_end_at_ns) == (5_000 * US, 6_000 * US)
     assert (second.exec_start_at_ns, second.exec_end_at_ns) == (6_000 * US, 8_000 * US)
+
+
+def test_a_bucket_is_over_when_its_backward_is() -> None:
+    """Which has waited for it, on the compute stream; the stream of ours went on later."""
+    known, inferred = (analyzed([bucket(1, 1_200, 4_000, 9_700, took)], STEP).collectives[0] for took in (1_000, None))
+    assert (known.exec_start_at_ns, known.exec_end_at_ns) == (8_200 * US, 9_200 * US)
+    assert (inferred.exec_start_at_ns, inferred.exec_end_at_ns) == (4_000 * US, 9_200 * US)
+
+
+def test_a_collective_is_over_when_a_stream_that_waits_for_it_goes_on() -> None:
+    timed = CallEvents(1_700 * US, 2_900 * US, 500 * US, 0)
+    waits = (StreamWait(1_750 * US, 2_300 * US, True),)
+    (row,) = analyzed([call(1, 1_010 * US, on_device=True, events=timed, stream_waits=waits)], STEP).collectives
+    assert (row.exec_start_at_ns, row.exec_end_at_ns) == (1_800 * US, 2_300 * US)
+
+
+def test_a_stream_that_waits_for_an_event_does_not_compute() -> None:
+    whole = analyzed([], STEP).steps[0]
+    waits = replace(events(*STEP), waits=np.array([(2_000 * US, 2_400 * US)]))
+    (row,) = analyzed([], STEP, on_device=waits).steps
+    assert whole.compute_ns is not None and row.compute_ns == whole.compute_ns - 400 * US
+
+
+def test_what_a_synchronous_call_sends_is_exposed() -> None:
+    """NCCL sends it on the stream that computes, so that no stream waits for it."""
+    timed = CallEvents(2_000 * US, 2_400 * US, 400 * US, 0, of_marks=True)
+    (row,) = analyzed([call(1, 1_010 * US, on_device=True, is_sync=True, events=timed)], STEP).steps
+    assert (row.hidden_ns, row.exposed_comm_ns, row.unsure_ns) == (0, 400 * US, 0)
+
+
+def test_it_is_unsure_whether_a_stream_waits_for_what_nothing_was_seen_to_wait_for() -> None:
+    timed = CallEvents(2_000 * US, 2_400 * US, 400 * US, 0)
+    (row,) = analyzed([call(1, 1_010 * US, on_device=True, events=timed)], STEP).steps
+    assert (row.hidden_ns, row.unsure_ns) == (400 * US, 400 * US)
 
 
 def test_what_was_not_timed_leaves_its_step_unknown() -> None:
