@@ -493,7 +493,7 @@ DEVICE_CAUGHT_UP = FindingKind(
     "device-caught-up",
     Chapter.BASIS,
     "info",
-    "the device often waited for the host within a phase, and events count that as compute",
+    "the device often waited for the host, and events do not show for how long",
     "add a profiler window, which shows the gaps",
     sections=(Section.MEASURED,),
     asks_for_window=True,

@@ -153,11 +153,13 @@ class Kind(enum.IntEnum):
         34  # the compute stream came to a place. begin: when the host put it there; flags: DeviceMark; a: when
     )
     DEVICE_CALL = 35  # a collective on the device. begin: launch; a: seq; b: when its inputs were ready; c: when it
-    #                   ended; d: how long it took by its backend (a number), 0 unknown
+    #                   ended, 0 where only a stream that waits for it may tell; d: how long it took by its backend (a
+    #                   number), 0 unknown; flags: 1 issued on the stream of the marks
     DEVICE_WAIT = (
-        36  # a stream waited for a collective that no reducer issued. begin: when the host had it wait; a: seq;
+        36  # a stream waited for a collective that no reducer issued. begin: when the host had it wait; a: seq, 0 where
     )
-    #                   b: when the stream came there; c: when it went on; flags: 1 on the stream of the marks
+    #                   it waited for an event; b: when the stream came there; c: when it went on; flags: 1 on the
+    #                   stream of the marks
 
 
 class CallFlag(enum.IntFlag):
@@ -268,6 +270,12 @@ class Evidence(enum.StrEnum):
     @property
     def weakness(self) -> int:
         return list(Evidence).index(self)
+
+    @property
+    def tells_arrival(self) -> bool:
+        """Whether the begin is when the rank came to the collective: measured, or on a device the latest of measured
+        instants, as its inputs were ready and its stream was free. Otherwise it follows from the launch."""
+        return self in (Evidence.DEVICE, Evidence.BACKEND, Evidence.EVENT)
 
 
 RANGE_PREFIX: Final = "ddptrace#"

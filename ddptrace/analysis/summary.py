@@ -126,6 +126,8 @@ class Summary:
     rpc_wait_ns: int | None = None  # part of idle: the host was blocked on remote calls
     rpc_calls: float = 0.0  # remote calls that the program made
     all_steps: AllSteps | None = None  # lengths of all steps
+    unsure_ns: int | None = None  # part of the window that events leave open to be compute or idle; None unless events
+    #   alone tell when its steps computed
 
     @property
     def is_apart(self) -> bool:
@@ -191,6 +193,7 @@ def summarize(result: Measured) -> Summary:
         rpc_wait_ns=_rpc_wait(steps),
         rpc_calls=_rpc_calls(result, steps),
         all_steps=_all_steps(result.steps),
+        unsure_ns=_mean(row.unsure_ns for row in steps),
     )
 
 

@@ -23,8 +23,9 @@ from ddptrace.capture.collectives.calls import Collectives
 from ddptrace.capture.collectives.completions import Completions
 from ddptrace.capture.collectives.fallback import watch_process_group
 from ddptrace.capture.collectives.groups import Groups
-from ddptrace.capture.device.events import DeviceEvents, events_of
+from ddptrace.capture.device.events import DeviceTimer, events_of
 from ddptrace.capture.device.graphs import watch_captures
+from ddptrace.capture.device.waits import watch_waits
 from ddptrace.capture.gradients.ddp import DdpWatch
 from ddptrace.capture.gradients.hooks import HookRecords, HookWatch
 from ddptrace.capture.gradients.own_reducer import OwnReducerWatch, Parts
@@ -100,7 +101,7 @@ class Session:
         self._close: Callable[[], None] = lambda: None
         self._completions: Completions | None = None
         self._compiled: CompiledSends | None = None
-        self._device: DeviceEvents | None = None
+        self._device: DeviceTimer | None = None
         self._write_collections: Callable[[], Any] = lambda: None
         facts = {"profile": profile is not None, "blind_spots": list(blind_spots.ALWAYS), "keep": keep.to_dict()}
         self.claim = Claim(Path(path), overwrite=overwrite, facts=facts, traceparent=traceparent)
@@ -252,6 +253,7 @@ class Session:
             self._device = events_of(root, self.recorder, self.surfaces["device"])
             if self._device is not None:
                 watch_captures(self._patches, self._device)
+                watch_waits(self._patches, self._device)
                 self._due.append(self._device)
                 self.steps.device = self.collectives.device = self._device
                 self.recorder.nudge()

@@ -66,10 +66,13 @@ class HeldRecords:
         return Records(np.concatenate((self.lasting, events)), self.ready, self._strings, closed=True)
 
     def cut_at(self, cut: int) -> None:
-        """Drop what ended before `cut`. Calls are dropped by their launch, so that the last of each group stay."""
+        """Drop what ended before `cut`. Calls are dropped by their launch, so that the last of each group stay. So does
+        the last tie to a device's clock: the next one may come after more steps."""
         kinds, begins, ends = (self.events[name] for name in ("kind", "begin", "end"))
         since = np.where(np.isin(kinds, BY_BEGIN_KINDS), begins, np.maximum(begins, ends))
         keep = (since >= cut) | (kinds == Kind.LET_GO)
+        ties = kinds == Kind.DEVICE_CLOCK
+        keep |= ties & (since == since[ties & ~keep].max(initial=0))
         calls = self.events[(kinds == Kind.CALL) & ~keep]
         self._forgotten.update(zip(calls["d"].tolist(), calls["name"].tolist(), strict=True))
         self.events = self.events[keep]

@@ -71,10 +71,11 @@ class ExecRange:
 class CallEvents:
     """When a collective ran on the device, by events on its streams."""
 
-    ready_at_ns: int  # the compute stream had come to its launch: its inputs were ready
-    end_at_ns: int
+    ready_at_ns: int  # the stream that launched it had come there: its inputs were ready
+    end_at_ns: int | None  # None where only a stream that waits for it may tell
     duration_ns: int | None  # by its backend; None where it does not tell
     error_ns: int  # both instants may be off by this
+    of_marks: bool = False  # it was issued on the stream of the training's marks
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,7 @@ class DeviceEvents:
     placed_at_ns: NDArray[np.int64]  # by the host
     at_ns: NDArray[np.int64]  # on the device; 0 where `mark` is UNTIMED
     error_ns: int  # no instant is off by more
+    waits: Intervals = field(default_factory=lambda: np.zeros((0, 2), np.int64))  # it waited for an event of a stream
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from ddptrace.analysis.summary import WORTH_RATIO, Summary
 from ddptrace.analysis.tables.ranks import SuspectRow
 from ddptrace.analysis.tables.savings import SavingRow
 from ddptrace.analysis.window_summary import WindowSummary, summarize_windows
-from ddptrace.findings import KINDS, LATE_RANK, RUN_TOO_SHORT
+from ddptrace.findings import DEVICE_CAUGHT_UP, KINDS, LATE_RANK, RUN_TOO_SHORT
 from ddptrace.render.words import UNSEEN
 from ddptrace.units import duration, percent
 
@@ -31,6 +31,8 @@ IDLE: Final[Mapping[str, str]] = {
     AT_WORK: "while the host is at work",
 }
 """By cause: when the device is idle."""
+STARVED_MIN_RATIO: Final = 0.5
+"""Of the typical step. If events leave open for less whether the device was idle, that is no headline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,18 @@ def headline(result: Result, summary: Summary) -> Headline:
         computes_less = _computes_less(result, summary)
         words = _words(largest, result.suspects, _whole(summary), computes_less)
         return Headline(percent(largest.cost_ratio), words, _first_step(largest, result, computes_less), calm=False)
-    return _calm(result, summary)
+    return _starved(result, summary) or _calm(result, summary)
+
+
+def _starved(result: Result, summary: Summary) -> Headline | None:
+    """Of a device that may have waited for the host most of the time; None where it did not, or a profiler tells."""
+    unsure_ns, whole_ns = summary.unsure_ns or 0, summary.window_ns or 0
+    is_told = any(finding.code == DEVICE_CAUGHT_UP.code for finding in result.findings)
+    if not is_told or not whole_ns or unsure_ns < STARVED_MIN_RATIO * whole_ns:
+        return None
+    told = f"{duration(unsure_ns)} of {duration(whole_ns)}"
+    words = f"of the typical step the device may have waited for the host, at most: {told}."
+    return Headline(percent(unsure_ns / whole_ns), words, DEVICE_CAUGHT_UP.to_do, calm=False)
 
 
 def _whole(summary: Summary) -> str:

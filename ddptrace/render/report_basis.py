@@ -37,10 +37,16 @@ def compute_words(result: Result) -> str:
         return "from profiler windows, whole: no step was found"
     if not any(row.is_seen for row in result.steps):
         return "unknown: it was on a device, and neither a profiler window nor events show it"
-    if not profiled:
+    coarse = any(row.is_by_phase for row in result.steps)
+    if not profiled and coarse:
         return "taken from forward, backward and optimizer phases without waits: coarse, no step was profiled"
-    coarse = sum(row.is_seen and not row.profiled for row in result.steps)
-    rest = "; from phases, coarser, in the others" if coarse else "; unknown in the others"
+    if not profiled:
+        return (
+            "when events show that the device had work, and else in forward, backward and update: no step was profiled"
+        )
+    by_events = any(row.unsure_ns is not None for row in result.steps)
+    others = "from phases, coarser," if coarse else "from events, coarser," if by_events else "unknown"
+    rest = f"; {others} in the others"
     rest = rest if profiled < len(result.steps) else ""
     return f"from a profiler window in {profiled:,} of {counted(len(result.steps), 'rank-step')}{rest}"
 
@@ -85,7 +91,8 @@ def unmeasured(result: Result) -> Iterator[str]:
     """What is missing from the numbers, each in a sentence."""
     unknown = sum(row.evidence is None for row in result.collectives)
     outside = sum(row.step is None for row in result.collectives)
-    coarse = sum(row.is_seen and not row.profiled for row in result.steps)
+    coarse = sum(row.is_by_phase for row in result.steps)
+    by_events = sum(row.unsure_ns is not None for row in result.steps)
     unseen = sum(not row.is_seen for row in result.steps)
     alone = apart_words(islands(by_rank(result)))
     missing = (result.world_size or len(result.ranks)) - len(result.ranks)
@@ -99,6 +106,8 @@ def unmeasured(result: Result) -> Iterator[str]:
         yield f"{counted(outside, 'collective')} ran outside every step and belong to none."
     if coarse:
         yield f"{counted(coarse, 'rank-step')} had no profiler window: what they computed is known by phase only."
+    if by_events:
+        yield f"{counted(by_events, 'rank-step')} had no profiler window: gaps between kernels are not seen in them."
     if unseen:
         yield (
             f"{counted(unseen, 'rank-step')} had no profiler window and no events that show the device: what ran"

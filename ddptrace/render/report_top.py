@@ -16,7 +16,15 @@ from ddptrace.render.headline import headline
 from ddptrace.render.markup import label, text
 from ddptrace.render.rpc.words import remote_words, split_parts
 from ddptrace.render.windows import overlap_words, title_words
-from ddptrace.render.words import EVIDENCE, PARTS, all_steps_words, divided_words, parallelism_words, read_words
+from ddptrace.render.words import (
+    EVIDENCE,
+    PARTS,
+    all_steps_words,
+    compute_words,
+    divided_words,
+    parallelism_words,
+    read_words,
+)
 from ddptrace.units import counted, duration, instant, percent
 
 FIRST_DATE_UNIX_NS: Final = 10**18  # September 2001
@@ -36,12 +44,11 @@ def evidence_line(summary: Summary) -> str:
     exposed = summary.part("exposed_comm")
     if exposed is None or not summary.comm_ns or summary.evidence is None:
         return ""
-    compute = "" if summary.profiled else " Compute is taken from phases, not from a profiler: coarse."
     told = (
         f"{duration(exposed.ns)} is how long communication runs and nothing is computed beside it: an upper bound,"
         " since what is launched last has little left to hide behind. Mean of"
         f" {counted(summary.steps, 'rank-step')}, {summary.population}; evidence {summary.evidence}:"
-        f" {EVIDENCE[summary.evidence]}.{compute}"
+        f" {EVIDENCE[summary.evidence]}.{compute_words(summary)}"
     )
     return f'<p class="evidence">{escape(told)}</p>'
 

@@ -32,6 +32,7 @@ from ddptrace.render.words import (
     all_steps_words,
     bucket_numbers,
     by_order,
+    compute_words,
     cut,
     divided_words,
     indented,
@@ -149,10 +150,10 @@ def overlap_words(summary: Summary) -> str:
         what = "communication" if remote is None else "collective"
         told = f"No {what} was measured in these steps, so the overlap is unknown."
         return told if remote is None else f"{remote} {told}"
-    compute = "" if summary.profiled else " Compute is taken from phases, not from a profiler: coarse."
     return (
         f"{percent(summary.overlap_ratio)} of {duration(summary.comm_ns)} communication is hidden behind compute"
-        f" (evidence {summary.evidence}: {EVIDENCE[summary.evidence]}).{compute}" + (f" {remote}" if remote else "")
+        f" (evidence {summary.evidence}: {EVIDENCE[summary.evidence]}).{compute_words(summary)}"
+        + (f" {remote}" if remote else "")
     )
 
 

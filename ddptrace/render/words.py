@@ -32,6 +32,8 @@ EVIDENCE: Final = {
     Evidence.CALLBACK: "ends measured, starts inferred from the queue's order: approximate",
     Evidence.HOST: "from launch to the end of the host's wait: the communication took at most that",
 }
+LEFT_OPEN_MIN_RATIO: Final = 0.01
+"""Of the step, that events leave open, to be told."""
 IDENTITY: Final = {
     Identity.RECORDED: "ddptrace's own record of the call",
     Identity.ARGUMENTS: "the arguments of its kernel or of the backend's range",
@@ -68,6 +70,18 @@ KINDS: Final = {
 """Kinds of parallelism."""
 UNKNOWN_ORIGIN: Final = "origin unknown"
 UNSEEN: Final = "What ran on the device is unknown: neither a profiler window nor events show it."
+
+
+def compute_words(summary: Summary) -> str:
+    """Say what its compute rests on, with a space before; empty where a profiler measured it."""
+    if summary.profiled:
+        return ""
+    if summary.unsure_ns is None:
+        return " Compute is taken from phases, not from a profiler: coarse."
+    told = " Compute is when events show that the device had work"
+    if summary.unsure_ns < LEFT_OPEN_MIN_RATIO * (summary.window_ns or 0):
+        return f"{told}."
+    return f"{told}; for {duration(summary.unsure_ns)} of the step they leave it open."
 
 
 def bucket_name(row: BucketRow, several_reducers: bool) -> str:

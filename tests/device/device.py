@@ -111,7 +111,8 @@ class Device:
         return ledger, [dataclasses.asdict(call) for call in testdev.take_calls()]
 
     def set_floors_ns(self, kernel: int = 0, collective: int = 0) -> None:
-        """Make every kernel and every collective take at least this long, where the device can."""
+        """Make every kernel take at least this long, and every collective from when its ranks have come, where the
+        device can."""
         if self.has_ledger:
             from tests.device import testdev
 

@@ -173,7 +173,8 @@ class Queue {
       std::lock_guard<std::mutex> lock(mutex_);
       error_ = error_ ? error_ : std::current_exception();
     }
-    last_until(entry.begin_ns + floor_of(entry.kind));
+    // A transfer begins when the last rank has come, so that all ranks end together.
+    last_until((entry.kind == Kind::COLLECTIVE ? now_ns() : entry.begin_ns) + floor_of(entry.kind));
     entry.end_ns = entry.kind == Kind::EVENT ? entry.begin_ns : now_ns();
     keep(task.entry);
     if (task.profiled) {

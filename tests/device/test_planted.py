@@ -19,8 +19,10 @@ from ddptrace.analysis.summary import WORTH_RATIO, measured_steps, summarize
 from ddptrace.render.headline import headline
 from tests.device.conftest import RunProgram
 from tests.device.test_device import WORK, Json, parts, parts_told, told_by
+from tests.device.test_events import Recorded, ends_by_marks, most_off_ns
+from tests.device.truth import PARTS
 
-ACTIVE = {"late": 12}  # steps in the profiler's window
+ACTIVE = {"late": 12, "slow": 12, "far_ahead": 12}  # steps in the profiler's window
 FEW_ACTIVE = 6  # in that of the others
 PLANTED_NS, OWN_WORK_NS = 100_000_000, 50_000_000
 IDLE_CODES = {kind.code for kind in savings.IDLE_KINDS.values()} | {"exposed-copies"}
@@ -57,16 +59,22 @@ def planted(on_device: RunProgram, tmp_path_factory: pytest.TempPathFactory) -> 
     def run(recorder: str, cause: str) -> Path:
         if (recorder, cause) not in made:
             out = tmp_path_factory.mktemp(f"{recorder}-{cause}")
-            on_device("planted.py", out, recorder, cause, ranks=PLANTED[cause].ranks if cause in PLANTED else 1)
+            on_device("planted.py", out, recorder, cause, ranks=ranks_of(recorder, cause))
             made[recorder, cause] = out
         return made[recorder, cause]
 
     return functools.partial(run)
 
 
+def ranks_of(recorder: str, cause: str) -> int:
+    if cause == "late":
+        return 4 if recorder == "events" else 2
+    return 2 if cause in OF_BUCKETS else 1
+
+
 @functools.cache
 def analyzed(out: Path, recorder: str) -> Result:
-    return ddptrace.analyze(out / "run" if recorder == "trace" else sorted(out.glob("rank-*.json")))
+    return ddptrace.analyze(sorted(out.glob("rank-*.json")) if recorder == "profiler" else out / "run")
 
 
 def advice(result: Result) -> list[str]:
@@ -146,6 +154,83 @@ def test_a_host_that_is_ahead_of_a_busy_device_is_not_to_blame(planted: functool
     summary = summarize(result)
     assert headline(result, summary).calm
     assert summary.window_ns is not None and summary.window_ns >= 4 * 40_000_000
+
+
+# Without a profiler, by events ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cause", ["sleep", "item", "ahead", "launches", LATE, "slow", "far_ahead"])
+def test_events_tell_each_steps_parts_within_what_they_say_is_unsure(
+    planted: functools.partial[Path], cause: str
+) -> None:
+    recorded = Recorded(planted("events", cause), range(ranks_of("events", cause)))
+    for rank in recorded.ranks:
+        rows = [row for row in recorded.result.steps if row.rank == rank]
+        windows = pairwise(ends_by_marks(recorded, rank, rows))
+        judged = [pair for pair in zip(rows[1:], windows, strict=True) if pair[0].is_seen]
+        assert len(judged) >= FEW_ACTIVE
+        for row, (begin, end) in judged[2:]:
+            true, most = parts(recorded.work(rank), begin, end), most_off_ns(recorded, rank, row, begin, end)
+            assert all(abs((getattr(row, part) or 0) - true[part]) <= most for part in PARTS), (row, true, most)
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("recorder", ["events", "ends"])
+def test_events_name_the_rank_that_is_late(planted: functools.partial[Path], recorder: str) -> None:
+    result = analyzed(planted(recorder, "late"), recorder)
+    (suspect,) = result.suspects
+    assert suspect.rank == 1 and suspect.phase == "forward" and suspect.cost_ns >= 9 * PLANTED_NS // 10
+    assert result.savings[0].cause == savings.LATE and result.savings[0].where == "rank 1"
+    assert "rank 1" in headline(result, summarize(result)).words
+    assert advice(result)[0] == "late-rank" and "exposed-bucket" not in advice(result)
+
+
+@pytest.mark.parametrize("cause", ["sleep", "launches"])
+def test_a_device_that_may_wait_for_the_host_is_said_to_need_a_profiler(
+    planted: functools.partial[Path], cause: str
+) -> None:
+    """Events do not tell for how long; nothing is said to be computing, or idle, that may not be."""
+    result = analyzed(planted("events", cause), "events")
+    shown = headline(result, summarize(result))
+    assert "the device may have waited for the host" in shown.words and "profiler window" in shown.first_step
+    assert "device-caught-up" in {finding.code for finding in result.findings}
+    assert not IDLE_CODES & set(advice(result))
+
+
+def test_events_blame_no_host_that_is_ahead(planted: functools.partial[Path]) -> None:
+    result = analyzed(planted("events", "ahead"), "events")
+    assert headline(result, summarize(result)).calm and not advice(result)
+
+
+# Buckets --------------------------------------------------------------------------------------------------------------
+
+
+OF_BUCKETS = ("slow", "far_ahead")
+COLLECTIVES_NS = {"slow": 4 * 25_000_000, "far_ahead": 4 * 6_000_000}
+
+
+@pytest.mark.parametrize("recorder", ["trace", "events"])
+def test_communication_that_is_longer_than_compute_is_named(planted: functools.partial[Path], recorder: str) -> None:
+    result = analyzed(planted(recorder, "slow"), recorder)
+    largest, shown = result.savings[0], headline(result, summarize(result))
+    assert largest.cause == savings.EXPOSED and largest.cost_ns >= COLLECTIVES_NS["slow"] // 2
+    assert "more than computation could hide" in shown.words
+    (exposed,) = [finding for finding in result.findings if finding.code == "exposed-bucket"]
+    assert "so no bucket size can hide it all" in exposed.message
+
+
+@pytest.mark.parametrize("recorder", ["trace", "events"])
+def test_no_queue_is_blamed_for_a_bucket_that_the_host_launched_long_before_its_turn(
+    planted: functools.partial[Path], recorder: str
+) -> None:
+    """The device is steps behind: the last bucket begins once its gradients are there, and nothing held it."""
+    result = analyzed(planted(recorder, "far_ahead"), recorder)
+    worst = summarize(result).worst
+    assert worst is not None and worst.is_last and (worst.queue_ns or 0) > 100_000_000
+    (exposed,) = [finding for finding in result.findings if finding.code == "exposed-bucket"]
+    assert "begins when backward has little left to compute" in exposed.message
+    assert "queue" not in exposed.message and "after its launch" not in exposed.message
+    assert "waited-on-device" not in {finding.code for finding in result.findings}
 
 
 def test_long_stalls_are_told_from_many_short_gaps(planted: functools.partial[Path]) -> None:

@@ -78,7 +78,7 @@ def spend(ns: int) -> None:
 
 
 def set_floors_ns(kernel: int = 0, collective: int = 0) -> None:
-    """Make every kernel, and every collective, take at least this many nanoseconds."""
+    """Make every kernel take at least this many nanoseconds, and every collective from when its ranks have come."""
     _native.set_floors_ns(kernel, collective)
 
 
@@ -93,13 +93,42 @@ def _backend(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Any
     return _native.backend(gloo, rank, size)
 
 
-def _stream(device: Any = None, priority: int = 0, **known: int) -> torch.Stream:
-    """Return a stream from the pool, or (`known`: its numbers) one that exists."""
-    return torch.Stream(**known) if known else torch.Stream(device=NAME, priority=priority)
+class Stream(torch.Stream):
+    """A stream from the pool, or (`known`: its numbers) one that exists. Its methods are written as those of
+    `torch.cuda.Stream`, which end in `Event.wait`."""
+
+    def __new__(cls, device: Any = None, priority: int = 0, **known: int) -> Stream:
+        return super().__new__(cls, **known) if known else super().__new__(cls, device=NAME, priority=priority)
+
+    def wait_event(self, event: Any) -> None:
+        event.wait(self)
+
+    def wait_stream(self, stream: Any) -> None:
+        self.wait_event(stream.record_event())
+
+    def record_event(self, event: Any = None) -> Any:
+        event = Event() if event is None else event
+        event.record(self)
+        return event
 
 
-def _event(enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> torch.Event:
-    return torch.Event(device=NAME, enable_timing=enable_timing)
+class Event(torch.Event):
+    """As `torch.cuda.Event`."""
+
+    def __new__(cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> Event:
+        return super().__new__(cls, NAME, enable_timing=enable_timing)
+
+    def wait(self, stream: Any = None) -> None:
+        super().wait(_current_stream() if stream is None else stream)
+
+    def elapsed_time(self, end_event: Any) -> float:
+        elapsed_ms: float = _native.elapsed_ms(self.event_id, end_event.event_id)
+        return elapsed_ms
+
+
+def _current_stream(device: Any = None) -> Stream:
+    known = torch.accelerator.current_stream()
+    return Stream(stream_id=known.stream_id, device_index=known.device_index, device_type=known.device_type)
 
 
 class OneDevice:
@@ -114,8 +143,8 @@ def _module() -> types.ModuleType:
     """Make what `torch.cuda` is for CUDA, as far as torch asks for it."""
     module = types.ModuleType(f"torch.{NAME}")
     members: dict[str, Callable[..., Any]] = {
-        "Stream": _stream,
-        "Event": _event,
+        "Stream": Stream,
+        "Event": Event,
         "device": OneDevice,
         "is_available": lambda: True,
         "is_initialized": lambda: True,
@@ -125,7 +154,7 @@ def _module() -> types.ModuleType:
         "current_device": lambda: 0,
         "set_device": lambda device: None,
         "synchronize": lambda device=None: _native.synchronize(),
-        "current_stream": lambda device=None: torch.accelerator.current_stream(),
+        "current_stream": _current_stream,
         "set_stream": torch.accelerator.set_stream,
         "stream": lambda stream: stream,  # a stream is a context manager
         "manual_seed": _native.manual_seed,

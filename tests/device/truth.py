@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from bisect import bisect
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -217,6 +218,35 @@ def _gap_begin(work: Sequence[Json], at: int) -> int:
 
 def _cause(call: str | None) -> str:
     return "" if call is None else next(cause for part, cause in CALLS.items() if part in call)
+
+
+def held_up_ns(ledger: Sequence[Json], begin: int, end: int) -> int:
+    """Return how long the compute stream did nothing although the host had launched something on it, and the collective
+    was over that it waited for: on a busy machine its thread gets no processor at once."""
+    mine = sorted((one for one in ledger if one["stream"] == 0), key=lambda one: (one["begin_ns"], one["end_ns"]))
+    over = sorted(one["end_ns"] for one in ledger if one["kind"] == "collective")
+    held, reached = 0, begin
+    for one in mine:
+        held += max(0, min(one["begin_ns"], end) - max(reached, one["launched_ns"]))
+        reached = max(reached, one["end_ns"])
+        if one["kind"] == "wait":
+            released = over[bisect(over, one["end_ns"]) - 1] if over else begin
+            held += max(0, min(one["end_ns"], end) - max(one["begin_ns"], released, begin))
+    return held
+
+
+def woke_late_ns(ledger: Sequence[Json], begin: int, end: int) -> int:
+    """Return how much later than the collectives of a stretch the stream went on that waits for each of them."""
+    streams = {entry["stream"] for entry in ledger}
+    kinds = {stream: {entry["kind"] for entry in ledger if entry["stream"] == stream} for stream in streams}
+    waiting = [stream for stream, those in kinds.items() if those == {"wait", "event"}]
+    assert len(waiting) <= 1
+    waits = [entry for entry in ledger if entry["stream"] in waiting and entry["kind"] == "wait"]
+    if not waits:
+        return 0
+    collectives = [entry for entry in ledger if entry["kind"] == "collective"][-len(waits) :]
+    pairs = zip(collectives, waits, strict=True)
+    return sum(wait["end_ns"] - one["end_ns"] for one, wait in pairs if begin <= one["begin_ns"] < end)
 
 
 def union_ns(spans: Sequence[tuple[int, int]]) -> int:

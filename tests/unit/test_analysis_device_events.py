@@ -39,7 +39,13 @@ def bucket(seq: int, launch: int, ready_at: int, end: int, duration: int | None 
     return ddp_call(seq, launch * US, 400, on_device=True, events=timed, **fields)
 
 
-def analyzed(calls: list[Call], marks: list[Mark], ends: tuple[int, ...] = (1_390,)) -> Result:
+def analyzed(
+    calls: list[Call],
+    marks: list[Mark],
+    ends: tuple[int, ...] = (1_390,),
+    error_ns: int = 0,
+    on_device: DeviceEvents | None = None,
+) -> Result:
     begins = (900, *ends)
     steps = [step(k, begins[k] * US, end * US) for k, end in enumerate(ends)]
     phases = [
@@ -50,7 +56,8 @@ def analyzed(calls: list[Call], marks: list[Mark], ends: tuple[int, ...] = (1_39
     gradients = [ready(0, (1, 1_200 * US), (0, 1_250 * US))]
     reducers = [reducer([100, 100], layout(1, 0, (1,), (0,)))]
     one = rank(steps=steps, phases=phases, calls=calls, ready=gradients, reducers=reducers, threads=None)
-    return analyze_run(run(replace(one, device="cuda:0", device_events=events(*marks)), world_size=1))
+    timed = replace(one, device="cuda:0", device_events=on_device or events(*marks, error_ns=error_ns))
+    return analyze_run(run(timed, world_size=1))
 
 
 def test_a_step_has_its_parts_and_its_buckets_from_events() -> None:
@@ -59,7 +66,8 @@ def test_a_step_has_its_parts_and_its_buckets_from_events() -> None:
     (row,) = result.steps
     assert row.compute_ns is not None and row.exposed_comm_ns is not None and row.idle_ns is not None
     assert row.window_ns == (10_000 - 1_500) * US == row.compute_ns + row.exposed_comm_ns + row.idle_ns
-    assert row.compute_ns == (7_000 - 1_500 + 200 + 700) * US  # the loss between forward and backward counts
+    assert row.compute_ns == (7_000 - 1_500 + 200 + 800) * US  # the loss between forward and backward counts
+    assert row.unsure_ns == 0  # the host was ahead all the time
     assert (row.comm_ns, row.hidden_ns, row.exposed_comm_ns) == (3_900 * US, 1_900 * US, 2_000 * US)
     assert row.evidence is Evidence.EVENT and not row.profiled
     assert [(one.hidden_ns, one.exposed_ns) for one in result.buckets] == [(1_900 * US, 0), (0, 2_000 * US)]
@@ -87,6 +95,40 @@ def test_a_collective_is_over_when_the_next_one_on_its_stream_begins() -> None:
     assert (second.exec_start_at_ns, second.exec_end_at_ns) == (6_000 * US, 8_000 * US)
 
 
+def test_a_bucket_is_over_when_its_backward_is() -> None:
+    """Which has waited for it, on the compute stream; the stream of ours went on later."""
+    known, inferred = (analyzed([bucket(1, 1_200, 4_000, 9_700, took)], STEP).collectives[0] for took in (1_000, None))
+    assert (known.exec_start_at_ns, known.exec_end_at_ns) == (8_200 * US, 9_200 * US)
+    assert (inferred.exec_start_at_ns, inferred.exec_end_at_ns) == (4_000 * US, 9_200 * US)
+
+
+def test_a_collective_is_over_when_a_stream_that_waits_for_it_goes_on() -> None:
+    timed = CallEvents(1_700 * US, 2_900 * US, 500 * US, 0)
+    waits = (StreamWait(1_750 * US, 2_300 * US, True),)
+    (row,) = analyzed([call(1, 1_010 * US, on_device=True, events=timed, stream_waits=waits)], STEP).collectives
+    assert (row.exec_start_at_ns, row.exec_end_at_ns) == (1_800 * US, 2_300 * US)
+
+
+def test_a_stream_that_waits_for_an_event_does_not_compute() -> None:
+    whole = analyzed([], STEP).steps[0]
+    waits = replace(events(*STEP), waits=np.array([(2_000 * US, 2_400 * US)]))
+    (row,) = analyzed([], STEP, on_device=waits).steps
+    assert whole.compute_ns is not None and row.compute_ns == whole.compute_ns - 400 * US
+
+
+def test_what_a_synchronous_call_sends_is_exposed() -> None:
+    """NCCL sends it on the stream that computes, so that no stream waits for it."""
+    timed = CallEvents(2_000 * US, 2_400 * US, 400 * US, 0, of_marks=True)
+    (row,) = analyzed([call(1, 1_010 * US, on_device=True, is_sync=True, events=timed)], STEP).steps
+    assert (row.hidden_ns, row.exposed_comm_ns, row.unsure_ns) == (0, 400 * US, 0)
+
+
+def test_it_is_unsure_whether_a_stream_waits_for_what_nothing_was_seen_to_wait_for() -> None:
+    timed = CallEvents(2_000 * US, 2_400 * US, 400 * US, 0)
+    (row,) = analyzed([call(1, 1_010 * US, on_device=True, events=timed)], STEP).steps
+    assert (row.hidden_ns, row.unsure_ns) == (400 * US, 400 * US)
+
+
 def test_what_was_not_timed_leaves_its_step_unknown() -> None:
     untimed = [*STEP[:3], (DeviceMark.UNTIMED, 1_200, 0), *STEP[3:]]
     (row,) = analyzed([], untimed).steps
@@ -103,14 +145,19 @@ def test_a_step_whose_end_no_event_marks_is_unknown() -> None:
 
 
 def test_a_wait_of_the_compute_stream_ends_a_collective_if_the_stream_stood_and_bounds_it_if_not() -> None:
-    stood = call(1, 1_020 * US, on_device=True, stream_waits=(StreamWait(2_000 * US, 2_500 * US, True),))
-    passed = call(2, 1_030 * US, on_device=True, stream_waits=(StreamWait(2_600 * US, 2_605 * US, True),))
-    result = analyzed([stood, passed], STEP)
-    first, second = {row.seq: row for row in result.collectives}.values()  # the last part of each
-    assert (first.exec_end_at_ns, first.evidence) == (2_500 * US, Evidence.EVENT)
-    assert (second.exec_end_at_ns, second.evidence) == (2_600 * US, Evidence.HOST)
+    issued, later = CallEvents(1_800 * US, None, None, 0), CallEvents(2_510 * US, None, None, 0)
+    waits = [(StreamWait(at * US, until * US, True),) for at, until in ((2_000, 2_500), (2_600, 2_605), (2_700, 2_800))]
+    stood = call(1, 1_020 * US, on_device=True, events=issued, stream_waits=waits[0])
+    passed = call(2, 1_030 * US, on_device=True, events=later, stream_waits=waits[1])
+    unknown = call(3, 1_040 * US, on_device=True, stream_waits=waits[2])  # nothing tells when its inputs were ready
+    result = analyzed([stood, passed, unknown], STEP)
+    first, second, third = {row.seq: row for row in result.collectives}.values()  # the last part of each
+    assert (first.exec_start_at_ns, first.exec_end_at_ns, first.evidence) == (1_800 * US, 2_500 * US, Evidence.EVENT)
+    assert (second.exec_start_at_ns, second.exec_end_at_ns) == (2_510 * US, 2_600 * US)
+    assert second.evidence is third.evidence is Evidence.HOST
     (row,) = result.steps
-    assert row.compute_ns == (9_200 - 1_500 + 700 - 500 - 5) * US  # no bucket: the wait at the end of backward is empty
+    waited = (500 + 5 + 100) * US  # no bucket: the wait at the end of backward is empty
+    assert row.compute_ns == (10_000 - 1_500) * US - waited
 
 
 def test_buffers_are_waited_for_as_soon_as_they_are_sent() -> None:
@@ -118,10 +165,31 @@ def test_buffers_are_waited_for_as_soon_as_they_are_sent() -> None:
     sent = call(1, 1_010 * US, op="broadcast", on_device=True, origin=Origin.BUFFERS.word, events=timed)
     (row,) = analyzed([sent], STEP).steps
     assert (row.hidden_ns, row.exposed_comm_ns) == (0, 100 * US)
-    assert row.compute_ns == (9_200 - 1_500 + 700 - 300) * US
+    assert row.compute_ns == (10_000 - 1_500 - 300) * US
+
+
+def test_work_outside_of_phases_counts_where_an_event_waits_behind_it() -> None:
+    """The host puts the next forward's begin on the stream at once, or when the stream has had nothing to do."""
+    for placed, unsure in ((1_500, 0), (13_000, 3_000)):
+        after = [
+            (DeviceMark.FORWARD_BEGIN, placed, 14_000),
+            (DeviceMark.UPDATE_BEGIN, placed + 10, 15_000),
+            (DeviceMark.UPDATE_END, placed + 30, 15_500),
+        ]
+        _, row = analyzed([], [*STEP, *after], ends=(1_390, placed + 20)).steps
+        assert row.window_ns == 5_500 * US
+        assert (row.compute_ns, row.unsure_ns) == ((5_500 - unsure) * US, unsure * US)
+
+
+def test_what_may_be_idle_is_bounded_by_the_errors_of_the_clocks_too() -> None:
+    marks = [(kind, placed, placed + 50) for kind, placed, _ in STEP]
+    for error, unsure in ((0, 140), (20, 240)):
+        (row,) = analyzed([], marks, error_ns=error * US).steps
+        assert (row.window_ns, row.unsure_ns) == (400 * US, unsure * US)
 
 
 def test_a_device_that_runs_dry_within_phases_is_told() -> None:
     dry = [(kind, placed, placed + 5) for kind, placed, _ in STEP]
-    assert "device-caught-up" in {finding.code for finding in analyzed([], dry).findings}
+    (told,) = [one for one in analyzed([], dry).findings if one.code == "device-caught-up"]
+    assert "up to 370 µs of the typical step (92 %)" in told.message
     assert "device-caught-up" not in {finding.code for finding in analyzed([], STEP).findings}

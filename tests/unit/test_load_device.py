@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from ddptrace.load.kineto.reader import read_kineto
 from ddptrace.load.tables import DeviceWork, Work
-from ddptrace.load.windows.device import DeviceEvents
+from ddptrace.load.windows.device import KinetoWork
 from ddptrace.load.windows.nesting import NOTHING, Nest
 
 Spans = list[tuple[int, int]]
@@ -55,7 +55,7 @@ def population(work: DeviceWork, chosen: Any) -> dict[str, int]:
 def test_both_populations_of_every_real_file_are_exact_to_the_nanosecond(shared_traces: Path) -> None:
     expected = json.loads((shared_traces / "expected.json").read_text())
     for file, numbers in expected.items():
-        work = DeviceEvents.of(read_kineto(shared_traces / file)).table()
+        work = KinetoWork.of(read_kineto(shared_traces / file)).table()
         assert work is not None
         assert (len(work.kind), int(work.launched.sum())) == (numbers["gpu_events"], numbers["gpu_events_with_launch"])
         for name, chosen in (("all", np.ones(len(work.kind), bool)), ("with_launch", work.launched)):
@@ -65,7 +65,7 @@ def test_both_populations_of_every_real_file_are_exact_to_the_nanosecond(shared_
 
 
 def table(folder: Path, *events: Event) -> DeviceWork:
-    work = DeviceEvents.of(read_kineto(write(folder / "a.json", events))).table()
+    work = KinetoWork.of(read_kineto(write(folder / "a.json", events))).table()
     assert work is not None
     return work
 
@@ -149,7 +149,7 @@ def test_old_files_ranges_of_the_loop_are_no_operators(tmp_path: Path) -> None:
 
 
 def test_a_file_without_device_work_has_no_table(tmp_path: Path) -> None:
-    assert DeviceEvents.of(read_kineto(write(tmp_path / "a.json", [op("aten::mm", 0, 1)]))).table() is None
+    assert KinetoWork.of(read_kineto(write(tmp_path / "a.json", [op("aten::mm", 0, 1)]))).table() is None
 
 
 @st.composite

@@ -9,10 +9,10 @@ from typing import Final
 
 import numpy as np
 
-from ddptrace.analysis.intervals import Ints, Measure, Pieces
-from ddptrace.load.tables import Call, CallEvents, HookCall, Intervals, RankRun, StreamWait
+from ddptrace.analysis.intervals import EMPTY, Ints, Measure, Pieces
+from ddptrace.load.tables import Call, CallEvents, DeviceEvents, HookCall, Intervals, RankRun, StreamWait
 from ddptrace.ops import family_of
-from ddptrace.schema import Evidence
+from ddptrace.schema import DeviceMark, Evidence
 
 Exec = tuple[int, int, Evidence]
 
@@ -90,10 +90,19 @@ def _execs(rank: RankRun) -> dict[int, Exec]:
     queues: dict[str, list[Call]] = {}
     for call in sorted(rank.calls, key=lambda call: (call.launch_at_ns, call.seq)):
         queues.setdefault(call.group, []).append(call)
-    return {seq: ran for group, calls in queues.items() for seq, ran in _walk(calls, threads.get(group))}
+    backwards = _backward_ends(rank.device_events)
+    return {seq: ran for group, calls in queues.items() for seq, ran in _walk(calls, threads.get(group), backwards)}
 
 
-def _walk(calls: list[Call], threads: int | None) -> Iterator[tuple[int, Exec]]:
+def _backward_ends(events: DeviceEvents | None) -> Intervals:
+    """Of each backward on the device: when the host marked its end, and when the device came there."""
+    if events is None:
+        return EMPTY
+    ends = events.mark == DeviceMark.BACKWARD_END
+    return np.column_stack((events.placed_at_ns[ends], events.at_ns[ends]))
+
+
+def _walk(calls: list[Call], threads: int | None, backwards: Intervals) -> Iterator[tuple[int, Exec]]:
     """One group's calls in launch order through its backend's queue of `threads` workers.
 
     launch   A B C
@@ -102,7 +111,7 @@ def _walk(calls: list[Call], threads: int | None) -> Iterator[tuple[int, Exec]]:
     """
     free = [calls[0].launch_at_ns] * threads if threads else []
     over = calls[0].launch_at_ns  # the last one on the group's stream
-    for call, bound in zip(calls, _latest_ends(calls), strict=True):
+    for call, bound in zip(calls, _latest_ends(calls, backwards), strict=True):
         on_stream = _on_stream(call, call.launch_at_ns if family_of(call.op).is_message else over, bound)
         if on_stream is not None:
             over = max(over, on_stream[1])
@@ -121,31 +130,44 @@ def _on_stream(call: Call, free_at_ns: int, latest_end: int | None) -> Exec | No
     """Execution of a call that events on a device tell of, and no profiler."""
     if call.exec is not None:
         return None
-    if call.events is not None:
-        return _by_events(call, call.events, free_at_ns, latest_end)
+    if call.events is not None and call.events.end_at_ns is not None:
+        return _by_events(call, call.events, call.events.end_at_ns, free_at_ns, latest_end)
     return _by_wait(call, call.stream_waits[0], free_at_ns) if call.stream_waits else None
 
 
-def _latest_ends(calls: Sequence[Call]) -> list[int | None]:
-    """Return by when each call on a stream was over, as the next one had begun: only the end of that is measured, and
-    how long it took."""
-    bounds: list[int | None] = [None] * len(calls)
-    for position, after in enumerate(calls[1:]):
-        if after.events is not None and after.events.duration_ns and not family_of(after.op).is_message:
-            bounds[position] = after.events.end_at_ns - after.events.duration_ns
-    return bounds
+def _latest_ends(calls: Sequence[Call], backwards: Intervals) -> list[int | None]:
+    """Return by when each call on a stream was over: a stream that waited for it went on, the backward of its reducer
+    had ended, or the next one had begun, of which the end is measured, and how long it took."""
+    begins = [*(_told_begin(call) for call in calls[1:]), None]
+    ends = [(wait.end_at_ns for wait in call.stream_waits) for call in calls]
+    bounds = zip(begins, ends, (_backward_end(call, backwards) for call in calls), strict=True)
+    return [min((at for at in (begin, *waits, end) if at is not None), default=None) for begin, waits, end in bounds]
 
 
-def _by_events(call: Call, events: CallEvents, free_at_ns: int, latest_end: int | None) -> Exec:
+def _told_begin(call: Call) -> int | None:
+    events = call.events
+    if events is None or not events.end_at_ns or not events.duration_ns or family_of(call.op).is_message:
+        return None
+    return events.end_at_ns - events.duration_ns
+
+
+def _backward_end(call: Call, backwards: Intervals) -> int | None:
+    """When the backward had ended on the device that launched a reducer's call: at its end the reducer has waited."""
+    nth = int(np.searchsorted(backwards[:, 0], call.launch_at_ns))
+    return int(backwards[nth, 1]) if call.on_device and call.reducer is not None and nth < len(backwards) else None
+
+
+def _by_events(call: Call, events: CallEvents, told_end_ns: int, free_at_ns: int, latest_end: int | None) -> Exec:
     """Execution of a call on a device. Its begin is inferred where the backend does not tell how long it took: after
     its launch, once its inputs were ready and the stream was free."""
-    end = max(events.end_at_ns, call.launch_at_ns)
+    end = max(told_end_ns, call.launch_at_ns)
     if events.duration_ns is not None:
         begin = max(end - events.duration_ns, call.launch_at_ns)
     else:
         begin = min(max(call.launch_at_ns, events.ready_at_ns, free_at_ns), end)
-    if latest_end is not None and begin < latest_end < end:
-        shift = 0 if events.duration_ns is None else end - latest_end
+    is_measured = events.duration_ns is not None
+    if latest_end is not None and (call.launch_at_ns if is_measured else begin) < latest_end < end:
+        shift = end - latest_end if is_measured else 0
         begin, end = max(begin - shift, call.launch_at_ns), latest_end
     return begin, end, Evidence.EVENT
 
@@ -156,10 +178,14 @@ STOOD_MIN_NS: Final = 20_000
 
 def _by_wait(call: Call, wait: StreamWait, free_at_ns: int) -> Exec:
     """Execution of a call by a stream that waited for it. If the stream did not have to, it was over before: then its
-    end is an upper bound."""
-    stood = wait.end_at_ns - wait.begin_at_ns >= STOOD_MIN_NS
-    end = max(wait.end_at_ns if stood else wait.begin_at_ns, call.launch_at_ns)
-    return min(max(call.launch_at_ns, free_at_ns), end), end, Evidence.EVENT if stood else Evidence.HOST
+    end is an upper bound, unless the wait followed the launch at once. Its begin is inferred, and not known where
+    nothing tells when its inputs were ready."""
+    stood = call.is_sync or wait.end_at_ns - wait.begin_at_ns >= STOOD_MIN_NS
+    is_measured = call.events is not None and stood
+    end = max(wait.end_at_ns if is_measured else wait.begin_at_ns, call.launch_at_ns)
+    ready = call.launch_at_ns if call.events is None else call.events.ready_at_ns
+    begin = min(max(call.launch_at_ns, ready, free_at_ns), end)
+    return begin, end, Evidence.EVENT if is_measured else Evidence.HOST
 
 
 def _exec(call: Call, free_at_ns: int) -> Exec | None:

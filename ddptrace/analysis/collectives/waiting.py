@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -19,6 +20,9 @@ from ddptrace.analysis.intervals import EMPTY, Measure, subtract, union
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.schema import Evidence
+
+ON_DEVICE: Final = (Evidence.DEVICE, Evidence.EVENT)
+"""Evidence that tells when a collective ran on a device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +63,7 @@ def _by_rank(rows: Iterable[CollectiveRow]) -> dict[int, list[CollectiveRow]]:
     """Those that ran on a device, in order of their begin."""
     found: defaultdict[int, list[CollectiveRow]] = defaultdict(list)
     for row in rows:
-        if row.evidence is Evidence.DEVICE and row.part == 0 and row.exec_start_at_ns is not None:
+        if row.evidence in ON_DEVICE and row.part == 0 and row.exec_start_at_ns is not None:
             found[row.rank].append(row)
     for mine in found.values():
         mine.sort(key=lambda row: (row.exec_start_at_ns or 0, row.seq))

@@ -4,8 +4,13 @@ compute stream   F────F─B──────W┄┄┄┄┄B  U──U
 computes         ===============     =  ==== ===============     =  ====     all but the wait, and what lies in no phase
 window            ..........step 0........|...........step 1...........|     from where the step before ended
 
-The wait at the end of backward lasts until the last collective that backward launched is over. An event tells nothing
-of what ran between two others: a phase counts as compute as a whole, also where the device ran out of work in it.
+The wait at the end of backward lasts until the last collective that backward launched is over. From where the host put
+an event on the stream to where the stream came to it, the stream had work:
+
+host             P      Q           an event is put on the stream
+stream               P       Q      the stream comes to it
+had work         ┄┄┄┄┄  ┄┄┄┄┄┄      so it computes or waits, whatever phase it is in
+unsure                ▒▒            it may have run out of work: in a phase this counts as compute, else as idle
 """
 
 from __future__ import annotations
@@ -19,8 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddptrace.analysis.collectives.execution import Communication
-from ddptrace.analysis.intervals import EMPTY, Ints, Pieces, pairs, union
-from ddptrace.load.tables import DeviceEvents, Intervals
+from ddptrace.analysis.intervals import EMPTY, Ints, Pieces, intersect, pairs, subtract, union
+from ddptrace.load.tables import Call, DeviceEvents, Intervals
 from ddptrace.schema import DeviceMark, Origin, Phase
 
 BEGINS: Final = {
@@ -34,6 +39,8 @@ ENDS: Final = {
     DeviceMark.UPDATE_END: Phase.OPTIMIZER,
 }
 
+WAITS: Final = 0
+"""Beside the numbers of phases."""
 WAITED_AT_ONCE: Final = (
     Origin.BUFFERS.word,
     Origin.REBUILD.word,
@@ -50,10 +57,8 @@ class EventSteps:
     windows: Intervals
     seen: NDArray[np.bool_]  # by step
     phases: Pieces
-
-    @property
-    def compute(self) -> Intervals:
-        return union(self.phases.spans())
+    compute: Intervals  # these phases, and what else the stream had to do
+    unsure: Intervals  # the stream may have computed or not; within a step's window
 
 
 def event_steps(events: DeviceEvents | None, walls: Intervals, comms: Sequence[Communication]) -> EventSteps:
@@ -61,7 +66,7 @@ def event_steps(events: DeviceEvents | None, walls: Intervals, comms: Sequence[C
     left untimed, and if all that it communicated on the device was seen."""
     seen = np.zeros(len(walls), np.bool_)
     if events is None or not len(walls) or not len(events.mark):
-        return EventSteps(np.zeros((len(walls), 2), np.int64), seen, Pieces.numbered(EMPTY))
+        return EventSteps(np.zeros((len(walls), 2), np.int64), seen, Pieces.numbered(EMPTY), EMPTY, EMPTY)
     order = np.argsort(events.placed_at_ns, kind="stable")
     mark, placed, at = events.mark[order], events.placed_at_ns[order], events.at_ns[order]
     timed = mark != DeviceMark.UNTIMED
@@ -69,8 +74,29 @@ def event_steps(events: DeviceEvents | None, walls: Intervals, comms: Sequence[C
     begins = np.append(at[timed][:1], ends[:-1])
     began = np.append(len(placed[timed]) > 0, known[:-1])
     seen = known & began & (ends > begins) & ~_holds(walls, placed[~timed]) & ~_holds(walls, _untimed(comms))
-    phases = _without(_pieces(list(_stretches(mark, placed, at, comms))), _stood(comms))
-    return EventSteps(np.column_stack((begins, ends)), seen, phases)
+    stretches = _pieces(list(_stretches(mark, placed, at, comms)))
+    waits = union(stretches.only(WAITS).spans(), events.waits, _stood(comms))
+    phases = _without(stretches.only(*ENDS.values()), waits)
+    windows = np.column_stack((begins, ends))
+    busy = _had_work(placed[timed], at[timed], comms)
+    compute = union(phases.spans(), subtract(busy, waits))
+    sure = union(_had_work(placed[timed], at[timed] - events.error_ns, comms), waits)
+    unsure = subtract(union(windows[seen]), sure)
+    if not len(events.waits):  # else these tell when the stream waited for other streams
+        unsure = union(unsure, subtract(intersect(_untold(comms), union(windows[seen])), waits))
+    return EventSteps(windows, seen, phases, compute, unsure)
+
+
+def _had_work(placed: Ints, at: Ints, comms: Sequence[Communication]) -> Intervals:
+    """When the compute stream had work: an event was on it that it had not come to yet."""
+    launches = [
+        (comm.launch_at_ns, comm.call.events.ready_at_ns)
+        for comm in comms
+        if comm.call is not None
+        and comm.call.events is not None
+        and (comm.call.reducer is not None or comm.call.events.of_marks)
+    ]
+    return union(np.column_stack((placed, at)), pairs(launches))
 
 
 CAUGHT_UP_NS: Final = 100_000
@@ -119,7 +145,8 @@ def _holds(walls: Intervals, instants: Ints) -> NDArray[np.bool_]:
 def _stretches(
     mark: NDArray[np.uint8], placed: Ints, at: Ints, comms: Sequence[Communication]
 ) -> Iterator[tuple[int, int, int]]:
-    """Yield (begin, end, Phase) between each two marks in which the stream computed."""
+    """Yield (begin, end, Phase) between each two marks in which the stream computed, and (begin, end, WAITS) where it
+    waited for buckets."""
     launches, released = _released(comms)
     rows = list(zip(mark.tolist(), placed.tolist(), at.tolist(), strict=True))
     inside: list[Phase] = []
@@ -135,6 +162,7 @@ def _stretches(
         elif kind == DeviceMark.WAIT_BEGIN:
             first, last = np.searchsorted(launches, (launched_from, next_put))
             resumes = int(released[first:last].max(initial=begin))
+            yield begin, resumes, WAITS
         elif kind == DeviceMark.UNTIMED:
             inside.clear()
             resumes = None
@@ -159,15 +187,37 @@ def _released(comms: Sequence[Communication]) -> tuple[Ints, Ints]:
 
 def _stood(comms: Sequence[Communication]) -> Intervals:
     """When the compute stream waited for a collective in the midst of a phase: where an event says so, and for what is
-    waited for as soon as it is launched (DDP's buffers, and its agreement on buckets)."""
+    waited for as soon as it is launched (a synchronous call, DDP's buffers, its agreement on buckets)."""
     spans = []
-    for comm in comms:
-        if comm.call is None or comm.call.reducer is not None or comm.end_at_ns is None:
-            continue
-        spans += [(wait.begin_at_ns, wait.end_at_ns) for wait in comm.call.stream_waits if wait.of_marks]
-        if comm.call.events is not None and not comm.call.stream_waits and comm.call.origin in WAITED_AT_ONCE:
-            spans.append((comm.call.events.ready_at_ns, comm.end_at_ns))
+    for call, _, end in _beside_buckets(comms):
+        spans += [(wait.begin_at_ns, wait.end_at_ns) for wait in call.stream_waits if wait.of_marks]
+        if call.events is not None and _is_waited_at_once(call):
+            spans.append((call.events.ready_at_ns, end))
     return union(pairs(spans))
+
+
+def _is_waited_at_once(call: Call) -> bool:
+    of_marks = call.events is not None and call.events.of_marks
+    return (call.is_sync and of_marks) or (not call.stream_waits and call.origin in WAITED_AT_ONCE)
+
+
+def _untold(comms: Sequence[Communication]) -> Intervals:
+    """When collectives ran of which nothing tells whether the compute stream waited for them."""
+    return union(
+        pairs(
+            (begin, end)
+            for call, begin, end in _beside_buckets(comms)
+            if not _is_waited_at_once(call) and not any(wait.of_marks for wait in call.stream_waits)
+        )
+    )
+
+
+def _beside_buckets(comms: Sequence[Communication]) -> Iterator[tuple[Call, int, int]]:
+    """Yield the collectives on the device that no reducer issued, with begin and end."""
+    for comm in comms:
+        call, begin, end = comm.call, comm.begin_at_ns, comm.end_at_ns
+        if call is not None and call.on_device and call.reducer is None and begin is not None and end is not None:
+            yield call, begin, end
 
 
 def _without(pieces: Pieces, gone: Intervals) -> Pieces:

@@ -10,14 +10,13 @@ from typing import Final
 
 from ddptrace.analysis.collectives.waiting import device_waits
 from ddptrace.analysis.findings.collectives import FEW_NBYTES, exposed_collective
-from ddptrace.analysis.findings.waiting import mean_wait
+from ddptrace.analysis.findings.waiting import MeanWait, mean_wait
 from ddptrace.analysis.rank_facts import RankFacts
 from ddptrace.analysis.ranks.matched_time import WAITING_MIN_RATIO, matched_time
 from ddptrace.analysis.ranks.suspects import MIN_STEPS
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.summary import WORTH_RATIO, BucketSummary, RankSummary, Summary
+from ddptrace.analysis.summary import WORTH_RATIO, BucketSummary, RankSummary, Summary, measured_steps
 from ddptrace.findings import EXPOSED_BUCKET, LATE_RANK, WELL_HIDDEN, Finding, Severity
-from ddptrace.schema import Evidence
 from ddptrace.units import duration, percent, size
 
 
@@ -93,17 +92,30 @@ def next_look(worst: BucketSummary, summary: Summary, result: Result, ranks: Seq
         so = f"{longer}, so" if absent is None else f"{longer}, but {absent}. If this is not waiting,"
         return f"{so} no bucket size can hide it all: {_less_time(worst, result, ranks)}."
     if (worst.queue_ns or 0) > (worst.exposed_charged_ns or 0):
-        return _queue_words(worst, result)
+        wait = _wait_of(worst, result)
+        if wait is None or not wait.is_host_ahead:
+            return _queue_words(worst, wait)
     return _last_bucket(worst, result, ranks) if worst.is_last else _earlier_bucket(worst, result)
 
 
-def _queue_words(worst: BucketSummary, result: Result) -> str:
+def _wait_of(worst: BucketSummary, result: Result) -> MeanWait | None:
+    """Between its launch and its begin on a device in the typical steps; None where nothing tells."""
+    steps = {(row.rank, row.step) for row in measured_steps(result.steps)[0]}
     key = (worst.reducer, worst.layout, worst.index)
-    wait = mean_wait([row for row in result.collectives if row.bucket == key], device_waits(result))
+    rows = [row for row in result.collectives if row.bucket == key and (row.rank, row.step) in steps]
+    return mean_wait(rows, device_waits(result))
+
+
+def _queue_words(worst: BucketSummary, wait: MeanWait | None) -> str:
     if wait is not None and not wait.is_behind_others:
         return (
             f"It began {duration(wait.queue_ns)} after its launch, and other collectives ran for only"
             f" {duration(wait.others_ns)} of that: look at what the device computes, copies and idles for before it."
+        )
+    if wait is not None:
+        return (
+            f"It began {duration(wait.queue_ns)} after its launch, as other collectives ran for"
+            f" {duration(wait.others_ns)} of that: look at what they wait for, and for a slow rank."
         )
     return (
         f"It waited in the queue for {duration(worst.queue_ns or 0)} behind earlier buckets: look at what they wait"
@@ -150,11 +162,10 @@ def _is_in_its_bytes(worst: BucketSummary, result: Result) -> bool:
     """Whether its bytes can be what takes the time, at the bandwidth that collectives as large or larger had."""
     if worst.nbytes is None or worst.comm_ns is None:
         return True
-    measured = (Evidence.DEVICE, Evidence.BACKEND)
     larger = [
         row.algbw_bytes_per_s
         for row in result.collectives
-        if row.evidence in measured and row.algbw_bytes_per_s and (row.nbytes or 0) > worst.nbytes
+        if row.tells_arrival and row.algbw_bytes_per_s and (row.nbytes or 0) > worst.nbytes
     ]
     if larger:
         return worst.nbytes * 1e9 / median(larger) >= BYTES_MIN_RATIO * worst.comm_ns

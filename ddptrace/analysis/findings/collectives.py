@@ -16,7 +16,7 @@ from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.analysis.tables.table import Table
 from ddptrace.findings import EXPOSED_COMMUNICATION, QUEUED, SLOW_MESSAGE, Finding
 from ddptrace.load.tables import Identity
-from ddptrace.schema import Evidence, Origin, line_words
+from ddptrace.schema import Origin, line_words
 from ddptrace.units import duration, percent, size
 
 BUCKETS: Final = (Origin.GRADIENTS.word, Origin.HOOK.word)
@@ -207,7 +207,7 @@ WAITING_MIN_RATIO: Final = 0.5
 def slow_message_findings(summary: Summary, result: Result) -> Iterator[Finding]:
     """Name the kind of small collectives that waits most, if it waits long."""
     found = match_digests(result)
-    measured = {row.match for row in result.collectives if row.evidence in (Evidence.DEVICE, Evidence.BACKEND)}
+    measured = {row.match for row in result.collectives if row.tells_arrival}
     told = {row.op for row in result.matches if row.match in measured}
     for kind in found.kinds:
         if kind.op in told and _is_slow(kind, found, summary):

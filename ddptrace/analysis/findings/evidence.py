@@ -26,13 +26,14 @@ from ddptrace.findings import (
     Severity,
 )
 from ddptrace.schema import Evidence
-from ddptrace.units import duration, named
+from ddptrace.units import duration, named, percent
 
 DIFFERENT_MIN_RATIO: Final = 0.1
 """Of their length. If profiled steps differ from the others by more, there is a finding."""
 UNKNOWN_MAX_RATIO: Final = 0.05
 """Of all collectives. If more are unknown, it is a warning: DDP itself sends a few small ones at its start."""
 COARSE: Final = "so compute is the length of the phases without waits, whatever ran inside them"
+BY_EVENTS: Final = "so only events tell when the device computed"
 DRY_MIN_RATIO: Final = 0.1
 """Of the ends of phases. If the device had run dry at fewer, its gaps matter little."""
 UNSEEN: Final = (
@@ -75,25 +76,30 @@ def evidence_findings(ranks: Sequence[RankFacts], result: Result, how: HowTo, as
         yield DEVICE_UNSEEN("run", _why_unprofiled(ranks, result, how, asked, UNSEEN))
         return
     if result.steps and (comms or asked) and not any(row.profiled for row in result.steps):
-        yield COARSE_COMPUTE("run", _why_unprofiled(ranks, result, how, asked, COARSE))
+        by_phase = any(row.is_by_phase for row in result.steps)
+        if by_phase or asked:
+            yield COARSE_COMPUTE("run", _why_unprofiled(ranks, result, how, asked, COARSE if by_phase else BY_EVENTS))
     if any(row.is_seen and not row.profiled for row in result.steps):
-        yield from _caught_up(ranks, how)
+        yield from _caught_up(ranks, result, how)
     missed = _why_unseen(ranks, asked)
     yield from _approximate(ranks, missed or f"{how.profile} to see when they ran")
     yield from _unknown(ranks, missed, how)
     yield from _under_the_profiler(result)
 
 
-def _caught_up(ranks: Sequence[RankFacts], how: HowTo) -> Iterator[Finding]:
-    """Where only events tell of a device, and it often waited for the host within a phase."""
+def _caught_up(ranks: Sequence[RankFacts], result: Result, how: HowTo) -> Iterator[Finding]:
+    """Where only events tell of a device, and it often waited for the host."""
+    rows = [row for row in measured_steps(result.steps)[0] if row.unsure_ns is not None]
+    unsure_ns, whole_ns = sum(row.unsure_ns or 0 for row in rows), sum(row.window_ns for row in rows)
     told = [rank.caught_up for rank in ranks if rank.caught_up is not None]
     ends, dry = sum(one.ends for one in told), sum(one.dry for one in told)
-    if ends and dry >= DRY_MIN_RATIO * ends:
+    if ends and dry >= DRY_MIN_RATIO * ends and whole_ns:
         yield DEVICE_CAUGHT_UP(
             "run",
             f"At {dry} of {ends} ends of forward, backward and update, the device had nothing more to do: it had waited"
-            " for the host. Events do not show such gaps within a phase, so compute is too high, and idle time too low:"
-            f" {how.profile} to measure them.",
+            f" for the host. Events do not show how long: up to {duration(unsure_ns / len(rows))} of the typical step"
+            f" ({percent(unsure_ns / whole_ns)}) may be compute or idle time. A phase counts as compute, the rest as"
+            f" idle time: {how.profile} to measure them.",
         )
 
 

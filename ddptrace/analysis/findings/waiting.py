@@ -22,6 +22,8 @@ QUEUE_MIN_RATIO: Final = 0.1
 """Of the step."""
 NEITHER_MIN_RATIO: Final = 0.1
 """Of the wait, in which the device neither computed nor communicated: else the host was ahead of a busy device."""
+AHEAD_MIN_RATIO: Final = 0.1
+"""Of its own time: if no other collective ran for so long before it, none of them held it."""
 MOST_RATIO: Final = 0.5
 """Of the wait, in which other collectives ran."""
 _Alike = tuple[BucketKey | None, str, str, int | None]
@@ -52,6 +54,13 @@ class MeanWait:
     def is_behind_others(self) -> bool:
         """Most of the time it waited for other communication."""
         return self.others_ns >= MOST_RATIO * self.queue_ns
+
+    @property
+    def is_host_ahead(self) -> bool:
+        """The device was busy up to its begin, at last with computing alone: with what its tensors come from. So no
+        queue held it; the host had launched it long before its turn."""
+        is_busy = self.neither_ns < NEITHER_MIN_RATIO * self.queue_ns
+        return is_busy and self.free_ns >= AHEAD_MIN_RATIO * self.ran_ns
 
 
 def mean_wait(rows: Sequence[CollectiveRow], waits: Mapping[tuple[int, int], DeviceWait]) -> MeanWait | None:

@@ -10,7 +10,6 @@ from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import measured_steps
 from ddptrace.analysis.tables.ranks import MatchRow
 from ddptrace.ops import family_of
-from ddptrace.schema import Evidence
 
 WAITING_MIN_RATIO: Final = 0.5
 """Of the communication. From this share on, ranks that come late matter more than what is sent."""
@@ -20,7 +19,7 @@ Calls = dict[tuple[int, int], int]
 
 @dataclass(frozen=True, slots=True)
 class MatchedTime:
-    """Of matched collectives whose executions were measured. Times are sums over them."""
+    """Of matched collectives whose executions tell when each rank came. Times are sums over them."""
 
     collectives: int
     steps: int  # that they ran in; 0 where they ran in none
@@ -35,12 +34,12 @@ class MatchedTime:
 
 def matched_time(result: Result) -> MatchedTime | None:
     """The clock-free estimate: the rank that came last waited for nobody, so its execution is the transfer. None where
-    no execution was measured: a begin that was inferred tells nothing of waiting. Of the collectives of typical steps;
-    where these have none, of those in any step; else of all."""
+    no execution tells when its rank came: a begin that follows from the launch tells nothing of waiting. Of the
+    collectives of typical steps; where these have none, of those in any step; else of all."""
     executions: Calls = defaultdict(int)
     step_of: dict[tuple[int, int], int] = {}
     for row in result.collectives:
-        if row.evidence in (Evidence.DEVICE, Evidence.BACKEND):
+        if row.tells_arrival:
             executions[row.rank, row.seq] += row.comm_ns or 0
             if row.step is not None:
                 step_of[row.rank, row.seq] = row.step

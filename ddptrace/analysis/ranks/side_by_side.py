@@ -112,8 +112,6 @@ def side_by_side(matches: Sequence[MatchRow], ranks: Mapping[int, Executions], u
 
 
 Mask = NDArray[np.bool_]
-SEEN: Final = (Evidence.DEVICE, Evidence.BACKEND)
-"""Evidence that tells when an execution began; with the others that is inferred."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +151,7 @@ def executions_of(rows: Sequence[CollectiveRow]) -> Executions:
         end,
         length,
         known,
-        np.array([row.evidence in SEEN for row in firsts], np.bool_),
+        np.array([row.tells_arrival for row in firsts], np.bool_),
         np.array([row.on_device for row in firsts], np.bool_),
         tuple(firsts),
     )

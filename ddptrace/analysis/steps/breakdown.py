@@ -34,6 +34,7 @@ def step_rows(view: RankView) -> list[StepRow]:
     numbers = zip(*(column.tolist() for column in columns), strict=True)
     waits, evidence, under_profiler = _waits(view), _evidence(view), _under_profiler(view)
     paused = _within(view, union(pairs((p.begin_at_ns, p.end_at_ns) for p in view.rank.pauses))).tolist()
+    unsure = _unsure(view)
     rows = []
     for position, (window, *parts, remote, other, data, forward, backward, optimizer) in enumerate(numbers):
         mark, is_known = view.rank.steps[position], view.knows_compute(position)
@@ -58,6 +59,7 @@ def step_rows(view: RankView) -> list[StepRow]:
                 ended_by=mark.ended_by.name.lower(),
                 rpc_wait_ns=remote if view.rank.recorded and is_known else None,
                 under_profiler=position in under_profiler,
+                unsure_ns=unsure[position],
             )
         )
     return rows
@@ -74,6 +76,12 @@ def _partition(window: int, compute: int, comm: int, hidden: int, memory: int) -
         "idle_ns": window - compute - exposed - memory,
         "overlap_ratio": hidden / comm if comm else None,
     }
+
+
+def _unsure(view: RankView) -> list[int | None]:
+    """By step: how long events leave open whether the device computed; None where more than events tells."""
+    within = Measure(view.events.unsure).within(view.windows.begins, view.windows.ends).tolist()
+    return [ns if by_events else None for ns, by_events in zip(within, view.device.by_events, strict=True)]
 
 
 def partial_step_rows(view: RankView) -> list[PartialStepRow]:

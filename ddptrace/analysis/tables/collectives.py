@@ -54,6 +54,11 @@ class CollectiveRow:
     exec_start_inferred: bool = False  # `exec_start_at_ns` is not measured, but follows from the queue's order
     launch_recorded: bool = True  # False: the file does not hold its launch, and `launch_at_ns` is the latest possible
 
+    @property
+    def tells_arrival(self) -> bool:
+        """Whether its execution began when the rank had come to it, as far as its evidence tells."""
+        return self.evidence is not None and self.evidence.tells_arrival
+
 
 @dataclass(frozen=True, slots=True)
 class GroupRow:

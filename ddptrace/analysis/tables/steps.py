@@ -67,11 +67,18 @@ class StepRow:
     rpc_wait_ns: int | None = None  # part of idle: the host was blocked on remote calls; None where idle is, or nobody
     #   watched
     under_profiler: bool = False  # a profiler ran: its window holds the step, or it recorded a collective of the step
+    unsure_ns: int | None = None  # part of the window in which the device may have computed or been idle; None unless
+    #   events alone tell when it computed
 
     @property
     def is_seen(self) -> bool:
         """Whether anything told when the rank computed."""
         return self.compute_ns is not None
+
+    @property
+    def is_by_phase(self) -> bool:
+        """Whether its compute is the length of the host's phases."""
+        return self.is_seen and not self.profiled and self.unsure_ns is None
 
 
 @dataclass(frozen=True, slots=True)

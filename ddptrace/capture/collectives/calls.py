@@ -24,7 +24,7 @@ from ddptrace.capture.collectives.bucket_sends import BucketSends, Sent
 from ddptrace.capture.collectives.completions import MANY, Completions
 from ddptrace.capture.collectives.groups import Groups
 from ddptrace.capture.collectives.tap import Operator
-from ddptrace.capture.device.events import SMALL_NBYTES, DeviceEvents
+from ddptrace.capture.device.events import SMALL_NBYTES, DeviceTimer
 from ddptrace.capture.origins.call_sites import CallSites
 from ddptrace.capture.surface import Surface, ThreadState, failure_words
 from ddptrace.ops import family_of
@@ -58,7 +58,7 @@ class Collectives:
     ) -> None:
         self.seqs = itertools.count(1)
         self.completions = Completions(recorder)
-        self.device: DeviceEvents | None = None  # that the training computes on, once it is known
+        self.device: DeviceTimer | None = None  # that the training computes on, once it is known
         self.reducer = 0  # the only reducer, or that of the last accumulated gradient; 0 outside backward
         self._recorder = recorder
         self._surface = surface
@@ -88,7 +88,7 @@ class Collectives:
             sent = self.buckets.begun(self.reducer, op, args) if self.reducer else None
             if sent is not None:
                 if self.device is not None:
-                    self._thread.ready = self.device.ready()
+                    self._thread.ready = self.device.ready(at_end=True)
                 return sent
             if len(self.completions.noted) >= MANY:
                 self.completions.write()
@@ -107,9 +107,9 @@ class Collectives:
             name = self._recorder.intern(op.name)
             group = self._groups.name_id(dist.ProcessGroup.unbox(args[op.group]))
             if self.device is not None:
-                timed = reducer or (nbytes_in + nbytes_out <= SMALL_NBYTES and not family_of(op.name).is_message)
-                tensor = first_tensor(args, op) if timed else None
-                self._thread.ready = None if tensor is None or tensor.is_cpu else self.device.ready()
+                tensor = first_tensor(args, op)
+                is_there = tensor is not None and not tensor.is_cpu
+                self._thread.ready = self.device.ready(at_end=bool(reducer)) if is_there else None
             seq, launch = next(self.seqs), _now()
             if source is not None:  # before the call: a backend may end the process in it
                 peer = 0 if op.peer is None else args[op.peer] + 1
@@ -142,7 +142,7 @@ class Collectives:
             if isinstance(token, Sent):
                 self.buckets.issued(token, issued, work)
                 if self.device is not None:
-                    self._time(token[0], token[1], token[4][6], work)
+                    self._time(token[0], token[1], token[4][6], work, followed=True)
                 return
             seq, launch, nbytes_in, nbytes_out, flags, _, reducer, held, name, group, functional = token
             tensor = first_tensor(args, op)
@@ -152,7 +152,8 @@ class Collectives:
                 CALL, flags, name, launch, issued, seq, nbytes_in, nbytes_out, group, self._thread.hook, reducer, dtype
             )
             if self.device is not None:
-                self._time(seq, launch, group, work)
+                small = nbytes_in + nbytes_out <= SMALL_NBYTES and not family_of(op.name).is_message
+                self._time(seq, launch, group, work, followed=bool(reducer) or small)
                 if held and flags & DEVICE and not reducer:
                     self._awaited_on_device.add(seq)
             if functional:
@@ -165,26 +166,31 @@ class Collectives:
         except Exception as error:  # training must not see it
             self._surface.failed(error)
 
-    def _time(self, seq: int, launch: int, group: int, work: Any) -> None:
+    def _time(self, seq: int, launch: int, group: int, work: Any, *, followed: bool) -> None:
         ready, self._thread.ready = self._thread.ready, None
         if self.device is not None:
-            self.device.issued(seq, launch, group, work, ready)
+            self.device.issued(seq, launch, group, work if followed else None, ready)
 
-    def awaits(self, tensor: torch.Tensor) -> tuple[int, int] | None:
-        """Return the seq of the call that made the tensor, and now; None if that call is unknown."""
+    def awaits(self, tensor: torch.Tensor) -> tuple[int, int, Any] | None:
+        """Return the seq of the call that made the tensor, now, and on a device an event before the wait; None if that
+        call is unknown."""
         if not self._surface.on:
             return None
         try:
             seq = self._functional.take(tensor)
-            return (seq, _now()) if seq else None
+            if not seq:
+                return None
+            return seq, _now(), None if self.device is None or tensor.is_cpu else self.device.here()
         except Exception as error:  # training must not see it
             self._surface.failed(error)
             return None
 
-    def awaited(self, token: tuple[int, int]) -> None:
+    def awaited(self, token: tuple[int, int, Any]) -> None:
         try:
-            seq, begin = token
+            seq, begin, before = token
             self._recorder.event(WAIT, 0, 0, begin, _now(), seq)
+            if self.device is not None and before is not None:
+                self.device.waited(seq, begin, before)
         except Exception as error:  # training must not see it
             self._surface.failed(error)
 
@@ -249,7 +255,7 @@ class Collectives:
         except Exception as error:  # training must not see it
             self._surface.failed(error)
 
-    def _before_wait(self, work: Any, device: DeviceEvents) -> Any:
+    def _before_wait(self, work: Any, device: DeviceTimer) -> Any:
         """Return an event before a stream waits for a call that no reducer issued; None for any other."""
         return device.here() if self._awaited_on_device.take(self._seq_of.get(work, 0)) else None
 

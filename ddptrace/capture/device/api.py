@@ -24,6 +24,7 @@ class DeviceApi:
     device: torch.device
     new_event: Callable[[], Any]
     new_stream: Callable[[], Any]
+    event_type: type
     inside: Callable[[Any], AbstractContextManager[Any]]
     current: Callable[[], int]  # the number of the current stream
     is_captured: Callable[[], bool]  # whether the current stream is being captured into a graph
@@ -41,6 +42,7 @@ def api_of(device: torch.device) -> DeviceApi | None:
         device,
         lambda: module.Event(enable_timing=True),  # type: ignore[union-attr]
         lambda: module.Stream(device=device),  # type: ignore[union-attr]
+        module.Event,  # type: ignore[union-attr]
         module.stream,  # type: ignore[union-attr]
         lambda: module.current_stream().stream_id,  # type: ignore[union-attr]
         getattr(module, "is_current_stream_capturing", lambda: False),

@@ -44,11 +44,13 @@ LONGEST_DURATION_NS: Final = 2**32 - 1
 CLOCK, MARK = int(Kind.DEVICE_CLOCK), int(Kind.DEVICE_MARK)
 CALL, WAIT = int(Kind.DEVICE_CALL), int(Kind.DEVICE_WAIT)
 WAIT_BEGIN, UNTIMED = int(DeviceMark.WAIT_BEGIN), int(DeviceMark.UNTIMED)
+ON_MARKS: Final = 1
+"""Flag of a call or a wait on the stream of the marks."""
 
 
 class Placed(NamedTuple):
-    """Events that become one record: one of a mark; two of a call, when its inputs are ready and when it ends; two of a
-    wait, before and after it."""
+    """Events that become one record: one of a mark; of a call, when its inputs are ready and, unless a stream's wait
+    tells that, when it ends; two of a wait, before and after it."""
 
     kind: int
     flags: int
@@ -59,7 +61,7 @@ class Placed(NamedTuple):
     work: Any = None  # which may tell how long the call took
 
 
-class DeviceEvents:
+class DeviceTimer:
     """The events of one device. Its methods never wait: what the device does is learned later."""
 
     def __init__(self, api: DeviceApi, recorder: Recorder, surface: Surface) -> None:
@@ -83,6 +85,10 @@ class DeviceEvents:
         self._waits = False  # in this backward, the compute stream's wait is marked
         self.captures = 0  # graphs that are being captured
 
+    @property
+    def event_type(self) -> type:
+        return self._api.event_type
+
     def __len__(self) -> int:
         """Return how many records are due."""
         return len(self._placed) + len(self._held)
@@ -104,14 +110,15 @@ class DeviceEvents:
             self._waits = True
             self.mark(WAIT_BEGIN)
 
-    def ready(self) -> Any:
-        """A collective is about to be issued: return an event at which its inputs are ready. None: not timed."""
-        return self._surface.call(self._ready) if self._surface.live else None
+    def ready(self, *, at_end: bool) -> Any:
+        """A collective is about to be issued: return an event at which its inputs are ready. None: not timed.
+        `at_end`: if this is in a backward, the compute stream waits for it at the end of that."""
+        return self._surface.call(self._ready, at_end) if self._surface.live else None
 
     def issued(self, seq: int, launch: int, group: int, work: Any, ready: Any) -> None:
-        """It was issued; `ready` is what `ready()` returned."""
-        if ready is not None and work is not None:
-            self._surface.call(self._issued, seq, launch, group, dist.Work.unbox(work), ready)
+        """It was issued; `ready` is what `ready()` returned. `work`: None leaves its end to a stream that waits."""
+        if ready is not None:
+            self._surface.call(self._issued, seq, launch, group, None if work is None else dist.Work.unbox(work), ready)
 
     def here(self) -> Any:
         """Return an event at this place of the current stream; None: not timed."""
@@ -121,12 +128,40 @@ class DeviceEvents:
         """The current stream was made to wait for a call, from `begin` of the host; `before` is from `here()`."""
         self._surface.call(self._waited, seq, begin, before)
 
+    def before_wait(self, awaited: Any, stream: Any) -> tuple[int, Any] | None:
+        """A stream (None: the current one) is about to wait for an event: return when, and an event before that; None
+        if it is not the compute stream, or will not wait."""
+        if not self._surface.live or self._stream < 0:
+            return None
+        if (self._api.current() if stream is None else stream.stream_id) != self._stream:
+            return None
+        placed: tuple[int, Any] | None = self._surface.call(self._before_wait, awaited, stream)
+        return placed
+
+    def after_wait(self, placed: tuple[int, Any], stream: Any) -> None:
+        """It was made to wait; `placed` is what `before_wait` returned."""
+        self._surface.call(self._after_wait, *placed, stream)
+
+    def _before_wait(self, awaited: Any, stream: Any) -> tuple[int, Any] | None:
+        if self.captures or self._api.is_captured() or awaited.query():
+            return None
+        event = self._here(stream)
+        return None if event is None else (_now(), event)
+
+    def _after_wait(self, begin: int, before: Any, stream: Any) -> None:
+        after = self._here(stream)
+        if after is None:
+            self._free.append(before)
+        else:
+            self._place(Placed(WAIT, ON_MARKS, begin, 0, before, after))
+
     def _waited(self, seq: int, begin: int, before: Any) -> None:
         after = self._here()
         if after is None:
             self._free.append(before)
         else:
-            self._place(Placed(WAIT, self._api.current() == self._stream, begin, seq, before, after))
+            on_marks = ON_MARKS if self._api.current() == self._stream else 0
+            self._place(Placed(WAIT, on_marks, begin, seq, before, after))
 
     def _mark(self, mark: int) -> None:
         event = self._here()
@@ -134,24 +169,25 @@ class DeviceEvents:
             self._stream = self._api.current()
             self._place(Placed(MARK, mark, _now(), 0, event))
 
-    def _ready(self) -> Any:
-        task = _current_graph_task_id()
+    def _ready(self, at_end: bool) -> Any:
+        task = _current_graph_task_id() if at_end else -1
         if task >= 0 and task != self._task:  # before the reducer does, so that ours is called before its wait
             self._task = task
             Variable._execution_engine.queue_callback(self.wait_begins)
         return self._here()
 
-    def _here(self) -> Any:
+    def _here(self, stream: Any = None) -> Any:
         event = self._event()
         if event is not None:
-            event.record()
+            event.record() if stream is None else event.record(stream)
         return event
 
     def _issued(self, seq: int, launch: int, group: int, work: Any, ready: Any) -> None:
-        future = work.get_future()
-        end = self._event() if self._api.may_wait and future.done() else None
-        if end is None:
-            self._free.append(ready)
+        future = None if work is None else work.get_future()
+        end = self._event() if future is not None and self._api.may_wait and future.done() else None
+        on_marks = ON_MARKS if self._api.current() == self._stream else 0
+        if future is None or end is None:
+            self._place(Placed(CALL, on_marks, launch, seq, ready))
             return
         stream = self._streams.get(group)
         if stream is None:
@@ -159,7 +195,7 @@ class DeviceEvents:
         with self._api.inside(stream):
             future.wait()  # it is done for the host: only the stream waits
             end.record(stream)
-        self._place(Placed(CALL, 0, launch, seq, ready, end, work if self._tells_durations else None))
+        self._place(Placed(CALL, on_marks, launch, seq, ready, end, work if self._tells_durations else None))
 
     def _event(self) -> Any:
         """Return an unused event; None if all are under way, or a graph is being captured."""
@@ -241,7 +277,8 @@ class DeviceEvents:
         first = self._clock.at_ns(one.first)
         self._free.append(one.first)
         if one.last is None:
-            self._recorder.event(one.kind, one.flags, 0, one.at, 0, first)
+            times = (one.seq, first) if one.kind == CALL else (first,)
+            self._recorder.event(one.kind, one.flags, 0, one.at, 0, *times)
             return
         last = self._clock.at_ns(one.last)
         self._free.append(one.last)
@@ -260,8 +297,8 @@ class DeviceEvents:
         return ns if 0 < ns <= LONGEST_DURATION_NS else 0
 
 
-def events_of(root: torch.nn.Module, recorder: Recorder, surface: Surface) -> DeviceEvents | None:
+def events_of(root: torch.nn.Module, recorder: Recorder, surface: Surface) -> DeviceTimer | None:
     """Return the events of the device that a module is on; None if it is on none that has timed events."""
     parameter = next((one for _, module in named_modules(root) for one in parameters_of(module)), None)
     api = None if parameter is None else api_of(parameter.device)
-    return None if api is None else DeviceEvents(api, recorder, surface)
+    return None if api is None else DeviceTimer(api, recorder, surface)

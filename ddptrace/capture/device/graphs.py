@@ -7,14 +7,14 @@ from typing import Any, Final
 
 import torch
 
-from ddptrace.capture.device.events import DeviceEvents
+from ddptrace.capture.device.events import DeviceTimer
 from ddptrace.capture.surface import Patches
 
 BEGIN: Final = "capture_begin"
 END: Final = "capture_end"
 
 
-def watch_captures(patches: Patches, events: DeviceEvents) -> None:
+def watch_captures(patches: Patches, events: DeviceTimer) -> None:
     """Have the events of the device rest while a graph is captured, if this torch has graphs."""
     graph: Any = getattr(torch.cuda, "CUDAGraph", None)
     if not (hasattr(graph, "__dict__") and BEGIN in vars(graph) and END in vars(graph)):

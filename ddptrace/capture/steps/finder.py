@@ -27,7 +27,7 @@ import torch
 import torch.autograd.profiler as autograd_profiler
 from torch._C import _current_graph_task_id
 
-from ddptrace.capture.device.events import DeviceEvents
+from ddptrace.capture.device.events import DeviceTimer
 from ddptrace.capture.steps.updates import BACKWARD, DATA, FORWARD, OPTIMIZER, OUTSIDE, FirstTraining, Here, Updated
 from ddptrace.capture.surface import Surface
 from ddptrace.keep import Keep
@@ -59,7 +59,7 @@ class StepFinder:
         self.sampling = sampling
         self.here = Here()
         self.backwards = 0
-        self.device: DeviceEvents | None = None  # that the training computes on, once it is known
+        self.device: DeviceTimer | None = None  # that the training computes on, once it is known
         self.on_step: Callable[[], None] = lambda: None
         self.on_end: Callable[[], None] = lambda: None
         self._recorder = recorder

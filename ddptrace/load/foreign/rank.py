@@ -17,7 +17,7 @@ from ddptrace.load.kineto.reader import read_kineto
 from ddptrace.load.sources import TraceFile
 from ddptrace.load.tables import Call, DeviceWork, LoadedRank, PhaseMark, RankRun, StepMark
 from ddptrace.load.windows.comm_kernels import CommRule
-from ddptrace.load.windows.device import DeviceEvents
+from ddptrace.load.windows.device import KinetoWork
 
 LISTED = 3
 
@@ -47,7 +47,7 @@ def device_work(
     """Return only the device's activity, by file, without the context of launches. Raises RunDirectoryError if a file
     cannot be read."""
     works = (
-        DeviceEvents.of(read_kineto(path, cache).since(zero_unix_ns), rules).table(with_scopes=False)
+        KinetoWork.of(read_kineto(path, cache).since(zero_unix_ns), rules).table(with_scopes=False)
         for path in file.paths
     )
     return tuple(work for work in works if work is not None)

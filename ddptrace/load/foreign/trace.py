@@ -12,7 +12,7 @@ import numpy as np
 
 from ddptrace.load.kineto.events import Category, Ints, KinetoEvents
 from ddptrace.load.windows.comm_kernels import CommRule, rule_of
-from ddptrace.load.windows.device import PROFILER_STEP, DeviceEvents, Mask, named, of_category, operators
+from ddptrace.load.windows.device import PROFILER_STEP, KinetoWork, Mask, named, of_category, operators
 from ddptrace.load.windows.nesting import NOTHING, outermost
 
 OPTIMIZER_STEP: Final = "Optimizer.step#"
@@ -39,8 +39,8 @@ class Trace:
     rules: Sequence[CommRule]
 
     @cached_property
-    def device(self) -> DeviceEvents:
-        return DeviceEvents.of(self.events, self.rules)
+    def device(self) -> KinetoWork:
+        return KinetoWork.of(self.events, self.rules)
 
     @cached_property
     def used_rules(self) -> frozenset[CommRule]:

@@ -79,8 +79,11 @@ def _bent_ns(device: NDArray[np.int64], offset: NDArray[np.int64], error: NDArra
     return max(0, int(np.ceil((np.abs(offset[1:-1] - line) - explained).max())))
 
 
-def device_events(ties: Sequence[Row], marks: Iterable[Row], name: str) -> DeviceEvents | None:
-    """Return the marks of the compute stream on the run's time; None if the device's clock was never tied to it."""
+def device_events(
+    ties: Sequence[Row], marks: Iterable[Row], waits: Sequence[StreamWait], name: str
+) -> DeviceEvents | None:
+    """Return the marks of the compute stream on the run's time; None if the device's clock was never tied to it.
+    `waits`: for events."""
     clock = DeviceClock.of(ties)
     if clock is None:
         return None
@@ -89,24 +92,26 @@ def device_events(ties: Sequence[Row], marks: Iterable[Row], name: str) -> Devic
     kind, placed, device = np.array(rows, np.int64).reshape(-1, 3).T
     timed = device != 0
     at, error = np.where(timed, clock.at(device), 0), np.where(timed, clock.error(device), 0)
-    return DeviceEvents(name, kind.astype(np.uint8), placed, at, int(error.max(initial=0)))
+    stood = np.array([(wait.begin_at_ns, wait.end_at_ns) for wait in waits], np.int64).reshape(-1, 2)
+    return DeviceEvents(name, kind.astype(np.uint8), placed, at, int(error.max(initial=0)), stood)
 
 
 def call_events(ties: Sequence[Row], calls: Iterable[Row]) -> Mapping[int, CallEvents]:
     """Return the times of calls on the device, by seq."""
-    clock, rows = DeviceClock.of(ties), [(row[A], row[B], row[C], row[D]) for row in calls]
+    clock, rows = DeviceClock.of(ties), [(row[A], row[B], row[C], row[D], row[FLAGS]) for row in calls]
     if clock is None or not rows:
         return {}
-    seq, ready, end, duration = np.array(rows, np.int64).T
-    times: Intervals = np.column_stack((seq, clock.at(ready), clock.at(end), duration, clock.error(end)))
+    seq, ready, end, duration, flags = np.array(rows, np.int64).T
+    error = clock.error(np.maximum(ready, end))
+    times: Intervals = np.column_stack((seq, clock.at(ready), end, clock.at(end), duration, error, flags))
     return {
-        number: CallEvents(ready_at, end_at, took or None, error)
-        for number, ready_at, end_at, took, error in times.tolist()
+        number: CallEvents(ready_at, end_at if is_known else None, took or None, error_ns, bool(of_marks))
+        for number, ready_at, is_known, end_at, took, error_ns, of_marks in times.tolist()
     }
 
 
 def stream_waits(ties: Sequence[Row], waits: Iterable[Row]) -> Mapping[int, tuple[StreamWait, ...]]:
-    """Return the waits of streams, by the seq of the call that they wait for."""
+    """Return the waits of streams, by the seq of the call that they wait for; 0 where they wait for an event."""
     clock, rows = DeviceClock.of(ties), [(row[A], row[B], row[C], row[FLAGS]) for row in waits]
     if clock is None or not rows:
         return {}

@@ -26,7 +26,7 @@ from ddptrace.load.records.events import BEGIN, END, FLAGS, NAME, THREAD, A, B, 
 from ddptrace.load.records.host_load import clock_name, host_load
 from ddptrace.load.records.kept import IN_STEPS, Kept, Number, call_numbers, kept
 from ddptrace.load.records.rpc import rank_rpc
-from ddptrace.load.tables import Call, HookCall, Pause, PhaseMark, RankRun, Ready, StepMark
+from ddptrace.load.tables import Call, DeviceEvents, HookCall, Pause, PhaseMark, RankRun, Ready, StepMark
 from ddptrace.ops import family_of
 from ddptrace.record import Records
 from ddptrace.schema import CallFlag, Kind, Phase, StepEnd
@@ -123,11 +123,15 @@ class _Builder:
             load=host_load(self.rows, self.text, self.kept),
             clock=clock_name(self.meta),
             tie_ns=self.clock.tie_ns,
-            device_events=device_events(self.ties, self.rows(Kind.DEVICE_MARK), self.text(device_name(self.ties))),
+            device_events=self._device_events(),
         )
         done_threads = {seq: self.threads.get(row[THREAD], 0) for seq, row in done.items()}
         files_let_go = max((row[A] for row in self.rows(Kind.FILE_LET_GO)), default=0)
         return Recorded(run, self.clock, self._windows(), done_threads, self._findings(), files_let_go)
+
+    def _device_events(self) -> DeviceEvents | None:
+        marks, name = self.rows(Kind.DEVICE_MARK), self.text(device_name(self.ties))
+        return device_events(self.ties, marks, self.stream_waits.get(0, ()), name)
 
     def _span(self) -> tuple[int, int]:
         begins = self.events.events["begin"]

@@ -21,7 +21,7 @@ NOT_TOLD: Final = -1
 
 
 def counts_of(events: KinetoEvents, position: Ints, kind: NDArray[np.uint8], launch: Ints) -> Counts:
-    """Count the work at these positions of the events. `kind` and `launch` are as in `DeviceEvents`."""
+    """Count the work at these positions of the events. `kind` and `launch` are as in `KinetoWork`."""
     operators = np.array(list(events.flops), np.int64)
     told = [events.flops[at] for at in operators.tolist()]
     dtypes = {dtype: number for number, dtype in enumerate(dict.fromkeys(one.dtype for one in told))}

@@ -39,7 +39,7 @@ Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceEvents:
+class KinetoWork:
     """The device's work among a file's events. All columns have shape (n,), in order of begin."""
 
     events: KinetoEvents
@@ -50,7 +50,7 @@ class DeviceEvents:
     streams: tuple[str, ...]
 
     @classmethod
-    def of(cls, events: KinetoEvents, rules: Sequence[CommRule] = ()) -> DeviceEvents:
+    def of(cls, events: KinetoEvents, rules: Sequence[CommRule] = ()) -> KinetoWork:
         is_comm = communication_kernels(events, rules)
         kind = np.where(is_comm, Work.COMM, np.where(events.category == Category.MEMORY, Work.MEMORY, Work.COMPUTE))
         position = np.flatnonzero(of_category(events, Category.KERNEL, Category.MEMORY))
@@ -165,7 +165,7 @@ def _names(events: KinetoEvents, columns: tuple[Ints, ...]) -> tuple[list[Ints],
     )
 
 
-def comm_streams(works: DeviceEvents) -> tuple[str, ...]:
+def comm_streams(works: KinetoWork) -> tuple[str, ...]:
     """Those whose name in the file says so, as `DeviceWork.streams` has them."""
     lanes = [works.events.lanes[lane] for lane in np.unique(works.events.lane[works.position]).tolist()]
     named = (lane for lane in lanes if is_named_after_communication(f"{lane.name} {lane.tid}"))

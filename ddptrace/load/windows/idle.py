@@ -34,7 +34,7 @@ from ddptrace.load.kineto.events import Category, Ints, KinetoEvents
 from ddptrace.load.tables import HOST_AT_WORK, DeviceIdle, IdleCause, Intervals
 from ddptrace.load.windows.around_gaps import around_gaps
 from ddptrace.load.windows.cpu_compute import union
-from ddptrace.load.windows.device import PROFILER_STEP, DeviceEvents, Mask, named, of_category, operators
+from ddptrace.load.windows.device import PROFILER_STEP, KinetoWork, Mask, named, of_category, operators
 from ddptrace.load.windows.nesting import NOTHING, Nest
 from ddptrace.schema import RANGE_PREFIX
 
@@ -61,7 +61,7 @@ SILENT: Final = (PROFILER_STEP, RANGE_PREFIX)
 """Ranges that tell nothing of what the host did. Those of the profiler's steps do not nest with Python's frames."""
 
 
-def device_idle(events: KinetoEvents, works: DeviceEvents, main_lane: int, begin: int, end: int) -> DeviceIdle | None:
+def device_idle(events: KinetoEvents, works: KinetoWork, main_lane: int, begin: int, end: int) -> DeviceIdle | None:
     """Attribute the device's idle time from `begin` to `end`, in ns.
 
     Args:
@@ -97,7 +97,7 @@ def _complement(busy: Intervals, begin: int, end: int) -> Intervals:
     return union(np.clip(gaps, begin, end))
 
 
-def _launching_lanes(events: KinetoEvents, works: DeviceEvents, gaps: Intervals, main_lane: int) -> Ints:
+def _launching_lanes(events: KinetoEvents, works: KinetoWork, gaps: Intervals, main_lane: int) -> Ints:
     """By gap: the thread that launched the first work after it, if it did so in the gap."""
     begins = events.begin_ns[works.position]
     after = np.searchsorted(begins, gaps[:, 1])

@@ -38,7 +38,7 @@ from ddptrace.load.windows.backend_ranges import BackendLink
 from ddptrace.load.windows.buffers import buffer_broadcasts
 from ddptrace.load.windows.comm_kernels import CommRule, communication_kernels
 from ddptrace.load.windows.cpu_compute import computing, operator_work, thread_ranges, union
-from ddptrace.load.windows.device import DeviceEvents
+from ddptrace.load.windows.device import KinetoWork
 from ddptrace.load.windows.events import WindowEvents
 from ddptrace.load.windows.idle import device_idle
 from ddptrace.load.windows.nesting import NOTHING
@@ -178,7 +178,7 @@ def join_window(
     on_device = {window.calls[seq].group for seq in execs}
     on_host = [call for call in calls if call.group not in on_device]
     backend, doubtful, strange_ranges = BackendLink(window, on_host, done_threads, over_by).execs()
-    works = DeviceEvents.of(events, rules)
+    works = KinetoWork.of(events, rules)
     threads = None if events.on_device else thread_ranges(events, training_threads)
     compute = union(works.spans(Work.COMPUTE)) if threads is None else computing(threads)
     operators = None if threads is None else operator_work(events, threads)

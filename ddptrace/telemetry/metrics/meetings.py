@@ -14,7 +14,6 @@ from typing import Final, NamedTuple
 
 from ddptrace.analysis.clocks.groups import SAME_TIE_NS, STEPPED_NS
 from ddptrace.analysis.matching.calls import GroupCall, Key, differ
-from ddptrace.analysis.ranks.side_by_side import SEEN
 from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.ops import SPARSE, family_of
 from ddptrace.schema import Evidence
@@ -171,7 +170,7 @@ def _arrival(rows: RankRows, row: CollectiveRow, turn: int, step: int | None) ->
         zero + row.launch_at_ns,
         zero + begin if is_known and begin is not None else None,
         row.comm_ns or 0,
-        row.evidence in SEEN,
+        row.tells_arrival,
         row.on_device,
     )
 

@@ -1,7 +1,9 @@
 """Trains on the test device with one planted cause of lost time: `planted.py OUT RECORDER CAUSE`.
 
-RECORDER is `profiler` (rank R leaves `rank-R.json`, torch.profiler's own file) or `trace` (all leave `run/`). Rank R
-also leaves `told-R.json`: the ledger, when each step was over on the host, and when the host was in what was planted.
+RECORDER is `profiler` (rank R leaves `rank-R.json`, torch.profiler's own file), `trace` (all leave `run/`, with a
+profiler window), `events` (all leave `run/`, without one) or `ends` (the same, where the backend does not tell how long
+a collective took). Rank R also leaves `told-R.json`: the ledger, when each step was over on the host, and when the host
+was in what was planted.
 """
 
 import contextlib
@@ -25,7 +27,8 @@ import ddptrace
 from tests.device import testdev
 
 BEFORE, MOST_ACTIVE = 2, 12  # steps
-ACTIVE: Final = {"late": MOST_ACTIVE}  # in the profiler's window: so many prove that a rank is late
+ACTIVE: Final = {"late": MOST_ACTIVE, "slow": MOST_ACTIVE, "far_ahead": MOST_ACTIVE}
+"""In the profiler's window: so many prove that a rank is late."""
 FEW_ACTIVE: Final = 6  # in that of the others
 PLANTED_S: Final = 0.1
 OWN_WORK_S: Final = 0.05  # of the host between two steps, less than the device has to do
@@ -53,10 +56,10 @@ class Slow(Dataset[torch.Tensor]):
 class Training:
     """A small model on the test device, and a loader of batches."""
 
-    def __init__(self) -> None:
+    def __init__(self, layers: int = 2) -> None:
         torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)).to(testdev.NAME)
-        self.model = DistributedDataParallel(model) if dist.is_initialized() else model
+        model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(layers))).to(testdev.NAME)
+        self.model = DistributedDataParallel(model, bucket_cap_mb=CAP_MB) if dist.is_initialized() else model
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
         self.batch = torch.randn(BATCH, WIDTH).to(testdev.NAME)
         self.in_host_memory = torch.randn(BATCH, WIDTH)
@@ -134,12 +137,22 @@ def launches(training: Training, planted: Planted) -> None:
     loss.item()
 
 
+def plain(training: Training, planted: Planted) -> None:
+    training.update(training.forward())
+
+
 STEPS: Final[dict[str, Step]] = {one.__name__: one for one in (sleep, late, item, copy, ahead, loader, launches)}
+STEPS |= {"slow": plain, "far_ahead": plain}
+LAYERS: Final = {"slow": 4, "far_ahead": 4}  # of the model; 2 in the others
+FLOORS_NS: Final = {"slow": (1_000_000, 25_000_000), "far_ahead": (4_000_000, 6_000_000)}
+"""How long each kernel and each collective takes at least."""
+RANKED: Final = ("late", "slow", "far_ahead")
+CAP_MB: Final = 0.0005  # less than one layer: each is a bucket
 
 
 def main() -> None:
     out, recorder, cause = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
-    if cause == "late":
+    if cause in RANKED:
         dist.init_process_group(testdev.BACKENDS)
     rank = dist.get_rank() if dist.is_initialized() else 0
     told: dict[str, Any] = {"ends_ns": [], "planted_ns": []}
@@ -150,8 +163,9 @@ def main() -> None:
         yield
         told["planted_ns"].append((begin, time.time_ns()))
 
-    training = Training()
+    training = Training(LAYERS.get(cause, 2))
     STEPS[cause](training, planted)  # what torch does once only is done
+    testdev.set_floors_ns(*FLOORS_NS.get(cause, (0, 0)))
     told["planted_ns"].clear()
     testdev.take_ledger()
     active = ACTIVE.get(cause, FEW_ACTIVE)
@@ -162,6 +176,7 @@ def main() -> None:
             if done == BEFORE:  # the window begins with a device that has nothing to do
                 torch.testdev.synchronize()
             after_step()
+        torch.testdev.synchronize()  # a training ends with a look at its model
     told["ledger"] = [dataclasses.asdict(entry) for entry in testdev.take_ledger()]
     (out / f"told-{rank}.json").write_text(json.dumps(told))
     if dist.is_initialized():
@@ -184,6 +199,22 @@ def by_trace(out: Path, rank: int, windows: Windows) -> Iterator[Callable[[], No
         yield lambda: None
 
 
-RECORDERS: Final = {"profiler": by_profiler, "trace": by_trace}
+@contextlib.contextmanager
+def by_events(out: Path, rank: int, windows: Windows) -> Iterator[Callable[[], None]]:
+    with ddptrace.trace(out / "run"):
+        yield lambda: None
+
+
+@contextlib.contextmanager
+def by_ends(out: Path, rank: int, windows: Windows) -> Iterator[Callable[[], None]]:
+    def untold(work: dist.Work) -> float:
+        raise RuntimeError("this backend was not asked to measure")  # as NCCL without TORCH_NCCL_ENABLE_TIMING
+
+    dist.Work._get_duration = untold  # type: ignore[method-assign]
+    with by_events(out, rank, windows) as after_step:
+        yield after_step
+
+
+RECORDERS: Final = {"profiler": by_profiler, "trace": by_trace, "events": by_events, "ends": by_ends}
 
 main()

@@ -1,0 +1,40 @@
+"""Trains by one strategy on the test device under a trace without profiler windows: `always_on.py RUN OUT NAME`.
+
+Rank R leaves `told-R.json` in OUT: the losses, the same without a trace, and the ledger of the traced training.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+import ddptrace
+from tests.device.device import HERE
+from tests.device.programs.strategies import STEPS, STRATEGIES, Strategy
+
+KERNEL_NS, COLLECTIVE_NS = 500_000, 4_000_000
+
+
+def main() -> None:
+    run, out, strategy = sys.argv[1], Path(sys.argv[2]), STRATEGIES[sys.argv[3]]
+    HERE.begin()
+    told: dict[str, Any] = {"untraced": trained(strategy)}
+    HERE.set_floors_ns(KERNEL_NS, COLLECTIVE_NS)
+    HERE.take_ledger()
+    with ddptrace.trace(run):
+        told["losses"] = trained(strategy)
+        HERE.synchronize()
+    told["ledger"] = HERE.take_ledger()[0]
+    (out / f"told-{dist.get_rank()}.json").write_text(json.dumps(told))
+    HERE.end()
+
+
+def trained(strategy: Strategy) -> list[float]:
+    step = strategy.make(HERE.name)
+    losses = [step(number) for number in range(STEPS)]
+    return [float(loss) for loss in losses if loss is not None]
+
+
+main()
