@@ -9,25 +9,20 @@ import importlib
 import io
 import signal
 import sys
+from difflib import get_close_matches
+from itertools import chain
+from pathlib import Path
 from typing import Final
 
 import click
 
-COMMANDS: Final = (
-    "advise",
-    "analyze",
-    "bench",
-    "compile",
-    "diagnose",
-    "diff",
-    "export",
-    "figures",
-    "hta",
-    "traffic",
-    "view",
-    "watch",
-    "whatif",
-)
+SECTIONS: Final = {
+    "Understand a run or traces": ("analyze", "view", "diff", "traffic", "diagnose", "figures", "hta"),
+    "Watch a job while it runs": ("watch", "export"),
+    "Decide what to change": ("advise", "whatif"),
+    "Measure and prepare your machine": ("bench", "compile"),
+}
+COMMANDS: Final = tuple(sorted(chain.from_iterable(SECTIONS.values())))
 
 
 class Commands(click.Group):
@@ -41,6 +36,28 @@ class Commands(click.Group):
             return None
         command = getattr(importlib.import_module(f"ddptrace.cli.{cmd_name}"), cmd_name)
         return command if isinstance(command, click.Command) else None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        width = max(map(len, COMMANDS))
+        for section, names in SECTIONS.items():
+            with formatter.section(section):
+                formatter.write_dl([(name.ljust(width), self._summary(ctx, name)) for name in names])
+
+    def _summary(self, ctx: click.Context, name: str) -> str:
+        command = self.get_command(ctx, name)
+        return "" if command is None else command.get_short_help_str(limit=67)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Suggest the command that was probably meant if there is none of this name."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            meant = [f"analyze {args[0]}"] if Path(args[0]).exists() else get_close_matches(args[0], COMMANDS, n=1)
+            if not meant:
+                raise
+            raise click.UsageError(f"No such command {args[0]!r}. Did you mean `ddptrace {meant[0]}`?", ctx) from error
 
     def invoke(self, ctx: click.Context) -> object:
         from ddptrace.cli.say import printable_lines
