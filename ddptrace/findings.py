@@ -51,6 +51,7 @@ class Section(enum.StrEnum):
     COPIES = "Copies"
     KERNELS = "Kernels"
     REMOTE_CALLS = "Remote calls"
+    PIPELINES = "Pipelines"
     JITTER = "What varies from step to step"
     CONTENTION = "Computing beside communication"
     TRAFFIC = "Traffic"
@@ -255,6 +256,27 @@ UNEVEN_COMPUTE = FindingKind(
     "divide the work evenly: stages of a pipeline, shards, batches of equal cost",
     sections=(Section.RANKS, Section.DEVICE),
     is_advice=True,
+)
+SLOW_STAGE = FindingKind(
+    "slow-stage",
+    Chapter.LOST_TIME,
+    "warning",
+    "one stage of a pipeline computes longer than the others, which wait for it",
+    "give it fewer layers, or find out why its rank is slow",
+    sections=(Section.PIPELINES,),
+    is_advice=True,
+    silences=(EXPOSED_COMMUNICATION,),
+)
+PIPELINE_BUBBLE = FindingKind(
+    "pipeline-bubble",
+    Chapter.LOST_TIME,
+    "warning",
+    "ranks of a pipeline are idle because the schedule has no work for them: its bubble; waiting for a slow stage and for"
+    " messages is not counted",
+    "more microbatches, or a schedule with several stages on each rank",
+    sections=(Section.PIPELINES,),
+    is_advice=True,
+    silences=(EXPOSED_COMMUNICATION,),
 )
 HEAVY_LAYER = FindingKind(
     "heavy-layer",

@@ -14,6 +14,8 @@ from ddptrace.analysis.device.idle import idle_rows
 from ddptrace.analysis.device.kernels import kernel_rows
 from ddptrace.analysis.device.rows import launch_rows, scope_rows, stream_rows
 from ddptrace.analysis.parallelism import parallelism_rows
+from ddptrace.analysis.pipeline.messages import message_rows
+from ddptrace.analysis.pipeline.rows import pipeline_rows
 from ddptrace.analysis.ranks.critical_path import critical_path
 from ddptrace.analysis.rpc.rows import rpc_pair_rows
 from ddptrace.analysis.run_view import group_rows, matched_collectives
@@ -35,6 +37,7 @@ from ddptrace.analysis.tables.device import (
     StreamRow,
 )
 from ddptrace.analysis.tables.parallelism import ParallelismRow
+from ddptrace.analysis.tables.pipeline import BubbleRow, MessageRow, PipelineRow
 from ddptrace.analysis.tables.ranks import ArrivalRow, BlameRow, ClockRow, DesyncRow, MatchRow, PathRow, SuspectRow
 from ddptrace.analysis.tables.rpc import RpcPairRow, RpcRow
 from ddptrace.analysis.tables.savings import SavingRow
@@ -117,6 +120,18 @@ class Result:
     gradient_traffic: Table[GradientTrafficRow] = rank_table(
         GradientTrafficRow, gradient_traffic_rows, key=("rank", "step", "reducer")
     )  # bytes of gradients by reducer, step and rank
+    messages: Table[MessageRow] = rank_table(
+        MessageRow, message_rows, key=("rank", "seq"), joined=lambda run: run.pipelines.messages
+    )  # sends and receives, each with the call that it met
+    pipeline: Table[PipelineRow] = rank_table(
+        PipelineRow,
+        pipeline_rows,
+        key=("rank", "pipeline", "turn", "stage", "microbatch", "work"),
+        joined=lambda run: run.pipelines.computations,
+    )  # what each stage of a pipeline computed of each microbatch
+    bubbles: Table[BubbleRow] = run_table(
+        BubbleRow, lambda run: run.pipelines.bubbles, key=("rank", "pipeline", "turn")
+    )  # where the time of each rank went in each turn of a pipeline
     partial_steps: Table[PartialStepRow] = rank_table(
         PartialStepRow, partial_step_rows, key=("rank", "step")
     )  # steps of which only the length is known

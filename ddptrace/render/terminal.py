@@ -18,6 +18,7 @@ from ddptrace.render.device.copies import copy_lines
 from ddptrace.render.device.idle import idle_lines
 from ddptrace.render.device.terminal import collective_lines, device_lines, scope_lines
 from ddptrace.render.headline import headline
+from ddptrace.render.pipeline.terminal import pipeline_lines
 from ddptrace.render.ranks.terminal import across_lines
 from ddptrace.render.rpc.words import remote_words, rpc_lines, waiting
 from ddptrace.render.trace.islands import apart_words, islands
@@ -66,6 +67,7 @@ def summary_text(result: Result) -> str:
         list(rank_lines(summary.ranks)),
         device,
         list(across_lines(result)),
+        list(pipeline_lines(result)),
         list(idle_lines(result)),
         list(copy_lines(result)),
         list(collective_lines(result)),

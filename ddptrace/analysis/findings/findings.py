@@ -23,6 +23,7 @@ from ddptrace.analysis.findings.comm_kernels import comm_kernel_findings
 from ddptrace.analysis.findings.desync import desync_findings, refused_findings
 from ddptrace.analysis.findings.device import device_findings
 from ddptrace.analysis.findings.evidence import FOREIGN, OURS, HowTo, evidence_findings, kept_findings
+from ddptrace.analysis.findings.pipeline import pipeline_findings
 from ddptrace.analysis.findings.ranks import blame_findings, early_finding, peer_findings
 from ddptrace.analysis.findings.rpc import rpc_findings, serving
 from ddptrace.analysis.findings.steps import contention_findings, data_findings, jitter_findings
@@ -97,6 +98,7 @@ def run_findings(
             *blame_findings(blame, hosts=len({row.host for row in result.ranks})),
             *([early_finding(blame.early, summary)] if blame.early is not None and comparable else []),
             *uneven_findings(result, summary, blame),
+            *pipeline_findings(result),
             *jitter_findings(ranks, result, crowded=blame.crowding is not None),
         ]
     )

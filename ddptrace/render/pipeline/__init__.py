@@ -1,0 +1,1 @@
+"""Pipelines, drawn and said."""
