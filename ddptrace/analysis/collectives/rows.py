@@ -189,7 +189,7 @@ def _source(comm: Communication, known: _Known) -> dict[str, Any]:
     }
 
 
-def _unit(member: Member) -> dict[str, str | None]:
+def _unit(member: Member) -> dict[str, Any]:
     is_known = member.kind is not UnitKind.OTHER
     return {
         "unit": member.name if is_known else None,
