@@ -44,9 +44,12 @@ from ddptrace.analysis.tables.savings import SavingRow
 from ddptrace.analysis.tables.steps import ContentionRow, JitterRow, PartialStepRow, PhaseRow, StepRow
 from ddptrace.analysis.tables.table import Table, findings_html, grid, paragraph, table_names
 from ddptrace.analysis.tables.traffic import GradientTrafficRow, TrafficRow
+from ddptrace.analysis.tables.units import DimensionRow, UnitRow
 from ddptrace.analysis.tables.windows import WindowRow
 from ddptrace.analysis.traffic.gradients import gradient_traffic_rows
 from ddptrace.analysis.traffic.rows import traffic_rows
+from ddptrace.analysis.units.dimensions import dimension_rows
+from ddptrace.analysis.units.rows import unit_rows
 from ddptrace.analysis.window_summary import summarize_windows
 from ddptrace.errors import printable
 from ddptrace.findings import Finding
@@ -101,6 +104,12 @@ class Result:
     copies: Table[CopyRow] = rank_table(
         CopyRow, copy_rows, key=("rank", "step", "name")
     )  # what copies and fills cost, by step
+    units: Table[UnitRow] = rank_table(
+        UnitRow, unit_rows, key=("rank", "seq")
+    )  # one row per communication of a unit: bucket, FSDP unit, tensor-parallel module, pipeline stage, experts
+    dimensions: Table[DimensionRow] = rank_table(
+        DimensionRow, dimension_rows, key=("rank", "step", "dimension", "mesh")
+    )  # what communication along each dimension of parallelism costs each step
     parallelism: Table[ParallelismRow] = run_table(
         ParallelismRow, lambda run: parallelism_rows(run.ranks), key=("kind",)
     )  # how the ranks share the work of the model

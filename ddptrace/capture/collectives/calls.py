@@ -127,6 +127,8 @@ class Collectives:
                     name if name <= SHORT_MAX else 0,
                     group if group <= SHORT_MAX else 0,
                 )
+            if self._thread.unit is not None:
+                self._thread.unit.call(seq, launch, op.name)
             return seq, launch, nbytes_in, nbytes_out, flags, profiling, reducer, held, name, group, functional
         except Exception as error:  # training must not see it
             if not is_symbolic(first_tensor(args, op)):  # nothing is sent of what a compiler traces
