@@ -161,10 +161,10 @@ class Kind(enum.IntEnum):
     # Since 1.9. A unit is what one decision of the program communicates together: the parameters of one `fully_shard`,
     # a pipeline's stage. Its number counts the units of the process from 1
     UNIT = 37  # name: JSON of a unit, its parameters and process groups
-    UNIT_CALL = 38  # a collective is of a unit. begin: launch; a: seq; b: unit; flags: UnitRole; e: Phase that it is
-    #                 for, 0 unknown; f: microbatch + 1, 0 none
-    UNIT_MARK = 39  # something happened to a unit, begin to end. a: unit; flags: UnitMark; e: Phase, 0 unknown;
-    #                 f: microbatch + 1, 0 none
+    UNIT_CALL = 38  # a collective is of a unit. begin: launch; a: seq; b: unit; c: turn of the pipeline + 1, 0 none;
+    #                 flags: UnitRole; e: Phase that it is for, 0 unknown; f: microbatch + 1, 0 none
+    UNIT_MARK = 39  # something happened to a unit, begin to end. a: unit; flags: UnitMark; c: turn of the
+    #                 pipeline + 1, 0 none; e: Phase, 0 unknown; f: microbatch + 1, 0 none
 
 
 class CallFlag(enum.IntFlag):
@@ -274,6 +274,9 @@ class UnitMark(enum.IntEnum):
     USE = 1  # its forward or backward needs its parameters, from when it asks for them until they are there
     READY = 2  # all its gradients are there; until they are on their way
     FREED = 3  # its whole parameters are let go
+    COMPUTED = 4  # a pipeline's stage has computed its forward or backward of a microbatch, or a part of that
+    COMPUTED_INPUTS = 5  # of its backward, the gradients of its inputs alone
+    COMPUTED_WEIGHTS = 6  # of its backward, the gradients of its parameters alone
 
 
 class StepEnd(enum.IntEnum):

@@ -39,6 +39,7 @@ from ddptrace.capture.steps.finder import Sampling, StepFinder
 from ddptrace.capture.steps.program import Program
 from ddptrace.capture.surface import Patches, Surface, ThreadState, error_words
 from ddptrace.capture.units.fsdp import FsdpWatch
+from ddptrace.capture.units.pipeline import PipelineWatch
 from ddptrace.capture.units.records import UnitRecords
 from ddptrace.dynamo import leave_as_it_is
 from ddptrace.errors import CompileError, TraceStateError
@@ -53,7 +54,7 @@ Profile = Callable[[int], torch.profiler.ProfilerAction] | torch.profiler.profil
 _current: Session | None = None
 _entry = threading.Lock()
 
-SAMPLED = ("collectives", "ddp", "hooks", "origins", "reducer", "device", "units")
+SAMPLED = ("collectives", "ddp", "hooks", "origins", "reducer", "device", "units", "pipelines")
 """Surfaces that pause in steps that are not recorded. Remote calls never pause: a rank that serves them has no
 steps."""
 
@@ -77,6 +78,7 @@ SURFACES = (
     "garbage",
     "device",
     "units",
+    "pipelines",
     *LOOKS,
 )
 
@@ -127,8 +129,10 @@ class Session:
         names = ModuleNames(roots)
         sites = CallSites(self.surfaces["origins"], names, recorder.intern, thread)
         self._groups = Groups(recorder)
-        self.fsdp = FsdpWatch(UnitRecords(recorder), self.surfaces["units"], thread, self._groups, names)
         self.collectives = Collectives(recorder, self.surfaces["collectives"], self._groups, thread, sites)
+        units = UnitRecords(recorder)
+        self.fsdp = FsdpWatch(units, self.surfaces["units"], thread, self._groups, names)
+        self.pipelines = PipelineWatch(units, self.surfaces["pipelines"], self.collectives, self._groups, names)
         self._completions = self.collectives.completions
         self._due: list[Sized] = [self._completions.due]
         reducers = ReducerRecords(recorder, self._groups)
@@ -183,7 +187,7 @@ class Session:
         self.surfaces["profiler"].call(self.windows.install, self._patches)
         self.surfaces["collectives"].call(self._install_tap)
         self.surfaces["rpc"].call(self._install_rpc)
-        self.surfaces["units"].call(self.fsdp.install, self._patches)
+        self._install_units()
         self.surfaces["host"].call(self._install_marks)
         self.surfaces["garbage"].call(self._collections.install)
         self.surfaces["compiler"].call(leave_as_it_is, "ddptrace.capture", "ddptrace.record")  # all is imported now
@@ -255,7 +259,11 @@ class Session:
     def _meet_root(self, root: torch.nn.Module) -> None:
         """An outermost module runs for the first time: by now, the program has imported what it is made with."""
         self.surfaces["device"].call(self._find_device, root)
+        self._install_units()
+
+    def _install_units(self) -> None:
         self.surfaces["units"].call(self.fsdp.install, self._patches)
+        self.surfaces["pipelines"].call(self.pipelines.install, self._patches)
 
     def _find_device(self, root: torch.nn.Module) -> None:
         """Time the device of the first model that is on one."""

@@ -137,6 +137,7 @@ class Call:
     role: UnitRole = UnitRole.OTHER  # what it does for its unit
     unit_phase: Phase | None = None  # the phase that it serves its unit in: FORWARD or BACKWARD
     microbatch: int | None = None  # of a pipeline, from 0
+    unit_turn: int | None = None  # k-th time that the schedule of the pipeline ran, from 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +225,17 @@ class UnitGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class Stage:
+    """A stage of a pipeline, where a unit is one."""
+
+    pipeline: int  # number of its schedule on the rank
+    number: int  # from 0
+    ranks: tuple[int, ...]  # global rank of each stage of the pipeline
+    schedule: str  # its class
+    microbatches: int
+
+
+@dataclass(frozen=True, slots=True)
 class Unit:
     """What one decision of the program communicates together, as the rank described it."""
 
@@ -234,6 +246,7 @@ class Unit:
     groups: tuple[UnitGroup, ...] = ()
     reshards: bool | None = None  # after forward, the whole parameters are let go; None where that means nothing
     is_root: bool = False  # it has what no unit inside it has
+    stage: Stage | None = None
 
     @property
     def nbytes(self) -> int:
@@ -255,6 +268,7 @@ class UnitEvent:
     end_at_ns: int
     phase: Phase | None = None
     microbatch: int | None = None  # of a pipeline, from 0
+    turn: int | None = None  # k-th time that the schedule of the pipeline ran, from 0
 
 
 @dataclass(frozen=True, slots=True)

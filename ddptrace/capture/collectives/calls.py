@@ -10,7 +10,7 @@ import itertools
 import sys
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from types import FrameType
 from typing import Any, Final
@@ -72,6 +72,7 @@ class Collectives:
         self._engine = _engine_code()
         self.buckets = BucketSends(recorder, self.completions, self.seqs, groups, self._engine)
         self._sites = sites
+        self.messages = ExpectedMessages()
 
     @property
     def is_live(self) -> bool:
@@ -127,8 +128,9 @@ class Collectives:
                     name if name <= SHORT_MAX else 0,
                     group if group <= SHORT_MAX else 0,
                 )
-            if self._thread.unit is not None:
-                self._thread.unit.call(seq, launch, op.name)
+            part = self._thread.unit or (self.messages.take(args, op) if self.messages.expected else None)
+            if part is not None:
+                part.call(seq, launch, op.name)
             return seq, launch, nbytes_in, nbytes_out, flags, profiling, reducer, held, name, group, functional
         except Exception as error:  # training must not see it
             if not is_symbolic(first_tensor(args, op)):  # nothing is sent of what a compiler traces
@@ -313,6 +315,25 @@ class FunctionalWaits:
     def take(self, tensor: torch.Tensor) -> int:
         """Return the seq of the call that made the tensor; 0 if there is none, or if somebody has waited before."""
         return self._seq_of.pop(tensor.data_ptr(), 0)
+
+
+class ExpectedMessages:
+    """Sends and receives that are about to be issued, by the address of their tensors, with the `Part` of a unit
+    (`capture/units/records.py`) that they are for."""
+
+    def __init__(self) -> None:
+        self.expected: dict[int, Any] = {}
+
+    def expect(self, tensors: Iterable[torch.Tensor], part: Any) -> None:
+        if len(self.expected) >= MOST_TENSORS:
+            self.expected.clear()
+        for tensor in tensors:
+            self.expected[tensor.data_ptr()] = part
+
+    def take(self, args: tuple[Any, ...], op: Operator) -> Any:
+        """Return the part that a call is for; None if nobody has expected it."""
+        tensor = first_tensor(args, op) if family_of(op.name).is_message else None
+        return None if tensor is None else self.expected.pop(tensor.data_ptr(), None)
 
 
 def _engine_code() -> Any:

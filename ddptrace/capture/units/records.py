@@ -34,12 +34,17 @@ class Part:
     phase: int
     role: int | None = None  # None: told by the operation
     microbatch: int | None = None
+    turn: int | None = None
 
     def call(self, seq: int, launch: int, op: str) -> None:
         """Record that a collective is the unit's."""
         role = self.role if self.role is not None else _role_of(op)
-        microbatch = 0 if self.microbatch is None else self.microbatch + 1
-        self.recorder.event(UNIT_CALL, role, 0, launch, launch, seq, self.unit, 0, 0, self.phase, microbatch)
+        turn, microbatch = _plus_one(self.turn), _plus_one(self.microbatch)
+        self.recorder.event(UNIT_CALL, role, 0, launch, launch, seq, self.unit, turn, 0, self.phase, microbatch)
+
+
+def _plus_one(number: int | None) -> int:
+    return 0 if number is None else number + 1
 
 
 def _role_of(op: str) -> int:
@@ -86,16 +91,32 @@ class UnitRecords:
         self._recorder.describe(Kind.UNIT, json.dumps(content))
         return self._count
 
-    def part(self, unit: int, phase: int, role: int | None = None, microbatch: int | None = None) -> Part:
+    def part(
+        self,
+        unit: int,
+        phase: int,
+        role: int | None = None,
+        microbatch: int | None = None,
+        turn: int | None = None,
+    ) -> Part:
         """Return what to put into `ThreadState.unit` while a thread communicates for a unit."""
-        return Part(self._recorder, unit, phase, role, microbatch)
+        return Part(self._recorder, unit, phase, role, microbatch, turn)
 
     def mark(
-        self, unit: int, mark: int, begin: int, end: int, *, phase: int = 0, microbatch: int | None = None
+        self,
+        unit: int,
+        mark: int,
+        begin: int,
+        end: int,
+        *,
+        phase: int = 0,
+        microbatch: int | None = None,
+        turn: int | None = None,
     ) -> None:
         """Record what happened to a unit. `phase`: 0 where unknown."""
-        number = 0 if microbatch is None else microbatch + 1
-        self._recorder.event(UNIT_MARK, mark, 0, begin, end, unit, 0, 0, 0, phase, number)
+        self._recorder.event(
+            UNIT_MARK, mark, 0, begin, end, unit, 0, _plus_one(turn), 0, phase, _plus_one(microbatch)
+        )
 
 
 FORWARD, BACKWARD = int(Phase.FORWARD), int(Phase.BACKWARD)

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from ddptrace.load.records.described import Content, each
-from ddptrace.load.records.events import BEGIN, END, FLAGS, A, B, E, F, Row
-from ddptrace.load.tables import Unit, UnitEvent, UnitGroup, UnitKind, UnitParameter
+from ddptrace.load.records.events import BEGIN, END, FLAGS, A, B, C, E, F, Row
+from ddptrace.load.tables import Stage, Unit, UnitEvent, UnitGroup, UnitKind, UnitParameter
 from ddptrace.schema import Phase, UnitMark, UnitRole
 
 ROLES: Final = frozenset(UnitRole)
@@ -36,6 +36,17 @@ def _unit(content: Content) -> Unit:
         ),
         reshards if isinstance(reshards, bool) else None,
         bool(content.get("root", False)),
+        _stage(content["stage"]) if "stage" in content else None,
+    )
+
+
+def _stage(content: Content) -> Stage:
+    return Stage(
+        int(content["pipeline"]),
+        int(content["number"]),
+        tuple(map(int, content["ranks"])),
+        str(content["schedule"]),
+        int(content["microbatches"]),
     )
 
 
@@ -46,9 +57,10 @@ class UnitCall(NamedTuple):
     role: UnitRole
     unit_phase: Phase | None
     microbatch: int | None
+    unit_turn: int | None
 
 
-OF_NONE: Final = UnitCall(None, UnitRole.OTHER, None, None)
+OF_NONE: Final = UnitCall(None, UnitRole.OTHER, None, None, None)
 
 
 class UnitCalls:
@@ -60,7 +72,7 @@ class UnitCalls:
     def of(self, seq: int) -> UnitCall:
         """Return the unit of a call by its seq."""
         said = self._said.get(seq)
-        return OF_NONE if said is None else UnitCall(said[B], _role(said[FLAGS]), _phase(said[E]), _microbatch(said[F]))
+        return OF_NONE if said is None else UnitCall(said[B], _role(said[FLAGS]), _phase(said[E]), _less_one(said[F]), _less_one(said[C]))
 
 
 def unit_events(rows: Iterable[Row]) -> tuple[UnitEvent, ...]:
@@ -72,7 +84,8 @@ def unit_events(rows: Iterable[Row]) -> tuple[UnitEvent, ...]:
             row[BEGIN],
             row[END],
             _phase(row[E]),
-            _microbatch(row[F]),
+            _less_one(row[F]),
+            _less_one(row[C]),
         )
         for row in rows
         if row[FLAGS] in MARKS
@@ -87,5 +100,5 @@ def _phase(number: int) -> Phase | None:
     return Phase(number) if number in PHASES else None
 
 
-def _microbatch(number: int) -> int | None:
+def _less_one(number: int) -> int | None:
     return number - 1 if number else None
