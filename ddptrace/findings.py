@@ -271,8 +271,8 @@ PIPELINE_BUBBLE = FindingKind(
     "pipeline-bubble",
     Chapter.LOST_TIME,
     "warning",
-    "ranks of a pipeline are idle because the schedule has no work for them: its bubble; waiting for a slow stage and for"
-    " messages is not counted",
+    "ranks of a pipeline are idle because the schedule has no work for them: its bubble; waiting for a slow stage and"
+    " for messages is not counted",
     "more microbatches, or a schedule with several stages on each rank",
     sections=(Section.PIPELINES,),
     is_advice=True,

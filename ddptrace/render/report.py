@@ -26,6 +26,8 @@ from ddptrace.render.device import report as device_sections
 from ddptrace.render.figures import Figure, buckets_figure, parts_figure, phases_figure
 from ddptrace.render.findings import findings_section, next_section
 from ddptrace.render.markup import contents, figure_html, section
+from ddptrace.render.pipeline.figure import pipeline_figure
+from ddptrace.render.pipeline.report import pipeline_section
 from ddptrace.render.ranks.figures import bucket_heat, jitter_heat, matches_figure, path_figure
 from ddptrace.render.ranks.report import across_body
 from ddptrace.render.rpc.report import rpc_section
@@ -98,6 +100,7 @@ def drawn(result: Result, summary: Summary, forecast: Forecast = NOTHING) -> lis
         matches_figure(result),
         path_figure(result),
         jitter_heat(result),
+        pipeline_figure(result),
         scaling_figure(forecast.scale or ()),
         bandwidth_figure(result),
         device_figures.device_figure(result),
@@ -157,6 +160,7 @@ def rank_body(result: Result, picture: Pictures, forecast: Forecast) -> list[str
         section("Ranks", "The typical step of each rank.", picture["ranks"]),
         section("Phases", "The same steps by what the training loop was doing.", picture["phases"]),
         *across_body(result, picture),
+        pipeline_section(result, picture["pipeline"]),
         scaling_section(forecast, picture["scaling"]),
     ]
 

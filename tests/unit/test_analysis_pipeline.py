@@ -72,7 +72,9 @@ def played(
 
 def received(rank: int, one: Computation, needed: Computation, launch: int, end: int, sent: int) -> MessageRow:
     phase = "forward" if one.work == Work.FORWARD else "backward"
-    row = MessageRow(rank, 1, 0, "recv", "0", needed.stage, rank, 1, phase, one.microbatch, 0, 8, 1, launch, launch, end)
+    row = MessageRow(
+        rank, 1, 0, "recv", "0", needed.stage, rank, 1, phase, one.microbatch, 0, 8, 1, launch, launch, end
+    )
     return with_other(row, replace(row, op="send", rank=needed.stage, launch_at_ns=sent))
 
 
@@ -125,9 +127,9 @@ def test_an_update_while_the_others_still_compute_is_no_bubble() -> None:
 def test_the_gaps_before_computations_are_told_apart() -> None:
     turn, blocked = played(orders := one_f_one_b(2, 4), equal(orders), 7)
     rows = list(turn.computations(blocked))
-    assert all(row.gap_ns == (row.peer_wait_ns or 0) + (row.transfer_ns or 0) + (row.other_ns or 0) for row in rows)
+    assert all(row.before_ns == (row.peer_wait_ns or 0) + (row.transfer_ns or 0) + (row.other_ns or 0) for row in rows)
     first = next(row for row in rows if row.rank == 1)
-    assert (first.gap_ns, first.peer_wait_ns, first.transfer_ns) == (FORWARD + 7, FORWARD, 7)
+    assert (first.before_ns, first.peer_wait_ns, first.transfer_ns) == (FORWARD + 7, FORWARD, 7)
 
 
 def test_a_turn_with_missing_computations_is_not_judged() -> None:

@@ -34,14 +34,13 @@ def _slow_words(digest: PipelineDigest, slow: SlowStage) -> str:
 
 
 def _bubble_words(digest: PipelineDigest) -> str:
-    ideal = digest.ideal_bubble_ns
-    more = 2 * digest.microbatches
+    bubble, ideal, more = digest.bubble_ns, digest.ideal_bubble_ns, 2 * digest.microbatches
+    shape = f"{counted(digest.stages, 'stage')} and {counted(digest.microbatches, 'microbatch', 'microbatches')}"
     words = (
-        f"In each turn of {digest.schedule}, a rank is idle for {duration(digest.bubble_ns)} of"
-        f" {duration(digest.window_ns)} ({percent(digest.bubble_ns / digest.window_ns)}), because the schedule has no"
-        f" work for it: with {counted(digest.stages, 'stage')} and {counted(digest.microbatches, 'microbatch', 'microbatches')}"
-        f" it implies {duration(ideal)}. With {more} microbatches of half the size it would be {duration(ideal / 2)}, if"
-        " they take half as long"
+        f"In each turn of {digest.schedule}, a rank is idle for {duration(bubble)} of {duration(digest.window_ns)}"
+        f" ({percent(bubble / digest.window_ns)}), because the schedule has no work for it: with {shape} it implies"
+        f" {duration(ideal)}. With {more} microbatches of half the size it would be {duration(ideal / 2)}, if they take"
+        " half as long"
     )
     if digest.schedule in ONE_STAGE_A_RANK:
         return f"{words}; ScheduleInterleaved1F1B with two stages on each rank has half the bubble, too."

@@ -56,6 +56,7 @@ class PipelineDigest:
     schedule: str
     stages: int
     microbatches: int
+    turn: int  # that of median length of them
     turns: int
     steps: int  # that these turns are in
     window_ns: int
@@ -105,6 +106,7 @@ def _digest(number: int, rows: Sequence[BubbleRow], computations: Sequence[Pipel
         rows[0].schedule,
         len({stage for row in rows for stage in row.stages}),
         rows[0].microbatches,
+        turns[len(turns) // 2],
         len(turns),
         len({row.step for row in rows}),
         window,
@@ -118,12 +120,12 @@ def _digest(number: int, rows: Sequence[BubbleRow], computations: Sequence[Pipel
     )
 
 
-def _typical_turns(rows: Iterable[BubbleRow]) -> set[int]:
-    """Choose the middle half by length, without the first, which prepares, where there are others."""
+def _typical_turns(rows: Iterable[BubbleRow]) -> list[int]:
+    """Choose the middle half by length, without the first, which prepares, where there are others; shortest first."""
     lengths = {row.turn: row.window_ns for row in rows}
     steady = sorted((length, turn) for turn, length in lengths.items() if turn or len(lengths) == 1)
     cut = len(steady) // 4
-    return {turn for _, turn in steady[cut : len(steady) - cut]}
+    return [turn for _, turn in steady[cut : len(steady) - cut]]
 
 
 def _mean(rows: Sequence[BubbleRow], name: str) -> int:

@@ -1,6 +1,6 @@
 """Where the time of each rank went while its pipeline ran once: a turn.
 
-window    ├──────────────────────────────────────────────────────────┤   of the first computation to the last, of all ranks
+window    ├──────────────────────────────────────────────────────────┤   first computation to last, of all ranks
 rank 0    [F0)[F1)┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄[B0 )┄┄┄┄┄┄┄┄┄┄┄┄┄┄[B1 )
 rank 1    ┄┄┄┄[F0 slow   )[F1 slow   )[B0 )[B1 )┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄
           idle: as much as the schedule implies if all stages took as long as a typical one is bubble; what is beyond
@@ -134,7 +134,7 @@ class Turn:
                 gap = row.begin_at_ns - before
                 peer, transfer = blocked[rank].within(before, row.begin_at_ns)
                 yield replace(
-                    row, gap_ns=gap, peer_wait_ns=peer, transfer_ns=transfer, other_ns=gap - peer - transfer
+                    row, before_ns=gap, peer_wait_ns=peer, transfer_ns=transfer, other_ns=gap - peer - transfer
                 )
                 before = row.end_at_ns
 

@@ -17,8 +17,8 @@ class Work(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MessageRow:
-    """One send or receive on one rank, with the call of the other rank that it met. Where the host was blocked on it, that time is `peer_wait_ns` until both had called, and
-    `transfer_ns` from then on."""
+    """One send or receive on one rank, with the call of the other rank that it met. Where the host was blocked on it,
+    that time is `peer_wait_ns` until both had called, and `transfer_ns` from then on."""
 
     rank: int  # global rank
     step: int | None  # ordinal of the step that launched it; None outside of steps
@@ -44,9 +44,9 @@ class MessageRow:
 
 @dataclass(frozen=True, slots=True)
 class PipelineRow:
-    """One computation of a pipeline's stage: forward or backward of one microbatch. `gap_ns` is the time since the
-    computation before it on its rank, or since the pipeline began its turn; `gap_ns` = `peer_wait_ns` + `transfer_ns` +
-    `other_ns`."""
+    """One computation of a pipeline's stage: forward or backward of one microbatch. `before_ns` is the time since the
+    computation before it on its rank, or since the turn began; `peer_wait_ns`, `transfer_ns` and `other_ns` add up to
+    it."""
 
     rank: int  # global rank
     step: int | None  # ordinal of the step that it began in; None outside of steps
@@ -57,7 +57,7 @@ class PipelineRow:
     work: str  # forward, backward, backward-inputs or backward-weights
     begin_at_ns: int  # it began, on the host
     end_at_ns: int  # it ended
-    gap_ns: int | None = None  # None, as the next three, where not all ranks of the pipeline are known
+    before_ns: int | None = None  # None, as the next three, where not all ranks of the pipeline are known
     peer_wait_ns: int | None = None  # the host was blocked on a message that the other rank had not called for
     transfer_ns: int | None = None  # the host was blocked on a message that both ranks had called for
     other_ns: int | None = None  # the rest: the host was not blocked on a message

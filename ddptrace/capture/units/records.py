@@ -114,9 +114,7 @@ class UnitRecords:
         turn: int | None = None,
     ) -> None:
         """Record what happened to a unit. `phase`: 0 where unknown."""
-        self._recorder.event(
-            UNIT_MARK, mark, 0, begin, end, unit, 0, _plus_one(turn), 0, phase, _plus_one(microbatch)
-        )
+        self._recorder.event(UNIT_MARK, mark, 0, begin, end, unit, 0, _plus_one(turn), 0, phase, _plus_one(microbatch))
 
 
 FORWARD, BACKWARD = int(Phase.FORWARD), int(Phase.BACKWARD)

@@ -72,7 +72,11 @@ class UnitCalls:
     def of(self, seq: int) -> UnitCall:
         """Return the unit of a call by its seq."""
         said = self._said.get(seq)
-        return OF_NONE if said is None else UnitCall(said[B], _role(said[FLAGS]), _phase(said[E]), _less_one(said[F]), _less_one(said[C]))
+        return (
+            OF_NONE
+            if said is None
+            else UnitCall(said[B], _role(said[FLAGS]), _phase(said[E]), _less_one(said[F]), _less_one(said[C]))
+        )
 
 
 def unit_events(rows: Iterable[Row]) -> tuple[UnitEvent, ...]:

@@ -21,7 +21,7 @@ def pipeline_lines(result: Result) -> Iterator[str]:
     digests = pipeline_digests(result)
     for digest in digests:
         number = f" {digest.pipeline}" if len(digests) > 1 else ""
-        yield from textwrap.wrap(f"Pipeline{number}  {_turn_words(digest)}", WIDTH, subsequent_indent="  ")
+        yield from textwrap.wrap(f"Pipeline{number}  {turn_words(digest)}", WIDTH, subsequent_indent="  ")
         yield f"  {'rank':<6} {'stages':<10}" + "".join(f" {head + ' ms':>13}" for head in HEADS)
         for rank in digest.ranks[:MOST_RANKS]:
             parts = "".join(f" {millis(getattr(rank, part)):>13}" for part in PARTS)
@@ -30,7 +30,7 @@ def pipeline_lines(result: Result) -> Iterator[str]:
             yield f"  … and {len(digest.ranks) - MOST_RANKS} more ranks in the table `bubbles`"
 
 
-def _turn_words(digest: PipelineDigest) -> str:
+def turn_words(digest: PipelineDigest) -> str:
     microbatches = counted(digest.microbatches, "microbatch", "microbatches")
     return (
         f"{digest.schedule} · {counted(digest.stages, 'stage')} · {microbatches} · turn {duration(digest.window_ns)}"
