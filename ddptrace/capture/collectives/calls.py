@@ -34,8 +34,8 @@ from ddptrace.schema import RANGE_PREFIX, CallFlag, Kind
 _now = time.perf_counter_ns
 
 STAMPED_NBYTES = 64 << 10
-"""Outside a profiler window, completions of smaller calls that no reducer issued are not stamped: a Python callback for
-each of many small queued collectives would slow Gloo itself."""
+"""Outside a profiler window, completions of smaller calls that no reducer or unit issued are not stamped: a Python
+callback for each of many small queued collectives would slow Gloo itself."""
 
 SYNC, NATIVE = int(CallFlag.SYNC), int(CallFlag.NATIVE)
 PROFILED, DEVICE = int(CallFlag.PROFILED), int(CallFlag.DEVICE)
@@ -101,9 +101,10 @@ class Collectives:
             own, profiling = self._thread.bucket, autograd_profiler._is_profiler_enabled
             caller = None if own else self._caller()
             source = None if caller is None else self._sites.of(caller)
-            flags = (SYNC if op.is_sync(args) else 0) | (0 if source else NATIVE) | (PROFILED if profiling else 0)
-            held = bool(own or source)
             functional = caller is not None and caller.f_code.co_filename == ISSUER
+            is_sync = op.is_sync(args) and not functional  # C++ says so for these, and the program waits for the tensors
+            flags = (SYNC if is_sync else 0) | (0 if source else NATIVE) | (PROFILED if profiling else 0)
+            held = bool(own or source)
             reducer = own or self.reducer
             name = self._recorder.intern(op.name)
             group = self._groups.name_id(dist.ProcessGroup.unbox(args[op.group]))
@@ -229,7 +230,8 @@ class Collectives:
         ):  # nobody waits for the Work of a functional call: it, and its tensors, would be kept
             self._thread.last_work = work
             self._seq_of[work] = seq
-        wanted = profiling or (not flags & SYNC and (reducer or nbytes_in + nbytes_out >= STAMPED_NBYTES))
+        of_unit = reducer or self._thread.unit is not None
+        wanted = profiling or of_unit or (not flags & SYNC and nbytes_in + nbytes_out >= STAMPED_NBYTES)
         # A CUDA future is complete as soon as the kernel is queued: its stamp would mean nothing.
         if not wanted or flags & DEVICE or name in self._no_future:
             return False
