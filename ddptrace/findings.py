@@ -41,6 +41,7 @@ class Section(enum.StrEnum):
     """A section of the report, by its title."""
 
     BUCKETS = "Exposed time per bucket"
+    UNITS = "Exposed time per unit"
     TYPICAL_STEP = "A typical step"
     LATE_RANKS = "Ranks that the others wait for"
     MATCHES = "The same collective on all ranks"
@@ -138,6 +139,33 @@ EXPOSED_COMMUNICATION = FindingKind(
     "communication is exposed, and most of it is in no known bucket of gradients",
     "look at the call that is exposed most: what issues it, and what it waits for",
     sections=(Section.COLLECTIVES,),
+    is_advice=True,
+)
+FSDP_PREFETCH = FindingKind(
+    "fsdp-prefetch",
+    Chapter.LOST_TIME,
+    "warning",
+    "FSDP2 gathers parameters so late that the step waits for them, while the computation before them hides nothing",
+    "gather earlier: `set_modules_to_forward_prefetch`, `set_modules_to_backward_prefetch`",
+    sections=(Section.UNITS,),
+    is_advice=True,
+)
+FSDP_UNIT_SIZE = FindingKind(
+    "fsdp-unit-size",
+    Chapter.LOST_TIME,
+    "warning",
+    "one FSDP2 unit is far larger than the others, or the only one, and its communication is exposed",
+    "call `fully_shard` on its children as well",
+    sections=(Section.UNITS,),
+    is_advice=True,
+)
+FSDP_RESHARD = FindingKind(
+    "fsdp-reshard",
+    Chapter.LOST_TIME,
+    "info",
+    "the step waits in backward for parameters that FSDP2 let go after forward",
+    "if there is memory for them, keep them: `reshard_after_forward=False`",
+    sections=(Section.UNITS,),
     is_advice=True,
 )
 GRADIENTS_ONE_BY_ONE = FindingKind(

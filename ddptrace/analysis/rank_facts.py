@@ -18,10 +18,9 @@ from ddptrace.analysis.collectives.rows import HOOK_OP
 from ddptrace.analysis.device.comm_like import CommLike, comm_like
 from ddptrace.analysis.device.events import CaughtUp, caught_up
 from ddptrace.analysis.intervals import subtract, total, union
-from ddptrace.analysis.pipeline.rows import PipelineFacts, pipeline_facts
 from ddptrace.analysis.rank_view import RankView
 from ddptrace.analysis.rpc.rows import Waited, waited_for
-from ddptrace.load.tables import Call, RankRun, StepMark
+from ddptrace.load.tables import Call, RankRun, StepMark, Unit
 from ddptrace.ops import RECEIVE, family_of
 from ddptrace.schema import Evidence, Origin, line_words
 
@@ -95,7 +94,7 @@ class RankFacts:
     inferred_events: int = 0  # of its communications with evidence `event`, those whose begin was inferred
     caught_up: CaughtUp | None = None  # None where no device was timed by events
     comm_like: tuple[CommLike, ...] = ()  # kernels that count as compute and may communicate
-    pipelines: tuple[PipelineFacts, ...] = ()  # that it has stages of
+    units: tuple[Unit, ...] = ()  # that it described
     receives_from_any: bool = False  # it has received without saying from whom
 
     @property
@@ -147,7 +146,7 @@ def facts_of(view: RankView) -> RankFacts:
         inferred_events=sum(comm.evidence is Evidence.EVENT and is_inferred(comm) for comm in view.comms),
         caught_up=caught_up(rank.device_events),
         comm_like=comm_like(view),
-        pipelines=pipeline_facts(view),
+        units=rank.units,
         receives_from_any=any(call.peer is None and family_of(call.op) is RECEIVE for call in rank.calls),
     )
 

@@ -34,6 +34,7 @@ from ddptrace.render.rpc.report import rpc_section
 from ddptrace.render.steps.figure import steps_figure
 from ddptrace.render.steps.timeline import timeline_figure
 from ddptrace.render.traffic.report import traffic_section
+from ddptrace.render.units import report as unit_sections
 from ddptrace.render.whatif.report import advice_section, scaling_figure, scaling_section
 from ddptrace.render.whole_file import whole_file
 from ddptrace.render.words import by_order
@@ -151,6 +152,8 @@ def step_body(result: Result, summary: Summary, picture: Pictures) -> list[str]:
     return [
         section(TYPICAL, TYPICAL_SUB, picture["timeline"]),
         section("Exposed time per bucket", exposed, *buckets),
+        section(unit_sections.TITLE, unit_sections.SUB, unit_sections.unit_table(result)),
+        section(unit_sections.BY_DIMENSION, unit_sections.BY_DIMENSION_SUB, unit_sections.dimension_table(result)),
         section("Every step", "Whether the typical step is typical.", picture["steps"]),
     ]
 

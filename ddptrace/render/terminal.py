@@ -10,6 +10,7 @@ from typing import Final
 
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import BucketSummary, RankSummary, Share, Summary, summarize
+from ddptrace.analysis.units.digest import units
 from ddptrace.analysis.window_summary import WindowSummary, summarize_windows
 from ddptrace.errors import printable
 from ddptrace.findings import Finding, gravest_first
@@ -23,6 +24,7 @@ from ddptrace.render.ranks.terminal import across_lines
 from ddptrace.render.rpc.words import remote_words, rpc_lines, waiting
 from ddptrace.render.trace.islands import apart_words, islands
 from ddptrace.render.trace.tracks import by_rank
+from ddptrace.render.units.terminal import dimension_lines, unit_lines
 from ddptrace.render.windows import overlap_words as window_overlap
 from ddptrace.render.windows import title_words
 from ddptrace.render.words import (
@@ -64,6 +66,8 @@ def summary_text(result: Result) -> str:
         textwrap.wrap(headline(result, summary).text, WIDTH) if result.steps or device or window is not None else [],
         list(breakdown_lines(summary, window)) if result.steps or window is not None or not device else [],
         list(bucket_lines(summary.buckets, by_order(result))),
+        list(unit_lines(units(result))),
+        list(dimension_lines(result)),
         list(rank_lines(summary.ranks)),
         device,
         list(across_lines(result)),

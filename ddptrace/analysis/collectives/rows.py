@@ -121,8 +121,7 @@ def _executed(view: RankView, known: _Known) -> Iterator[CollectiveRow]:
             speed.busbw,
             _identity(comm),
             exec_start_inferred=is_inferred(comm),
-            **_source(comm, known),
-            **_unit(view.members[at]),
+            **_source(comm, known, view.members[at]),
         )
 
 
@@ -146,8 +145,7 @@ def _unknown(view: RankView, known: _Known) -> Iterator[CollectiveRow]:
             known.buckets.get(comm.seq),
             known.size(comm),
             identity=_identity(comm),
-            **_source(comm, known),
-            **_unit(view.members[at]),
+            **_source(comm, known, view.members[at]),
         )
 
 
@@ -170,13 +168,12 @@ def origin_of(comm: Communication, carriers: Container[int]) -> str | None:
     return comm.call.origin
 
 
-def _source(comm: Communication, known: _Known) -> dict[str, Any]:
-    """Where it comes from, and between whom it goes as far as the call itself tells."""
-    call, origin = comm.call, origin_of(comm, known.buckets)
+def _source(comm: Communication, known: _Known, member: Member) -> dict[str, Any]:
+    """Where it comes from, what for, and between whom it goes as far as the call itself tells."""
+    call, found = comm.call, {"origin": origin_of(comm, known.buckets)} | _unit(member)
     if call is None:
-        return {"origin": origin}
-    return {
-        "origin": origin,
+        return found
+    return found | {
         "site": call.site,
         "through": call.through,
         "module": call.module,
@@ -189,7 +186,7 @@ def _source(comm: Communication, known: _Known) -> dict[str, Any]:
     }
 
 
-def _unit(member: Member) -> dict[str, Any]:
+def _unit(member: Member) -> dict[str, str | None]:
     is_known = member.kind is not UnitKind.OTHER
     return {
         "unit": member.name if is_known else None,

@@ -29,6 +29,7 @@ from ddptrace.analysis.findings.rpc import rpc_findings, serving
 from ddptrace.analysis.findings.steps import contention_findings, data_findings, jitter_findings
 from ddptrace.analysis.findings.traffic import message_findings, traffic_findings
 from ddptrace.analysis.findings.uneven import uneven_findings
+from ddptrace.analysis.findings.units import unit_findings
 from ddptrace.analysis.findings.waiting import waiting_findings
 from ddptrace.analysis.findings.windows import window_findings
 from ddptrace.analysis.matching.matches import Refused
@@ -123,6 +124,7 @@ def _causes(ranks: Sequence[RankFacts], result: Result, summary: Summary) -> Ite
     yield from one_by_one_findings(summary, result)
     yield from waiting_findings(result, summary)
     yield from heavy_layer_findings(summary, reducers)
+    yield from unit_findings(ranks, result, summary)
 
 
 def _deaths(ranks: Sequence[RankFacts]) -> Iterator[Finding]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Final
@@ -11,7 +11,7 @@ import numpy as np
 
 from ddptrace.analysis.rank_view import RankView
 from ddptrace.analysis.tables.pipeline import PipelineRow, Work
-from ddptrace.load.tables import UnitEvent
+from ddptrace.load.tables import Unit, UnitEvent
 from ddptrace.schema import Phase, UnitMark
 
 BACKWARDS: Final = {
@@ -30,9 +30,9 @@ class PipelineFacts:
     microbatches: int
 
 
-def pipeline_facts(view: RankView) -> tuple[PipelineFacts, ...]:
+def pipeline_facts(units: Iterable[Unit]) -> tuple[PipelineFacts, ...]:
     """Return the pipelines of a rank, in the order of their numbers on it."""
-    stages = [unit.stage for unit in view.rank.units if unit.stage is not None]
+    stages = [unit.stage for unit in units if unit.stage is not None]
     found = {stage.pipeline: PipelineFacts(stage.ranks, stage.schedule, stage.microbatches) for stage in stages}
     return tuple(facts for _, facts in sorted(found.items()))
 

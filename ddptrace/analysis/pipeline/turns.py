@@ -17,7 +17,7 @@ import numpy as np
 
 from ddptrace.analysis.intervals import EMPTY, Measure, pairs, subtract
 from ddptrace.analysis.pipeline.messages import matched_messages
-from ddptrace.analysis.pipeline.rows import PipelineFacts
+from ddptrace.analysis.pipeline.rows import PipelineFacts, pipeline_facts
 from ddptrace.analysis.pipeline.schedule import computation_of, length, of_typical_stage, spent
 from ddptrace.analysis.rank_tables import RankTables
 from ddptrace.analysis.tables.pipeline import BubbleRow, MessageRow, PipelineRow, Work
@@ -97,7 +97,7 @@ def _numbered(ranks: Iterable[RankTables]) -> tuple[tuple[PipelineFacts, ...], M
     keys: dict[tuple[int, int], tuple[tuple[int, ...], int]] = {}
     for rank in ranks:
         seen: defaultdict[tuple[int, ...], int] = defaultdict(int)
-        for number, facts in enumerate(rank.facts.pipelines):
+        for number, facts in enumerate(pipeline_facts(rank.facts.units)):
             keys[rank.facts.rank, number] = key = facts.ranks, seen[facts.ranks]
             found.setdefault(key, facts)
             seen[facts.ranks] += 1

@@ -42,6 +42,13 @@ class UnitRow:
     microbatch: int | None  # of a pipeline, from 0
     seqs: tuple[int, ...]  # `seq` of its collectives; empty where a hook did without
     reason: str | None  # why it belongs to no unit; None where it does
+    behind_ns: int | None = None  # part of queue in which other collectives of its process group ran
+    hideable_ns: int | None = None  # part of exposed_charged of a gather that computation would hide, were it launched
+    #   one unit earlier, or were it not waited for at once (`blocks`); None without a unit before it in its phase
+    edge: str | None = None  # "first": first gather of its step, with no unit before it; "last": last reduction of it
+    is_root: bool = False  # its unit has what no unit inside it has
+    reshards: bool | None = None  # its unit lets go of the gathered parameters after forward
+    blocks: bool = False  # the host waits for it at once, so that an earlier launch hides nothing
 
 
 @dataclass(frozen=True, slots=True)

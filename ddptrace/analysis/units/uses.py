@@ -33,6 +33,7 @@ class Uses:
     def __init__(self, events: Sequence[UnitEvent]) -> None:
         used = sorted((one for one in events if one.mark is UnitMark.USE), key=lambda one: one.begin_at_ns)
         self._begins = [one.begin_at_ns for one in used]
+        self._phases = [one.phase for one in used]
         self._uses: defaultdict[int, list[Use]] = defaultdict(list)
         for place, one in enumerate(used):
             self._uses[one.unit].append(Use(place, one.begin_at_ns, one.end_at_ns, one.phase))
@@ -48,6 +49,12 @@ class Uses:
     def distance(self, use: Use, launch_at_ns: int) -> int:
         """Return how many units ahead of its use a gather was launched."""
         return max(0, use.place - (bisect_right(self._begins, launch_at_ns) - 1))
+
+    def before(self, use: Use, launch_at_ns: int) -> int | None:
+        """Return when the unit before came to use: the earliest instant at which a gather launched one unit earlier can
+        be under way. None without such a unit in the phase of the gather's own use."""
+        place = bisect_right(self._begins, launch_at_ns) - 2
+        return self._begins[place] if place >= 0 and self._phases[place] is use.phase else None
 
     def ready(self, unit: int, launch_at_ns: int) -> int | None:
         """Return when the gradients were ready that a unit sent at this instant."""

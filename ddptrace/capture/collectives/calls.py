@@ -102,7 +102,7 @@ class Collectives:
             caller = None if own else self._caller()
             source = None if caller is None else self._sites.of(caller)
             functional = caller is not None and caller.f_code.co_filename == ISSUER
-            is_sync = op.is_sync(args) and not functional  # C++ says so for these, and the program waits for the tensors
+            is_sync = op.is_sync(args) and not functional  # what C++ says of these does not count
             flags = (SYNC if is_sync else 0) | (0 if source else NATIVE) | (PROFILED if profiling else 0)
             held = bool(own or source)
             reducer = own or self.reducer

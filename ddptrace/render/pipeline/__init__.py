@@ -1,1 +1,4 @@
-"""Pipelines, drawn and said."""
+"""Pipelines, for the terminal and the report.
+
+In: `pipeline` and `bubbles` of a `Result`, as digests. Out: lines, a section and the schedule drawn.
+"""
