@@ -41,6 +41,7 @@ class Section(enum.StrEnum):
     """A section of the report, by its title."""
 
     BUCKETS = "Exposed time per bucket"
+    UNITS = "Exposed time per unit"
     TYPICAL_STEP = "A typical step"
     LATE_RANKS = "Ranks that the others wait for"
     MATCHES = "The same collective on all ranks"
@@ -51,6 +52,7 @@ class Section(enum.StrEnum):
     COPIES = "Copies"
     KERNELS = "Kernels"
     REMOTE_CALLS = "Remote calls"
+    PIPELINES = "Pipelines"
     JITTER = "What varies from step to step"
     CONTENTION = "Computing beside communication"
     TRAFFIC = "Traffic"
@@ -137,6 +139,33 @@ EXPOSED_COMMUNICATION = FindingKind(
     "communication is exposed, and most of it is in no known bucket of gradients",
     "look at the call that is exposed most: what issues it, and what it waits for",
     sections=(Section.COLLECTIVES,),
+    is_advice=True,
+)
+FSDP_PREFETCH = FindingKind(
+    "fsdp-prefetch",
+    Chapter.LOST_TIME,
+    "warning",
+    "FSDP2 gathers parameters so late that the step waits for them, while the computation before them hides nothing",
+    "gather earlier: `set_modules_to_forward_prefetch`, `set_modules_to_backward_prefetch`",
+    sections=(Section.UNITS,),
+    is_advice=True,
+)
+FSDP_UNIT_SIZE = FindingKind(
+    "fsdp-unit-size",
+    Chapter.LOST_TIME,
+    "warning",
+    "one FSDP2 unit is far larger than the others, or the only one, and its communication is exposed",
+    "call `fully_shard` on its children as well",
+    sections=(Section.UNITS,),
+    is_advice=True,
+)
+FSDP_RESHARD = FindingKind(
+    "fsdp-reshard",
+    Chapter.LOST_TIME,
+    "info",
+    "the step waits in backward for parameters that FSDP2 let go after forward",
+    "if there is memory for them, keep them: `reshard_after_forward=False`",
+    sections=(Section.UNITS,),
     is_advice=True,
 )
 GRADIENTS_ONE_BY_ONE = FindingKind(
@@ -255,6 +284,27 @@ UNEVEN_COMPUTE = FindingKind(
     "divide the work evenly: stages of a pipeline, shards, batches of equal cost",
     sections=(Section.RANKS, Section.DEVICE),
     is_advice=True,
+)
+SLOW_STAGE = FindingKind(
+    "slow-stage",
+    Chapter.LOST_TIME,
+    "warning",
+    "one stage of a pipeline computes longer than the others, which wait for it",
+    "give it fewer layers, or find out why its rank is slow",
+    sections=(Section.PIPELINES,),
+    is_advice=True,
+    silences=(EXPOSED_COMMUNICATION,),
+)
+PIPELINE_BUBBLE = FindingKind(
+    "pipeline-bubble",
+    Chapter.LOST_TIME,
+    "warning",
+    "ranks of a pipeline are idle because the schedule has no work for them: its bubble; waiting for a slow stage and"
+    " for messages is not counted",
+    "more microbatches, or a schedule with several stages on each rank",
+    sections=(Section.PIPELINES,),
+    is_advice=True,
+    silences=(EXPOSED_COMMUNICATION,),
 )
 HEAVY_LAYER = FindingKind(
     "heavy-layer",

@@ -27,7 +27,7 @@ import numpy as np
 
 from ddptrace.errors import RunDirectoryError
 
-SCHEMA_VERSION: Final = "1.8"
+SCHEMA_VERSION: Final = "1.9"
 
 MANIFEST: Final = "manifest.json"
 META: Final = "meta.json"
@@ -160,6 +160,13 @@ class Kind(enum.IntEnum):
     )
     #                   it waited for an event; b: when the stream came there; c: when it went on; flags: 1 on the
     #                   stream of the marks
+    # Since 1.9. A unit is what one decision of the program communicates together: the parameters of one `fully_shard`,
+    # a pipeline's stage. Its number counts the units of the process from 1
+    UNIT = 37  # name: JSON of a unit, its parameters and process groups
+    UNIT_CALL = 38  # a collective is of a unit. begin: launch; a: seq; b: unit; c: turn of the pipeline + 1, 0 none;
+    #                 flags: UnitRole; e: Phase that it is for, 0 unknown; f: microbatch + 1, 0 none
+    UNIT_MARK = 39  # something happened to a unit, begin to end. a: unit; flags: UnitMark; c: turn of the
+    #                 pipeline + 1, 0 none; e: Phase, 0 unknown; f: microbatch + 1, 0 none
 
 
 class CallFlag(enum.IntFlag):
@@ -248,6 +255,30 @@ class DeviceMark(enum.IntEnum):
     UPDATE_BEGIN = 6
     UPDATE_END = 7
     UNTIMED = 8  # something here was not timed: a graph was being captured
+
+
+class UnitRole(enum.IntEnum):
+    """What a collective does for its unit."""
+
+    OTHER = 0  # its operation alone says it
+    UNSHARD = 1  # gathers the unit's parameters
+    REDUCE_SCATTER = 2  # reduces its gradients, so that each rank gets its shard of them
+    ALL_REDUCE = 3  # reduces them among the ranks that hold the same shard, or all of them
+
+    @cached_property
+    def word(self) -> str:
+        return self.name.lower().replace("_", "-")
+
+
+class UnitMark(enum.IntEnum):
+    """What happens to a unit beside its collectives."""
+
+    USE = 1  # its forward or backward needs its parameters, from when it asks for them until they are there
+    READY = 2  # all its gradients are there; until they are on their way
+    FREED = 3  # its whole parameters are let go
+    COMPUTED = 4  # a pipeline's stage has computed its forward or backward of a microbatch, or a part of that
+    COMPUTED_INPUTS = 5  # of its backward, the gradients of its inputs alone
+    COMPUTED_WEIGHTS = 6  # of its backward, the gradients of its parameters alone
 
 
 class StepEnd(enum.IntEnum):

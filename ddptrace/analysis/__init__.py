@@ -10,6 +10,7 @@ steps        phases, computing, where the time of each step went     traffic    
 buckets      which communication carried which gradients             rpc        remote calls
 collectives  when each ran, and how fast                             device     what ran there, and who launched it
 matching     which calls of different ranks were one collective      findings   what all this means, in sentences
+pipeline     what each stage computed, and what of the rest is bubble
 clocks       how far the clocks of the ranks lie apart               whatif     the step with other settings
 ranks        who waited for whom, and why                            diff       what changed between runs
 diagnosis    what a job that hangs or died was doing                 hta        the same files, read by HTA

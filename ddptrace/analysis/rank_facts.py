@@ -20,7 +20,8 @@ from ddptrace.analysis.device.events import CaughtUp, caught_up
 from ddptrace.analysis.intervals import subtract, total, union
 from ddptrace.analysis.rank_view import RankView
 from ddptrace.analysis.rpc.rows import Waited, waited_for
-from ddptrace.load.tables import Call, RankRun, StepMark
+from ddptrace.load.tables import Call, RankRun, StepMark, Unit
+from ddptrace.ops import RECEIVE, family_of
 from ddptrace.schema import Evidence, Origin, line_words
 
 PREPARATION: Final = (Origin.CONSTRUCTION.word, Origin.REBUILD.word)
@@ -93,6 +94,8 @@ class RankFacts:
     inferred_events: int = 0  # of its communications with evidence `event`, those whose begin was inferred
     caught_up: CaughtUp | None = None  # None where no device was timed by events
     comm_like: tuple[CommLike, ...] = ()  # kernels that count as compute and may communicate
+    units: tuple[Unit, ...] = ()  # that it described
+    receives_from_any: bool = False  # it has received without saying from whom
 
     @property
     def comms(self) -> int:
@@ -143,6 +146,8 @@ def facts_of(view: RankView) -> RankFacts:
         inferred_events=sum(comm.evidence is Evidence.EVENT and is_inferred(comm) for comm in view.comms),
         caught_up=caught_up(rank.device_events),
         comm_like=comm_like(view),
+        units=rank.units,
+        receives_from_any=any(call.peer is None and family_of(call.op) is RECEIVE for call in rank.calls),
     )
 
 

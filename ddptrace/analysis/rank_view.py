@@ -22,6 +22,7 @@ from ddptrace.analysis.steps.phases import (
     rank_compute,
     rank_memory,
 )
+from ddptrace.analysis.units.members import Member, members
 from ddptrace.load.tables import Intervals, RankRun
 from ddptrace.schema import Evidence
 
@@ -49,6 +50,7 @@ class RankView:
     only_remote: bool  # it has no steps of its own
     is_on_device: bool  # it computes there, which the host's own phases tell nothing of
     shares: Shares  # parts of all executions that are known
+    members: tuple[Member, ...]  # what each of `comms` is to its unit
 
     def knows_compute(self, position: int, evidence: Evidence | None = None) -> bool:
         """Whether anything tells when the rank computed in a step, -1 for outside of all; or, by its evidence, during
@@ -101,4 +103,5 @@ def view_of(rank: RankRun) -> RankView:
         only_remote,
         is_on_device(rank),
         shares_of(comms, windows, compute),
+        members(rank, comms, found),
     )

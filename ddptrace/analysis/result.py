@@ -14,6 +14,8 @@ from ddptrace.analysis.device.idle import idle_rows
 from ddptrace.analysis.device.kernels import kernel_rows
 from ddptrace.analysis.device.rows import launch_rows, scope_rows, stream_rows
 from ddptrace.analysis.parallelism import parallelism_rows
+from ddptrace.analysis.pipeline.messages import message_rows
+from ddptrace.analysis.pipeline.rows import pipeline_rows
 from ddptrace.analysis.ranks.critical_path import critical_path
 from ddptrace.analysis.rpc.rows import rpc_pair_rows
 from ddptrace.analysis.run_view import group_rows, matched_collectives
@@ -35,15 +37,19 @@ from ddptrace.analysis.tables.device import (
     StreamRow,
 )
 from ddptrace.analysis.tables.parallelism import ParallelismRow
+from ddptrace.analysis.tables.pipeline import BubbleRow, MessageRow, PipelineRow
 from ddptrace.analysis.tables.ranks import ArrivalRow, BlameRow, ClockRow, DesyncRow, MatchRow, PathRow, SuspectRow
 from ddptrace.analysis.tables.rpc import RpcPairRow, RpcRow
 from ddptrace.analysis.tables.savings import SavingRow
 from ddptrace.analysis.tables.steps import ContentionRow, JitterRow, PartialStepRow, PhaseRow, StepRow
 from ddptrace.analysis.tables.table import Table, findings_html, grid, paragraph, table_names
 from ddptrace.analysis.tables.traffic import GradientTrafficRow, TrafficRow
+from ddptrace.analysis.tables.units import DimensionRow, UnitRow
 from ddptrace.analysis.tables.windows import WindowRow
 from ddptrace.analysis.traffic.gradients import gradient_traffic_rows
 from ddptrace.analysis.traffic.rows import traffic_rows
+from ddptrace.analysis.units.dimensions import dimension_rows
+from ddptrace.analysis.units.rows import unit_rows
 from ddptrace.analysis.window_summary import summarize_windows
 from ddptrace.errors import printable
 from ddptrace.findings import Finding
@@ -98,6 +104,12 @@ class Result:
     copies: Table[CopyRow] = rank_table(
         CopyRow, copy_rows, key=("rank", "step", "name")
     )  # what copies and fills cost, by step
+    units: Table[UnitRow] = rank_table(
+        UnitRow, unit_rows, key=("rank", "seq")
+    )  # one row per communication of a unit: bucket, FSDP unit, tensor-parallel module, pipeline stage, experts
+    dimensions: Table[DimensionRow] = rank_table(
+        DimensionRow, dimension_rows, key=("rank", "step", "dimension", "mesh")
+    )  # what communication along each dimension of parallelism costs each step
     parallelism: Table[ParallelismRow] = run_table(
         ParallelismRow, lambda run: parallelism_rows(run.ranks), key=("kind",)
     )  # how the ranks share the work of the model
@@ -117,6 +129,18 @@ class Result:
     gradient_traffic: Table[GradientTrafficRow] = rank_table(
         GradientTrafficRow, gradient_traffic_rows, key=("rank", "step", "reducer")
     )  # bytes of gradients by reducer, step and rank
+    messages: Table[MessageRow] = rank_table(
+        MessageRow, message_rows, key=("rank", "seq"), joined=lambda run: run.pipelines.messages
+    )  # sends and receives, each with the call that it met
+    pipeline: Table[PipelineRow] = rank_table(
+        PipelineRow,
+        pipeline_rows,
+        key=("rank", "pipeline", "turn", "stage", "microbatch", "work"),
+        joined=lambda run: run.pipelines.computations,
+    )  # what each stage of a pipeline computed of each microbatch
+    bubbles: Table[BubbleRow] = run_table(
+        BubbleRow, lambda run: run.pipelines.bubbles, key=("rank", "pipeline", "turn")
+    )  # where the time of each rank went in each turn of a pipeline
     partial_steps: Table[PartialStepRow] = rank_table(
         PartialStepRow, partial_step_rows, key=("rank", "step")
     )  # steps of which only the length is known

@@ -9,6 +9,7 @@ from operator import attrgetter
 from ddptrace.analysis.clocks.aligned import aligned_tables
 from ddptrace.analysis.clocks.rows import clock_rows
 from ddptrace.analysis.matching.matches import Matching, match_ranks, with_matches
+from ddptrace.analysis.pipeline.turns import Pipelines, pipelines
 from ddptrace.analysis.rank_tables import RankTables
 from ddptrace.analysis.ranks.arrivals import arrivals_of
 from ddptrace.analysis.ranks.crossings import ComparedRanks
@@ -29,6 +30,7 @@ class RunView:
     arrivals: tuple[ArrivalRow, ...]
     compared: ComparedRanks
     rpcs: tuple[RpcRow, ...]
+    pipelines: Pipelines
 
 
 def run_view(ranks: Iterable[RankTables], *, align: bool) -> RunView:
@@ -40,7 +42,7 @@ def run_view(ranks: Iterable[RankTables], *, align: bool) -> RunView:
     matches, arrivals = arrivals_of(tables, matching.rows, clocks)
     compared = ComparedRanks(tables, matches)
     rpcs = tuple(rpc_rows([table.rpc for table in tables]))
-    return RunView(tuple(tables), matching, clocks, matches, arrivals, compared, rpcs)
+    return RunView(tuple(tables), matching, clocks, matches, arrivals, compared, rpcs, pipelines(tables))
 
 
 def matched_collectives(run: RunView) -> Iterable[CollectiveRow]:

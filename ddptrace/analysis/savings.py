@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from statistics import fmean
 from typing import Final
 
 from ddptrace.analysis.collectives.buffer_cost import buffer_cost
 from ddptrace.analysis.collectives.one_by_one import gradients_one_by_one
 from ddptrace.analysis.device.copies import as_copies
 from ddptrace.analysis.device.idle import AT_WORK, held_by
+from ddptrace.analysis.pipeline.digest import PipelineDigest, pipeline_digests
 from ddptrace.analysis.rank_facts import RankFacts
 from ddptrace.analysis.ranks.blame import Blame
 from ddptrace.analysis.ranks.causes import SLOW_LINK as LINK
@@ -32,9 +35,11 @@ from ddptrace.findings import (
     IDLE_WHILE_QUEUED,
     LATE_RANK,
     LAUNCH_BOUND,
+    PIPELINE_BUBBLE,
     PROCESSORS_CROWDED,
     RUN_TOO_SHORT,
     SLOW_LINK,
+    SLOW_STAGE,
     WAITING_FOR_RANKS,
     WAITING_FOR_REMOTE_CALLS,
     FindingKind,
@@ -47,6 +52,8 @@ REMOTE: Final = "remote calls"
 PROCESSORS: Final = "processors"
 COPIES: Final = "exposed copies"
 BUFFERS: Final = "buffer broadcasts"
+STAGE: Final = "slow stage"
+BUBBLE: Final = "pipeline bubble"
 IDLE_KINDS: Final[Mapping[str, FindingKind]] = {
     "data": DATA_BOUND,
     "copy": BLOCKING_COPIES,
@@ -69,7 +76,8 @@ def savings(result: Result, summary: Summary, blame: Blame, ranks: Sequence[Rank
     )
     waited_ns = _waited_ns(result, exposed_ns)
     late_ns = sum(suspect.cost_ns for suspect in result.suspects)  # the other ranks wait for them in collectives
-    sent_ns = exposed_ns - max(waited_ns, min(late_ns, exposed_ns))
+    idle_ns = sum(map(_idle_in_pipeline, digests := pipeline_digests(result)))
+    sent_ns = max(exposed_ns - max(waited_ns, min(late_ns, exposed_ns)) - idle_ns, 0)
     worst = _worst_bucket(summary, exposed_ns)
     sent = _row(EXPOSED, sent_ns, whole_ns, worst, EXPOSED_BUCKET if worst else _beside_buckets(result, summary))
     found = [
@@ -81,6 +89,7 @@ def savings(result: Result, summary: Summary, blame: Blame, ranks: Sequence[Rank
         *_idle(result, summary, whole_ns),
         *_crowded(blame),
         *_buffers(ranks, result, whole_ns),
+        *chain.from_iterable(_pipeline(digest, whole_ns) for digest in digests),
     ]
     return sorted((row for row in found if row.cost_ns > 0), key=lambda row: -row.cost_ratio)
 
@@ -119,6 +128,19 @@ def _buffers(ranks: Sequence[RankFacts], result: Result, whole_ns: int) -> Itera
     found = buffer_cost(ranks, result)
     if found is not None:
         yield _row(BUFFERS, found[1], whole_ns, "", BUFFER_BROADCASTS)
+
+
+def _idle_in_pipeline(digest: PipelineDigest) -> float:
+    """Per step, mean of the ranks: the host is blocked on messages for the most of it."""
+    return fmean(rank.bubble_ns + rank.stage_wait_ns for rank in digest.ranks) * digest.turns / digest.steps
+
+
+def _pipeline(digest: PipelineDigest, whole_ns: int) -> Iterator[SavingRow]:
+    turns = digest.turns / digest.steps
+    if digest.slow is not None:
+        yield _row(STAGE, digest.slow.costs_ns * turns, whole_ns, f"stage {digest.slow.stage}", SLOW_STAGE)
+    if digest.bubble_matters:
+        yield _row(BUBBLE, digest.bubble_ns * turns, whole_ns, "", PIPELINE_BUBBLE)
 
 
 def _late(suspects: Sequence[SuspectRow], whole_ns: int) -> Iterator[SavingRow]:

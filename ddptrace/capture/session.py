@@ -39,6 +39,9 @@ from ddptrace.capture.profiler.windows import Windows
 from ddptrace.capture.steps.finder import Sampling, StepFinder
 from ddptrace.capture.steps.program import Program
 from ddptrace.capture.surface import Patches, Surface, ThreadState, error_words
+from ddptrace.capture.units.fsdp import FsdpWatch
+from ddptrace.capture.units.pipeline import PipelineWatch
+from ddptrace.capture.units.records import UnitRecords
 from ddptrace.dynamo import leave_as_it_is
 from ddptrace.errors import CompileError, TraceStateError
 from ddptrace.findings import COMPILED_FAILED, COMPILED_REFUSED, ENDED_BY_EXCEPTION, NOT_SETTLED, PATCH_KEPT, TAP_FAILED
@@ -52,7 +55,7 @@ Profile = Callable[[int], torch.profiler.ProfilerAction] | torch.profiler.profil
 _current: Session | None = None
 _entry = threading.Lock()
 
-SAMPLED = ("collectives", "ddp", "hooks", "origins", "reducer", "device")
+SAMPLED = ("collectives", "ddp", "hooks", "origins", "reducer", "device", "units", "pipelines")
 """Surfaces that pause in steps that are not recorded. Remote calls never pause: a rank that serves them has no
 steps."""
 
@@ -75,6 +78,8 @@ SURFACES = (
     "host",
     "garbage",
     "device",
+    "units",
+    "pipelines",
     *LOOKS,
 )
 
@@ -122,9 +127,13 @@ class Session:
         self.steps = StepFinder(recorder, self.begin, sampling)
         self._marks, self._collections = HostMarks(recorder, self.steps), Collections(recorder, self.steps)
         roots: IdentitySet[torch.nn.Module] = IdentitySet()
-        sites = CallSites(self.surfaces["origins"], ModuleNames(roots), recorder.intern, thread)
+        names = ModuleNames(roots)
+        sites = CallSites(self.surfaces["origins"], names, recorder.intern, thread)
         self._groups = Groups(recorder)
         self.collectives = Collectives(recorder, self.surfaces["collectives"], self._groups, thread, sites)
+        units = UnitRecords(recorder)
+        self.fsdp = FsdpWatch(units, self.surfaces["units"], thread, self._groups, names)
+        self.pipelines = PipelineWatch(units, self.surfaces["pipelines"], self.collectives, self._groups, names)
         self._completions = self.collectives.completions
         self._due: list[Sized] = [self._completions.due]
         reducers = ReducerRecords(recorder, self._groups)
@@ -155,7 +164,7 @@ class Session:
 
     def _wire(self) -> None:
         stock, own = self.surfaces["ddp"], self.surfaces["reducer"]
-        self.ddp.on_root = self.surfaces["device"].guarded(self._find_device)
+        self.ddp.on_root = self._meet_root
         self.program.on_root = stock.guarded(self.ddp.meet_all)
         self.program.on_backward_begin += [
             own.guarded(self.own.backward_begins),  # meets reducers: whether there are others is known then
@@ -179,6 +188,7 @@ class Session:
         self.surfaces["profiler"].call(self.windows.install, self._patches)
         self.surfaces["collectives"].call(self._install_tap)
         self.surfaces["rpc"].call(self._install_rpc)
+        self._install_units()
         self.surfaces["host"].call(self._install_marks)
         self.surfaces["garbage"].call(self._collections.install)
         self.surfaces["compiler"].call(leave_as_it_is, "ddptrace.capture", "ddptrace.record")  # all is imported now
@@ -246,6 +256,15 @@ class Session:
     def _install_marks(self) -> None:
         if not self._marks.install():
             self.claim.facts["blind_spots"].append(blind_spots.WITHOUT_SCHEDULER_TIMES)
+
+    def _meet_root(self, root: torch.nn.Module) -> None:
+        """An outermost module runs for the first time: by now, the program has imported what it is made with."""
+        self.surfaces["device"].call(self._find_device, root)
+        self._install_units()
+
+    def _install_units(self) -> None:
+        self.surfaces["units"].call(self.fsdp.install, self._patches)
+        self.surfaces["pipelines"].call(self.pipelines.install, self._patches)
 
     def _find_device(self, root: torch.nn.Module) -> None:
         """Time the device of the first model that is on one."""

@@ -179,6 +179,9 @@ class ThreadState(threading.local):
     ready: object = None
     """The device event at which the inputs of the collective that is being issued are ready."""
 
+    unit: Any = None
+    """The `Part` of a unit (`capture/units/records.py`) that the thread communicates for; None for none."""
+
     last_work: object = None
     """The Work of the last Python call, kept so that the caller is handed this very object and its wait is known."""
 

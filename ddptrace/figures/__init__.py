@@ -22,6 +22,7 @@ from ddptrace.render.collectives import bandwidth_figure
 from ddptrace.render.device import figures as device_figures
 from ddptrace.render.diff.sheet import diff_sheet
 from ddptrace.render.diff.words import headline
+from ddptrace.render.pipeline.figure import pipeline_figure
 from ddptrace.render.ranks.figures import bucket_heat, jitter_heat, matches_figure, path_figure
 from ddptrace.render.sheet_page import figure as chart_figure
 from ddptrace.render.steps.figure import steps_figure
@@ -49,6 +50,7 @@ __all__ = [
     "matches",
     "path",
     "phases",
+    "pipeline",
     "ranks",
     "steps",
     "streams",
@@ -89,6 +91,12 @@ def phases(result: Result, *, dark: bool = False) -> Figure:
     """Draw the phases of each rank's typical step."""
     figure = step_figures.phases_figure(measured_steps(result.steps)[0])
     return drawn("Phases of the typical step", figure, "no step was found", dark)
+
+
+def pipeline(result: Result, *, dark: bool = False) -> Figure:
+    """Draw a turn of a pipeline's schedule: what each stage computed when."""
+    why = "no turn of a pipeline is known whole"
+    return drawn("The pipeline's schedule", pipeline_figure(result), why, dark)
 
 
 def path(result: Result, *, dark: bool = False) -> Figure:
@@ -158,6 +166,7 @@ FIGURES: Final[tuple[Callable[..., Figure], ...]] = (
     matches,
     path,
     jitter,
+    pipeline,
     bandwidth,
     device,
     streams,

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddptrace.findings import Finding
-from ddptrace.schema import Evidence, Phase, RpcOp, StepEnd
+from ddptrace.schema import Evidence, Phase, RpcOp, StepEnd, UnitMark, UnitRole
 
 MOST_RANKS: Final = 1_000_000
 """Of a run; a file that says more is damaged."""
@@ -135,6 +135,11 @@ class Call:
     events: CallEvents | None = None  # on the device, where they were recorded
     stream_waits: tuple[StreamWait, ...] = ()  # of the device's streams, where they were recorded
     is_launch_recorded: bool = True  # False: `launch_at_ns` is the latest instant that is possible
+    unit: int | None = None  # number of its unit, where that was recorded or a foreign trace tells
+    role: UnitRole = UnitRole.OTHER  # what it does for its unit
+    unit_phase: Phase | None = None  # the phase that it serves its unit in: FORWARD or BACKWARD
+    microbatch: int | None = None  # of a pipeline, from 0
+    unit_turn: int | None = None  # k-th time that the schedule of the pipeline ran, from 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,12 +196,90 @@ class Ready:
     at_ns: Intervals  # shape (n,)
 
 
+class UnitKind(enum.StrEnum):
+    """What a unit groups."""
+
+    BUCKET = "bucket"  # gradients that one collective reduces
+    FSDP = "fsdp"  # parameters that are gathered together: those of one `fully_shard`
+    TENSOR = "tensor"  # a module whose tensors are divided among ranks
+    PIPELINE = "pipeline"  # a stage of a pipeline
+    EXPERT = "expert"  # a layer whose experts are divided among ranks
+    OTHER = "other"  # no unit
+
+
+@dataclass(frozen=True, slots=True)
+class UnitParameter:
+    """A parameter of a unit. Bytes are those of the whole parameter, and of this rank's shard of it."""
+
+    name: str
+    dtype: str
+    nbytes: int
+    sharded_nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnitGroup:
+    """A process group over which a unit communicates."""
+
+    group: str  # its name
+    dimension: str  # of the DeviceMesh, as the program named it; empty where it has no name
+    role: UnitRole  # of the collectives in it; OTHER: any
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A stage of a pipeline, where a unit is one."""
+
+    pipeline: int  # number of its schedule on the rank
+    number: int  # from 0
+    ranks: tuple[int, ...]  # global rank of each stage of the pipeline
+    schedule: str  # its class
+    microbatches: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What one decision of the program communicates together, as the rank described it."""
+
+    unit: int
+    kind: UnitKind
+    module: str  # path of its module, as in `Call.module`; several, divided by commas, where it has several
+    parameters: tuple[UnitParameter, ...] = ()
+    groups: tuple[UnitGroup, ...] = ()
+    reshards: bool | None = None  # after forward, the whole parameters are let go; None where that means nothing
+    is_root: bool = False  # it has what no unit inside it has
+    stage: Stage | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Of its whole parameters."""
+        return sum(parameter.nbytes for parameter in self.parameters)
+
+    @property
+    def sharded_nbytes(self) -> int:
+        return sum(parameter.sharded_nbytes for parameter in self.parameters)
+
+
+@dataclass(frozen=True, slots=True)
+class UnitEvent:
+    """Something happened to a unit."""
+
+    unit: int
+    mark: UnitMark
+    begin_at_ns: int
+    end_at_ns: int
+    phase: Phase | None = None
+    microbatch: int | None = None  # of a pipeline, from 0
+    turn: int | None = None  # k-th time that the schedule of the pipeline ran, from 0
+
+
 @dataclass(frozen=True, slots=True)
 class Group:
     name: str
     ranks: tuple[int, ...]  # () where they are not known
     backend: str
     threads: int | None  # worker threads of the backend; None where it has no such queue
+    description: str = ""  # by the program or its DeviceMesh: "mesh_tp"; empty where not told
 
 
 def class_of(module: str) -> str:
@@ -518,6 +601,8 @@ class RankRun:
     device_events: DeviceEvents | None = None  # None where no device was timed
     serves: str = ""  # the engine or library with which it serves a model; empty where it trains, or nothing tells
     recording: Recording | None = None  # of its records; None where there are none
+    units: tuple[Unit, ...] = ()  # that were recorded; buckets are those of `reducers`
+    unit_events: tuple[UnitEvent, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

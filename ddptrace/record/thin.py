@@ -25,6 +25,7 @@ DESCRIBING: Final = (
     Kind.STRING,
     Kind.REDUCER,
     Kind.LAYOUT,
+    Kind.UNIT,
     Kind.GROUP,
     Kind.WINDOW,
     Kind.NOTE,
@@ -32,7 +33,7 @@ DESCRIBING: Final = (
     Kind.RPC_WORKER,
     Kind.FILE_LET_GO,
 )
-UNBOUNDED: Final = (Kind.REDUCER, Kind.LAYOUT, Kind.NOTE)
+UNBOUNDED: Final = (Kind.REDUCER, Kind.LAYOUT, Kind.UNIT, Kind.NOTE)
 """A program that makes a model in every step makes these without limit."""
 LASTING: Final = (Kind.GROUP, Kind.THREAD, Kind.RPC_WORKER)
 """These stay, as names do, so their number is limited when they are written: the first ones matter most."""

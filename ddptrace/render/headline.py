@@ -102,6 +102,10 @@ def _words(one: SavingRow, suspects: Sequence[SuspectRow], whole: str, computes_
             return f"of {whole} waits for remote calls, and nothing else runs: {cost}."
         case savings.BUFFERS:
             return f"of {whole} DDP sends the model's buffers before forward, and the device waits: {cost}."
+        case savings.STAGE:
+            return f"of {whole} could be won if {one.where} of the pipeline were as fast as a typical one: {of_whole}."
+        case savings.BUBBLE:
+            return f"of {whole} ranks are idle because the pipeline's schedule has no work for them: {of_whole}."
         case savings.COPIES:
             return f"of {whole} the device does nothing but copy: {cost}."
         case "data" if one.half_gap_ns is None:

@@ -26,12 +26,15 @@ from ddptrace.render.device import report as device_sections
 from ddptrace.render.figures import Figure, buckets_figure, parts_figure, phases_figure
 from ddptrace.render.findings import findings_section, next_section
 from ddptrace.render.markup import contents, figure_html, section
+from ddptrace.render.pipeline.figure import pipeline_figure
+from ddptrace.render.pipeline.report import pipeline_section
 from ddptrace.render.ranks.figures import bucket_heat, jitter_heat, matches_figure, path_figure
 from ddptrace.render.ranks.report import across_body
 from ddptrace.render.rpc.report import rpc_section
 from ddptrace.render.steps.figure import steps_figure
 from ddptrace.render.steps.timeline import timeline_figure
 from ddptrace.render.traffic.report import traffic_section
+from ddptrace.render.units import report as unit_sections
 from ddptrace.render.whatif.report import advice_section, scaling_figure, scaling_section
 from ddptrace.render.whole_file import whole_file
 from ddptrace.render.words import by_order
@@ -98,6 +101,7 @@ def drawn(result: Result, summary: Summary, forecast: Forecast = NOTHING) -> lis
         matches_figure(result),
         path_figure(result),
         jitter_heat(result),
+        pipeline_figure(result),
         scaling_figure(forecast.scale or ()),
         bandwidth_figure(result),
         device_figures.device_figure(result),
@@ -148,6 +152,8 @@ def step_body(result: Result, summary: Summary, picture: Pictures) -> list[str]:
     return [
         section(TYPICAL, TYPICAL_SUB, picture["timeline"]),
         section("Exposed time per bucket", exposed, *buckets),
+        section(unit_sections.TITLE, unit_sections.SUB, unit_sections.unit_table(result)),
+        section(unit_sections.BY_DIMENSION, unit_sections.BY_DIMENSION_SUB, unit_sections.dimension_table(result)),
         section("Every step", "Whether the typical step is typical.", picture["steps"]),
     ]
 
@@ -157,6 +163,7 @@ def rank_body(result: Result, picture: Pictures, forecast: Forecast) -> list[str
         section("Ranks", "The typical step of each rank.", picture["ranks"]),
         section("Phases", "The same steps by what the training loop was doing.", picture["phases"]),
         *across_body(result, picture),
+        pipeline_section(result, picture["pipeline"]),
         scaling_section(forecast, picture["scaling"]),
     ]
 

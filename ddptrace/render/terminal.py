@@ -10,6 +10,7 @@ from typing import Final
 
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import BucketSummary, RankSummary, Share, Summary, summarize
+from ddptrace.analysis.units.digest import units
 from ddptrace.analysis.window_summary import WindowSummary, summarize_windows
 from ddptrace.errors import printable
 from ddptrace.findings import Finding, gravest_first
@@ -18,10 +19,12 @@ from ddptrace.render.device.copies import copy_lines
 from ddptrace.render.device.idle import idle_lines
 from ddptrace.render.device.terminal import collective_lines, device_lines, scope_lines
 from ddptrace.render.headline import headline
+from ddptrace.render.pipeline.terminal import pipeline_lines
 from ddptrace.render.ranks.terminal import across_lines
 from ddptrace.render.rpc.words import remote_words, rpc_lines, waiting
 from ddptrace.render.trace.islands import apart_words, islands
 from ddptrace.render.trace.tracks import by_rank
+from ddptrace.render.units.terminal import dimension_lines, unit_lines
 from ddptrace.render.windows import overlap_words as window_overlap
 from ddptrace.render.windows import title_words
 from ddptrace.render.words import (
@@ -65,9 +68,12 @@ def summary_text(result: Result) -> str:
         textwrap.wrap(headline(result, summary).text, WIDTH) if result.steps or device or window is not None else [],
         list(breakdown_lines(summary, window)) if result.steps or window is not None or not device else [],
         list(bucket_lines(summary.buckets, by_order(result))),
+        list(unit_lines(units(result))),
+        list(dimension_lines(result)),
         list(rank_lines(summary.ranks)),
         device,
         list(across_lines(result)),
+        list(pipeline_lines(result)),
         list(idle_lines(result)),
         list(copy_lines(result)),
         list(collective_lines(result)),

@@ -14,7 +14,8 @@ import numpy as np
 from ddptrace.analysis.collectives.execution import Communication, is_inferred
 from ddptrace.analysis.rank_view import RankView
 from ddptrace.analysis.tables.collectives import CollectiveRow
-from ddptrace.load.tables import Call, Identity
+from ddptrace.analysis.units.members import Member
+from ddptrace.load.tables import Call, Identity, UnitKind
 from ddptrace.ops import FACTORS, Whole, family_of
 from ddptrace.schema import RANGE_PREFIX, Origin
 
@@ -120,15 +121,16 @@ def _executed(view: RankView, known: _Known) -> Iterator[CollectiveRow]:
             speed.busbw,
             _identity(comm),
             exec_start_inferred=is_inferred(comm),
-            **_source(comm, known),
+            **_source(comm, known, view.members[at]),
         )
 
 
 def _unknown(view: RankView, known: _Known) -> Iterator[CollectiveRow]:
     """Those of which nothing tells when they ran, in the step that launched them."""
-    comms = [comm for comm in view.comms if comm.end_at_ns is None]
-    steps = view.steps.at(np.array([comm.launch_at_ns for comm in comms], np.int64))
-    for comm, step in zip(comms, steps.tolist(), strict=True):
+    unknown = [at for at, comm in enumerate(view.comms) if comm.end_at_ns is None]
+    steps = view.steps.at(np.array([view.comms[at].launch_at_ns for at in unknown], np.int64))
+    for at, step in zip(unknown, steps.tolist(), strict=True):
+        comm = view.comms[at]
         nothing = (None,) * 2, (None,) * 7
         yield CollectiveRow(
             view.rank.rank,
@@ -143,7 +145,7 @@ def _unknown(view: RankView, known: _Known) -> Iterator[CollectiveRow]:
             known.buckets.get(comm.seq),
             known.size(comm),
             identity=_identity(comm),
-            **_source(comm, known),
+            **_source(comm, known, view.members[at]),
         )
 
 
@@ -166,13 +168,12 @@ def origin_of(comm: Communication, carriers: Container[int]) -> str | None:
     return comm.call.origin
 
 
-def _source(comm: Communication, known: _Known) -> dict[str, Any]:
-    """Where it comes from, and between whom it goes as far as the call itself tells."""
-    call, origin = comm.call, origin_of(comm, known.buckets)
+def _source(comm: Communication, known: _Known, member: Member) -> dict[str, Any]:
+    """Where it comes from, what for, and between whom it goes as far as the call itself tells."""
+    call, found = comm.call, {"origin": origin_of(comm, known.buckets)} | _unit(member)
     if call is None:
-        return {"origin": origin}
-    return {
-        "origin": origin,
+        return found
+    return found | {
         "site": call.site,
         "through": call.through,
         "module": call.module,
@@ -182,6 +183,15 @@ def _source(comm: Communication, known: _Known) -> dict[str, Any]:
         "on_device": call.on_device,
         "launch_recorded": call.is_launch_recorded,
         "profiler_range": f"{RANGE_PREFIX}{call.seq}" if call.is_profiled else None,
+    }
+
+
+def _unit(member: Member) -> dict[str, str | None]:
+    is_known = member.kind is not UnitKind.OTHER
+    return {
+        "unit": member.name if is_known else None,
+        "unit_role": member.role if is_known else None,
+        "dimension": member.place.dimension,
     }
 
 

@@ -39,7 +39,8 @@ def bucket_findings(
     if result.suspects or (late_known and comparable):
         return  # late ranks make communication slow, and their own findings say what that costs
     judged = {row.step for row in result.blame}
-    late = late_rank(summary) if comparable and len(judged) < MIN_STEPS else None
+    alike = comparable and not result.bubbles  # stages of a pipeline do not communicate alike
+    late = late_rank(summary) if alike and len(judged) < MIN_STEPS else None
     if late is not None:
         yield late
     elif (

@@ -23,11 +23,13 @@ from ddptrace.analysis.findings.comm_kernels import comm_kernel_findings
 from ddptrace.analysis.findings.desync import desync_findings, refused_findings
 from ddptrace.analysis.findings.device import device_findings
 from ddptrace.analysis.findings.evidence import FOREIGN, OURS, HowTo, evidence_findings, kept_findings
+from ddptrace.analysis.findings.pipeline import pipeline_findings
 from ddptrace.analysis.findings.ranks import blame_findings, early_finding, peer_findings
 from ddptrace.analysis.findings.rpc import rpc_findings, serving
 from ddptrace.analysis.findings.steps import contention_findings, data_findings, jitter_findings
 from ddptrace.analysis.findings.traffic import message_findings, traffic_findings
 from ddptrace.analysis.findings.uneven import uneven_findings
+from ddptrace.analysis.findings.units import unit_findings
 from ddptrace.analysis.findings.waiting import waiting_findings
 from ddptrace.analysis.findings.windows import window_findings
 from ddptrace.analysis.matching.matches import Refused
@@ -97,6 +99,7 @@ def run_findings(
             *blame_findings(blame, hosts=len({row.host for row in result.ranks})),
             *([early_finding(blame.early, summary)] if blame.early is not None and comparable else []),
             *uneven_findings(result, summary, blame),
+            *pipeline_findings(result),
             *jitter_findings(ranks, result, crowded=blame.crowding is not None),
         ]
     )
@@ -121,6 +124,7 @@ def _causes(ranks: Sequence[RankFacts], result: Result, summary: Summary) -> Ite
     yield from one_by_one_findings(summary, result)
     yield from waiting_findings(result, summary)
     yield from heavy_layer_findings(summary, reducers, sum(suspect.cost_ns for suspect in result.suspects))
+    yield from unit_findings(ranks, result, summary)
 
 
 def _deaths(ranks: Sequence[RankFacts]) -> Iterator[Finding]:

@@ -53,6 +53,9 @@ class CollectiveRow:
     on_device: bool = False  # its tensors are on a device: the host only launches it
     exec_start_inferred: bool = False  # `exec_start_at_ns` is not measured, but follows from the queue's order
     launch_recorded: bool = True  # False: the file does not hold its launch, and `launch_at_ns` is the latest possible
+    unit: str | None = None  # name of its unit, as in `units`; None where it is of none
+    unit_role: str | None = None  # what it does for its unit, as in `units`
+    dimension: str | None = None  # of parallelism, as in `units`
 
     @property
     def tells_arrival(self) -> bool:

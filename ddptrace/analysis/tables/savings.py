@@ -12,8 +12,8 @@ class SavingRow:
     others communication, so a saving may contain a part of another."""
 
     cause: str  # "exposed communication", "late rank", "waiting for ranks", "processors", "remote calls",
-    #   "buffer broadcasts", "exposed copies" or "data"; of a device's idle time also "copy", "synchronize",
-    #   "allocate", "collect", "queued" or "work"
+    #   "buffer broadcasts", "exposed copies", "slow stage", "pipeline bubble" or "data"; of a device's idle time also
+    #   "copy", "synchronize", "allocate", "collect", "queued" or "work"
     cost_ns: int  # per step, or per profiler window where no step was found
     cost_ratio: float  # cost / whole
     whole_ns: int  # length of the typical step, or of a profiler window

@@ -10,7 +10,7 @@ import itertools
 import sys
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from types import FrameType
 from typing import Any, Final
@@ -34,8 +34,8 @@ from ddptrace.schema import RANGE_PREFIX, CallFlag, Kind
 _now = time.perf_counter_ns
 
 STAMPED_NBYTES = 64 << 10
-"""Outside a profiler window, completions of smaller calls that no reducer issued are not stamped: a Python callback for
-each of many small queued collectives would slow Gloo itself."""
+"""Outside a profiler window, completions of smaller calls that no reducer or unit issued are not stamped: a Python
+callback for each of many small queued collectives would slow Gloo itself."""
 
 SYNC, NATIVE = int(CallFlag.SYNC), int(CallFlag.NATIVE)
 PROFILED, DEVICE = int(CallFlag.PROFILED), int(CallFlag.DEVICE)
@@ -72,6 +72,7 @@ class Collectives:
         self._engine = _engine_code()
         self.buckets = BucketSends(recorder, self.completions, self.seqs, groups, self._engine)
         self._sites = sites
+        self.messages = ExpectedMessages()
 
     @property
     def is_live(self) -> bool:
@@ -100,9 +101,10 @@ class Collectives:
             own, profiling = self._thread.bucket, autograd_profiler._is_profiler_enabled
             caller = None if own else self._caller()
             source = None if caller is None else self._sites.of(caller)
-            flags = (SYNC if op.is_sync(args) else 0) | (0 if source else NATIVE) | (PROFILED if profiling else 0)
-            held = bool(own or source)
             functional = caller is not None and caller.f_code.co_filename == ISSUER
+            is_sync = op.is_sync(args) and not functional  # what C++ says of these does not count
+            flags = (SYNC if is_sync else 0) | (0 if source else NATIVE) | (PROFILED if profiling else 0)
+            held = bool(own or source)
             reducer = own or self.reducer
             name = self._recorder.intern(op.name)
             group = self._groups.name_id(dist.ProcessGroup.unbox(args[op.group]))
@@ -127,6 +129,9 @@ class Collectives:
                     name if name <= SHORT_MAX else 0,
                     group if group <= SHORT_MAX else 0,
                 )
+            part = self._thread.unit or (self.messages.take(args, op) if self.messages.expected else None)
+            if part is not None:
+                part.call(seq, launch, op.name)
             return seq, launch, nbytes_in, nbytes_out, flags, profiling, reducer, held, name, group, functional
         except Exception as error:  # training must not see it
             if not is_symbolic(first_tensor(args, op)):  # nothing is sent of what a compiler traces
@@ -231,7 +236,8 @@ class Collectives:
         ):  # nobody waits for the Work of a functional call: it, and its tensors, would be kept
             self._thread.last_work = work
             self._seq_of[work] = seq
-        wanted = profiling or (not flags & SYNC and (reducer or nbytes_in + nbytes_out >= STAMPED_NBYTES))
+        of_unit = reducer or self._thread.unit is not None
+        wanted = profiling or of_unit or (not flags & SYNC and nbytes_in + nbytes_out >= STAMPED_NBYTES)
         # A CUDA future is complete as soon as the kernel is queued: its stamp would mean nothing.
         if not wanted or flags & DEVICE or name in self._no_future:
             return False
@@ -317,6 +323,25 @@ class FunctionalWaits:
     def take(self, tensor: torch.Tensor) -> int:
         """Return the seq of the call that made the tensor; 0 if there is none, or if somebody has waited before."""
         return self._seq_of.pop(tensor.data_ptr(), 0)
+
+
+class ExpectedMessages:
+    """Sends and receives that are about to be issued, by the address of their tensors, with the `Part` of a unit
+    (`capture/units/records.py`) that they are for."""
+
+    def __init__(self) -> None:
+        self.expected: dict[int, Any] = {}
+
+    def expect(self, tensors: Iterable[torch.Tensor], part: Any) -> None:
+        if len(self.expected) >= MOST_TENSORS:
+            self.expected.clear()
+        for tensor in tensors:
+            self.expected[tensor.data_ptr()] = part
+
+    def take(self, args: tuple[Any, ...], op: Operator) -> Any:
+        """Return the part that a call is for; None if nobody has expected it."""
+        tensor = first_tensor(args, op) if family_of(op.name).is_message else None
+        return None if tensor is None else self.expected.pop(tensor.data_ptr(), None)
 
 
 def _engine_code() -> Any:

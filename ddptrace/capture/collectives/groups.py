@@ -68,8 +68,8 @@ def name_of(group: Any) -> str:
 
 
 def describe(name: str, group: Any) -> dict[str, Any]:
-    """Return name, global ranks (empty if torch.distributed does not list the group), size, backend, and the number of
-    the backend's worker threads (None: it has no queue that we know of)."""
+    """Return name, global ranks (empty if torch.distributed does not list the group), size, backend, the number of the
+    backend's worker threads (None: it has no queue that we know of), and what the program calls the group."""
     try:
         ranks = dist.get_process_group_ranks(group)
     except (ValueError, KeyError, RuntimeError):
@@ -80,7 +80,22 @@ def describe(name: str, group: Any) -> dict[str, Any]:
         backend = str(group.name())
     except TypeError:  # torch 2.4 does not know it, and asking the group itself would end the process there
         backend = ""
-    return {"name": name, "ranks": ranks, "size": group.size(), "backend": str(backend), "threads": _threads(group)}
+    return {
+        "name": name,
+        "ranks": ranks,
+        "size": group.size(),
+        "backend": str(backend),
+        "threads": _threads(group),
+        "description": _description(group),
+    }
+
+
+def _description(group: Any) -> str:
+    """Return what the program, or its DeviceMesh, calls a group; empty where torch does not tell."""
+    try:
+        return str(group.group_desc)
+    except (AttributeError, RuntimeError):
+        return ""
 
 
 def _threads(group: Any) -> int | None:

@@ -14,24 +14,24 @@ MOST_THREADS = 1024  # of one group's backend; a record that says more is damage
 
 
 def groups(described: Iterable[Content]) -> tuple[Group, ...]:
-    return tuple(_each(described, _group))
+    return tuple(each(described, _group))
 
 
 def sizes(described: Iterable[Content]) -> dict[str, int]:
     """Return the sizes, by name, of groups whose ranks are not known."""
     contents = [content for content in described if not content.get("ranks")]
-    return dict(_each(contents, lambda content: (str(content["name"]), int(content["size"]))))
+    return dict(each(contents, lambda content: (str(content["name"]), int(content["size"]))))
 
 
 def reducers(described: Iterable[Content], layouts: Iterable[Content]) -> tuple[Reducer, ...]:
     """Return the reducers with their layouts in the order of use."""
     of: dict[int, list[Layout]] = defaultdict(list)
-    for number, layout in _each(layouts, lambda content: (int(content["reducer"]), _layout(content))):
+    for number, layout in each(layouts, lambda content: (int(content["reducer"]), _layout(content))):
         of[number].append(layout)
-    return tuple(_each(described, lambda content: _reducer(content, of)))
+    return tuple(each(described, lambda content: _reducer(content, of)))
 
 
-def _each(contents: Iterable[Content], make: Callable[[Content], T]) -> list[T]:
+def each(contents: Iterable[Content], make: Callable[[Content], T]) -> list[T]:
     """Build one object of each description, and skip those without the required fields (damaged or changed by
     others)."""
     made: list[T] = []
@@ -52,6 +52,7 @@ def _group(content: Content) -> Group:
         ranks,
         str(content["backend"]),
         min(int(threads), MOST_THREADS) if isinstance(threads, int) and threads > 0 else None,
+        str(content.get("description", "")),
     )
 
 

@@ -26,6 +26,7 @@ from ddptrace.load.records.events import BEGIN, END, FLAGS, NAME, THREAD, A, B, 
 from ddptrace.load.records.host_load import clock_name, host_load
 from ddptrace.load.records.kept import IN_STEPS, Kept, Number, call_numbers, kept
 from ddptrace.load.records.rpc import rank_rpc
+from ddptrace.load.records.units import UnitCalls, described_units, unit_events
 from ddptrace.load.tables import Call, DeviceEvents, HookCall, Pause, PhaseMark, RankRun, Ready, StepMark
 from ddptrace.ops import family_of
 from ddptrace.record import Records
@@ -74,6 +75,7 @@ class _Builder:
         self.groups, self.sizes = described.groups(groups), described.sizes(groups)
         ranks = {group.name: group.ranks for group in self.groups}
         self.sources = CallOrigins(self.rows(Kind.ORIGIN), self.text, ranks)
+        self.unit_calls = UnitCalls(self.rows(Kind.UNIT_CALL))
         self.ties = self.rows(Kind.DEVICE_CLOCK)
         self.call_events = call_events(self.ties, self.rows(Kind.DEVICE_CALL))
         self.stream_waits = stream_waits(self.ties, self.rows(Kind.DEVICE_WAIT))
@@ -124,6 +126,8 @@ class _Builder:
             clock=clock_name(self.meta),
             tie_ns=self.clock.tie_ns,
             device_events=self._device_events(),
+            units=described_units(self.json(Kind.UNIT)),
+            unit_events=unit_events(self.rows(Kind.UNIT_MARK)),
         )
         done_threads = {seq: self.threads.get(row[THREAD], 0) for seq, row in done.items()}
         files_let_go = max((row[A] for row in self.rows(Kind.FILE_LET_GO)), default=0)
@@ -201,6 +205,7 @@ class _Builder:
             events=self.call_events.get(row[A]),
             stream_waits=self.stream_waits.get(row[A], ()),
             **self.sources.of(row, op, dtype)._asdict(),
+            **self.unit_calls.of(row[A])._asdict(),
         )
 
     def _hooks(self, done: Mapping[int, Row]) -> tuple[HookCall, ...]:

@@ -1,0 +1,88 @@
+"""Sends and receives of all ranks, matched: the k-th from one rank to another in a group is the k-th there, of a
+pipeline's microbatch the k-th of that.
+
+rank 0   send ├──────────── blocked ────────────┤
+rank 1                    recv ├──── blocked ───┤
+                               both have called: from here on it is a transfer
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ddptrace.analysis.rank_facts import RankFacts
+from ddptrace.analysis.rank_view import RankView
+from ddptrace.analysis.tables.pipeline import MessageRow
+from ddptrace.ops import SEND, family_of
+
+Kinship = tuple[str, int, int, int | None, str | None, int | None]
+"""Group, source, destination; of a pipeline, turn, phase and microbatch."""
+Key = tuple[str, int, int, int | None, str | None, int | None, int]
+
+
+def message_rows(view: RankView) -> Iterator[MessageRow]:
+    """One rank's sends and receives whose other end is known, in launch order."""
+    calls = [call for call in view.rank.calls if call.peer is not None and family_of(call.op).is_message]
+    steps = view.steps.at(np.array([call.launch_at_ns for call in calls], np.int64)).tolist()
+    counts: Counter[Kinship] = Counter()
+    own = view.rank.rank
+    for call, step in zip(calls, steps, strict=True):
+        peer = call.peer if call.peer is not None else own
+        source, destination = (own, peer) if family_of(call.op) is SEND else (peer, own)
+        phase = None if call.unit_phase is None else call.unit_phase.name.lower()
+        kin = call.group, source, destination, call.unit_turn, phase, call.microbatch
+        yield MessageRow(
+            own,
+            view.ordinal(step),
+            call.seq,
+            call.op,
+            *kin,
+            counts[kin],
+            max(call.nbytes_in, call.nbytes_out),
+            call.unit,
+            call.launch_at_ns,
+            min((begin for begin, _ in call.waits), default=None),
+            max((end for _, end in call.waits), default=None),
+        )
+        counts[kin] += 1
+
+
+def matched_messages(ranks: Sequence[tuple[RankFacts, Sequence[MessageRow]]]) -> tuple[MessageRow, ...]:
+    """Return the messages of all ranks, each with the call that it met. Those of a pipeline are known by their turn and
+    microbatch. Of others, calls of a rank are not counted along if some are missing, or name no sender."""
+    counted = {facts.rank for facts, _ in ranks if _is_counted(facts)}
+    keyed = [(_key(row, counted), row) for _, mine in ranks for row in mine]
+    sides: dict[bool, dict[Key, MessageRow]] = {True: {}, False: {}}
+    for key, row in keyed:
+        if key is not None:
+            sides[family_of(row.op) is SEND][key] = row
+    return tuple(
+        row if key is None else with_other(row, sides[family_of(row.op) is not SEND].get(key)) for key, row in keyed
+    )
+
+
+def _is_counted(facts: RankFacts) -> bool:
+    is_whole = facts.recorded and not facts.dropped and not facts.kept.let_go and not facts.kept.sampled
+    return is_whole and not facts.receives_from_any
+
+
+def _key(row: MessageRow, counted: Container[int]) -> Key | None:
+    if row.turn is not None or row.rank in counted:
+        return row.group, row.source, row.destination, row.turn, row.phase, row.microbatch, row.nth
+    return None
+
+
+def with_other(row: MessageRow, other: MessageRow | None) -> MessageRow:
+    if other is None:
+        return row
+    peer_wait = transfer = None
+    if row.wait_begin_at_ns is not None and row.wait_end_at_ns is not None:
+        peer_wait = min(max(other.launch_at_ns, row.wait_begin_at_ns), row.wait_end_at_ns) - row.wait_begin_at_ns
+        transfer = row.wait_end_at_ns - row.wait_begin_at_ns - peer_wait
+    return replace(
+        row, other_seq=other.seq, other_launch_at_ns=other.launch_at_ns, peer_wait_ns=peer_wait, transfer_ns=transfer
+    )

@@ -1,0 +1,77 @@
+"""What a schedule implies: when each computation can begin at the earliest, by its inputs and the order on its rank.
+
+rank 0   [F0)[F1)          [B0 )[B1 )
+rank 1       [F0)[F1)[B0 )[B1 )            F1 needs F1 of the stage before, B0 needs B0 of the stage after
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Container, Iterable, Mapping, Sequence
+from statistics import fmean, median_low
+from typing import Final, NamedTuple
+
+from ddptrace.analysis.tables.pipeline import PipelineRow, Work
+
+FOR_THE_STAGE_BEFORE: Final = (Work.BACKWARD, Work.INPUTS)
+"""What gives the stage before its gradients."""
+
+
+class Computation(NamedTuple):
+    stage: int
+    microbatch: int
+    work: str
+
+
+Orders = Sequence[Sequence[Computation]]
+"""By rank, what it computes one after another."""
+Durations = Mapping[Computation, int]
+
+
+def computation_of(row: PipelineRow) -> Computation:
+    return Computation(row.stage, row.microbatch, row.work)
+
+
+def input_of(one: Computation, computed: Container[Computation]) -> Computation | None:
+    """Return the computation of another stage that this one needs; None if it needs none. `computed`: all that the
+    stages compute."""
+    if one.work == Work.FORWARD:
+        return Computation(one.stage - 1, one.microbatch, Work.FORWARD) if one.stage else None
+    if one.work not in FOR_THE_STAGE_BEFORE:
+        return None
+    after = (Computation(one.stage + 1, one.microbatch, work) for work in FOR_THE_STAGE_BEFORE)
+    return next((found for found in after if found in computed), None)
+
+
+def length(orders: Orders, durations: Durations) -> int | None:
+    """Return how long all takes if messages take no time; None if the orders wait for each other for ever."""
+    ends: dict[Computation, int] = {}
+    free = [0] * len(orders)
+    at = [0] * len(orders)
+    going = True
+    while going:
+        going = False
+        for rank, order in enumerate(orders):
+            while at[rank] < len(order):
+                one = order[at[rank]]
+                needed = input_of(one, durations)
+                if needed is not None and needed not in ends:
+                    break
+                free[rank] = ends[one] = max(free[rank], 0 if needed is None else ends[needed]) + durations[one]
+                at[rank] += 1
+                going = True
+    return max(free, default=0) if all(map(int.__eq__, at, map(len, orders))) else None
+
+
+def of_typical_stage(durations: Durations) -> dict[Computation, int]:
+    """Return how long each would take if every stage were as fast as a typical one: the median of the stages' means,
+    the lower one of two."""
+    by_work: defaultdict[str, defaultdict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for one, duration in durations.items():
+        by_work[one.work][one.stage].append(duration)
+    typical = {work: round(median_low(map(fmean, stages.values()))) for work, stages in by_work.items()}
+    return {one: typical[one.work] for one in durations}
+
+
+def spent(order: Iterable[Computation], durations: Durations) -> int:
+    return sum(durations[one] for one in order)

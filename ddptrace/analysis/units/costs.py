@@ -1,0 +1,122 @@
+"""What changes of FSDP units would save a typical step: earlier gathers, parameters that stay, units of another size.
+
+Each saving is an upper bound: what is exposed and could be hidden, and no more than the computation beside it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Final
+
+from ddptrace.analysis.rank_facts import RankFacts
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.summary import measured_steps
+from ddptrace.analysis.tables.units import UnitRow
+from ddptrace.load.tables import Unit, UnitKind
+from ddptrace.schema import Phase, UnitRole
+
+TOO_LARGE: Final = 4
+"""Times the median of the other units, from which on a unit is far too large."""
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierGathers:
+    """Gathers of one phase that the computation beside them would hide, were they launched one unit earlier."""
+
+    phase: Phase
+    units: tuple[str, ...]  # the most exposed first
+    exposed_ns: int  # of a typical step
+    saved_ns: int
+    distance: float  # median: how many units ahead they are launched now
+    blocks: bool  # the host waits for most of them at once
+
+
+@dataclass(frozen=True, slots=True)
+class KeptParameters:
+    """Gathers in backward of parameters that were let go after forward."""
+
+    units: int
+    saved_ns: int
+    nbytes: int  # more memory of a rank, if they stay
+
+
+@dataclass(frozen=True, slots=True)
+class LargeUnit:
+    """A unit that is far larger than the others, or the only one."""
+
+    name: str
+    nbytes: int
+    others: int
+    median_nbytes: int | None  # of the others
+    exposed_ns: int
+    saved_ns: int
+
+
+class FsdpCosts:
+    """Of the FSDP units of a run, over its typical steps."""
+
+    def __init__(self, result: Result, ranks: Sequence[RankFacts]) -> None:
+        steps, _ = measured_steps(result.steps)
+        wanted = {(row.rank, row.step) for row in steps}
+        fsdp = UnitKind.FSDP.value
+        rows = [row for row in result.units if row.kind == fsdp and row.unit and (row.rank, row.step) in wanted]
+        self._rows = rows
+        self._steps = len(steps)
+        self._gathers = [row for row in rows if row.role == UnitRole.UNSHARD.word and row.exposed_charged_ns]
+        self._compute_ns = self._mean(row.compute_ns or 0 for row in steps)
+        self._units = next(([u for u in rank.units if u.kind is UnitKind.FSDP] for rank in ranks if rank.units), [])
+
+    def earlier(self, phase: Phase) -> EarlierGathers | None:
+        """Return the gathers of a phase that are worth launching earlier; None if nothing would hide them."""
+        late = [row for row in self._gathers if row.phase == phase.name.lower() and row.hideable_ns]
+        if not late:
+            return None
+        return EarlierGathers(
+            phase,
+            _by_cost(late),
+            self._mean(row.exposed_charged_ns or 0 for row in late),
+            self._mean(row.hideable_ns or 0 for row in late),
+            median(row.prefetch_distance or 0 for row in late),
+            2 * sum(row.blocks for row in late) > len(late),
+        )
+
+    def kept(self) -> KeptParameters | None:
+        """Return what `reshard_after_forward=False` would save; None if no unit gathers anew in backward."""
+        again = [row for row in self._gathers if row.reshards and row.phase == Phase.BACKWARD.name.lower()]
+        if not again:
+            return None
+        nbytes = {row.unit: max(0, (row.nbytes or 0) - (row.sharded_nbytes or 0)) for row in again}
+        saved_ns = self._mean(row.exposed_charged_ns or 0 for row in again)
+        return KeptParameters(len(nbytes), saved_ns, sum(nbytes.values()))
+
+    def large(self) -> LargeUnit | None:
+        """Return a unit whose parts would hide each other's communication; None if no unit is far too large."""
+        largest = max(self._units, key=lambda unit: unit.nbytes, default=None)
+        if largest is None or len(largest.parameters) < 2:
+            return None
+        others = [unit.nbytes for unit in self._units if unit is not largest]
+        middle = round(median(others)) if others else None
+        if middle is not None and largest.nbytes < TOO_LARGE * middle:
+            return None
+        exposed = self._mean(row.exposed_charged_ns or 0 for row in self._rows if row.unit == largest.unit)
+        part = max(_largest_parameter(largest), middle or 0) / largest.nbytes
+        saved = min(round(exposed * (1 - part)), self._compute_ns)
+        return LargeUnit(largest.module, largest.nbytes, len(others), middle, exposed, saved)
+
+    def _mean(self, values: Iterable[int]) -> int:
+        return round(sum(values) / self._steps) if self._steps else 0
+
+
+def _largest_parameter(unit: Unit) -> int:
+    """Its bytes: no part of a unit is smaller than one parameter."""
+    return max(parameter.nbytes for parameter in unit.parameters)
+
+
+def _by_cost(rows: Sequence[UnitRow]) -> tuple[str, ...]:
+    costs: defaultdict[str, int] = defaultdict(int)
+    for row in rows:
+        costs[row.name] += row.exposed_charged_ns or 0
+    return tuple(sorted(costs, key=lambda name: -costs[name]))

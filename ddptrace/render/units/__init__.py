@@ -1,0 +1,1 @@
+"""Units for a reader: those that a step waits for, and what each dimension of parallelism costs."""

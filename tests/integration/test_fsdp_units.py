@@ -1,0 +1,178 @@
+"""FSDP2 units on real ranks: who they are, which collectives are theirs, and that all adds up."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from functools import cached_property
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ddptrace
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.tables.units import UnitRow
+from ddptrace.load.run import read_run
+from ddptrace.load.tables import RankRun
+from tests.programs.fsdp_units import BLOCKS, STEPS
+
+ON_TWO = ("plain", "ahead-1", "ahead-2", "mixed", "kept", "large", "whole")
+ON_FOUR = ("hsdp",)
+STEP = 1
+BLOCK_NAMES = [f"blocks.{at}" for at in range(BLOCKS)]
+
+
+class Trained:
+    def __init__(self, runs: Path, kind: str) -> None:
+        self.kind = kind
+        self.path = runs / kind
+        self.told: dict[str, Any] = json.loads((runs / f"{kind}.json").read_text())
+
+    @cached_property
+    def ranks(self) -> tuple[RankRun, ...]:
+        return read_run(self.path).ranks
+
+    @cached_property
+    def result(self) -> Result:
+        return ddptrace.analyze(self.path, align=False)
+
+    def rows(self, role: str, phase: str) -> dict[str, UnitRow]:
+        """Of one step of rank 0, by unit."""
+        found = [
+            row for row in self.result.units if (row.rank, row.step, row.role, row.phase) == (0, STEP, role, phase)
+        ]
+        assert len(found) == len({row.name for row in found})
+        return {row.name: row for row in found}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trained]:
+    from tests.launch import torchrun
+
+    path = tmp_path_factory.mktemp("fsdp")
+    torchrun("fsdp_units.py", path, *ON_TWO)
+    torchrun("fsdp_units.py", path, *ON_FOUR, ranks=4)
+    return {kind: Trained(path, kind) for kind in (*ON_TWO, *ON_FOUR)}
+
+
+@pytest.fixture(params=(*ON_TWO, *ON_FOUR))
+def run(runs: dict[str, Trained], request: pytest.FixtureRequest) -> Trained:
+    return runs[request.param]
+
+
+def test_tracing_changes_no_bit_and_leaves_the_class_as_it_was(run: Trained) -> None:
+    assert run.told["same_bits"]
+    assert run.told["as_before"]
+
+
+def test_units_are_complete_and_have_the_bytes_of_their_parameters(run: Trained) -> None:
+    whole = {name: 4 * prod(shape) for name, shape in run.told["parameters"].items()}
+    for rank in run.ranks:
+        assert {p.name: p.nbytes for unit in rank.units for p in unit.parameters} == whole
+        assert {unit.module for unit in rank.units} == {"Stack", *(BLOCK_NAMES if run.kind != "whole" else ())}
+        assert [unit.module for unit in rank.units if unit.is_root] == ["Stack"]
+        for unit in rank.units:
+            assert unit.kind == "fsdp"
+            assert unit.reshards == (not unit.is_root and run.kind != "kept")
+            mesh = ["dp_shard", *(["dp_replicate"] if run.kind == "hsdp" else [])]
+            assert [group.dimension for group in unit.groups] == mesh
+    for name, nbytes in whole.items():  # each shard is on as many ranks as there are replicas
+        shards = sum(
+            p.sharded_nbytes for rank in run.ranks for unit in rank.units for p in unit.parameters if p.name == name
+        )
+        assert shards == nbytes * (2 if run.kind == "hsdp" else 1)
+
+
+def test_each_collective_is_in_one_unit_or_in_other_with_a_reason(run: Trained) -> None:
+    calls = Counter((row.rank, row.seq) for row in run.result.collectives if row.part == 0)
+    assert Counter((row.rank, seq) for row in run.result.units for seq in row.seqs) == calls
+    for row in run.result.units:
+        assert (row.kind == "other") == (row.reason is not None)
+    others = [row for row in run.result.units if row.kind == "other" and row.step is not None]
+    assert not others
+    kinds = {row.kind for row in run.result.units if row.rank == 0}
+    assert kinds == {"fsdp", "other"}  # the reduction of the losses is the program's
+
+
+def test_each_unit_is_gathered_when_it_is_used_and_its_gradients_are_reduced_once(run: Trained) -> None:
+    names = {unit.module for unit in run.ranks[0].units}
+    assert run.rows("unshard", "forward").keys() == names
+    again = {unit.module for unit in run.ranks[0].units if unit.reshards}
+    assert run.rows("unshard", "backward").keys() == again
+    assert run.rows("reduce-scatter", "backward").keys() == names
+    assert run.rows("all-reduce", "backward").keys() == (names if run.kind == "hsdp" else set())
+
+
+def test_gathers_and_reductions_move_the_bytes_of_the_unit(run: Trained) -> None:
+    part = 2 if run.kind == "mixed" else 1
+    for row in run.result.units:
+        if row.kind == "fsdp" and row.role in ("unshard", "reduce-scatter"):
+            assert row.nbytes == row.whole_nbytes // part  # all shapes here divide evenly
+        if row.role == "all-reduce" and row.kind == "fsdp":
+            assert row.nbytes == row.sharded_nbytes
+
+
+def test_the_life_of_a_unit_is_in_order(run: Trained) -> None:
+    for row in run.result.units:
+        if row.kind != "fsdp":
+            continue
+        if row.role == "unshard":
+            assert row.needed_at_ns is not None and row.prefetch_distance is not None
+            assert (row.needed_at_ns <= row.launch_at_ns) == (row.prefetch_distance == 0)
+            assert row.freed_at_ns is not None and row.freed_at_ns > max(row.needed_at_ns, row.launch_at_ns)
+        else:
+            assert row.ready_at_ns is not None and row.ready_at_ns <= row.launch_at_ns
+
+
+@pytest.mark.parametrize(("kind", "forward"), [("plain", [0, 0, 0]), ("ahead-1", [0, 1, 1]), ("ahead-2", [0, 1, 2])])
+def test_units_are_gathered_as_far_ahead_as_the_program_asked(
+    runs: dict[str, Trained], kind: str, forward: list[int]
+) -> None:
+    rows = runs[kind].rows("unshard", "forward")
+    assert [rows[name].prefetch_distance for name in BLOCK_NAMES] == forward
+    assert rows["Stack"].prefetch_distance == 0
+    assert all(row.blocks == (kind == "plain") for row in rows.values())
+    backward = runs[kind].rows("unshard", "backward")
+    ahead = {"plain": [1, 1, 1], "ahead-1": [1, 1, 1], "ahead-2": [2, 1, 1]}[kind]  # torch by itself gathers one ahead
+    assert [backward[name].prefetch_distance for name in BLOCK_NAMES] == ahead
+
+
+def test_the_dimensions_of_each_step_add_up_to_its_exposed_time(run: Trained) -> None:
+    sums: defaultdict[tuple[int, int], int] = defaultdict(int)
+    calls: Counter[tuple[int, int]] = Counter()
+    for row in run.result.dimensions:
+        sums[row.rank, row.step] += row.exposed_charged_ns or 0
+        calls[row.rank, row.step] += row.calls
+    for step in run.result.steps:
+        of_step = step.rank, step.step
+        assert sums[of_step] == step.exposed_comm_ns
+        assert step.window_ns == step.compute_ns + sums[of_step] + step.exposed_memory_ns + step.idle_ns
+    places = {(row.dimension, row.mesh) for row in run.result.dimensions}
+    replicas = {("dp", "dp_replicate")} if run.kind == "hsdp" else set()
+    assert places == {("fsdp", "dp_shard"), *replicas}
+
+
+def test_a_collective_has_the_unit_that_the_table_of_units_has(run: Trained) -> None:
+    units = {(row.rank, seq): row for row in run.result.units for seq in row.seqs}
+    for row in run.result.collectives:
+        unit = units[row.rank, row.seq]
+        assert row.dimension == unit.dimension
+        assert (row.unit, row.unit_role) == ((None, None) if unit.kind == "other" else (unit.name, unit.role))
+
+
+def test_no_record_of_a_unit_is_missing(run: Trained) -> None:
+    for rank in run.ranks:
+        uses = Counter((event.unit, event.phase) for event in rank.unit_events if event.mark.name == "USE")
+        assert set(uses.values()) == {STEPS}
+        assert len(uses) == 2 * len(rank.units)
+
+
+def test_completions_of_gathers_are_stamped(runs: dict[str, Trained]) -> None:
+    """Gloo's reduce-scatter has no future: only its wait is known."""
+    by_role: defaultdict[str, set[Any]] = defaultdict(set)
+    for row in runs["plain"].result.units:
+        if row.kind == "fsdp":
+            by_role[row.role].add(row.evidence)
+    assert by_role == {"unshard": {"callback"}, "reduce-scatter": {"host"}}

@@ -1,0 +1,117 @@
+"""Pipelines of torch.distributed.pipelining on real ranks: every schedule, a slow stage, a bubble of known length."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+import ddptrace
+from ddptrace.analysis.pipeline.digest import pipeline_digests
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.tables.pipeline import Work
+from ddptrace.render.terminal import summary_text
+from tests.launch import torchrun
+
+STEPS = 4
+HALVES = (Work.FORWARD, Work.BACKWARD)
+THIRDS = (Work.FORWARD, Work.INPUTS, Work.WEIGHTS)
+SINGLE = {"ScheduleGPipe": HALVES, "Schedule1F1B": HALVES}
+SEVERAL = {"ScheduleInterleaved1F1B": HALVES, "ScheduleInterleavedZeroBubble": THIRDS, "ScheduleZBVZeroBubble": THIRDS}
+MICROBATCHES = 4
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("pipelines")
+    torchrun("pipelined.py", out, 1, *(f"{name}:{MICROBATCHES}" for name in (*SINGLE, *SEVERAL)))
+    return out
+
+
+@pytest.fixture(scope="module")
+def four(tmp_path_factory: pytest.TempPathFactory) -> Result:
+    """Four stages, of which stage 2 takes four times as long."""
+    out = tmp_path_factory.mktemp("four")
+    torchrun("pipelined.py", out, 5, "Schedule1F1B:8:2=4", ranks=4)
+    return ddptrace.analyze(out / "Schedule1F1B")
+
+
+@pytest.mark.parametrize("name", [*SINGLE, *SEVERAL])
+def test_each_computation_of_each_microbatch_is_there_once(folder: Path, name: str) -> None:
+    result = ddptrace.analyze(folder / name)
+    stages, works = (2, SINGLE[name]) if name in SINGLE else (4, SEVERAL[name])
+    found = Counter((row.turn, row.stage, row.microbatch, row.work) for row in result.pipeline)
+    # the zero-bubble schedules compute both parts of some backwards at once
+    whole = {key for key in found if key[3] == Work.BACKWARD}
+    expected = {
+        (turn, stage, microbatch, work)
+        for turn in range(STEPS)
+        for stage in range(stages)
+        for microbatch in range(MICROBATCHES)
+        for work in works
+        if work not in (Work.INPUTS, Work.WEIGHTS) or (turn, stage, microbatch, Work.BACKWARD) not in whole
+    }
+    assert set(found) == expected | whole and set(found.values()) == {1}
+    assert {row.step for row in result.pipeline} == set(range(STEPS))
+
+
+@pytest.mark.parametrize("name", [*SINGLE, *SEVERAL])
+def test_the_parts_of_each_turn_add_up(folder: Path, name: str) -> None:
+    result = ddptrace.analyze(folder / name)
+    assert [(row.rank, row.turn) for row in result.bubbles] == [
+        (rank, turn) for rank in (0, 1) for turn in range(STEPS)
+    ]
+    for row in result.bubbles:
+        parts = row.compute_ns, row.bubble_ns, row.stage_wait_ns, row.transfer_ns, row.other_ns
+        assert sum(parts) == row.window_ns and min(parts) >= 0
+        mine = [one for one in result.pipeline if (one.rank, one.turn) == (row.rank, row.turn)]
+        assert sum(one.end_at_ns - one.begin_at_ns for one in mine) == row.compute_ns
+    for one in result.pipeline:
+        assert one.before_ns == (one.peer_wait_ns or 0) + (one.transfer_ns or 0) + (one.other_ns or 0)
+
+
+def test_every_message_of_a_turn_meets_the_one_at_its_other_end(folder: Path) -> None:
+    result = ddptrace.analyze(folder / "ScheduleInterleaved1F1B")
+    rows = {(row.rank, row.seq): row for row in result.messages if row.turn is not None}
+    edges, directions = 3, 2
+    assert len(rows) == 2 * STEPS * MICROBATCHES * edges * directions
+    for row in rows.values():
+        other = rows[row.source if row.rank == row.destination else row.destination, row.other_seq or 0]
+        assert {row.op, other.op} == {"send", "recv"} and other.other_seq == row.seq
+        assert (row.phase, row.microbatch, row.nbytes) == (other.phase, other.microbatch, other.nbytes)
+        assert row.other_launch_at_ns == other.launch_at_ns
+
+
+def test_stages_are_units_with_their_parameters(folder: Path) -> None:
+    result = ddptrace.analyze(folder / "ScheduleInterleaved1F1B")
+    rows = [row for row in result.units if row.kind == "pipeline" and row.microbatch is not None]
+    assert {(row.dimension, row.whole_nbytes) for row in rows} == {("pp", 4 * (8 * 8 + 8))}
+    assert {row.role for row in rows} == {"send", "recv"} and {row.phase for row in rows} == {"forward", "backward"}
+
+
+def test_a_slow_stage_is_blamed_and_not_called_bubble(four: Result) -> None:
+    (digest,) = pipeline_digests(four)
+    assert digest.slow is not None and (digest.slow.stage, digest.slow.rank) == (2, 2)
+    slow = next(finding for finding in four.findings if finding.code == "slow-stage")
+    assert slow.message.startswith("Stage 2 of the pipeline (rank 2) computes")
+    assert four.savings[0].finding == "slow-stage" and four.savings[0].where == "stage 2"
+    waits = {rank.rank: rank.stage_wait_ns for rank in digest.ranks}
+    assert all(waits[rank] > 2 * digest.ideal_bubble_ns for rank in (0, 1, 3)), digest
+    assert all(rank.bubble_ns <= digest.ideal_bubble_ns for rank in digest.ranks)
+
+
+def test_the_terminal_shows_where_the_time_of_each_rank_goes(four: Result) -> None:
+    said = summary_text(four)
+    assert "Pipeline  Schedule1F1B · 4 stages · 8 microbatches · turn" in said
+    assert "could be won if stage 2 of the pipeline were as fast as a typical one" in " ".join(said.split())
+
+
+@pytest.mark.alone
+def test_a_bubble_is_as_long_as_the_schedule_implies(tmp_path: Path) -> None:
+    torchrun("pipelined.py", tmp_path, 50, "ScheduleGPipe:4")
+    result = ddptrace.analyze(tmp_path / "ScheduleGPipe")
+    for rank in (0, 1):
+        found = median(row.bubble_ns for row in result.bubbles if row.rank == rank and row.turn)
+        assert found == pytest.approx(150e6, rel=0.01)

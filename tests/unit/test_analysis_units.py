@@ -1,0 +1,199 @@
+"""Units on hand-made records: which collective is whose, what hides it, and what advice is worth."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+
+import pytest
+from analysis_records import call, ddp_call, layout, mark, rank, reducer, run, step, window
+from made_units import MS, Plan, units_run
+
+from ddptrace.analysis.analyze import analyze_run
+from ddptrace.analysis.result import Result
+from ddptrace.analysis.tables.units import UnitRow
+from ddptrace.analysis.units.digest import units
+from ddptrace.analysis.units.places import meaning
+from ddptrace.load.tables import Group
+from ddptrace.render.report import page
+from ddptrace.render.terminal import summary_text
+from ddptrace.schema import Phase
+
+FSDP = ("fsdp-prefetch", "fsdp-unit-size", "fsdp-reshard")
+
+
+def analyzed(plan: Plan) -> Result:
+    return analyze_run(units_run(plan))
+
+
+def advice(plan: Plan) -> dict[str, str]:
+    return {finding.code: finding.message for finding in analyzed(plan).findings if finding.code in FSDP}
+
+
+def of_step(result: Result, role: str, phase: str, step: int = 1) -> list[UnitRow]:
+    """Of rank 0, in launch order."""
+    wanted = (0, step, role, phase)
+    return [row for row in result.units if (row.rank, row.step, row.role, row.phase) == wanted]
+
+
+@pytest.mark.parametrize(("ahead", "expected"), [(0, [0, 0, 0, 0]), (1, [0, 1, 1, 1]), (2, [0, 1, 2, 2])])
+def test_prefetch_distance_counts_the_units_between_launch_and_use(ahead: int, expected: list[int]) -> None:
+    rows = of_step(analyzed(Plan(ahead=ahead)), "unshard", "forward")
+    assert [row.prefetch_distance for row in rows] == expected
+
+
+def test_a_gather_on_demand_is_exposed_and_computation_before_it_would_have_hidden_it() -> None:
+    rows = of_step(analyzed(Plan()), "unshard", "forward")
+    assert [row.exposed_charged_ns for row in rows] == [2 * MS] * 4
+    assert [row.hideable_ns for row in rows] == [None, 2 * MS, 2 * MS, 2 * MS]  # the first has no unit before it
+    assert [row.edge for row in rows] == ["first", None, None, None]
+
+
+def test_a_gather_ahead_is_hidden() -> None:
+    rows = of_step(analyzed(Plan(ahead=1)), "unshard", "forward")
+    assert [row.exposed_charged_ns for row in rows] == [2 * MS, 0, 0, 0]
+
+
+def test_no_more_is_hideable_than_is_computed_before() -> None:
+    rows = of_step(analyzed(Plan(nbytes=(6, 6), compute_ms=1)), "unshard", "forward")
+    assert [row.hideable_ns for row in rows] == [None, MS]
+
+
+def test_a_reduction_waits_behind_gathers_of_its_communicator() -> None:
+    plan = Plan(nbytes=(2, 2, 12, 2), ahead_backward=1, compute_ms=4)
+    rows = {row.name: row for row in of_step(analyzed(plan), "reduce-scatter", "backward")}
+    assert rows["blocks.3"].behind_ns == rows["blocks.3"].queue_ns == 4 * MS  # the gather of blocks.2 takes 12 ms of 8
+    assert rows["blocks.1"].behind_ns == rows["blocks.1"].queue_ns
+
+
+def test_the_last_reduction_and_the_first_gather_stand_by_themselves() -> None:
+    edges = units(analyzed(Plan(ahead=1))).edges
+    assert edges is not None
+    assert (edges.first_ns, edges.last_ns, edges.root_ns) == (2 * MS, 2 * MS, 0)
+
+
+# Advice ---------------------------------------------------------------------------------------------------------------
+
+
+def test_switched_off_prefetch_is_named_with_what_it_costs() -> None:
+    message = advice(Plan())["fsdp-prefetch"]
+    assert "set_modules_to_forward_prefetch" in message
+    assert "waits 6.00 ms" in message and "hide up to 6.00 ms" in message
+    assert "fsdp-prefetch" not in advice(Plan(ahead=1))
+
+
+def test_where_the_host_waits_at_once_no_prefetch_is_said_to_help_alone() -> None:
+    message = advice(Plan(blocks=True))["fsdp-prefetch"]
+    assert "_set_unshard_async_op(True)" in message and "no prefetch hides it" in message
+
+
+def test_a_unit_far_too_large_is_named_with_its_bytes() -> None:
+    message = advice(Plan(nbytes=(2, 2, 20, 2), ahead=1))["fsdp-unit-size"]
+    assert message.startswith("FSDP unit blocks.2 with 20.0 kB has 10 times the bytes of the others")
+    assert "fsdp-unit-size" not in advice(Plan(ahead=1))
+    assert "fsdp-unit-size" not in advice(Plan(nbytes=(2, 2, 6, 2), ahead=1))
+
+
+def test_the_only_unit_is_told_to_be_divided() -> None:
+    assert "blocks.0 with 8.00 kB is the only one" in advice(Plan(nbytes=(8,)))["fsdp-unit-size"]
+
+
+def test_parameters_that_are_gathered_again_cost_time_and_would_cost_memory() -> None:
+    again = Plan(ahead=1, ahead_backward=0)
+    message = advice(again)["fsdp-reshard"]
+    assert "reshard_after_forward=False" in message
+    assert "waits 8.00 ms" in message and "for 4.00 kB more memory" in message  # half of 2 kB, of four units
+    assert "fsdp-reshard" not in advice(Plan(ahead=1, reshards=False))
+
+
+# Sums and members -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("plan", [Plan(), Plan(ahead=2), Plan(blocks=True), Plan(nbytes=(9, 1, 5), ahead=1)], ids=str)
+def test_dimensions_add_up_to_each_step(plan: Plan) -> None:
+    result = analyzed(plan)
+    sums: defaultdict[tuple[int, int], int] = defaultdict(int)
+    for row in result.dimensions:
+        sums[row.rank, row.step] += row.exposed_charged_ns or 0
+    assert sums == {(row.rank, row.step): row.exposed_comm_ns for row in result.steps}
+    assert {row.dimension for row in result.dimensions} == {"fsdp"}
+    assert sum(row.exposed_charged_ns or 0 for row in result.units) == sum(sums.values())
+
+
+def mixed() -> Result:
+    """A DDP bucket, a tensor-parallel module, the program's own call, and one of which nothing is known."""
+    calls = (
+        ddp_call(1, 40, 8, ran=(40, 50)),
+        call(2, 12, ran=(12, 20), origin="dtensor", module="layers.0.mlp", group="tp"),
+        call(3, 60, ran=(60, 70), origin="program"),
+        call(4, 75, ran=(75, 80), origin=None),
+        call(5, 90, ran=(90, 120), origin="pipeline", op="send", group="pp"),
+        call(6, 130, ran=(130, 140), origin="dtensor", module="layers.0.mlp", group="tp"),
+    )
+    one = rank(
+        0,
+        steps=(step(0, 0, 100), step(1, 100, 200)),
+        phases=(mark(Phase.FORWARD, 10, 30), mark(Phase.BACKWARD, 30, 55, 0)),
+        calls=calls,
+        reducers=(reducer([2], layout(0, 0, (0,))),),
+        groups=(
+            Group("0", (0, 1), "gloo", 2),
+            Group("tp", (0, 1), "gloo", 2, "mesh_tp"),
+            Group("pp", (0, 1), "gloo", 2, "stages"),
+        ),
+        windows=(window(0, 200, (10, 15)),),
+    )
+    return analyze_run(run(one))
+
+
+def test_each_kind_of_unit_has_its_name_role_and_dimension() -> None:
+    found = {row.seq: row for row in mixed().units}
+    told = {seq: (row.kind, row.name, row.role, row.dimension, row.phase) for seq, row in found.items()}
+    assert told[1] == ("bucket", "bucket 0", "all-reduce", "dp", "backward")
+    assert told[2] == ("tensor", "layers.0.mlp", "all_reduce", "tp", "forward")
+    assert told[3] == ("other", "all_reduce", "all_reduce", "other", None)
+    assert told[5] == ("other", "send", "send", "pp", None)
+    assert [found[seq].reason for seq in (1, 2)] == [None, None]
+    assert found[3].reason == "the program issued it by itself"
+    assert found[4].reason == "nothing tells who wanted it"
+    assert found[5].reason == "pipeline issued it for no module that is known"
+
+
+def test_a_call_that_ends_in_the_next_step_counts_in_both_steps_dimensions() -> None:
+    result = mixed()
+    by_step = {(row.step, row.dimension): row for row in result.dimensions}
+    assert (by_step[0, "pp"].comm_ns, by_step[1, "pp"].comm_ns) == (10, 20)
+    assert by_step[0, "tp"].mesh == "tp"
+    for row in result.steps:
+        assert row.exposed_comm_ns == sum(
+            one.exposed_charged_ns or 0 for one in result.dimensions if one.step == row.step
+        )
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("dp_shard", "fsdp"), ("fsdp", "fsdp"), ("dp_replicate", "dp"), ("dp", "dp"), ("tp", "tp"), ("model", "tp"),
+        ("pp", "pp"), ("ep", "ep"), ("expert_parallel", "ep"), ("cp", "cp"), ("x", None), ("", None),
+    ],
+)  # fmt: skip
+def test_a_mesh_dimension_means_what_its_name_says(name: str, expected: str | None) -> None:
+    assert meaning(name) == expected
+
+
+# For a reader ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_terminal_shows_the_units_that_the_step_waits_for() -> None:
+    text = summary_text(analyzed(Plan(nbytes=(2, 2, 20, 2))))
+    assert "Most exposed units  (" in text
+    line = next(line for line in text.splitlines() if "unshard, forward" in line)
+    assert re.match(r"  blocks\.2 +unshard, forward +20\.0 kB +1 +20\.0 ", line)
+    assert "Exposed communication by dimension" not in text  # one dimension alone
+    assert "Exposed communication by dimension" in summary_text(mixed())
+
+
+def test_the_report_has_a_table_of_units() -> None:
+    html = page(analyzed(Plan()))
+    assert "Exposed time per unit" in html and '<td class="words">blocks.0</td>' in html
+    assert "Exposed time per unit" not in page(analyze_run(run(rank(0, steps=(step(0, 0, 100),)))))
