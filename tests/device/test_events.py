@@ -222,6 +222,18 @@ def test_a_trace_of_waits_changes_no_loss(waiting: Recorded) -> None:
         assert told["losses"] == told["untraced"]
 
 
+def test_a_step_in_which_a_graph_was_captured_says_so(on_device: RunProgram, tmp_path: Path) -> None:
+    """No event is recorded or asked for meanwhile, which would end the capture; the other steps have their times."""
+    on_device("captured.py", tmp_path / "run", tmp_path, ranks=1)
+    result = ddptrace.analyze(tmp_path / "run")
+    assert told_by(tmp_path, 0)["captures"] == 1
+    seen = {row.step: row.is_seen for row in result.steps}
+    assert [step for step, is_seen in seen.items() if not is_seen and step > 0] == [4] and len(seen) == 8
+    findings = {finding.code: finding.message for finding in result.findings}
+    assert "step 4" in findings["device-untimed"] and "CUDA graph" in findings["device-untimed"]
+    assert not findings.keys() & {"surface-failed", "device-events-lost", "device-unseen"}
+
+
 @pytest.mark.parametrize("wrapper", ["stock", "own"])
 def test_nothing_waits_for_a_device_that_is_far_behind_or_never_ends(
     on_device: RunProgram, tmp_path: Path, wrapper: str

@@ -18,6 +18,7 @@ from ddptrace.findings import (
     COARSE_COMPUTE,
     DEVICE_CAUGHT_UP,
     DEVICE_UNSEEN,
+    DEVICE_UNTIMED,
     PROFILED_STEPS_DIFFER,
     RECORDS_LET_GO,
     STEPS_NOT_RECORDED,
@@ -81,6 +82,7 @@ def evidence_findings(ranks: Sequence[RankFacts], result: Result, how: HowTo, as
             yield COARSE_COMPUTE("run", _why_unprofiled(ranks, result, how, asked, COARSE if by_phase else BY_EVENTS))
     if any(row.is_seen and not row.profiled for row in result.steps):
         yield from _caught_up(ranks, result, how)
+    yield from _untimed(ranks)
     missed = _why_unseen(ranks, asked)
     yield from _approximate(ranks, missed or f"{how.profile} to see when they ran")
     yield from _unknown(ranks, missed, how)
@@ -100,6 +102,19 @@ def _caught_up(ranks: Sequence[RankFacts], result: Result, how: HowTo) -> Iterat
             f" for the host. Events do not show how long: up to {duration(unsure_ns / len(rows))} of the typical step"
             f" ({percent(unsure_ns / whole_ns)}) may be compute or idle time. A phase counts as compute, the rest as"
             f" idle time: {how.profile} to measure them.",
+        )
+
+
+def _untimed(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
+    """Steps that events would tell of, had some not been left out."""
+    lacking = [rank for rank in ranks if rank.untimed]
+    if lacking:
+        where = named("rank", [rank.rank for rank in lacking])
+        steps = sorted({step for rank in lacking for step in rank.untimed})
+        yield DEVICE_UNTIMED(
+            where,
+            f"When {where} computed in {named('step', steps)} is unknown: a CUDA graph was captured there, or too"
+            " many events of the device were under way.",
         )
 
 

@@ -200,7 +200,6 @@ class DeviceTimer:
     def _event(self) -> Any:
         """Return an unused event; None if all are under way, or a graph is being captured."""
         if self.captures or self._api.is_captured():
-            self._skipped += 1
             self._recorder.event(MARK, UNTIMED, 0, _now(), 0)
             return None
         try:
@@ -210,6 +209,7 @@ class DeviceTimer:
                 self._is_exhausted = next(self._made) >= POOL
                 return self._api.new_event()
         self._skipped += 1
+        self._recorder.event(MARK, UNTIMED, 0, _now(), 0)
         return None
 
     def _place(self, placed: Placed) -> None:
@@ -250,7 +250,7 @@ class DeviceTimer:
         if self._skipped:
             self._recorder.note(
                 DEVICE_EVENTS_LOST,
-                f"{self._skipped} events were not recorded, since {POOL} others had not ended, or a graph was captured",
+                f"{self._skipped} events were not recorded, since {POOL} others had not ended",
             )
 
     def _look(self) -> None:
