@@ -256,6 +256,20 @@ def test_a_trace_of_waits_changes_no_loss(waiting: Recorded) -> None:
         assert told["losses"] == told["untraced"]
 
 
+def test_many_optimizers_get_few_marks(on_device: RunProgram, tmp_path: Path) -> None:
+    """Eight optimizers a step, of which four are marked; what the others do counts all the same."""
+    on_device("always_on.py", tmp_path / "run", tmp_path, "optimizers", ranks=2)
+    recorded = Recorded(tmp_path, range(2))
+    for rank in recorded.ranks:
+        rows = [row for row in recorded.result.steps if row.rank == rank]
+        events = recorded.rank(rank).device_events
+        assert events is not None and len(events.mark) == len(rows) * (MARKS_PER_STEP + 2 * 3)
+        windows = list(pairwise(ends_by_marks(recorded, rank, rows)))
+        for row, (begin, end) in list(zip(rows[1:], windows, strict=True))[FIRST_STEADY - 1 : -1]:
+            true, most = parts(recorded.work(rank), begin, end), most_off_ns(recorded, rank, row, begin, end)
+            assert all(abs((getattr(row, part) or 0) - true[part]) <= most for part in PARTS), (row, true, most)
+
+
 def test_a_step_in_which_a_graph_was_captured_says_so(on_device: RunProgram, tmp_path: Path) -> None:
     """No event is recorded or asked for meanwhile, which would end the capture; the other steps have their times."""
     on_device("captured.py", tmp_path / "run", tmp_path, ranks=1)

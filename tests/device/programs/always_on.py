@@ -8,17 +8,20 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 import ddptrace
 from tests.device.device import HERE
-from tests.device.programs.strategies import STEPS, STRATEGIES, Strategy
+from tests.device.programs.strategies import STEPS, STRATEGIES, Step, Strategy, batches, layers, stock
 
 KERNEL_NS, COLLECTIVE_NS = 500_000, 4_000_000
+OPTIMIZERS = "optimizers"
 
 
 def main() -> None:
-    run, out, strategy = sys.argv[1], Path(sys.argv[2]), STRATEGIES[sys.argv[3]]
+    run, out, name = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
+    strategy = Strategy(one_optimizer_each) if name == OPTIMIZERS else STRATEGIES[name]
     HERE.begin()
     told: dict[str, Any] = {"untraced": trained(strategy)}
     HERE.set_floors_ns(KERNEL_NS, COLLECTIVE_NS)
@@ -29,6 +32,22 @@ def main() -> None:
     told["ledger"] = HERE.take_ledger()[0]
     (out / f"told-{dist.get_rank()}.json").write_text(json.dumps(told))
     HERE.end()
+
+
+def one_optimizer_each(device: str) -> Step:
+    """One for each parameter."""
+    model, inputs = stock(layers(device)), batches(device)
+    optimizers = [torch.optim.SGD([parameter], lr=0.1) for parameter in model.parameters()]
+
+    def step(number: int) -> torch.Tensor:
+        loss: torch.Tensor = model(inputs[number]).pow(2).mean()
+        loss.backward()
+        for optimizer in optimizers:
+            optimizer.step()
+        model.zero_grad()
+        return loss.detach()
+
+    return step
 
 
 def trained(strategy: Strategy) -> list[float]:
