@@ -124,6 +124,8 @@ def _approximate(ranks: Sequence[RankFacts], advice: str) -> Iterator[Finding]:
     ended += sum(rank.inferred_events for rank in ranks)
     told = [(ended, "only the end was measured, and the begin inferred")] if ended else []
     told += [(bounded, "only the launch and the end of the host's wait are known")] if bounded else []
+    if any(rank.inferred_events and any("nccl" in one for one in rank.backends) for rank in ranks):
+        advice = f"{advice}, or with TORCH_NCCL_ENABLE_TIMING=1 to have NCCL tell how long each took"
     if told:
         of = "; ".join(f"of {count} {what}" if len(told) > 1 else what for count, what in told)
         yield APPROXIMATE_OVERLAP(
