@@ -250,10 +250,11 @@ def test_communication_that_the_stream_waits_for_is_not_said_to_be_hidden(waitin
     assert "well-hidden" not in {finding.code for finding in waiting.result.findings}
 
 
-def test_a_trace_of_waits_changes_no_loss(waiting: Recorded) -> None:
+def test_a_trace_of_waits_changes_no_loss_and_waits_for_nothing(waiting: Recorded) -> None:
     for rank in waiting.ranks:
         told = told_by(waiting.out, rank)
         assert told["losses"] == told["untraced"]
+        assert told["waits"] == told["waits_untraced"]
 
 
 def test_many_optimizers_get_few_marks(on_device: RunProgram, tmp_path: Path) -> None:
