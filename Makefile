@@ -21,7 +21,7 @@ help:
 	@echo "make lint            ruff and mypy only"
 	@echo "make docs            build the documentation site into run/site/, with every link checked"
 	@echo "make bench-overhead  what tracing costs a training step on this machine"
-	@echo "make acceptance      what only a machine that does nothing else can show: errors of fitted clocks"
+	@echo "make acceptance      what only a machine that does nothing else can show: errors of clocks and events"
 	@echo "make soak            100,000 steps under a trace: memory flat, disk within its bound (takes many minutes)"
 
 # One thread a rank: two ranks share this machine.

@@ -548,6 +548,14 @@ DEVICE_CAUGHT_UP = FindingKind(
     sections=(Section.MEASURED,),
     asks_for_window=True,
 )
+DEVICE_UNTIMED = FindingKind(
+    "device-untimed",
+    Chapter.BASIS,
+    "info",
+    "a CUDA graph was captured in some steps, or too many events were under way: their device times are unknown",
+    "look at the other steps",
+    sections=(Section.MEASURED,),
+)
 DEVICE_UNSEEN = FindingKind(
     "device-unseen",
     Chapter.BASIS,

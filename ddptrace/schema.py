@@ -254,7 +254,7 @@ class DeviceMark(enum.IntEnum):
     BACKWARD_END = 5
     UPDATE_BEGIN = 6
     UPDATE_END = 7
-    UNTIMED = 8  # something here was not timed: a graph was being captured
+    UNTIMED = 8  # something here was not timed: a graph was being captured, or too many events were under way
 
 
 class UnitRole(enum.IntEnum):

@@ -93,6 +93,7 @@ class RankFacts:
     serves: str = ""  # as in `RankRun`
     inferred_events: int = 0  # of its communications with evidence `event`, those whose begin was inferred
     caught_up: CaughtUp | None = None  # None where no device was timed by events
+    untimed: tuple[int, ...] = ()  # ordinals of steps of which some events were not recorded
     comm_like: tuple[CommLike, ...] = ()  # kernels that count as compute and may communicate
     units: tuple[Unit, ...] = ()  # that it described
     receives_from_any: bool = False  # it has received without saying from whom
@@ -145,6 +146,7 @@ def facts_of(view: RankView) -> RankFacts:
         serves=rank.serves,
         inferred_events=sum(comm.evidence is Evidence.EVENT and is_inferred(comm) for comm in view.comms),
         caught_up=caught_up(rank.device_events),
+        untimed=tuple(view.ordinals(view.events.untimed & ~view.profiled)),
         comm_like=comm_like(view),
         units=rank.units,
         receives_from_any=any(call.peer is None and family_of(call.op) is RECEIVE for call in rank.calls),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -58,6 +59,10 @@ class RankView:
         if not self.is_on_device or evidence is Evidence.DEVICE:
             return True
         return position >= 0 and bool(self.profiled[position] or self.device.by_events[position])
+
+    def ordinals(self, chosen: NDArray[np.bool_]) -> Iterator[int]:
+        """Yield the numbers of some of the steps."""
+        return (self.rank.steps[position].ordinal for position in np.flatnonzero(chosen))
 
     def ordinal(self, position: int) -> int | None:
         """The step's own number, None for position -1: outside every step."""

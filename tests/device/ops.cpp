@@ -357,6 +357,10 @@ Tensor& set_strided(Tensor& self, at::Storage storage, int64_t offset, at::IntAr
   return self;
 }
 
+Tensor& set_to(Tensor& self, const Tensor& source) {
+  return set_strided(self, source.storage(), source.storage_offset(), source.sizes(), source.strides());
+}
+
 Tensor& set_flat(Tensor& self, at::Storage storage) {
   int64_t length = static_cast<int64_t>(storage.nbytes() / self.itemsize());
   return set_strided(self, std::move(storage), 0, {length}, {1});
@@ -409,6 +413,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("as_strided", &as_strided);
   library.impl("view", &view);
   library.impl("set_.source_Storage", &set_flat);
+  library.impl("set_.source_Tensor", &set_to);
   library.impl("set_.source_Storage_storage_offset", &set_strided);
   library.impl("record_stream", &record_stream);
   library.impl("_fused_sdp_choice", &fused_sdp_choice);

@@ -5,6 +5,8 @@
 | `bf16_compress_hook` in stock DDP | torch | `_check_comm_hook` takes it for NCCL and XCCL only; in a function of the \
 program's it runs |
 | `nn.LSTM` | torch | it calls `_thnn_fused_lstm_cell` on every device but the CPU, which has no kernel of that name |
+| Inductor, the usual backend of `torch.compile` | torch | it generates code for devices that are registered with it; \
+Dynamo and AOTAutograd run |
 | DDP's own times (`_get_ddp_logging_data`) | torch | its timers exist for CPU and CUDA; others get a warning |
 | `PowerSGD` over Gloo on the CPU, to compare with | torch | its callbacks wait for each other on Gloo's two threads |
 | `_coalescing_manager`, batches of sends as one kernel | the test device | `testccl` does not coalesce; torch then \
@@ -28,4 +30,5 @@ EXPECTED: Final[Mapping[str, str]] = {
     "coalescing": "does not implement startCoalescing",
     "reduce_scatter": "does not support reduce_scatter",
     "timers": "no timer",
+    "inductor": "testdev",
 }

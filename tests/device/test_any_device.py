@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
@@ -16,6 +17,9 @@ from typing import Any
 import pytest
 
 import ddptrace
+from ddptrace.analysis.analyze import analyze_run
+from ddptrace.load.run import read_run
+from ddptrace.schema import Evidence
 from tests.device.conftest import FOLDER, Found, RunProgram
 from tests.device.device import HERE
 from tests.device.truth import Json, entries_of, file_of, ns_of, parts, told_by
@@ -143,13 +147,53 @@ def test_both_reducers_train_to_the_same_bits(
     assert told["digests"]["own"] == told["digests"]["stock"]
 
 
-def test_a_small_run_is_kept(on_any_device: RunProgram, tmp_path: Path, found: Found) -> None:
+@pytest.fixture(scope="module")
+def recorded(on_any_device: RunProgram, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with events, and with a profiler window in some of its steps."""
+    out = tmp_path_factory.mktemp("recorded")
+    on_any_device("strategy.py", out / "run", out, "stock-plain", ranks=2)
+    return out / "run"
+
+
+def test_events_end_collectives_where_the_profiler_does(recorded: Path, found: Found) -> None:
+    """In the steps that both show. An event is late by what a stream takes to go on."""
+    late_us, error_us = [], 0.0
+    for rank in read_run(recorded).ranks:
+        for call in rank.calls:
+            if call.exec is not None and call.events is not None and call.events.end_at_ns is not None:
+                assert call.exec.evidence is Evidence.DEVICE
+                late_us.append((call.events.end_at_ns - call.exec.end_at_ns) / 1000)
+                error_us = max(error_us, call.events.error_ns / 1000)
+    found(collectives=len(late_us), late_us=median(late_us), least_us=min(late_us), error_us=error_us)
+    assert len(late_us) >= 2 * 3 * 4 and min(late_us) >= -error_us - EVENT_US
+    assert not ON_GPU or median(late_us) <= EVENT_US + error_us
+
+
+def test_events_tell_the_parts_of_steps_as_the_profiler_does(recorded: Path, found: Found) -> None:
+    """The same steps, with the profiler's files and without them. What may differ more is said to be unsure."""
+    run = read_run(recorded)
+    unprofiled = tuple(
+        replace(rank, windows=(), calls=tuple(replace(call, exec=None) for call in rank.calls)) for rank in run.ranks
+    )
+    by_events = {(row.rank, row.step): row for row in analyze_run(replace(run, ranks=unprofiled)).steps}
+    rows = [row for row in analyze_run(run).steps if row.profiled][1:]
+    pairs = [(row, by_events[row.rank, row.step]) for row in rows]
+    windows = [abs(other.window_ns - row.window_ns) / row.window_ns for row, other in pairs]
+    computed = [abs((other.compute_ns or 0) - (row.compute_ns or 0)) / row.window_ns for row, other in pairs]
+    unsure = [(other.unsure_ns or 0) / row.window_ns for row, other in pairs]
+    found(steps=len(pairs), window=median(windows), compute=median(computed), unsure=median(unsure))
+    assert len(pairs) >= 2 and all(other.is_seen for _, other in pairs)
+    if ON_GPU:
+        off = [one - most for one, most in zip(computed, unsure, strict=True)]
+        assert median(windows) <= EVENT_RATIO and median(off) <= EVENT_RATIO
+
+
+def test_a_small_run_is_kept(recorded: Path, tmp_path: Path, found: Found) -> None:
     """A recorded run beside the summary, to be test data for ever."""
-    on_any_device("strategy.py", tmp_path / "run", tmp_path, "stock-plain", ranks=2)
-    nbytes = sum(path.stat().st_size for path in (tmp_path / "run").rglob("*") if path.is_file())
+    nbytes = sum(path.stat().st_size for path in recorded.rglob("*") if path.is_file())
     if FOLDER is not None:
-        shutil.copytree(tmp_path / "run", FOLDER / "recorded", dirs_exist_ok=True)
-    result = ddptrace.analyze(tmp_path / "run")
+        shutil.copytree(recorded, FOLDER / "recorded", dirs_exist_ok=True)
+    result = ddptrace.analyze(Path(shutil.copytree(recorded, tmp_path / "run")))
     found(nbytes=nbytes, evidence=dict(Counter(str(row.evidence) for row in result.steps)), devices=devices(result))
     assert nbytes < MOST_NBYTES and len(result.ranks) == 2
 

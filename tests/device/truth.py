@@ -235,11 +235,17 @@ def held_up_ns(ledger: Sequence[Json], begin: int, end: int) -> int:
     return held
 
 
+def waiting_streams(ledger: Sequence[Json]) -> list[int]:
+    """Return the streams that only wait: those of ddptrace."""
+    kinds: defaultdict[int, set[str]] = defaultdict(set)
+    for entry in ledger:
+        kinds[entry["stream"]].add(entry["kind"])
+    return [stream for stream, those in kinds.items() if those == {"wait", "event"}]
+
+
 def woke_late_ns(ledger: Sequence[Json], begin: int, end: int) -> int:
     """Return how much later than the collectives of a stretch the stream went on that waits for each of them."""
-    streams = {entry["stream"] for entry in ledger}
-    kinds = {stream: {entry["kind"] for entry in ledger if entry["stream"] == stream} for stream in streams}
-    waiting = [stream for stream, those in kinds.items() if those == {"wait", "event"}]
+    waiting = waiting_streams(ledger)
     assert len(waiting) <= 1
     waits = [entry for entry in ledger if entry["stream"] in waiting and entry["kind"] == "wait"]
     if not waits:

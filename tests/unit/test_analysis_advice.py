@@ -12,6 +12,7 @@ from analysis_records import call, ddp_call, layout, mark, rank, ready, reducer,
 
 from ddptrace.analysis.analyze import analyze_run
 from ddptrace.analysis.findings.advice import bucket_findings
+from ddptrace.analysis.findings.waiting import MeanWait
 from ddptrace.analysis.rank_facts import facts_of
 from ddptrace.analysis.rank_view import view_of
 from ddptrace.analysis.result import Result
@@ -311,3 +312,14 @@ def test_of_a_late_rank_among_many_the_others_wait_at_least_what_the_next_one_do
     finding = advice(run(slow_loader(0, 5), slow_loader(1, 65), slow_loader(2, 15), world_size=3))
     assert "every other rank exposes at least" in finding.message
     assert "its data phase is 50.0 ms longer than any other's" in finding.message
+
+
+def test_a_bucket_waits_for_others_for_its_gradients_or_for_what_is_not_known() -> None:
+    """Means over calls: the queue, what ran in it, its last part without others, and the bucket itself."""
+    for_gradients, for_others, last, unknown = (
+        MeanWait(queue, others, compute, free, 10)
+        for queue, others, compute, free in ((100, 20, 78, 30), (100, 60, 35, 30), (100, 40, 58, 0), (100, 20, 40, 30))
+    )
+    assert for_gradients.is_host_ahead and not for_gradients.is_behind_others
+    assert for_others.is_behind_others and last.is_behind_others and not last.is_host_ahead
+    assert not unknown.is_behind_others and not unknown.is_host_ahead

@@ -10,7 +10,7 @@ from analysis_records import call, ddp_call, layout, mark, rank, ready, reducer,
 
 from ddptrace.analysis.analyze import analyze_run
 from ddptrace.analysis.result import Result
-from ddptrace.load.tables import Call, CallEvents, DeviceEvents, StreamWait
+from ddptrace.load.tables import Call, CallEvents, DeviceEvents, Group, StreamWait
 from ddptrace.schema import DeviceMark, Evidence, Origin, Phase
 
 US = 1_000
@@ -44,7 +44,7 @@ def analyzed(
     marks: list[Mark],
     ends: tuple[int, ...] = (1_390,),
     error_ns: int = 0,
-    on_device: DeviceEvents | None = None,
+    **fields: Any,
 ) -> Result:
     begins = (900, *ends)
     steps = [step(k, begins[k] * US, end * US) for k, end in enumerate(ends)]
@@ -56,8 +56,8 @@ def analyzed(
     gradients = [ready(0, (1, 1_200 * US), (0, 1_250 * US))]
     reducers = [reducer([100, 100], layout(1, 0, (1,), (0,)))]
     one = rank(steps=steps, phases=phases, calls=calls, ready=gradients, reducers=reducers, threads=None)
-    timed = replace(one, device="cuda:0", device_events=on_device or events(*marks, error_ns=error_ns))
-    return analyze_run(run(timed, world_size=1))
+    timed = {"device": "cuda:0", "device_events": events(*marks, error_ns=error_ns)} | fields
+    return analyze_run(run(replace(one, **timed), world_size=1))
 
 
 def test_a_step_has_its_parts_and_its_buckets_from_events() -> None:
@@ -112,7 +112,7 @@ def test_a_collective_is_over_when_a_stream_that_waits_for_it_goes_on() -> None:
 def test_a_stream_that_waits_for_an_event_does_not_compute() -> None:
     whole = analyzed([], STEP).steps[0]
     waits = replace(events(*STEP), waits=np.array([(2_000 * US, 2_400 * US)]))
-    (row,) = analyzed([], STEP, on_device=waits).steps
+    (row,) = analyzed([], STEP, device_events=waits).steps
     assert whole.compute_ns is not None and row.compute_ns == whole.compute_ns - 400 * US
 
 
@@ -127,6 +127,15 @@ def test_it_is_unsure_whether_a_stream_waits_for_what_nothing_was_seen_to_wait_f
     timed = CallEvents(2_000 * US, 2_400 * US, 400 * US, 0)
     (row,) = analyzed([call(1, 1_010 * US, on_device=True, events=timed)], STEP).steps
     assert (row.hidden_ns, row.unsure_ns) == (400 * US, 400 * US)
+
+
+def test_nccl_can_tell_how_long_collectives_took() -> None:
+    """Where it does not, the begin of each is inferred."""
+    for backend, is_told in (("cpu:gloo,cuda:nccl", True), ("testdev:testccl", False)):
+        groups = (Group("0", (0, 1), backend, None),)
+        result = analyzed([bucket(1, 1_200, 4_000, 6_000)], STEP, groups=groups)
+        (finding,) = [one for one in result.findings if one.code == "approximate-overlap"]
+        assert ("TORCH_NCCL_ENABLE_TIMING=1" in finding.message) == is_told
 
 
 def test_what_was_not_timed_leaves_its_step_unknown() -> None:

@@ -56,6 +56,7 @@ class EventSteps:
 
     windows: Intervals
     seen: NDArray[np.bool_]  # by step
+    untimed: NDArray[np.bool_]  # by step: some of its events were not recorded
     phases: Pieces
     compute: Intervals  # these phases, and what else the stream had to do
     unsure: Intervals  # the stream may have computed or not; within a step's window
@@ -64,16 +65,17 @@ class EventSteps:
 def event_steps(events: DeviceEvents | None, walls: Intervals, comms: Sequence[Communication]) -> EventSteps:
     """`walls`: begin and end of each step on the host. A step is seen if both of its ends are, if nothing in it was
     left untimed, and if all that it communicated on the device was seen."""
-    seen = np.zeros(len(walls), np.bool_)
+    seen = untimed = np.zeros(len(walls), np.bool_)
     if events is None or not len(walls) or not len(events.mark):
-        return EventSteps(np.zeros((len(walls), 2), np.int64), seen, Pieces.numbered(EMPTY), EMPTY, EMPTY)
+        return EventSteps(np.zeros((len(walls), 2), np.int64), seen, untimed, Pieces.numbered(EMPTY), EMPTY, EMPTY)
     order = np.argsort(events.placed_at_ns, kind="stable")
     mark, placed, at = events.mark[order], events.placed_at_ns[order], events.at_ns[order]
     timed = mark != DeviceMark.UNTIMED
     ends, known = _over(placed[timed], at[timed], walls)
     begins = np.append(at[timed][:1], ends[:-1])
     began = np.append(len(placed[timed]) > 0, known[:-1])
-    seen = known & began & (ends > begins) & ~_holds(walls, placed[~timed]) & ~_holds(walls, _untimed(comms))
+    untimed = _holds(walls, placed[~timed])
+    seen = known & began & (ends > begins) & ~untimed & ~_holds(walls, _unknown(comms, int(placed[0])))
     stretches = _pieces(list(_stretches(mark, placed, at, comms)))
     waits = union(stretches.only(WAITS).spans(), events.waits, _stood(comms))
     phases = _without(stretches.only(*ENDS.values()), waits)
@@ -84,7 +86,7 @@ def event_steps(events: DeviceEvents | None, walls: Intervals, comms: Sequence[C
     unsure = subtract(union(windows[seen]), sure)
     if not len(events.waits):  # else these tell when the stream waited for other streams
         unsure = union(unsure, subtract(intersect(_untold(comms), union(windows[seen])), waits))
-    return EventSteps(windows, seen, phases, compute, unsure)
+    return EventSteps(windows, seen, untimed, phases, compute, unsure)
 
 
 def _had_work(placed: Ints, at: Ints, comms: Sequence[Communication]) -> Intervals:
@@ -129,9 +131,15 @@ def _over(placed: Ints, at: Ints, walls: Intervals) -> tuple[Ints, NDArray[np.bo
     return at[there], (following < len(placed)) & (placed[there] < until)
 
 
-def _untimed(comms: Sequence[Communication]) -> Ints:
-    """Launches on the device of which nothing tells when they ran."""
-    unknown = [c.launch_at_ns for c in comms if c.call is not None and c.call.on_device and c.end_at_ns is None]
+def _unknown(comms: Sequence[Communication], since: int) -> Ints:
+    """Launches on the device of which nothing tells when they ran. What was waited for before the first mark was over
+    then."""
+    unknown = [
+        comm.launch_at_ns
+        for comm in comms
+        if comm.call is not None and comm.call.on_device and comm.end_at_ns is None
+        if comm.launch_at_ns >= since or not (comm.call.is_sync or comm.call.origin in WAITED_AT_ONCE)
+    ]
     return np.array(unknown, np.int64)
 
 

@@ -115,7 +115,7 @@ def _queue_words(worst: BucketSummary, wait: MeanWait | None) -> str:
         )
     if wait is not None:
         return (
-            f"It began {duration(wait.queue_ns)} after its launch, as other collectives ran for"
+            f"It began {duration(wait.queue_ns)} after its launch, when those before it were over, which ran for"
             f" {duration(wait.others_ns)} of that: look at what they wait for, and for a slow rank."
         )
     return (

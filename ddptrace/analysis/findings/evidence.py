@@ -18,6 +18,7 @@ from ddptrace.findings import (
     COARSE_COMPUTE,
     DEVICE_CAUGHT_UP,
     DEVICE_UNSEEN,
+    DEVICE_UNTIMED,
     PROFILED_STEPS_DIFFER,
     RECORDS_LET_GO,
     STEPS_NOT_RECORDED,
@@ -81,6 +82,7 @@ def evidence_findings(ranks: Sequence[RankFacts], result: Result, how: HowTo, as
             yield COARSE_COMPUTE("run", _why_unprofiled(ranks, result, how, asked, COARSE if by_phase else BY_EVENTS))
     if any(row.is_seen and not row.profiled for row in result.steps):
         yield from _caught_up(ranks, result, how)
+    yield from _untimed(ranks)
     missed = _why_unseen(ranks, asked)
     yield from _approximate(ranks, missed or f"{how.profile} to see when they ran")
     yield from _unknown(ranks, missed, how)
@@ -103,12 +105,27 @@ def _caught_up(ranks: Sequence[RankFacts], result: Result, how: HowTo) -> Iterat
         )
 
 
+def _untimed(ranks: Sequence[RankFacts]) -> Iterator[Finding]:
+    """Steps that events would tell of, had some not been left out."""
+    lacking = [rank for rank in ranks if rank.untimed]
+    if lacking:
+        where = named("rank", [rank.rank for rank in lacking])
+        steps = sorted({step for rank in lacking for step in rank.untimed})
+        yield DEVICE_UNTIMED(
+            where,
+            f"When {where} computed in {named('step', steps)} is unknown: a CUDA graph was captured there, or too"
+            " many events of the device were under way.",
+        )
+
+
 def _approximate(ranks: Sequence[RankFacts], advice: str) -> Iterator[Finding]:
     comms = sum(rank.comms for rank in ranks)
     ended, bounded = (sum(rank.by_evidence.get(one, 0) for rank in ranks) for one in (Evidence.CALLBACK, Evidence.HOST))
     ended += sum(rank.inferred_events for rank in ranks)
     told = [(ended, "only the end was measured, and the begin inferred")] if ended else []
     told += [(bounded, "only the launch and the end of the host's wait are known")] if bounded else []
+    if any(rank.inferred_events and any("nccl" in one for one in rank.backends) for rank in ranks):
+        advice = f"{advice}, or with TORCH_NCCL_ENABLE_TIMING=1 to have NCCL tell how long each took"
     if told:
         of = "; ".join(f"of {count} {what}" if len(told) > 1 else what for count, what in told)
         yield APPROXIMATE_OVERLAP(

@@ -51,16 +51,21 @@ class MeanWait:
         return self.free_ns >= MOST_RATIO * self.queue_ns
 
     @property
+    def is_busy(self) -> bool:
+        """The device computed or communicated nearly all the time."""
+        return self.neither_ns < NEITHER_MIN_RATIO * self.queue_ns
+
+    @property
     def is_behind_others(self) -> bool:
-        """Most of the time it waited for other communication."""
-        return self.others_ns >= MOST_RATIO * self.queue_ns
+        """It waited for other communication: most of the time, or last on a device that was busy."""
+        is_last = self.is_busy and self.free_ns < AHEAD_MIN_RATIO * self.ran_ns
+        return is_last or self.others_ns >= MOST_RATIO * self.queue_ns
 
     @property
     def is_host_ahead(self) -> bool:
         """The device was busy up to its begin, at last with computing alone: with what its tensors come from. So no
         queue held it; the host had launched it long before its turn."""
-        is_busy = self.neither_ns < NEITHER_MIN_RATIO * self.queue_ns
-        return is_busy and self.free_ns >= AHEAD_MIN_RATIO * self.ran_ns
+        return self.is_busy and self.free_ns >= AHEAD_MIN_RATIO * self.ran_ns
 
 
 def mean_wait(rows: Sequence[CollectiveRow], waits: Mapping[tuple[int, int], DeviceWait]) -> MeanWait | None:

@@ -35,6 +35,9 @@ POOL: Final = 8192
 """Events under way at once, a hundred steps of a large model. What comes while all are under way is not timed."""
 NUDGED_AT: Final = 1024
 """Events under way at which the recorder's thread is asked to look before its next beat."""
+MOST_UPDATES: Final = 4
+"""Updates after a forward that are marked; a program may have an optimizer for each parameter. What comes after these
+counts where the next mark waits behind it."""
 SMALL_NBYTES: Final = 1 << 20
 """Waiting for a collective on a stream of ours has torch's allocator keep its tensors until it is over. That does not
 matter for buckets, which are never freed, and for small tensors; larger ones of the program are left alone."""
@@ -81,6 +84,7 @@ class DeviceTimer:
         self._stream = -1  # of the last mark
         self._streams: dict[int, Any] = {}  # by group: each waits for the collectives of one queue
         self._tells_durations = True
+        self._updates = 0  # since the last forward began
         self._task = -1  # the backward at whose end a mark is due
         self._waits = False  # in this backward, the compute stream's wait is marked
         self.captures = 0  # graphs that are being captured
@@ -99,6 +103,19 @@ class DeviceTimer:
         """Mark this place on the current stream."""
         if self._surface.live:
             self._surface.call(self._mark, mark)
+
+    def forward_begins(self) -> None:
+        self._updates = 0
+        self.mark(DeviceMark.FORWARD_BEGIN)
+
+    def update_begins(self) -> None:
+        self._updates += 1
+        if self._updates <= MOST_UPDATES:
+            self.mark(DeviceMark.UPDATE_BEGIN)
+
+    def update_ends(self) -> None:
+        if self._updates <= MOST_UPDATES:
+            self.mark(DeviceMark.UPDATE_END)
 
     def backward_begins(self) -> None:
         self._waits = False
@@ -200,7 +217,6 @@ class DeviceTimer:
     def _event(self) -> Any:
         """Return an unused event; None if all are under way, or a graph is being captured."""
         if self.captures or self._api.is_captured():
-            self._skipped += 1
             self._recorder.event(MARK, UNTIMED, 0, _now(), 0)
             return None
         try:
@@ -210,6 +226,7 @@ class DeviceTimer:
                 self._is_exhausted = next(self._made) >= POOL
                 return self._api.new_event()
         self._skipped += 1
+        self._recorder.event(MARK, UNTIMED, 0, _now(), 0)
         return None
 
     def _place(self, placed: Placed) -> None:
@@ -250,7 +267,7 @@ class DeviceTimer:
         if self._skipped:
             self._recorder.note(
                 DEVICE_EVENTS_LOST,
-                f"{self._skipped} events were not recorded, since {POOL} others had not ended, or a graph was captured",
+                f"{self._skipped} events were not recorded, since {POOL} others had not ended",
             )
 
     def _look(self) -> None:

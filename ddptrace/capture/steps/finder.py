@@ -112,7 +112,7 @@ class StepFinder:
         self._separate()
         self.doing = FORWARD
         if self.device is not None:
-            self.device.mark(DeviceMark.FORWARD_BEGIN)
+            self.device.forward_begins()
         begin = self.here.forward = _now()
         return begin
 
@@ -155,7 +155,7 @@ class StepFinder:
         if threading.get_ident() == self.thread.ident:
             self.doing = self._around = OPTIMIZER
             if self.device is not None:
-                self.device.mark(DeviceMark.UPDATE_BEGIN)
+                self.device.update_begins()
 
     def update_ends(self, begin: int, updated: object) -> None:
         """`updated`: the outermost optimizer, or the one that a scaler was to step."""
@@ -165,7 +165,7 @@ class StepFinder:
         if not self._training.owns(updated):
             return
         if self.device is not None:
-            self.device.mark(DeviceMark.UPDATE_END)
+            self.device.update_ends()
         self._phase(Phase.OPTIMIZER, begin, end)
         self._optimizes = True
         self._updates += 1

@@ -1,6 +1,7 @@
 """Trains by one strategy on the test device under a trace without profiler windows: `always_on.py RUN OUT NAME`.
 
-Rank R leaves `told-R.json` in OUT: the losses, the same without a trace, and the ledger of the traced training.
+Rank R leaves `told-R.json` in OUT: the losses, and how often the host waited for the device, both with and without a
+trace, and the ledger of the traced training.
 """
 
 import json
@@ -8,27 +9,53 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 import ddptrace
-from tests.device.device import HERE
-from tests.device.programs.strategies import STEPS, STRATEGIES, Strategy
+from tests.device.device import HERE, Json
+from tests.device.programs.strategies import STEPS, STRATEGIES, Step, Strategy, batches, layers, stock
 
 KERNEL_NS, COLLECTIVE_NS = 500_000, 4_000_000
+OPTIMIZERS = "optimizers"
 
 
 def main() -> None:
-    run, out, strategy = sys.argv[1], Path(sys.argv[2]), STRATEGIES[sys.argv[3]]
+    run, out, name = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
+    strategy = Strategy(one_optimizer_each) if name == OPTIMIZERS else STRATEGIES[name]
     HERE.begin()
-    told: dict[str, Any] = {"untraced": trained(strategy)}
-    HERE.set_floors_ns(KERNEL_NS, COLLECTIVE_NS)
+    trained(strategy)  # what torch does once only is done
     HERE.take_ledger()
+    told: dict[str, Any] = {"untraced": trained(strategy)}
+    told["waits_untraced"] = waits(HERE.take_ledger()[1])
+    HERE.set_floors_ns(KERNEL_NS, COLLECTIVE_NS)
     with ddptrace.trace(run):
         told["losses"] = trained(strategy)
         HERE.synchronize()
-    told["ledger"] = HERE.take_ledger()[0]
+    told["ledger"], calls = HERE.take_ledger()
+    told["waits"] = waits(calls) - 1  # without that of the end
     (out / f"told-{dist.get_rank()}.json").write_text(json.dumps(told))
     HERE.end()
+
+
+def waits(calls: list[Json]) -> int:
+    return sum("Synchronize" in call["name"] for call in calls)
+
+
+def one_optimizer_each(device: str) -> Step:
+    """One for each parameter."""
+    model, inputs = stock(layers(device)), batches(device)
+    optimizers = [torch.optim.SGD([parameter], lr=0.1) for parameter in model.parameters()]
+
+    def step(number: int) -> torch.Tensor:
+        loss: torch.Tensor = model(inputs[number]).pow(2).mean()
+        loss.backward()
+        for optimizer in optimizers:
+            optimizer.step()
+        model.zero_grad()
+        return loss.detach()
+
+    return step
 
 
 def trained(strategy: Strategy) -> list[float]:

@@ -220,6 +220,26 @@ def fully_sharded(device: str) -> Step:
     return training(model, torch.optim.AdamW(model.parameters(), lr=1e-2), batches(device))
 
 
+def fully_sharded_before(device: str) -> Step:
+    """FSDP1 by layer."""
+    from torch.distributed.fsdp import FullyShardedDataParallel
+    from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+
+    place = torch.device(device) if device == "cpu" else torch.device(device, 0)
+    model = FullyShardedDataParallel(
+        layers(device), auto_wrap_policy=ModuleWrapPolicy({nn.Linear}), device_id=place, forward_prefetch=True
+    )
+    return training(model, torch.optim.AdamW(model.parameters(), lr=1e-2), batches(device))
+
+
+def compiled(wrap: Callable[..., nn.Module], device: str) -> Step:
+    """By Dynamo and AOTAutograd, with the operators as they are."""
+    inner = torch.compile(layers(device), backend="aot_eager")
+    assert isinstance(inner, nn.Module)
+    model = wrap(inner)
+    return training(model, sgd(model), batches(device))
+
+
 def tensor_parallel(device: str) -> Step:
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
@@ -292,6 +312,8 @@ def strategies() -> dict[str, Strategy]:
         "stock-bf16_hook": Strategy(partial(hooked, stock, bf16_hook), LAYERS, relative_error=HALF),
         "stock-foreach": Strategy(partial(foreach, stock), LAYERS),
         "stock-static": Strategy(partial(data_parallel, stock, static_graph=True), LAYERS),
+        "own-compiled": Strategy(partial(compiled, own), LAYERS),
+        "fsdp1": Strategy(fully_sharded_before),
         "fsdp2": Strategy(fully_sharded, ranks=(2, 4), relative_error=5e-2),
         "tensor": Strategy(tensor_parallel, host_bound=True),
         "pipeline": Strategy(pipelined, ranks=(2, 4)),
