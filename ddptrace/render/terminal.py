@@ -18,6 +18,7 @@ from ddptrace.render.device.busiest import kernel_lines
 from ddptrace.render.device.copies import copy_lines
 from ddptrace.render.device.idle import idle_lines
 from ddptrace.render.device.terminal import collective_lines, device_lines, scope_lines
+from ddptrace.render.experts.terminal import expert_lines
 from ddptrace.render.headline import headline
 from ddptrace.render.pipeline.terminal import pipeline_lines
 from ddptrace.render.ranks.terminal import across_lines
@@ -72,6 +73,7 @@ def summary_text(result: Result) -> str:
         device,
         list(across_lines(result)),
         list(pipeline_lines(result)),
+        list(expert_lines(result)),
         list(idle_lines(result)),
         list(copy_lines(result)),
         list(collective_lines(result)),

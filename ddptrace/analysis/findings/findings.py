@@ -23,6 +23,7 @@ from ddptrace.analysis.findings.comm_kernels import comm_kernel_findings
 from ddptrace.analysis.findings.desync import desync_findings, refused_findings
 from ddptrace.analysis.findings.device import device_findings
 from ddptrace.analysis.findings.evidence import FOREIGN, OURS, HowTo, evidence_findings, kept_findings
+from ddptrace.analysis.findings.experts import expert_findings
 from ddptrace.analysis.findings.pipeline import pipeline_findings
 from ddptrace.analysis.findings.ranks import blame_findings, early_finding, peer_findings
 from ddptrace.analysis.findings.rpc import rpc_findings, serving
@@ -100,6 +101,7 @@ def run_findings(
             *([early_finding(blame.early, summary)] if blame.early is not None and comparable else []),
             *uneven_findings(result, summary, blame),
             *pipeline_findings(result),
+            *expert_findings(result, summary),
             *jitter_findings(ranks, result, crowded=blame.crowding is not None),
         ]
     )

@@ -55,6 +55,7 @@ class CollectiveArgs:
     nelems_out: int | None = None
     dtype: str | None = None  # as written: "Float", "c10::BFloat16", …
     nbytes_in: int | None = None  # from input shapes and types, where nothing names elements
+    splits: tuple[int, ...] | None = None  # rows of the input for each rank; () where all get as many
 
 
 @dataclass(frozen=True, slots=True)
