@@ -17,7 +17,7 @@ from ddptrace.analysis.result import Result
 from ddptrace.schema import Evidence
 from tests.device.conftest import Found, RunProgram
 from tests.device.device import HERE
-from tests.device.programs.strategies import LAYERS, STEPS, STRATEGIES, Strategy
+from tests.device.programs.strategies import LAYERS, STEPS, STRATEGIES, WIDTH, Strategy
 from tests.device.truth import (
     PARTS,
     WORK,
@@ -173,6 +173,43 @@ def test_each_bucket_has_the_times_of_its_own_kernels(program: Program, found: F
         used = [seq for row in buckets for seq in row.seqs]
         assert len(used) == len(set(used))
         found(buckets=len(buckets), kernels=len(used))
+
+
+def test_each_unit_has_the_times_of_its_own_kernels(program: Program, found: Found) -> None:
+    """And each collective is in exactly one row of units, whose dimensions add up to what was exposed."""
+    for rank in range(program.ranks):
+        steps = {row.step: row for row in program.steps(rank)}
+        kernels = {row.seq: (kernel["begin_ns"], kernel["end_ns"]) for row, kernel in program.joined(rank)}
+        rows = [row for row in program.result.units if row.rank == rank]
+        calls = Counter(row.seq for row in program.result.collectives if row.rank == rank and row.part == 0)
+        assert Counter(seq for row in rows for seq in row.seqs) == calls
+        for row in (row for row in rows if row.step in steps):
+            spans = [kernels[seq] for seq in row.seqs]
+            assert row.comm_ns == union_ns(spans)
+            assert row.exec_start_at_ns == min(begin for begin, _ in spans) - program.zeros_ns[rank]
+        for step, row in steps.items():
+            mine = [one for one in program.result.dimensions if (one.rank, one.step) == (rank, step)]
+            assert sum(one.exposed_charged_ns or 0 for one in mine) == row.exposed_comm_ns
+        found(units=dict(Counter((row.kind, row.role) for row in rows)))
+
+
+def test_the_units_of_fsdp_are_its_layers(program: Program, found: Found) -> None:
+    if program.name != "fsdp2":
+        pytest.skip("it has no FSDP units")
+    whole = 4 * (WIDTH * WIDTH + WIDTH)
+    for rank in range(program.ranks):
+        rows = [row for row in program.result.units if row.rank == rank and row.kind == "fsdp"]
+        profiled = {row.step for row in program.steps(rank)}
+        for step in profiled:
+            told = Counter((row.name, row.role, row.phase) for row in rows if row.step == step)
+            each = [("unshard", "forward"), ("unshard", "backward"), ("reduce-scatter", "backward")]
+            assert told == Counter((str(layer), *what) for layer in range(LAYERS) for what in each)
+        assert {row.whole_nbytes for row in rows} == {whole}
+        assert {row.nbytes for row in rows if row.role == "unshard"} == {whole // 2}  # in bfloat16
+        assert {row.nbytes for row in rows if row.role == "reduce-scatter"} == {whole}
+        ahead = {row.name: row.prefetch_distance for row in rows if row.phase == "forward" and row.step in profiled}
+        assert ahead == {str(layer): min(layer, 1) for layer in range(LAYERS)}
+        found(ahead=ahead)
 
 
 def test_idle_time_is_what_the_device_had_and_what_held_the_host(program: Program, found: Found) -> None:
