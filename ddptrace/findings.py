@@ -286,6 +286,17 @@ UNEVEN_COMPUTE = FindingKind(
     sections=(Section.RANKS, Section.DEVICE),
     is_advice=True,
 )
+TENSOR_EXPOSED = FindingKind(
+    "tensor-exposed",
+    Chapter.LOST_TIME,
+    "warning",
+    "the step waits for tensor parallelism: by nature, where the next operator needs the result at once, and by order,"
+    " where what computes meanwhile is too short",
+    "by nature: fewer ranks, a faster link, sequence parallelism, async tensor parallelism; by order: launch earlier",
+    sections=(Section.UNITS,),
+    is_advice=True,
+    silences=(EXPOSED_COMMUNICATION,),
+)
 EXPERT_IMBALANCE = FindingKind(
     "expert-imbalance",
     Chapter.LOST_TIME,

@@ -25,6 +25,7 @@ from ddptrace.render.ranks.terminal import across_lines
 from ddptrace.render.rpc.words import remote_words, rpc_lines, waiting
 from ddptrace.render.trace.islands import apart_words, islands
 from ddptrace.render.trace.tracks import by_rank
+from ddptrace.render.units.tensor import tensor_lines
 from ddptrace.render.units.terminal import dimension_lines, unit_lines
 from ddptrace.render.windows import overlap_words as window_overlap
 from ddptrace.render.windows import title_words
@@ -69,6 +70,7 @@ def summary_text(result: Result) -> str:
         list(bucket_lines(summary.buckets, by_order(result))),
         list(unit_lines(units(result))),
         list(dimension_lines(result)),
+        list(tensor_lines(result)),
         list(rank_lines(summary.ranks)),
         device,
         list(across_lines(result)),

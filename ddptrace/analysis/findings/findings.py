@@ -28,6 +28,7 @@ from ddptrace.analysis.findings.pipeline import pipeline_findings
 from ddptrace.analysis.findings.ranks import blame_findings, early_finding, peer_findings
 from ddptrace.analysis.findings.rpc import rpc_findings, serving
 from ddptrace.analysis.findings.steps import contention_findings, data_findings, jitter_findings
+from ddptrace.analysis.findings.tensor import tensor_findings
 from ddptrace.analysis.findings.traffic import message_findings, traffic_findings
 from ddptrace.analysis.findings.uneven import uneven_findings
 from ddptrace.analysis.findings.units import unit_findings
@@ -102,6 +103,7 @@ def run_findings(
             *uneven_findings(result, summary, blame),
             *pipeline_findings(result),
             *expert_findings(result, summary),
+            *tensor_findings(result, summary),
             *jitter_findings(ranks, result, crowded=blame.crowding is not None),
         ]
     )
