@@ -67,7 +67,8 @@ def _member(
     kind = BY_ORIGIN.get(call.origin or "") if unit is None else unit.kind
     place = dimensions.of(call, kind, unit)
     if unit is not None:
-        return Member(unit.kind, unit.module, place, _role(call, unit.kind), unit)
+        name = unit.module if unit.stage is None else f"stage {unit.stage.number}"
+        return Member(unit.kind, name, place, _role(call, unit.kind), unit)
     if kind is not None and call.module and call.identity is Identity.RECORDED:
         return Member(kind, call.module, place, _role(call, kind))
     return Member(UnitKind.OTHER, family_of(call.op).name, place, family_of(call.op).name, reason=_reason(call, kind))
