@@ -14,6 +14,7 @@ import pytest
 
 import ddptrace
 from ddptrace.analysis.result import Result
+from ddptrace.load.run import read_run
 from ddptrace.schema import Evidence
 from tests.device.conftest import Found, RunProgram
 from tests.device.device import HERE
@@ -35,6 +36,7 @@ from tests.device.truth import (
 )
 
 ACTIVE = 3  # steps of the window
+CLOCK_PAIR_NS = 10_000  # of the pair that ties the host's clock to Unix time
 PROGRAMS = [(name, ranks) for name, strategy in STRATEGIES.items() for ranks in strategy.ranks]
 
 
@@ -210,6 +212,31 @@ def test_the_units_of_fsdp_are_its_layers(program: Program, found: Found) -> Non
         ahead = {row.name: row.prefetch_distance for row in rows if row.phase == "forward" and row.step in profiled}
         assert ahead == {str(layer): min(layer, 1) for layer in range(LAYERS)}
         found(ahead=ahead)
+
+
+def test_a_pipelines_stages_compute_when_their_kernels_run(program: Program, found: Found) -> None:
+    if program.name != "pipeline":
+        pytest.skip("it is no pipeline")
+    for rank in range(program.ranks):
+        rows = [row for row in program.result.pipeline if row.rank == rank]
+        assert Counter(row.turn for row in rows) == dict.fromkeys(range(STEPS), 2 * program.ranks)
+        turns = [row for row in program.result.bubbles if row.rank == rank]
+        assert [row.turn for row in turns] == list(range(STEPS))
+        for row in turns:
+            parts_ns = (row.compute_ns, row.bubble_ns, row.stage_wait_ns, row.transfer_ns, row.other_ns)
+            assert sum(parts_ns) == row.window_ns
+        events = read_run(program.out / "run").ranks[rank].device_events
+        error_ns = CLOCK_PAIR_NS + (0 if events is None else events.error_ns)
+        spans = [(row.begin_at_ns - error_ns, row.end_at_ns + error_ns) for row in rows]
+        products = [
+            (one["begin_ns"] - program.zeros_ns[rank], one["end_ns"] - program.zeros_ns[rank])
+            for one in program.work[rank]
+            if "mm_kernel" in one["name"]
+        ]
+        ours = [span for span in products if span[0] >= spans[0][0]]  # before, torch tries the stage out
+        assert len(ours) > STEPS * program.ranks or not HERE.has_ledger
+        assert all(any(low <= begin and end <= high for low, high in spans) for begin, end in ours)
+        found(products=len(ours), turns=len(turns))
 
 
 def test_idle_time_is_what_the_device_had_and_what_held_the_host(program: Program, found: Found) -> None:
