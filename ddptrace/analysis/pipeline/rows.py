@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Final
@@ -20,7 +20,7 @@ BACKWARDS: Final = {
     UnitMark.COMPUTED_WEIGHTS: Work.WEIGHTS,
 }
 
-EDGES: Final = {
+EDGES: Final[Mapping[Phase | None, tuple[DeviceMark, DeviceMark]]] = {
     Phase.FORWARD: (DeviceMark.FORWARD_BEGIN, DeviceMark.FORWARD_END),
     Phase.BACKWARD: (DeviceMark.BACKWARD_BEGIN, DeviceMark.BACKWARD_END),
 }
@@ -101,8 +101,10 @@ def _on_device(events: Iterable[UnitEvent], marks: DeviceEvents) -> Iterator[Com
     order = np.argsort(marks.placed_at_ns, kind="stable")
     mark, placed, at = marks.mark[order], marks.placed_at_ns[order], marks.at_ns[order]
     for event in events:
+        if event.phase not in EDGES:
+            continue
         inside = slice(*np.searchsorted(placed, (event.begin_at_ns, event.end_at_ns)).tolist())
-        first, last = EDGES.get(event.phase, (None, None))
+        first, last = EDGES[event.phase]
         begins, ends = at[inside][mark[inside] == first], at[inside][mark[inside] == last]
         if len(begins) and len(ends):
             yield Computation(event, int(begins[0]), int(ends[-1]))
