@@ -53,6 +53,7 @@ class Section(enum.StrEnum):
     KERNELS = "Kernels"
     REMOTE_CALLS = "Remote calls"
     PIPELINES = "Pipelines"
+    EXPERTS = "Who gets how much in all-to-alls"
     JITTER = "What varies from step to step"
     CONTENTION = "Computing beside communication"
     TRAFFIC = "Traffic"
@@ -283,6 +284,26 @@ UNEVEN_COMPUTE = FindingKind(
     "some ranks compute longer than others in every step; the ratio and the ranks are named",
     "divide the work evenly: stages of a pipeline, shards, batches of equal cost",
     sections=(Section.RANKS, Section.DEVICE),
+    is_advice=True,
+)
+TENSOR_EXPOSED = FindingKind(
+    "tensor-exposed",
+    Chapter.LOST_TIME,
+    "warning",
+    "the step waits for tensor parallelism: by nature, where the next operator needs the result at once, and by order,"
+    " where what computes meanwhile is too short",
+    "by nature: fewer ranks, a faster link, sequence parallelism, async tensor parallelism; by order: launch earlier",
+    sections=(Section.UNITS,),
+    is_advice=True,
+    silences=(EXPOSED_COMMUNICATION,),
+)
+EXPERT_IMBALANCE = FindingKind(
+    "expert-imbalance",
+    Chapter.LOST_TIME,
+    "warning",
+    "an all-to-all gives one rank much more than the others, as a router of tokens to experts does; with what it costs",
+    "limit what an expert takes (capacity factor), or balance the router by a loss",
+    sections=(Section.EXPERTS,),
     is_advice=True,
 )
 SLOW_STAGE = FindingKind(

@@ -167,6 +167,10 @@ class Kind(enum.IntEnum):
     #                 flags: UnitRole; e: Phase that it is for, 0 unknown; f: microbatch + 1, 0 none
     UNIT_MARK = 39  # something happened to a unit, begin to end. a: unit; flags: UnitMark; c: turn of the
     #                 pipeline + 1, 0 none; e: Phase, 0 unknown; f: microbatch + 1, 0 none
+    SPLIT = (
+        40  # how many bytes an all-to-all sends to two ranks of its group. begin: launch; a: seq; b, c: bytes; d: the
+    )
+    #             first one's place in the group (a number); e: ranks of the group; flags: 1 where all get as many as b
 
 
 class CallFlag(enum.IntFlag):

@@ -10,6 +10,7 @@ from ddptrace.analysis.rank_facts import RankFacts
 from ddptrace.analysis.rpc.rows import RankCalls
 from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow
 from ddptrace.analysis.tables.device import Activity, RankRow
+from ddptrace.analysis.tables.experts import ExchangeRow
 from ddptrace.analysis.tables.pipeline import MessageRow, PipelineRow
 from ddptrace.analysis.tables.ranks import Trail
 from ddptrace.analysis.tables.steps import PartialStepRow, PhaseRow, StepRow
@@ -57,6 +58,10 @@ class RankTables:
     @property
     def traffic(self) -> tuple[TrafficRow, ...]:
         return self.rows["traffic"]
+
+    @property
+    def exchanges(self) -> tuple[ExchangeRow, ...]:
+        return self.rows["exchanges"]
 
     @property
     def messages(self) -> tuple[MessageRow, ...]:

@@ -13,6 +13,7 @@ from ddptrace.analysis.device.copies import copy_rows
 from ddptrace.analysis.device.idle import idle_rows
 from ddptrace.analysis.device.kernels import kernel_rows
 from ddptrace.analysis.device.rows import launch_rows, scope_rows, stream_rows
+from ddptrace.analysis.experts.exchanges import exchange_rows, whole_exchanges
 from ddptrace.analysis.parallelism import parallelism_rows
 from ddptrace.analysis.pipeline.messages import message_rows
 from ddptrace.analysis.pipeline.rows import pipeline_rows
@@ -36,6 +37,7 @@ from ddptrace.analysis.tables.device import (
     ScopeRow,
     StreamRow,
 )
+from ddptrace.analysis.tables.experts import ExchangeRow
 from ddptrace.analysis.tables.parallelism import ParallelismRow
 from ddptrace.analysis.tables.pipeline import BubbleRow, MessageRow, PipelineRow
 from ddptrace.analysis.tables.ranks import ArrivalRow, BlameRow, ClockRow, DesyncRow, MatchRow, PathRow, SuspectRow
@@ -141,6 +143,9 @@ class Result:
     bubbles: Table[BubbleRow] = run_table(
         BubbleRow, lambda run: run.pipelines.bubbles, key=("rank", "pipeline", "turn")
     )  # where the time of each rank went in each turn of a pipeline
+    exchanges: Table[ExchangeRow] = rank_table(
+        ExchangeRow, exchange_rows, key=("rank", "seq"), joined=lambda run: whole_exchanges(run.ranks)
+    )  # what each all-to-all sends to whom
     partial_steps: Table[PartialStepRow] = rank_table(
         PartialStepRow, partial_step_rows, key=("rank", "step")
     )  # steps of which only the length is known

@@ -22,6 +22,7 @@ from ddptrace.render.collectives import bandwidth_figure
 from ddptrace.render.device import figures as device_figures
 from ddptrace.render.diff.sheet import diff_sheet
 from ddptrace.render.diff.words import headline
+from ddptrace.render.experts.report import expert_figure
 from ddptrace.render.pipeline.figure import pipeline_figure
 from ddptrace.render.ranks.figures import bucket_heat, jitter_heat, matches_figure, path_figure
 from ddptrace.render.sheet_page import figure as chart_figure
@@ -46,6 +47,7 @@ __all__ = [
     "diff_buckets",
     "diff_runs",
     "every",
+    "experts",
     "jitter",
     "matches",
     "path",
@@ -96,7 +98,7 @@ def phases(result: Result, *, dark: bool = False) -> Figure:
 def pipeline(result: Result, *, dark: bool = False) -> Figure:
     """Draw a turn of a pipeline's schedule: what each stage computed when."""
     why = "no turn of a pipeline is known whole"
-    return drawn("The pipeline's schedule", pipeline_figure(result), why, dark)
+    return drawn("The schedule of a pipeline", pipeline_figure(result), why, dark)
 
 
 def path(result: Result, *, dark: bool = False) -> Figure:
@@ -122,6 +124,12 @@ def bandwidth(result: Result, *, dark: bool = False) -> Figure:
     """Draw the duration of collectives over the size of their messages."""
     why = "no collective has both a known duration and a known size"
     return drawn("Bandwidth over message size", bandwidth_figure(result), why, dark)
+
+
+def experts(result: Result, *, dark: bool = False) -> Figure:
+    """Draw how many bytes each rank sends to each other one, in the all-to-all that is most uneven."""
+    why = "no all-to-all is known on all ranks of its group"
+    return drawn("Who gets how much in all-to-alls", expert_figure(result), why, dark)
 
 
 def device(result: Result, *, dark: bool = False) -> Figure:
@@ -167,6 +175,7 @@ FIGURES: Final[tuple[Callable[..., Figure], ...]] = (
     path,
     jitter,
     pipeline,
+    experts,
     bandwidth,
     device,
     streams,

@@ -15,7 +15,7 @@ from ddptrace.ops import family_of
 from ddptrace.record import Records
 from ddptrace.schema import EVENT_DTYPE, READY_DTYPE, DeviceMark, Kind, StepEnd
 
-LASTING_KINDS: Final = [Kind.REDUCER, Kind.LAYOUT, Kind.GROUP, Kind.THREAD]
+LASTING_KINDS: Final = [Kind.REDUCER, Kind.LAYOUT, Kind.UNIT, Kind.GROUP, Kind.THREAD]
 LATE_KINDS: Final = [Kind.DONE, Kind.WAIT, Kind.DEVICE_CLOCK]
 BY_BEGIN_KINDS: Final = [Kind.CALL, Kind.STEP]
 

@@ -140,6 +140,7 @@ class Call:
     unit_phase: Phase | None = None  # the phase that it serves its unit in: FORWARD or BACKWARD
     microbatch: int | None = None  # of a pipeline, from 0
     unit_turn: int | None = None  # k-th time that the schedule of the pipeline ran, from 0
+    sent_nbytes: tuple[int, ...] | None = None  # of an all-to-all: to each rank of its group, where that is recorded
 
 
 @dataclass(frozen=True, slots=True)

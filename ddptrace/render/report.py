@@ -23,6 +23,7 @@ from ddptrace.render.collectives import bandwidth_figure, bandwidth_section
 from ddptrace.render.device import busiest, copies, idle
 from ddptrace.render.device import figures as device_figures
 from ddptrace.render.device import report as device_sections
+from ddptrace.render.experts.report import expert_figure, expert_section
 from ddptrace.render.figures import Figure, buckets_figure, parts_figure, phases_figure
 from ddptrace.render.findings import findings_section, next_section
 from ddptrace.render.markup import contents, figure_html, section
@@ -103,6 +104,7 @@ def drawn(result: Result, summary: Summary, forecast: Forecast = NOTHING) -> lis
         jitter_heat(result),
         pipeline_figure(result),
         scaling_figure(forecast.scale or ()),
+        expert_figure(result),
         bandwidth_figure(result),
         device_figures.device_figure(result),
         device_figures.streams_figure(result),
@@ -174,6 +176,7 @@ def wire_body(result: Result, picture: Pictures) -> list[str]:
         section("Collectives", tables.collective_sub(result), tables.collective_table(result)),
         bandwidth_section(result, picture["bandwidth"]),
         traffic_section(result),
+        expert_section(result, picture["experts"]),
         rpc_section(result),
     ]
 

@@ -18,12 +18,14 @@ from ddptrace.render.device.busiest import kernel_lines
 from ddptrace.render.device.copies import copy_lines
 from ddptrace.render.device.idle import idle_lines
 from ddptrace.render.device.terminal import collective_lines, device_lines, scope_lines
+from ddptrace.render.experts.terminal import expert_lines
 from ddptrace.render.headline import headline
 from ddptrace.render.pipeline.terminal import pipeline_lines
 from ddptrace.render.ranks.terminal import across_lines
 from ddptrace.render.rpc.words import remote_words, rpc_lines, waiting
 from ddptrace.render.trace.islands import apart_words, islands
 from ddptrace.render.trace.tracks import by_rank
+from ddptrace.render.units.tensor import tensor_lines
 from ddptrace.render.units.terminal import dimension_lines, unit_lines
 from ddptrace.render.windows import overlap_words as window_overlap
 from ddptrace.render.windows import title_words
@@ -70,10 +72,12 @@ def summary_text(result: Result) -> str:
         list(bucket_lines(summary.buckets, by_order(result))),
         list(unit_lines(units(result))),
         list(dimension_lines(result)),
+        list(tensor_lines(result)),
         list(rank_lines(summary.ranks)),
         device,
         list(across_lines(result)),
         list(pipeline_lines(result)),
+        list(expert_lines(result)),
         list(idle_lines(result)),
         list(copy_lines(result)),
         list(collective_lines(result)),

@@ -14,10 +14,11 @@ import pytest
 
 import ddptrace
 from ddptrace.analysis.result import Result
+from ddptrace.load.run import read_run
 from ddptrace.schema import Evidence
 from tests.device.conftest import Found, RunProgram
 from tests.device.device import HERE
-from tests.device.programs.strategies import LAYERS, STEPS, STRATEGIES, Strategy
+from tests.device.programs.strategies import LAYERS, STEPS, STRATEGIES, WIDTH, Strategy
 from tests.device.truth import (
     PARTS,
     WAITS,
@@ -36,6 +37,7 @@ from tests.device.truth import (
 )
 
 ACTIVE = 3  # steps of the window
+CLOCK_PAIR_NS = 10_000  # of the pair that ties the host's clock to Unix time
 PROGRAMS = [(name, ranks) for name, strategy in STRATEGIES.items() for ranks in strategy.ranks]
 
 
@@ -174,6 +176,68 @@ def test_each_bucket_has_the_times_of_its_own_kernels(program: Program, found: F
         used = [seq for row in buckets for seq in row.seqs]
         assert len(used) == len(set(used))
         found(buckets=len(buckets), kernels=len(used))
+
+
+def test_each_unit_has_the_times_of_its_own_kernels(program: Program, found: Found) -> None:
+    """And each collective is in exactly one row of units, whose dimensions add up to what was exposed."""
+    for rank in range(program.ranks):
+        steps = {row.step: row for row in program.steps(rank)}
+        kernels = {row.seq: (kernel["begin_ns"], kernel["end_ns"]) for row, kernel in program.joined(rank)}
+        rows = [row for row in program.result.units if row.rank == rank]
+        calls = Counter(row.seq for row in program.result.collectives if row.rank == rank and row.part == 0)
+        assert Counter(seq for row in rows for seq in row.seqs) == calls
+        for row in (row for row in rows if row.step in steps):
+            spans = [kernels[seq] for seq in row.seqs]
+            assert row.comm_ns == union_ns(spans)
+            assert row.exec_start_at_ns == min(begin for begin, _ in spans) - program.zeros_ns[rank]
+        for step, row in steps.items():
+            mine = [one for one in program.result.dimensions if (one.rank, one.step) == (rank, step)]
+            assert sum(one.exposed_charged_ns or 0 for one in mine) == row.exposed_comm_ns
+        found(units=dict(Counter((row.kind, row.role) for row in rows)))
+
+
+def test_the_units_of_fsdp_are_its_layers(program: Program, found: Found) -> None:
+    if program.name != "fsdp2":
+        pytest.skip("it has no FSDP units")
+    whole = 4 * (WIDTH * WIDTH + WIDTH)
+    for rank in range(program.ranks):
+        rows = [row for row in program.result.units if row.rank == rank and row.kind == "fsdp"]
+        profiled = {row.step for row in program.steps(rank)}
+        for step in profiled:
+            told = Counter((row.name, row.role, row.phase) for row in rows if row.step == step)
+            each = [("unshard", "forward"), ("unshard", "backward"), ("reduce-scatter", "backward")]
+            assert told == Counter((str(layer), *what) for layer in range(LAYERS) for what in each)
+        assert {row.whole_nbytes for row in rows} == {whole}
+        assert {row.nbytes for row in rows if row.role == "unshard"} == {whole // 2}  # in bfloat16
+        assert {row.nbytes for row in rows if row.role == "reduce-scatter"} == {whole}
+        ahead = {row.name: row.prefetch_distance for row in rows if row.phase == "forward" and row.step in profiled}
+        assert ahead == {str(layer): min(layer, 1) for layer in range(LAYERS)}
+        found(ahead=ahead)
+
+
+def test_a_pipelines_stages_compute_when_their_kernels_run(program: Program, found: Found) -> None:
+    if program.name != "pipeline":
+        pytest.skip("it is no pipeline")
+    for rank in range(program.ranks):
+        rows = [row for row in program.result.pipeline if row.rank == rank]
+        assert Counter(row.turn for row in rows) == dict.fromkeys(range(STEPS), 2 * program.ranks)
+        turns = [row for row in program.result.bubbles if row.rank == rank]
+        assert [row.turn for row in turns] == list(range(STEPS))
+        for row in turns:
+            parts_ns = (row.compute_ns, row.bubble_ns, row.stage_wait_ns, row.transfer_ns, row.other_ns)
+            assert sum(parts_ns) == row.window_ns
+        events = read_run(program.out / "run").ranks[rank].device_events
+        error_ns = CLOCK_PAIR_NS + (0 if events is None else events.error_ns)
+        spans = [(row.begin_at_ns - error_ns, row.end_at_ns + error_ns) for row in rows]
+        products = [
+            (one["begin_ns"] - program.zeros_ns[rank], one["end_ns"] - program.zeros_ns[rank])
+            for one in program.work[rank]
+            if "mm_kernel" in one["name"]
+        ]
+        ours = [span for span in products if span[0] >= spans[0][0]]  # before, torch tries the stage out
+        assert len(ours) > STEPS * program.ranks or not HERE.has_ledger
+        assert all(any(low <= begin and end <= high for low, high in spans) for begin, end in ours)
+        found(products=len(ours), turns=len(turns))
 
 
 def test_idle_time_is_what_the_device_had_and_what_held_the_host(program: Program, found: Found) -> None:

@@ -52,7 +52,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trained]:
     from tests.launch import torchrun
 
     path = tmp_path_factory.mktemp("fsdp")
-    torchrun("fsdp_units.py", path, *ON_TWO)
+    torchrun("fsdp_units.py", path, *ON_TWO, "foreign")
     torchrun("fsdp_units.py", path, *ON_FOUR, ranks=4)
     return {kind: Trained(path, kind) for kind in (*ON_TWO, *ON_FOUR)}
 
@@ -176,3 +176,35 @@ def test_completions_of_gathers_are_stamped(runs: dict[str, Trained]) -> None:
         if row.kind == "fsdp":
             by_role[row.role].add(row.evidence)
     assert by_role == {"unshard": {"callback"}, "reduce-scatter": {"host"}}
+
+
+# Files of torch.profiler alone ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def foreign(runs: dict[str, Trained]) -> Result:
+    return ddptrace.analyze(runs["plain"].path.parent / "foreign")
+
+
+def test_a_file_of_torchs_profiler_tells_the_same_units_as_our_records(
+    runs: dict[str, Trained], foreign: Result
+) -> None:
+    ours, theirs = (
+        Counter(
+            (row.rank, row.name.replace("(root)", "Stack"), row.role, row.phase, row.dimension, row.prefetch_distance)
+            for row in result.units
+            if row.kind == "fsdp"
+        )
+        for result in (runs["plain"].result, foreign)
+    )
+    assert theirs == ours
+    assert {row.reshards for row in foreign.units if row.kind == "fsdp" and row.is_root} == {False}
+
+
+def test_the_dimensions_of_a_foreign_step_add_up(foreign: Result) -> None:
+    sums: Counter[tuple[int, int]] = Counter()
+    for row in foreign.dimensions:
+        sums[row.rank, row.step] += row.exposed_charged_ns or 0
+    assert foreign.steps
+    for step in foreign.steps:
+        assert sums[step.rank, step.step] == step.exposed_comm_ns

@@ -81,7 +81,7 @@ def test_every_message_of_a_turn_meets_the_one_at_its_other_end(folder: Path) ->
         other = rows[row.source if row.rank == row.destination else row.destination, row.other_seq or 0]
         assert {row.op, other.op} == {"send", "recv"} and other.other_seq == row.seq
         assert (row.phase, row.microbatch, row.nbytes) == (other.phase, other.microbatch, other.nbytes)
-        assert row.other_launch_at_ns == other.launch_at_ns
+        assert row.other_arrived_at_ns == other.arrived_at_ns == other.launch_at_ns
 
 
 def test_stages_are_units_with_their_parameters(folder: Path) -> None:

@@ -3,13 +3,15 @@ to RUNS/KIND, and what rank 0 saw of it to RUNS/KIND.json.
 
 plain: a unit for each of the blocks, and the root. ahead-K: gathered asynchronously, K units ahead in both passes.
 hsdp: on a mesh of 2 x 2. mixed: in bfloat16. kept: blocks are not resharded after forward. large: one block is ten
-times as wide. whole: the root is the only unit.
+times as wide. whole: the root is the only unit. foreign: as plain, and torch.profiler alone watches; RUNS/foreign has
+its files.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -76,7 +78,7 @@ def gather_ahead(model: nn.Module, units: int) -> None:
         block.set_modules_to_backward_prefetch(blocks[max(0, at - units) : at][::-1])
 
 
-def trained(kind: str, run: Path | None) -> list[torch.Tensor]:
+def trained(kind: str, run: Path | None, after_step: Callable[[], None] = lambda: None) -> list[torch.Tensor]:
     """Return all losses, and then this rank's shards of the parameters."""
     model = sharded(kind)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
@@ -89,16 +91,26 @@ def trained(kind: str, run: Path | None) -> list[torch.Tensor]:
             optimizer.step()
             optimizer.zero_grad()
             found.append(loss.detach())
+            after_step()
         total = torch.stack(found).mean()
         dist.all_reduce(total)
     return [*found, total, *(parameter.detach().to_local().clone() for parameter in model.parameters())]
+
+
+def profiled(run: Path) -> None:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        trained("plain", None, profiler.step)
+    run.mkdir(exist_ok=True)
+    profiler.export_chrome_trace(str(run / f"rank-{dist.get_rank()}.json"))
 
 
 def main(runs: str, *kinds: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     Path(runs).mkdir(parents=True, exist_ok=True)
-    for kind in kinds:
+    if "foreign" in kinds:
+        profiled(Path(runs) / "foreign")
+    for kind in (kind for kind in kinds if kind != "foreign"):
         before = dict(vars(FSDPParamGroup))
         off, on = trained(kind, None), trained(kind, Path(runs) / kind)
         after = vars(FSDPParamGroup)

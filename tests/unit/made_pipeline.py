@@ -72,9 +72,9 @@ def played(
 def received(rank: int, one: Computation, needed: Computation, launch: int, end: int, sent: int) -> MessageRow:
     phase = "forward" if one.work == Work.FORWARD else "backward"
     row = MessageRow(
-        rank, 1, 0, "recv", "0", needed.stage, rank, 1, phase, one.microbatch, 0, 8, 1, launch, launch, end
+        rank, 1, 0, "recv", "0", needed.stage, rank, 1, phase, one.microbatch, 0, 8, 1, launch, launch, launch, end
     )
-    return with_other(row, replace(row, op="send", rank=needed.stage, launch_at_ns=sent))
+    return with_other(row, replace(row, op="send", rank=needed.stage, arrived_at_ns=sent))
 
 
 def with_pipeline(result: Result) -> Result:

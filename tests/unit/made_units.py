@@ -10,8 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from analysis_records import call, mark, rank, run, step, window
-
 from ddptrace.load.tables import (
     Call,
     Group,
@@ -26,6 +24,7 @@ from ddptrace.load.tables import (
     UnitParameter,
 )
 from ddptrace.schema import Phase, UnitMark, UnitRole
+from tests.unit.analysis_records import call, mark, rank, run, step, window
 
 MS = 1_000_000
 KB = 1_000

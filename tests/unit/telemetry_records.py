@@ -1,7 +1,7 @@
 """A rank's folder written by the real recorder, with times chosen by hand, for the tests of telemetry.
 
 step       data ── forward ── backward ──────────── optimizer
-launches                       bucket 0   bucket 1             loss
+launches                       bucket 0   bucket 1             loss, as if it were a unit's
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from ddptrace.keep import Keep
 from ddptrace.record import Recorder, directory
-from ddptrace.schema import MANIFEST, SCHEMA_VERSION, CallFlag, Kind, Phase, StepEnd, rank_folder
+from ddptrace.schema import MANIFEST, SCHEMA_VERSION, CallFlag, Kind, Phase, StepEnd, UnitRole, rank_folder
 
 RUN_ID = "5f1e" * 8
 MS = 1_000_000
@@ -42,6 +42,7 @@ class Rank:
         self._tell(Kind.GROUP, {"name": "0", "ranks": [0, 1], "backend": "gloo", "threads": 2})
         self._tell(Kind.REDUCER, {"reducer": 0, "kind": "DistributedDataParallel", "module": "Net", "group": "0",
                                   "bucket_cap_nbytes": 2000, "parameters": parameters})  # fmt: skip
+        self._tell(Kind.UNIT, {"unit": 1, "kind": "fsdp", "module": "blocks.0"})
         self._tell(Kind.LAYOUT, {"reducer": 0, "layout": 0, "from_backward": 0, "buckets": [[3, 2], [1, 0]]})
 
     def _tell(self, kind: Kind, content: dict[str, Any]) -> None:
@@ -66,6 +67,7 @@ class Rank:
             event(Kind.DONE, 0, 0, launch + 13 * MS, launch + 13 * MS, seq)
         launch = at + 99 * MS  # still runs in the next step
         event(Kind.CALL, 0, op, launch, launch, k * CALLS + CALLS, 4, 4, group, 0, 0, dtype)
+        event(Kind.UNIT_CALL, UnitRole.ALL_REDUCE, 0, launch, launch, k * CALLS + CALLS, 1)
         event(Kind.STEP, ended_by, 0, at, at + STEP_NS, k)
 
     def late(self, k: int, steps_later: int = 1) -> None:

@@ -6,8 +6,6 @@ import re
 from collections import defaultdict
 
 import pytest
-from analysis_records import call, ddp_call, layout, mark, rank, reducer, run, step, window
-from made_units import MS, Plan, units_run
 
 from ddptrace.analysis.analyze import analyze_run
 from ddptrace.analysis.result import Result
@@ -18,6 +16,8 @@ from ddptrace.load.tables import Group
 from ddptrace.render.report import page
 from ddptrace.render.terminal import summary_text
 from ddptrace.schema import Phase
+from tests.unit.analysis_records import call, ddp_call, layout, mark, rank, reducer, run, step, window
+from tests.unit.made_units import MS, Plan, units_run
 
 FSDP = ("fsdp-prefetch", "fsdp-unit-size", "fsdp-reshard")
 
@@ -156,7 +156,7 @@ def test_each_kind_of_unit_has_its_name_role_and_dimension() -> None:
     assert [found[seq].reason for seq in (1, 2)] == [None, None]
     assert found[3].reason == "the program issued it by itself"
     assert found[4].reason == "nothing tells who wanted it"
-    assert found[5].reason == "pipeline issued it for no module that is known"
+    assert found[5].reason == "pipeline issued it for no module that is known by name"
 
 
 def test_a_call_that_ends_in_the_next_step_counts_in_both_steps_dimensions() -> None:

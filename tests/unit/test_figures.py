@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from made_device import make_device_result
 from made_diff import QUANTITIES, made_side
+from made_exchange import with_exchange
 from made_meetings import met_result, with_all
 from made_pipeline import with_pipeline
 from plotly.graph_objects import Figure
@@ -43,7 +44,7 @@ KEYS = {
 
 def every_result() -> Result:
     """A run that has something of every kind."""
-    device, met = make_device_result(4), with_pipeline(with_all(met_result(4)))
+    device, met = make_device_result(4), with_exchange(with_pipeline(with_all(met_result(4))))
     scopes = [ScopeRow(0, kind, "name", 3, 100, 10, 5) for kind in ("module", "annotation", "operator")]
     return replace(met, ranks=device.ranks, streams=device.streams, scopes=Table(ScopeRow, scopes))
 

@@ -87,6 +87,7 @@ def test_following_gives_the_same_spans_as_reading_it_all_at_the_end(tmp_path: P
     assert len(batches) > 5  # in pieces
     whole = analyze_run(read_run(tmp_path))
     assert len(whole.collectives) == 12 * CALLS + 12  # the loss runs on in the next step, or outside
+    assert {row.unit for batch in batches for row in batch.tables.collectives if row.unit} >= {"blocks.0"}
     assert spans_of(batches) == spans_at_once(tmp_path)
 
 

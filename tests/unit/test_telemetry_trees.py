@@ -100,7 +100,7 @@ def test_every_attribute_is_in_the_table_with_its_type_and_none_is_none() -> Non
         result.collectives[0], origin="fsdp", site="train.py:42 in main",
         through="lib.py:7 in reduce", module="blocks.0", turn=3, peer=1,
         group_size=2, lane="stream 7", busbw_bytes_per_s=1e9, profiler_range="ddptrace#7",
-        error="Timed out waiting 1000ms for recv",
+        error="Timed out waiting 1000ms for recv", unit="blocks.0", unit_role="unshard", dimension="fsdp",
     )  # fmt: skip
     result = with_collectives(result, [told, *result.collectives[1:]])
     result = dataclasses.replace(result, buckets=Table(BucketRow, [hooked, *result.buckets[1:]]))

@@ -23,10 +23,12 @@ from ddptrace.analysis.findings.comm_kernels import comm_kernel_findings
 from ddptrace.analysis.findings.desync import desync_findings, refused_findings
 from ddptrace.analysis.findings.device import device_findings
 from ddptrace.analysis.findings.evidence import FOREIGN, OURS, HowTo, evidence_findings, kept_findings
+from ddptrace.analysis.findings.experts import expert_findings
 from ddptrace.analysis.findings.pipeline import pipeline_findings
 from ddptrace.analysis.findings.ranks import blame_findings, early_finding, peer_findings
 from ddptrace.analysis.findings.rpc import rpc_findings, serving
 from ddptrace.analysis.findings.steps import contention_findings, data_findings, jitter_findings
+from ddptrace.analysis.findings.tensor import tensor_findings
 from ddptrace.analysis.findings.traffic import message_findings, traffic_findings
 from ddptrace.analysis.findings.uneven import uneven_findings
 from ddptrace.analysis.findings.units import unit_findings
@@ -100,6 +102,8 @@ def run_findings(
             *([early_finding(blame.early, summary)] if blame.early is not None and comparable else []),
             *uneven_findings(result, summary, blame),
             *pipeline_findings(result),
+            *expert_findings(result, summary),
+            *tensor_findings(result, summary),
             *jitter_findings(ranks, result, crowded=blame.crowding is not None),
         ]
     )

@@ -3,20 +3,23 @@ pipeline's microbatch the k-th of that.
 
 rank 0   send ├──────────── blocked ────────────┤
 rank 1                    recv ├──── blocked ───┤
-                               both have called: from here on it is a transfer
+                               both have come: from here on it is a transfer
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from ddptrace.analysis.pipeline.rows import computations
 from ddptrace.analysis.rank_facts import RankFacts
 from ddptrace.analysis.rank_view import RankView
 from ddptrace.analysis.tables.pipeline import MessageRow
+from ddptrace.load.tables import Call
 from ddptrace.ops import SEND, family_of
 
 Kinship = tuple[str, int, int, int | None, str | None, int | None]
@@ -29,12 +32,13 @@ def message_rows(view: RankView) -> Iterator[MessageRow]:
     calls = [call for call in view.rank.calls if call.peer is not None and family_of(call.op).is_message]
     steps = view.steps.at(np.array([call.launch_at_ns for call in calls], np.int64)).tolist()
     counts: Counter[Kinship] = Counter()
-    own = view.rank.rank
+    own, arrivals = view.rank.rank, Arrivals(view)
     for call, step in zip(calls, steps, strict=True):
         peer = call.peer if call.peer is not None else own
         source, destination = (own, peer) if family_of(call.op) is SEND else (peer, own)
         phase = None if call.unit_phase is None else call.unit_phase.name.lower()
         kin = call.group, source, destination, call.unit_turn, phase, call.microbatch
+        begin, end = _blocked(call)
         yield MessageRow(
             own,
             view.ordinal(step),
@@ -45,10 +49,36 @@ def message_rows(view: RankView) -> Iterator[MessageRow]:
             max(call.nbytes_in, call.nbytes_out),
             call.unit,
             call.launch_at_ns,
-            min((begin for begin, _ in call.waits), default=None),
-            max((end for _, end in call.waits), default=None),
+            arrivals.of(call),
+            begin,
+            end,
         )
         counts[kin] += 1
+
+
+def _blocked(call: Call) -> tuple[int | None, int | None]:
+    """When the rank began to wait for a message, and went on; on a device, its compute stream."""
+    spans = call.waits
+    if call.on_device:
+        spans = tuple((wait.begin_at_ns, wait.end_at_ns) for wait in call.stream_waits if wait.of_marks)
+    return min((begin for begin, _ in spans), default=None), max((end for _, end in spans), default=None)
+
+
+class Arrivals:
+    """When a rank came to its messages, so that they could begin as far as it is concerned: at the launch. A device
+    comes to them once it has computed what was launched before."""
+
+    def __init__(self, view: RankView) -> None:
+        found = computations(view) if view.is_on_device else []
+        self._over = [one.event.end_at_ns for one in found]
+        self._ends = [one.end_at_ns for one in found]
+
+    def of(self, call: Call) -> int | None:
+        """None where nothing tells what the device computed."""
+        if not call.on_device:
+            return call.launch_at_ns
+        place = bisect_right(self._over, call.launch_at_ns)
+        return max(call.launch_at_ns, self._ends[place - 1]) if place else None
 
 
 def matched_messages(ranks: Sequence[tuple[RankFacts, Sequence[MessageRow]]]) -> tuple[MessageRow, ...]:
@@ -79,10 +109,9 @@ def _key(row: MessageRow, counted: Container[int]) -> Key | None:
 def with_other(row: MessageRow, other: MessageRow | None) -> MessageRow:
     if other is None:
         return row
+    begin, end, arrived = row.wait_begin_at_ns, row.wait_end_at_ns, other.arrived_at_ns
     peer_wait = transfer = None
-    if row.wait_begin_at_ns is not None and row.wait_end_at_ns is not None:
-        peer_wait = min(max(other.launch_at_ns, row.wait_begin_at_ns), row.wait_end_at_ns) - row.wait_begin_at_ns
-        transfer = row.wait_end_at_ns - row.wait_begin_at_ns - peer_wait
-    return replace(
-        row, other_seq=other.seq, other_launch_at_ns=other.launch_at_ns, peer_wait_ns=peer_wait, transfer_ns=transfer
-    )
+    if begin is not None and end is not None and arrived is not None:
+        peer_wait = min(max(arrived, begin), end) - begin
+        transfer = end - begin - peer_wait
+    return replace(row, other_seq=other.seq, other_arrived_at_ns=arrived, peer_wait_ns=peer_wait, transfer_ns=transfer)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence
-from statistics import fmean, median_low
+from statistics import median, median_low
 from typing import Final, NamedTuple
 
 from ddptrace.analysis.tables.pipeline import PipelineRow, Work
@@ -64,12 +64,12 @@ def length(orders: Orders, durations: Durations) -> int | None:
 
 
 def of_typical_stage(durations: Durations) -> dict[Computation, int]:
-    """Return how long each would take if every stage were as fast as a typical one: the median of the stages' means,
-    the lower one of two."""
+    """Return how long each would take if every stage were as fast as a typical one, and every microbatch as a typical
+    one of it: the median over the stages, the lower one of two, of their medians over microbatches."""
     by_work: defaultdict[str, defaultdict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     for one, duration in durations.items():
         by_work[one.work][one.stage].append(duration)
-    typical = {work: round(median_low(map(fmean, stages.values()))) for work, stages in by_work.items()}
+    typical = {work: round(median_low([median(stage) for stage in stages.values()])) for work, stages in by_work.items()}
     return {one: typical[one.work] for one in durations}
 
 

@@ -36,7 +36,7 @@ class Pipelines:
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """One rank's waits for messages, in time order, each cut where both ranks had called."""
+    """One rank's waits for messages, in time order, each cut where both ranks had come to it."""
 
     peer: Measure
     transfer: Measure
@@ -47,7 +47,7 @@ class Blocked:
         for row in messages:
             begin, end = row.wait_begin_at_ns, row.wait_end_at_ns
             if begin is not None and end is not None:
-                both = end if row.other_launch_at_ns is None else min(max(row.other_launch_at_ns, begin), end)
+                both = end if row.other_arrived_at_ns is None else min(max(row.other_arrived_at_ns, begin), end)
                 peer.append((begin, both))
                 transfer.append((both, end))
         return cls(*(Measure(_apart(spans)) for spans in (peer, transfer)))

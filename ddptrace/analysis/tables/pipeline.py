@@ -17,8 +17,8 @@ class Work(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MessageRow:
-    """One send or receive on one rank, with the call of the other rank that it met. Where the host was blocked on it,
-    that time is `peer_wait_ns` until both had called, and `transfer_ns` from then on."""
+    """One send or receive on one rank, with the call of the other rank that it met. Where the rank was blocked on it,
+    that time is `peer_wait_ns` until both had come to it, and `transfer_ns` from then on."""
 
     rank: int  # global rank
     step: int | None  # ordinal of the step that launched it; None outside of steps
@@ -34,12 +34,15 @@ class MessageRow:
     nbytes: int  # of the tensor
     unit: int | None  # number of the stage on its rank, as in `units`; None for other messages
     launch_at_ns: int  # the host issued it
-    wait_begin_at_ns: int | None  # the host began to wait for it; None where it did not
-    wait_end_at_ns: int | None  # the host went on
+    arrived_at_ns: int | None  # the rank came to it: the launch, or on a device, when it had computed what was launched
+    #   before; None where nothing tells that
+    wait_begin_at_ns: int | None  # the rank began to wait for it: the host, or on a device, the compute stream; None
+    #   where neither did
+    wait_end_at_ns: int | None  # it went on
     other_seq: int | None = None  # number of the call that it met, on the other rank; None where that is not known
-    other_launch_at_ns: int | None = None  # the other rank issued that
-    peer_wait_ns: int | None = None  # blocked before the other rank had called; None where that is not known
-    transfer_ns: int | None = None  # blocked while both had called
+    other_arrived_at_ns: int | None = None  # the other rank came to that
+    peer_wait_ns: int | None = None  # blocked before the other rank came; None where that is not known
+    transfer_ns: int | None = None  # blocked while both had come
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +58,12 @@ class PipelineRow:
     stage: int  # number of the stage, from 0
     microbatch: int  # number of the microbatch, from 0
     work: str  # forward, backward, backward-inputs or backward-weights
-    begin_at_ns: int  # it began, on the host
+    begin_at_ns: int  # it began; on a device, by events on its compute stream
     end_at_ns: int  # it ended
     before_ns: int | None = None  # None, as the next three, where not all ranks of the pipeline are known
-    peer_wait_ns: int | None = None  # the host was blocked on a message that the other rank had not called for
-    transfer_ns: int | None = None  # the host was blocked on a message that both ranks had called for
-    other_ns: int | None = None  # the rest: the host was not blocked on a message
+    peer_wait_ns: int | None = None  # blocked on a message that the other rank had not come to
+    transfer_ns: int | None = None  # blocked on a message that both ranks had come to
+    other_ns: int | None = None  # the rest: not blocked on a message
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +82,7 @@ class BubbleRow:
     compute_ns: int  # its stages computed
     bubble_ns: int  # idle, because the schedule gives it nothing to do
     stage_wait_ns: int  # idle beyond that, because another stage takes longer than a typical one
-    transfer_ns: int  # blocked on messages that both ranks had called for
+    transfer_ns: int  # blocked on messages that both ranks had come to
     other_ns: int  # the rest: work of the host between computations, an update while the others still compute
     ideal_bubble_ns: int  # the bubble if all stages took as long as a typical one, and messages no time
     ideal_window_ns: int  # how long the turn would take then

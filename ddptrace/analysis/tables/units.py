@@ -29,7 +29,7 @@ class UnitRow:
     exec_start_at_ns: int | None  # the communication began
     exec_end_at_ns: int | None  # the communication ended
     done_at_ns: int | None  # the host learned that it was over
-    needed_at_ns: int | None  # the host came to where the gathered parameters are used
+    needed_at_ns: int | None  # the gathered parameters, or the result of a tensor-parallel module, came to use
     freed_at_ns: int | None  # the gathered parameters were let go
     prefetch_distance: int | None  # how many units ahead of its own use a gather was launched; 0: when it was needed
     comm_ns: int | None  # the communication ran
@@ -49,6 +49,8 @@ class UnitRow:
     is_root: bool = False  # its unit has what no unit inside it has
     reshards: bool | None = None  # its unit lets go of the gathered parameters after forward
     blocks: bool = False  # the host waits for it at once, so that an earlier launch hides nothing
+    slack_ns: int | None = None  # of a tensor-parallel module: the rank computed so long between the launch and the
+    #   need of the result; None elsewhere, and where nothing tells when it was needed
 
 
 @dataclass(frozen=True, slots=True)

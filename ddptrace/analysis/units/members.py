@@ -2,7 +2,8 @@
 
 a bucket      the occurrence that it carried
 recorded      the UNIT_CALL record of its call, or a foreign trace's ranges
-by origin     FSDP, DTensor, pipelines and experts, by the module that it was issued for
+by origin     FSDP, DTensor, pipelines and experts, by the module that it was issued for; a foreign trace tells only
+                the module's class, which is no unit
 other         none, and why
 """
 
@@ -15,7 +16,7 @@ from typing import Final
 from ddptrace.analysis.buckets.occurrences import Occurrence
 from ddptrace.analysis.collectives.execution import Communication
 from ddptrace.analysis.units.places import Dimensions, Place
-from ddptrace.load.tables import Call, RankRun, Unit, UnitKind
+from ddptrace.load.tables import Call, Identity, RankRun, Unit, UnitKind
 from ddptrace.ops import family_of
 from ddptrace.schema import Origin, UnitRole
 
@@ -66,8 +67,9 @@ def _member(
     kind = BY_ORIGIN.get(call.origin or "") if unit is None else unit.kind
     place = dimensions.of(call, kind, unit)
     if unit is not None:
-        return Member(unit.kind, unit.module, place, _role(call, unit.kind), unit)
-    if kind is not None and call.module:
+        name = unit.module if unit.stage is None else f"stage {unit.stage.number}"
+        return Member(unit.kind, name, place, _role(call, unit.kind), unit)
+    if kind is not None and call.module and call.identity is Identity.RECORDED:
         return Member(kind, call.module, place, _role(call, kind))
     return Member(UnitKind.OTHER, family_of(call.op).name, place, family_of(call.op).name, reason=_reason(call, kind))
 
@@ -81,7 +83,7 @@ def _role(call: Call, kind: UnitKind) -> str:
 
 def _reason(call: Call, kind: UnitKind | None) -> str:
     if kind is not None:
-        return f"{call.origin} issued it for no module that is known"
+        return f"{call.origin} issued it for no module that is known by name"
     if call.origin is None:
         return "nothing tells who wanted it"
     if call.origin == Origin.PROGRAM.word:

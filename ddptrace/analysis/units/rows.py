@@ -17,6 +17,7 @@ from ddptrace.analysis.steps.breakdown import communicating
 from ddptrace.analysis.tables.collectives import BucketRow
 from ddptrace.analysis.tables.units import UnitRow
 from ddptrace.analysis.units.members import Member
+from ddptrace.analysis.units.slack import slack_by_position
 from ddptrace.analysis.units.uses import Uses
 from ddptrace.load.tables import UnitKind
 from ddptrace.schema import Phase, UnitRole
@@ -91,6 +92,7 @@ def _others(view: RankView) -> Iterator[UnitRow]:
     times = [_times(*one, uses) for one in zip(view.comms, view.members, phases, strict=True)]
     hidden, charged = (_by_comm(view, part) for part in (view.shares.hidden, view.shares.charged))
     behind, before, edges = _behind(view), _free_before(view, launches, steps, times), _edges(view, steps)
+    slack = slack_by_position(view)
     for at, (comm, member) in enumerate(zip(view.comms, view.members, strict=True)):
         if member.kind is UnitKind.BUCKET or comm.call is None:
             continue
@@ -115,7 +117,7 @@ def _others(view: RankView) -> Iterator[UnitRow]:
             exec_start_at_ns=comm.begin_at_ns,
             exec_end_at_ns=comm.end_at_ns,
             done_at_ns=comm.done_at_ns,
-            needed_at_ns=mine.needed_at_ns,
+            needed_at_ns=mine.needed_at_ns if at not in slack else slack[at][0],
             freed_at_ns=mine.freed_at_ns,
             prefetch_distance=mine.distance,
             comm_ns=ran,
@@ -134,6 +136,7 @@ def _others(view: RankView) -> Iterator[UnitRow]:
             is_root=unit is not None and unit.is_root,
             reshards=None if unit is None else unit.reshards,
             blocks=_blocks(comm),
+            slack_ns=slack[at][1] if at in slack and view.knows_compute(steps[at]) else None,
         )
 
 

@@ -23,11 +23,12 @@ from torch._C._profiler import _RecordFunctionFast
 from ddptrace.capture.collectives.bucket_sends import BucketSends, Sent
 from ddptrace.capture.collectives.completions import MANY, Completions
 from ddptrace.capture.collectives.groups import Groups
+from ddptrace.capture.collectives.splits import sent_to_each, write_splits
 from ddptrace.capture.collectives.tap import Operator
 from ddptrace.capture.device.events import SMALL_NBYTES, DeviceTimer
 from ddptrace.capture.origins.call_sites import CallSites
 from ddptrace.capture.surface import Surface, ThreadState, failure_words
-from ddptrace.ops import family_of
+from ddptrace.ops import ALL_TO_ALL, family_of
 from ddptrace.record import Recorder
 from ddptrace.schema import RANGE_PREFIX, CallFlag, Kind
 
@@ -129,6 +130,8 @@ class Collectives:
                     name if name <= SHORT_MAX else 0,
                     group if group <= SHORT_MAX else 0,
                 )
+            if family_of(op.name) is ALL_TO_ALL:
+                write_splits(self._recorder, seq, launch, sent_to_each(op, args, nbytes_in))
             part = self._thread.unit or (self.messages.take(args, op) if self.messages.expected else None)
             if part is not None:
                 part.call(seq, launch, op.name)

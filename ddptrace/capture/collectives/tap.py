@@ -32,6 +32,7 @@ class Operator:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     peer: int | None = None  # the rank to send to or to receive from, or the root: a rank in the group
+    splits: int | None = None  # how many rows of the input each rank gets
 
     def is_sync(self, args: tuple[Any, ...]) -> bool:
         """Whether its caller waits for it. torch leaves out an argument that has its default, which is not to wait."""
@@ -126,9 +127,10 @@ def _describe(name: str, schema: Any) -> Operator | None:
     overload = getattr(getattr(torch.ops.c10d, name), schema.overload_name or "default")
     is_async = names.index("async_op") if "async_op" in names else None
     peer = next((i for i, argument in enumerate(names) if argument in PEERS), None)
+    splits = names.index("input_split_sizes") if "input_split_sizes" in names else None
     declared = BY_OPERATOR.get(name)
     common = name.strip("_") if declared is None else declared.name
-    return Operator(common, overload, names.index("process_group"), is_async, inputs, outputs, peer)
+    return Operator(common, overload, names.index("process_group"), is_async, inputs, outputs, peer, splits)
 
 
 PEERS = ("dst", "src", "root_rank")

@@ -163,6 +163,7 @@ def call_of(collective: Described, launch: int, issued: int, thread: int, execut
         exec=execution,
         group_size=collective.group_size,
         identity=collective.identity,
+        sent_nbytes=collective.sent_nbytes,
         on_device=execution is not None and execution.evidence is Evidence.DEVICE,
         turn=collective.turn,
     )

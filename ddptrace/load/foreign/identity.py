@@ -14,7 +14,7 @@ from ddptrace.load.kineto.args import element_nbytes
 from ddptrace.load.kineto.events import CollectiveArgs, FileFacts
 from ddptrace.load.tables import Identity
 from ddptrace.load.windows.comm_kernels import UNKNOWN_OP, CommRule, op_named
-from ddptrace.ops import ALL_GATHER, BY_NAME, BY_SPELLING, REDUCE_SCATTER, family_of
+from ddptrace.ops import ALL_GATHER, ALL_TO_ALL, BY_NAME, BY_SPELLING, REDUCE_SCATTER, family_of
 
 DTYPES: Final[Mapping[str, tuple[str, int]]] = {
     "float": ("float32", 4), "double": ("float64", 8), "half": ("float16", 2), "bfloat16": ("bfloat16", 2),
@@ -43,6 +43,7 @@ class Described:
     identity: Identity
     description: str  # of its group, in the program's words
     turn: int | None  # k-th collective of its group, as the backend counts; None unknown, or of a message
+    sent_nbytes: tuple[int, ...] | None = None  # of an all-to-all: to each rank of its group
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,17 @@ def described(op: str, arguments: CollectiveArgs, groups: Groups, identity: Iden
     dtype, _ = dtype_of(arguments.dtype)
     nbytes, description = _nbytes(op, arguments, size), arguments.group_description or ""
     turn = None if family_of(op).is_message else arguments.turn
-    return Described(op, group, size, *nbytes, dtype, identity, description, turn)
+    sent = _sent_nbytes(arguments, nbytes[0], size) if family_of(op) is ALL_TO_ALL else None
+    return Described(op, group, size, *nbytes, dtype, identity, description, turn, sent)
+
+
+def _sent_nbytes(arguments: CollectiveArgs, nbytes: int, size: int | None) -> tuple[int, ...] | None:
+    """Return what an all-to-all of `nbytes` sends to each rank of its group; None where its arguments do not tell."""
+    splits = arguments.splits
+    if splits is None or not size or not nbytes or (splits and len(splits) != size):
+        return None
+    rows = splits or (1,) * size
+    return tuple(nbytes * count // total for count in rows) if (total := sum(rows)) else None
 
 
 def usual_op(name: str) -> str:

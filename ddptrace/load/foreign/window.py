@@ -22,8 +22,9 @@ from ddptrace.load.foreign.ddp import backward_at, until_copied, with_reducer
 from ddptrace.load.foreign.origins import with_origins
 from ddptrace.load.foreign.serving import served_by
 from ddptrace.load.foreign.trace import DATA, DDP_COPY, DDP_MARKS, OPTIMIZER_STEP, Trace
+from ddptrace.load.foreign.units import with_units
 from ddptrace.load.kineto.events import FileFacts, Ints, KinetoEvents
-from ddptrace.load.tables import Call, Group, Intervals, PhaseMark, StepMark, Window, Work
+from ddptrace.load.tables import Call, Group, Intervals, PhaseMark, StepMark, UnitEvent, Window, Work
 from ddptrace.load.windows.buffers import buffer_broadcasts
 from ddptrace.load.windows.comm_kernels import CommRule
 from ddptrace.load.windows.cpu_compute import computing, operator_work, thread_ranges, union
@@ -50,6 +51,8 @@ class ForeignWindow:
     findings: tuple[Finding, ...]
     serves: str  # as in `RankRun`
     reducer_kind: str  # class of the wrapper that reduces gradients; "" where the file shows none
+    units: tuple[str, ...] = ()  # names of FSDP units, by their numbers from 1
+    unit_events: tuple[UnitEvent, ...] = ()
 
 
 def foreign_window(
@@ -62,7 +65,7 @@ def foreign_window(
     issued = [] if found else issued_calls(trace)
     launched = in_launch_order(found or issued)
     known = with_origins(trace, backwards, launched, with_reducer(trace, backwards, launched))
-    calls = until_copied(trace, backwards, known)
+    calls, units, unit_events = with_units(trace, launched, until_copied(trace, backwards, known))
     phases = until_awaited(phases_of(trace, backwards), trace, _awaited(calls, backwards))
     return ForeignWindow(
         _window(trace, file),
@@ -76,6 +79,8 @@ def foreign_window(
         tuple(_findings(trace, where, len(issued))),
         served_by(trace),
         trace.reducer_kind,
+        units,
+        unit_events,
     )
 
 

@@ -43,6 +43,7 @@ class Args(msgspec.Struct, gc=False):
     turn: Any = msgspec.field(default=None, name="Seq")
     nelems_in: Any = msgspec.field(default=None, name="In msg nelems")
     nelems_out: Any = msgspec.field(default=None, name="Out msg nelems")
+    splits: Any = msgspec.field(default=None, name="In split size")
     dtype: Any = None
     nbytes: Any = msgspec.field(default=None, name="bytes")
     dims: Any = msgspec.field(default=None, name="Input Dims")
@@ -145,6 +146,7 @@ def said_of_collective(args: Args, name: str) -> CollectiveArgs | None:
         dtype,
         nbytes,
         count(args.turn),
+        split_sizes(args.splits),
     )
     return None if said == _NOTHING else said
 
@@ -171,6 +173,16 @@ def rank_list(value: Any) -> tuple[int, ...] | None:
         return _ranks_in(value) or None
     ranks = [count(rank) for rank in value] if isinstance(value, list) else []
     return tuple(rank for rank in ranks if rank is not None) if ranks and None not in ranks else None
+
+
+def split_sizes(value: Any) -> tuple[int, ...] | None:
+    """Rows for each rank, written as a list or as the text of one; () where all get as many, None where not told. A
+    profiler shortens long lists, which then tell nothing."""
+    if isinstance(value, list) and not value:
+        return ()
+    if isinstance(value, str) and RANK_LIST.fullmatch(value):
+        return _ranks_in(value)
+    return rank_list(value) if isinstance(value, list) else None
 
 
 @lru_cache(maxsize=1024)

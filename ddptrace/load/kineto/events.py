@@ -56,6 +56,7 @@ class CollectiveArgs:
     dtype: str | None = None  # as written: "Float", "c10::BFloat16", …
     nbytes_in: int | None = None  # from input shapes and types, where nothing names elements
     turn: int | None = None  # k-th collective of its group, as the backend counts
+    splits: tuple[int, ...] | None = None  # rows of the input for each rank; () where all get as many
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from ddptrace.load.records.events import BEGIN, END, FLAGS, NAME, THREAD, A, B, 
 from ddptrace.load.records.host_load import clock_name, host_load
 from ddptrace.load.records.kept import IN_STEPS, Kept, Number, call_numbers, kept
 from ddptrace.load.records.rpc import rank_rpc
+from ddptrace.load.records.splits import splits_by_call
 from ddptrace.load.records.units import UnitCalls, described_units, unit_events
 from ddptrace.load.tables import Call, DeviceEvents, HookCall, Pause, PhaseMark, RankRun, Ready, StepMark
 from ddptrace.ops import family_of
@@ -76,6 +77,7 @@ class _Builder:
         ranks = {group.name: group.ranks for group in self.groups}
         self.sources = CallOrigins(self.rows(Kind.ORIGIN), self.text, ranks)
         self.unit_calls = UnitCalls(self.rows(Kind.UNIT_CALL))
+        self.splits = splits_by_call(self.rows(Kind.SPLIT))
         self.ties = self.rows(Kind.DEVICE_CLOCK)
         self.call_events = call_events(self.ties, self.rows(Kind.DEVICE_CALL))
         self.stream_waits = stream_waits(self.ties, self.rows(Kind.DEVICE_WAIT))
@@ -206,6 +208,7 @@ class _Builder:
             stream_waits=self.stream_waits.get(row[A], ()),
             **self.sources.of(row, op, dtype)._asdict(),
             **self.unit_calls.of(row[A])._asdict(),
+            sent_nbytes=self.splits.get(row[A]),
         )
 
     def _hooks(self, done: Mapping[int, Row]) -> tuple[HookCall, ...]:

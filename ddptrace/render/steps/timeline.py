@@ -151,7 +151,7 @@ def other_items(result: Result, wanted: set[tuple[int, int]]) -> Iterator[tuple[
             continue
         if row.exec_start_at_ns is not None and row.exec_end_at_ns is not None:
             words = f"{plain(collective_name(row))}<br>exposed {duration(row.exposed_ns)} of {duration(row.comm_ns)}"
-            yield row.rank, Item(row.exec_start_at_ns, row.exec_end_at_ns, "", words, None)
+            yield row.rank, Item(row.exec_start_at_ns, row.exec_end_at_ns, plain(row.unit or ""), words, None)
 
 
 def figures_of(row: BucketRow) -> str:

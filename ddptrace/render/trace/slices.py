@@ -92,6 +92,9 @@ def collective_slice(row: CollectiveRow) -> Slice:
 
 
 def collective_name(row: CollectiveRow | MatchRow) -> str:
+    """By its operation, or as in "blocks.3 · unshard · 1.05 MB" by the unit that it serves."""
+    if isinstance(row, CollectiveRow) and row.unit is not None and row.bucket is None:
+        return f"{row.unit} · {row.unit_role} · {size(row.nbytes)}"
     return f"{op_name(row.op)} · {size(row.nbytes)}"
 
 
