@@ -32,7 +32,7 @@ from ddptrace.telemetry.delivery.followed import scraped
 from tests.devtools import Browser
 from tests.launch import ROOT, environment, torchrun
 from tests.mutants import bases
-from tests.mutants.commands import COMMANDS, Command, Place
+from tests.mutants.commands import COMMANDS, Command, Place, cli
 from tests.mutants.hostile import BIDIRECTIONAL, FORGED, MARKUP, TERMINAL, obeyed
 from tests.mutants.trial import ANSWERED, judgement
 from tests.otlp_receiver import Receiver
@@ -76,11 +76,9 @@ def test_every_command_shows_it_and_obeys_nothing(
 
 
 def printed(*arguments: object) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "ddptrace", *map(str, arguments)],
-        env=environment(), cwd=ROOT, capture_output=True, check=True,
-    )  # fmt: skip
-    return done.stdout.decode()
+    said = cli(*arguments)
+    assert said.code == 0 and said.error is None, said
+    return said.stdout.decode()
 
 
 def test_the_summary_names_what_is_called_so_as_an_escape(named: tuple[str, Path], tmp_path: Path) -> None:
@@ -268,7 +266,11 @@ def test_opentelemetrys_own_words_on_the_terminal_are_ascii(
 ) -> None:
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")
     monkeypatch.setenv("OTEL_METRICS_EXPORTER", "console")
-    shown = printed("export", named[1])
+    done = subprocess.run(
+        [sys.executable, "-m", "ddptrace", "export", str(named[1])],
+        env=environment(), cwd=ROOT, capture_output=True, check=True,
+    )  # fmt: skip
+    shown = done.stdout.decode()
     assert shown.isascii() and obeyed(shown) is None and "host" in shown
 
 
