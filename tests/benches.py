@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from click.testing import CliRunner
-
-from ddptrace.cli import main
+from tests.command_line import ddptrace_says
 from tests.launch import PROGRAMS, environment, server
 from tests.ranks import Job
 
@@ -12,8 +10,7 @@ RANKS = 2
 
 
 def bench(*words: object) -> Job:
-    """Run `ddptrace bench WORDS...` as two ranks that somebody else has started; what they said. Fails the test where it
-    fails."""
+    """Run `ddptrace bench WORDS...` as two ranks that somebody else has started; what they said. Fails where they fail."""
     argv = [str(PROGRAMS / "small_benches.py"), *map(str, words)]
     with server().started(argv, RANKS, environment(), to_the_end=False) as job:
         statuses = job.statuses(timeout_s=240)
@@ -23,6 +20,6 @@ def bench(*words: object) -> Job:
 
 def refusal(*words: object) -> str:
     """What `ddptrace bench WORDS...` says where it refuses what a user asked, before it starts a rank."""
-    done = CliRunner().invoke(main, ["bench", *map(str, words)])
-    assert done.exit_code != 0 and isinstance(done.exception, SystemExit), "no traceback"
+    done = ddptrace_says("bench", *words)
+    assert done.returncode != 0 and "Traceback" not in done.stderr
     return done.stderr

@@ -81,8 +81,8 @@ def _with_the_runs_before(missing: Counter[str]) -> Counter[str]:
 
 
 def pytest_configure() -> None:
-    """Stop the garbage collector until all tests are imported, which makes no garbage. What `ddptrace compile` made for the
-    user is not what is tested, where a test does not ask for it."""
+    """Collect no garbage until all tests are imported. What `ddptrace compile` made for the user is not what is tested,
+    where a test does not ask for it."""
     gc.disable()
     os.environ["XDG_CACHE_HOME"] = str(Path(tempfile.gettempdir()) / f"ddptrace-tests-cache-{os.getuid()}")
 
