@@ -10,7 +10,7 @@ RANKS = 2
 
 
 def bench(*words: object) -> Job:
-    """Run `ddptrace bench WORDS...` as two ranks that somebody else has started; what they said. Fails where they fail."""
+    """Run `ddptrace bench WORDS...` as two ranks that somebody else has started; what they said. They must not fail."""
     argv = [str(PROGRAMS / "small_benches.py"), *map(str, words)]
     with server().started(argv, RANKS, environment(), to_the_end=False) as job:
         statuses = job.statuses(timeout_s=240)

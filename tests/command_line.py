@@ -11,7 +11,7 @@ from ddptrace.cli import main
 
 
 def ddptrace_says(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """What `ddptrace ARGUMENTS...` prints, and its exit code. Where an error escapes, stderr ends with the traceback."""
+    """What `ddptrace ARGUMENTS...` prints, and its exit code; a traceback on stderr where an error escapes."""
     words = [str(one) for one in arguments]
     done = CliRunner().invoke(main, words)
     escaped = done.exception if not isinstance(done.exception, SystemExit) else None

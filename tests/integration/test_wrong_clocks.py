@@ -21,6 +21,7 @@ from ddptrace.analysis.result import Result
 from ddptrace.load.run import read_run
 from ddptrace.schema import MANIFEST, META, rank_folder
 from tests.clock_errors import Errors, errors, stated_ns, transfer_off, transfer_ratio
+from tests.command_line import ddptrace_says
 from tests.conftest import need
 from tests.launch import command, environment, torchrun
 from tests.programs.clocked import FAKETIME
