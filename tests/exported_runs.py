@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 from ddptrace.analysis.result import Result
 from ddptrace.telemetry.rows import of_result
 from ddptrace.telemetry.spans.trees import Node, trees
-from tests.command_line import ddptrace_says
 from tests.launch import PROGRAMS, environment, server
 
 RANKS = 2
@@ -57,10 +55,9 @@ def train(folder: Path, environ: dict[str, str], *how: str) -> Trained:
 
 
 def export(run: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
-    with mock.patch.dict(os.environ):
-        for name in [name for name in os.environ if name.startswith("OTEL_")]:
-            del os.environ[name]
-        return ddptrace_says("export", run, *arguments)
+    bare = {name: value for name, value in environment().items() if not name.startswith("OTEL_")}
+    argv = [sys.executable, "-m", "ddptrace", "export", str(run), *map(str, arguments)]
+    return subprocess.run(argv, env=bare, capture_output=True, text=True, timeout=120, check=False)
 
 
 def wait_until(met: Callable[[], object], patience_s: float = 60.0) -> None:
