@@ -11,7 +11,7 @@ PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3
 BIN := .venv/bin
 RUN := run/demo
 
-.PHONY: help demo test test-fast test-device lint docs bench-overhead soak acceptance clean
+.PHONY: help demo test test-fast test-device collect lint docs bench-overhead soak acceptance clean
 
 help:
 	@echo "make demo            train a 10M-parameter model on 2 processes, then say where its step time went"
@@ -19,6 +19,7 @@ help:
 	@echo "make test-fast       unit tests without the long ones: two minutes"
 	@echo "make test-device     the tests of devices, with a summary; DEVICE=cuda on a GPU"
 	@echo "make lint            ruff and mypy only"
+	@echo "make collect         compile the tests, which each process of make test would otherwise do by itself"
 	@echo "make docs            build the documentation site into run/site/, with every link checked"
 	@echo "make bench-overhead  what tracing costs a training step on this machine"
 	@echo "make acceptance      what only a machine that does nothing else can show: errors of clocks and events"
@@ -37,7 +38,7 @@ demo: .venv/.ready-to-run
 # names, so that integration tests, which take long, begin before unit tests. Then the tests that compare times run one by
 # one, from the files that have any. A failed test is not run again.
 # Python keeps what it compiles, even where the variable that forbids it is set: thousands of processes start.
-test test-fast: export PYTHONDONTWRITEBYTECODE :=
+test test-fast collect: export PYTHONDONTWRITEBYTECODE :=
 test: SIDE_BY_SIDE = $(shell $(BIN)/python -c "import os; print(min(6, 2 + (os.cpu_count() or 1)))")
 test: export DDPTRACE_MISSING := run/missing.json
 test: lint
@@ -52,6 +53,10 @@ test-fast: .venv/.ready-to-test
 test-device: export DEVICE := $(or $(DEVICE),test)
 test-device: .venv/.ready-to-test
 	$(BIN)/python -m tests.device run/device-$(DEVICE)
+
+# Imports every test once, so that pytest's processes find them compiled: each would compile all of them otherwise.
+collect: .venv/.ready-to-test
+	$(BIN)/python -m pytest --collect-only --quiet >/dev/null
 
 lint: .venv/.ready-to-test
 	$(BIN)/ruff check .

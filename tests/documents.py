@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
 import subprocess
@@ -11,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from tests.command_line import ddptrace_says
 from tests.launch import ROOT, environment
 
 DOCS: Final = ROOT / "docs"
 README: Final = ROOT / "README.md"
 EXAMPLES: Final = ROOT / "examples"
 PROMPT: Final = "$ "
-PROGRAMS: Final = {"ddptrace": "ddptrace", "torchrun": "torch.distributed.run"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,11 @@ def typed(block: Block) -> list[str]:
 
 def run_command(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
     program, *arguments = shlex.split(line)
-    argv = [sys.executable, "-m", PROGRAMS[program], *arguments]
+    if program == "ddptrace":
+        with contextlib.chdir(folder):
+            return ddptrace_says(*arguments)
+    assert program == "torchrun", line
+    argv = [sys.executable, "-m", "torch.distributed.run", *arguments]
     return subprocess.run(argv, cwd=folder, env=environment(), capture_output=True, text=True, timeout=240, check=False)
 
 

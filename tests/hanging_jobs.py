@@ -18,9 +18,10 @@ from typing import Any
 from ddptrace.analysis.diagnosis.diagnose import diagnose as diagnosis_of
 from ddptrace.errors import DdptraceError
 from ddptrace.load.diagnosis.job import read_job
+from tests.command_line import ddptrace_says
 from tests.launch import PROGRAMS, environment
 
-MOST_S = 60.0  # a machine that does much else starts a job slowly; what hangs is told of after 5 s
+MOST_S = 180.0  # a machine that does much else starts a job slowly; what hangs is told of after 5 s
 
 
 @dataclass(frozen=True)
@@ -50,8 +51,7 @@ def started(folder: Path, *jobs: str) -> Iterator[Jobs]:
 
 
 def diagnose(run: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "ddptrace", "diagnose", str(run), *options]
-    return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60, check=False)
+    return ddptrace_says("diagnose", run, *options)
 
 
 def verdict_of(run: Path, code: int, kind: str, *, where: str = "") -> dict[str, Any]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,8 @@ import pytest
 import torch
 
 import ddptrace
-from tests.launch import environment, torchrun
+from tests.benches import bench
+from tests.launch import torchrun
 
 NBYTES = 4 * (1_856 + 221_952 + 820_992 + 3_280_384 + 2_570)
 """Of the convnet's float32 parameters: stem, three stages, head, each counted by hand from its convolutions."""
@@ -42,16 +41,8 @@ def test_on_three_ranks_every_rung_gives_the_gradients_of_stock_ddp_but_for_roun
 @pytest.fixture(scope="module")
 def benched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     out = tmp_path_factory.mktemp("bench")
-    command = ["bench", "ddp", "--models", "convnet", "--caps", "2", "--rounds", "1", "--steps", "2", "--warmup", "1"]
-    done = subprocess.run(
-        [sys.executable, "-m", "ddptrace", *command, "--json", "-o", str(out)],
-        env=environment() | {"PYTHONWARNINGS": ""},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    asked = ("--models", "convnet", "--caps", "2", "--rounds", 1, "--steps", 2, "--warmup", 1)
+    done = bench("ddp", *asked, "--json", "-o", out)
     told: dict[str, Any] = json.loads(done.stdout)
     return out, told
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,16 +11,14 @@ import pytest
 from benchmarks.overhead import EXPERIMENT, MODES, OFF, Options
 from benchmarks.overhead_costs import Costs
 from ddptrace.errors import DdptraceError
-from tests.launch import environment
+from tests.launch import as_ranks
 
 
 @pytest.fixture(scope="module")
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("overhead")
     words = ("--workload", "convnet", "--rounds", "1", "--steps", "1", "--warmup", "1", "--out", str(folder))
-    command = [sys.executable, "-m", "benchmarks", "overhead", *words]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, done.stderr
+    as_ranks(["-m", "benchmarks", "overhead", *words], timeout_s=240)
     return folder
 
 

@@ -15,6 +15,7 @@ import pytest
 
 import ddptrace
 from ddptrace.errors import DdptraceError
+from tests.command_line import ddptrace_says
 from tests.launch import torchrun
 
 RUNS, BUCKET, EXTRA_MS = 4, 1, 40
@@ -32,8 +33,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def command(*args: object) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-m", "ddptrace", "diff", *map(str, args)]
-    return subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
+    return ddptrace_says("diff", *args)
 
 
 @pytest.fixture(scope="module")

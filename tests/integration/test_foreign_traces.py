@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import json
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.launch import environment
+from tests.command_line import ddptrace_says
 
 Json = dict[str, Any]
 Analyze = Callable[..., Json]
@@ -26,16 +26,16 @@ NAMES = {
 
 
 def run(*args: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "ddptrace", "analyze", *map(str, args)]
-    return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=240, check=False)
+    return ddptrace_says("analyze", *args)
 
 
-@pytest.fixture
-def analyze(tmp_path: Path) -> Analyze:
-    """The JSON that the command prints, with what it writes kept out of the traces' folder."""
+@pytest.fixture(scope="module")
+def analyze(tmp_path_factory: pytest.TempPathFactory) -> Analyze:
+    """The JSON that the command prints, with what it writes kept out of the traces' folder; of each trace once."""
 
+    @functools.cache
     def analyzed(*paths: object) -> Json:
-        done = run(*paths, "--json", "--output", tmp_path / "analysis")
+        done = run(*paths, "--json", "--output", tmp_path_factory.mktemp("analysis"))
         assert done.returncode == 0, done.stderr
         result: Json = json.loads(done.stdout)
         return result

@@ -13,10 +13,12 @@ import shutil
 import struct
 import subprocess
 import sys
+import tempfile
 import termios
 import time
 import urllib.request
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,10 +31,11 @@ from ddptrace.errors import printable
 from ddptrace.telemetry.attributes import TEXT_MAX
 from ddptrace.telemetry.delivery.finished import totals_of
 from ddptrace.telemetry.delivery.followed import scraped
+from tests.conftest import need
 from tests.devtools import Browser
 from tests.launch import ROOT, environment, torchrun
 from tests.mutants import bases
-from tests.mutants.commands import COMMANDS, Command, Place
+from tests.mutants.commands import COMMANDS, Command, Place, cli
 from tests.mutants.hostile import BIDIRECTIONAL, FORGED, MARKUP, TERMINAL, obeyed
 from tests.mutants.trial import ANSWERED, judgement
 from tests.otlp_receiver import Receiver
@@ -50,13 +53,15 @@ PATIENCE_S: Final = 120
 
 
 @pytest.fixture(scope="module", params=NAMES)
-def named(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
-    """The name, and a run in which all is called so. The folder is too, as far as a folder can be."""
+def named(request: pytest.FixtureRequest) -> Iterator[tuple[str, Path]]:
+    """The name, and a run in which all is called so. The folder is too, as far as a folder can be. Its path is always
+    as long: where a line of it is broken could otherwise stand what a forged line begins with."""
     name = NAMES[request.param]
-    folder = tmp_path_factory.mktemp("named") / name.replace("/", "_")[:60]
-    folder.mkdir()
-    torchrun("hostile_names.py", folder / "run", json.dumps(name))
-    return name, folder / "run"
+    with tempfile.TemporaryDirectory(prefix="named") as base:
+        folder = Path(base) / name.replace("/", "_")[:60]
+        folder.mkdir()
+        torchrun("hostile_names.py", folder / "run", json.dumps(name))
+        yield name, folder / "run"
 
 
 @pytest.fixture(scope="module")
@@ -71,16 +76,15 @@ def test_every_command_shows_it_and_obeys_nothing(
     named: tuple[str, Path], command: Command, before: Path, tmp_path: Path
 ) -> None:
     """As it judges a mutant: no sign that a terminal obeys, no forged line, JSON that is JSON, no element of markup."""
+    need(find_spec("hta") or "hta" not in command.__name__, "HTA (pip install 'ddptrace[hta]')")
     outcome, why, more = judgement(command, Place(named[1], before, tmp_path))
     assert outcome == ANSWERED, f"{why}: {more}"
 
 
 def printed(*arguments: object) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "ddptrace", *map(str, arguments)],
-        env=environment(), cwd=ROOT, capture_output=True, check=True,
-    )  # fmt: skip
-    return done.stdout.decode()
+    said = cli(*arguments)
+    assert said.code == 0 and said.error is None, said
+    return said.stdout.decode()
 
 
 def test_the_summary_names_what_is_called_so_as_an_escape(named: tuple[str, Path], tmp_path: Path) -> None:
@@ -268,7 +272,11 @@ def test_opentelemetrys_own_words_on_the_terminal_are_ascii(
 ) -> None:
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")
     monkeypatch.setenv("OTEL_METRICS_EXPORTER", "console")
-    shown = printed("export", named[1])
+    done = subprocess.run(
+        [sys.executable, "-m", "ddptrace", "export", str(named[1])],
+        env=environment(), cwd=ROOT, capture_output=True, check=True,
+    )  # fmt: skip
+    shown = done.stdout.decode()
     assert shown.isascii() and obeyed(shown) is None and "host" in shown
 
 

@@ -7,8 +7,6 @@ once (2 * 1/2).
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,8 @@ import pytest
 
 import ddptrace
 from ddptrace.analysis.traffic.digest import KindDigest, TrafficReport, traffic_report
-from tests.launch import environment, torchrun
+from tests.command_line import ddptrace_says
+from tests.launch import torchrun
 
 STEPS = 5
 
@@ -37,11 +36,6 @@ def by_origin(report: TrafficReport) -> dict[str | None, list[KindDigest]]:
     for kind in report.kinds:
         found.setdefault(kind.origin, []).append(kind)
     return found
-
-
-def command(*arguments: object) -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, "-m", "ddptrace", *map(str, arguments)]
-    return subprocess.run(line, env=environment(), capture_output=True, text=True, timeout=120, check=False)
 
 
 def test_plain_ddp_sends_its_gradients_once_per_step_and_nothing_else(folder: Path) -> None:
@@ -121,13 +115,13 @@ def test_a_rank_that_sends_more_and_the_direction_in_which_it_goes(folder: Path)
     assert [rank.sent_nbytes for rank in report.ranks] == [9640 + 4000, 9640]
     (link,) = report.links
     assert (link.there_nbytes, link.back_nbytes) == (9640 + 4000, 9640)
-    done = command("traffic", folder / "one_way")
+    done = ddptrace_says("traffic", folder / "one_way")
     assert "Rank 0 sends most, 13.6 kB per step, and rank 1 least, 9.64 kB; all 2 together 23.3 kB." in done.stdout
 
 
 def test_the_command_prints_tables_and_the_finding_and_writes_nothing(folder: Path) -> None:
     before = sorted((folder / "often").rglob("*"))
-    done = command("traffic", folder / "often")
+    done = ddptrace_says("traffic", folder / "often")
     assert (done.returncode, done.stderr) == (0, "")
     words = " ".join(done.stdout.split())
     assert "Collectives per rank and step (mean of 8 rank-steps after step 0)" in words
@@ -137,7 +131,7 @@ def test_the_command_prints_tables_and_the_finding_and_writes_nothing(folder: Pa
 
 
 def test_json_is_the_report_and_nothing_else(folder: Path) -> None:
-    done = command("traffic", folder / "plain", "--json")
+    done = ddptrace_says("traffic", folder / "plain", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     told: dict[str, Any] = json.loads(done.stdout)
     assert set(told) == {
@@ -152,6 +146,6 @@ def test_analyze_tells_the_wrong_condition_too(folder: Path) -> None:
 
 
 def test_a_run_that_is_not_there_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
-    done = command("traffic", tmp_path / "nowhere")
+    done = ddptrace_says("traffic", tmp_path / "nowhere")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.count("\n") == 1 and "nowhere" in done.stderr

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from ddptrace.analysis.result import Result
 from ddptrace.load.run import read_run
 from ddptrace.schema import MANIFEST, META, rank_folder
 from tests.clock_errors import Errors, errors, stated_ns, transfer_off, transfer_ratio
+from tests.command_line import ddptrace_says
 from tests.conftest import need
 from tests.launch import command, environment, torchrun
 from tests.programs.clocked import FAKETIME
@@ -89,14 +89,7 @@ def test_a_rank_of_the_shifted_runs_own_clock_is_shown_where_that_is_asked_for(
 ) -> None:
     path = shifted_run(run, tmp_path / "wrong", 1, FAST)
     result = ddptrace.analyze(path, align=False)
-    told = json.loads(
-        subprocess.run(
-            [sys.executable, "-m", "ddptrace", "analyze", str(path), "--json", "--no-align"],
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-    )
+    told = json.loads(ddptrace_says("analyze", path, "--json", "--no-align").stdout)
     assert [row["begin_at_ns"] for row in told["steps"]] == [row.begin_at_ns for row in result.steps]
     at = np.array([row.begin_at_ns for row in right.steps if row.rank == 1])
     assert [row.begin_at_ns for row in result.steps if row.rank == 1] == (at + FAST.more(at)).tolist()

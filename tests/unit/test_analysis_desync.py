@@ -196,7 +196,7 @@ def dropped(draw: st.DrawFn) -> tuple[list[GroupCall], int, int, int]:
     return made, ranks, draw(st.integers(0, ranks - 1)), draw(st.integers(0, len(made) - 1))
 
 
-@settings(max_examples=500)
+@settings(max_examples=200)
 @given(dropped())
 def test_a_call_that_one_rank_leaves_out_is_found_there_and_nothing_different_is_matched(
     drawn: tuple[list[GroupCall], int, int, int],

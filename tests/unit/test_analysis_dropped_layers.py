@@ -102,7 +102,7 @@ def runs(draw: st.DrawFn) -> tuple[Any, list[list[int]]]:
     return rank(steps=[step(0, 0, last)], phases=phases, reducers=[own], calls=calls, ready=gradients), sent
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(runs())
 def test_whatever_is_dropped_the_rows_are_what_was_sent(case: tuple[Any, list[list[int]]]) -> None:
     one, sent = case

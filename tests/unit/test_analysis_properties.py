@@ -49,7 +49,7 @@ def the_run(one: RankRun) -> tuple[Result, set[int]]:
     return result, {t for begin, end in result.activity[0].compute.tolist() for t in range(begin, end)}
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(ranks())
 def test_the_parts_of_every_step_add_up_to_its_window_exactly(one: RankRun) -> None:
     result, compute = the_run(one)
@@ -69,7 +69,7 @@ def test_the_parts_of_every_step_add_up_to_its_window_exactly(one: RankRun) -> N
         assert row.overlap_ratio == (row.hidden_ns / row.comm_ns if row.comm_ns else None)
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(ranks())
 def test_every_exposed_instant_is_charged_to_the_collective_that_started_first(one: RankRun) -> None:
     result, compute = the_run(one)
@@ -86,7 +86,7 @@ def test_every_exposed_instant_is_charged_to_the_collective_that_started_first(o
     assert sum(owed.values()) == sum(value or 0 for value in charged.values())
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(ranks())
 def test_charges_of_a_steps_collectives_add_up_to_its_exposed_time(one: RankRun) -> None:
     result, _ = the_run(one)
@@ -95,7 +95,7 @@ def test_charges_of_a_steps_collectives_add_up_to_its_exposed_time(one: RankRun)
         assert sum(ns or 0 for ns in charged) == row.exposed_comm_ns
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(ranks())
 def test_hidden_and_exposed_of_every_collective_add_up_to_its_time(one: RankRun) -> None:
     result, compute = the_run(one)
@@ -115,7 +115,7 @@ def test_hidden_and_exposed_of_every_collective_add_up_to_its_time(one: RankRun)
     assert {row.seq for row in result.collectives} == {c.seq for c in one.calls}
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(ranks())
 def test_the_phases_are_a_partition_of_every_step(one: RankRun) -> None:
     result, _ = the_run(one)
@@ -129,7 +129,7 @@ def test_the_phases_are_a_partition_of_every_step(one: RankRun) -> None:
         assert row.data_ns + row.forward_ns + row.backward_ns + row.optimizer_ns + row.other_ns == row.wall_ns
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(ranks())
 def test_compute_without_a_profiler_is_the_computing_phases_without_the_waits(one: RankRun) -> None:
     result, compute = the_run(one)

@@ -35,14 +35,16 @@ def receiver() -> Iterator[Receiver]:
 
 
 @contextmanager
-def dripping(at_once: bytes, drop: bytes) -> Iterator[str]:
-    """A server that answers with `at_once`, and then a `drop` each tenth of a second."""
+def dripping(at_once: bytes, drop: bytes, asked: threading.Event | None = None) -> Iterator[str]:
+    """A server that answers with `at_once`, and then a `drop` each tenth of a second. It sets `asked` before."""
     over = threading.Event()
 
     def serve() -> None:
         connection, _ = server.accept()
         with connection:
             connection.recv(1 << 16)
+            if asked is not None:
+                asked.set()
             connection.sendall(at_once)
             while not over.wait(0.1):
                 try:
