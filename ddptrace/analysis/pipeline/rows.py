@@ -73,8 +73,8 @@ class Computation:
 
 
 def computations(view: RankView) -> list[Computation]:
-    """Return what a rank's stages computed, in time order. On a device, those that its events tell of: the host only
-    launches them."""
+    """Return what a rank's stages computed, in time order. On a device, where the host only launches, those that have
+    events."""
     events = list(_on_host(view, _stages(view).keys()))
     if not view.is_on_device:
         return [Computation(event, event.begin_at_ns, event.end_at_ns) for event in events]
