@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
-from statistics import fmean
 from typing import Final
 
 from ddptrace.analysis.collectives.buffer_cost import buffer_cost
 from ddptrace.analysis.collectives.one_by_one import gradients_one_by_one
 from ddptrace.analysis.device.copies import as_copies
 from ddptrace.analysis.device.idle import AT_WORK, held_by
-from ddptrace.analysis.pipeline.digest import PipelineDigest, pipeline_digests
+from ddptrace.analysis.pipeline.digest import PipelineDigest, largest_bubble, pipeline_digests, slowest_stage
 from ddptrace.analysis.rank_facts import RankFacts
 from ddptrace.analysis.ranks.blame import Blame
 from ddptrace.analysis.ranks.causes import SLOW_LINK as LINK
@@ -76,7 +74,8 @@ def savings(result: Result, summary: Summary, blame: Blame, ranks: Sequence[Rank
     )
     waited_ns = _waited_ns(result, exposed_ns)
     late_ns = sum(suspect.cost_ns for suspect in result.suspects)  # the other ranks wait for them in collectives
-    idle_ns = sum(map(_idle_in_pipeline, digests := pipeline_digests(result)))
+    digests = pipeline_digests(result)
+    idle_ns = sum(map(_idle_in_pipeline, digests)) / max(len(result.ranks), 1)
     sent_ns = max(exposed_ns - max(waited_ns, min(late_ns, exposed_ns)) - idle_ns, 0)
     worst = _worst_bucket(summary, exposed_ns)
     sent = _row(EXPOSED, sent_ns, whole_ns, worst, EXPOSED_BUCKET if worst else _beside_buckets(result, summary))
@@ -89,7 +88,7 @@ def savings(result: Result, summary: Summary, blame: Blame, ranks: Sequence[Rank
         *_idle(result, summary, whole_ns),
         *_crowded(blame),
         *_buffers(ranks, result, whole_ns),
-        *chain.from_iterable(_pipeline(digest, whole_ns) for digest in digests),
+        *_pipelines(digests, whole_ns),
     ]
     return sorted((row for row in found if row.cost_ns > 0), key=lambda row: -row.cost_ratio)
 
@@ -131,16 +130,18 @@ def _buffers(ranks: Sequence[RankFacts], result: Result, whole_ns: int) -> Itera
 
 
 def _idle_in_pipeline(digest: PipelineDigest) -> float:
-    """Per step, mean of the ranks: the host is blocked on messages for the most of it."""
-    return fmean(rank.bubble_ns + rank.stage_wait_ns for rank in digest.ranks) * digest.turns / digest.steps
+    """Per step, of all its ranks: they are blocked on messages for the most of it."""
+    return sum(rank.bubble_ns + rank.stage_wait_ns for rank in digest.ranks) * digest.turns / digest.steps
 
 
-def _pipeline(digest: PipelineDigest, whole_ns: int) -> Iterator[SavingRow]:
-    turns = digest.turns / digest.steps
-    if digest.slow is not None:
-        yield _row(STAGE, digest.slow.costs_ns * turns, whole_ns, f"stage {digest.slow.stage}", SLOW_STAGE)
-    if digest.bubble_matters:
-        yield _row(BUBBLE, digest.bubble_ns * turns, whole_ns, "", PIPELINE_BUBBLE)
+def _pipelines(digests: Sequence[PipelineDigest], whole_ns: int) -> Iterator[SavingRow]:
+    """Of the pipelines where that costs most: others, which run beside them, are mostly replicas."""
+    slow, bubble = slowest_stage(digests), largest_bubble(digests)
+    if slow is not None and slow.slow is not None:
+        cost_ns = slow.slow.costs_ns * slow.turns / slow.steps
+        yield _row(STAGE, cost_ns, whole_ns, f"stage {slow.slow.stage}", SLOW_STAGE)
+    if bubble is not None:
+        yield _row(BUBBLE, bubble.bubble_ns * bubble.turns / bubble.steps, whole_ns, "", PIPELINE_BUBBLE)
 
 
 def _late(suspects: Sequence[SuspectRow], whole_ns: int) -> Iterator[SavingRow]:

@@ -1,7 +1,7 @@
 """Pipelines whose computations take known times. `pipelined.py OUT FORWARD_MS SCHEDULE:MICROBATCHES[:STAGE=TIMES] ...`.
 
-Each stage sleeps so many ms in its forward of each microbatch, and twice as long in its backward; a slow stage so many
-times as long. Each schedule leaves a run in OUT, and must leave torch's classes as they were.
+Each stage sleeps FORWARD_MS in its forward of each microbatch, and twice as long in its backward; a slow stage TIMES as
+long. Each schedule leaves a run in OUT, and must leave torch's classes as they were.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CLASSES = (
 
 
 class Sleep(torch.autograd.Function):
-    """Sleeps so many ms in forward, and twice as long in backward."""
+    """Sleeps in forward, and twice as long in backward."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, ms: float) -> torch.Tensor:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
-from ddptrace.analysis.pipeline.digest import PipelineDigest, SlowStage, pipeline_digests
+from ddptrace.analysis.pipeline.digest import (
+    PipelineDigest,
+    SlowStage,
+    largest_bubble,
+    pipeline_digests,
+    slowest_stage,
+)
 from ddptrace.analysis.result import Result
 from ddptrace.findings import PIPELINE_BUBBLE, SLOW_STAGE, Finding
 from ddptrace.units import counted, duration, percent
@@ -14,13 +20,17 @@ ONE_STAGE_A_RANK: Final = ("ScheduleGPipe", "Schedule1F1B")
 
 
 def pipeline_findings(result: Result) -> Iterator[Finding]:
+    """Name the pipelines where a slow stage, and the bubble, cost most."""
     digests = pipeline_digests(result)
-    for digest in digests:
-        where = f"pipeline {digest.pipeline}" if len(digests) > 1 else "run"
-        if digest.slow is not None:
-            yield SLOW_STAGE(where, _slow_words(digest, digest.slow))
-        if digest.bubble_matters:
-            yield PIPELINE_BUBBLE(where, _bubble_words(digest))
+    slow, bubble = slowest_stage(digests), largest_bubble(digests)
+    if slow is not None and slow.slow is not None:
+        yield SLOW_STAGE(_where(slow, digests), _slow_words(slow, slow.slow))
+    if bubble is not None:
+        yield PIPELINE_BUBBLE(_where(bubble, digests), _bubble_words(bubble))
+
+
+def _where(one: PipelineDigest, digests: Sequence[PipelineDigest]) -> str:
+    return f"pipeline {one.pipeline}, the worst of {len(digests)}" if len(digests) > 1 else "run"
 
 
 def _slow_words(digest: PipelineDigest, slow: SlowStage) -> str:

@@ -83,6 +83,17 @@ class PipelineDigest:
         return one if one.costs_ns >= COST_MIN_RATIO * self.window_ns else None
 
 
+def slowest_stage(digests: Sequence[PipelineDigest]) -> PipelineDigest | None:
+    """Return the pipeline whose slow stage costs most; None if none has one."""
+    found = [(one.slow.costs_ns, -one.pipeline, one) for one in digests if one.slow is not None]
+    return max(found)[-1] if found else None
+
+
+def largest_bubble(digests: Sequence[PipelineDigest]) -> PipelineDigest | None:
+    """Return the pipeline with the longest bubble that matters; None if none has one."""
+    return max((one for one in digests if one.bubble_matters), key=lambda one: one.bubble_ns, default=None)
+
+
 def pipeline_digests(result: Result) -> list[PipelineDigest]:
     """In the order of their numbers; none of those of which no turn is known whole."""
     bubbles: defaultdict[int, list[BubbleRow]] = defaultdict(list)

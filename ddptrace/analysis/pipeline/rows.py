@@ -46,9 +46,10 @@ def pipeline_rows(view: RankView) -> Iterator[PipelineRow]:
     """One rank's computations, in time order. `pipeline` is its number on the rank."""
     stages = _stages(view)
     numbers = {number: at for at, number in enumerate(sorted({stage.pipeline for stage in stages.values()}))}
-    for one in computations(view):
+    found = computations(view)
+    steps = view.steps.at(np.array([one.event.begin_at_ns for one in found], np.int64)).tolist()
+    for one, step in zip(found, steps, strict=True):
         event, stage, work = one.event, stages[one.event.unit], _work(one.event)
-        step = view.steps.at(np.array([event.begin_at_ns])).item()
         if work is not None and event.microbatch is not None and event.turn is not None:
             yield PipelineRow(
                 view.rank.rank,
@@ -73,8 +74,8 @@ class Computation:
 
 
 def computations(view: RankView) -> list[Computation]:
-    """Return what a rank's stages computed, in time order. On a device, those that its events tell of: the host only
-    launches them."""
+    """Return what a rank's stages computed, in time order. On a device, where the host only launches, those that have
+    events."""
     events = list(_on_host(view, _stages(view).keys()))
     if not view.is_on_device:
         return [Computation(event, event.begin_at_ns, event.end_at_ns) for event in events]

@@ -69,7 +69,9 @@ def of_typical_stage(durations: Durations) -> dict[Computation, int]:
     by_work: defaultdict[str, defaultdict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     for one, duration in durations.items():
         by_work[one.work][one.stage].append(duration)
-    typical = {work: round(median_low([median(stage) for stage in stages.values()])) for work, stages in by_work.items()}
+    typical = {
+        work: round(median_low([median(times) for times in stages.values()])) for work, stages in by_work.items()
+    }
     return {one: typical[one.work] for one in durations}
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ddptrace.analysis.intervals import EMPTY, Measure, pairs, subtract
+from ddptrace.analysis.intervals import EMPTY, Ints, Measure, pairs, subtract
 from ddptrace.analysis.pipeline.messages import matched_messages
 from ddptrace.analysis.pipeline.rows import PipelineFacts, pipeline_facts
 from ddptrace.analysis.pipeline.schedule import computation_of, length, of_typical_stage, spent
@@ -52,10 +52,14 @@ class Blocked:
                 transfer.append((both, end))
         return cls(*(Measure(_apart(spans)) for spans in (peer, transfer)))
 
-    def within(self, begin: int, end: int) -> tuple[int, int]:
-        """Blocked on other ranks, and on transfers."""
-        at = np.array([begin]), np.array([end])
-        return int(self.peer.within(*at)[0]), int(self.transfer.within(*at)[0])
+    def within(self, begins: Ints, ends: Ints) -> tuple[list[int], list[int]]:
+        """In each stretch, blocked on other ranks, and on transfers."""
+        return self.peer.within(begins, ends).tolist(), self.transfer.within(begins, ends).tolist()
+
+    def between(self, begin: int, end: int) -> tuple[int, int]:
+        """The same of one stretch."""
+        (peer,), (transfer,) = self.within(np.array([begin]), np.array([end]))
+        return peer, transfer
 
 
 def _apart(spans: Iterable[tuple[int, int]]) -> Intervals:
@@ -129,14 +133,13 @@ class Turn:
     def computations(self, blocked: Mapping[int, Blocked]) -> Iterator[PipelineRow]:
         """Yield them with what lies before each."""
         for rank, rows in self.by_rank.items():
-            before = self.begin_at_ns
-            for row in rows:
-                gap = row.begin_at_ns - before
-                peer, transfer = blocked[rank].within(before, row.begin_at_ns)
-                yield replace(
-                    row, before_ns=gap, peer_wait_ns=peer, transfer_ns=transfer, other_ns=gap - peer - transfer
-                )
-                before = row.end_at_ns
+            before = [self.begin_at_ns, *(row.end_at_ns for row in rows[:-1])]
+            begins = [row.begin_at_ns for row in rows]
+            waits = blocked[rank].within(np.array(before), np.array(begins))
+            for row, since, peer, transfer in zip(rows, before, *waits, strict=True):
+                gap = row.begin_at_ns - since
+                other = gap - peer - transfer
+                yield replace(row, before_ns=gap, peer_wait_ns=peer, transfer_ns=transfer, other_ns=other)
 
     def bubbles(self, blocked: Mapping[int, Blocked], compute: Mapping[int, Intervals]) -> Iterator[BubbleRow]:
         """Yield where each rank's time went; nothing if the computations are in an order that cannot be."""
@@ -149,7 +152,7 @@ class Turn:
         window = self.end_at_ns - self.begin_at_ns
         for rank, rows in self.by_rank.items():
             computed = spent(orders[rank], durations)
-            peer, transfer = blocked[rank].within(self.begin_at_ns, self.end_at_ns)
+            peer, transfer = blocked[rank].between(self.begin_at_ns, self.end_at_ns)
             idle = peer + self._drained(rows[-1].end_at_ns, blocked[rank], compute.get(rank, EMPTY))
             ideal_bubble = ideal - spent(orders[rank], typical)
             bubble = min(idle, ideal_bubble)
@@ -177,5 +180,5 @@ class Turn:
     def _drained(self, since: int, blocked: Blocked, compute: Intervals) -> int:
         """How long a rank that has computed everything is not busy until all have, other than blocked on messages."""
         free = subtract(pairs([(since, self.end_at_ns)]), compute) if self.end_at_ns > since else EMPTY
-        waits = sum(sum(blocked.within(begin, end)) for begin, end in free.tolist())
+        waits = sum(sum(ns) for ns in blocked.within(free[:, 0], free[:, 1]))
         return int((free[:, 1] - free[:, 0]).sum()) - waits

@@ -49,8 +49,8 @@ class UnitRow:
     is_root: bool = False  # its unit has what no unit inside it has
     reshards: bool | None = None  # its unit lets go of the gathered parameters after forward
     blocks: bool = False  # the host waits for it at once, so that an earlier launch hides nothing
-    slack_ns: int | None = None  # of a tensor-parallel module: the rank computed so long between the launch and the
-    #   need of the result; None elsewhere, and where nothing tells when it was needed
+    slack_ns: int | None = None  # of a tensor-parallel module: time that the rank computed between the launch and the
+    #   need of the result; None for others, and where nothing tells when it was needed
 
 
 @dataclass(frozen=True, slots=True)

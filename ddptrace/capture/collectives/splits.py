@@ -15,11 +15,14 @@ SPLIT: Final = int(Kind.SPLIT)
 
 
 def sent_to_each(op: Operator, args: tuple[Any, ...], nbytes: int) -> list[int]:
-    """Return the bytes for each rank of the group; nothing where the call does not tell. `nbytes`: of all of it."""
+    """Return the bytes for each rank of the group; nothing where the call does not tell, or a compiler traces it with
+    sizes that are symbols. `nbytes`: of all of it."""
+    if type(nbytes) is not int:  # to compare symbols would change what is compiled
+        return []
     given = args[op.inputs[0]]
     if isinstance(given, list | tuple):
         return [tensor.nbytes for tensor in given]
-    if op.splits is None:
+    if op.splits is None or any(type(count) is not int for count in args[op.splits]):
         return []
     rows = args[op.splits]
     if rows:

@@ -176,8 +176,8 @@ def rank_list(value: Any) -> tuple[int, ...] | None:
 
 
 def split_sizes(value: Any) -> tuple[int, ...] | None:
-    """Rows for each rank, written as a list or as the text of one; () where all get as many, None where not told. A
-    profiler shortens long lists, which then tell nothing."""
+    """Rows for each rank, written as a list or as text; () where all get as many, None if unknown. A profiler
+    shortens long lists, which then tell nothing."""
     if isinstance(value, list) and not value:
         return ()
     if isinstance(value, str) and RANK_LIST.fullmatch(value):

@@ -25,7 +25,7 @@ WORDS: Final = {
 
 
 def pipeline_figure(result: Result) -> Figure | None:
-    """The first pipeline of which a turn is known whole; None where there is none."""
+    """Draw the first pipeline; None if no turn of a pipeline is known whole."""
     digest = next(iter(pipeline_digests(result)), None)
     if digest is None:
         return None

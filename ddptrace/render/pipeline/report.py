@@ -11,6 +11,7 @@ from ddptrace.render.pipeline.terminal import HEADS, turn_words
 from ddptrace.units import millis
 
 ROWS_MAX: Final = 64
+PIPELINES_MAX: Final = 8
 SUB: Final = (
     "Where the time of each rank goes in a typical turn of the schedule, from the first computation of any stage to the"
     " last. A bubble is what the schedule implies; what a slow stage costs comes on top of it."
@@ -20,8 +21,9 @@ TABLE_HEADS: Final = (("rank", ""), ("stages", "words"), ("turn ms", ""), *((f"{
 
 def pipeline_section(result: Result, picture: str) -> str:
     digests = pipeline_digests(result)
-    parts = [part for digest in digests for part in _parts(digest)]
-    return section("Pipelines", SUB, picture, *parts) if digests else ""
+    parts = [part for digest in digests[:PIPELINES_MAX] for part in _parts(digest)]
+    some = f" The first {PIPELINES_MAX} of {len(digests):,} pipelines." if len(digests) > PIPELINES_MAX else ""
+    return section("Pipelines", SUB + some, picture, *parts) if digests else ""
 
 
 def _parts(digest: PipelineDigest) -> list[str]:

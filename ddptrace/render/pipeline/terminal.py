@@ -11,6 +11,7 @@ from ddptrace.analysis.result import Result
 from ddptrace.render.words import WIDTH
 from ddptrace.units import counted, duration, millis, percent
 
+MOST_PIPELINES: Final = 2
 MOST_RANKS: Final = 8
 HEADS: Final = ("compute", "bubble", "slow stage", "transfer", "other")
 """Of `PARTS`."""
@@ -19,7 +20,7 @@ HEADS: Final = ("compute", "bubble", "slow stage", "transfer", "other")
 def pipeline_lines(result: Result) -> Iterator[str]:
     """Nothing where no turn of a pipeline is known whole."""
     digests = pipeline_digests(result)
-    for digest in digests:
+    for digest in digests[:MOST_PIPELINES]:
         number = f" {digest.pipeline}" if len(digests) > 1 else ""
         yield from textwrap.wrap(f"Pipeline{number}  {turn_words(digest)}", WIDTH, subsequent_indent="  ")
         yield f"  {'rank':<6} {'stages':<10}" + "".join(f" {head + ' ms':>13}" for head in HEADS)
@@ -28,6 +29,8 @@ def pipeline_lines(result: Result) -> Iterator[str]:
             yield f"  {rank.rank:<6} {', '.join(map(str, rank.stages)):<10}{parts}"
         if len(digest.ranks) > MOST_RANKS:
             yield f"  … and {len(digest.ranks) - MOST_RANKS} more ranks in the table `bubbles`"
+    if len(digests) > MOST_PIPELINES:
+        yield f"  … and {len(digests) - MOST_PIPELINES} more pipelines in the report"
 
 
 def turn_words(digest: PipelineDigest) -> str:

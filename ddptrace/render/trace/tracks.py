@@ -2,6 +2,7 @@
 
 steps           | step 12 · 121 ms                                    |
 phases          | forward      | backward               | optimizer   |
+pipeline stage 0 | forward 0 |             | backward 0 |           what each stage of a pipeline computed
 last arrivals              | last to bucket 0 |         all others had arrived
 host waits                                          | waits |
 compute         | ███ ██████ ██████ ████████ ████████       ████████  |
@@ -23,10 +24,12 @@ from ddptrace.analysis.intervals import union
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow
 from ddptrace.analysis.tables.device import Activity, RankRow
+from ddptrace.analysis.tables.pipeline import PipelineRow
 from ddptrace.analysis.tables.ranks import ArrivalRow, MatchRow
 from ddptrace.analysis.tables.steps import PhaseRow, StepRow
 from ddptrace.render.device.gaps import gap_tracks
 from ddptrace.render.device.trace import device_tracks
+from ddptrace.render.pipeline.trace import stage_tracks
 from ddptrace.render.ranks.trace import Last, MatchOnRank, executed, last_slice, other_units
 from ddptrace.render.rpc.trace import Numbered, rpc_tracks
 from ddptrace.render.trace.lanes import DeviceTrack, Slice, SpanTrack, Track, Unit, lay_out
@@ -46,6 +49,7 @@ class RankRows:
     phases: list[PhaseRow] = field(default_factory=list)
     buckets: list[BucketRow] = field(default_factory=list)
     collectives: list[CollectiveRow] = field(default_factory=list)
+    pipeline: list[PipelineRow] = field(default_factory=list)
     rpcs: list[Numbered] = field(default_factory=list)  # that it made
     runs: list[Numbered] = field(default_factory=list)  # that it served
     met: dict[int, MatchOnRank] = field(default_factory=dict)  # by seq, collectives that it met the others in
@@ -59,7 +63,7 @@ def by_rank(result: Result) -> list[RankRows]:
         found[row.rank].row = row
     for activity in result.activity:
         found[activity.rank].activity = activity
-    for table in ("steps", "phases", "buckets", "collectives"):
+    for table in ("steps", "phases", "buckets", "collectives", "pipeline"):
         for entry in getattr(result, table):
             getattr(found[entry.rank], table).append(entry)
     for arrow, rpc in enumerate(result.rpcs, start=1):
@@ -76,6 +80,7 @@ def rank_tracks(rows: RankRows, flows: Iterator[int], several_reducers: bool) ->
     """`flows` gives each arrow from a bucket's launch to its communication a number of its own."""
     yield from lay_out("steps", [(step_slice(step),) for step in rows.steps])
     yield from lay_out("phases", [(phase_slice(phase),) for phase in rows.phases])
+    yield from stage_tracks(rows.pipeline)
     yield from lay_out("last arrivals", [(last_slice(last, several_reducers),) for last in rows.last])
     yield from lay_out("host waits", [(wait_slice(*wait, several_reducers),) for wait in waits(rows)])
     yield from compute_tracks(rows.activity)
