@@ -27,8 +27,9 @@ def diagnose(run: Path, as_json: bool) -> None:
     """
     from ddptrace.analysis.diagnosis.diagnose import diagnose as diagnosis_of
     from ddptrace.load.diagnosis.job import read_job
+    from ddptrace.load.flight_recorder.job import read_dumps
 
-    diagnosis = diagnosis_of(read_job(run))
+    diagnosis = diagnosis_of(read_dumps(run) or read_job(run))
     if as_json:
         say_json(diagnosis)
     else:

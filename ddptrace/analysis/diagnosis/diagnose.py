@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence, Set
 from dataclasses import replace
 from typing import Final
 
+from ddptrace.analysis.diagnosis.dumps import dump_verdicts, dumped_place
 from ddptrace.analysis.diagnosis.hangs import hang_verdicts, idle_verdict, patience_ns
 from ddptrace.analysis.diagnosis.places import NO_FOLDER, place_of, place_words, seconds, status_of
 from ddptrace.analysis.diagnosis.tables import Diagnosis, RankPlace, Verdict
@@ -24,10 +25,10 @@ SOONER_NS: Final = 10 * 10**6
 """Ranks that end at once have their last records closer than this, as a rule."""
 TOGETHER_NS: Final = BEATS * BEAT_NS
 ORDER: Final = (
-    "mismatch", "failed", "died", "stuck", "message", "held", "failed-after", "killed", "missing", "left", "ended",
+    "mismatch", "failed", "died", "device", "stuck", "message", "held", "failed-after", "killed", "missing", "left", "ended",
     "well", "slow", "unseen", "doubt", "clock",
 )  # fmt: skip
-LOST: Final = ("failed", "died", "failed-after", "killed", "missing", "left")
+LOST: Final = ("failed", "died", "device", "failed-after", "killed", "missing", "left")
 HANGING: Final = ("mismatch", "stuck", "message", "held")
 EXPLAINS: Final = ("failed", "died", "held")
 """Ranks of these do not come, and that is why others wait."""
@@ -143,6 +144,9 @@ def _age(job: JobState, at_ns: int | None) -> int | None:
 
 
 def diagnose(job: JobState) -> Diagnosis:
+    if job.dumped:
+        verdicts = tuple(dump_verdicts(job))
+        return Diagnosis(verdicts, tuple(map(dumped_place, job.ranks)), _exit_code({one.kind for one in verdicts}))
     places = tuple(place_of(one, job.now_at_ns) for one in job.ranks)
     hangs = hang_verdicts(job)
     awaited = {rank for verdict in hangs if verdict.kind != "mismatch" for rank in verdict.absent}

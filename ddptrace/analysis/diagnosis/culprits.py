@@ -1,0 +1,124 @@
+"""Which ranks are to blame that a job hangs: those at the root, for whom all others wait, if only through others.
+
+ABSENT     the others wait for its call, and it is in none that could keep it
+LOST       it has left no dump, and the others wait for nobody else
+DEVICE     a collective ended on others, and so with its help, and not on it: its device reports nothing any more
+UNSTARTED  its kernel has not begun, and nothing of it is before that, while those of all others have
+BEHIND     it is in the same collective as its peers, and they have launched more than it has: its host does not go on
+
+A rank that waits for one of these is a victim, whatever others wait for it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ddptrace.analysis.diagnosis.waits import GroupKey, Wait, Waits
+from ddptrace.load.diagnosis.tables import GroupState, LastCall
+from ddptrace.ops import family_of
+
+
+class Why(enum.Enum):
+    ABSENT = enum.auto()
+    LOST = enum.auto()
+    DEVICE = enum.auto()
+    UNSTARTED = enum.auto()
+    BEHIND = enum.auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Culprit:
+    """`wait`: where others wait for it, those that are in nothing else if there are such."""
+
+    rank: int
+    why: Why
+    wait: Wait
+
+
+def culprits(waits: Waits) -> dict[int, Culprit]:
+    """By rank, with the surest evidence."""
+    found: dict[int, Culprit] = {}
+    for evidence in (_device, _unstarted, _absent, _behind):
+        for culprit in evidence(waits):
+            found.setdefault(culprit.rank, culprit)
+    for culprit in _lost(waits, found):
+        found.setdefault(culprit.rank, culprit)
+    return dict(sorted(found.items()))
+
+
+def _device(waits: Waits) -> Iterator[Culprit]:
+    """In order of launch, so that the first call that ended elsewhere is told."""
+    shown = [wait for wait in waits.all if wait.ended and family_of(wait.call.op).ends_together]
+    for wait, rank in sorted(
+        ((wait, rank) for wait in shown for rank in wait.inside), key=lambda one: one[0].inside[one[1]].seq
+    ):
+        yield Culprit(rank, Why.DEVICE, wait)
+
+
+def _unstarted(waits: Waits) -> Iterator[Culprit]:
+    for wait in waits.all:
+        for rank in wait.busy:
+            if not wait.absent and waits.is_head(rank, wait.inside[rank]):
+                yield Culprit(rank, Why.UNSTARTED, wait)
+
+
+def _absent(waits: Waits) -> Iterator[Culprit]:
+    for rank in sorted(waits.for_rank):
+        if waits.head(rank) is None:
+            yield Culprit(rank, Why.ABSENT, _most_waited(waits, rank))
+
+
+def _most_waited(waits: Waits, rank: int) -> Wait:
+    """The wait for a rank that is the head of the most others."""
+
+    def weight(wait: Wait) -> tuple[bool, int, int]:
+        heads = sum(waits.is_head(other, call) for other, call in wait.inside.items())
+        return rank in wait.absent, heads, -min(call.seq for call in wait.inside.values())
+
+    return max(waits.for_rank[rank], key=weight)
+
+
+def _behind(waits: Waits) -> Iterator[Culprit]:
+    """A peer launched more after the same call, which has not ended there either: so the program does not wait at that
+    point for its device, and something else keeps the rank's host."""
+    for key, shown in waits.groups.items():
+        most = max(group.turns for group in shown.values())
+        ahead = [rank for rank, group in shown.items() if group.turns == most]
+        for rank, group in shown.items():
+            wait = _awaited_next(waits, key, rank) if group.turns < most else None
+            if wait is not None and waits.head(rank) is not None and _went_on(waits, rank, ahead):
+                yield Culprit(rank, Why.BEHIND, wait)
+
+
+def _awaited_next(waits: Waits, key: GroupKey, rank: int) -> Wait | None:
+    awaited = [wait for wait in waits.for_rank.get(rank, ()) if wait.key == key and rank in wait.absent]
+    return min(awaited, key=lambda wait: wait.turn, default=None)
+
+
+def _went_on(waits: Waits, rank: int, others: Sequence[int]) -> bool:
+    last = _place(rank, *waits.launched(rank)[-1])
+    return any(
+        _place(other, group, call) == last
+        for other in others
+        for group, call in waits.launched(other)[:-1]
+        if not call.done
+    )
+
+
+def _place(rank: int, group: GroupState, call: LastCall) -> tuple[object, ...]:
+    """What is alike for calls that ranks with the same program make at the same point: in one group, or in groups that
+    the program calls the same."""
+    members = sorted(group.ranks)
+    between = tuple(members.index(one) if one in members else one for one in (rank, call.peer))
+    return group.label or (group.name, group.ranks), call.op, call.turn, between if call.peer is not None else None
+
+
+def _lost(waits: Waits, found: Mapping[int, Culprit]) -> Iterator[Culprit]:
+    """Where everybody else is there."""
+    explained = waits.behind(found)
+    for wait in waits.all:
+        heads = [rank for rank, call in wait.inside.items() if waits.is_head(rank, call)]
+        if wait.lost and heads and not wait.absent and not set(heads) & explained:
+            yield from (Culprit(rank, Why.LOST, wait) for rank in wait.lost)
