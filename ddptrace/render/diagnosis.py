@@ -73,7 +73,9 @@ def _alike(places: Sequence[RankPlace]) -> dict[str, list[int]]:
     alike: dict[tuple[str, str], list[RankPlace]] = {}
     for place in places:
         alike.setdefault((place_words(place), place.status), []).append(place)
-    return {_words(min(one, key=lambda place: place.since_ns or 0)): [place.rank for place in one] for one in alike.values()}
+    return {
+        _words(min(one, key=lambda place: place.since_ns or 0)): [place.rank for place in one] for one in alike.values()
+    }
 
 
 def _words(place: RankPlace) -> str:

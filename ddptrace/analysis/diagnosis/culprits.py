@@ -40,31 +40,31 @@ class Culprit:
 def culprits(waits: Waits) -> dict[int, Culprit]:
     """By rank, with the surest evidence."""
     found: dict[int, Culprit] = {}
-    for evidence in (_device, _unstarted, _absent, _behind):
-        for culprit in evidence(waits):
+    for evidence in (_device, _unstarted, _absent, _behind, _lost):
+        for culprit in list(evidence(waits, found)):
             found.setdefault(culprit.rank, culprit)
-    for culprit in _lost(waits, found):
-        found.setdefault(culprit.rank, culprit)
     return dict(sorted(found.items()))
 
 
-def _device(waits: Waits) -> Iterator[Culprit]:
+Found = Mapping[int, Culprit]
+"""By surer evidence."""
+
+
+def _device(waits: Waits, _: Found) -> Iterator[Culprit]:
     """In order of launch, so that the first call that ended elsewhere is told."""
-    shown = [wait for wait in waits.all if wait.ended and family_of(wait.call.op).ends_together]
-    for wait, rank in sorted(
-        ((wait, rank) for wait in shown for rank in wait.inside), key=lambda one: one[0].inside[one[1]].seq
-    ):
-        yield Culprit(rank, Why.DEVICE, wait)
+    shown = (wait for wait in waits.all if wait.ended and family_of(wait.call.op).ends_together)
+    found = [(call.seq, Culprit(rank, Why.DEVICE, wait)) for wait in shown for rank, call in wait.inside.items()]
+    yield from (culprit for _, culprit in sorted(found, key=lambda one: one[0]))
 
 
-def _unstarted(waits: Waits) -> Iterator[Culprit]:
+def _unstarted(waits: Waits, _: Found) -> Iterator[Culprit]:
     for wait in waits.all:
         for rank in wait.busy:
             if not wait.absent and waits.is_head(rank, wait.inside[rank]):
                 yield Culprit(rank, Why.UNSTARTED, wait)
 
 
-def _absent(waits: Waits) -> Iterator[Culprit]:
+def _absent(waits: Waits, _: Found) -> Iterator[Culprit]:
     for rank in sorted(waits.for_rank):
         if waits.head(rank) is None:
             yield Culprit(rank, Why.ABSENT, _most_waited(waits, rank))
@@ -80,12 +80,12 @@ def _most_waited(waits: Waits, rank: int) -> Wait:
     return max(waits.for_rank[rank], key=weight)
 
 
-def _behind(waits: Waits) -> Iterator[Culprit]:
+def _behind(waits: Waits, found: Found) -> Iterator[Culprit]:
     """A peer launched more after the same call, which has not ended there either: so the program does not wait at that
     point for its device, and something else keeps the rank's host."""
     for key, shown in waits.groups.items():
         most = max(group.turns for group in shown.values())
-        ahead = [rank for rank, group in shown.items() if group.turns == most]
+        ahead = [rank for rank, group in shown.items() if group.turns == most and rank not in found]
         for rank, group in shown.items():
             wait = _awaited_next(waits, key, rank) if group.turns < most else None
             if wait is not None and waits.head(rank) is not None and _went_on(waits, rank, ahead):
@@ -108,14 +108,16 @@ def _went_on(waits: Waits, rank: int, others: Sequence[int]) -> bool:
 
 
 def _place(rank: int, group: GroupState, call: LastCall) -> tuple[object, ...]:
-    """What is alike for calls that ranks with the same program make at the same point: in one group, or in groups that
-    the program calls the same."""
+    """What is alike for calls that ranks with one program make at the same point. A message is like one between ranks in
+    the same places of another group, where the program calls both groups the same."""
+    if call.peer is None:
+        return group.name, group.ranks, call.op, call.turn
     members = sorted(group.ranks)
-    between = tuple(members.index(one) if one in members else one for one in (rank, call.peer))
-    return group.label or (group.name, group.ranks), call.op, call.turn, between if call.peer is not None else None
+    places = tuple(members.index(one) if one in members else one for one in (rank, call.peer))
+    return group.label, call.op, call.turn, *places
 
 
-def _lost(waits: Waits, found: Mapping[int, Culprit]) -> Iterator[Culprit]:
+def _lost(waits: Waits, found: Found) -> Iterator[Culprit]:
     """Where everybody else is there."""
     explained = waits.behind(found)
     for wait in waits.all:

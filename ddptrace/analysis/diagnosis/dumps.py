@@ -188,9 +188,7 @@ def _verdict(
 ) -> Verdict:
     call = wait.call
     where = _where(waits, absent)
-    return Verdict(
-        kind, said, likely, wait.key[0], wait.turn, op_words(call.op), call.nbytes, waiting, absent, where
-    )
+    return Verdict(kind, said, likely, wait.key[0], wait.turn, op_words(call.op), call.nbytes, waiting, absent, where)
 
 
 # Where a rank is ------------------------------------------------------------------------------------------------------

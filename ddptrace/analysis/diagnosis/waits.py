@@ -140,7 +140,9 @@ class Waits:
                 theirs = open_calls.get(peer, {}).get((rank, not is_send), [])
                 for k, call in enumerate(calls):
                     if k >= len(theirs) and self.is_head(rank, call):
-                        yield self._wait(key, call.turn, {rank: call}, (peer,) if peer in self.states else (), (), (peer,))
+                        yield self._wait(
+                            key, call.turn, {rank: call}, (peer,) if peer in self.states else (), (), (peer,)
+                        )
                     elif k < len(theirs) and is_send and (self.is_head(rank, call) or self.is_head(peer, theirs[k])):
                         yield self._wait(key, call.turn, {rank: call, peer: theirs[k]}, (), (), (rank, peer))
 
@@ -164,7 +166,7 @@ class Waits:
         kept by something that is no collective."""
         if not self.is_head(rank, call):
             return False
-        return call.started is not False or not any(other.started for other in inside.values())
+        return bool(call.started) or not any(other.started for other in inside.values())
 
 
 def _open_messages(group: GroupState) -> dict[tuple[int, bool], list[LastCall]]:
@@ -174,5 +176,3 @@ def _open_messages(group: GroupState) -> dict[tuple[int, bool], list[LastCall]]:
         if not call.done and call.peer is not None and family_of(call.op).is_message:
             found[call.peer, family_of(call.op) is SEND].append(call)
     return found
-
-

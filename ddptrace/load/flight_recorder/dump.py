@@ -234,10 +234,7 @@ def ranks_in(text: str) -> tuple[int, ...]:
 
 def _tensors(entry: Mapping[str, Any]) -> tuple[str, int]:
     """Return the type of the tensors, "" if they differ, and the bytes of the larger side, 0 if unknown."""
-    sides = [
-        (_list(entry.get(f"{side}_sizes")), _list(entry.get(f"{side}_dtypes")))
-        for side in ("input", "output")
-    ]
+    sides = [(_list(entry.get(f"{side}_sizes")), _list(entry.get(f"{side}_dtypes"))) for side in ("input", "output")]
     types = {kind for _, kinds in sides for kind in kinds if isinstance(kind, str)}
     named = {dtype_of(kind)[0] for kind in types}
     return named.pop() if len(named) == 1 else "", max(_nbytes(sizes, kinds) for sizes, kinds in sides)

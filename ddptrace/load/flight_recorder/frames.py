@@ -1,8 +1,8 @@
 """The lines of the program and of the library in a dump's stack frames, where torch's own are left out.
 
-    all_reduce        torch/distributed/distributed_c10d.py     torch's
-    reduce_loss       site-packages/megatron/training/utils.py  the library's line
-    train_step        /work/train.py                            the program's line
+all_reduce        torch/distributed/distributed_c10d.py     torch's
+reduce_loss       site-packages/megatron/training/utils.py  the library's line
+train_step        /work/train.py                            the program's line
 """
 
 from __future__ import annotations

@@ -65,9 +65,7 @@ def _messaging(dumps: Iterable[Dump]) -> set[GroupName]:
     return {name for dump in dumps for name, call in dump.calls if family_of(call.op).is_message}
 
 
-def _rank(
-    rank: int, dump: Dump, members: Mapping[GroupName, tuple[int, ...]], messaging: set[GroupName]
-) -> RankState:
+def _rank(rank: int, dump: Dump, members: Mapping[GroupName, tuple[int, ...]], messaging: set[GroupName]) -> RankState:
     calls: dict[GroupName, list[LastCall]] = defaultdict(list)
     for name, call in dump.calls:
         calls[name].append(call)
@@ -100,9 +98,7 @@ def _rank(
     )
 
 
-def _group(
-    group: DumpedGroup, ranks: tuple[int, ...], calls: list[LastCall], *, is_counted: bool
-) -> GroupState:
+def _group(group: DumpedGroup, ranks: tuple[int, ...], calls: list[LastCall], *, is_counted: bool) -> GroupState:
     """`is_counted`: only collectives count in torch's status of the group. An entry of a collective that torch's status
     calls ended does not tell its own end."""
     turns = [call.turn for call in calls if not family_of(call.op).is_message]

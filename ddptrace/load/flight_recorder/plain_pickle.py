@@ -123,7 +123,9 @@ class _Machine:
 
     def _check_protocol(self, protocol: int) -> None:
         if protocol > HIGHEST_PROTOCOL:
-            raise PickleRefusedError(f"the pickle is of protocol {protocol}, and none above {HIGHEST_PROTOCOL} is known")
+            raise PickleRefusedError(
+                f"the pickle is of protocol {protocol}, and none above {HIGHEST_PROTOCOL} is known"
+            )
 
     def _number(self, layout: str) -> Any:
         (value,) = struct.unpack_from(layout, self.data, self.at)
