@@ -4,7 +4,7 @@ ABSENT     the others wait for its call, and it is in none that could keep it
 LOST       it has left no dump, and the others wait for nobody else
 DEVICE     a collective ended on others, and so with its help, and not on it: its device reports nothing any more
 UNSTARTED  its kernel has not begun, and nothing of it is before that, while those of all others have
-BEHIND     it is in the same collective as its peers, and they have launched more than it has: its host does not go on
+BEHIND     its peers wait for the same as it does, and have launched more: its host does not go on
 
 A rank that waits for one of these is a victim, whatever others wait for it.
 """
@@ -81,8 +81,8 @@ def _most_waited(waits: Waits, rank: int) -> Wait:
 
 
 def _behind(waits: Waits, found: Found) -> Iterator[Culprit]:
-    """A peer launched more after the same call, which has not ended there either: so the program does not wait at that
-    point for its device, and something else keeps the rank's host."""
+    """A peer launched more, although the call that the rank launched last, or all that the rank waits for, has not ended
+    there either. So the program does not wait for its device at that point, and something else keeps the rank's host."""
     for key, shown in waits.groups.items():
         most = max(group.turns for group in shown.values())
         ahead = [rank for rank, group in shown.items() if group.turns == most and rank not in found]
@@ -99,12 +99,16 @@ def _awaited_next(waits: Waits, key: GroupKey, rank: int) -> Wait | None:
 
 def _went_on(waits: Waits, rank: int, others: Sequence[int]) -> bool:
     last = _place(rank, *waits.launched(rank)[-1])
-    return any(
-        _place(other, group, call) == last
-        for other in others
-        for group, call in waits.launched(other)[:-1]
-        if not call.done
-    )
+    pending = set(_pending_places(waits, rank))
+    for other in others:
+        theirs = _pending_places(waits, other)
+        if last in theirs[:-1] or pending <= set(theirs):
+            return True
+    return False
+
+
+def _pending_places(waits: Waits, rank: int) -> list[tuple[object, ...]]:
+    return [_place(rank, group, call) for group, call in waits.launched(rank) if not call.done]
 
 
 def _place(rank: int, group: GroupState, call: LastCall) -> tuple[object, ...]:
