@@ -230,7 +230,9 @@ class Job:
 
     # What is dumped ---------------------------------------------------------------------------------------------------
 
-    def dump(self, rank: Rank, *, only_active: bool = False, timed: bool = False, frames: bool = True) -> dict[str, Any]:
+    def dump(
+        self, rank: Rank, *, only_active: bool = False, timed: bool = False, frames: bool = True
+    ) -> dict[str, Any]:
         late = REPORTED_LATE if rank.fault is Fault.GPU_ERROR else 0
         unreported = set(map(id, [call for call in rank.calls if call.ended is not None][-late:])) if late else set()
         numbers = {group_of(kind, rank.number).name: k for k, kind in enumerate(KINDS)}
@@ -244,9 +246,17 @@ class Job:
                 told["last_completed_collective"] = call.turn
             if not (only_active and is_over):
                 entries.append(_entry(k, call, numbers[call.group.name], is_over=is_over, timed=timed, frames=frames))
-        groups = sorted({call.group.name: call.group for call in rank.calls}.values(), key=lambda group: int(group.name))
+        groups = sorted(
+            {call.group.name: call.group for call in rank.calls}.values(), key=lambda group: int(group.name)
+        )
         config = {one.name: {"name": one.name, "desc": one.label, "ranks": str(list(one.ranks))} for one in groups}
-        return {"version": "2.9", "pg_config": config, "nccl_version": "2.27.3", "pg_status": status, "entries": entries}
+        return {
+            "version": "2.9",
+            "pg_config": config,
+            "nccl_version": "2.27.3",
+            "pg_status": status,
+            "entries": entries,
+        }
 
     def dumps(self, **options: bool) -> dict[int, dict[str, Any]]:
         return {rank.number: self.dump(rank, **options) for rank in self.ranks if rank.fault is not Fault.KILLED}

@@ -20,7 +20,10 @@ from ddptrace.units import named
 
 NO_DUMP: Final = "it left no dump here"
 UNREAD: Final = "its dump cannot be read"
-ALIVE: Final = "dumped"
+DUMPED: Final = "dumped"
+NO_LINES: Final = (
+    "the dumps hold no stack frames, and so no line of the program: only pickles have them, unless they were left out"
+)
 LIKELY: Final = {
     Why.ABSENT: "its program does not come to its next call: it computes, sleeps, is stopped, or a lock holds it",
     Why.BEHIND: "its program does not come to its next call, and its device does not keep it: its peers launched more",
@@ -33,7 +36,8 @@ KINDS: Final = {Why.DEVICE: "device", Why.UNSTARTED: "device", Why.LOST: "missin
 
 
 def dump_verdicts(job: JobState) -> list[Verdict]:
-    """ "mismatch", "stuck", "message", "device" and "missing", those that explain most first; "well" if none is true."""
+    """ "mismatch", "device", "stuck", "message" and "missing", those that explain most first; "well" if none is
+    true."""
     waits = Waits(job)
     mismatches = [found for key in waits.groups for found in _mismatches(waits, key)]
     blamed = culprits(waits)
@@ -43,7 +47,8 @@ def dump_verdicts(job: JobState) -> list[Verdict]:
     found += _mutual(waits, waits.behind({*blamed, *parted}))
     if not found:
         found.append(_well(waits))
-    return found + list(_missing(waits, {rank for verdict in found for rank in verdict.absent})) + list(_doubts(job))
+    told = {rank for verdict in found for rank in verdict.absent}
+    return [*found, *_missing(waits, told), *_doubts(job), *_without_lines(job)]
 
 
 # Who is to blame ------------------------------------------------------------------------------------------------------
@@ -179,6 +184,12 @@ def _doubts(job: JobState) -> Iterator[Verdict]:
     yield from (Verdict("doubt", f"{named('rank', ranks)}: {message}") for message, ranks in alike.items())
 
 
+def _without_lines(job: JobState) -> Iterator[Verdict]:
+    calls = [call for state in job.ranks for group in state.groups for call in group.calls]
+    if calls and not any(call.site for call in calls):
+        yield Verdict("doubt", NO_LINES)
+
+
 def _well(waits: Waits) -> Verdict:
     return Verdict("well", f"{named('rank', waits.states)} had no collective that has not ended when they dumped")
 
@@ -207,7 +218,7 @@ def dumped_place(state: RankState) -> RankPlace:
     else:
         words = call_words(call, _title((group.name, group.ranks), group.label))
         doing, site, through = f"{'after' if call.done else 'in'} {words}", call.site, call.through
-    return RankPlace(state.rank, "", 0, ALIVE, None, None, doing, site, None, None, through, None)
+    return RankPlace(state.rank, "", 0, DUMPED, None, None, doing, site, None, None, through, None)
 
 
 def _where(waits: Waits, ranks: Iterable[int]) -> tuple[str, ...]:

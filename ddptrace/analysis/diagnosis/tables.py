@@ -10,11 +10,12 @@ class Verdict:
     """One thing that is wrong, or that nothing is.
 
     `kind`, gravest first: "mismatch": ranks called different things at one turn of a group; "failed": an exception
-    ended ranks; "died"; "stuck": ranks wait for others; "message": one waits for another's send or receive; "held": a
-    process is stopped; "device": a device does not go on; "failed-after": for want of a peer; "killed": the whole job at once; "missing": ranks of a job
-    that is over left nothing; "left": nobody writes any more; "ended"; "well": it goes on, or starts; "slow": some
-    wait, not for long yet; "unseen": ranks left nothing yet, while others go on; "doubt": a rank's records may be
-    another run's, or were changed; "clock": the clock of a rank is apart."""
+    ended ranks; "died"; "device": a rank's device does not go on; "stuck": ranks wait for others; "message": one waits
+    for another's send or receive; "held": a process is stopped; "failed-after": for want of a peer; "killed": the whole
+    job at once; "missing": ranks of a job that is over left nothing; "left": nobody writes any more; "ended"; "well": it
+    goes on, or starts; "slow": some wait, not for long yet; "unseen": ranks left nothing yet, while others go on;
+    "doubt": a rank's records may be another run's, or were changed, or do not tell what they could; "clock": the clock
+    of a rank is apart."""
 
     kind: str  # see above
     sentence: str  # what is wrong

@@ -16,6 +16,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import zip_longest
 
 from ddptrace.load.diagnosis.tables import GroupState, JobState, LastCall, RankState
 from ddptrace.ops import SEND, family_of
@@ -132,27 +133,29 @@ class Waits:
             yield self._wait(key, turn, inside, absent, ended)
 
     def _messages(self, key: GroupKey, shown: Mapping[int, GroupState]) -> Iterator[Wait]:
-        """Pair sends that have not ended with receives that have not, in order, between each two ranks. A message that has
-        no other side yet keeps a rank only where it is the rank's head: before that it may lie there, unread."""
+        """Pair sends that have not ended with receives that have not, in order, between each two ranks.
+
+        A message without another side keeps a rank only where it is the rank's head: before that it may lie there,
+        unread."""
         open_calls = {rank: _open_messages(group) for rank, group in shown.items()}
         for rank, mine in open_calls.items():
             for (peer, is_send), calls in mine.items():
                 theirs = open_calls.get(peer, {}).get((rank, not is_send), [])
-                for k, call in enumerate(calls):
-                    if k >= len(theirs) and self.is_head(rank, call):
-                        yield self._wait(
-                            key, call.turn, {rank: call}, (peer,) if peer in self.states else (), (), (peer,)
-                        )
-                    elif k < len(theirs) and is_send and (self.is_head(rank, call) or self.is_head(peer, theirs[k])):
-                        yield self._wait(key, call.turn, {rank: call, peer: theirs[k]}, (), (), (rank, peer))
+                for call, other in zip_longest(calls, theirs[: len(calls)]):
+                    if other is None and self.is_head(rank, call):
+                        absent = (peer,) if peer in self.states else ()
+                        yield self._wait(key, call.turn, {rank: call}, absent, members=(peer,))
+                    elif other is not None and is_send and (self.is_head(rank, call) or self.is_head(peer, other)):
+                        yield self._wait(key, call.turn, {rank: call, peer: other}, members=(rank, peer))
 
     def _wait(
         self,
         key: GroupKey,
         turn: int,
         inside: Calls,
-        absent: tuple[int, ...],
-        ended: tuple[int, ...],
+        absent: tuple[int, ...] = (),
+        ended: tuple[int, ...] = (),
+        *,
         members: tuple[int, ...] = (),
     ) -> Wait:
         label = next((group.label for group in self.groups[key].values() if group.label), "")
@@ -162,8 +165,8 @@ class Waits:
         return Wait(key, label, turn, inside, absent, busy, ended, lost)
 
     def _has_come(self, rank: int, call: LastCall, inside: Calls) -> bool:
-        """Whether the rank's device is at this call. Where kernels are timed, one that has not begun while others have is
-        kept by something that is no collective."""
+        """Whether the rank's device is at this call. Where kernels are timed, one that has not begun while others have
+        is kept by something that is no collective."""
         if not self.is_head(rank, call):
             return False
         return bool(call.started) or not any(other.started for other in inside.values())

@@ -15,8 +15,8 @@ from ddptrace.schema import Phase
 class LastCall:
     """One of the last collectives that a rank called, or messages that it sent or received."""
 
-    # k-th of its group from 0, sends and receives left out; of a message: k-th to this peer, or from it; of a dump: torch's
-    # sequence number, by which all ranks of the group know the collective
+    # k-th of its group from 0, sends and receives left out; of a message: k-th to this peer, or from it; of a dump:
+    # torch's sequence number, by which all ranks of the group know the collective
     turn: int
     seq: int  # its place among all calls of the rank
     op: str

@@ -27,8 +27,8 @@ LONGEST_VERSION: Final = 20
 MOST_NBYTES: Final = 256 << 20
 MOST_NUMBER: Final = 2**62
 MOST_PARTS: Final = 5_000_000
-"""Tensors and frames of all entries. A file may name one list of them in each of its entries, and so cost much more than
-its own size tells."""
+"""Tensors and frames of all entries. A file may name one list of them in each of its entries, and so cost much more
+than its own size tells."""
 LONGEST_SHAPE: Final = 64
 """torch's own limit of dimensions."""
 ON_HOST: Final = ("gloo", "mpi", "ucc")

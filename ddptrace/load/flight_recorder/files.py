@@ -1,7 +1,7 @@
 """Finds the Flight Recorder dumps of a job. A dump does not say of which rank it is: only its name does.
 
-`nccl_trace_rank_12`, `_dump_12`, `comm_lib_trace_rank_12.json`: any name that ends in the rank, of a file that begins as
-a dump does.
+`nccl_trace_rank_12`, `_dump_12`, `comm_lib_trace_rank_12.json`: any name that ends in the rank, of a file that begins
+as a dump does.
 """
 
 from __future__ import annotations
@@ -17,16 +17,26 @@ from ddptrace.load.tables import MOST_RANKS
 from ddptrace.record.regular_file import open_regular
 
 NAME: Final = re.compile(r"(?P<prefix>.*?)(?P<rank>\d{1,7})(?P<suffix>\.json|\.pickle|\.pkl)?", re.DOTALL)
-BEGINS: Final = re.compile(rb"[\x80{].*(?:version|entries|pg_config|pg_status)", re.DOTALL)
-"""The first instruction of a pickle, or of a JSON object, then a key of a dump."""
+KEYS: Final = (b"version", b"entries", b"pg_config", b"pg_status", b"nccl_version", b"comm_lib_version")
+BEGINS: Final = re.compile(
+    rb"\x80.*(?:%b)|\s*\{.*(?:%b)"
+    % (
+        b"|".join(re.escape(bytes([len(key)])) + rb"(?:\0\0\0)?" + key for key in KEYS),
+        b"|".join(b'"%b"' % key for key in KEYS),
+    ),
+    re.DOTALL,
+)
+"""The first instruction of a pickle or the begin of a JSON object, and then a key of a dump."""
 HEAD_NBYTES: Final = 256
 PLACES: Final = ("", "*/")
 """In the folder, else in its folders: a job may write one for each host."""
 
 
 def find_dumps(folder: Path) -> dict[int, Path]:
-    """Return the dump of each rank; nothing if there is none. Where a rank has a pickle and a JSON of one name, the pickle is
-    chosen, since only that has stack frames. Raises RunDirectoryError if two files claim one rank."""
+    """Return the dump of each rank; nothing if there is none.
+
+    Where a rank has a pickle and a JSON, the pickle is chosen, since only that has stack frames. Raises RunDirectoryError
+    if two files claim one rank."""
     for place in PLACES:
         found = _by_prefix(folder.glob(f"{place}*"))
         if found:
@@ -46,7 +56,7 @@ def _by_prefix(paths: Iterable[Path]) -> Mapping[str, dict[int, list[Path]]]:
 def _begins_as_dump(path: Path) -> bool:
     try:
         with open_regular(path) as file:
-            return BEGINS.match(file.read(HEAD_NBYTES).lstrip()) is not None
+            return BEGINS.match(file.read(HEAD_NBYTES)) is not None
     except OSError:
         return False
 
@@ -65,9 +75,8 @@ def _chosen(rank: int, paths: list[Path]) -> Path:
     pickles = [path for path in paths if path.suffix != ".json"]
     chosen, *others = list(_same_name_once(pickles or paths))
     if others:
-        raise RunDirectoryError(
-            f"{printable(chosen)} and {printable(others[0])} are both of rank {rank}: give a folder with the dumps of one job"
-        )
+        names = f"{printable(chosen)} and {printable(others[0])}"
+        raise RunDirectoryError(f"{names} are both of rank {rank}: give a folder with the dumps of one job")
     return chosen
 
 

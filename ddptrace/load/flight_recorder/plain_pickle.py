@@ -117,8 +117,8 @@ class _Machine:
         if code not in NAMES:
             return f"the pickle is damaged at byte {self.at - 1}"
         return (
-            f"the pickle holds the instruction {NAMES[code]} at byte {self.at - 1}, which no Flight Recorder writes and "
-            "which may run code: it was not carried out"
+            f"the pickle holds the instruction {NAMES[code]} at byte {self.at - 1}, which no Flight Recorder writes and"
+            " which may run code: it was not carried out"
         )
 
     def _check_protocol(self, protocol: int) -> None:
