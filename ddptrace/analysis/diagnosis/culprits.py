@@ -71,11 +71,12 @@ def _absent(waits: Waits, _: Found) -> Iterator[Culprit]:
 
 
 def _most_waited(waits: Waits, rank: int) -> Wait:
-    """The wait for a rank that is the head of the most others."""
+    """The wait for a rank that waits for no victims, and is the head of the most others."""
 
-    def weight(wait: Wait) -> tuple[bool, int, int]:
+    def weight(wait: Wait) -> tuple[bool, bool, int, int]:
         heads = sum(waits.is_head(other, call) for other, call in wait.inside.items())
-        return rank in wait.absent, heads, -min(call.seq for call in wait.inside.values())
+        no_victims = all(waits.head(other) is None for other in wait.absent)
+        return rank in wait.absent, no_victims, heads, -min(call.seq for call in wait.inside.values())
 
     return max(waits.for_rank[rank], key=weight)
 
