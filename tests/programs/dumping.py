@@ -8,6 +8,7 @@ parts   the same call as the others: it calls a broadcast where they call an all
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import threading
@@ -19,14 +20,21 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 
 CULPRIT = 2
-LOOKED_AT_S = 1.0
+RANKS = 4
+CALLS = {"late": (4, 4, 2, 3), "parts": (4, 4, 3, 3)}
+POLL_S = 0.2
 FOREVER_S = 60
 
 
-def dump(folder: Path) -> None:
-    """Once all ranks have come to where they stay."""
-    time.sleep(LOOKED_AT_S)
+def dump(folder: Path, calls: int) -> None:
+    """Once all ranks have come to where they stay, which is after so many calls."""
     rank = os.environ["RANK"]
+    while len(json.loads(c10d._dump_fr_trace_json())["entries"]) < calls:
+        time.sleep(POLL_S)
+    (folder / f"ready.{rank}").touch()
+    while len(list(folder.glob("ready.*"))) < RANKS:
+        time.sleep(POLL_S)
+    time.sleep(POLL_S)  # what ended last is noted a moment later
     (folder / f"nccl_trace_rank_{rank}").write_bytes(c10d._dump_fr_trace())
     (folder / "json").mkdir(exist_ok=True)
     (folder / "json" / f"rank_{rank}.json").write_bytes(c10d._dump_fr_trace_json())
@@ -54,7 +62,8 @@ def main() -> None:
     pair = pairs[dist.get_rank() // 2]
     sum_in_pair(pair)
     dist.barrier()
-    threading.Thread(target=dump, args=(Path(sys.argv[1]),)).start()
+    calls = CALLS[sys.argv[2]][dist.get_rank()]
+    threading.Thread(target=dump, args=(Path(sys.argv[1]), calls)).start()
     stop(sys.argv[2], pair)
 
 
