@@ -12,8 +12,12 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
-OF_TORCH: Final = re.compile(r"(?:^|/)torch/(?!.*site-packages/)|^<|\.(?:cpp|cc|c|h|hpp|cu|so)(?:\.\d+)*$|^\?\?$|^$")
-"""Torch's own files, code without a file, and the frames of C++."""
+OF_TORCH: Final = re.compile(
+    r"(?:site|dist)-packages/torch/"
+    r"|(?:^|/)torch/(?:autograd|cuda|distributed|fx|multiprocessing|nn|optim|utils|_\w+)(?:/|\.py$)"
+    r"|\.(?:cpp|cc|c|h|hpp|cu|so)(?:\.\d+)*$|^<|^\?\?$|^$"
+)
+"""Torch's own files, installed or built from source, code without a file, and the frames of C++."""
 OF_PYTHON: Final = re.compile(r"(?:^|/)lib/python\d[^/]*/(?!.*(?:site|dist)-packages/)")
 INSTALLED: Final = re.compile(r".*/(?:site|dist)-packages/", re.DOTALL)
 PARTS: Final = 2
