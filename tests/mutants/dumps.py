@@ -177,7 +177,10 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
         seeds = range(options.mutants) if options.only is None else [options.only]
-        defects = [*_counted("mutants", _mutants(seeds, Path(place))), *_counted("hostile pickles", _hostile(Path(place)))]
+        defects = [
+            *_counted("mutants", _mutants(seeds, Path(place))),
+            *_counted("hostile pickles", _hostile(Path(place))),
+        ]
     print("\n".join(defects))
     sys.exit(bool(defects))
 

@@ -98,7 +98,9 @@ def test_a_verdict_tells_the_group_the_line_and_who_waits_because_of_it(tmp_path
         " ranks 0 to 7, 12, 13, 14 and 15 wait because of that"
     )
     assert (verdict.group, verdict.turn, verdict.waiting, verdict.age_ns) == ("208", 11, (8, 9, 10), None)
-    assert verdict.where == ("after all_reduce #10 (32 B) of group 208 (EXPERT_GROUP), at work/train.py:101 in train_step",)
+    assert verdict.where == (
+        "after all_reduce #10 (32 B) of group 208 (EXPERT_GROUP), at work/train.py:101 in train_step",
+    )
     text = diagnosis_text(found)
     assert "  absent   rank 11: after all_reduce #10" in text
     assert "  rank 15: in recv #4 (2.05 kB) from rank 11 in group 303 (PIPELINE_GROUP), at work/train.py:23" in text

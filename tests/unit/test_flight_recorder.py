@@ -213,11 +213,20 @@ TORCH = "/opt/lib/python3.12/site-packages/torch/distributed/distributed_c10d.py
     ("frames", "lines"),
     [
         ([TORCH, "/home/me/proj/train.py"], ("proj/train.py:7 in f", None)),
-        ([TORCH, "/x/site-packages/megatron/core/p2p.py", "/w/train.py"], ("w/train.py:7 in f", "megatron/core/p2p.py:7 in f")),
+        (
+            [TORCH, "/x/site-packages/megatron/core/p2p.py", "/w/train.py"],
+            ("w/train.py:7 in f", "megatron/core/p2p.py:7 in f"),
+        ),
         ([TORCH, "/x/site-packages/megatron/core/p2p.py"], ("megatron/core/p2p.py:7 in f", None)),
-        (["??", "/src/c10d/Work.cpp", "<string>", "/u/lib/python3.12/threading.py", "/w/a.py"], ("w/a.py:7 in f", None)),
+        (
+            ["??", "/src/c10d/Work.cpp", "<string>", "/u/lib/python3.12/threading.py", "/w/a.py"],
+            ("w/a.py:7 in f", None),
+        ),
         ([TORCH], (None, None)),
-        (["/src/torch/_ops.py", "/src/torch/nn/modules/module.py", "/home/me/torch/train.py"], ("torch/train.py:7 in f", None)),
+        (
+            ["/src/torch/_ops.py", "/src/torch/nn/modules/module.py", "/home/me/torch/train.py"],
+            ("torch/train.py:7 in f", None),
+        ),
     ],
 )
 def test_the_program_s_line_is_the_innermost_that_is_not_torch_s(
