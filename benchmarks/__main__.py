@@ -63,6 +63,17 @@ def load(trace: Path, ranks: int, mb: int, with_hta: bool, as_json: bool) -> Non
 
 
 @main.command()
+@click.argument("folder", type=click.Path(path_type=Path), required=False)
+@click.option("--ranks", type=COUNT, default=10_000, show_default=True, help="Number of ranks to make.")
+def dumps(folder: Path | None, ranks: int) -> None:
+    """Measure a diagnosis of the Flight Recorder dumps of many ranks, copied from the dumps in FOLDER or from a simulated
+    job's: does it name exactly the ranks to blame?"""
+    from benchmarks.dumps import bench_dumps
+
+    click.echo(bench_dumps(folder, ranks))
+
+
+@main.command()
 @click.option("--workload", default="convnet", show_default=True, help="Model to train.")
 @click.option("--to", default="32,64,128,256", show_default=True, callback=numbers, help="Numbers of ranks to make.")
 @click.option("--steps", type=click.IntRange(min=2), default=20, show_default=True, help="Steps to record on 2 ranks.")

@@ -121,6 +121,18 @@ def shared_traces() -> Path:
 
 
 @pytest.fixture(scope="session")
+def shared_dumps() -> Path:
+    """The folder of real dumps of the Flight Recorder, a folder for each job with `fault_injection.log`:
+    $DDPTRACE_FLIGHT_RECORDER, or `shared/flight-recorder` beside the project."""
+    folder = Path(os.environ.get("DDPTRACE_FLIGHT_RECORDER", SHARED / "flight-recorder"))
+    need(
+        next(folder.glob("*/fault_injection.log"), None),
+        f"the real dumps in {folder} (set DDPTRACE_FLIGHT_RECORDER to the folder that holds them)",
+    )
+    return folder
+
+
+@pytest.fixture(scope="session")
 def record(tmp_path_factory: pytest.TempPathFactory) -> Record:
     """Call `record(run, program, *arguments)` where many tests read the same training.
 

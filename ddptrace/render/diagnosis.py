@@ -21,7 +21,7 @@ STATUS: Final = {
     "unknown": "not known whether it runs",
 }
 OVER: Final = ("ended", "failed", "died")
-BLAMED: Final = {"mismatch": "differs", "stuck": "absent", "message": "absent", "slow": "awaited"}
+BLAMED: Final = {"mismatch": "differs", "device": "halted", "stuck": "absent", "message": "absent", "slow": "awaited"}
 """What the ranks are called that a verdict of this kind is about; elsewhere `lost`."""
 
 
@@ -73,11 +73,15 @@ def _alike(places: Sequence[RankPlace]) -> dict[str, list[int]]:
     alike: dict[tuple[str, str], list[RankPlace]] = {}
     for place in places:
         alike.setdefault((place_words(place), place.status), []).append(place)
-    return {_words(min(one, key=lambda place: place.since_ns)): [place.rank for place in one] for one in alike.values()}
+    return {
+        _words(min(one, key=lambda place: place.since_ns or 0)): [place.rank for place in one] for one in alike.values()
+    }
 
 
 def _words(place: RankPlace) -> str:
     """Where it is, for how long, and what became of it. What it failed with is told in a verdict of its own."""
+    if place.since_ns is None:
+        return place_words(place)
     state = STATUS[place.status] if place.status in OVER else f"for {seconds(place.since_ns)}; {STATUS[place.status]}"
     return f"{place_words(place)} ({state})".lstrip()
 

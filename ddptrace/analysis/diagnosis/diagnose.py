@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence, Set
 from dataclasses import replace
 from typing import Final
 
+from ddptrace.analysis.diagnosis.dumps import dump_verdicts, dumped_place
 from ddptrace.analysis.diagnosis.hangs import hang_verdicts, idle_verdict, patience_ns
 from ddptrace.analysis.diagnosis.places import NO_FOLDER, place_of, place_words, seconds, status_of
 from ddptrace.analysis.diagnosis.tables import Diagnosis, RankPlace, Verdict
@@ -24,10 +25,10 @@ SOONER_NS: Final = 10 * 10**6
 """Ranks that end at once have their last records closer than this, as a rule."""
 TOGETHER_NS: Final = BEATS * BEAT_NS
 ORDER: Final = (
-    "mismatch", "failed", "died", "stuck", "message", "held", "failed-after", "killed", "missing", "left", "ended",
-    "well", "slow", "unseen", "doubt", "clock",
+    "mismatch", "failed", "died", "device", "stuck", "message", "held", "failed-after", "killed", "missing", "left",
+    "ended", "well", "slow", "unseen", "doubt", "clock",
 )  # fmt: skip
-LOST: Final = ("failed", "died", "failed-after", "killed", "missing", "left")
+LOST: Final = ("failed", "died", "device", "failed-after", "killed", "missing", "left")
 HANGING: Final = ("mismatch", "stuck", "message", "held")
 EXPLAINS: Final = ("failed", "died", "held")
 """Ranks of these do not come, and that is why others wait."""
@@ -142,7 +143,32 @@ def _age(job: JobState, at_ns: int | None) -> int | None:
     return None if at_ns is None else _looked_at_ns(job) - at_ns
 
 
-def diagnose(job: JobState) -> Diagnosis:
+def diagnose(job: JobState, dumps: JobState | None = None) -> Diagnosis:
+    """`job`: of a run directory, or of dumps. `dumps`: those that lie beside the records of a run; they add who is to
+    blame where the records do not say it."""
+    if job.dumped:
+        return _of_dumps(job)
+    found = _of_records(job)
+    return found if dumps is None else _with_dumps(found, _of_dumps(dumps))
+
+
+def _of_dumps(job: JobState) -> Diagnosis:
+    verdicts = tuple(dump_verdicts(job))
+    return Diagnosis(verdicts, tuple(map(dumped_place, job.ranks)), _exit_code({one.kind for one in verdicts}))
+
+
+def _with_dumps(found: Diagnosis, dumped: Diagnosis) -> Diagnosis:
+    told = {rank for verdict in found.verdicts for rank in verdict.absent}
+    more = tuple(
+        replace(verdict, sentence=f"the dumps of its Flight Recorder tell that {verdict.sentence}")
+        for verdict in dumped.verdicts
+        if verdict.kind in (*LOST, *HANGING) and verdict.group and not told & {*verdict.absent}
+    )
+    verdicts = sorted((*found.verdicts, *more), key=lambda one: ORDER.index(one.kind))
+    return Diagnosis(tuple(verdicts), found.ranks, _exit_code({one.kind for one in verdicts}))
+
+
+def _of_records(job: JobState) -> Diagnosis:
     places = tuple(place_of(one, job.now_at_ns) for one in job.ranks)
     hangs = hang_verdicts(job)
     awaited = {rank for verdict in hangs if verdict.kind != "mismatch" for rank in verdict.absent}

@@ -10,17 +10,19 @@ class Verdict:
     """One thing that is wrong, or that nothing is.
 
     `kind`, gravest first: "mismatch": ranks called different things at one turn of a group; "failed": an exception
-    ended ranks; "died"; "stuck": ranks wait for others; "message": one waits for another's send or receive; "held": a
-    process is stopped; "failed-after": for want of a peer; "killed": the whole job at once; "missing": ranks of a job
-    that is over left nothing; "left": nobody writes any more; "ended"; "well": it goes on, or starts; "slow": some
-    wait, not for long yet; "unseen": ranks left nothing yet, while others go on; "doubt": a rank's records may be
-    another run's, or were changed; "clock": the clock of a rank is apart."""
+    ended ranks; "died"; "device": a rank's device does not go on; "stuck": ranks wait for others; "message": one waits
+    for another's send or receive; "held": a process is stopped; "failed-after": for want of a peer; "killed": the whole
+    job at once; "missing": ranks of a job that is over left nothing; "left": nobody writes any more; "ended"; "well": it
+    goes on, or starts; "slow": some wait, not for long yet; "unseen": ranks left nothing yet, while others go on;
+    "doubt": a rank's records may be another run's, or were changed, or do not tell what they could; "clock": the clock
+    of a rank is apart."""
 
     kind: str  # see above
     sentence: str  # what is wrong
     likely: str = ""  # the likely reason
     group: str = ""  # process group
-    turn: int | None = None  # k-th collective of the group from 0; of a message, k-th between the two
+    # k-th collective of the group from 0; of a message, k-th between the two; of a dump, torch's sequence number
+    turn: int | None = None
     op: str = ""  # operation
     nbytes: int | None = None  # of the call
     waiting: tuple[int, ...] = ()  # ranks that wait
@@ -36,12 +38,14 @@ class RankPlace:
     rank: int  # global rank
     host: str  # its host
     pid: int  # its process
-    status: str  # "runs", "stopped", "held", "died", "failed", "ended", or "unknown" where its process is not in sight
+    # "runs", "stopped", "held", "died", "failed", "ended", "unknown" where its process is not in sight, or "dumped"
+    # where only a dump of its Flight Recorder is known
+    status: str
     step: int | None  # ordinal of the step that it is in
     phase: str | None  # phase that it is in
     doing: str  # as in "in all_reduce #7 (16 B) of group 0"
     site: str | None  # line of the program, as in "train.py:42 in step"
-    since_ns: int  # for how long it has recorded nothing of its training
+    since_ns: int | None  # for how long it has recorded nothing of its training; None where that is not known
     failure: str | None  # what ended it
     through: str | None = None  # line of the library that issued the collective that it is in
     innermost: str | None = None  # line of a library that `site` has led to, where it is in no collective

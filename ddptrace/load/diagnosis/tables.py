@@ -1,4 +1,5 @@
-"""The last that a job recorded, as plain records: what analysis knows of a job that may hang."""
+"""The last that a job recorded, as plain records: what analysis knows of a job that may hang. They are read from a run
+directory, or from dumps of torch's Flight Recorder."""
 
 from __future__ import annotations
 
@@ -14,8 +15,10 @@ from ddptrace.schema import Phase
 class LastCall:
     """One of the last collectives that a rank called, or messages that it sent or received."""
 
-    turn: int  # k-th of its group from 0, sends and receives left out; of a message: k-th to this peer, or from it
-    seq: int
+    # k-th of its group from 0, sends and receives left out; of a message: k-th to this peer, or from it; of a dump:
+    # torch's sequence number, by which all ranks of the group know the collective
+    turn: int
+    seq: int  # its place among all calls of the rank
     op: str
     nbytes: int  # of the larger side
     dtype: str
@@ -29,6 +32,7 @@ class LastCall:
     is_sync: bool
     done: bool | None  # False: it failed, or the host is still in it; None where nothing tells
     error: str | None
+    started: bool | None = None  # its kernel has begun; None where nothing tells
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +51,10 @@ class GroupState:
 
     name: str
     ranks: tuple[int, ...]  # () where they are not known
-    turns: int  # collectives called so far
+    turns: int  # collectives called so far; of a dump: the highest sequence number, -1 where it does not tell
     calls: tuple[LastCall, ...]  # the last ones, in order of launch
     messages: tuple[Messages, ...] = ()
+    label: str = ""  # what the program calls it
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +95,7 @@ class JobState:
     apart_ns: Mapping[int, int] = field(default_factory=dict)
     doubts: Mapping[int, tuple[Finding, ...]] = field(default_factory=dict)
     foreign: frozenset[int] = frozenset()  # ranks whose folder holds records of another run, or of another rank
+    dumped: bool = False  # it is known from dumps of the Flight Recorder, which hold neither clocks nor processes
 
 
 BEAT_NS = 2 * 10**9

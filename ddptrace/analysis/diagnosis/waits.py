@@ -1,0 +1,181 @@
+"""Who waits for whom, in every process group at once, as far as dumps of the Flight Recorder tell.
+
+A device carries out what its host launched one after the other. So a rank waits in the first of its calls that has not
+ended, its `head`, and all later ones only wait for that:
+
+            head
+rank 0      recv from 2      all_gather #9    all_reduce #4
+rank 1      all_gather #9    all_reduce #4                     waits for rank 0, which is still before #9
+rank 2      all_to_all #5    send to 0                         waits for rank 3; its send has not begun
+rank 3                                                         has not called #5: nobody else keeps it
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import zip_longest
+
+from ddptrace.load.diagnosis.tables import GroupState, JobState, LastCall, RankState
+from ddptrace.ops import SEND, family_of
+
+GroupKey = tuple[str, tuple[int, ...]]
+"""Name and ranks: two groups may have one name."""
+Calls = Mapping[int, LastCall]
+"""By rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A collective that ranks are in, or a message of which one side at least is there."""
+
+    key: GroupKey
+    label: str  # what the program calls the group
+    turn: int
+    inside: Calls  # ranks that have launched it, and on which it has not ended
+    absent: tuple[int, ...]  # ranks that have not launched it
+    busy: tuple[int, ...]  # ranks that have launched it, and have not come to it
+    ended: tuple[int, ...]  # ranks on which it has ended
+    lost: tuple[int, ...]  # ranks of the group without a dump
+
+    @property
+    def call(self) -> LastCall:
+        return self.inside[min(self.inside)]
+
+    @property
+    def awaited(self) -> tuple[int, ...]:
+        return (*self.absent, *self.busy)
+
+    @property
+    def is_message(self) -> bool:
+        return family_of(self.call.op).is_message
+
+
+class Waits:
+    """All waits of a job."""
+
+    def __init__(self, job: JobState) -> None:
+        self.job = job
+        self.states: dict[int, RankState] = {state.rank: state for state in job.ranks}
+        self.all: tuple[Wait, ...] = tuple(self._all())
+
+    def head(self, rank: int) -> LastCall | None:
+        state = self.states.get(rank)
+        return state.pending if state is not None else None
+
+    def is_head(self, rank: int, call: LastCall) -> bool:
+        return call is self.head(rank)
+
+    @cached_property
+    def of_rank(self) -> Mapping[int, list[Wait]]:
+        """By rank, the waits that keep it: that of its head, and others that not all have launched."""
+        found: dict[int, list[Wait]] = defaultdict(list)
+        for wait in self.all:
+            for rank, call in wait.inside.items():
+                if wait.absent or self.is_head(rank, call):
+                    found[rank].append(wait)
+        return found
+
+    @cached_property
+    def for_rank(self) -> Mapping[int, list[Wait]]:
+        """By rank, the waits that it keeps from ending."""
+        found: dict[int, list[Wait]] = defaultdict(list)
+        for wait in self.all:
+            for rank in wait.awaited:
+                found[rank].append(wait)
+        return found
+
+    @cached_property
+    def head_of(self) -> Mapping[int, Wait]:
+        """By rank, the wait that its head is in."""
+        return {rank: wait for wait in self.all for rank, call in wait.inside.items() if self.is_head(rank, call)}
+
+    @cached_property
+    def groups(self) -> Mapping[GroupKey, dict[int, GroupState]]:
+        found: dict[GroupKey, dict[int, GroupState]] = defaultdict(dict)
+        for state in self.job.ranks:
+            for group in state.groups:
+                found[group.name, group.ranks][state.rank] = group
+        return found
+
+    def launched(self, rank: int) -> list[tuple[GroupState, LastCall]]:
+        """Return what a rank launched, in order, with the group of each."""
+        groups = self.states[rank].groups
+        return sorted(((group, call) for group in groups for call in group.calls), key=lambda one: one[1].seq)
+
+    def behind(self, culprits: Iterable[int]) -> set[int]:
+        """Return all ranks that wait for these, directly or because others do; and these."""
+        reached, left = set(culprits), list(culprits)
+        while left:
+            for wait in self.for_rank.get(left.pop(), ()):
+                more = {rank for rank, call in wait.inside.items() if wait.absent or self.is_head(rank, call)} - reached
+                reached |= more
+                left += more
+        return reached
+
+    def _all(self) -> Iterator[Wait]:
+        for key, shown in self.groups.items():
+            yield from self._collectives(key, shown)
+            yield from self._messages(key, shown)
+
+    def _collectives(self, key: GroupKey, shown: Mapping[int, GroupState]) -> Iterator[Wait]:
+        pending: dict[int, dict[int, LastCall]] = defaultdict(dict)
+        for rank, group in shown.items():
+            for call in group.calls:
+                if not call.done and not family_of(call.op).is_message:
+                    pending[call.turn][rank] = call
+        for turn, inside in sorted(pending.items()):
+            here = [rank for rank in key[1] if rank in self.states and rank not in inside]
+            ended = tuple(rank for rank in here if rank in shown and shown[rank].turns >= turn)
+            absent = tuple(rank for rank in here if rank not in ended)
+            yield self._wait(key, turn, inside, absent, ended)
+
+    def _messages(self, key: GroupKey, shown: Mapping[int, GroupState]) -> Iterator[Wait]:
+        """Pair sends that have not ended with receives that have not, in order, between each two ranks.
+
+        A message without another side keeps a rank only where it is the rank's head: before that it may lie there,
+        unread."""
+        open_calls = {rank: _open_messages(group) for rank, group in shown.items()}
+        for rank, mine in open_calls.items():
+            for (peer, is_send), calls in mine.items():
+                theirs = open_calls.get(peer, {}).get((rank, not is_send), [])
+                for call, other in zip_longest(calls, theirs[: len(calls)]):
+                    if other is None and self.is_head(rank, call):
+                        absent = (peer,) if peer in self.states else ()
+                        yield self._wait(key, call.turn, {rank: call}, absent, members=(peer,))
+                    elif other is not None and is_send and (self.is_head(rank, call) or self.is_head(peer, other)):
+                        yield self._wait(key, call.turn, {rank: call, peer: other}, members=(rank, peer))
+
+    def _wait(
+        self,
+        key: GroupKey,
+        turn: int,
+        inside: Calls,
+        absent: tuple[int, ...] = (),
+        ended: tuple[int, ...] = (),
+        *,
+        members: tuple[int, ...] = (),
+    ) -> Wait:
+        label = next((group.label for group in self.groups[key].values() if group.label), "")
+        busy = tuple(rank for rank, call in inside.items() if not self._has_come(rank, call, inside))
+        known = self.states.keys() | self.job.doubts.keys()
+        lost = tuple(rank for rank in members or key[1] if rank not in known)
+        return Wait(key, label, turn, inside, absent, busy, ended, lost)
+
+    def _has_come(self, rank: int, call: LastCall, inside: Calls) -> bool:
+        """Whether the rank's device is at this call. Where kernels are timed, one that has not begun while others have
+        is kept by something that is no collective."""
+        if not self.is_head(rank, call):
+            return False
+        return bool(call.started) or not any(other.started for other in inside.values())
+
+
+def _open_messages(group: GroupState) -> dict[tuple[int, bool], list[LastCall]]:
+    """By peer and whether they are sends, the messages that have not ended."""
+    found: dict[tuple[int, bool], list[LastCall]] = defaultdict(list)
+    for call in group.calls:
+        if not call.done and call.peer is not None and family_of(call.op).is_message:
+            found[call.peer, family_of(call.op) is SEND].append(call)
+    return found
