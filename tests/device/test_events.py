@@ -220,7 +220,7 @@ def test_nothing_is_said_to_be_unseen(recorded: Recorded) -> None:
     assert not codes & {"device-unseen", "unknown-exec", "device-events-lost", "surface-failed"}
 
 
-@pytest.fixture(scope="module", params=["fsdp1", "fsdp2", "tensor"])
+@pytest.fixture(scope="module", params=["fsdp2", "tensor"])
 def waiting(
     on_device: RunProgram, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Recorded:
