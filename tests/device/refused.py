@@ -30,5 +30,4 @@ EXPECTED: Final[Mapping[str, str]] = {
     "coalescing": "does not implement startCoalescing",
     "reduce_scatter": "does not support reduce_scatter",
     "timers": "no timer",
-    "inductor": "testdev",
 }

@@ -22,7 +22,7 @@ from tests.device.test_device import WORK, Json, parts, parts_told, told_by
 from tests.device.test_events import Recorded, ends_by_marks, most_off_ns
 from tests.device.truth import PARTS
 
-ACTIVE = {"late": 12, "slow": 12, "far_ahead": 12}  # steps in the profiler's window
+ACTIVE = {"late": 12}  # steps in the profiler's window
 FEW_ACTIVE = 6  # in that of the others
 PLANTED_NS, OWN_WORK_NS = 100_000_000, 50_000_000
 IDLE_CODES = {kind.code for kind in savings.IDLE_KINDS.values()} | {"exposed-copies"}

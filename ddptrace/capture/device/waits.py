@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any, Final
 
 from ddptrace.capture.device.events import DeviceTimer
@@ -14,7 +15,7 @@ WAIT: Final = "wait"
 def watch_waits(patches: Patches, timer: DeviceTimer) -> None:
     """Time each wait for an event of the device, if the class is Python's: CUDA's `Stream.wait_event` and `wait_stream`
     call that."""
-    if WAIT not in vars(timer.event_type):
+    if not isinstance(vars(timer.event_type).get(WAIT), FunctionType):  # C++ takes no replacement
         return
 
     def waiting(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -27,8 +27,7 @@ import ddptrace
 from tests.device import testdev
 
 BEFORE, MOST_ACTIVE = 2, 12  # steps
-ACTIVE: Final = {"late": MOST_ACTIVE, "slow": MOST_ACTIVE, "far_ahead": MOST_ACTIVE}
-"""In the profiler's window: so many prove that a rank is late."""
+ACTIVE: Final = {"late": MOST_ACTIVE}  # in the profiler's window: so many prove that a rank is late
 FEW_ACTIVE: Final = 6  # in that of the others
 PLANTED_S: Final = 0.1
 OWN_WORK_S: Final = 0.05  # of the host between two steps, less than the device has to do

@@ -49,10 +49,6 @@ def reduce_scatter() -> None:
     dist.reduce_scatter(torch.empty(2, device=HERE.name), parts)
 
 
-def inductor() -> None:
-    torch.compile(layers(HERE.name))(torch.ones(4, 64).to(HERE.name))
-
-
 def timers() -> float:
     """0 where the reducer has none."""
     model = stock(layers(HERE.name))
@@ -70,6 +66,5 @@ TRIED: dict[str, Callable[[], object]] = {
     "coalescing": coalescing,
     "reduce_scatter": reduce_scatter,
     "timers": timers,
-    "inductor": inductor,
 }
 main()
