@@ -67,7 +67,7 @@ class FsdpCosts:
         self._steps = len(steps)
         self._gathers = [row for row in rows if row.role == UnitRole.UNSHARD.word and row.exposed_charged_ns]
         self._compute_ns = self._mean(row.compute_ns or 0 for row in steps)
-        self._units = next(([u for u in rank.units if u.kind is UnitKind.FSDP] for rank in ranks if rank.units), [])
+        self._units = next((list(filter(_is_sharded, rank.units)) for rank in ranks if rank.units), [])
 
     def earlier(self, phase: Phase) -> EarlierGathers | None:
         """Return the gathers of a phase that are worth launching earlier; None if nothing would hide them."""
@@ -108,6 +108,11 @@ class FsdpCosts:
 
     def _mean(self, values: Iterable[int]) -> int:
         return round(sum(values) / self._steps) if self._steps else 0
+
+
+def _is_sharded(unit: Unit) -> bool:
+    """Whether `fully_shard` made it: `replicate` makes units of the same class, without shards."""
+    return unit.kind is UnitKind.FSDP and any(group.role is UnitRole.OTHER for group in unit.groups)
 
 
 def _largest_parameter(unit: Unit) -> int:
