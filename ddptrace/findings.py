@@ -314,7 +314,6 @@ SLOW_STAGE = FindingKind(
     "give it fewer layers, or find out why its rank is slow",
     sections=(Section.PIPELINES,),
     is_advice=True,
-    silences=(EXPOSED_COMMUNICATION,),
 )
 PIPELINE_BUBBLE = FindingKind(
     "pipeline-bubble",
@@ -325,7 +324,6 @@ PIPELINE_BUBBLE = FindingKind(
     "more microbatches, or a schedule with several stages on each rank",
     sections=(Section.PIPELINES,),
     is_advice=True,
-    silences=(EXPOSED_COMMUNICATION,),
 )
 HEAVY_LAYER = FindingKind(
     "heavy-layer",

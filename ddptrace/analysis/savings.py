@@ -9,7 +9,13 @@ from ddptrace.analysis.collectives.buffer_cost import buffer_cost
 from ddptrace.analysis.collectives.one_by_one import gradients_one_by_one
 from ddptrace.analysis.device.copies import as_copies
 from ddptrace.analysis.device.idle import AT_WORK, held_by
-from ddptrace.analysis.pipeline.digest import PipelineDigest, largest_bubble, pipeline_digests, slowest_stage
+from ddptrace.analysis.pipeline.digest import (
+    PipelineDigest,
+    idle_in_pipelines_ns,
+    largest_bubble,
+    pipeline_digests,
+    slowest_stage,
+)
 from ddptrace.analysis.rank_facts import RankFacts
 from ddptrace.analysis.ranks.blame import Blame
 from ddptrace.analysis.ranks.causes import SLOW_LINK as LINK
@@ -75,7 +81,7 @@ def savings(result: Result, summary: Summary, blame: Blame, ranks: Sequence[Rank
     waited_ns = _waited_ns(result, exposed_ns)
     late_ns = sum(suspect.cost_ns for suspect in result.suspects)  # the other ranks wait for them in collectives
     digests = pipeline_digests(result)
-    idle_ns = sum(map(_idle_in_pipeline, digests)) / max(len(result.ranks), 1)
+    idle_ns = idle_in_pipelines_ns(digests, len(result.ranks))
     sent_ns = max(exposed_ns - max(waited_ns, min(late_ns, exposed_ns)) - idle_ns, 0)
     worst = _worst_bucket(summary, exposed_ns)
     sent = _row(EXPOSED, sent_ns, whole_ns, worst, EXPOSED_BUCKET if worst else _beside_buckets(result, summary))
@@ -127,11 +133,6 @@ def _buffers(ranks: Sequence[RankFacts], result: Result, whole_ns: int) -> Itera
     found = buffer_cost(ranks, result)
     if found is not None:
         yield _row(BUFFERS, found[1], whole_ns, "", BUFFER_BROADCASTS)
-
-
-def _idle_in_pipeline(digest: PipelineDigest) -> float:
-    """Per step, of all its ranks: they are blocked on messages for the most of it."""
-    return sum(rank.bubble_ns + rank.stage_wait_ns for rank in digest.ranks) * digest.turns / digest.steps
 
 
 def _pipelines(digests: Sequence[PipelineDigest], whole_ns: int) -> Iterator[SavingRow]:

@@ -11,6 +11,7 @@ from typing import Final
 from ddptrace.analysis.collectives.waiting import device_waits
 from ddptrace.analysis.findings.collectives import FEW_NBYTES, exposed_collective
 from ddptrace.analysis.findings.waiting import MeanWait, mean_wait
+from ddptrace.analysis.pipeline.digest import idle_in_pipelines_ns, pipeline_digests
 from ddptrace.analysis.rank_facts import RankFacts
 from ddptrace.analysis.ranks.matched_time import WAITING_MIN_RATIO, matched_time
 from ddptrace.analysis.ranks.suspects import MIN_STEPS
@@ -48,7 +49,7 @@ def bucket_findings(
         and 2 * sum(bucket.exposed_charged_ns or 0 for bucket in summary.buckets) >= exposed.ns
     ):
         yield _exposed(summary.worst, summary, next_look(summary.worst, summary, result, ranks))
-    else:
+    elif 2 * idle_in_pipelines_ns(pipeline_digests(result), len(result.ranks)) < exposed.ns:
         yield exposed_collective(exposed, result)
 
 

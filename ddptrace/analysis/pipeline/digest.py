@@ -83,6 +83,16 @@ class PipelineDigest:
         return one if one.costs_ns >= COST_MIN_RATIO * self.window_ns else None
 
 
+def idle_in_pipelines_ns(digests: Iterable[PipelineDigest], ranks: int) -> float:
+    """Return what of a step the ranks are idle on average, for bubbles and slow stages. Most of it, they are blocked on
+    messages. `ranks`: those of the run."""
+    return sum(
+        (rank.bubble_ns + rank.stage_wait_ns) * digest.turns / digest.steps / ranks
+        for digest in digests
+        for rank in digest.ranks
+    )
+
+
 def slowest_stage(digests: Sequence[PipelineDigest]) -> PipelineDigest | None:
     """Return the pipeline whose slow stage costs most; None if none has one."""
     found = [(one.slow.costs_ns, -one.pipeline, one) for one in digests if one.slow is not None]
