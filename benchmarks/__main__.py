@@ -66,8 +66,9 @@ def load(trace: Path, ranks: int, mb: int, with_hta: bool, as_json: bool) -> Non
 @click.argument("folder", type=click.Path(path_type=Path), required=False)
 @click.option("--ranks", type=COUNT, default=10_000, show_default=True, help="Number of ranks to make.")
 def dumps(folder: Path | None, ranks: int) -> None:
-    """Measure a diagnosis of the Flight Recorder dumps of many ranks, copied from the dumps in FOLDER or from a simulated
-    job's: does it name exactly the ranks to blame?"""
+    """Measure a diagnosis of the Flight Recorder dumps of many ranks, copied from FOLDER or from a simulated job.
+
+    Fails unless exactly the ranks to blame are named."""
     from benchmarks.dumps import bench_dumps
 
     click.echo(bench_dumps(folder, ranks))

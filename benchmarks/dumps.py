@@ -1,7 +1,7 @@
 """What a diagnosis of the Flight Recorder dumps of many ranks costs, and whether it names the right ones.
 
-The dumps of one job are copied: each copy has its own ranks and groups, but for the group of all ranks, which all copies
-share. So each copy has the culprits of the first.
+The dumps of one job are copied: each copy has its own ranks and groups, but for the group of all ranks, which all
+copies share. So each copy has the culprits of the first.
 """
 
 from __future__ import annotations
@@ -75,12 +75,12 @@ def _copied(dump: Dump, copy: int, size: int, everybody: str) -> Dump:
         name(old): {**about, "name": name(old), "ranks": ranks(old, about["ranks"])}
         for old, about in dump["pg_config"].items()
     }
-    entries = [{**entry, "process_group": _renamed(*entry["process_group"], name)} for entry in dump["entries"]]
+    entries = [{**entry, "process_group": _renamed(entry["process_group"], name)} for entry in dump["entries"]]
     return {**dump, "pg_config": config, "entries": entries}
 
 
-def _renamed(old: str, label: str, name: Callable[[str], str]) -> tuple[str, str]:
-    return name(old), label
+def _renamed(group: Sequence[str], name: Callable[[str], str]) -> tuple[str, str]:
+    return name(group[0]), group[1]
 
 
 def _write(dumps: Iterator[tuple[int, Dump]], place: Path) -> int:

@@ -175,7 +175,7 @@ class Job:
             self.clock += 1
             for rank in self.ranks:
                 rank.meet_fault(self.clock)
-            moved = any([self._launch(rank) for rank in self.ranks])
+            moved = sum(self._launch(rank) for rank in self.ranks) > 0
             moved = self._run() or moved
 
     def _launch(self, rank: Rank) -> bool:

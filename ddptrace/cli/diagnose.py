@@ -18,8 +18,8 @@ def diagnose(run: Path, as_json: bool) -> None:
     """Show what a hanging, crashed or running job does.
 
     Names the ranks that wait for others in a collective, those that make different calls, and those that died. RUN is
-    the run directory that the job writes or wrote, or a folder with dumps of torch's Flight Recorder, one for each rank:
-    pickles or JSON, with names that end in the rank.
+    the run directory that the job writes or wrote, or a folder with dumps of torch's Flight Recorder: pickles or JSON,
+    with names that end in the rank.
 
     \b
     Exit code:  0  nothing is wrong: the job is running, or ended as it should

@@ -1,4 +1,4 @@
-"""200 damaged sets of Flight Recorder dumps, and every hostile pickle. `python -m tests.mutants.dumps` reads thousands."""
+"""200 damaged sets of Flight Recorder dumps, and all hostile pickles. `python -m tests.mutants.dumps` reads more."""
 
 from __future__ import annotations
 

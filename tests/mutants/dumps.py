@@ -1,4 +1,4 @@
-"""Dumps of the Flight Recorder that somebody has damaged or made to do harm, and what `ddptrace diagnose` makes of them.
+"""Dumps of the Flight Recorder that somebody damaged or made to do harm, and what `ddptrace diagnose` makes of them.
 
 `python -m tests.mutants.dumps --mutants 2000` makes and counts as many, and reads every hostile pickle.
 """
@@ -17,7 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from click.testing import CliRunner
 

@@ -1,4 +1,4 @@
-"""`dumping.py FOLDER WAY`: four ranks on Gloo come to a stop, and each dumps torch's own Flight Recorder, as a pickle and
+"""`dumping.py FOLDER WAY`: four ranks on Gloo come to a stop. Each dumps torch's own Flight Recorder, as a pickle and
 as JSON, and ends.
 
 WAY     rank 2 does not come to ...

@@ -181,7 +181,7 @@ def test_a_dump_that_cannot_be_read_is_told_beside_what_the_others_tell(
     assert job is not None and [rank.rank for rank in job.ranks] == [0]
     assert told in job.doubts[1][0].message
     (tmp_path / "nccl_trace_rank_0").unlink()
-    with pytest.raises(RunDirectoryError, match="no dump in .* can be read"):
+    with pytest.raises(RunDirectoryError, match=r"no dump in .* can be read"):
         read_dumps(tmp_path)
 
 

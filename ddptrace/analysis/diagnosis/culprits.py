@@ -82,8 +82,8 @@ def _most_waited(waits: Waits, rank: int) -> Wait:
 
 
 def _behind(waits: Waits, found: Found) -> Iterator[Culprit]:
-    """A peer launched more, although the call that the rank launched last, or all that the rank waits for, has not ended
-    there either. So the program does not wait for its device at that point, and something else keeps the rank's host."""
+    """A peer launched more, although the call that the rank launched last, or all that the rank waits for, has not
+    ended there either. So the program does not wait for its device at that point, and something else keeps the host."""
     for key, shown in waits.groups.items():
         most = max(group.turns for group in shown.values())
         ahead = [rank for rank, group in shown.items() if group.turns == most and rank not in found]
@@ -113,8 +113,8 @@ def _pending_places(waits: Waits, rank: int) -> list[tuple[object, ...]]:
 
 
 def _place(rank: int, group: GroupState, call: LastCall) -> tuple[object, ...]:
-    """What is alike for calls that ranks with one program make at the same point. A message is like one between ranks in
-    the same places of another group, where the program calls both groups the same."""
+    """What is alike for calls that ranks with one program make at the same point. A message is like one between ranks
+    in the same places of another group, where the program calls both groups the same."""
     if call.peer is None:
         return group.name, group.ranks, call.op, call.turn
     members = sorted(group.ranks)

@@ -59,17 +59,20 @@ def _blaming(waits: Waits, blamed: Sequence[Culprit]) -> Iterator[Verdict]:
     alike: dict[tuple[Why, int], list[Culprit]] = defaultdict(list)
     for culprit in blamed:
         alike[culprit.why, id(culprit.wait)].append(culprit)
-    for together in sorted(alike.values(), key=lambda some: -len(waits.behind(one.rank for one in some))):
-        yield _blame(waits, together)
+    behind = {id(some): waits.behind(one.rank for one in some) for some in alike.values()}
+    for together in sorted(alike.values(), key=lambda some: -len(behind[id(some)])):
+        yield _blame(waits, together, behind[id(together)])
 
 
-def _blame(waits: Waits, together: Sequence[Culprit]) -> Verdict:
+def _blame(waits: Waits, together: Sequence[Culprit], behind: set[int]) -> Verdict:
+    """`behind`: the ranks that wait for these, if only through others."""
     why, wait = together[0].why, together[0].wait
     ranks = tuple(one.rank for one in together)
     inside = tuple(rank for rank in sorted(wait.inside) if rank not in ranks)
+    rest = sorted(behind - {*ranks, *inside})
+    more = f"; {named('rank', rest)} {'wait' if len(rest) > 1 else 'waits'} because of that" if rest else ""
     kind = KINDS.get(why, "message" if wait.is_message else "stuck")
-    said = f"{_sentence(why, wait, ranks)}{_victims(waits, ranks, inside)}"
-    return _verdict(waits, wait, kind, said, LIKELY[why], inside, ranks)
+    return _verdict(waits, wait, kind, _sentence(why, wait, ranks) + more, LIKELY[why], inside, ranks)
 
 
 def _sentence(why: Why, wait: Wait, ranks: tuple[int, ...]) -> str:
@@ -86,12 +89,6 @@ def _sentence(why: Why, wait: Wait, ranks: tuple[int, ...]) -> str:
         done = "received" if wait.call.op.startswith("send") else "sent"
         return f"{who} {have} not {done} it: rank {rank} is in {call}"
     return f"{who} {have} not arrived: {call}"
-
-
-def _victims(waits: Waits, ranks: tuple[int, ...], inside: Sequence[int]) -> str:
-    """The others that wait for these, through those that wait in the call."""
-    rest = sorted(waits.behind(ranks) - {*ranks, *inside})
-    return f"; {named('rank', rest)} {'wait' if len(rest) > 1 else 'waits'} because of that" if rest else ""
 
 
 # Nobody is to blame, or nobody is known to be -------------------------------------------------------------------------

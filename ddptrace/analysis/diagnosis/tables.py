@@ -12,8 +12,8 @@ class Verdict:
     `kind`, gravest first: "mismatch": ranks called different things at one turn of a group; "failed": an exception
     ended ranks; "died"; "device": a rank's device does not go on; "stuck": ranks wait for others; "message": one waits
     for another's send or receive; "held": a process is stopped; "failed-after": for want of a peer; "killed": the whole
-    job at once; "missing": ranks of a job that is over left nothing; "left": nobody writes any more; "ended"; "well": it
-    goes on, or starts; "slow": some wait, not for long yet; "unseen": ranks left nothing yet, while others go on;
+    job at once; "missing": ranks of a job that is over left nothing; "left": nobody writes any more; "ended"; "well":
+    it goes on, or starts; "slow": some wait, not for long yet; "unseen": ranks left nothing yet, while others go on;
     "doubt": a rank's records may be another run's, or were changed, or do not tell what they could; "clock": the clock
     of a rank is apart."""
 
@@ -21,8 +21,7 @@ class Verdict:
     sentence: str  # what is wrong
     likely: str = ""  # the likely reason
     group: str = ""  # process group
-    # k-th collective of the group from 0; of a message, k-th between the two; of a dump, torch's sequence number
-    turn: int | None = None
+    turn: int | None = None  # k-th collective of the group from 0, or message between the two; torch's number in a dump
     op: str = ""  # operation
     nbytes: int | None = None  # of the call
     waiting: tuple[int, ...] = ()  # ranks that wait
@@ -38,9 +37,7 @@ class RankPlace:
     rank: int  # global rank
     host: str  # its host
     pid: int  # its process
-    # "runs", "stopped", "held", "died", "failed", "ended", "unknown" where its process is not in sight, or "dumped"
-    # where only a dump of its Flight Recorder is known
-    status: str
+    status: str  # "runs", "stopped", "held", "died", "failed", "ended"; "unknown": not in sight; "dumped": by its dump
     step: int | None  # ordinal of the step that it is in
     phase: str | None  # phase that it is in
     doing: str  # as in "in all_reduce #7 (16 B) of group 0"

@@ -107,9 +107,13 @@ class Waits:
 
     def behind(self, culprits: Iterable[int]) -> set[int]:
         """Return all ranks that wait for these, directly or because others do; and these."""
-        reached, left = set(culprits), list(culprits)
+        reached = set(culprits)
+        left, followed = list(reached), set[int]()
         while left:
             for wait in self.for_rank.get(left.pop(), ()):
+                if id(wait) in followed:
+                    continue
+                followed.add(id(wait))
                 more = {rank for rank, call in wait.inside.items() if wait.absent or self.is_head(rank, call)} - reached
                 reached |= more
                 left += more
@@ -160,8 +164,7 @@ class Waits:
     ) -> Wait:
         label = next((group.label for group in self.groups[key].values() if group.label), "")
         busy = tuple(rank for rank, call in inside.items() if not self._has_come(rank, call, inside))
-        known = self.states.keys() | self.job.doubts.keys()
-        lost = tuple(rank for rank in members or key[1] if rank not in known)
+        lost = tuple(rank for rank in members or key[1] if rank not in self.states and rank not in self.job.doubts)
         return Wait(key, label, turn, inside, absent, busy, ended, lost)
 
     def _has_come(self, rank: int, call: LastCall, inside: Calls) -> bool:

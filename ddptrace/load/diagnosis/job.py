@@ -102,8 +102,8 @@ def read_job(path: Path) -> JobState:
         raise RunDirectoryError(f"{path} does not exist; give the directory that ddptrace.trace writes to")
     if not names_first_attempt(path) and not is_run(path):
         raise RunDirectoryError(
-            f"{path} holds neither a run of ddptrace.trace nor dumps of torch's Flight Recorder, and only these show what a"
-            " job was doing; give a folder with one of them"
+            f"{path} holds neither a run of ddptrace.trace nor dumps of torch's Flight Recorder, and only these show"
+            " what a job was doing; give a folder with one of them"
         )
     look, apart_ns, silent = _looked_until_clear(path)
     judged = tuple(

@@ -35,8 +35,8 @@ PLACES: Final = ("", "*/")
 def find_dumps(folder: Path) -> dict[int, Path]:
     """Return the dump of each rank; nothing if there is none.
 
-    Where a rank has a pickle and a JSON, the pickle is chosen, since only that has stack frames. Raises RunDirectoryError
-    if two files claim one rank."""
+    Where a rank has a pickle and a JSON, the pickle is chosen, since only that has stack frames. Raises
+    RunDirectoryError if two files claim one rank."""
     for place in PLACES:
         found = _by_prefix(folder.glob(f"{place}*"))
         if found:
