@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import urllib.request
 from pathlib import Path
 
 import ddptrace
 from benchmarks.overhead_costs import Rate, sustained
 from benchmarks.overhead_receiver import receiver
-from tests.launch import environment
+from tests.launch import as_ranks
 
 
 def test_spans_are_made_and_sent_while_steps_are_timed(tmp_path: Path) -> None:
     words = ("--workload", "convnet", "--rounds", "1", "--steps", "2", "--warmup", "1", "--out", str(tmp_path))
-    command = [sys.executable, "-m", "benchmarks", "overhead", "--modes", "exporting thread,companion", *words]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "RuntimeWarning" not in done.stderr, "nothing was lost on the way"
+    said = as_ranks(["-m", "benchmarks", "overhead", "--modes", "exporting thread,companion", *words], timeout_s=240)
+    assert "RuntimeWarning" not in said, "nothing was lost on the way"
     (one,) = json.loads((tmp_path / "overhead.json").read_text())["measured"]
     assert set(one["times_ns"]) == {"off", "exporting thread", "companion"}
     assert one["exported"]["spans_per_s"] > 0 and one["exported"]["cpu_ns"] > 0
