@@ -32,6 +32,12 @@ SCHEMA_VERSION: Final = "1.8"
 MANIFEST: Final = "manifest.json"
 META: Final = "meta.json"
 ANALYSIS: Final = "analysis"
+PROFILE_REQUEST: Final = "profile-request.json"
+PROFILE_ANSWER: Final = "profile-answer.json"
+"""`ddptrace profile` writes the first into the run directory, and a rank answers by the second."""
+
+MOST_ASKED_STEPS: Final = 100
+"""Of a profiler window that `ddptrace profile` asks for."""
 
 
 def run_path(path: object) -> Path:
