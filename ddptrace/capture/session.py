@@ -109,7 +109,11 @@ class Session:
         self._compiled: CompiledSends | None = None
         self._device: DeviceTimer | None = None
         self._write_collections: Callable[[], Any] = lambda: None
-        facts = {"profile": self._scheduled is not None, "blind_spots": list(blind_spots.ALWAYS), "keep": keep.to_dict()}
+        facts = {
+            "profile": self._scheduled is not None,
+            "blind_spots": list(blind_spots.ALWAYS),
+            "keep": keep.to_dict(),
+        }
         self.claim = Claim(Path(path), overwrite=overwrite, facts=facts, traceparent=traceparent)
 
     @property

@@ -30,6 +30,8 @@ def profile(run: Path, steps: int) -> None:
     from ddptrace.live.asking import ask_for_window
 
     promised = ask_for_window(run, steps)
-    which = f"step {promised.first}" if promised.first == promised.last else f"steps {promised.first} to {promised.last}"
+    which = (
+        f"step {promised.first}" if promised.first == promised.last else f"steps {promised.first} to {promised.last}"
+    )
     who = "The rank" if promised.ranks == 1 else f"{promised.confirmed} of {promised.ranks} ranks"
     say(f"{who} will profile {which}. Then: ddptrace analyze {run}")

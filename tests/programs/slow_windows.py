@@ -37,7 +37,9 @@ def main() -> None:
     parser.add_argument("--untraced", action="store_true")
     parser.add_argument("--on-request", action="store_true", help="do not look for slow steps")
     parser.add_argument("--ranks", default="all")
-    parser.add_argument("--deaf", action="store_true", help="rank 0 looks at the store when rank 1 has saved its window")
+    parser.add_argument(
+        "--deaf", action="store_true", help="rank 0 looks at the store when rank 1 has saved its window"
+    )
     parser.add_argument("--kill-in-window", action="store_true", help="rank 1 is killed within the window")
     parser.add_argument("--save")
     options = parser.parse_args()

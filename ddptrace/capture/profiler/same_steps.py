@@ -1,10 +1,10 @@
 """The ranks agree on the steps of the next profiler window, through their store, on a thread that training never waits
 for. No collective is issued.
 
-rank 1    wish ─▶ store                                               a rank that saw a slowdown, or a request; the first
-all            look ─▶ confirm: "step 41, 20 ms each"                 one counts, and its rank decides
-rank 1                          decide ─▶ "steps 70 to 72"            once all have confirmed: far enough ahead of them
-all                                       look ─▶ open at step 69     with a step of warm-up
+rank 1    wish ─▶ store                                            a rank that saw a slowdown or a request; the first
+all            look ─▶ confirm: "step 41, 20 ms each"              wish counts, and its rank decides
+rank 1                         decide ─▶ "steps 60 to 62"          once all have confirmed: far enough ahead of them
+all                                      look ─▶ open at step 59   with a step of warm-up
 
 While a window is being agreed on, ranks look more often, and it begins at least `AHEAD_LOOKS` such looks after the
 decision: every rank looks several times before it comes there. A rank that learns of it too late opens nothing and says
@@ -159,7 +159,9 @@ class SameSteps:
         elif group.store is None:
             if self._wish is not None:
                 raise LookupError("no store")
-        elif group.store is not self._lost:
+        elif group.store is self._lost:
+            self._wish = None
+        else:
             self._look_with(group)
 
     def _look_with(self, group: identity.Group) -> None:
