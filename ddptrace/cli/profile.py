@@ -28,10 +28,9 @@ def profile(run: Path, steps: int) -> None:
     """
     from ddptrace.cli.say import say
     from ddptrace.live.asking import ask_for_window
+    from ddptrace.units import named
 
     promised = ask_for_window(run, steps)
-    which = (
-        f"step {promised.first}" if promised.first == promised.last else f"steps {promised.first} to {promised.last}"
-    )
+    which = named("step", range(promised.first, promised.last + 1))
     who = "The rank" if promised.ranks == 1 else f"{promised.confirmed} of {promised.ranks} ranks"
     say(f"{who} will profile {which}. Then: ddptrace analyze {run}")

@@ -47,7 +47,8 @@ def ask_for_window(path: Path, steps: int) -> Promised:
         answer = _answer(root, request)
     if answer is None:
         raise RunDirectoryError(
-            f"no rank of {path} has answered within {ANSWER_S:.0f} s; see with `ddptrace diagnose {path}` whether it trains"
+            f"no rank of {path} has answered within {ANSWER_S:.0f} s;"
+            f" see with `ddptrace diagnose {path}` whether it trains"
         )
     if "refused" in answer:
         raise RunDirectoryError(f"the job in {path} opens no window: {answer['refused']}")

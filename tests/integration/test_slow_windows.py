@@ -120,13 +120,13 @@ def test_a_running_job_is_asked_for_a_window_by_another_process(tmp_path: Path) 
         asked = CliRunner().invoke(main, ["profile", str(run), "--steps", "2"])
         assert job.statuses(60) == [0, 0]
     assert asked.exit_code == 0, asked.output
-    told = re.fullmatch(r"2 of 2 ranks will profile steps (\d+) to (\d+)\. Then: .*\n", asked.stdout)
+    told = re.fullmatch(r"2 of 2 ranks will profile steps (\d+) and (\d+)\. Then: .*\n", asked.stdout)
     assert told, asked.stdout
     result = ddptrace.analyze(run)
     steps = list(map(int, told.groups()))
     assert profiled(result) == {0: steps, 1: steps}
     [message] = messages(result, "window-asked").values()
-    assert message.endswith(f"the window of steps {steps[0]} to {steps[1]} on all ranks")
+    assert message.endswith(f"the window of steps {steps[0]} and {steps[1]} on all ranks")
     assert not [name for name in (PROFILE_REQUEST, PROFILE_ANSWER) if (run / name).exists()]
     again = CliRunner().invoke(main, ["profile", str(run)])
     assert again.exit_code == 1

@@ -125,8 +125,7 @@ class Occasions:
 
 
 def _window(agreed: Agreed) -> str:
-    begin, last = agreed.begin, agreed.last
-    return f"the window of step {begin}" if begin == last else f"the window of steps {begin} to {last}"
+    return f"the window of {named('step', range(agreed.begin, agreed.last + 1))}"
 
 
 class Requests:
