@@ -36,9 +36,6 @@ PROFILE_REQUEST: Final = "profile-request.json"
 PROFILE_ANSWER: Final = "profile-answer.json"
 """`ddptrace profile` writes the first into the run directory, and a rank answers by the second."""
 
-MOST_ASKED_STEPS: Final = 100
-"""Of a profiler window that `ddptrace profile` asks for."""
-
 
 def run_path(path: object) -> Path:
     """Return the path that a caller gave. Raises RunDirectoryError if it is not a path."""

@@ -11,6 +11,9 @@ from ddptrace.errors import TraceStateError
 LEAST_FACTOR: Final = 1.05
 """Steps of a steady run differ by more than a smaller factor now and then."""
 
+MOST_ASKED_STEPS: Final = 100
+"""Of a window that `ddptrace profile` asks for: more would fill disks, and be a typing error."""
+
 
 @dataclass(frozen=True, slots=True)
 class when_slow:
@@ -18,7 +21,7 @@ class when_slow:
 
     Each rank compares its steps with the median of up to 200 steps before them, from the 30th step on. Three steps in a
     row that are longer by `factor` make a slowdown; in a run whose steps often differ as much, it takes as many in a
-    row as do not come by chance. All ranks then profile the same steps, up to a second later: one step of warm-up, and
+    row as do not come by chance. All ranks then profile the same steps, shortly after: one step of warm-up, and
     `active` steps that are recorded. What is usual is learned anew after each window, so one slowdown opens one window.
 
     Args:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ddptrace.schema import MOST_ASKED_STEPS
+from ddptrace.slowness import MOST_ASKED_STEPS
 
 
 @click.command()

@@ -16,8 +16,8 @@ from ddptrace.capture.profiler.slow_steps import SlowSteps
 from ddptrace.findings import STEPS_SLOWER, WINDOW_ASKED, WINDOW_MISSED
 from ddptrace.record import Recorder
 from ddptrace.record.directory import read_json, write_json
-from ddptrace.schema import MOST_ASKED_STEPS, PROFILE_ANSWER, PROFILE_REQUEST
-from ddptrace.slowness import when_slow
+from ddptrace.schema import PROFILE_ANSWER, PROFILE_REQUEST
+from ddptrace.slowness import MOST_ASKED_STEPS, when_slow
 from ddptrace.units import duration, named
 
 _now = time.perf_counter_ns
