@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ddptrace.keep import Keep
     from ddptrace.predictor import advise, whatif
     from ddptrace.reducer import BucketedDataParallel
+    from ddptrace.slowness import when_slow
     from ddptrace.tracing import trace
 
 __all__ = [
@@ -43,6 +44,7 @@ __all__ = [
     "figures",
     "trace",
     "whatif",
+    "when_slow",
 ]
 
 _HOMES = {
@@ -56,6 +58,7 @@ _HOMES = {
     "diff": "ddptrace.differ",
     "trace": "ddptrace.tracing",
     "whatif": "ddptrace.predictor",
+    "when_slow": "ddptrace.slowness",
 }
 
 

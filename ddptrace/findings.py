@@ -233,6 +233,14 @@ JITTER = FindingKind(
     sections=(Section.JITTER, Section.STEPS),
     is_advice=True,
 )
+STEPS_SLOWER = FindingKind(
+    "steps-slower",
+    Chapter.LOST_TIME,
+    "warning",
+    "while training, a rank saw its steps become slower than usual, and `when_slow` had a profiler window opened",
+    "compare the steps of the window with those before: `late-rank`, `jitter` and `data-bound` name causes",
+    sections=(Section.STEPS,),
+)
 PROCESSORS_CROWDED = FindingKind(
     "processors-crowded",
     Chapter.LOST_TIME,
@@ -473,6 +481,14 @@ PAUSED_STEPS = FindingKind(
     "info",
     "ddptrace itself held the training thread in these steps, to start, stop or save the profiler",
     "do not judge the program by these steps",
+    sections=(Section.STEPS,),
+)
+WINDOW_ASKED = FindingKind(
+    "window-asked",
+    Chapter.STEPS,
+    "info",
+    "`ddptrace profile` asked for a profiler window while the job ran",
+    "nothing",
     sections=(Section.STEPS,),
 )
 ANOTHER_TRAINING = FindingKind(
@@ -910,6 +926,13 @@ WATCH_INCOMPLETE = FindingKind(
     "records of a rank that `ddptrace watch` follows are missing",
     "`ddptrace analyze` says why",
     is_advice=True,
+)
+WINDOW_MISSED = FindingKind(
+    "window-missed",
+    Chapter.MISSING_RECORDS,
+    "warning",
+    "a rank did not open a profiler window that `when_slow` or `ddptrace profile` asked for",
+    "do what the sentence says; the windows of the other ranks are used",
 )
 DISK_SHORT = FindingKind(
     "disk-short",

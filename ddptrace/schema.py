@@ -32,6 +32,9 @@ SCHEMA_VERSION: Final = "1.9"
 MANIFEST: Final = "manifest.json"
 META: Final = "meta.json"
 ANALYSIS: Final = "analysis"
+PROFILE_REQUEST: Final = "profile-request.json"
+PROFILE_ANSWER: Final = "profile-answer.json"
+"""`ddptrace profile` writes the first into the run directory, and a rank answers by the second."""
 
 
 def run_path(path: object) -> Path:

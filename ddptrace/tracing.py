@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from ddptrace.errors import DdptraceError, TraceStateError, printable
 from ddptrace.keep import Keep
 from ddptrace.schema import run_path
+from ddptrace.slowness import when_slow
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
@@ -37,7 +38,9 @@ class trace:
         profile: Record torch.profiler windows on the program's steps. A schedule, such as
             `torch.profiler.schedule(wait=5, warmup=1, active=3, repeat=1)`, or a
             `torch.profiler.profile(schedule=..., with_stack=True, ...)` that is not yet started. The trace starts,
-            steps and stops that profiler, and torch calls its `on_trace_ready` for each window.
+            steps and stops that profiler, and torch calls its `on_trace_ready` for each window. Or
+            `ddptrace.when_slow(...)`: windows only when steps have become slower. Without a schedule,
+            `ddptrace profile` can ask for a window while the job runs.
         tracer_provider: An OpenTelemetry provider. It receives one span per step, phase, bucket and collective, as
             children of the span that is active when the trace is entered; another thread makes them. Separately, if
             `OTEL_*` variables ask for it, a companion process exports metrics, and without a provider also spans.
@@ -174,10 +177,10 @@ def _check_profile(wanted: object) -> None:
                 "profile= is a torch.profiler.profile that has already been started; give a new one, which the trace"
                 " starts, steps and stops"
             )
-    elif wanted is not None and not callable(wanted):
+    elif isinstance(wanted, type) or not (wanted is None or callable(wanted) or isinstance(wanted, when_slow)):
         raise TraceStateError(
             f"profile={wanted!r} is not a schedule; give what torch.profiler.schedule(wait=..., warmup=..., active=...,"
-            " repeat=...) returns, or a torch.profiler.profile with such a schedule"
+            " repeat=...) returns, a torch.profiler.profile with such a schedule, or ddptrace.when_slow(...)"
         )
 
 

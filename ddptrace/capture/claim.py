@@ -43,6 +43,11 @@ class Claim:
         self._agreed = False
         self.folder = self._claim()
 
+    @property
+    def key(self) -> str:
+        """The begin of this trace's keys in the stores that ranks share."""
+        return self._agreement.key
+
     def _claim(self) -> Path:
         refused: RunDirectoryError | None = None
         folder = self.root

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,7 +38,7 @@ def current_world_size() -> int | None:
 
 def _places() -> Iterator[tuple[int, int | None]]:
     """Yield world sizes (0 unknown) and this process's rank in each; of equally large worlds the first counts."""
-    if dist.is_available() and dist.is_initialized():
+    if has_group():
         yield dist.get_world_size(), dist.get_rank()
     agent = _rpc_agent()
     if agent is not None:
@@ -111,7 +112,7 @@ class Agreement:
     """
 
     def __init__(self, number: int) -> None:
-        self._key = f"ddptrace/{attempt()}/{number}"
+        self.key = f"ddptrace/{attempt()}/{number}"
         self._published: set[str] = set()  # names of stores
 
     def publish(self, run_id: str, refused: str | None) -> bool:
@@ -120,7 +121,7 @@ class Agreement:
         for name, store in _stores().items():
             if name not in self._published:
                 try:
-                    store.set(self._key, json.dumps({"run_id": run_id, "refused": refused}))
+                    store.set(self.key, json.dumps({"run_id": run_id, "refused": refused}))
                 except RuntimeError:  # it is gone
                     continue
                 self._published.add(name)
@@ -133,8 +134,8 @@ class Agreement:
         while stores:
             for store in tuple(stores):
                 try:
-                    if store.check([self._key]):
-                        answer: dict[str, Any] = json.loads(store.get(self._key))
+                    if store.check([self.key]):
+                        answer: dict[str, Any] = json.loads(store.get(self.key))
                         return answer
                 except (RuntimeError, ValueError):  # it is gone with its rank
                     stores.remove(store)
@@ -148,9 +149,30 @@ def _stores() -> dict[str, Any]:
     """Return the stores that ranks share: those of the RPC workers and of the process group."""
     agent = _rpc_agent()
     found = {"rpc": getattr(agent, "store", None)}
-    if dist.is_available() and dist.is_initialized():
+    if has_group():
         found["group"] = dist.distributed_c10d._get_default_store()
     return {name: store for name, store in found.items() if store is not None}
+
+
+def has_group() -> bool:
+    """Whether this process has a default process group now."""
+    return dist.is_available() and dist.is_initialized()
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The default process group. `store`: None if its ranks share none."""
+
+    rank: int
+    size: int
+    store: Any
+
+
+def group() -> Group | None:
+    """Return the default process group; None if there is none now."""
+    if not has_group():
+        return None
+    return Group(dist.get_rank(), dist.get_world_size(), dist.distributed_c10d._get_default_store())
 
 
 def _rpc_agent() -> Any:

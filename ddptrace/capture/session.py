@@ -35,6 +35,7 @@ from ddptrace.capture.host.looks import SURFACES as LOOKS
 from ddptrace.capture.host.looks import Looks
 from ddptrace.capture.origins.call_sites import CallSites
 from ddptrace.capture.origins.modules import ModuleNames
+from ddptrace.capture.profiler.occasions import Occasions, Requests
 from ddptrace.capture.profiler.windows import Windows
 from ddptrace.capture.steps.finder import Sampling, StepFinder
 from ddptrace.capture.steps.program import Program
@@ -48,9 +49,12 @@ from ddptrace.findings import COMPILED_FAILED, COMPILED_REFUSED, ENDED_BY_EXCEPT
 from ddptrace.keep import Keep
 from ddptrace.record import Recorder
 from ddptrace.record.directory import release
+from ddptrace.slowness import when_slow
 
-Profile = Callable[[int], torch.profiler.ProfilerAction] | torch.profiler.profile
+Scheduled = Callable[[int], torch.profiler.ProfilerAction] | torch.profiler.profile
 """The schedule of profiler windows, or a profiler that has one."""
+
+Profile = Scheduled | when_slow
 
 _current: Session | None = None
 _entry = threading.Lock()
@@ -74,6 +78,7 @@ SURFACES = (
     "reducer",
     "hooks",
     "profiler",
+    "occasions",
     "rpc",
     "host",
     "garbage",
@@ -97,7 +102,8 @@ class Session:
         traceparent: str | None = None,
     ) -> None:
         self.begin = time.perf_counter_ns()
-        self._profile = profile
+        self._slow = profile if isinstance(profile, when_slow) else None
+        self._scheduled = None if isinstance(profile, when_slow) else profile
         self._keep = keep
         self._patches = Patches()
         self._settling = threading.Lock()
@@ -108,7 +114,11 @@ class Session:
         self._compiled: CompiledSends | None = None
         self._device: DeviceTimer | None = None
         self._write_collections: Callable[[], Any] = lambda: None
-        facts = {"profile": profile is not None, "blind_spots": list(blind_spots.ALWAYS), "keep": keep.to_dict()}
+        facts = {
+            "profile": self._scheduled is not None,
+            "blind_spots": list(blind_spots.ALWAYS),
+            "keep": keep.to_dict(),
+        }
         self.claim = Claim(Path(path), overwrite=overwrite, facts=facts, traceparent=traceparent)
 
     @property
@@ -145,8 +155,10 @@ class Session:
         self.hooks = HookWatch(self.surfaces["hooks"], hooks, self.ddp)
         self.program = Program(self.steps, self.surfaces["program"], sites.spans)
         self.windows = Windows(recorder, self.surfaces["profiler"], lambda: self.folder)
+        self._occasions = Occasions(recorder, self._slow, self.claim.key, lambda: self.claim.rank)
         self._looks = Looks(recorder, self.surfaces, self.steps)
         self._undo = (
+            ("occasions", self._occasions.close),
             ("profiler", self.windows.close),
             ("program", self.program.uninstall),
             ("origins", sites.spans.close),
@@ -160,6 +172,7 @@ class Session:
         self.claim.facts["blind_spots"] += self._looks.blind_spots
         self._looks.first()
         chores += self._looks.chores()
+        chores.append(self.surfaces["occasions"].guarded(self._requests().look))
         self.claim.write_meta(recorder.note)
 
     def _wire(self) -> None:
@@ -177,9 +190,29 @@ class Session:
             *ends,
             self.surfaces["profiler"].guarded(self.windows.backward_ends),
         ]
-        self.steps.on_step = self.surfaces["profiler"].guarded(self.windows.step)
+        self.steps.on_step = self._watched_step()
         self.steps.on_end = self._step_ended
         self._write_collections = self.surfaces["garbage"].guarded(self._collections.look)
+
+    def _watched_step(self) -> Callable[[], None]:
+        """Return what is to be called at each step: it opens and closes profiler windows."""
+        switch = self.surfaces["profiler"].guarded(self.windows.step)
+        if self._scheduled is not None:
+            return switch
+        surface = self.surfaces["occasions"]
+        self.windows.next_window = surface.guarded(self._occasions.next_window)
+        count = surface.guarded(self._occasions.step_ends)
+
+        def step() -> None:
+            count()
+            switch()
+
+        return step
+
+    def _requests(self) -> Requests:
+        """Return what looks for requests of `ddptrace profile`."""
+        occasions = None if self._scheduled is not None else self._occasions
+        return Requests(self.claim.root, lambda: self.claim.run_id, occasions)
 
     def _install(self) -> None:
         """Install each surface by itself: if a name of torch has moved, the other surfaces still work."""
@@ -192,8 +225,9 @@ class Session:
         self.surfaces["host"].call(self._install_marks)
         self.surfaces["garbage"].call(self._collections.install)
         self.surfaces["compiler"].call(leave_as_it_is, "ddptrace.capture", "ddptrace.record")  # all is imported now
-        if self._profile is not None:
-            self.surfaces["profiler"].call(self.windows.open, self._profile)
+        if self._scheduled is not None:
+            self.surfaces["profiler"].call(self.windows.open, self._scheduled)
+        self.surfaces["occasions"].call(self._occasions.start)
 
     def _install_tap(self) -> None:
         self._patches.replace(dist.Work, "wait", self.collectives.wait)

@@ -18,7 +18,7 @@ import click
 
 SECTIONS: Final = {
     "Understand a run or traces": ("analyze", "view", "diff", "traffic", "diagnose", "figures", "hta"),
-    "Watch a job while it runs": ("watch", "export"),
+    "Watch a job while it runs": ("watch", "profile", "export"),
     "Decide what to change": ("advise", "whatif"),
     "Measure and prepare your machine": ("bench", "compile"),
 }

@@ -50,6 +50,12 @@ def world_size(path: Path) -> int | None:
     return None
 
 
+def newest_attempt(path: Path) -> Path:
+    """Return the folder of the newest attempt. Raises RunDirectoryError for another major schema version."""
+    attempts = _attempts(path)
+    return attempts[max(attempts)]
+
+
 def _attempts(path: Path) -> dict[int, Path]:
     below = {p.name.removeprefix("attempt-"): p for p in path.glob("attempt-*") if p.is_dir()}
     found = {0: path} | {int(number): p for number, p in below.items() if number.isdecimal()}

@@ -16,9 +16,10 @@ from typing import Any, Final, NoReturn
 
 from ddptrace.errors import DdptraceError, printable
 from ddptrace.keep import LEAST_NBYTES, Keep
+from ddptrace.slowness import LEAST_FACTOR, when_slow
 
 USAGE: Final = (
-    "python -m ddptrace.run [--out DIR] [--overwrite] [--profile WAIT,WARMUP,ACTIVE[,REPEAT][,OPTION...]] "
+    "python -m ddptrace.run [--out DIR] [--overwrite] [--profile SCHEDULE] "
     "[--keep WHAT] "
     "(script.py | -m module) [args ...]"
 )
@@ -61,7 +62,7 @@ class Options:
 
     out: Path
     overwrite: bool = False
-    profile: Schedule | None = None
+    profile: Schedule | when_slow | None = None
     keep: Keep | None = None
 
 
@@ -107,10 +108,11 @@ def command_line() -> argparse.ArgumentParser:
     parser.add_argument("--overwrite", action="store_true", default=None, help="replace a run that DIR already holds")
     parser.add_argument(
         "--profile",
-        metavar="WAIT,WARMUP,ACTIVE[,REPEAT][,OPTION...]",
-        help="record torch.profiler windows on this schedule of steps, such as 5,1,3 or 5,1,3,with_stack; REPEAT 0"
-        " repeats it without end"
-        f"  [default: 1]; OPTION is one of {', '.join(PROFILER_OPTIONS)}",
+        metavar="SCHEDULE",
+        help="record torch.profiler windows: on a schedule of steps, WAIT,WARMUP,ACTIVE[,REPEAT][,OPTION...], such as"
+        " 5,1,3 or 5,1,3,with_stack; REPEAT 0 repeats it without end"
+        f"  [default: 1]; OPTION is one of {', '.join(PROFILER_OPTIONS)}. Or only when steps have become slower:"
+        " when-slow, or when-slow:factor=1.3,at-most=3,active=3",
     )
     parser.add_argument("--keep", metavar="WHAT", help="limit what each rank keeps on disk, as in size=64MB,every=10")
     parser.add_argument("-m", dest="is_module", action="store_true", help="the program is a module, not a script")
@@ -133,7 +135,9 @@ def _overwrite(said: object, base: Path, where: str) -> bool:
     return known
 
 
-def _profile(said: object, base: Path, where: str) -> Schedule:
+def _profile(said: object, base: Path, where: str) -> Schedule | when_slow:
+    if isinstance(said, str) and said.partition(":")[0].strip() == WHEN_SLOW:
+        return _when_slow(said, where)
     parts = [part.strip() for part in said.split(",")] if isinstance(said, str) else []
     numbers = [int(part) for part in itertools.takewhile(str.isdecimal, parts)]
     options = parts[len(numbers) :]
@@ -142,8 +146,29 @@ def _profile(said: object, base: Path, where: str) -> Schedule:
         return Schedule(wait, warmup, active, repeat, tuple(options))
     raise DdptraceError(
         f'{where} is {said!r}; give WAIT,WARMUP,ACTIVE[,REPEAT][,OPTION...] in steps, such as "5,1,3", with at least'
-        f" one active step; OPTION is one of {', '.join(PROFILER_OPTIONS)}"
+        f' one active step; OPTION is one of {", ".join(PROFILER_OPTIONS)}; or give "{WHEN_SLOW}"'
     )
+
+
+def _when_slow(said: str, where: str) -> when_slow:
+    """As in when-slow:factor=1.3,at-most=3."""
+    _, colon, rest = said.partition(":")
+    parts = [part.strip().partition("=") for part in rest.split(",")] if colon else []
+    words = {name.replace("-", "_"): SLOW_WORDS[name](value) for name, _, value in parts if name in SLOW_WORDS}
+    if len(words) == len(parts) and None not in words.values():
+        with contextlib.suppress(DdptraceError):
+            return when_slow(**words)  # type: ignore[arg-type]
+    raise DdptraceError(
+        f'{where} is {said!r}; give "{WHEN_SLOW}", or with a factor of at least {LEAST_FACTOR} and whole numbers above'
+        f' 0, as in "{WHEN_SLOW}:factor=1.3,at-most=3,active=3"'
+    )
+
+
+def _factor(said: str) -> float | None:
+    try:
+        return float(said)
+    except ValueError:
+        return None
 
 
 def _keep(said: object, base: Path, where: str) -> Keep:
@@ -180,6 +205,8 @@ UNITS: Final = {"": 1, "b": 1} | {
     for unit, size in ((f"{letter}b", 1000), (f"{letter}ib", 1024))
 }
 WORDS: Final = {"size": _nbytes, "steps": _count, "every": _count}
+WHEN_SLOW: Final = "when-slow"
+SLOW_WORDS: Final = {"factor": _factor, "at-most": _count, "active": _count}
 NAMES: Final = {"out": _out, "overwrite": _overwrite, "profile": _profile, "keep": _keep}
 
 

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from ddptrace.errors import DdptraceError, printable
 from ddptrace.findings import ENDED_BY_EXIT, GAVE_WAY
 from ddptrace.run.options import Command, Options
+from ddptrace.slowness import when_slow
 
 if TYPE_CHECKING:
     from torch.profiler import profile
@@ -93,14 +94,14 @@ class Recording:
         tracing.before_entering = self.give_way
         self._hard_exit.watch()
 
-    def _profiler(self) -> profile | None:
-        if self._options.profile is None:
-            return None
+    def _profiler(self) -> profile | when_slow | None:
+        one = self._options.profile
+        if one is None or isinstance(one, when_slow):
+            return one
         from torch.profiler import schedule
 
         from ddptrace.capture.profiler.windows import scheduled
 
-        one = self._options.profile
         steps = schedule(wait=one.wait, warmup=one.warmup, active=one.active, repeat=one.repeat)
         return scheduled(steps, **dict.fromkeys(one.options, True))
 

@@ -11,6 +11,7 @@ from ddptrace.errors import DdptraceError
 from ddptrace.keep import Keep
 from ddptrace.record.store import Store
 from ddptrace.run.options import EPILOG, Command, Schedule, read_command
+from ddptrace.slowness import when_slow
 
 
 def command(*argv: str, cwd: Path = Path("/nowhere"), **environ: str) -> Command:
@@ -46,6 +47,18 @@ def test_everything_behind_the_program_is_the_programs() -> None:
     told = command("-m", "pkg.train", "-m", "--overwrite")
     assert (told.program, told.is_module, told.args) == ("pkg.train", True, ("-m", "--overwrite"))
     assert told.options.overwrite is False
+
+
+@pytest.mark.parametrize(
+    ("said", "wanted"),
+    [
+        ("when-slow", when_slow()),
+        ("when-slow:factor=1.5,at-most=2,active=4", when_slow(factor=1.5, at_most=2, active=4)),
+        ("when-slow: at-most=1", when_slow(at_most=1)),
+    ],
+)
+def test_windows_may_wait_for_slower_steps(said: str, wanted: when_slow) -> None:
+    assert command("--profile", said, "t.py").options.profile == wanted
 
 
 def test_a_flag_comes_before_the_environment_and_that_before_the_file(tmp_path: Path) -> None:
@@ -153,6 +166,10 @@ def test_a_mistake_in_the_file_is_told_in_one_sentence_that_names_the_file(
         (("--outs", "x", "t.py"), "usage: python -m ddptrace.run"),
         (("--profile", "5,1", "t.py"), "--profile is '5,1'; give WAIT,WARMUP,ACTIVE"),
         (("--profile", "5,1,0", "t.py"), "--profile is '5,1,0'"),
+        (("--profile", "when-slow:", "t.py"), "--profile is 'when-slow:'; give \"when-slow\", or with a factor of at"),
+        (("--profile", "when-slow:factor=1", "t.py"), "factor of at least 1.05 and whole numbers above 0"),
+        (("--profile", "when-slow:often=2", "t.py"), "--profile is 'when-slow:often=2'"),
+        (("--profile", "when-slow:at-most=x", "t.py"), "--profile is 'when-slow:at-most=x'"),
         (("--profile", "-5,1,1", "t.py"), "--profile"),
         (("--out", "", "t.py"), "--out is ''; give a directory"),
         (("--keep", "64", "t.py"), "--keep is '64'; give size=, steps= or every="),

@@ -55,9 +55,14 @@ NOT_KEPT = "no room for a profiler file: the rest of the disk is reserved for th
 
 
 class Windows:
-    """Records begin and end of windows, and puts their Kineto files into the rank's folder."""
+    """Records begin and end of windows, and puts their Kineto files into the rank's folder.
+
+    `next_window` is asked at each step, while no profiler of ours is in use, for the schedule of a single window that
+    begins now.
+    """
 
     def __init__(self, recorder: Recorder, surface: Surface, folder: Callable[[], Path]) -> None:
+        self.next_window: Callable[[], Callable[[int], ProfilerAction] | None] = lambda: None
         self._recorder = recorder
         self._surface = surface
         self._folder = folder
@@ -65,6 +70,7 @@ class Windows:
         self._trace_begin = _now()
         self._spans = WeakKeyDictionary[Any, tuple[int, int]]()  # by torch's inner profiler: begin and end (0: open)
         self._own: profile | None = None
+        self._is_single = False  # it opens one window and ends
         self._thread = 0  # on which a window is open
         self._thread_end = ThreadEnd()
         self._has_told_elsewhere = False
@@ -111,8 +117,8 @@ class Windows:
     def _step(self) -> None:
         own = self._own
         if own is None:
-            return
-        if self._idle and own.schedule(own.step_num + 1) is ProfilerAction.NONE:
+            self._open_next()
+        elif self._idle and own.schedule(own.step_num + 1) is ProfilerAction.NONE:
             own.step()  # between windows: it only counts
         elif not self._may_switch():
             self._tell_elsewhere()
@@ -120,6 +126,16 @@ class Windows:
             self._give_way(own)
         else:
             self._switch("switching the profiler", own, own.step)
+            if self._is_single and self._idle and self._own is own:
+                self._own = None
+                self._stop(own)
+
+    def _open_next(self) -> None:
+        """Open the window that is due now, if one is."""
+        wanted = self.next_window()
+        if wanted is not None:
+            self._is_single = True
+            self.open(wanted)
 
     def close(self) -> None:
         has_turn = self._switching.acquire(timeout=SWITCHED_S)
@@ -274,7 +290,8 @@ class Windows:
         self._own = None
         if not self._idle:
             self._stop(own)
-        message = "the program ran its own profiler when a window of ddptrace was due: ddptrace opened no more windows"
+        so = "did not open this one" if self._is_single else "opened no more windows"
+        message = f"the program ran its own profiler when a window of ddptrace was due: ddptrace {so}"
         self._recorder.note(PROFILER_GAVE_WAY, message)
 
     def _start_trace(self, original: Callable[..., Any]) -> Callable[..., Any]:

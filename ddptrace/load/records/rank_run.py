@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ddptrace.findings import (
     CLOCK_STEPPED,
     DESCRIPTIONS_LET_GO,
+    KINDS,
     RECORDS_DAMAGED,
     RECORDS_DROPPED,
     RECORDS_TORN,
@@ -262,8 +263,9 @@ class _Builder:
     def _findings(self) -> tuple[Finding, ...]:
         where = f"rank {self.rank}"
         found = [
-            Finding(str(note.get("code", UNKNOWN.code)), "warning", where, str(note.get("message", "")))
+            Finding(code, KINDS.get(code, UNKNOWN).severity, where, str(note.get("message", "")))
             for note in self.json(Kind.NOTE)
+            for code in [str(note.get("code", UNKNOWN.code))]
         ]
         found += [RECORDS_DAMAGED(where, f"{text}; the intact part is used") for text in self.records.damaged]
         if self.records.torn:
