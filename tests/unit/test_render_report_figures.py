@@ -24,7 +24,9 @@ from ddptrace.render.steps.figure import steps_figure
 from ddptrace.render.steps.timeline import timeline_figure
 from tests.made import empty_result, make_result
 from tests.unit.made_device import KERNELS, make_device_result
+from tests.unit.made_exchange import with_exchange
 from tests.unit.made_meetings import met_result, with_all
+from tests.unit.made_pipeline import with_pipeline
 from tests.unit.made_units import Plan, units_run
 from tests.unit.test_analysis_transfers import moved
 from tests.unit.test_render_report import many_steps, marks
@@ -154,7 +156,8 @@ def test_findings_and_all_other_links_lead_to_what_the_page_has() -> None:
     half = [(row.rank, row.step, row.window_ns // 2) for row in devices.launches]
     held = [IdleRow(rank, step, "data", "next batch", "", 1, ns, ns) for rank, step, ns in half]
     devices = replace(devices, idle=Table(IdleRow, held))
-    runs = with_all(met_result(4, 12)), devices, with_traffic(make_result(), "x"), analyze_run(units_run(Plan()))
+    split = with_pipeline(make_result()), with_exchange(make_result()), analyze_run(units_run(Plan()))
+    runs = with_all(met_result(4, 12)), devices, with_traffic(make_result(), "x"), *split
     found = [kind("run", "") for kind in KINDS.values()]
     pages = [page(replace(run, findings=Table(Finding, found))) for run in runs]
     for text in pages:
