@@ -219,6 +219,7 @@ def test_communication_that_is_longer_than_compute_is_named(planted: functools.p
     assert "so no bucket size can hide it all" in exposed.message
 
 
+@pytest.mark.alone  # the host must be far ahead of the device
 @pytest.mark.parametrize("recorder", ["trace", "events"])
 def test_no_queue_is_blamed_for_a_bucket_that_the_host_launched_long_before_its_turn(
     planted: functools.partial[Path], recorder: str
