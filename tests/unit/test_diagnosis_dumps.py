@@ -127,6 +127,11 @@ def test_calls_that_differ_and_do_not_end_are_a_mismatch(tmp_path: Path, changed
     assert told in found.verdicts[0].sentence + found.verdicts[0].likely
 
 
+def test_a_sequence_number_that_damage_made_huge_costs_nothing(tmp_path: Path) -> None:
+    found = small(tmp_path, dump(entry(4), entry(2**60)), dump(entry(4, "nccl:broadcast")))
+    assert found.verdicts[0].kind == "mismatch" and found.verdicts[0].turn == 4
+
+
 def test_calls_that_differ_and_ended_are_none(tmp_path: Path) -> None:
     ended = {"state": "completed"}
     assert small(tmp_path, dump(entry(**ended)), dump(entry(op="nccl:reduce", **ended))).exit_code == 0

@@ -5,7 +5,7 @@ Dumps hold neither when they were made nor what became of a process, so that not
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
@@ -16,11 +16,14 @@ from ddptrace.analysis.diagnosis.places import call_words, op_words, place_words
 from ddptrace.analysis.diagnosis.tables import RankPlace, Verdict
 from ddptrace.analysis.diagnosis.waits import GroupKey, Wait, Waits
 from ddptrace.load.diagnosis.tables import GroupState, JobState, LastCall, RankState
+from ddptrace.ops import family_of
 from ddptrace.units import named
 
 NO_DUMP: Final = "it left no dump here"
 UNREAD: Final = "its dump cannot be read"
 DUMPED: Final = "dumped"
+COMPARED: Final = 10_000
+"""Calls of a group, counted back, in which ranks are compared: Flight Recorders keep 2,000 as a rule."""
 NO_LINES: Final = (
     "the dumps hold no stack frames, and so no line of the program: only pickles have them, unless they were left out"
 )
@@ -149,20 +152,36 @@ def _circle_verdict(waits: Waits, ranks: Sequence[int]) -> Verdict:
 
 def _mismatches(waits: Waits, key: GroupKey) -> Iterator[tuple[GroupKey, Verdict]]:
     """Of calls that did not end: else ranks may give what differs, as it seems."""
-    shown = [
-        GroupOnRank(waits.states[rank], replace(group, calls=_collectives(group)))
-        for rank, group in waits.groups[key].items()
-    ]
-    found = mismatch_verdict(waits.job, _title(key, shown[0].own.label), shown) if len(shown) > 1 else None
+    shown = _comparable(waits, key)
+    label = next((on_rank.own.label for on_rank in shown), "")
+    found = mismatch_verdict(waits.job, _title(key, label), shown)
     if found is not None and any(
         call.turn == found.turn and not call.done for on_rank in shown for call in on_rank.own.calls
     ):
         yield key, replace(found, group=key[0], where=_where(waits, found.absent), age_ns=None)
 
 
-def _collectives(group: GroupState) -> tuple[LastCall, ...]:
-    calls = {call.turn: call for call in group.calls if call.peer is None}
-    return tuple(calls[turn] for turn in sorted(calls))
+def _comparable(waits: Waits, key: GroupKey) -> list[GroupOnRank]:
+    """The collectives of each rank of a group, up to the last that two of them have launched. A damaged number may lie
+    anywhere, so that only calls near that one are compared."""
+    calls = {rank: _collectives(group) for rank, group in waits.groups[key].items()}
+    counts = Counter(turn for mine in calls.values() for turn in mine)
+    last = max((turn for turn, count in counts.items() if count > 1), default=-1)
+    return [
+        GroupOnRank(
+            waits.states[rank], replace(group, calls=tuple(calls[rank][turn] for turn in _near(calls[rank], last)))
+        )
+        for rank, group in waits.groups[key].items()
+    ]
+
+
+def _near(turns: Iterable[int], last: int) -> list[int]:
+    return sorted(turn for turn in turns if last - COMPARED < turn <= last)
+
+
+def _collectives(group: GroupState) -> dict[int, LastCall]:
+    """By turn."""
+    return {call.turn: call for call in group.calls if not family_of(call.op).is_message}
 
 
 def _missing(waits: Waits, told: set[int]) -> Iterator[Verdict]:
