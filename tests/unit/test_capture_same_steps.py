@@ -31,7 +31,7 @@ class Rank:
             self.failures.append,
             lambda: Group(rank, size, store),
         )
-        self.wish = Wish(rank, step, 3, slowdown=SLOWDOWN)
+        self.wish = Wish(step, 3, slowdown=SLOWDOWN)
 
 
 @contextmanager
@@ -85,13 +85,13 @@ def test_a_rank_that_is_far_ahead_is_not_asked_to_go_back() -> None:
 def test_a_request_that_a_rank_sees_late_opens_no_second_window() -> None:
     store = HashStore()
     ranks = [Rank(rank, 2, store) for rank in range(2)]
-    asked = [Wish(rank, 40, 3, "request") for rank in range(2)]
+    asked = Wish(40, 3, "request")
     with started(ranks):
-        ranks[0].same.want(asked[0])
+        ranks[0].same.want(asked)
         wait_for(lambda: all(rank.same.due for rank in ranks))
-        for rank, wish in zip(ranks, asked, strict=True):
+        for rank in ranks:
             rank.same.due = None
-            rank.same.want(wish)
+            rank.same.want(asked)
         time.sleep(0.5)
         assert [rank.same.due for rank in ranks] == [None, None]
 

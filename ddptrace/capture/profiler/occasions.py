@@ -40,6 +40,7 @@ class Occasions:
         self._lengths = [0] * LAST_STEPS  # replaced in turn: another thread reads it
         self._ended = _now()
         self._was_profiled = False
+        self._busy_until = 0  # first step after the last window
         self._same = SameSteps(key, self._place, self._tell, self._tell_missed)
 
     def start(self) -> None:
@@ -50,12 +51,12 @@ class Occasions:
     def close(self) -> None:
         self._same.close()
         due = self._same.due
-        if due is not None:
+        if due is not None and self._steps < due.begin - 1:
             self._tell_missed(f"the training ended with step {self._steps - 1}, before {_window(due)}")
 
     def ask(self, request: str, steps: int) -> None:
         """Ask for a window of `steps` steps, as soon as possible. A request counts once, however often it is seen."""
-        self._same.want(Wish(self._rank() or 0, self._steps, steps, request))
+        self._same.want(Wish(self._steps, steps, request))
 
     def step_ends(self) -> None:
         """A step has ended, on the thread that trains."""
@@ -67,7 +68,7 @@ class Occasions:
         if self._detector is not None and not (is_profiled or self._was_profiled):
             found = self._detector.add(length)
             if found is not None and self._slow is not None:
-                self._same.want(Wish(self._rank() or 0, self._steps - 1, self._slow.active, slowdown=found))
+                self._same.want(Wish(self._steps - 1, self._slow.active, slowdown=found))
         self._was_profiled = is_profiled
 
     def next_window(self) -> Any:
@@ -76,7 +77,8 @@ class Occasions:
         if due is None or self._steps < due.begin - 1:
             return None
         self._same.due = None
-        self._has_opened(due)
+        self._busy_until = due.last + 1
+        self._count(due)
         if self._steps >= due.begin:
             self._tell_missed(f"it learned in step {self._steps} of {_window(due)}, and was past their begin")
             return None
@@ -84,7 +86,7 @@ class Occasions:
             return None
         return schedule(wait=0, warmup=1, active=due.wish.active, repeat=1)
 
-    def _has_opened(self, window: Agreed) -> None:
+    def _count(self, window: Agreed) -> None:
         if self._detector is None:
             return
         self._detector.restart()
@@ -98,7 +100,7 @@ class Occasions:
 
     def _place(self) -> Place:
         lengths = sorted(filter(None, self._lengths.copy()))
-        return Place(self._steps, lengths[len(lengths) // 4] if lengths else 0)
+        return Place(max(self._steps, self._busy_until), lengths[len(lengths) // 4] if lengths else 0)
 
     def _tell_missed(self, why: str) -> None:
         self._recorder.note(WINDOW_MISSED, f"this rank opened no profiler window: {why}")

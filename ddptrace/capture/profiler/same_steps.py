@@ -18,7 +18,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from ddptrace.capture import identity
@@ -42,13 +42,13 @@ CLOSE_S: Final = 1.0
 @dataclass(frozen=True, slots=True)
 class Wish:
     """Why a rank wants a window of `active` steps. `request`: id of the request of `ddptrace profile`; "" if `slowdown`
-    is the reason. `step`: the rank was in it."""
+    is the reason. `step`: the rank was in it. `rank`: in the default process group; 0 without one."""
 
-    rank: int
     step: int
     active: int
     request: str = ""
     slowdown: Slowdown | None = None
+    rank: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +180,7 @@ class SameSteps:
         """Confirm the first wish, if there is one; the store keeps only that."""
         store, wish = group.store, self._wish
         if wish is not None:
-            first = store.compare_set(f"{key}/wish", "", json.dumps(asdict(wish)))
+            first = store.compare_set(f"{key}/wish", "", json.dumps(asdict(replace(wish, rank=group.rank))))
         elif store.check([f"{key}/wish"]):
             first = store.get(f"{key}/wish")
         else:
