@@ -51,7 +51,7 @@ class Surface:
 
         What the program has raised meanwhile, by a signal's handler or from another thread, is no failure. It is raised
         again, and within a backward at the end of that, as without a trace."""
-        if _is_from_a_handler(error) or _is_from_another_thread(error):
+        if is_raised_into(error):
             if _current_graph_task_id() < 0:
                 raise error
             interrupted.append(error)
@@ -92,6 +92,22 @@ def raise_interrupted() -> None:
         error = interrupted[0]
         interrupted.clear()
         raise error
+
+
+class tolerating:
+    """A context that ends quietly at an error, for what may run code of the program. What the program raises into it
+    from elsewhere goes on."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        return isinstance(error, Exception) and not is_raised_into(error)
+
+
+def is_raised_into(error: BaseException) -> bool:
+    """Whether the program has raised it here by a signal's handler or from another thread."""
+    return _is_from_a_handler(error) or _is_from_another_thread(error)
 
 
 def _is_from_a_handler(error: BaseException) -> bool:

@@ -15,7 +15,7 @@ from torch import nn
 
 import ddptrace
 from ddptrace.capture.steps.finder import StepFinder
-from ddptrace.capture.surface import Surface
+from ddptrace.capture.surface import Surface, tolerating
 
 
 class Untold(Exception):
@@ -133,3 +133,12 @@ def test_a_handler_that_raises_within_a_hook_in_backward_ends_the_whole_backward
         signal.signal(signal.SIGUSR1, before)
     assert model.bias.grad is not None and model.weight.grad is not None
     assert surface.on
+
+
+def test_what_code_of_the_program_raises_is_tolerated_and_what_it_raises_from_elsewhere_is_not() -> None:
+    stop = type("Stop", (Exception,), {"__module__": "train"})
+    own: dict[str, Any] = {"__name__": "ddptrace.capture.steps", "tolerating": tolerating}
+    exec("def tolerated(error):\n    with tolerating():\n        raise error", own)  # another thread may raise here
+    own["tolerated"](ValueError("of the code that runs"))
+    with pytest.raises(stop):
+        own["tolerated"](stop())

@@ -27,7 +27,7 @@ from torch.fx import GraphModule
 from ddptrace.capture.origins import frames
 from ddptrace.capture.origins.frames import ENGINE, LIBRARY, PASSING, SITE, SKIPPED, Frame
 from ddptrace.capture.origins.modules import ForwardSpans, ModuleNames
-from ddptrace.capture.surface import Surface, ThreadState
+from ddptrace.capture.surface import Surface, ThreadState, tolerating
 from ddptrace.schema import THROUGH, UNKNOWN_ORIGIN, Origin
 
 MOST_CODES: Final = 2_000
@@ -147,10 +147,9 @@ class CallSites:
 
     def _holding(self, parameters: Any) -> int:
         """Return the modules that hold the parameters in a library's frame, UNKNOWN if it holds none there."""
-        try:
+        with tolerating():  # in another version of the library that variable is missing, or is something else
             return self._intern(some_of(self._names.owners(parameters)))
-        except Exception:  # in another version of the library that variable is missing, or is something else
-            return UNKNOWN
+        return UNKNOWN
 
     def _of_node(self, origin: int, *, entered: bool) -> int:
         """Return the module whose node runs on this thread. `entered`: a call on this thread led into the engine."""

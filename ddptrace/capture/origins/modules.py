@@ -12,7 +12,6 @@ Each thread counts separately. Spans cost time, so they are off until a collecti
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import threading
 from bisect import bisect_right
@@ -24,7 +23,7 @@ import torch
 from torch import nn
 
 from ddptrace.capture.by_identity import IdentityMap, IdentitySet
-from ddptrace.capture.surface import Surface
+from ddptrace.capture.surface import Surface, tolerating
 
 MOST_STRAYS: Final = 20
 """Modules of one class that no model contains, after which no model is searched for another: the program makes them
@@ -115,7 +114,7 @@ class ModuleNames:
 
 def _pairs(root: nn.Module) -> list[tuple[str, nn.Module]]:
     """Return what `named` yields, or nothing if the model cannot be walked: its modules then go by their classes."""
-    with contextlib.suppress(Exception):
+    with tolerating():
         return list(named(root))
     return []
 
@@ -132,13 +131,12 @@ def named(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 def _is_wrapper(module: nn.Module) -> bool:
     """A data-parallel wrapper, by what torch's and ours have in common, or one of `WRAPPERS`."""
-    try:
+    with tolerating():  # asking may run the program's code
         is_one = hasattr(module, "require_backward_grad_sync") or not WRAPPERS.isdisjoint(
             base.__name__ for base in type(module).__mro__
         )
         return is_one and isinstance(getattr(module, "module", None), nn.Module)
-    except Exception:  # asking may run the program's code
-        return False
+    return False
 
 
 def _class_name(module: nn.Module) -> str:
@@ -184,18 +182,16 @@ def contains(root: nn.Module, module: nn.Module) -> bool:
 def parameters_of(module: nn.Module) -> list[nn.Parameter]:
     """Return the parameters of the module itself, not those of modules in it. Bypasses subclasses of dict: DeepSpeed's
     gathers a parameter over the ranks when somebody reads it."""
-    try:
+    with tolerating():  # asking may run the program's code
         return [parameter for parameter in dict.values(module._parameters) if isinstance(parameter, nn.Parameter)]
-    except Exception:  # asking may run the program's code
-        return []
+    return []
 
 
 def _children(module: nn.Module) -> dict[str, Any]:
     """Return a copy of the children: another thread may add modules meanwhile."""
-    try:
+    with tolerating():  # asking may run the program's code
         return dict(getattr(module, "_modules", {}))
-    except Exception:  # asking may run the program's code
-        return {}
+    return {}
 
 
 class _Spans:

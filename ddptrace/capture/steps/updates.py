@@ -3,7 +3,6 @@ those of a step."""
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import sys
 import threading
@@ -13,6 +12,7 @@ from typing import Final
 
 from ddptrace.capture.by_identity import IdentityMap, IdentitySet
 from ddptrace.capture.origins import frames
+from ddptrace.capture.surface import tolerating
 from ddptrace.findings import ANOTHER_TRAINING, FindingKind
 from ddptrace.schema import Phase
 
@@ -108,7 +108,7 @@ def _calling_thread() -> weakref.ReferenceType[threading.Thread] | None:
 def _described(optimizer: object) -> str:
     """Describe an optimizer, as in "Adam of 4 parameters at train.py:42 in train"; leave out what raises."""
     words = type(optimizer).__name__
-    with contextlib.suppress(Exception):  # the optimizer may be the program's own class
+    with tolerating():  # the optimizer may be the program's own class
         groups = getattr(optimizer, "param_groups", ())
         count = sum(len(group["params"]) for group in groups)
         words += f" of {count} parameter{'' if count == 1 else 's'}" if groups else ""
