@@ -31,14 +31,20 @@ def dump(folder: Path, calls: int) -> None:
     rank = os.environ["RANK"]
     while len(json.loads(c10d._dump_fr_trace_json())["entries"]) < calls:
         time.sleep(POLL_S)
-    (folder / f"ready.{rank}").touch()
-    while len(list(folder.glob("ready.*"))) < RANKS:
-        time.sleep(POLL_S)
+    meet(folder, f"ready.{rank}")
     time.sleep(POLL_S)  # what ended last is noted a moment later
     (folder / f"nccl_trace_rank_{rank}").write_bytes(c10d._dump_fr_trace())
     (folder / "json").mkdir(exist_ok=True)
     (folder / "json" / f"rank_{rank}.json").write_bytes(c10d._dump_fr_trace_json())
+    meet(folder, f"dumped.{rank}")  # calls of the others fail once a rank has ended
     os._exit(0)
+
+
+def meet(folder: Path, name: str) -> None:
+    """Wait until all ranks have come here."""
+    (folder / name).touch()
+    while len(list(folder.glob(f"{name.partition('.')[0]}.*"))) < RANKS:
+        time.sleep(POLL_S)
 
 
 def sum_in_pair(pair: dist.ProcessGroup) -> None:

@@ -13,6 +13,7 @@ from ddptrace.record.directory import read_json
 from ddptrace.schema import META
 from ddptrace.telemetry.delivery.delivery import Delivery
 from ddptrace.telemetry.delivery.followed import Line
+from ddptrace.units import counted
 
 WITHOUT_METRICS = "; if the collector takes no metrics, set OTEL_METRICS_EXPORTER=none besides its endpoint"
 
@@ -55,8 +56,8 @@ def _undelivered(deliveries: Sequence[Delivery], about: str) -> Iterator[str]:
 def _unread(deliveries: Sequence[Delivery]) -> Iterator[str]:
     for delivery in deliveries:
         if delivery.unread_steps:
-            steps, kind = delivery.unread_steps, delivery.kind
-            yield f"{steps:,} steps could no longer be read from the disk when their {kind} were made"
+            steps, kind = counted(delivery.unread_steps, "step"), delivery.kind
+            yield f"{steps} could no longer be read from the disk when the {kind} were made"
 
 
 def _untaken_metrics(deliveries: Sequence[Delivery]) -> list[Delivery]:
