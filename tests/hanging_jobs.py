@@ -32,10 +32,14 @@ class Jobs:
     process: subprocess.Popen[bytes]
 
     def end(self) -> None:
-        """What somebody does who has waited long enough."""
+        """What somebody does who has waited long enough. All ranks are gone then."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+        with contextlib.suppress(ProcessLookupError):
+            while True:
+                os.killpg(self.process.pid, 0)
+                time.sleep(0.02)
 
 
 @contextmanager

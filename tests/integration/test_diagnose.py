@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import inspect
 import json
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
+from ddptrace.load.diagnosis.tables import BEAT_NS
 from tests.hanging_jobs import Jobs, diagnose, shown, started, verdict_of
 from tests.programs import hanging
 from tests.programs.hanging import HANGING_STEP, WIDTH
@@ -80,6 +82,7 @@ def test_the_terminal_says_who_waits_who_is_absent_and_where_they_are(jobs: Jobs
 
 def test_what_hung_is_still_told_after_the_whole_job_was_killed(jobs: Jobs) -> None:
     verdict_of(jobs.folder / "data" / "run", 3, "stuck")
+    time.sleep(2 * BEAT_NS / 1e9)  # of ranks that are gone, a hang is known up to their last beat
     jobs.end()
     done = diagnose(jobs.folder / "well" / "run")  # at once
     assert done.returncode == 4 and "alive" not in done.stdout
