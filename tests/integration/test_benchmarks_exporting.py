@@ -6,12 +6,15 @@ import json
 import urllib.request
 from pathlib import Path
 
+import pytest
+
 import ddptrace
 from benchmarks.overhead_costs import Rate, sustained
 from benchmarks.overhead_receiver import receiver
 from tests.launch import as_ranks
 
 
+@pytest.mark.alone  # the process that exports must have started before the few steps are over
 def test_spans_are_made_and_sent_while_steps_are_timed(tmp_path: Path) -> None:
     words = ("--workload", "convnet", "--rounds", "1", "--steps", "2", "--warmup", "1", "--out", str(tmp_path))
     said = as_ranks(["-m", "benchmarks", "overhead", "--modes", "exporting thread,companion", *words], timeout_s=240)
