@@ -10,7 +10,7 @@ from typing import Final
 
 from ddptrace.analysis.diagnosis.dumps import dump_verdicts, dumped_place
 from ddptrace.analysis.diagnosis.hangs import hang_verdicts, idle_verdict, patience_ns
-from ddptrace.analysis.diagnosis.places import NO_FOLDER, place_of, place_words, seconds, status_of
+from ddptrace.analysis.diagnosis.places import NO_FOLDER, doubt_verdicts, place_of, place_words, seconds, status_of
 from ddptrace.analysis.diagnosis.tables import Diagnosis, RankPlace, Verdict
 from ddptrace.load.diagnosis.tables import BEAT_NS, BEATS, JobState, RankState
 from ddptrace.units import duration, named
@@ -177,7 +177,7 @@ def _of_records(job: JobState) -> Diagnosis:
     if not any(verdict.kind in (*LOST, *HANGING) for verdict in found):
         idle = idle_verdict(job)
         found.append(idle or _well(job, places, anyone_waits=bool(found)))
-    found += [*missing, *_doubts(job), *_clocks(job)]
+    found += [*missing, *doubt_verdicts(job), *_clocks(job)]
     verdicts = tuple(sorted(found, key=lambda one: (ORDER.index(one.kind), _is_a_link(one, found))))
     return Diagnosis(verdicts, places, _exit_code({verdict.kind for verdict in verdicts}))
 
@@ -264,15 +264,6 @@ def _missing(job: JobState, told: Set[int]) -> list[Verdict]:
 
 def _absent_folders(job: JobState) -> list[int]:
     return sorted(set(range(job.world_size or 0)) - {rank.rank for rank in job.ranks})
-
-
-def _doubts(job: JobState) -> Iterator[Verdict]:
-    """Why what is said of a rank may be none of this run."""
-    alike: dict[str, list[int]] = defaultdict(list)
-    for rank, doubts in job.doubts.items():
-        for finding in doubts:
-            alike[finding.message].append(rank)
-    yield from (Verdict("doubt", f"{named('rank', ranks)}: {message}") for message, ranks in alike.items())
 
 
 def _clocks(job: JobState) -> Iterator[Verdict]:

@@ -12,7 +12,7 @@ from typing import Final
 
 from ddptrace.analysis.diagnosis.culprits import Culprit, Why, culprits
 from ddptrace.analysis.diagnosis.hangs import GroupOnRank, mismatch_verdict
-from ddptrace.analysis.diagnosis.places import call_words, op_words, place_words
+from ddptrace.analysis.diagnosis.places import call_words, doubt_verdicts, op_words, place_words
 from ddptrace.analysis.diagnosis.tables import RankPlace, Verdict
 from ddptrace.analysis.diagnosis.waits import GroupKey, Wait, Waits
 from ddptrace.load.diagnosis.tables import GroupState, JobState, LastCall, RankState
@@ -51,7 +51,7 @@ def dump_verdicts(job: JobState) -> list[Verdict]:
     if not found:
         found.append(_well(waits))
     told = {rank for verdict in found for rank in verdict.absent}
-    return [*found, *_missing(waits, told), *_doubts(job), *_without_lines(job)]
+    return [*found, *_missing(waits, told), *doubt_verdicts(job), *_without_lines(job)]
 
 
 # Who is to blame ------------------------------------------------------------------------------------------------------
@@ -190,14 +190,6 @@ def _missing(waits: Waits, told: set[int]) -> Iterator[Verdict]:
     if ranks:
         said = f"no dump of {named('rank', ranks)} is here; {job.world_size} ranks took part"
         yield Verdict("missing", said, absent=ranks, where=(NO_DUMP,) * len(ranks))
-
-
-def _doubts(job: JobState) -> Iterator[Verdict]:
-    alike: dict[str, list[int]] = defaultdict(list)
-    for rank, doubts in job.doubts.items():
-        for finding in doubts:
-            alike[finding.message].append(rank)
-    yield from (Verdict("doubt", f"{named('rank', ranks)}: {message}") for message, ranks in alike.items())
 
 
 def _without_lines(job: JobState) -> Iterator[Verdict]:

@@ -1,15 +1,16 @@
-"""Where a rank is, in words, as far as the last of its records tell."""
+"""Where a rank is, in words, as far as the last of its records tell, and why these may be none of this job."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from ddptrace.analysis.diagnosis.tables import RankPlace
+from ddptrace.analysis.diagnosis.tables import RankPlace, Verdict
 from ddptrace.load.diagnosis.tables import BEAT_NS, BEATS, JobState, LastCall, RankState
 from ddptrace.ops import family_of
 from ddptrace.schema import Phase, line_words
-from ddptrace.units import size
+from ddptrace.units import named, size
 
 LIKELY: Final = {
     Phase.DATA: "its data loader does not return",
@@ -38,6 +39,15 @@ NO_FOLDER: Final = "it left no records here: it never came to ddptrace.trace, or
 ENDED_LIKELY: Final = (
     "it left the training before the others, as with uneven inputs: torch's Join and DDP's join() are made for that"
 )
+
+
+def doubt_verdicts(job: JobState) -> Iterator[Verdict]:
+    """Yield why what is said of ranks may be none of this job."""
+    alike: dict[str, list[int]] = defaultdict(list)
+    for rank, doubts in job.doubts.items():
+        for finding in doubts:
+            alike[finding.message].append(rank)
+    yield from (Verdict("doubt", f"{named('rank', ranks)}: {message}") for message, ranks in alike.items())
 
 
 def place_of(state: RankState, now_at_ns: int) -> RankPlace:
