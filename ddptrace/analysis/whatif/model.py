@@ -123,7 +123,7 @@ def model_of(ranks: Sequence[ObservedRank], world_size: int | None = None) -> Mo
 
 def _typical(ranks: Sequence[ObservedRank]) -> tuple[float, float]:
     """The typical step and its exposed communication, as `summarize` has them."""
-    rows = [row for rank in ranks for row in rank.rows]
+    rows = [step.row for rank in ranks for step in rank.steps]
     exposed = fmean(row.exposed_comm_ns or 0 for row in measured_steps(rows)[0])
     return fmean(row.wall_ns for row in typical_steps(rows)[0]), exposed
 

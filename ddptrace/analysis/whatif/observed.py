@@ -34,8 +34,7 @@ class ObservedStep:
     """One step with one synchronised backward, which may follow others that only accumulate. Instants in ns from the
     begin of that backward; own times are without waits."""
 
-    step: int
-    wall_ns: int
+    row: StepRow  # of the breakdown
     is_steady: bool  # neither the first nor held up by ddptrace itself
     backwards: int
     own_ns: tuple[int, ...]  # by `LOCAL_PHASES`
@@ -46,14 +45,25 @@ class ObservedStep:
     sent: Ints  # by bucket in launch order: launch, issued, done, bytes on the wire
     buckets: tuple[tuple[int, ...], ...]  # parameters
     hook: str | None
-    exposed_ns: int  # as the breakdown has it, all collectives
     queued_ns: int | None = None  # the training thread could have run and no processor was free
+
+    @property
+    def step(self) -> int:
+        return self.row.step
+
+    @property
+    def wall_ns(self) -> int:
+        return self.row.wall_ns
+
+    @property
+    def exposed_ns(self) -> int:
+        """All collectives'."""
+        return self.row.exposed_comm_ns or 0
 
 
 @dataclass(frozen=True, slots=True)
 class ObservedRank:
-    """One rank of a reducer. `threads`: how many of its group's collectives run at once; None where nothing tells.
-    `rows`: the breakdown of the same steps."""
+    """One rank of a reducer. `threads`: how many of its group's collectives run at once; None where nothing tells."""
 
     rank: int
     on_device: bool
@@ -63,7 +73,6 @@ class ObservedRank:
     cap_nbytes: int | None
     reducers: int
     steps: tuple[ObservedStep, ...]
-    rows: tuple[StepRow, ...]
     crosses_hosts: bool | None = None  # of its connections; None where nobody looked
     recorded: bool = True  # by ddptrace; False: read out of profiler files
 
@@ -81,8 +90,6 @@ def observe_view(view: RankView, rows: Sequence[StepRow], number: int | None = N
     reducer = _main_reducer(view) if number is None else next(r for r in rank.reducers if r.reducer == number)
     groups = {group.name: group for group in rank.groups}
     group = groups.get(reducer.group) if reducer else None
-    steps = tuple(_steps(view, rows, reducer)) if reducer else ()
-    ordinals = {step.step for step in steps}
     return ObservedRank(
         rank.rank,
         view.is_on_device,
@@ -91,8 +98,7 @@ def observe_view(view: RankView, rows: Sequence[StepRow], number: int | None = N
         reducer.parameters if reducer else (),
         reducer.bucket_cap_nbytes if reducer else None,
         len({occurrence.reducer for occurrence in view.found}),
-        steps,
-        tuple(row for row in rows if row.step in ordinals),
+        tuple(_steps(view, rows, reducer)) if reducer else (),
         any(link.own != link.peer for link in rank.load.links) if rank.load.links else None,
         rank.recorded,
     )
@@ -150,8 +156,7 @@ def _step(
     over = min(max(computed, int(sent[:, DONE].max())), length)
     numbers = {parameter.name: number for number, parameter in enumerate(reducer.parameters)}
     return ObservedStep(
-        row.step,
-        row.wall_ns,
+        row,
         is_steady,
         backwards,
         own_ns,
@@ -162,7 +167,6 @@ def _step(
         sent,
         tuple(tuple(numbers[name] for name in occurrence.parameters) for occurrence in found),
         found[0].hook.name if found[0].hook else None,
-        row.exposed_comm_ns or 0,
     )
 
 
