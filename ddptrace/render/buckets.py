@@ -8,7 +8,7 @@ from typing import Final
 
 from ddptrace.analysis.summary import BucketSummary, Summary
 from ddptrace.render.markup import Heads, folded, label, slug
-from ddptrace.render.words import bucket_numbers
+from ddptrace.render.words import bucket_numbers, hidden_words
 from ddptrace.units import counted, millis, percent, size
 
 TYPICAL: Final = "A typical step"
@@ -52,13 +52,12 @@ def bucket_table(summary: Summary) -> str:
 
 
 def bucket_cells(name: str, bucket: BucketSummary) -> list[str]:
-    hidden = bucket.hidden_ns / bucket.comm_ns if bucket.comm_ns and bucket.hidden_ns is not None else None
     return [
         bucket_link(name, bucket),
         millis(bucket.exposed_charged_ns),
         escape(percent(bucket.step_ratio)),
         millis(bucket.comm_ns),
-        escape(percent(hidden)),
+        escape(hidden_words(bucket.hidden_ns, bucket.comm_ns)),
         millis(bucket.queue_ns),
         size(bucket.nbytes),
         parameters_html(bucket.parameters),

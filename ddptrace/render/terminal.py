@@ -40,6 +40,7 @@ from ddptrace.render.words import (
     compute_words,
     cut,
     divided_words,
+    hidden_words,
     indented,
     known_phases,
     parallelism_words,
@@ -177,7 +178,8 @@ def bucket_lines(buckets: Sequence[BucketSummary], by_order: bool) -> Iterator[s
     heads = f"{'bucket':<20} {'size':>8}  {'exposed ms':>10}  {'of step':>7}  {'hidden':>6}"
     yield f"  {heads}  {named}".rstrip()
     for name, bucket in zip(bucket_numbers(exposed), exposed[:MOST_BUCKETS], strict=False):
-        figures = f"{millis(bucket.exposed_charged_ns):>10}  {percent(bucket.step_ratio):>7}  {hidden_words(bucket):>6}"
+        hidden = hidden_words(bucket.hidden_ns, bucket.comm_ns)
+        figures = f"{millis(bucket.exposed_charged_ns):>10}  {percent(bucket.step_ratio):>7}  {hidden:>6}"
         last = cut(bucket.parameters[-1], WIDTH - 63) if bucket.parameters else ""
         yield f"  {name:<20} {size(bucket.nbytes):>8}  {figures}  {last}".rstrip()
     if any(is_partly_charged(bucket) for bucket in exposed[:MOST_BUCKETS]):
@@ -188,10 +190,6 @@ def is_partly_charged(bucket: BucketSummary) -> bool:
     """More of it is exposed than is charged to it: as much as can be seen in the figures."""
     own = (bucket.comm_ns or 0) - (bucket.hidden_ns or 0)
     return own - (bucket.exposed_charged_ns or 0) > NOTICEABLE_RATIO * (bucket.comm_ns or 0)
-
-
-def hidden_words(bucket: BucketSummary) -> str:
-    return percent(bucket.hidden_ns / bucket.comm_ns if bucket.comm_ns and bucket.hidden_ns is not None else None)
 
 
 def rank_lines(ranks: Sequence[RankSummary]) -> Iterator[str]:

@@ -15,7 +15,7 @@ from ddptrace.analysis.tables.parallelism import Kind, ParallelismRow
 from ddptrace.errors import printable
 from ddptrace.load.tables import Identity
 from ddptrace.schema import Evidence
-from ddptrace.units import counted, duration, size
+from ddptrace.units import counted, duration, percent, size
 
 WIDTH: Final = 96
 """Of the terminal, in columns."""
@@ -135,6 +135,11 @@ def all_steps_words(summary: Summary) -> str | None:
         return None
     lengths = f"median {duration(every.wall_median_ns)}, p95 {duration(every.wall_p95_ns)}"
     return f"all {counted(every.steps, 'rank-step')} but the first of each rank: {lengths}"
+
+
+def hidden_words(hidden_ns: int | None, comm_ns: int | None) -> str:
+    """Return the hidden share of a communication, as in "72 %"."""
+    return percent(hidden_ns / comm_ns if comm_ns and hidden_ns is not None else None)
 
 
 def divided_words(summary: Summary) -> str | None:

@@ -9,6 +9,7 @@ from ddptrace.analysis.result import Result
 from ddptrace.analysis.units.digest import DimensionDigest, UnitDigest, Units, dimensions, units
 from ddptrace.render.markup import Heads, folded, label, table, text
 from ddptrace.render.units.words import DIMENSIONS, ahead_words, edge_words, role_words
+from ddptrace.render.words import hidden_words
 from ddptrace.units import calls_words, counted, millis, percent, size
 
 TITLE: Final = "Exposed time per unit"
@@ -43,14 +44,13 @@ def _rest(found: Units) -> str:
 
 
 def unit_cells(unit: UnitDigest) -> list[str]:
-    hidden = unit.hidden_ns / unit.comm_ns if unit.comm_ns and unit.hidden_ns is not None else None
     return [
         label(unit.name),
         label(role_words(unit)),
         millis(unit.exposed_charged_ns),
         escape(percent(unit.step_ratio)),
         millis(unit.comm_ns),
-        escape(percent(hidden)),
+        escape(hidden_words(unit.hidden_ns, unit.comm_ns)),
         millis(unit.behind_ns),
         escape(ahead_words(unit)),
         calls_words(unit.calls),

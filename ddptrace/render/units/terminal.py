@@ -10,7 +10,7 @@ from ddptrace.analysis.result import Result
 from ddptrace.analysis.units.digest import UnitDigest, Units, dimensions
 from ddptrace.errors import printable
 from ddptrace.render.units.words import DIMENSIONS, ahead_words, edge_words, role_words
-from ddptrace.render.words import WIDTH, both_ends
+from ddptrace.render.words import WIDTH, both_ends, hidden_words
 from ddptrace.units import calls_words, counted, millis, percent, size
 
 MOST_UNITS: Final = 6
@@ -31,8 +31,8 @@ def unit_lines(found: Units) -> Iterator[str]:
 
 def unit_line(unit: UnitDigest) -> str:
     what = f"{both_ends(printable(unit.name), 20):<20} {both_ends(role_words(unit), 24):<24}"
-    hidden = unit.hidden_ns / unit.comm_ns if unit.comm_ns and unit.hidden_ns is not None else None
-    times = f"{millis(unit.exposed_charged_ns):>10} {percent(unit.step_ratio):>7} {percent(hidden):>6}"
+    hidden = hidden_words(unit.hidden_ns, unit.comm_ns)
+    times = f"{millis(unit.exposed_charged_ns):>10} {percent(unit.step_ratio):>7} {hidden:>6}"
     return f"  {what} {size(unit.nbytes):>8} {calls_words(unit.calls):>6} {times} {ahead_words(unit):>5}"
 
 
