@@ -227,8 +227,8 @@ def typical_steps(rows: Sequence[StepRow]) -> tuple[list[StepRow], str]:
     outside, inside = ({row.step for row in steady if row.under_profiler is one} for one in (False, True))
     if len(outside) < min(LEAST_UNPROFILED, len(inside)):
         return _middle_of(_uncut([row for row in steady if row.under_profiler]), "profiled steps")
-    but = "first, paused and profiled" if len(unprofiled) < len(steady) else "first and paused"
-    return _middle_of(unprofiled, f"steps but {but} ones")
+    left_out = "first, paused and profiled" if len(unprofiled) < len(steady) else "first and paused"
+    return _middle_of(unprofiled, f"steps except the {left_out} ones")
 
 
 def measured_steps(rows: Sequence[StepRow]) -> tuple[list[StepRow], str]:
@@ -238,7 +238,7 @@ def measured_steps(rows: Sequence[StepRow]) -> tuple[list[StepRow], str]:
     compute; else the typical steps.
     """
     typical, population = typical_steps(rows)
-    profiled = _uncut([row for row in steady_steps(rows) if row.profiled])
+    profiled = _uncut(steady_steps([row for row in rows if row.profiled]))
     if not profiled or (all(row.is_seen for row in typical) and not _are_alike(profiled, typical)):
         return typical, population
     return _middle_of(profiled, "profiled steps")

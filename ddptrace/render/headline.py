@@ -78,7 +78,7 @@ def _whole(summary: Summary) -> str:
     """Name what the parts are a share of."""
     if not summary.parts:
         return "the profiled window"
-    return "the profiled steps" if summary.is_apart else "the typical step"
+    return "a profiled step" if summary.is_apart else "the typical step"
 
 
 def _words(one: SavingRow, suspects: Sequence[SuspectRow], whole: str, computes_less: bool) -> str:

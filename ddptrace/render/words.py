@@ -126,15 +126,15 @@ def through_words(kind: CollectiveDigest) -> str:
 
 
 def all_steps_words(summary: Summary) -> str | None:
-    """Describe the lengths of all steps, if they are unlike the typical one's: `all 360 rank-steps but the first of
-    each rank: median 3.17 ms, p95 9.51 ms`."""
+    """Describe the lengths of all steps, if they are unlike the typical one's: `all 360 rank-steps after the
+    first: median 3.17 ms, p95 9.51 ms`."""
     every, typical = summary.all_steps, summary.typical
     if every is None or typical is None or not typical.wall_ns:
         return None
     if max(abs(ns / typical.wall_ns - 1) for ns in (every.wall_median_ns, every.wall_p95_ns)) <= UNLIKE_MIN_RATIO:
         return None
     lengths = f"median {duration(every.wall_median_ns)}, p95 {duration(every.wall_p95_ns)}"
-    return f"all {counted(every.steps, 'rank-step')} but the first of each rank: {lengths}"
+    return f"all {counted(every.steps, 'rank-step')} after the first: {lengths}"
 
 
 def hidden_words(hidden_ns: int | None, comm_ns: int | None) -> str:
@@ -146,10 +146,8 @@ def divided_words(summary: Summary) -> str | None:
     """Say which steps show how the typical step divides; None if the typical ones do."""
     if not summary.is_apart or summary.window_ns is None:
         return None
-    return (
-        f"divided as {counted(summary.steps, 'profiled rank-step')} ({summary.population}), mean"
-        f" {duration(summary.window_ns)}"
-    )
+    steps = counted(summary.steps, "profiled rank-step")
+    return f"its parts are those of {steps} ({summary.population}), mean {duration(summary.window_ns)}"
 
 
 def read_words(result: Result) -> list[str]:

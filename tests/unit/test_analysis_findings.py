@@ -191,7 +191,7 @@ def summary_of(*ranks: RankRun) -> Any:
 def test_the_typical_step_leaves_out_first_and_paused_steps() -> None:
     summary = summary_of(trained(0, pauses=[pause(201 * MS, 203 * MS)]), trained(1))
     assert summary.steps == 2 + 2  # a step that one rank is judged without is left out on all
-    assert summary.population == "steps 1 and 3, the middle of the steps but first and paused ones"
+    assert summary.population == "steps 1 and 3, the middle of the steps except the first and paused ones"
     assert (summary.wall_ns, summary.comm_ns, summary.hidden_ns) == (100 * MS, 40 * MS, 10 * MS)
     assert summary.overlap_ratio == 0.25
 

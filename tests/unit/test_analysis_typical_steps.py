@@ -70,7 +70,7 @@ def test_profiled_steps_show_how_the_typical_step_divides_and_are_none_themselve
     measured, how = measured_steps(rows)
     assert ([row.step for row in typical], population) == (
         [2, 3],
-        "steps 2 and 3, the middle of the steps but first, paused and profiled ones",
+        "steps 2 and 3, the middle of the steps except the first, paused and profiled ones",
     )
     assert ([row.step for row in measured], how) == ([5, 6], "all profiled steps")
 

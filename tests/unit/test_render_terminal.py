@@ -91,9 +91,9 @@ def test_what_all_steps_took_is_told_where_the_typical_one_hides_it() -> None:
     result = make_result(2, 10, 2)
     rows = [dataclasses.replace(row, wall_ns=MS, window_ns=MS) for row in result.steps]
     alike = summary_text(dataclasses.replace(result, steps=Table(StepRow, rows)))
-    assert "but the first of each rank" not in alike
+    assert "rank-steps after the first" not in alike
     slow = [dataclasses.replace(row, wall_ns=21 * MS, window_ns=21 * MS) if row.step == 9 else row for row in rows]
-    assert "  all 18 rank-steps but the first of each rank: median 1.00 ms, p95 21.0 ms\n" in summary_text(
+    assert "  all 18 rank-steps after the first: median 1.00 ms, p95 21.0 ms\n" in summary_text(
         dataclasses.replace(result, steps=Table(StepRow, slow))
     )
 
