@@ -18,6 +18,7 @@ from ddptrace.analysis.rank_view import view_of
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import summarize
 from ddptrace.analysis.tables.collectives import BucketRow
+from ddptrace.analysis.tables.ranks import SuspectRow
 from ddptrace.analysis.tables.table import Table
 from ddptrace.analysis.tables.traffic import GradientTrafficRow
 from ddptrace.findings import Finding
@@ -58,11 +59,15 @@ def trained(
     return rank(number, **(known | fields))
 
 
-def advice(one: Run, **changes: Any) -> Finding:
-    """The last finding, of a result of which a part is replaced."""
+def found(one: Run, **changes: Any) -> list[Finding]:
+    """The findings on the buckets of a result of which a part is replaced."""
     result: Result = replace(analyze_run(one), **changes)
     facts = [facts_of(view_of(rank)) for rank in one.ranks]
-    return list(bucket_findings(summarize(result), result, facts, comparable=True))[-1]
+    return list(bucket_findings(summarize(result), result, facts, comparable=True))
+
+
+def advice(one: Run, **changes: Any) -> Finding:
+    return found(one, **changes)[-1]
 
 
 def test_a_last_bucket_of_many_parameters_is_to_be_made_smaller() -> None:
@@ -110,6 +115,17 @@ LONG: Spans = ((45, 46), (60, 190))
 def test_where_bytes_take_the_time_fewer_are_advised() -> None:
     message = advice(run(trained(numels=(10**6, 2, 3), rans=[LONG]))).message
     assert "send fewer bytes (a compressing hook, gradient accumulation) or use a faster link" in message
+
+
+@pytest.mark.parametrize("share", [0.4, 0.6])
+def test_a_late_rank_silences_the_bucket_only_where_waiting_for_it_is_most_of_the_exposed_time(share: float) -> None:
+    one = run(trained(numels=(10**6, 2, 3), rans=[LONG]))
+    exposed = summarize(analyze_run(one)).part("exposed_comm")
+    assert exposed is not None
+    cost_ns = round(share * exposed.ns)
+    late = SuspectRow(1, "a", "forward", "forward", cost_ns, 0.1, cost_ns, cost_ns, True, 4, "it computed longer")
+    codes = [finding.code for finding in found(one, suspects=Table(SuspectRow, [late]))]
+    assert codes == (["exposed-bucket"] if share < 0.5 else [])
 
 
 def test_a_faster_link_is_advised_under_reserve_where_ranks_are_not_here() -> None:

@@ -37,8 +37,9 @@ def bucket_findings(
             " Look for time elsewhere.",
         )
         return
-    if result.suspects or (late_known and comparable):
-        return  # late ranks make communication slow, and their own findings say what that costs
+    late_ns = sum(suspect.cost_ns for suspect in result.suspects)
+    if 2 * late_ns >= exposed.ns or (late_known and comparable):
+        return  # waiting for late ranks is most of it, and their own findings say what that costs
     judged = {row.step for row in result.blame}
     alike = comparable and not result.bubbles  # stages of a pipeline do not communicate alike
     late = late_rank(summary) if alike and len(judged) < MIN_STEPS else None
