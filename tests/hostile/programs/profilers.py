@@ -41,8 +41,8 @@ Trace = Callable[..., AbstractContextManager[Any]]
 CPU = (ProfilerActivity.CPU,)
 SWITCHES = ("prepare_trace", "start_trace", "_start_trace", "stop_trace", "__exit__", "_trace_ready")
 GLOO_LEAVES_S = 0.3
-"""torch 2.13 frees an execution trace observer without waiting for Gloo's thread, which is still in it for a moment after
-`Work.wait()` has returned: that ends the process, with or without ddptrace."""
+"""torch 2.13 frees an execution trace observer without waiting for Gloo's thread, which is still in it for a moment
+after `Work.wait()` has returned: that ends the process, with or without ddptrace."""
 OPTIONS = ("record_shapes", "profile_memory", "with_stack", "with_flops", "with_modules")
 
 
