@@ -9,6 +9,7 @@ from statistics import mean, median
 from typing import Any, Final, Protocol
 
 from ddptrace.analysis.collectives.execution import weakest
+from ddptrace.analysis.percentile import percentile
 from ddptrace.analysis.rpc.digest import calls_in
 from ddptrace.analysis.tables.collectives import BucketRow
 from ddptrace.analysis.tables.device import LaunchRow
@@ -209,7 +210,7 @@ def _all_steps(rows: Sequence[StepRow]) -> AllSteps | None:
     lengths = sorted(row.wall_ns for row in rows if row.step > 0)
     if not lengths:
         return None
-    return AllSteps(len(lengths), round(median(lengths)), lengths[-(-95 * len(lengths) // 100) - 1])
+    return AllSteps(len(lengths), round(median(lengths)), percentile(lengths, 95))
 
 
 def typical_steps(rows: Sequence[StepRow]) -> tuple[list[StepRow], str]:
