@@ -12,6 +12,7 @@ from ddptrace.analysis.whatif.model import Model
 from ddptrace.analysis.whatif.play import MIB, Buckets
 from ddptrace.analysis.whatif.predict import Predictor, buckets_of, uncertainty
 from ddptrace.analysis.whatif.tables import Prediction, Setting
+from ddptrace.units import duration
 
 CAPS_MB: Final = (0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0, 12.0, 18.0, 25.0, 50.0, 100.0, 200.0, 400.0)
 LIST_MIN_GAIN: Final = 0.01
@@ -35,7 +36,7 @@ class Limit:
     rank: int | None = None  # of a straggler
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Advice:
     """The best bucket sizes for the training that one run recorded."""
 
@@ -52,6 +53,10 @@ class Advice:
     useless: tuple[Prediction, ...]  # what would not help
     plans: int  # bucket plans that were compared
     tried: tuple[Prediction, ...]  # the most promising of them
+
+    def __repr__(self) -> str:
+        caps = f"caps of {', '.join(f'{cap:g}' for cap in self.caps_mb)} MiB" if self.caps_mb else "no other caps"
+        return f"Advice: {caps} for a step of {duration(self.recorded_ns)}"
 
     @property
     def first_rank(self) -> Prediction | None:

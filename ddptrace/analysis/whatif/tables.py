@@ -8,6 +8,7 @@ from typing import Any, Final, Literal, get_args
 
 from ddptrace.analysis.tables.table import Table
 from ddptrace.errors import DdptraceError
+from ddptrace.units import counted, duration
 
 MOST_TIMES: Final = 1e6
 Order = Literal["ready", "definition"]
@@ -112,7 +113,7 @@ class Contention:
     why: str  # what it rests on
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class WhatIf:
     """Answers about one recorded run."""
 
@@ -126,6 +127,9 @@ class WhatIf:
     cost: Cost  # fitted cost of an all-reduce
     contention: Contention  # fitted slowdown of compute beside communication
     predictions: Table[Prediction]  # one row per setting
+
+    def __repr__(self) -> str:
+        return f"WhatIf: {counted(len(self.predictions), 'prediction')} for a step of {duration(self.recorded_ns)}"
 
     def to_json_dict(self) -> dict[str, Any]:
         """The documented keys of `ddptrace whatif --json`."""
