@@ -17,6 +17,7 @@ from typing import Final
 import click
 
 SECTIONS: Final = {
+    "Record a training": ("run",),
     "Understand a run or traces": ("analyze", "view", "diff", "traffic", "diagnose", "figures", "tables", "hta"),
     "Watch a job while it runs": ("watch", "profile", "export"),
     "Decide what to change": ("advise", "whatif"),
