@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from ddptrace.errors import DdptraceError, TraceStateError, printable
+from ddptrace.errors import DdptraceError, TraceStateError, needing_torch, printable
 from ddptrace.keep import Keep
 from ddptrace.schema import run_path
 from ddptrace.slowness import when_slow
@@ -220,13 +220,7 @@ Entered = tuple[
 
 def _capture() -> Entered:
     """Import what enters and leaves a session, all at once: the program may not let us import at the end."""
-    try:
+    with needing_torch("ddptrace.trace"):
         from ddptrace.capture.handlers import WaitingHandlers
         from ddptrace.capture.session import enter, leave
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise DdptraceError(
-            "ddptrace.trace needs torch, which is not installed: pip install 'ddptrace[torch]'"
-        ) from None
     return enter, leave, WaitingHandlers

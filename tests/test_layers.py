@@ -65,7 +65,9 @@ ALLOWED = {
     "load": Row(
         ours("record"), ("numpy", "msgspec", "isal")
     ),  # record: its reader, where the layout of a segment is known
-    "analysis": Row(ours("load.tables", "load.diagnosis.tables"), ("numpy",), inside=("pandas", "polars", "hta")),
+    "analysis": Row(
+        ours("load.tables", "load.diagnosis.tables"), ("numpy",), inside=("pandas", "polars", "pyarrow", "hta")
+    ),
     # both telemetry and a screen that watches a job read a run that grows, and the screen wants no OpenTelemetry
     "live": Row(ours("record", "load", "analysis"), ("numpy",)),
     # load and analysis: the tables, which telemetry's spans are made from, are built in one place only
@@ -103,6 +105,7 @@ ALLOWED = {
                 "predictor",
             ),
             "msgspec",
+            "pyarrow",
         ),
     ),
 }

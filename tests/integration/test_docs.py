@@ -93,8 +93,8 @@ def test_a_page_is_read_from_top_to_bottom(
 ) -> None:  # fmt: skip
     if page.stem == "python":
         need(
-            all(map(find_spec, ("pandas", "polars", "kaleido"))),
-            "pandas, polars and kaleido (pip install pandas polars kaleido)",
+            all(map(find_spec, ("pandas", "polars", "duckdb", "kaleido"))),
+            "pandas, polars, duckdb and kaleido (pip install pandas polars duckdb kaleido)",
         )
         request.getfixturevalue("chromium")
     if not records_by_itself(page):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -166,7 +166,8 @@ class Activity:
     """What a picture of one rank needs beside the tables. Interval arrays are unions, shape (n, 2)."""
 
     rank: int
-    compute: Intervals
-    backend: tuple[tuple[str, str, int, int, int], ...]  # lane, name, begin, end, seq: the backend's own ranges
-    device: tuple[DeviceWork, ...] = ()  # by window
-    idle: tuple[LongGaps, ...] = ()  # by window that saw a device
+    compute: Intervals = field(repr=False)
+    backend: tuple[tuple[str, str, int, int, int], ...] = field(repr=False)
+    # lane, name, begin, end, seq: the backend's own ranges
+    device: tuple[DeviceWork, ...] = field(default=(), repr=False)  # by window
+    idle: tuple[LongGaps, ...] = field(default=(), repr=False)  # by window that saw a device
