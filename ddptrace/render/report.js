@@ -74,7 +74,25 @@ function follow() {
   sections.forEach((one) => watch.observe(one));
 }
 
+/* A button that copies a command or a setting. Where the clipboard is closed, the text is selected instead. */
+function copyable(box) {
+  const words = box.textContent;
+  const button = Object.assign(document.createElement("button"), { type: "button", className: "copy", textContent: "Copy" });
+  button.addEventListener("click", async () => {
+    try {
+      await navigator.clipboard.writeText(words);
+      button.textContent = "Copied";
+    } catch {
+      getSelection().selectAllChildren(box.firstElementChild);
+      button.textContent = "Selected";
+    }
+    setTimeout(() => (button.textContent = "Copy"), 1500);
+  });
+  box.append(button);
+}
+
 drawInTurn(figures);
+document.querySelectorAll("pre").forEach(copyable);
 follow();
 for (const box of document.querySelectorAll(".scroll")) if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
 document.addEventListener("click", (event) => {
