@@ -27,6 +27,9 @@ class Labels:
         return {key: value for key, value in given.items() if value}
 
 
+UNLABELLED: Final = Labels()
+
+
 def labels_of(name: object, tags: object, notes: object) -> Labels:
     """Check what a caller gave. Raises TraceStateError if a name or a note is no text, or a tag is none."""
     for word, given in (("name", name), ("notes", notes)):

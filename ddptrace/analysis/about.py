@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from ddptrace.analysis.rank_facts import RankFacts
 
@@ -24,6 +24,9 @@ class About:
     job_id: str | None = None  # the scheduler's id of the job
     torch: str | None = None  # version
     python: str | None = None  # version
+
+
+UNKNOWN: Final = About()
 
 
 def about(manifest: Mapping[str, Any], ranks: Sequence[RankFacts]) -> About:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import chain
 from typing import Any, Final
 
-from ddptrace.analysis.about import About
+from ddptrace.analysis.about import UNKNOWN, About
 from ddptrace.analysis.buckets.rows import bucket_rows
 from ddptrace.analysis.collectives.rows import collective_rows
 from ddptrace.analysis.device.copies import copy_rows
@@ -67,7 +67,7 @@ class Result:
     run_id: str  # 128 bits in hex; empty for foreign traces
     zero_unix_ns: int  # Unix time of the run's zero, ns: instants count from here
     world_size: int | None  # ranks that took part; None where nothing tells
-    about: About = About()  # what it is called, and what it ran
+    about: About = UNKNOWN  # what it is called, and what it ran
     recorded: bool = True  # by ddptrace; False: read out of profiler files alone
     blind_spots: tuple[str, ...] = ()  # what ddptrace cannot see in this run
     activity: tuple[Activity, ...] = field(default=(), repr=False)

@@ -8,10 +8,17 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-SCHEDULERS: Final = {"slurm": "SLURM_JOB_ID", "pbs": "PBS_JOBID", "lsf": "LSB_JOBID", "torchelastic": "TORCHELASTIC_RUN_ID"}
+SCHEDULERS: Final = {
+    "slurm": "SLURM_JOB_ID",
+    "pbs": "PBS_JOBID",
+    "lsf": "LSB_JOBID",
+    "torchelastic": "TORCHELASTIC_RUN_ID",
+}
 """Variables that hold the number or name of a job, by who sets them, the outermost first."""
 COMMAND_MAX: Final = 4_000
 GIT_FILE_MAX: Final = 4 << 20
+MADE_UP: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+"""A UUID, which torchrun makes up for a job on one node."""
 COMMIT: Final = re.compile(r"[0-9a-f]{40,64}")
 
 
@@ -25,7 +32,7 @@ def describe_job() -> dict[str, Any]:
     """Return the scheduler's id of this job, and the pod where this is one."""
     for scheduler, variable in SCHEDULERS.items():
         job = os.environ.get(variable, "")
-        if job and job != "none":  # torchrun's own word for a job without an id
+        if job and job != "none" and not MADE_UP.fullmatch(job):  # "none" is torchrun's word for a job without an id
             return {"scheduler": scheduler, "job_id": job} | _pod()
     return _pod()
 

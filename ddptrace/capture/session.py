@@ -48,7 +48,7 @@ from ddptrace.dynamo import leave_as_it_is
 from ddptrace.errors import CompileError, TraceStateError
 from ddptrace.findings import COMPILED_FAILED, COMPILED_REFUSED, ENDED_BY_EXCEPTION, NOT_SETTLED, PATCH_KEPT, TAP_FAILED
 from ddptrace.keep import Keep
-from ddptrace.labels import Labels
+from ddptrace.labels import UNLABELLED, Labels
 from ddptrace.record import Recorder
 from ddptrace.record.directory import release
 from ddptrace.slowness import when_slow
@@ -422,7 +422,7 @@ def enter(
     profile: Profile | None,
     overwrite: bool,
     keep: Keep | None = None,
-    labels: Labels = Labels(),
+    labels: Labels = UNLABELLED,
     traceparent: str | None = None,
 ) -> Session:
     """Start the one session of this process. `traceparent`: the active span, in W3C's format, for `meta.json`.

@@ -1,9 +1,9 @@
 """A handler for `Accelerator.profile` of Accelerate.
 
-    from ddptrace.integrations.accelerate import TraceKwargs
+from ddptrace.integrations.accelerate import TraceKwargs
 
-    with accelerator.profile(TraceKwargs("run/")):
-        train()
+with accelerator.profile(TraceKwargs("run/")):
+    train()
 """
 
 from __future__ import annotations

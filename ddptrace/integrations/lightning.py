@@ -1,8 +1,8 @@
 """A callback for Lightning that records `Trainer.fit`.
 
-    from ddptrace.integrations.lightning import TraceCallback
+from ddptrace.integrations.lightning import TraceCallback
 
-    trainer = Trainer(callbacks=[TraceCallback("run/")])
+trainer = Trainer(callbacks=[TraceCallback("run/")])
 """
 
 from __future__ import annotations

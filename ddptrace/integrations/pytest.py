@@ -1,6 +1,6 @@
 """A pytest fixture that fails a test if runs have become slower. In `conftest.py`:
 
-    pytest_plugins = ["ddptrace.integrations.pytest"]
+pytest_plugins = ["ddptrace.integrations.pytest"]
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A callback for the Trainer of Hugging Face Transformers.
 
-    from ddptrace.integrations.transformers import TraceCallback
+from ddptrace.integrations.transformers import TraceCallback
 
-    trainer = Trainer(model, arguments, callbacks=[TraceCallback("run/")])
+trainer = Trainer(model, arguments, callbacks=[TraceCallback("run/")])
 """
 
 from __future__ import annotations

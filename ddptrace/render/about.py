@@ -23,12 +23,12 @@ def about_html(result: Result) -> str:
     name = f'<p class="name">{label(about.name)}</p>' if about.name else ""
     tags = "".join(f"<li>{label(tag)}</li>" for tag in about.tags[:TAGS_SHOWN])
     notes = f'<p class="notes">{text(about.notes)}</p>' if about.notes else ""
-    facts = "".join(f"<dt>{escape(term)}</dt><dd>{label(words)}</dd>" for term, words in facts_of(result))
+    facts = "".join(f"<li><i>{escape(term)}</i> {label(words)}</li>" for term, words in facts_of(result))
     told = (
         name,
         f'<ul class="tags">{tags}</ul>' if tags else "",
         notes,
-        f"<dl>{facts}</dl>" if facts else "",
+        f'<ul class="facts">{facts}</ul>' if facts else "",
         command_html(result),
     )
     return f'<div class="about">{"".join(told)}</div>' if any(told) else ""

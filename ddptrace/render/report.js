@@ -40,9 +40,13 @@ function drawInTurn(rest) {
   setTimeout(() => drawInTurn(rest.slice(1)), 0);
 }
 
-/* Paper is light and narrow, whatever the screen is. */
+/* Paper is light and narrow, whatever the screen is, and nobody can unfold what is folded there. */
+const unfolded = new Set();
 function onPaper(begins) {
   root.classList.toggle("printed", begins);
+  if (begins) document.querySelectorAll("details:not([open])").forEach((one) => unfolded.add(one));
+  for (const one of unfolded) one.open = begins;
+  if (!begins) unfolded.clear();
   drawAll();
   if (!begins) for (const figure of figures) Plotly.Plots.resize(place(figure));
 }
@@ -83,14 +87,27 @@ function copyable(box) {
       await navigator.clipboard.writeText(words);
       button.textContent = "Copied";
     } catch {
-      getSelection().selectAllChildren(box.firstElementChild);
+      getSelection().selectAllChildren(box);
       button.textContent = "Selected";
     }
     setTimeout(() => (button.textContent = "Copy"), 1500);
   });
-  box.append(button);
+  const both = Object.assign(document.createElement("div"), { className: "copyable" });
+  box.replaceWith(both);
+  both.append(box, button);
 }
 
+/* A number stays on one line with its unit, but for what may be copied. */
+function unbroken(top) {
+  const unit = /(?<=\d) (?=(?:%|ns|µs|ms|s|min|h|B|[kMGT]B|[kMGT]?B\/s)(?![\w/]))/g;
+  const texts = document.createTreeWalker(top, NodeFilter.SHOW_TEXT);
+  while (texts.nextNode()) {
+    const one = texts.currentNode;
+    if (!one.parentElement.closest("pre")) one.data = one.data.replace(unit, "\u00a0");
+  }
+}
+
+unbroken(document.getElementById("main"));
 drawInTurn(figures);
 document.querySelectorAll("pre").forEach(copyable);
 follow();

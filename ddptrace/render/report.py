@@ -136,9 +136,10 @@ def chapters(result: Result, summary: Summary, picture: Pictures, forecast: Fore
     """The page in the order in which it is read: what to do, then what it rests on."""
     below = [
         ("The step", "\n".join(step_body(result, summary, picture))),
-        ("Ranks", "\n".join(rank_body(result, picture, forecast))),
+        ("Ranks", "\n".join(rank_body(result, picture))),
         ("The wire", "\n".join(wire_body(result, picture))),
         ("Devices", "\n".join(device_body(result, picture))),
+        ("Simulated", scaling_section(forecast, picture["scaling"])),
         ("How sure", "\n".join(basis_body(result, summary))),
     ]
     return [("What to do", "\n".join(advice_body(result, forecast, "".join(html for _, html in below)))), *below]
@@ -162,13 +163,12 @@ def step_body(result: Result, summary: Summary, picture: Pictures) -> list[str]:
     ]
 
 
-def rank_body(result: Result, picture: Pictures, forecast: Forecast) -> list[str]:
+def rank_body(result: Result, picture: Pictures) -> list[str]:
     return [
         section("Ranks", "The typical step of each rank.", picture["ranks"]),
         section("Phases", "The same steps by what the training loop was doing.", picture["phases"]),
         *across_body(result, picture),
         pipeline_section(result, picture["pipeline"]),
-        scaling_section(forecast, picture["scaling"]),
     ]
 
 

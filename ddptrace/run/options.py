@@ -16,7 +16,7 @@ from typing import Any, Final, NoReturn
 
 from ddptrace.errors import DdptraceError, printable
 from ddptrace.keep import LEAST_NBYTES, Keep
-from ddptrace.labels import Labels, labels_of
+from ddptrace.labels import UNLABELLED, Labels, labels_of
 from ddptrace.slowness import LEAST_FACTOR, when_slow
 
 USAGE: Final = (
@@ -33,8 +33,8 @@ size=64MB,every=10. Records are deleted by whole files of 4MiB, or of a sixteent
 run keeps more than steps= says. Units of size= are kB, MB, GB, KiB, MiB and GiB; the minimum is 4MB.
 
 An option without a flag comes from the environment, as in DDPTRACE_OUT, DDPTRACE_OVERWRITE (1 or 0) or
-DDPTRACE_PROFILE, else from an entry of the option's name, as in out, overwrite or profile, in the table [tool.ddptrace] of the nearest pyproject.toml that has this table, in
-the current directory or above."""
+DDPTRACE_PROFILE, else from an entry of the option's name, as in out, overwrite or profile, in the table
+[tool.ddptrace] of the nearest pyproject.toml that has this table, in the current directory or above."""
 
 PROFILER_OPTIONS: Final = ("record_shapes", "with_stack", "with_modules", "profile_memory", "with_flops")
 """Options of torch.profiler.profile, under torch's names."""
@@ -65,7 +65,7 @@ class Options:
     overwrite: bool = False
     profile: Schedule | when_slow | None = None
     keep: Keep | None = None
-    labels: Labels = Labels()
+    labels: Labels = UNLABELLED
 
 
 @dataclass(frozen=True, slots=True)

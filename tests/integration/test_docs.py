@@ -49,7 +49,7 @@ FORMAT = DOCS / "reference" / "record-format.md"
 TUTORIAL = DOCS / "tutorial.md"
 README_MAX_LINES = 180
 NOT_RUN = {"sh": 29, "py": 7, "yaml": 2}
-"""Blocks that cannot be run here: they install, or need a collector, a cluster, a library, files or a script of yours."""
+"""Blocks that cannot be run here: they install, or need a collector, a cluster, a library, files or your script."""
 TYPES = {"u1": "u1", "<u2": "u2", "<u4": "u4", "<i8": "i8"}
 PICTURE_MAX_NBYTES = 60_000
 

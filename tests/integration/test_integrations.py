@@ -15,6 +15,7 @@ from tests.conftest import Record, need
 from tests.launch import torchrun
 from tests.programs.integrations import RANKS, STEPS, TRAININGS
 
+
 def need_package(package: str) -> None:
     need(importlib.util.find_spec(package), f"{package} (pip install -c constraints-frameworks.txt {package})")
 
