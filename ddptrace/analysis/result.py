@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from typing import Any, Final
 
+from ddptrace.analysis.about import UNKNOWN, About
 from ddptrace.analysis.buckets.rows import bucket_rows
 from ddptrace.analysis.collectives.rows import collective_rows
 from ddptrace.analysis.device.copies import copy_rows
@@ -66,6 +67,7 @@ class Result:
     run_id: str  # 128 bits in hex; empty for foreign traces
     zero_unix_ns: int  # Unix time of the run's zero, ns: instants count from here
     world_size: int | None  # ranks that took part; None where nothing tells
+    about: About = UNKNOWN  # what it is called, and what it ran
     recorded: bool = True  # by ddptrace; False: read out of profiler files alone
     blind_spots: tuple[str, ...] = ()  # what ddptrace cannot see in this run
     activity: tuple[Activity, ...] = field(default=(), repr=False)
@@ -209,6 +211,7 @@ class Result:
             "run_id": self.run_id,
             "zero_unix_ns": self.zero_unix_ns,
             "world_size": self.world_size,
+            "about": asdict(self.about),
             "recorded": self.recorded,
             "blind_spots": list(self.blind_spots),
             "summary": self.summary.to_json_dict(),
