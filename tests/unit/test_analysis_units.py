@@ -151,6 +151,21 @@ def test_exposed_time_is_divided_where_the_last_rank_has_come() -> None:
     assert told == [(31, 15, 0, 10, 6), (16, 0, 0, 10, 6)]
 
 
+def test_a_collective_of_which_the_waits_alone_are_known_is_divided_by_its_launches() -> None:
+    ranks = [
+        rank(
+            number,
+            steps=(step(0, 0, 100),),
+            phases=(mark(Phase.BACKWARD, 0, 100, 0),),
+            calls=(call(1, came, is_sync=True, issued_at_ns=60, waits=((came, 60),), turn=0, op=op, origin="fsdp"),),
+            groups=(Group("0", (0, 1), "gloo", 1),),
+        )
+        for number, came, op in ((0, 10, "reduce_scatter_tensor"), (1, 40, "reduce_scatter_tensor"))
+    ]
+    told = [(row.peer_wait_ns, row.transfer_ns, row.unmatched_ns) for row in analyze_run(run(*ranks)).dimensions]
+    assert told == [(30, 20, 0), (0, 20, 0)]
+
+
 def mixed() -> Result:
     """A DDP bucket, a tensor-parallel module, the program's own call, and one of which nothing is known."""
     calls = (

@@ -101,7 +101,8 @@ def exposed_collective(exposed: Share, result: Result) -> Finding:
         kind, contents = kinds[0], _contents(kinds)
         message = (
             f"{said}{contents}. {'The' if contents else f'{_most_of_it(kinds)}; the'} largest part is"
-            f" {kind.op.rstrip('_')}{_source_words(kind)} with {duration(kind.exposed_ns or 0)}: {_advice(kind, result)}."
+            f" {kind.op.rstrip('_')}{_source_words(kind)} with {duration(kind.exposed_ns or 0)}:"
+            f" {_advice(kind, result)}."
         )
     return EXPOSED_COMMUNICATION("run", message)
 

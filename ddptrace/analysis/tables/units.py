@@ -67,7 +67,7 @@ class DimensionRow:
     nbytes: int | None  # of the larger side of those that began in it; None where a foreign trace does not tell
     comm_ns: int | None  # they ran, each by itself
     exposed_charged_ns: int | None  # their share of the step's exposed communication
-    peer_wait_ns: int | None = None  # part of it before the last of their ranks had come; None, as the next three, where
+    peer_wait_ns: int | None = None  # part of it before the last rank had come; None, as the next three, where
     #   exposed_charged is
     bubble_ns: int | None = None  # part of it in which the schedule of a pipeline has nothing to do for the rank
     transfer_ns: int | None = None  # part of it in which all of their ranks had come

@@ -112,10 +112,8 @@ class FsdpCosts:
 
     def _takes_too_long(self, largest: Unit) -> bool:
         """Whether its bytes matter: what is sent in no time but that of a call is not faster in parts."""
-        own, others = [], []
-        for row in self._rows:
-            if row.comm_ns is not None:
-                (own if row.unit == largest.unit else others).append(row.comm_ns)
+        known = [(row.unit == largest.unit, row.comm_ns) for row in self._rows if row.comm_ns is not None]
+        own, others = ([ns for is_own, ns in known if is_own is wanted] for wanted in (True, False))
         return not own or not others or median(own) >= TOO_LARGE * median(others)
 
     def _mean(self, values: Iterable[int]) -> int:
