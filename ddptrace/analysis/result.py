@@ -52,6 +52,7 @@ from ddptrace.analysis.tables.windows import WindowRow
 from ddptrace.analysis.traffic.gradients import gradient_traffic_rows
 from ddptrace.analysis.traffic.rows import traffic_rows
 from ddptrace.analysis.units.dimensions import dimension_rows
+from ddptrace.analysis.units.late_peers import split_dimensions
 from ddptrace.analysis.units.rows import unit_rows
 from ddptrace.analysis.window_summary import summarize_windows
 from ddptrace.errors import printable
@@ -112,7 +113,7 @@ class Result:
         UnitRow, unit_rows, key=("rank", "seq")
     )  # one row per communication of a unit: bucket, FSDP unit, tensor-parallel module, pipeline stage, experts
     dimensions: Table[DimensionRow] = rank_table(
-        DimensionRow, dimension_rows, key=("rank", "step", "dimension", "mesh")
+        DimensionRow, dimension_rows, key=("rank", "step", "dimension", "mesh"), joined=split_dimensions
     )  # what communication along each dimension of parallelism costs each step
     parallelism: Table[ParallelismRow] = run_table(
         ParallelismRow, lambda run: parallelism_rows(run.ranks), key=("kind",)

@@ -24,7 +24,8 @@ def advice_section(forecast: Forecast) -> str:
     """What to change, what limits the step now, and which plans were compared, or why nothing is told; nothing where
     nobody asked."""
     if forecast.refusal is not None:
-        return section("What to change", "Nothing is predicted.", f"<p>{text(forecast.refusal)}.</p>")
+        why = forecast.refusal[:1].upper() + forecast.refusal[1:]
+        return section("What to change", "Nothing is predicted.", f"<p>{text(why)}.</p>")
     return "" if forecast.advice is None else _advice(forecast.advice)
 
 
