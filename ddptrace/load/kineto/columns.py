@@ -1,8 +1,8 @@
 """Batches of events as columns, small while they grow, and sorted by begin at the end. Nothing here knows what an event
 means to us.
 
-The compiled scanner gives rows of the parts of a file that it takes in; other parts come as events. Both end in the same
-columns.
+The compiled scanner gives rows of the parts of a file that it takes in; other parts come as events. Both end in the
+same columns.
 """
 
 from __future__ import annotations
@@ -24,10 +24,19 @@ from ddptrace.load.kineto.args import (
     said_of_collective,
     thread_name,
 )
-from ddptrace.load.kineto.events import NO_CORRELATION, FAR_NS, Category, CollectiveArgs, FileFacts, Ints, KinetoEvents, Lane
+from ddptrace.load.kineto.events import (
+    FAR_NS,
+    NO_CORRELATION,
+    Category,
+    CollectiveArgs,
+    FileFacts,
+    Ints,
+    KinetoEvents,
+    Lane,
+)
 from ddptrace.load.kineto.flops import COUNTED, OperatorFlops, flops_of
 from ddptrace.load.kineto.scan_library import scan_library
-from ddptrace.load.kineto.scanner import NAMES_COLLECTIVE, ODD_ARGS, Scanned, Scanner
+from ddptrace.load.kineto.scanner import NAMES_COLLECTIVE, ODD_ARGS, Scanner
 from ddptrace.load.kineto.source import NotATrace
 from ddptrace.load.kineto.stream import Event
 from ddptrace.load.kineto.text import time_column
@@ -123,6 +132,11 @@ class Columns:
         self._flops: dict[int, OperatorFlops] = {}
         self._same: dict[OperatorFlops, OperatorFlops] = {}  # each once: a model has few shapes
         self._count = 0
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether there is a compiled scanner to ask."""
+        return self._scanner is not None
 
     def add(self, events: Sequence[Event]) -> None:
         """Keep what some analysis asks for. Raises NotATrace where there are more than any trace has."""

@@ -1,7 +1,7 @@
 """The compiled scanner (`scan.c`): how it is built, and how it is found again.
 
-The build of the package compiles it where a C compiler is, into the folder of its source. Without it the reader in Python
-does the same work, and takes longer.
+The build of the package compiles it where a C compiler is, into the folder of its source. Without it the reader in
+Python does the same work, and takes longer.
 """
 
 from __future__ import annotations

@@ -87,7 +87,9 @@ class Scanner:
         if seen < 0:
             return None
         try:
-            metadata = [_EVENT.decode(memoryview(text)[at:to]) for at, to in (self._threads[: found[1]] + begin).tolist()]
+            metadata = [
+                _EVENT.decode(memoryview(text)[at:to]) for at, to in (self._threads[: found[1]] + begin).tolist()
+            ]
             names = [_SCALAR.decode(name) for name in self._new(NAMES)]
             lanes = [_lane(lane) for lane in self._new(LANES)]
         except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -99,9 +101,7 @@ class Scanner:
     def _new(self, which: int) -> list[bytes]:
         """The texts that came with the last part."""
         data, ends = ctypes.c_void_p(), ctypes.c_void_p()
-        count = self._library.ddptrace_scanner_texts(
-            self._scanner, which, ctypes.byref(data), ctypes.byref(ends)
-        )
+        count = self._library.ddptrace_scanner_texts(self._scanner, which, ctypes.byref(data), ctypes.byref(ends))
         first = self._known[which]
         if count == first:
             return []

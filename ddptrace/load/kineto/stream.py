@@ -123,8 +123,8 @@ _EVENT: Final = msgspec.json.Decoder(Event)
 
 
 class EventStream:
-    """Reads one source to its end. `take` is given the events, `restart` is called where an earlier list is void. `scan`
-    is asked first whether it takes in all events between two places of a text; it gives their number, or None."""
+    """Reads one source to its end. `take` is given the events, `restart` is called where an earlier list is void.
+    `scan` may take in all events between two places of a text before `take`: it returns their number, else None."""
 
     def __init__(
         self,
