@@ -10,6 +10,8 @@ PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && break; done)
 BIN := .venv/bin
 RUN := run/demo
+# The scanner of Kineto files, and what compiles it when ddptrace is installed.
+COMPILED := hatch_build.py ddptrace/load/kineto/scan.c ddptrace/load/kineto/scan_library.py
 
 .PHONY: help demo test test-fast test-device collect lint docs bench-overhead soak acceptance clean
 
@@ -86,11 +88,11 @@ clean:
 	rm -rf .venv run dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
 
 # Installed again only when what is to be installed changed.
-.venv/.ready-to-run: pyproject.toml constraints.txt | $(BIN)/python
+.venv/.ready-to-run: pyproject.toml constraints.txt $(COMPILED) | $(BIN)/python
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch]'
 	@touch $@
 
-.venv/.ready-to-test: pyproject.toml constraints.txt | $(BIN)/python
+.venv/.ready-to-test: pyproject.toml constraints.txt $(COMPILED) | $(BIN)/python
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch,dev]'
 	@touch $@ .venv/.ready-to-run
 
