@@ -55,6 +55,7 @@ ALLOWED = {
     "analyzer": Row(ours("load", "analysis", "engine")),
     "differ": Row(ours("analyzer", "load"), inside=ours("analysis")),  # the same, of several runs
     "predictor": Row(ours("analyzer", "engine", "load"), inside=ours("analysis")),  # the same, of what was not recorded
+    "trim": Row(ours("analyzer", "load", "render.whole_file"), ("numpy", "msgspec")),  # writes shorter profiler files
     "engine": Row(inside=("joblib", "distributed")),
     "tracing": Row(inside=(*ours("capture", "telemetry"), "opentelemetry")),
     # nothing before the program imports torch by itself: what it sets in the environment first would come too late
@@ -110,6 +111,7 @@ ALLOWED = {
                 "view",
                 "figures",
                 "predictor",
+                "trim",
             ),
             "msgspec",
             "pyarrow",
