@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ddptrace.load.tables import DeviceWork, HostRanges, Intervals
+from ddptrace.load.tables import DeviceWork, HostCalls, HostRanges, Intervals
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,3 +170,4 @@ class Activity:
     backend: tuple[tuple[str, str, int, int, int], ...]  # lane, name, begin, end, seq: the backend's own ranges
     device: tuple[DeviceWork, ...] = ()  # by window
     idle: tuple[LongGaps, ...] = ()  # by window that saw a device
+    host_calls: tuple[HostCalls, ...] = ()  # by window, as `device`
