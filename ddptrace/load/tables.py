@@ -384,6 +384,7 @@ class HostCalls:
     cause: NDArray[np.uint8]  # IdleCause
     begin_at_ns: NDArray[np.int64]
     end_at_ns: NDArray[np.int64]
+    graphs: int = 0  # launches of graphs of kernels, as CUDA graphs are: files often lack some of their kernels
 
 
 @dataclass(frozen=True, slots=True)

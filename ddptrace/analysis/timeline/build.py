@@ -28,7 +28,7 @@ from ddptrace.ops import family_of
 
 MOST_DELAY_NS: Final = 100_000
 """Work that begins later after all that it is known to wait for waits for something that is not known: the rest of its
-delay is not played."""
+delay is not played. It is where a file may lack work, as it often lacks kernels of CUDA graphs."""
 RUNS: Final = np.array([Span.COMPUTE, Span.TRANSFER, Span.MEMORY], np.uint8)
 """By Work."""
 NEVER: Final = -(2**61)
@@ -99,6 +99,7 @@ class _Window:
     step_of: Ints  # by work: position of the step that launched it, NONE for none
     call: Ints  # by work: position of its collective, NONE for none
     first: int
+    lacks_work: bool  # it may lack kernels of CUDA graphs, so that delays are kept whole
 
     @classmethod
     def of(
@@ -120,7 +121,7 @@ class _Window:
         known = np.isin(step_of, used) & (work.launch_begin_at_ns >= begins[step_of])
         host = host_of(work, held, np.array([row.end_at_ns for row in kept], np.int64))
         mine = [(row, positions[key]) for key, row in calls.items() if key[0] == rank]
-        return cls(rank, work, host, kept, np.where(known, step, NONE), _calls_of(work, mine), first)
+        return cls(rank, work, host, kept, np.where(known, step, NONE), _calls_of(work, mine), first, held.graphs > 0)
 
     @property
     def count(self) -> int:
@@ -186,7 +187,7 @@ class _Window:
             *((one, work.end_at_ns, int(self.ends[0])) for one in (previous, waited_for(work, free), launched_before(work))),
         )
         causes = np.stack([_at(times, which) for which, times, _ in sources])
-        delays = _delays(work.begin_at_ns - causes, causes)
+        delays = _delays(work.begin_at_ns - causes, causes, -NEVER if self.lacks_work else MOST_DELAY_NS)
         for (which, _, first), delay in zip(sources, delays, strict=True):
             known = which != NONE
             yield Arrows.of(first + which[known], self.begins[known], Span.DELAY, delay[known], self.rank)
@@ -208,11 +209,11 @@ def _at(times: Ints, which: Ints) -> Ints:
     return np.where(which != NONE, np.append(times, NEVER)[which], NEVER)
 
 
-def _delays(since: Ints, causes: Ints) -> Ints:
+def _delays(since: Ints, causes: Ints, most: int) -> Ints:
     """How long after each of its causes work began, by cause and work. After the last one it took what it took, up to
-    `MOST_DELAY_NS`; after one that was over long before, as long as is usual after such a cause."""
+    `most`; after one that was over long before, as long as is usual after such a cause."""
     last = causes.argmax(axis=0)
-    own = np.minimum(since.min(axis=0), MOST_DELAY_NS)
+    own = np.minimum(since.min(axis=0), most)
     found = np.empty_like(since)
     for cause in range(len(since)):
         binding = last == cause

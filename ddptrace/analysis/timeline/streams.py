@@ -3,6 +3,8 @@
 stream 7    ═══ a ═══╤═ b ═                      b is launched and its stream is free: it begins at once
 stream 20            ╰►══ c ══╮                  c was launched, its stream was free, and it began as a ended
 stream 7                      ╰►══ d ══          likewise d
+
+Whether work waited for an event of another stream, or for room on the device, looks alike and is not told apart.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ from ddptrace.load.tables import DeviceWork, Work
 NONE: Final = -1
 AT_ONCE_NS: Final = 3_000
 """Work that begins so soon after it may waits for nothing else."""
+EARLY_NS: Final = 20_000
+"""Work that waits for room on the device begins up to this much before the work that had it ends."""
 
 
 def before_on_stream(work: DeviceWork) -> Ints:
@@ -32,18 +36,15 @@ def waited_for(work: DeviceWork, free_at_ns: Ints) -> Ints:
     """By work: the work of another stream whose end it waited for, NONE where it began at once or nothing shows it.
     `free_at_ns`: when it was launched and its stream was free."""
     by_end = np.argsort(work.end_at_ns, kind="stable")
-    ends = work.end_at_ns[by_end]
-    launches = np.where(work.launched, work.launch_begin_at_ns, np.iinfo(np.int64).min)
+    ends, begins, stream = work.end_at_ns[by_end], work.begin_at_ns[by_end], work.stream[by_end]
     found = np.full(len(work.kind), NONE, np.int64)
-    last = np.searchsorted(ends, work.begin_at_ns, side="right").tolist()
+    first = np.searchsorted(ends, free_at_ns, side="right")
+    last = np.searchsorted(ends, work.begin_at_ns + EARLY_NS, side="right")
     for one in np.flatnonzero(work.begin_at_ns - free_at_ns > AT_ONCE_NS).tolist():
-        for place in range(last[one] - 1, -1, -1):
-            other = by_end[place]
-            if ends[place] <= free_at_ns[one]:
-                break
-            if work.stream[other] != work.stream[one] and launches[other] <= launches[one]:
-                found[one] = other
-                break
+        others = slice(first[one], last[one])
+        may = (stream[others] != work.stream[one]) & (begins[others] < work.begin_at_ns[one] - EARLY_NS)
+        if may.any():
+            found[one] = by_end[first[one] + np.flatnonzero(may)[-1]]
     return found
 
 

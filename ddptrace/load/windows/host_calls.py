@@ -21,6 +21,7 @@ from ddptrace.load.windows.nesting import NOTHING
 FETCH: Final = next(pattern for pattern, cause in AROUND if cause is IdleCause.DATA)
 HOLDING: Final = (IdleCause.SYNCHRONIZE, IdleCause.COPY, IdleCause.ALLOCATE)
 NEVER_WAITS: Final = re.compile(r"Query")
+GRAPH: Final = re.compile(r"GraphLaunch")
 
 
 def host_calls(events: KinetoEvents, works: KinetoWork) -> HostCalls | None:
@@ -37,7 +38,8 @@ def host_calls(events: KinetoEvents, works: KinetoWork) -> HostCalls | None:
     for pattern, kind in reversed([rule for rule in RUNTIME if rule[1] in HOLDING]):
         cause[of_category(events, Category.RUNTIME) & _named(events, pattern)] = kind
     chosen = np.flatnonzero(mine & (cause != IdleCause.NOTHING) & ~_named(events, NEVER_WAITS))
-    return HostCalls(cause[chosen], events.begin_ns[chosen], events.end_ns[chosen])
+    graphs = int((of_category(events, Category.RUNTIME) & _named(events, GRAPH)).sum())
+    return HostCalls(cause[chosen], events.begin_ns[chosen], events.end_ns[chosen], graphs)
 
 
 def _named(events: KinetoEvents, pattern: re.Pattern[str]) -> Mask:
