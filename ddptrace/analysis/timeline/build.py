@@ -14,24 +14,26 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ddptrace.analysis.intervals import Ints
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.tables.collectives import CollectiveRow
+from ddptrace.analysis.tables.ranks import MatchRow
 from ddptrace.analysis.tables.steps import StepRow
 from ddptrace.analysis.timeline.graph import Arrows, Graph, Span, graph_of
 from ddptrace.analysis.timeline.host import NONE, Host, host_of
 from ddptrace.analysis.timeline.streams import before_on_stream, launched_before, waited_for
+from ddptrace.errors import DdptraceError
 from ddptrace.load.tables import DeviceWork, HostCalls, Work
 from ddptrace.ops import family_of
 
-MOST_DELAY_NS: Final = 100_000
+MOST_DELAY_NS: Final = 20_000
 """Work that begins later after all that it is known to wait for waits for something that is not known: the rest of its
 delay is not played. It is where a file may lack work, as it often lacks kernels of CUDA graphs."""
 RUNS: Final = np.array([Span.COMPUTE, Span.TRANSFER, Span.MEMORY], np.uint8)
 """By Work."""
 NEVER: Final = -(2**61)
+FOREVER: Final = 2**61
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,37 +47,48 @@ class StepEnd:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """`calls`: collectives that arrows of the graph belong to."""
+    """`works`: begin and end of all device work, the kind of Work and the rank, shape (n, 4). `calls`: collectives that
+    arrows of the graph belong to."""
 
     graph: Graph
     steps: tuple[StepEnd, ...]
+    works: Ints
     calls: tuple[CollectiveRow, ...]
-    matched: int  # collectives in which ranks meet
+    meetings: int  # collectives in which ranks meet
+    lacks_work: bool  # files may lack kernels of CUDA graphs
 
 
 def timeline_of(result: Result) -> Timeline:
     """Build the graph of all profiler windows in which a device worked.
 
     Raises:
-        DdptraceError: The collectives of the ranks contradict each other.
+        DdptraceError: There is no such window, or the collectives of the ranks contradict each other.
     """
-    rows = _executions(result)
-    positions = {key: position for position, key in enumerate(rows)}
+    calls = _executions(result)
     first, windows = 0, []
     for activity in result.activity:
         mine = [row for row in result.steps if row.rank == activity.rank and row.profiled]
         for work, held in zip(activity.device, activity.host_calls, strict=True):
-            windows.append(_Window.of(activity.rank, work, held, mine, rows, positions, first))
+            windows.append(_Window.of(activity.rank, work, held, mine, calls, first))
             first += windows[-1].count
-    meetings, at_ns = _meetings(result, windows, first)
-    found = [arrows for window in windows for arrows in window.arrows()] + meetings
-    graph, number = graph_of(np.concatenate([*(window.at_ns() for window in windows), at_ns]), found)
-    steps = tuple(
-        StepEnd(row, int(number[instant]), int(number[before]))
-        for window in windows
-        for row, instant, before in window.steps()
+    if not windows:
+        raise DdptraceError("no profiler window shows what the device did: record the run with --profile")
+    meetings = _meetings(result, windows)
+    shortest = np.full(len(calls) + 1, FOREVER)
+    for met in meetings:
+        shortest[list(met.calls)] = met.transfer_ns
+    arrows = [arrows for window in windows for arrows in window.arrows(shortest)]
+    arrows += [met.arrows(first + nth) for nth, met in enumerate(meetings)]
+    met_at = np.array([met.at_ns for met in meetings], np.int64)
+    graph, number = graph_of(np.concatenate([*(window.at_ns() for window in windows), met_at]), arrows)
+    return Timeline(
+        graph,
+        tuple(step for window in windows for step in window.steps(number)),
+        np.concatenate([window.works(number) for window in windows]),
+        tuple(calls.values()),
+        len(meetings),
+        any(window.lacks_work for window in windows),
     )
-    return Timeline(graph, steps, tuple(rows.values()), len(at_ns))
 
 
 def _executions(result: Result) -> dict[tuple[int, int], CollectiveRow]:
@@ -109,7 +122,6 @@ class _Window:
         held: HostCalls,
         rows: Sequence[StepRow],
         calls: dict[tuple[int, int], CollectiveRow],
-        positions: dict[tuple[int, int], int],
         first: int,
     ) -> _Window:
         ends = np.array([row.end_at_ns for row in rows], np.int64)
@@ -120,7 +132,7 @@ class _Window:
         step = np.searchsorted(used, step_of)
         known = np.isin(step_of, used) & (work.launch_begin_at_ns >= begins[step_of])
         host = host_of(work, held, np.array([row.end_at_ns for row in kept], np.int64))
-        mine = [(row, positions[key]) for key, row in calls.items() if key[0] == rank]
+        mine = [(row, position) for position, row in enumerate(calls.values()) if row.rank == rank]
         return cls(rank, work, host, kept, np.where(known, step, NONE), _calls_of(work, mine), first, held.graphs > 0)
 
     @property
@@ -152,20 +164,24 @@ class _Window:
         began = ends[:1] - self.rows[0].window_ns if self.rows else np.zeros(1, np.int64)
         return np.concatenate((began, ends))
 
-    def steps(self) -> Iterator[tuple[StepRow, int, int]]:
-        """Yield each step, the instant of its end on the device, and that of the step before."""
-        ends = self.step_ends.tolist()
-        yield from zip(self.rows, ends[1:], ends[:-1], strict=True)
+    def steps(self, number: Ints) -> Iterator[StepEnd]:
+        """Yield the steps, with the new numbers of their instants."""
+        ends = number[self.step_ends].tolist()
+        for row, end, before in zip(self.rows, ends[1:], ends[:-1], strict=True):
+            yield StepEnd(row, end, before)
 
-    def arrows(self) -> Iterator[Arrows]:
-        """Yield all but those to other ranks."""
+    def works(self, number: Ints) -> Ints:
+        """As in `Timeline`."""
+        ranks = np.full(len(self.work.kind), self.rank)
+        return np.column_stack((number[self.begins], number[self.ends], self.work.kind, ranks))
+
+    def arrows(self, shortest: Ints) -> Iterator[Arrows]:
+        """Yield all but those to other ranks. `shortest`: by collective, what its transfer alone takes at most."""
+        lengths = np.minimum(self.work.end_at_ns - self.work.begin_at_ns, shortest[self.call])
         yield from self._on_host()
         yield from self._to_begins()
-        yield Arrows.of(self.begins, self.ends, RUNS[self.work.kind], self._lengths(), self.rank, self.call)
+        yield Arrows.of(self.begins, self.ends, RUNS[self.work.kind], lengths, self.rank, self.call)
         yield from self._to_step_ends()
-
-    def _lengths(self) -> Ints:
-        return self.work.end_at_ns - self.work.begin_at_ns
 
     def _on_host(self) -> Iterator[Arrows]:
         host = self.host
@@ -184,10 +200,13 @@ class _Window:
         free = np.maximum(_at(host.at_ns, launched), _at(work.end_at_ns, previous))
         sources = (
             (launched, host.at_ns, self.first),
-            *((one, work.end_at_ns, int(self.ends[0])) for one in (previous, waited_for(work, free), launched_before(work))),
+            *(
+                (one, work.end_at_ns, int(self.ends[0]))
+                for one in (previous, waited_for(work, free), launched_before(work))
+            ),
         )
         causes = np.stack([_at(times, which) for which, times, _ in sources])
-        delays = _delays(work.begin_at_ns - causes, causes, -NEVER if self.lacks_work else MOST_DELAY_NS)
+        delays = _delays(work.begin_at_ns - causes, causes, FOREVER if self.lacks_work else MOST_DELAY_NS)
         for (which, _, first), delay in zip(sources, delays, strict=True):
             known = which != NONE
             yield Arrows.of(first + which[known], self.begins[known], Span.DELAY, delay[known], self.rank)
@@ -197,9 +216,8 @@ class _Window:
         before."""
         ends = self.step_ends
         yield Arrows.of(ends[:-1], ends[1:], Span.ORDER, 0, self.rank)
-        last: dict[tuple[int, int], int] = {}
-        for position, key in enumerate(zip(self.step_of.tolist(), self.work.stream.tolist(), strict=True)):
-            last[key] = position
+        keys = zip(self.step_of.tolist(), self.work.stream.tolist(), strict=True)
+        last = {key: position for position, key in enumerate(keys)}
         rows = [(step, position) for (step, _), position in last.items() if step != NONE]
         steps, works = (np.array([row[at] for row in rows], np.int64) for at in (0, 1))
         yield Arrows.of(self.ends[works], ends[1:][steps], Span.ORDER, 0, self.rank)
@@ -234,25 +252,53 @@ def _calls_of(work: DeviceWork, rows: Sequence[tuple[CollectiveRow, int]]) -> In
     return found
 
 
-def _meetings(result: Result, windows: Sequence[_Window], first: int) -> tuple[list[Arrows], Ints]:
-    """Arrows of all collectives that ranks meet in, and the instants at which the last rank had come."""
+@dataclass(frozen=True, slots=True)
+class _Meeting:
+    """A collective in which ranks meet. Columns are by rank."""
+
+    at_ns: int  # the last rank had come
+    transfer_ns: int
+    ranks: tuple[int, ...]
+    came: tuple[int, ...]  # instants: its first kernel began
+    left: tuple[int, ...]  # instants: its last kernel ended
+    left_at_ns: tuple[int, ...]
+    calls: tuple[int, ...]
+
+    def arrows(self, instant: int) -> Arrows:
+        """`instant`: number of the one at which the last rank had come."""
+        here, ranks = np.full(len(self.ranks), instant), np.array(self.ranks)
+        moved = np.maximum(np.array(self.left_at_ns) - self.at_ns, 0)
+        return Arrows(
+            np.concatenate((self.came, here)),
+            np.concatenate((here, self.left)),
+            np.repeat(np.array([Span.ORDER, Span.TRANSFER], np.uint8), len(here)),
+            np.concatenate((np.zeros_like(here), moved)),
+            np.concatenate((np.full_like(here, NONE), ranks)),
+            np.concatenate((np.full_like(here, NONE), self.calls)),
+        )
+
+
+def _meetings(result: Result, windows: Sequence[_Window]) -> list[_Meeting]:
+    """Those whose kernels are known on all ranks that the files show, and run at once on the clocks as aligned."""
+    keys = list(_executions(result))
     kernels: dict[tuple[int, int], list[tuple[_Window, int]]] = defaultdict(list)
-    numbers = {position: key for position, key in enumerate(_executions(result))}
     for window in windows:
         for one in np.flatnonzero(window.call != NONE).tolist():
-            kernels[numbers[int(window.call[one])]].append((window, one))
-    arrows, at_ns = [], []
+            kernels[keys[int(window.call[one])]].append((window, one))
+    found = []
     for match in result.matches:
         parts = [kernels.get(key, []) for key in zip(match.ranks, match.seqs, strict=True)]
-        if not family_of(match.op).ends_together or not all(parts) or match.last_start_at_ns >= match.first_end_at_ns:
-            continue
-        meeting = first + len(at_ns)
-        came = [min((int(w.work.begin_at_ns[k]), int(w.begins[k])) for w, k in part) for part in parts]
-        went = [max((int(w.work.end_at_ns[k]), int(w.ends[k]), int(w.call[k])) for w, k in part) for part in parts]
-        at_ns.append(max(at for at, _ in came))
-        for (at, instant), (end, left, call), rank in zip(came, went, match.ranks, strict=True):
-            arrows.append((instant, meeting, Span.ORDER, 0, rank, NONE))
-            arrows.append((meeting, left, Span.TRANSFER, max(end - at_ns[-1], 0), rank, call))
-    columns = np.array(arrows, np.int64).reshape(-1, 6)
-    source, target, span, ns, rank, call = columns.T
-    return [Arrows(source, target, span.astype(np.uint8), ns, rank, call)], np.array(at_ns, np.int64)
+        if family_of(match.op).ends_together and all(parts) and match.last_start_at_ns < match.first_end_at_ns:
+            found.append(_meeting(match, parts))
+    return found
+
+
+def _meeting(match: MatchRow, parts: Sequence[Sequence[tuple[_Window, int]]]) -> _Meeting:
+    """`parts`: by rank, the kernels."""
+    came = [min((int(of.work.begin_at_ns[one]), int(of.begins[one])) for of, one in part) for part in parts]
+    left = [
+        max((int(of.work.end_at_ns[one]), int(of.ends[one]), int(of.call[one])) for of, one in part) for part in parts
+    ]
+    ends, instants, calls = zip(*left, strict=True)
+    begins, firsts = zip(*came, strict=True)
+    return _Meeting(max(begins), match.transfer_ns, match.ranks, firsts, instants, ends, calls)

@@ -56,7 +56,8 @@ class Graph:
             if target != known or arrives > at[target]:
                 at[target] = arrives
                 known = target
-        return np.rint(at).astype(np.int64)
+        instants: Ints = np.rint(at).astype(np.int64)
+        return instants
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,13 @@ class Arrows:
 
     @classmethod
     def of(
-        cls, source: Ints, target: Ints, span: Span | NDArray[np.uint8], ns: Ints | int, rank: int, call: Ints | int = -1
+        cls,
+        source: Ints,
+        target: Ints,
+        span: Span | NDArray[np.uint8],
+        ns: Ints | int,
+        rank: int,
+        call: Ints | int = -1,
     ) -> Arrows:
         """One value may stand for a whole column."""
         count = len(source)
@@ -128,7 +135,9 @@ def _numbers(at_ns: Ints, source: Ints, target: Ints) -> Ints:
             if not waits_for[one]:
                 ready.append(one)
     if len(told) < len(at_ns):
-        raise DdptraceError("collectives of different ranks wait for each other in a circle: they are not matched right")
+        raise DdptraceError(
+            "collectives of different ranks wait for each other in a circle: they are not matched right"
+        )
     number = np.empty(len(at_ns), np.int64)
     number[told] = np.arange(len(at_ns))
     return number

@@ -129,7 +129,9 @@ def _may_wait(work: DeviceWork, calls: _Calls) -> NDArray[np.bool_]:
     is_launch, frees = calls.cause == IdleCause.LAUNCH, calls.cause == IdleCause.ALLOCATE
     full = is_launch & (calls.end - calls.begin > LONG_NS) & (queued > QUEUE_MIN)
     copies = is_launch & (_own_ends(work, calls) <= calls.end)
-    waits: NDArray[np.bool_] = full | copies | (frees & (left == 0)) | np.isin(calls.cause, (IdleCause.SYNCHRONIZE, IdleCause.COPY))
+    waits: NDArray[np.bool_] = (
+        full | copies | (frees & (left == 0)) | np.isin(calls.cause, (IdleCause.SYNCHRONIZE, IdleCause.COPY))
+    )
     return waits
 
 
