@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any, Final
 
@@ -24,7 +24,7 @@ from ddptrace.analysis.steps.breakdown import partial_step_rows, phase_rows, ste
 from ddptrace.analysis.steps.contention import contention_rows
 from ddptrace.analysis.steps.jitter import jitter_rows
 from ddptrace.analysis.steps.windows import window_rows
-from ddptrace.analysis.summary import summarize
+from ddptrace.analysis.summary import Summary, summarize
 from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow, GroupRow
 from ddptrace.analysis.tables.declare import Declaration, declared_in, left_out, rank_table, run_table, whole_calls
 from ddptrace.analysis.tables.device import (
@@ -176,13 +176,18 @@ class Result:
     savings: Table[SavingRow] = run_table(SavingRow)  # what could be won back, the largest first: the headline
     findings: Table[Finding] = run_table(Finding)  # what the numbers mean and what spoils them, in sentences
 
+    @property
+    def summary(self) -> Summary:
+        """The typical step, how it divides, its buckets and its ranks; made anew at each use."""
+        return replace(summarize(self), window=summarize_windows(self))
+
     def __repr__(self) -> str:
         rows = ", ".join(f"{name} {len(getattr(self, name))}" for name in ("ranks", "steps", "buckets", "findings"))
         return f"Result of run {printable(self.run_id[:8]) or 'without id'} (rows: {rows})"
 
     def _repr_html_(self) -> str:
         """Show in a notebook the typical step, the findings, and which tables there are."""
-        summary = summarize(self)
+        summary = self.summary
         parts = [(part.name, part.ns, f"{part.ratio:.1%}") for part in summary.parts]
         sections = [
             paragraph(repr(self)),
@@ -206,15 +211,10 @@ class Result:
             "world_size": self.world_size,
             "recorded": self.recorded,
             "blind_spots": list(self.blind_spots),
-            "summary": summarize(self).to_json_dict() | {"window": _window(self)},
+            "summary": self.summary.to_json_dict(),
         }.items()
         for name in TABLES:
             yield name, getattr(self, name)
-
-
-def _window(result: Result) -> dict[str, Any] | None:
-    window = summarize_windows(result)
-    return None if window is None else window.to_json_dict()
 
 
 TABLES: Final[dict[str, Declaration]] = declared_in(Result)

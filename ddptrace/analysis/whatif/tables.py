@@ -11,44 +11,43 @@ from ddptrace.errors import DdptraceError
 
 MOST_TIMES: Final = 1e6
 Order = Literal["ready", "definition"]
-Hook = Literal["fp16"]
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Describe what is to be different; the defaults are what was recorded.
+    """Describe what is to be different, with the names of the options of `ddptrace whatif`; the defaults are what was
+    recorded.
 
     Raises:
         DdptraceError: A value is out of range.
     """
 
-    caps_mb: tuple[float, ...] | None = None  # MiB of the first bucket, the second, ...; the last one repeats
+    caps: tuple[float, ...] | None = None  # MiB of the first bucket, the second, ...; the last one repeats
     order: Order = "ready"  # "ready", or "definition": buckets from the last parameter to the first, whichever is ready
     ranks: int | None = None  # number of ranks, in a ring of the same links
     bandwidth: float = 1.0  # factor of the link's bytes per second
     latency: float = 1.0  # factor of the link's latency
-    hook: Hook | None = None  # "fp16": send gradients in half precision
+    fp16: bool = False  # gradients are sent in half precision
     accumulate: int | None = None  # backwards of an update, all but the last in no_sync()
     groups: int = 1  # process groups that take turns
-    evened: int | None = None  # a rank that would be as fast as the median of the others
+    even: int | None = None  # a rank that would be as fast as the median of the others
     perfect_overlap: bool = False  # everything can be sent when backward begins
     free_network: bool = False  # sending takes no time
 
     def __post_init__(self) -> None:
         counts = {name: getattr(self, name) for name in ("ranks", "accumulate", "groups")}
         wrong = {
-            "caps_mb is a tuple of MiB above 0": self.caps_mb is None or _are_caps(self.caps_mb),
+            "caps is a tuple of MiB above 0, such as (25,)": self.caps is None or _are_caps(self.caps),
             "order is ready or definition": self.order in get_args(Order),
-            "hook is fp16 or None": self.hook is None or self.hook in get_args(Hook),
             f"bandwidth lies between {1 / MOST_TIMES:g} and {MOST_TIMES:g}": self.bandwidth >= 1 / MOST_TIMES
             and self.bandwidth <= MOST_TIMES,
             f"latency lies between 0 and {MOST_TIMES:g}": 0 <= self.latency <= MOST_TIMES,
         } | {f"{name} is 1 or more": one is None or one >= 1 for name, one in counts.items()}
         for what, is_right in wrong.items():
             if not is_right:
-                raise DdptraceError(f"{self._changed()} is no setting: {what}")
+                raise DdptraceError(f"{self!r} is no setting: {what}")
 
-    def _changed(self) -> str:
+    def __repr__(self) -> str:
         """Only what is not as recorded."""
         told = ((field.name, getattr(self, field.name), field.default) for field in fields(self))
         return f"Setting({', '.join(f'{name}={value!r}' for name, value, usual in told if value != usual)})"
