@@ -154,4 +154,5 @@ def _activity(view: RankView) -> Activity:
     ranges = [(comm.seq, comm.call.exec) for comm in view.comms if comm.call is not None]
     backend = tuple((e.lane, e.name, e.begin_at_ns, e.end_at_ns, seq) for seq, e in ranges if e is not None)
     works = tuple(window.device for window in view.rank.windows if window.device is not None)
-    return Activity(view.rank.rank, view.compute, backend, works, long_gaps(view))
+    calls = tuple(window.host_calls for window in view.rank.windows if window.host_calls is not None)
+    return Activity(view.rank.rank, view.compute, backend, works, long_gaps(view), calls)
