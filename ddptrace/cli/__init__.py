@@ -18,7 +18,17 @@ import click
 
 SECTIONS: Final = {
     "Record a training": ("run",),
-    "Understand a run or traces": ("analyze", "view", "diff", "traffic", "diagnose", "trim", "figures", "tables", "hta"),
+    "Understand a run or traces": (
+        "analyze",
+        "view",
+        "diff",
+        "traffic",
+        "diagnose",
+        "trim",
+        "figures",
+        "tables",
+        "hta",
+    ),
     "Watch a job while it runs": ("watch", "profile", "export"),
     "Decide what to change": ("advise", "whatif"),
     "Measure and prepare your machine": ("bench", "compile"),

@@ -18,9 +18,9 @@ import msgspec
 import numpy as np
 
 from ddptrace.load.kineto.args import REFUSED
+from ddptrace.load.kineto.columns import CATEGORIES
 from ddptrace.load.kineto.events import Category
 from ddptrace.load.kineto.head import identify
-from ddptrace.load.kineto.reader import CATEGORIES
 from ddptrace.load.kineto.source import NotATrace, Source
 from ddptrace.load.kineto.stream import Event, EventStream, decoded, told_by
 from ddptrace.load.kineto.text import time_column
