@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ddptrace.cli.say import say, say_json
+from ddptrace.cli.say import say_json, show
 
 if TYPE_CHECKING:
     from ddptrace.analysis.whatif.advise import Advice, Verification
@@ -47,12 +47,12 @@ def advise(run: Path, as_json: bool, verify: str | None, output: Path | None) ->
         found = predictor(run, progress=tell)
     advice = advise_run(found)
     if not as_json:
-        say(advice_text(advice), nl=False)
+        show(advice_text(advice))
     verdict = None if verify is None else _verified(found, advice, verify, output or run / "advised")
     if as_json:
         say_json(advice.to_json_dict() | {"verified": verdict})
     elif verdict is not None:
-        say(f"\n{verification_text(verdict)}", nl=False)
+        show(f"\n{verification_text(verdict)}")
 
 
 def _verified(recorded: Predictor, advice: Advice, command: str, run: Path) -> Verification:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from ddptrace.cli.say import as_json_bytes, say, say_json_piece
+from ddptrace.cli.say import as_json_bytes, say, say_json_piece, show
 from ddptrace.errors import printable
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def analyze(
         from ddptrace.render.terminal import summary_text
         from ddptrace.render.whatif.terminal import in_short
 
-        say(summary_text(result))
+        show(f"{summary_text(result)}\n")
         said = in_short(forecast)
         if said and not result.suspects:  # a late rank matters more than any bucket size
             say("\n".join((*said, "")))
