@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ddptrace.cli.say import say_json, show
+from ddptrace.cli.say import say, say_json, show
+from ddptrace.errors import printable
 
 if TYPE_CHECKING:
     from ddptrace.analysis.whatif.advise import Advice, Verification
@@ -65,6 +66,7 @@ def _verified(recorded: Predictor, advice: Advice, command: str, run: Path) -> V
         raise DdptraceError(f"{run} already exists: choose another directory for the run of --verify with --output")
     caps = advice.best.setting.caps or advice.recorded_caps_mb
     run.parent.mkdir(parents=True, exist_ok=True)
+    say(f"Running {printable(command)}; its output goes to {printable(run.with_suffix('.log'))}", err=True)
     make_run(run, command.replace(CAPS, ",".join(f"{cap:g}" for cap in caps)))
     return verification_of(advice.best, predictor(run), recorded)
 

@@ -170,14 +170,17 @@ def write_all(result: Result, folder: Path, forecast: Forecast | None = None) ->
 
     written, why = {}, ""
     report = write_report if forecast is None else partial(write_report, forecast=forecast)
-    for name, write in (("report", report), ("trace", write_trace), ("tables", write_tables)):
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with uncollected():
-                write(result, folder / FILES[name])
-            written[name] = folder / FILES[name]
-        except OSError as error:
-            why = error.strerror or str(error)
+    with progress("Writing files") as tell:
+        for done, (name, write) in enumerate({"report": report, "trace": write_trace, "tables": write_tables}.items()):
+            tell(done, len(FILES))
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                with uncollected():
+                    write(result, folder / FILES[name])
+                written[name] = folder / FILES[name]
+            except OSError as error:
+                why = error.strerror or str(error)
+        tell(len(FILES), len(FILES))
     missing = ", ".join(file for name, file in FILES.items() if name not in written)
     if missing:
         where = f"Cannot write to {printable(folder)} ({printable(why)})"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ddptrace.cli.say import say, say_json, show
+from ddptrace.cli.say import say_json, show
 
 
 def _caps(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[tuple[float, ...], ...]:
@@ -128,4 +128,4 @@ def whatif(
         more_keys = {} if rows is None else {"scale": rows.to_dicts()}
         say_json(answers.to_json_dict() | more_keys)
     elif rows is not None:
-        say("\n" + "\n".join(scale_lines(rows, setting_words(asked[0]), per_host)))
+        show("\n" + "\n".join((*scale_lines(rows, setting_words(asked[0]), per_host), "")))
