@@ -128,7 +128,7 @@ EXPOSED_BUCKET = FindingKind(
     Chapter.LOST_TIME,
     "warning",
     "this bucket costs the step most exposed communication",
-    "try a smaller `bucket_cap_mb`; look for a late gradient and for a slow rank",
+    "look for a late gradient and for a slow rank; `ddptrace advise` predicts which bucket size shortens the step",
     also=("info",),
     sections=(Section.BUCKETS,),
     is_advice=True,

@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from ddptrace.analyzer import AnalyzedRank, AnyPath, Progress, analyzed_rank, combined, each_rank, plan_of, uncollected
-from ddptrace.engine import run_each
 from ddptrace.errors import DdptraceError
-from ddptrace.load.run import Plan, RankSource, load_rank, open_run
-from ddptrace.schema import run_path
+from ddptrace.load.run import RankSource, load_rank
 
 if TYPE_CHECKING:
+    from ddptrace.analysis.rank_view import RankView
     from ddptrace.analysis.result import Result
     from ddptrace.analysis.whatif.advise import Advice
     from ddptrace.analysis.whatif.answer import Forecast
+    from ddptrace.analysis.whatif.late import Late
     from ddptrace.analysis.whatif.observed import ObservedRank
     from ddptrace.analysis.whatif.predict import Predictor
     from ddptrace.analysis.whatif.tables import Setting, WhatIf
@@ -92,6 +92,7 @@ def analyze_with_forecast(
     nobody knows when gradients were ready.
     """
     from ddptrace.analysis.whatif.answer import Forecast
+    from ddptrace.analysis.whatif.late import late_ranks
 
     plan = plan_of(path, cache, comm_kernels)
     is_small = len(plan.sources) <= MOST_RANKS and sum(source.nbytes for source in plan.sources) <= MOST_NBYTES
@@ -99,12 +100,14 @@ def analyze_with_forecast(
     result = combined(plan, [rank for rank, _ in done], align=align)
     if not result.recorded:
         return result, Forecast()
-    return result, forecast_from([observed for _, observed in done], plan.world_size)
+    return result, forecast_from([observed for _, observed in done], plan.world_size, late_ranks(result))
 
 
-def forecast_from(ranks: Sequence[ObservedRank | Refusal], world_size: int | None) -> Forecast:
-    """Forecast a run from its ranks. Whatever goes wrong is the forecast's refusal and no error: the report is written
-    without it."""
+def forecast_from(
+    ranks: Sequence[ObservedRank | Refusal], world_size: int | None, late: Sequence[Late] | None = None
+) -> Forecast:
+    """Forecast a run from its ranks, and from those that its analysis names as late. Whatever goes wrong is the
+    forecast's refusal and no error: the report is written without it."""
     from ddptrace.analysis.whatif.answer import Forecast, forecast_of
 
     observed = []
@@ -115,56 +118,58 @@ def forecast_from(ranks: Sequence[ObservedRank | Refusal], world_size: int | Non
     if max((len(step.sent) for rank in observed for step in rank.steps), default=0) > MOST_BUCKETS:
         return Forecast(refusal=LARGE)
     try:
-        return forecast_of(_predictor(observed, world_size))
+        return forecast_of(_predictor(observed, world_size, late))
     except Exception as error:
         return Forecast(refusal=_refusal(error))
 
 
 def predictor(path: AnyPath, *, jobs: int = 1, progress: Progress | None = None) -> Predictor:
     """Make a predictor, which answers any number of questions about one run."""
-    plan = open_run([run_path(path)])
-    return _predictor(_ranks(plan, jobs, progress), plan.world_size)
+    from ddptrace.analysis.whatif.late import late_ranks
+
+    plan = plan_of(path, None, ())
+    done = list(each_rank(_observed, plan, jobs, None, progress))
+    result = combined(plan, [rank for rank, _ in done], align=True)
+    return _predictor([observed for _, observed in done], plan.world_size, late_ranks(result))
 
 
-def _predictor(ranks: Sequence[ObservedRank], world_size: int | None) -> Predictor:
+def _predictor(ranks: Sequence[ObservedRank], world_size: int | None, late: Sequence[Late] | None) -> Predictor:
     from ddptrace.analysis.whatif.model import model_of
     from ddptrace.analysis.whatif.predict import Predictor
 
-    return Predictor(model_of(ranks, world_size))
+    return Predictor(model_of(ranks, world_size), late)
 
 
-def _ranks(plan: Plan, jobs: int, progress: Progress | None) -> list[ObservedRank]:
-    ranks: list[ObservedRank] = []
-    for observed in run_each(_observed, plan.sources, jobs=jobs, scheduler=None):
-        ranks.append(observed)
-        if progress is not None:
-            progress(len(ranks), len(plan.sources))
-    return ranks
-
-
-def _observed(source: RankSource) -> ObservedRank:
-    from ddptrace.analysis.whatif.observed import observe
+def _observed(source: RankSource) -> tuple[AnalyzedRank, ObservedRank]:
+    """One rank, read and understood once. Raises DdptraceError where its steps cannot be replayed."""
+    from ddptrace.analysis.whatif.observed import observe_view
 
     with uncollected():
-        return observe(load_rank(source).run)
+        view, analyzed = _understood(source)
+        return analyzed, observe_view(view, analyzed.tables.steps)
 
 
 def _analyzed(source: RankSource) -> tuple[AnalyzedRank, ObservedRank | Refusal]:
     """One rank, read and understood once, for the tables and for the forecast."""
-    from ddptrace.analysis.analyze import tables_of
-    from ddptrace.analysis.rank_view import view_of
     from ddptrace.analysis.whatif.observed import observe_view
 
     with uncollected():
-        loaded = load_rank(source)
-        view = view_of(loaded.run)
-        analyzed = AnalyzedRank(tables_of(view), loaded.findings, loaded.said_world_size)
-        if not loaded.run.recorded:
+        view, analyzed = _understood(source)
+        if not view.rank.recorded:
             return analyzed, NOT_RECORDED
         try:
             return analyzed, observe_view(view, analyzed.tables.steps)
         except Exception as error:
             return analyzed, _refusal(error)
+
+
+def _understood(source: RankSource) -> tuple[RankView, AnalyzedRank]:
+    from ddptrace.analysis.analyze import tables_of
+    from ddptrace.analysis.rank_view import view_of
+
+    loaded = load_rank(source)
+    view = view_of(loaded.run)
+    return view, AnalyzedRank(tables_of(view), loaded.findings, loaded.said_world_size)
 
 
 def _only_analyzed(source: RankSource) -> tuple[AnalyzedRank, Refusal]:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ddptrace.cli.say import say, say_json
+from ddptrace.cli.say import say, say_json, show
+from ddptrace.errors import printable
 
 if TYPE_CHECKING:
     from ddptrace.analysis.whatif.advise import Advice, Verification
@@ -47,12 +48,12 @@ def advise(run: Path, as_json: bool, verify: str | None, output: Path | None) ->
         found = predictor(run, progress=tell)
     advice = advise_run(found)
     if not as_json:
-        say(advice_text(advice), nl=False)
+        show(advice_text(advice))
     verdict = None if verify is None else _verified(found, advice, verify, output or run / "advised")
     if as_json:
         say_json(advice.to_json_dict() | {"verified": verdict})
     elif verdict is not None:
-        say(f"\n{verification_text(verdict)}", nl=False)
+        show(f"\n{verification_text(verdict)}")
 
 
 def _verified(recorded: Predictor, advice: Advice, command: str, run: Path) -> Verification:
@@ -65,6 +66,7 @@ def _verified(recorded: Predictor, advice: Advice, command: str, run: Path) -> V
         raise DdptraceError(f"{run} already exists: choose another directory for the run of --verify with --output")
     caps = advice.best.setting.caps or advice.recorded_caps_mb
     run.parent.mkdir(parents=True, exist_ok=True)
+    say(f"Running {printable(command)}; its output goes to {printable(run.with_suffix('.log'))}", err=True)
     make_run(run, command.replace(CAPS, ",".join(f"{cap:g}" for cap in caps)))
     return verification_of(advice.best, predictor(run), recorded)
 

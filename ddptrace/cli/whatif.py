@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ddptrace.cli.say import say, say_json
+from ddptrace.cli.say import say_json, show
 
 
 def _caps(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[tuple[float, ...], ...]:
@@ -122,10 +122,10 @@ def whatif(
     settings = {setting_words(one): one for one in asked} if asked != [Setting()] else usual(found)
     answers = answer(found, settings)
     if not as_json:
-        say(whatif_text(answers), nl=False)
+        show(whatif_text(answers))
     rows = scaling(found, asked[0], per_host=per_host) if scale else None
     if as_json:
         more_keys = {} if rows is None else {"scale": rows.to_dicts()}
         say_json(answers.to_json_dict() | more_keys)
     elif rows is not None:
-        say("\n" + "\n".join(scale_lines(rows, setting_words(asked[0]), per_host)))
+        show("\n" + "\n".join((*scale_lines(rows, setting_words(asked[0]), per_host), "")))

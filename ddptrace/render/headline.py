@@ -92,7 +92,7 @@ def _words(one: SavingRow, suspects: Sequence[SuspectRow], whole: str, computes_
         case savings.LATE:
             named = (suspect.cause for suspect in suspects if f"rank {suspect.rank}" == one.where)
             why = next(named, "as far as the few steps recorded tell")
-            return f"of the median step could be won if {one.where} were as fast as the others ({why}): {of_whole}."
+            return f"of the typical step could be won if {one.where} were as fast as the others ({why}): {of_whole}."
         case savings.WAITING:
             mostly = f", mostly for {one.where}" if one.where else ""
             return f"of {whole} the ranks wait for ranks that come late{mostly}: {cost}."

@@ -16,6 +16,7 @@ import numpy as np
 
 from ddptrace.analysis.steps.jitter import SPREAD_OF_DEVIATION
 from ddptrace.analysis.whatif.again import Scenario, Steps, play_steps, sizes
+from ddptrace.analysis.whatif.late import Late
 from ddptrace.analysis.whatif.model import Model, contention_of
 from ddptrace.analysis.whatif.play import Buckets, Floats, caps_nbytes, plan_buckets
 from ddptrace.analysis.whatif.tables import Contention, Prediction, Setting
@@ -49,8 +50,10 @@ class _Case:
 class Predictor:
     """Answers questions about one recorded run."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, late: Sequence[Late] | None = None) -> None:
+        """`late`: the ranks that the run's analysis names; None if it is not known."""
         self.model = model
+        self.late = late
         self.contention: Contention = contention_of(model)
         slowdowns = (self.contention.low_ratio, self.contention.high_ratio)
         others = (_Case(*one) for one in product(model.fit.others, slowdowns))
@@ -90,7 +93,7 @@ class Predictor:
         off = hypot(scale * uncertainty(played[0].step_ns), self.replay_error * middle, self._model_ratio * middle)
         backwards, buckets = setting.accumulate or self.model.backwards, buckets_of(setting, self.model)
         low, high = max(round(min(steps) - off), 0), round(max(steps) + off)
-        return Prediction(
+        prediction = Prediction(
             name,
             setting,
             round(middle),
@@ -102,6 +105,30 @@ class Predictor:
             round(scale * float(np.median(played[0].comm_ns))),
             len(buckets),
             basis_of(setting, buckets, self.model, self.contention),
+        )
+        late = next((one for one in self.late or () if setting == Setting(even=one.rank)), None)
+        return prediction if late is None else self._as_analyzed(prediction, late)
+
+    def _as_analyzed(self, prediction: Prediction, late: Late) -> Prediction:
+        """The same with the cost that the analysis tells of this rank: a run has one number for it."""
+        if late.low_ratio is None or late.high_ratio is None:
+            return prediction
+        replayed = self.to_typical * _middle(self._replays[self._cases[0]])
+        middle, high, low = (replayed * (1 - ratio) for ratio in (late.cost_ratio, late.low_ratio, late.high_ratio))
+        off = abs(self.replay_error) * middle
+        return replace(
+            prediction,
+            step_ns=round(middle),
+            low_ns=max(round(low - off), 0),
+            high_ns=round(high + off),
+            per_backward_ns=round(middle / self.model.backwards),
+            gain_ratio=late.cost_ratio,
+            gain_low_ratio=late.low_ratio,
+            gain_high_ratio=late.high_ratio,
+            basis=(
+                f"Rank {late.rank}: {late.steps} recorded steps, played again with its own time as the other ranks have"
+                " it. `ddptrace analyze` tells the same cost.",
+            ),
         )
 
     def without_contention(self) -> float:
