@@ -45,7 +45,8 @@ def _pod() -> dict[str, str]:
 
 def command() -> list[str]:
     """Return the words of the command line that started this process, without those that would make it too long."""
-    words, left = [], COMMAND_MAX
+    words: list[str] = []
+    left = COMMAND_MAX
     for word in sys.orig_argv:
         left -= len(word)
         if left < 0:
