@@ -11,13 +11,14 @@ PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3
 BIN := .venv/bin
 RUN := run/demo
 
-.PHONY: help demo test test-fast test-device collect lint docs bench-overhead soak acceptance clean
+.PHONY: help demo test test-fast test-device test-versions collect lint docs bench-overhead soak acceptance clean
 
 help:
 	@echo "make demo            train a 10M-parameter model on 2 processes, then say where its step time went"
 	@echo "make test            ruff, mypy and all tests"
 	@echo "make test-fast       unit tests without the long ones: two minutes"
 	@echo "make test-device     the tests of devices, with a summary; DEVICE=cuda on a GPU"
+	@echo "make test-versions   the tests of recording with each Python and torch that is to be had; takes long"
 	@echo "make lint            ruff and mypy only"
 	@echo "make collect         compile the tests, which each process of make test would otherwise do by itself"
 	@echo "make docs            build the documentation site into run/site/, with every link checked"
@@ -53,6 +54,10 @@ test-fast: .venv/.ready-to-test
 test-device: export DEVICE := $(or $(DEVICE),test)
 test-device: .venv/.ready-to-test
 	$(BIN)/python -m tests.device run/device-$(DEVICE)
+
+# Not in CI: each pair of versions has a virtual environment of its own.
+test-versions: .venv/.ready-to-test
+	$(BIN)/python -m tools.versions
 
 # Imports every test once, so that pytest's processes find them compiled: each would compile all of them otherwise.
 collect: .venv/.ready-to-test

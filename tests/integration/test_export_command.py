@@ -278,7 +278,7 @@ def test_the_environment_says_where_to_where_nothing_else_does(
     assert receiver.metrics == []
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")
     done = CliRunner().invoke(main, ["export", str(run)])
-    assert done.stdout.count('"name": "bucket"') == COUNTS["bucket"]
+    assert done.stdout.count('"ddptrace.span.kind": "bucket"') == COUNTS["bucket"]
     assert len(receiver.traces) == 1
 
 
