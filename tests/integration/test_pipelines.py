@@ -74,6 +74,20 @@ def test_the_parts_of_each_turn_add_up(folder: Path, name: str) -> None:
         assert one.before_ns == (one.peer_wait_ns or 0) + (one.transfer_ns or 0) + (one.other_ns or 0)
 
 
+@pytest.mark.parametrize("name", ["Schedule1F1B", "ScheduleInterleavedZeroBubble"])
+def test_the_exposed_time_of_the_pipeline_is_bubble_wait_and_transfer(folder: Path, name: str) -> None:
+    result = ddptrace.analyze(folder / name)
+    implied = {(row.rank, row.step): row.bubble_ns for row in result.bubbles}
+    rows = [row for row in result.dimensions if row.dimension == "pp"]
+    for row in rows:
+        parts = [row.peer_wait_ns, row.bubble_ns, row.transfer_ns, row.unmatched_ns]
+        assert row.exposed_charged_ns == sum(part or 0 for part in parts)
+        assert None not in parts and min(part or 0 for part in parts) >= 0
+        assert (row.bubble_ns or 0) <= implied[row.rank, row.step]
+        assert row.unmatched_ns == 0  # every message meets its other end
+    assert sum(row.bubble_ns or 0 for row in rows) > 0
+
+
 def test_every_message_of_a_turn_meets_the_one_at_its_other_end(folder: Path) -> None:
     result = ddptrace.analyze(folder / "ScheduleInterleaved1F1B")
     rows = {(row.rank, row.seq): row for row in result.messages if row.turn is not None}

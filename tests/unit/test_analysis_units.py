@@ -8,18 +8,25 @@ from collections import defaultdict
 import pytest
 
 from ddptrace.analysis.analyze import analyze_run
+from ddptrace.analysis.diff.compare import compare
+from ddptrace.analysis.diff.run_figures import figures_of
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.tables.units import UnitRow
+from ddptrace.analysis.traffic.digest import traffic_report
+from ddptrace.analysis.units.costs import bytes_by_child
 from ddptrace.analysis.units.digest import units
 from ddptrace.analysis.units.places import meaning
-from ddptrace.load.tables import Group
+from ddptrace.load.tables import Group, Unit, UnitKind, UnitParameter
+from ddptrace.render.diff.terminal import diff_text
 from ddptrace.render.report import page
 from ddptrace.render.terminal import summary_text
+from ddptrace.render.watch.parts import unit_lines
+from ddptrace.render.watch.view import last_steps
 from ddptrace.schema import Phase
 from tests.unit.analysis_records import call, ddp_call, layout, mark, rank, reducer, run, step, window
 from tests.unit.made_units import MS, Plan, units_run
 
-FSDP = ("fsdp-prefetch", "fsdp-unit-size", "fsdp-reshard")
+FSDP = ("fsdp-prefetch", "fsdp-unit-size", "fsdp-reshard", "fsdp-reduction", "fsdp-communicator")
 
 
 def analyzed(plan: Plan) -> Result:
@@ -105,6 +112,27 @@ def test_parameters_that_are_gathered_again_cost_time_and_would_cost_memory() ->
     assert "reshard_after_forward=False" in message
     assert "waits 8.00 ms" in message and "for 8.00 kB more memory" in message  # 2 kB of four units
     assert "fsdp-reshard" not in advice(Plan(ahead=1, reshards=False))
+
+
+def test_reductions_in_float32_are_told_to_send_half() -> None:
+    message = advice(Plan(nbytes=(100, 100), compute_ms=90))["fsdp-reduction"]
+    assert "waits 100 ms until gradients of 1 FSDP unit are reduced in float32" in message
+    assert "saves up to 50.0 ms" in message
+    assert "fsdp-reduction" not in advice(Plan())  # 2 kB take no less time than 1
+
+
+def test_gathers_behind_reductions_are_told_of_a_group_of_their_own() -> None:
+    message = advice(Plan(nbytes=(20, 20, 20, 20)))["fsdp-communicator"]
+    assert "set_separate_reduce_scatter_group" in message and "2 FSDP units" in message
+    assert "fsdp-communicator" not in advice(Plan(nbytes=(20, 20, 20, 20), blocks=True))
+    assert "fsdp-communicator" not in advice(Plan(ahead=1))
+
+
+def test_the_only_unit_is_divided_by_the_modules_of_its_lists() -> None:
+    names = ("layers.0.up.weight", "layers.0.up.bias", "layers.1.up.weight", "head.weight", "scale")
+    parameters = tuple(UnitParameter(name, "float32", 10 * at, 5 * at) for at, name in enumerate(names, start=1))
+    unit = Unit(1, UnitKind.FSDP, "Model", parameters)
+    assert bytes_by_child(unit) == {"": 50, "head": 40, "layers.0": 30, "layers.1": 30}
 
 
 # Sums and members -----------------------------------------------------------------------------------------------------
@@ -237,6 +265,36 @@ def test_the_terminal_shows_the_units_that_the_step_waits_for() -> None:
     assert re.match(r"  blocks\.2 +unshard, forward +20\.0 kB +1 +20\.0 ", line)
     assert "Exposed communication by dimension" not in text  # one dimension alone
     assert "Exposed communication by dimension" in summary_text(mixed())
+
+
+def test_traffic_tells_the_bytes_of_each_unit() -> None:
+    found = {(one.name, one.role): one for one in traffic_report(analyzed(Plan(nbytes=(2, 6)))).units}
+    assert {key: (one.calls, one.nbytes, one.sent_nbytes) for key, one in found.items()} == {
+        ("blocks.0", "unshard"): (2, 4_000, 2_000),
+        ("blocks.1", "unshard"): (2, 12_000, 6_000),
+        ("blocks.0", "reduce-scatter"): (1, 2_000, 1_000),
+        ("blocks.1", "reduce-scatter"): (1, 6_000, 3_000),
+    }
+
+
+def test_two_runs_differ_in_the_units_that_another_prefetch_hides() -> None:
+    sides = [figures_of(analyzed(plan), name, {}) for name, plan in (("before", Plan()), ("after", Plan(ahead=1)))]
+    before, after = ([side] if side is not None else [] for side in sides)
+    diff = compare(("before", "after"), before, after)
+    changed = {(row.unit, row.role, row.phase): row.change_ns for row in diff.changes if row.kind == "unit"}
+    assert len(changed) == 12
+    assert {key: ns for key, ns in changed.items() if ns and key[2] == "forward"} == {
+        (f"blocks.{at}", "unshard", "forward"): -2 * MS for at in (1, 2, 3)
+    }
+    assert "blocks.1 unshard, forward" in diff_text(diff)
+
+
+def test_a_watched_run_shows_its_most_exposed_units() -> None:
+    head, *rows = [
+        "".join(words for words, _ in line) for line in unit_lines(last_steps(analyzed(Plan(nbytes=(2, 9)))), 96, 3)
+    ]
+    assert head.endswith("the 2 most exposed of 4") or "exposed ms" in head
+    assert len(rows) == 2 and rows[0].split()[0] == "blocks.1"
 
 
 def test_the_report_has_a_table_of_units() -> None:
