@@ -23,12 +23,13 @@ THIRDS = (Work.FORWARD, Work.INPUTS, Work.WEIGHTS)
 SINGLE = {"ScheduleGPipe": HALVES, "Schedule1F1B": HALVES}
 SEVERAL = {"ScheduleInterleaved1F1B": HALVES, "ScheduleInterleavedZeroBubble": THIRDS, "ScheduleZBVZeroBubble": THIRDS}
 MICROBATCHES = 4
+FOREIGN = f"foreign:ScheduleInterleaved1F1B:{MICROBATCHES}"
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("pipelines")
-    torchrun("pipelined.py", out, 1, *(f"{name}:{MICROBATCHES}" for name in (*SINGLE, *SEVERAL)))
+    torchrun("pipelined.py", out, 1, *(f"{name}:{MICROBATCHES}" for name in (*SINGLE, *SEVERAL)), FOREIGN)
     return out
 
 
@@ -105,6 +106,19 @@ def test_stages_are_units_with_their_parameters(folder: Path) -> None:
     rows = [row for row in result.units if row.kind == "pipeline" and row.microbatch is not None]
     assert {(row.dimension, row.whole_nbytes) for row in rows} == {("pp", 4 * (8 * 8 + 8))}
     assert {row.role for row in rows} == {"send", "recv"} and {row.phase for row in rows} == {"forward", "backward"}
+
+
+def test_a_file_of_torchs_profiler_tells_the_messages_of_each_stage(folder: Path) -> None:
+    """To which rank they went, Gloo does not tell the profiler."""
+    ours, theirs = (
+        Counter(
+            (row.rank, row.name, row.role, row.phase, row.microbatch, row.dimension)
+            for row in ddptrace.analyze(folder / name).units
+            if row.kind == "pipeline" and row.microbatch is not None
+        )
+        for name in ("ScheduleInterleaved1F1B", "foreign")
+    )
+    assert theirs == ours and sum(ours.values()) == 2 * STEPS * MICROBATCHES * 3 * 2
 
 
 def test_a_slow_stage_is_blamed_and_not_called_bubble(four: Result) -> None:
