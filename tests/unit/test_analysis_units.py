@@ -96,21 +96,21 @@ def test_where_the_host_waits_at_once_no_prefetch_is_said_to_help_alone() -> Non
 
 def test_a_unit_far_too_large_is_named_with_its_bytes() -> None:
     message = advice(Plan(nbytes=(2, 2, 20, 2), ahead=1))["fsdp-unit-size"]
-    assert message.startswith("FSDP unit blocks.2 with 20.0 kB has 10 times the bytes of the others")
+    assert message.startswith("FSDP unit blocks.2 with 2.00 MB has 10 times the bytes of the others")
     assert "Call fully_shard on blocks.2.up as well" in message
     assert "fsdp-unit-size" not in advice(Plan(ahead=1))
     assert "fsdp-unit-size" not in advice(Plan(nbytes=(2, 2, 7, 2)))
 
 
 def test_the_only_unit_is_told_to_be_divided() -> None:
-    assert "blocks.0 with 8.00 kB is the only one" in advice(Plan(nbytes=(8,)))["fsdp-unit-size"]
+    assert "blocks.0 with 800 kB is the only one" in advice(Plan(nbytes=(8,)))["fsdp-unit-size"]
 
 
 def test_parameters_that_are_gathered_again_cost_time_and_would_cost_memory() -> None:
     again = Plan(ahead=1, ahead_backward=0)
     message = advice(again)["fsdp-reshard"]
     assert "reshard_after_forward=False" in message
-    assert "waits 8.00 ms" in message and "for 8.00 kB more memory" in message  # 2 kB of four units
+    assert "waits 8.00 ms" in message and "for 800 kB more memory" in message  # 200 kB of four units
     assert "fsdp-reshard" not in advice(Plan(ahead=1, reshards=False))
 
 
@@ -118,7 +118,7 @@ def test_reductions_in_float32_are_told_to_send_half() -> None:
     message = advice(Plan(nbytes=(100, 100), compute_ms=90))["fsdp-reduction"]
     assert "waits 100 ms until gradients of 1 FSDP unit are reduced in float32" in message
     assert "saves up to 50.0 ms" in message
-    assert "fsdp-reduction" not in advice(Plan())  # 2 kB take no less time than 1
+    assert "fsdp-reduction" not in advice(Plan(ahead=1, compute_ms=40))
 
 
 def test_gathers_behind_reductions_are_told_of_a_group_of_their_own() -> None:
@@ -262,7 +262,7 @@ def test_the_terminal_shows_the_units_that_the_step_waits_for() -> None:
     text = summary_text(analyzed(Plan(nbytes=(2, 2, 20, 2))))
     assert "Most exposed units  (" in text
     line = next(line for line in text.splitlines() if "unshard, forward" in line)
-    assert re.match(r"  blocks\.2 +unshard, forward +20\.0 kB +1 +20\.0 ", line)
+    assert re.match(r"  blocks\.2 +unshard, forward +2\.00 MB +1 +20\.0 ", line)
     assert "Exposed communication by dimension" not in text  # one dimension alone
     assert "Exposed communication by dimension" in summary_text(mixed())
 
@@ -270,10 +270,10 @@ def test_the_terminal_shows_the_units_that_the_step_waits_for() -> None:
 def test_traffic_tells_the_bytes_of_each_unit() -> None:
     found = {(one.name, one.role): one for one in traffic_report(analyzed(Plan(nbytes=(2, 6)))).units}
     assert {key: (one.calls, one.nbytes, one.sent_nbytes) for key, one in found.items()} == {
-        ("blocks.0", "unshard"): (2, 4_000, 2_000),
-        ("blocks.1", "unshard"): (2, 12_000, 6_000),
-        ("blocks.0", "reduce-scatter"): (1, 2_000, 1_000),
-        ("blocks.1", "reduce-scatter"): (1, 6_000, 3_000),
+        ("blocks.0", "unshard"): (2, 400_000, 200_000),
+        ("blocks.1", "unshard"): (2, 1_200_000, 600_000),
+        ("blocks.0", "reduce-scatter"): (1, 200_000, 100_000),
+        ("blocks.1", "reduce-scatter"): (1, 600_000, 300_000),
     }
 
 

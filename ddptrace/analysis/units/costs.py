@@ -140,7 +140,7 @@ class FsdpCosts:
         """Return a unit whose parts would hide each other's communication; None if no unit is far too large."""
         largest = max(self._units, key=lambda unit: unit.nbytes, default=None)
         modules = {} if largest is None else bytes_by_child(largest)
-        if largest is None or len(modules) < 2:
+        if largest is None or len(modules) < 2 or largest.nbytes < LARGE_NBYTES:
             return None
         others = [unit.nbytes for unit in self._units if unit is not largest]
         middle = round(median(others)) if others else None
