@@ -32,13 +32,14 @@ Refusal = str
 
 
 def whatif(
-    path: AnyPath, settings: Mapping[str, Setting], *, jobs: int = 1, progress: Progress | None = None
+    path: AnyPath, settings: Mapping[str, Setting] | None = None, *, jobs: int = 1, progress: Progress | None = None
 ) -> WhatIf:
     """Predict the step of a recorded run under other settings. Needs no torch.
 
     Args:
         path: A run directory that `ddptrace.trace` wrote, of a program with one data-parallel module.
-        settings: Settings by name, such as {"small buckets": ddptrace.Setting(caps_mb=(1,))}.
+        settings: Settings by name, such as {"small buckets": ddptrace.Setting(caps=(1,))}. None: the standard list of
+            `ddptrace whatif`.
         jobs: Number of processes that read the run.
         progress: Function to call after each rank, with the number of ranks done and the number of all.
 
@@ -49,9 +50,10 @@ def whatif(
         RunDirectoryError: There is no such run.
         DdptraceError: The steps of the run cannot be replayed.
     """
-    from ddptrace.analysis.whatif.answer import answer
+    from ddptrace.analysis.whatif.answer import answer, usual
 
-    return answer(predictor(path, jobs=jobs, progress=progress), settings)
+    found = predictor(path, jobs=jobs, progress=progress)
+    return answer(found, usual(found) if settings is None else settings)
 
 
 def advise(path: AnyPath, *, jobs: int = 1, progress: Progress | None = None) -> Advice:

@@ -17,7 +17,18 @@ from typing import Final
 import click
 
 SECTIONS: Final = {
-    "Understand a run or traces": ("analyze", "view", "diff", "traffic", "diagnose", "figures", "hta"),
+    "Record a training": ("run",),
+    "Understand a run or traces": (
+        "analyze",
+        "view",
+        "diff",
+        "traffic",
+        "diagnose",
+        "trim",
+        "figures",
+        "tables",
+        "hta",
+    ),
     "Watch a job while it runs": ("watch", "profile", "export"),
     "Decide what to change": ("advise", "whatif"),
     "Measure and prepare your machine": ("bench", "compile"),

@@ -63,7 +63,7 @@ def _verified(recorded: Predictor, advice: Advice, command: str, run: Path) -> V
 
     if os.path.lexists(run):
         raise DdptraceError(f"{run} already exists: choose another directory for the run of --verify with --output")
-    caps = advice.best.setting.caps_mb or advice.recorded_caps_mb
+    caps = advice.best.setting.caps or advice.recorded_caps_mb
     run.parent.mkdir(parents=True, exist_ok=True)
     make_run(run, command.replace(CAPS, ",".join(f"{cap:g}" for cap in caps)))
     return verification_of(advice.best, predictor(run), recorded)

@@ -190,7 +190,7 @@ def write_all(
     from ddptrace.analyzer import uncollected
 
     written, why = {}, ""
-    writers: dict[str, Callable[[Result, Path], None]] = {
+    writers: dict[str, Callable[[Result, Path], object]] = {
         "report": partial(_write_report, forecast=forecast),
         "trace": _write_trace,
         "tables": write_tables,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -91,9 +92,12 @@ def export(
     if not targets:
         raise DdptraceError(why_none(os.environ))
     stop = threading.Event()
-    with ending_in_order(stop):
-        export_it = _follow if follow else _export
-        exported = export_it(run, targets, host, stop)
+    with contextlib.ExitStack() as unless_exported:
+        unless_exported.callback(targets.close)
+        with ending_in_order(stop):
+            export_it = _follow if follow else _export
+            exported = export_it(run, targets, host, stop)
+        unless_exported.pop_all()
     _end(exported, run)
 
 
@@ -147,11 +151,13 @@ def _tell_begin(run: Path, targets: Targets, url: str | None) -> None:
 
 def _export(run: Path, targets: Targets, host: str | None, stop: threading.Event) -> _Exported:
     from ddptrace.analyzer import analyze
+    from ddptrace.cli.analyze import progress
     from ddptrace.telemetry.delivery import reports
     from ddptrace.telemetry.delivery.finished import export_metrics, export_spans, identities, of_host, totals_of
     from ddptrace.telemetry.delivery.followed import scraped
 
-    result = analyze(run)
+    with progress() as tell:
+        result = analyze(run, progress=tell)
     result = result if host is None else of_host(result, host)
     spans, numbers = _deliveries(targets, stop)
     totals = totals_of(result, run)

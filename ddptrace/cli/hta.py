@@ -23,11 +23,13 @@ def hta(folder: Path, as_json: bool) -> None:
     """
     from ddptrace.analysis.hta.compare import compare, demand
     from ddptrace.analyzer import analyze
+    from ddptrace.cli.analyze import progress
     from ddptrace.errors import DdptraceError
     from ddptrace.render.hta import hta_text
 
     demand()
-    result = analyze(folder)
+    with progress() as tell:
+        result = analyze(folder, progress=tell)
     files = first_files(folder, result)
     if not files:
         raise DdptraceError(

@@ -59,7 +59,7 @@ def _caps(context: click.Context, parameter: click.Parameter, values: tuple[str,
 @click.option(
     "--groups", type=click.IntRange(min=1), default=1, metavar="N", help="Number of process groups that take turns."
 )
-@click.option("--even", "evened", type=int, metavar="RANK", help="Make this rank as fast as the median of the others.")
+@click.option("--even", type=int, metavar="RANK", help="Make this rank as fast as the median of the others.")
 @click.option("--perfect-overlap", is_flag=True, help="Assume that all gradients are ready when backward begins.")
 @click.option("--free-network", is_flag=True, help="Assume that communication takes no time.")
 @click.option(
@@ -83,7 +83,7 @@ def whatif(
     fp16: bool,
     accumulate: int | None,
     groups: int,
-    evened: int | None,
+    even: int | None,
     perfect_overlap: bool,
     free_network: bool,
     scale: bool,
@@ -109,14 +109,14 @@ def whatif(
         "ranks": ranks,
         "bandwidth": bandwidth,
         "latency": latency,
-        "hook": "fp16" if fp16 else None,
+        "fp16": fp16,
         "accumulate": accumulate,
         "groups": groups,
-        "evened": evened,
+        "even": even,
         "perfect_overlap": perfect_overlap,
         "free_network": free_network,
     }
-    asked = [Setting(caps_mb=one, **more) for one in caps or (None,)]  # type: ignore[arg-type]
+    asked = [Setting(caps=one, **more) for one in caps or (None,)]  # type: ignore[arg-type]
     with progress() as tell:
         found = predictor(run, progress=tell)
     settings = {setting_words(one): one for one in asked} if asked != [Setting()] else usual(found)

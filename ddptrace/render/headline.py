@@ -12,10 +12,10 @@ from ddptrace.analysis.device.idle import AT_WORK, LONG_GAP_NS
 from ddptrace.analysis.device.launching import less_to_launch
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.rpc.digest import own_calls
-from ddptrace.analysis.summary import WORTH_RATIO, Summary
+from ddptrace.analysis.summary import WORTH_RATIO, Summary, WindowSummary
 from ddptrace.analysis.tables.ranks import SuspectRow
 from ddptrace.analysis.tables.savings import SavingRow
-from ddptrace.analysis.window_summary import WindowSummary, summarize_windows
+from ddptrace.analysis.window_summary import summarize_windows
 from ddptrace.findings import DEVICE_CAUGHT_UP, KINDS, LATE_RANK, RUN_TOO_SHORT
 from ddptrace.render.words import UNSEEN
 from ddptrace.units import duration, percent

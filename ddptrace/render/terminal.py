@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.summary import BucketSummary, RankSummary, Share, Summary, summarize
+from ddptrace.analysis.summary import BucketSummary, RankSummary, Share, Summary, WindowSummary, summarize
 from ddptrace.analysis.units.digest import units
-from ddptrace.analysis.window_summary import WindowSummary, summarize_windows
+from ddptrace.analysis.window_summary import summarize_windows
 from ddptrace.errors import printable
 from ddptrace.findings import Finding, gravest_first
 from ddptrace.render.device.busiest import kernel_lines

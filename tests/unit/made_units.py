@@ -46,7 +46,8 @@ class Plan:
 def unit_of(number: int, kilobytes: int, plan: Plan) -> Unit:
     name = f"blocks.{number - 1}"
     parameters = tuple(
-        UnitParameter(f"{name}.{what}", "float32", kilobytes * KB // 2, kilobytes * KB // 4) for what in ("up", "down")
+        UnitParameter(f"{name}.{what}.weight", "float32", kilobytes * KB // 2, kilobytes * KB // 4)
+        for what in ("up", "down")
     )
     return Unit(number, UnitKind.FSDP, name, parameters, (UnitGroup("0", "dp_shard", UnitRole.OTHER),), plan.reshards)
 

@@ -90,6 +90,7 @@ def test_where_the_host_waits_at_once_no_prefetch_is_said_to_help_alone() -> Non
 def test_a_unit_far_too_large_is_named_with_its_bytes() -> None:
     message = advice(Plan(nbytes=(2, 2, 20, 2), ahead=1))["fsdp-unit-size"]
     assert message.startswith("FSDP unit blocks.2 with 20.0 kB has 10 times the bytes of the others")
+    assert "Call fully_shard on blocks.2.up as well" in message
     assert "fsdp-unit-size" not in advice(Plan(ahead=1))
     assert "fsdp-unit-size" not in advice(Plan(nbytes=(2, 2, 7, 2)))
 
@@ -102,7 +103,7 @@ def test_parameters_that_are_gathered_again_cost_time_and_would_cost_memory() ->
     again = Plan(ahead=1, ahead_backward=0)
     message = advice(again)["fsdp-reshard"]
     assert "reshard_after_forward=False" in message
-    assert "waits 8.00 ms" in message and "for 4.00 kB more memory" in message  # half of 2 kB, of four units
+    assert "waits 8.00 ms" in message and "for 8.00 kB more memory" in message  # 2 kB of four units
     assert "fsdp-reshard" not in advice(Plan(ahead=1, reshards=False))
 
 
@@ -115,9 +116,54 @@ def test_dimensions_add_up_to_each_step(plan: Plan) -> None:
     sums: defaultdict[tuple[int, int], int] = defaultdict(int)
     for row in result.dimensions:
         sums[row.rank, row.step] += row.exposed_charged_ns or 0
+        parts = (row.peer_wait_ns, row.bubble_ns, row.transfer_ns, row.unmatched_ns)
+        assert row.exposed_charged_ns == sum(part or 0 for part in parts) and None not in parts
     assert sums == {(row.rank, row.step): row.exposed_comm_ns for row in result.steps}
     assert {row.dimension for row in result.dimensions} == {"fsdp"}
     assert sum(row.exposed_charged_ns or 0 for row in result.units) == sum(sums.values())
+
+
+def late() -> Result:
+    """Rank 1 comes 20 ns after rank 0, which computes for 5 of these; then the transfer takes 10 ns. Before, each rank
+    sends something that the other does not."""
+    ranks = [
+        rank(
+            number,
+            steps=(step(0, 0, 100),),
+            calls=(
+                call(1, 2, ran=(2, 8), group=f"own {number}", turn=0, origin="fsdp"),
+                call(2, came, ran=(came, 40), turn=0, origin="fsdp"),
+            ),
+            groups=(Group("0", (0, 1), "gloo", 1), Group(f"own {number}", (number, 2), "gloo", 1)),
+            windows=(window(0, 100, (10, 15)),),
+        )
+        for number, came in ((0, 10), (1, 30))
+    ]
+    return analyze_run(run(*ranks))
+
+
+def test_exposed_time_is_divided_where_the_last_rank_has_come() -> None:
+    first, second = late().dimensions
+    told = [
+        (row.exposed_charged_ns, row.peer_wait_ns, row.bubble_ns, row.transfer_ns, row.unmatched_ns)
+        for row in (first, second)
+    ]
+    assert told == [(31, 15, 0, 10, 6), (16, 0, 0, 10, 6)]
+
+
+def test_a_collective_of_which_the_waits_alone_are_known_is_divided_by_its_launches() -> None:
+    ranks = [
+        rank(
+            number,
+            steps=(step(0, 0, 100),),
+            phases=(mark(Phase.BACKWARD, 0, 100, 0),),
+            calls=(call(1, came, is_sync=True, issued_at_ns=60, waits=((came, 60),), turn=0, op=op, origin="fsdp"),),
+            groups=(Group("0", (0, 1), "gloo", 1),),
+        )
+        for number, came, op in ((0, 10, "reduce_scatter_tensor"), (1, 40, "reduce_scatter_tensor"))
+    ]
+    told = [(row.peer_wait_ns, row.transfer_ns, row.unmatched_ns) for row in analyze_run(run(*ranks)).dimensions]
+    assert told == [(30, 20, 0), (0, 20, 0)]
 
 
 def mixed() -> Result:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any
 
+import pyarrow
 import pytest
 from made_device import make_device_result
 from made_diff import made_side
@@ -100,6 +101,45 @@ def test_polars_takes_every_table_and_an_empty_one_has_the_same_types() -> None:
         assert frame.schema == table[:0].to_polars().schema
 
 
+def test_arrow_keeps_whole_numbers_and_knows_what_is_missing() -> None:
+    frame = MADE.to_arrow()
+    assert frame.schema.types == [
+        pyarrow.int64(), pyarrow.int64(), pyarrow.float64(), pyarrow.bool_(), pyarrow.string(),
+        pyarrow.list_(pyarrow.string()),
+    ]  # fmt: skip
+    assert frame.to_pylist() == [
+        dict(zip(MADE.columns, (LONG_NS, LONG_NS, 0.5, True, "backend", ["a", "b"]), strict=True)),
+        dict(zip(MADE.columns, (-LONG_NS, None, None, None, None, []), strict=True)),
+    ]
+
+
+def test_arrow_takes_every_table_and_an_empty_one_has_the_same_types() -> None:
+    for table in all_tables():
+        frame = table.to_arrow()
+        assert (frame.num_rows, tuple(frame.column_names)) == (len(table), table.columns)
+        assert frame.schema == table[:0].to_arrow().schema
+
+
+def test_any_library_that_reads_arrow_takes_a_table_as_it_is() -> None:
+    assert pyarrow.table(MADE) == MADE.to_arrow()
+    need(find_spec("polars"), "polars (pip install polars)")
+    import polars
+
+    assert polars.DataFrame(MADE).equals(MADE.to_polars())
+
+
+def test_duckdb_queries_a_table_by_the_name_of_its_variable() -> None:
+    need(find_spec("duckdb"), "duckdb (pip install duckdb)")
+    import duckdb
+
+    made = MADE
+    assert len(made) == 2
+    assert duckdb.sql("select evidence, sum(at_ns) from made group by all order by 1 nulls first").fetchall() == [
+        (None, -LONG_NS),
+        ("backend", LONG_NS),
+    ]
+
+
 @pytest.mark.parametrize("library", ["pandas", "polars"])
 def test_a_number_that_no_column_holds_is_told_with_its_column(library: str) -> None:
     need(find_spec(library), f"{library} (pip install {library})")
@@ -123,11 +163,17 @@ def test_a_row_within_a_row_is_a_dict_and_a_struct() -> None:
     assert ranks.to_pandas()["all"][0] == ranks.to_polars()["all"][0] == inner
 
 
-@pytest.mark.parametrize("library", ["pandas", "polars"])
-def test_a_library_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch, library: str) -> None:
+@pytest.mark.parametrize(
+    ("library", "form", "install"),
+    [("pandas", "pandas", "pandas"), ("polars", "polars", "polars"), ("pyarrow", "arrow", "'ddptrace[arrow]'")],
+)
+def test_a_library_that_is_not_there_is_named(
+    monkeypatch: pytest.MonkeyPatch, library: str, form: str, install: str
+) -> None:
     monkeypatch.setitem(sys.modules, library, None)
-    with pytest.raises(DdptraceError, match=f"pip install {library}$"):
-        getattr(MADE, f"to_{library}")()
+    with pytest.raises(DdptraceError) as told:
+        getattr(MADE, f"to_{form}")()
+    assert str(told.value).endswith(f"needs {library}, which is not installed: pip install {install}")
 
 
 def test_a_notebook_shows_the_first_rows_and_how_many_there_are() -> None:

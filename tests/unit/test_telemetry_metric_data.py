@@ -38,7 +38,10 @@ OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 def totals() -> Totals:
     """With a point of every instrument."""
     made, result = Totals(), met_result()
+    unit = {"unit": "layers.0", "unit_role": "unshard", "dimension": "fsdp"}
     calls = [dataclasses.replace(row, busbw_bytes_per_s=1.5e9) for row in result.collectives]
+    others = [dataclasses.replace(row, seq=row.seq + 10**6, bucket=None, **unit) for row in calls]
+    calls = [call for pair in zip(calls, others, strict=True) for call in pair]
     result = dataclasses.replace(result, collectives=Table(CollectiveRow, calls))
     for rows in of_result(result):
         made.of_rank(Identity(result.run_id, rows.rank, 0, META))
@@ -168,6 +171,10 @@ NAMES = {
     "ddptrace.bucket.exposed.time": "ddptrace_bucket_exposed_time_seconds_total",
     "ddptrace.bucket.hidden.time": "ddptrace_bucket_hidden_time_seconds_total",
     "ddptrace.bucket.size": "ddptrace_bucket_size_bytes",
+    "ddptrace.unit.exposed.time": "ddptrace_unit_exposed_time_seconds_total",
+    "ddptrace.unit.hidden.time": "ddptrace_unit_hidden_time_seconds_total",
+    "ddptrace.unit.io": "ddptrace_unit_io_bytes_total",
+    "ddptrace.dimension.exposed.time": "ddptrace_dimension_exposed_time_seconds_total",
     "ddptrace.collective.calls": "ddptrace_collective_calls_total",
     "ddptrace.collective.io": "ddptrace_collective_io_bytes_total",
     "ddptrace.collective.time": "ddptrace_collective_time_seconds_total",

@@ -64,9 +64,16 @@ def _large_words(found: LargeUnit, window_ns: int) -> str:
     )
     return (
         f"FSDP unit {found.name} with {size(found.nbytes)} {other}: {duration(found.exposed_ns)} of a step wait for it."
-        f" Call fully_shard on its children as well; that would hide up to {duration(found.saved_ns)}"
+        f" Call fully_shard on {_parts_words(found.parts)} as well; that would hide up to {duration(found.saved_ns)}"
         f" ({percent(found.saved_ns / window_ns)} of the step)."
     )
+
+
+def _parts_words(modules: Sequence[str]) -> str:
+    """As in "embed", "embed and head" and "embed and 2 more modules"."""
+    if len(modules) <= 2:
+        return " and ".join(modules)
+    return f"{modules[0]} and {counted(len(modules) - 1, 'more module')}"
 
 
 def _kept_words(found: KeptParameters, window_ns: int) -> str:

@@ -5,9 +5,11 @@ Each saving is an upper bound: what is exposed and could be hidden, and no more 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from statistics import median
 from typing import Final
 
@@ -40,7 +42,7 @@ class KeptParameters:
 
     units: int
     saved_ns: int
-    nbytes: int  # more memory of a rank, if they stay
+    nbytes: int  # more memory of a rank, if they stay: its shards stay anyway
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,7 @@ class LargeUnit:
     median_nbytes: int | None  # of the others
     exposed_ns: int
     saved_ns: int
+    parts: tuple[str, ...]  # modules that have half of its bytes, the largest first
 
 
 class FsdpCosts:
@@ -88,23 +91,30 @@ class FsdpCosts:
         again = [row for row in self._gathers if row.reshards and row.phase == Phase.BACKWARD.name.lower()]
         if not again:
             return None
-        nbytes = {row.unit: max(0, (row.nbytes or 0) - (row.sharded_nbytes or 0)) for row in again}
+        nbytes = {row.unit: row.nbytes or 0 for row in again}
         saved_ns = self._mean(row.exposed_charged_ns or 0 for row in again)
         return KeptParameters(len(nbytes), saved_ns, sum(nbytes.values()))
 
     def large(self) -> LargeUnit | None:
         """Return a unit whose parts would hide each other's communication; None if no unit is far too large."""
         largest = max(self._units, key=lambda unit: unit.nbytes, default=None)
-        if largest is None or len(largest.parameters) < 2:
+        modules = {} if largest is None else _bytes_by_module(largest)
+        if largest is None or len(modules) < 2:
             return None
         others = [unit.nbytes for unit in self._units if unit is not largest]
         middle = round(median(others)) if others else None
-        if middle is not None and largest.nbytes < TOO_LARGE * middle:
+        if middle is not None and (largest.nbytes < TOO_LARGE * middle or not self._takes_too_long(largest)):
             return None
         exposed = self._mean(row.exposed_charged_ns or 0 for row in self._rows if row.unit == largest.unit)
-        part = max(_largest_parameter(largest), middle or 0) / largest.nbytes
+        part = max(*modules.values(), middle or 0) / largest.nbytes
         saved = min(round(exposed * (1 - part)), self._compute_ns)
-        return LargeUnit(largest.module, largest.nbytes, len(others), middle, exposed, saved)
+        return LargeUnit(largest.module, largest.nbytes, len(others), middle, exposed, saved, _half(modules))
+
+    def _takes_too_long(self, largest: Unit) -> bool:
+        """Whether its bytes matter: what is sent in no time but that of a call is not faster in parts."""
+        known = [(row.unit == largest.unit, row.comm_ns) for row in self._rows if row.comm_ns is not None]
+        own, others = ([ns for is_own, ns in known if is_own is wanted] for wanted in (True, False))
+        return not own or not others or median(own) >= TOO_LARGE * median(others)
 
     def _mean(self, values: Iterable[int]) -> int:
         return round(sum(values) / self._steps) if self._steps else 0
@@ -115,9 +125,18 @@ def _is_sharded(unit: Unit) -> bool:
     return unit.kind is UnitKind.FSDP and any(group.role is UnitRole.OTHER for group in unit.groups)
 
 
-def _largest_parameter(unit: Unit) -> int:
-    """Its bytes: no part of a unit is smaller than one parameter."""
-    return max(parameter.nbytes for parameter in unit.parameters)
+def _bytes_by_module(unit: Unit) -> dict[str, int]:
+    """Of its parameters; no part of a unit is smaller than one module. The largest first."""
+    found: defaultdict[str, int] = defaultdict(int)
+    for parameter in unit.parameters:
+        found[parameter.name.rpartition(".")[0]] += parameter.nbytes
+    return {module: found[module] for module in sorted(found, key=lambda module: -found[module])}
+
+
+def _half(modules: Mapping[str, int]) -> tuple[str, ...]:
+    """Choose the largest modules that have half of the bytes together."""
+    sums = list(accumulate(modules.values()))
+    return tuple(list(modules)[: 1 + bisect_left(sums, sums[-1] / 2)])
 
 
 def _by_cost(rows: Sequence[UnitRow]) -> tuple[str, ...]:

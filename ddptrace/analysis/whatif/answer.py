@@ -70,9 +70,9 @@ def _small(wire: Wire) -> SmallCost | None:
 def usual(predictor: Predictor) -> dict[str, Setting]:
     """What is asked where the reader asked nothing."""
     caps = (0.5, 1.0, 2.0, 5.0, 10.0, 25.0, 100.0)
-    asked = {f"bucket_cap_mb={cap:g}": Setting(caps_mb=(cap,)) for cap in caps}
+    asked = {f"bucket_cap_mb={cap:g}": Setting(caps=(cap,)) for cap in caps}
     return asked | {
-        "fp16 hook": Setting(hook="fp16"),
+        "fp16 hook": Setting(fp16=True),
         "an update every 4 backwards": Setting(accumulate=4),
         "twice the bandwidth": Setting(bandwidth=2.0),
         "half the latency": Setting(latency=0.5),

@@ -124,7 +124,7 @@ class Predictor:
 
     def _cases_of(self, setting: Setting) -> tuple[_Case, ...]:
         """The likeliest one first."""
-        if setting.hook is None:
+        if not setting.fp16:
             return self._cases
         return self._cases[0], *(replace(case, hosting=times) for case in self._cases for times in HOSTING)
 
@@ -160,10 +160,10 @@ def scenario_of(setting: Setting, model: Model, wire: Wire, slowdown: float, hos
         wire,
         slowdown,
         slowdown,
-        wire_ratio=HALF if setting.hook == "fp16" else model.wire_ratio,
-        byte_ns=hosting * cast_ns(model) if setting.hook == "fp16" else 0.0,
+        wire_ratio=HALF if setting.fp16 else model.wire_ratio,
+        byte_ns=hosting * cast_ns(model) if setting.fp16 else 0.0,
         backwards=setting.accumulate or model.backwards,
-        evened=None if setting.evened is None else model.ranks.index(setting.evened),
+        evened=None if setting.even is None else model.ranks.index(setting.even),
         is_eager=setting.perfect_overlap,
     )
 
@@ -184,11 +184,11 @@ def wire_of(setting: Setting, model: Model, wire: Wire) -> Wire:
 
 
 def buckets_of(setting: Setting, model: Model) -> Buckets:
-    if setting.caps_mb is None and setting.order == "ready":
+    if setting.caps is None and setting.order == "ready":
         return model.buckets
     known = {number for bucket in model.buckets for number in bucket}
     order = model.order if setting.order == "ready" else range(len(model.parameters) - 1, -1, -1)
-    caps = model.caps_nbytes if setting.caps_mb is None else caps_nbytes(setting.caps_mb)
+    caps = model.caps_nbytes if setting.caps is None else caps_nbytes(setting.caps)
     return plan_buckets([one for one in order if one in known], model.parameters, caps)
 
 
@@ -208,16 +208,16 @@ def refusal_of(setting: Setting, model: Model) -> str | None:
 
 
 def _refusals(setting: Setting, model: Model) -> Iterator[str]:
-    if model.hook is not None and setting.hook is not None:
+    if model.hook is not None and setting.fp16:
         hook = printable(model.hook[:NAME_MAX])
         yield f"the run already has the communication hook {hook}, and no steps without one"
-    if setting.hook is not None and model.wire_ratio < 1:
+    if setting.fp16 and model.wire_ratio < 1:
         yield "the run already sends fewer bytes than its gradients have"
     if setting.ranks is not None and model.world_size < 2:
         yield "one rank communicates with nobody, so the run holds no cost of a collective"
-    if setting.evened is not None and setting.evened not in model.ranks:
-        yield f"there is no rank {setting.evened} in the run"
-    elif setting.evened is not None and len(model.ranks) < 2:
+    if setting.even is not None and setting.even not in model.ranks:
+        yield f"there is no rank {setting.even} in the run"
+    elif setting.even is not None and len(model.ranks) < 2:
         yield "there is no other rank"
 
 
@@ -247,7 +247,7 @@ def _basis(setting: Setting, buckets: Buckets, model: Model, contention: Content
             f"More ranks: a ring of {setting.ranks} over links like those of the {model.world_size} recorded ones,"
             " which nobody else uses; no rank is slower than the recorded ones."
         )
-    if setting.hook == "fp16":
+    if setting.fp16:
         yield "fp16: casting all gradients is assumed to cost as much as the update, or anything from 0 to twice that."
     if setting.accumulate is not None:
         yield "Accumulation: the effect of fewer updates on the training is not predicted."

@@ -8,47 +8,47 @@ from typing import Any, Final, Literal, get_args
 
 from ddptrace.analysis.tables.table import Table
 from ddptrace.errors import DdptraceError
+from ddptrace.units import counted, duration
 
 MOST_TIMES: Final = 1e6
 Order = Literal["ready", "definition"]
-Hook = Literal["fp16"]
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Describe what is to be different; the defaults are what was recorded.
+    """Describe what is to be different, with the names of the options of `ddptrace whatif`; the defaults are what was
+    recorded.
 
     Raises:
         DdptraceError: A value is out of range.
     """
 
-    caps_mb: tuple[float, ...] | None = None  # MiB of the first bucket, the second, ...; the last one repeats
+    caps: tuple[float, ...] | None = None  # MiB of the first bucket, the second, ...; the last one repeats
     order: Order = "ready"  # "ready", or "definition": buckets from the last parameter to the first, whichever is ready
     ranks: int | None = None  # number of ranks, in a ring of the same links
     bandwidth: float = 1.0  # factor of the link's bytes per second
     latency: float = 1.0  # factor of the link's latency
-    hook: Hook | None = None  # "fp16": send gradients in half precision
+    fp16: bool = False  # gradients are sent in half precision
     accumulate: int | None = None  # backwards of an update, all but the last in no_sync()
     groups: int = 1  # process groups that take turns
-    evened: int | None = None  # a rank that would be as fast as the median of the others
+    even: int | None = None  # a rank that would be as fast as the median of the others
     perfect_overlap: bool = False  # everything can be sent when backward begins
     free_network: bool = False  # sending takes no time
 
     def __post_init__(self) -> None:
         counts = {name: getattr(self, name) for name in ("ranks", "accumulate", "groups")}
         wrong = {
-            "caps_mb is a tuple of MiB above 0": self.caps_mb is None or _are_caps(self.caps_mb),
+            "caps is a tuple of MiB above 0, such as (25,)": self.caps is None or _are_caps(self.caps),
             "order is ready or definition": self.order in get_args(Order),
-            "hook is fp16 or None": self.hook is None or self.hook in get_args(Hook),
             f"bandwidth lies between {1 / MOST_TIMES:g} and {MOST_TIMES:g}": self.bandwidth >= 1 / MOST_TIMES
             and self.bandwidth <= MOST_TIMES,
             f"latency lies between 0 and {MOST_TIMES:g}": 0 <= self.latency <= MOST_TIMES,
         } | {f"{name} is 1 or more": one is None or one >= 1 for name, one in counts.items()}
         for what, is_right in wrong.items():
             if not is_right:
-                raise DdptraceError(f"{self._changed()} is no setting: {what}")
+                raise DdptraceError(f"{self!r} is no setting: {what}")
 
-    def _changed(self) -> str:
+    def __repr__(self) -> str:
         """Only what is not as recorded."""
         told = ((field.name, getattr(self, field.name), field.default) for field in fields(self))
         return f"Setting({', '.join(f'{name}={value!r}' for name, value, usual in told if value != usual)})"
@@ -113,7 +113,7 @@ class Contention:
     why: str  # what it rests on
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class WhatIf:
     """Answers about one recorded run."""
 
@@ -127,6 +127,9 @@ class WhatIf:
     cost: Cost  # fitted cost of an all-reduce
     contention: Contention  # fitted slowdown of compute beside communication
     predictions: Table[Prediction]  # one row per setting
+
+    def __repr__(self) -> str:
+        return f"WhatIf: {counted(len(self.predictions), 'prediction')} for a step of {duration(self.recorded_ns)}"
 
     def to_json_dict(self) -> dict[str, Any]:
         """The documented keys of `ddptrace whatif --json`."""

@@ -29,6 +29,7 @@ from ddptrace.load.windows.buffers import buffer_broadcasts
 from ddptrace.load.windows.comm_kernels import CommRule
 from ddptrace.load.windows.cpu_compute import computing, operator_work, thread_ranges, union
 from ddptrace.load.windows.device import PROFILER_STEP, comm_streams
+from ddptrace.load.windows.host_calls import host_calls
 from ddptrace.load.windows.idle import device_idle
 from ddptrace.load.windows.nesting import NOTHING, innermost_around
 from ddptrace.schema import Evidence, Phase, StepEnd
@@ -91,7 +92,19 @@ def _window(trace: Trace, file: str) -> Window:
         compute = union(trace.device.spans(Work.COMPUTE))
         idle = device_idle(trace.events, trace.device, trace.main_lane, begin, end)
         streams, device = comm_streams(trace.device), trace.device.table()
-        return Window(file, begin, end, compute, memory, True, device, idle=idle, buffers=buffers, comm_streams=streams)
+        return Window(
+            file,
+            begin,
+            end,
+            compute,
+            memory,
+            True,
+            device,
+            idle=idle,
+            buffers=buffers,
+            comm_streams=streams,
+            host_calls=host_calls(trace.events, trace.device),
+        )
     threads = thread_ranges(trace.events, frozenset({trace.main_thread}))
     operators = operator_work(trace.events, threads)
     device = trace.device.table()

@@ -115,7 +115,7 @@ def _rank_words(advice: Advice) -> str:
     if rank is None:
         return ""
     return (
-        f"First make rank {rank.setting.evened} as fast as the others: {gain_range(rank)}, a step of"
+        f"First make rank {rank.setting.even} as fast as the others: {gain_range(rank)}, a step of"
         f" {duration(rank.step_ns)}, which no bucket size reaches."
     )
 

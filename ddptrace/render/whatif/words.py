@@ -19,8 +19,8 @@ def setting_words(setting: Setting) -> str:
 
 
 def _parts(setting: Setting) -> Iterator[str]:
-    if setting.caps_mb is not None:
-        yield caps_words(setting.caps_mb)
+    if setting.caps is not None:
+        yield caps_words(setting.caps)
     if setting.order != "ready":
         yield "buckets in order of definition"
     if setting.ranks is not None:
@@ -29,14 +29,14 @@ def _parts(setting: Setting) -> Iterator[str]:
         yield f"{setting.bandwidth:g} × the bandwidth"
     if setting.latency != 1:
         yield f"{setting.latency:g} × the latency"
-    if setting.hook is not None:
-        yield f"{setting.hook} hook"
+    if setting.fp16:
+        yield "fp16 hook"
     if setting.accumulate is not None:
         yield f"an update every {counted(setting.accumulate, 'backward')}"
     if setting.groups != 1:
         yield f"{setting.groups} groups in turn"
-    if setting.evened is not None:
-        yield f"rank {setting.evened} as fast as the others"
+    if setting.even is not None:
+        yield f"rank {setting.even} as fast as the others"
     if setting.perfect_overlap:
         yield "perfect overlap"
     if setting.free_network:
