@@ -12,10 +12,12 @@ import pytest
 
 from ddptrace.errors import RunDirectoryError
 from ddptrace.load.kineto import columns, stream
+from ddptrace.load.kineto import scan_library as scan_library_module
 from ddptrace.load.kineto import source as kineto_source
 from ddptrace.load.kineto.events import KinetoEvents
 from ddptrace.load.kineto.reader import read_kineto
-from ddptrace.load.kineto.scan_library import scan_library
+from ddptrace.load.kineto.scan_library import compile_scanner, load_library, scan_library
+from tests.command_line import ddptrace_says
 from tests.unit.kineto_mutants import all_seeds, mutated
 from tests.unit.test_load_kineto import NEEDS_TRACES, TRACES
 
@@ -78,6 +80,44 @@ def test_real_files_give_the_same_columns(folder: str, taken_in: list[bool]) -> 
     read_files = [assert_same(path) for path in found if path.stat().st_size < LARGEST]
     assert read_files
     assert sum(taken_in) > 0.8 * len(taken_in), "the scanner refuses what real files hold"
+
+
+def test_the_version_says_which_reader_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ddptrace_says("--version").stdout.endswith("Profiler files are read by a compiled scanner.\n")
+    monkeypatch.setattr(scan_library_module, "scan_library", lambda: None)
+    assert ddptrace_says("--version").stdout.endswith("Profiler files are read by Python alone.\n")
+
+
+@pytest.mark.parametrize(
+    ("compiler", "why"), [("false", "false failed: "), ("/no/such/cc", "/no/such/cc cannot be run (")]
+)
+def test_without_a_compiler_no_library_is_left(
+    compiler: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "scan.so"
+    path.write_bytes(b"of another source")
+    monkeypatch.setenv("CC", compiler)
+    failure = compile_scanner(path)
+    assert failure is not None and failure.startswith(why)
+    assert not path.exists()
+
+
+def test_a_library_of_another_source_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "scan.so"
+    assert compile_scanner(path) is None
+    assert load_library(path) is not None
+    changed = tmp_path / "scan.c"
+    changed.write_bytes(scan_library_module.SOURCE.read_bytes() + b"\n")
+    monkeypatch.setattr(scan_library_module, "SOURCE", changed)
+    assert load_library(path) is None
+
+
+@pytest.mark.parametrize("content", [b"", b"not a library"])
+def test_what_is_no_library_is_not_used(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "scan.so"
+    path.write_bytes(content)
+    assert load_library(path) is None
+    assert load_library(tmp_path / "absent.so") is None
 
 
 def test_damaged_files_give_the_same_columns_or_the_same_refusal(
