@@ -31,6 +31,8 @@ def _parts(setting: Setting) -> Iterator[str]:
         yield f"{setting.latency:g} × the latency"
     if setting.fp16:
         yield "fp16 hook"
+    if setting.bf16:
+        yield "bf16 hook"
     if setting.accumulate is not None:
         yield f"an update every {counted(setting.accumulate, 'backward')}"
     if setting.groups != 1:
@@ -41,6 +43,10 @@ def _parts(setting: Setting) -> Iterator[str]:
         yield "perfect overlap"
     if setting.free_network:
         yield "free network"
+    if setting.host != 1:
+        yield f"a host {setting.host:g} × as fast"
+    if setting.free_data:
+        yield "free data loading"
 
 
 def caps_words(caps_mb: Sequence[float]) -> str:
