@@ -4,16 +4,19 @@ report. Joins load, analysis and the engine."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from ddptrace.analyzer import AnalyzedRank, AnyPath, Progress, analyzed_rank, combined, each_rank, plan_of, uncollected
-from ddptrace.engine import run_each
 from ddptrace.errors import DdptraceError
-from ddptrace.load.run import Plan, RankSource, load_rank, open_run
+from ddptrace.load.run import RankSource, load_rank, open_run
 from ddptrace.schema import run_path
 
 if TYPE_CHECKING:
     from ddptrace.analysis.result import Result
+    from ddptrace.analysis.timeline.advice import RunAdvice
+    from ddptrace.analysis.timeline.forecast import TimelinePredictor
     from ddptrace.analysis.whatif.advise import Advice
     from ddptrace.analysis.whatif.answer import Forecast
     from ddptrace.analysis.whatif.observed import ObservedRank
@@ -37,7 +40,8 @@ def whatif(
     """Predict the step of a recorded run under other settings. Needs no torch.
 
     Args:
-        path: A run directory that `ddptrace.trace` wrote, of a program with one data-parallel module.
+        path: A run directory that `ddptrace.trace` wrote, of a program that trained one data-parallel module on CPUs,
+            or with profiler windows of a GPU; or traces of torch.profiler of a GPU.
         settings: Settings by name, such as {"small buckets": ddptrace.Setting(caps=(1,))}. None: the standard list of
             `ddptrace whatif`.
         jobs: Number of processes that read the run.
@@ -56,24 +60,24 @@ def whatif(
     return answer(found, usual(found) if settings is None else settings)
 
 
-def advise(path: AnyPath, *, jobs: int = 1, progress: Progress | None = None) -> Advice:
+def advise(path: AnyPath, *, jobs: int = 1, progress: Progress | None = None) -> Advice | RunAdvice:
     """Find the best bucket sizes for a recorded run, what limits its step, and what would not help. Needs no torch.
 
     Args:
-        path: A run directory that `ddptrace.trace` wrote, of a program with one data-parallel module.
+        path: A run directory that `ddptrace.trace` wrote, or traces of torch.profiler.
         jobs: Number of processes that read the run.
         progress: Function to call after each rank, with the number of ranks done and the number of all.
 
     Returns:
-        The best caps in MiB, with the predicted gain.
+        The best caps in MiB, with the predicted gain, of a program that trained one data-parallel module on CPUs. Of
+        any other, what its step loses as `ddptrace.analyze` has it, with the predicted step without each cause where
+        profiler windows of a GPU show it.
 
     Raises:
         RunDirectoryError: There is no such run.
-        DdptraceError: The steps of the run cannot be replayed.
+        DdptraceError: The run holds no step, or its steps cannot be replayed.
     """
-    from ddptrace.analysis.whatif.advise import advise as advice_of
-
-    return advice_of(predictor(path, jobs=jobs, progress=progress))
+    return understand(path, jobs=jobs, progress=progress).advice
 
 
 def analyze_with_forecast(
@@ -120,10 +124,67 @@ def forecast_from(ranks: Sequence[ObservedRank | Refusal], world_size: int | Non
         return Forecast(refusal=_refusal(error))
 
 
-def predictor(path: AnyPath, *, jobs: int = 1, progress: Progress | None = None) -> Predictor:
+def predictor(path: AnyPath, *, jobs: int = 1, progress: Progress | None = None) -> Predictor | TimelinePredictor:
     """Make a predictor, which answers any number of questions about one run."""
+    return understand(path, jobs=jobs, progress=progress).predictor
+
+
+def understand(path: AnyPath, *, jobs: int = 1, progress: Progress | None = None) -> Understood:
+    """Read a run once, for predictions and advice. Arguments are those of `advise`."""
     plan = open_run([run_path(path)])
-    return _predictor(_ranks(plan, jobs, progress), plan.world_size)
+    ranks = list(each_rank(_understood, plan, jobs, None, progress))
+    analyzed = [rank for _, rank in ranks if rank is not None]
+    result = combined(plan, analyzed, align=True) if ranks and len(analyzed) == len(ranks) else None
+    return Understood(tuple(observed for observed, _ in ranks), plan.world_size, result)
+
+
+@dataclass(frozen=True)
+class Understood:
+    """A run as predictions need it. `result`: None where all ranks reduce buckets on CPUs, which needs no tables."""
+
+    observed: tuple[ObservedRank, ...]
+    world_size: int | None
+    result: Result | None
+
+    @cached_property
+    def predictor(self) -> Predictor | TimelinePredictor:
+        """Raises DdptraceError where the steps of the run cannot be replayed."""
+        from ddptrace.analysis.timeline.forecast import TimelinePredictor
+
+        if self.result is not None and any(activity.device for activity in self.result.activity):
+            return TimelinePredictor(self.result)
+        return _predictor(self.observed, self.world_size)
+
+    @cached_property
+    def advice(self) -> Advice | RunAdvice:
+        """Errors are those of `advise`."""
+        from ddptrace.analysis.timeline.advice import advise_run, advise_without_forecast
+        from ddptrace.analysis.timeline.forecast import TimelinePredictor
+        from ddptrace.analysis.whatif.advise import advise as advise_buckets
+
+        try:
+            found = self.predictor
+        except DdptraceError as error:
+            if self.result is None:
+                raise
+            return advise_without_forecast(self.result, str(error))
+        return advise_run(found) if isinstance(found, TimelinePredictor) else advise_buckets(found)
+
+
+def _understood(source: RankSource) -> tuple[ObservedRank, AnalyzedRank | None]:
+    """One rank as the model of buckets needs it, and its tables where it shows no buckets on CPUs."""
+    from ddptrace.analysis.analyze import tables_of
+    from ddptrace.analysis.rank_view import view_of
+    from ddptrace.analysis.steps.breakdown import step_rows
+    from ddptrace.analysis.whatif.observed import observe_view
+
+    with uncollected():
+        loaded = load_rank(source)
+        view = view_of(loaded.run)
+        observed = observe_view(view, step_rows(view))
+        if observed.steps and not observed.on_device:
+            return observed, None
+        return observed, AnalyzedRank(tables_of(view), loaded.findings, loaded.said_world_size)
 
 
 def _predictor(ranks: Sequence[ObservedRank], world_size: int | None) -> Predictor:
@@ -131,22 +192,6 @@ def _predictor(ranks: Sequence[ObservedRank], world_size: int | None) -> Predict
     from ddptrace.analysis.whatif.predict import Predictor
 
     return Predictor(model_of(ranks, world_size))
-
-
-def _ranks(plan: Plan, jobs: int, progress: Progress | None) -> list[ObservedRank]:
-    ranks: list[ObservedRank] = []
-    for observed in run_each(_observed, plan.sources, jobs=jobs, scheduler=None):
-        ranks.append(observed)
-        if progress is not None:
-            progress(len(ranks), len(plan.sources))
-    return ranks
-
-
-def _observed(source: RankSource) -> ObservedRank:
-    from ddptrace.analysis.whatif.observed import observe
-
-    with uncollected():
-        return observe(load_rank(source).run)
 
 
 def _analyzed(source: RankSource) -> tuple[AnalyzedRank, ObservedRank | Refusal]:

@@ -199,7 +199,8 @@ class _Window:
         if self.lacks_work:
             return 0
         latest = np.stack([_at(times, which) for which, times, _ in self._causes()]).max(axis=0)
-        return int(np.maximum(self.work.begin_at_ns - latest - MOST_DELAY_NS, 0).sum())
+        late = self.work.begin_at_ns - latest - MOST_DELAY_NS
+        return int(late[(latest > NEVER) & (late > 0)].sum())
 
     def _to_begins(self) -> Iterator[Arrows]:
         sources = self._causes()

@@ -20,6 +20,7 @@ from ddptrace.analysis.collectives.transfers import transfers
 from ddptrace.analysis.intervals import Ints, clip, subtract, total, union
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import StepLength, measured_steps, steady_steps, summarize
+from ddptrace.analysis.tables.savings import SavingRow
 from ddptrace.analysis.tables.steps import StepRow
 from ddptrace.analysis.tables.table import Table
 from ddptrace.analysis.timeline.build import StepEnd, timeline_of
@@ -52,10 +53,10 @@ def _populations(result: Result) -> tuple[list[StepRow], list[StepRow]]:
     return measured_steps(result.steps)[0], steady_steps(result.steps)
 
 
-def late_ranks(result: Result) -> list[int]:
-    """List the ranks that `savings` names, the dearest first."""
-    named = (RANK.fullmatch(row.where) for row in result.savings)
-    return [int(found[1]) for found in named if found is not None]
+def late_rank(row: SavingRow) -> int | None:
+    """The rank that a saving names; None where it names none."""
+    found = RANK.fullmatch(row.where)
+    return None if found is None else int(found[1])
 
 
 class TimelinePredictor:
@@ -84,8 +85,8 @@ class TimelinePredictor:
 
     @property
     def recorded_ns(self) -> float:
-        """The typical step of the run."""
-        return self._typical.wall_ns
+        """The typical step of the run, on the device."""
+        return self._typical.window_ns
 
     @property
     def recorded_exposed_ns(self) -> int:
@@ -145,7 +146,7 @@ class TimelinePredictor:
 
     def usual(self) -> dict[str, Setting]:
         """Return what is asked where the reader asked nothing."""
-        late = late_ranks(self.result)
+        late = dict.fromkeys(rank for row in self.result.savings if (rank := late_rank(row)) is not None)
         return {
             "host twice as fast": Setting(host=2.0),
             "free data loading": Setting(free_data=True),
@@ -213,17 +214,15 @@ class TimelinePredictor:
         return sum(max(row.tax_ns, 0) for row in self.result.contention)
 
     def _exposed(self, at: Ints) -> tuple[int, int]:
-        """Exposed communication and all communication of the typical step."""
-        scale = self.recorded_ns / fmean(step.row.window_ns for step in self.measured)
+        """Exposed communication and all communication of the measured steps, on the device."""
         found = [self._comm_in(step, at) for step in self.measured]
-        exposed, comm = (scale * fmean(part[column] for part in found) for column in (0, 1))
+        exposed, comm = (fmean(part[column] for part in found) for column in (0, 1))
         return round(exposed), round(comm)
 
     def _hidden(self, windows: Floats, without: Ints) -> tuple[int, int]:
         """The same where all is hidden that can be. `without`: played without communication."""
-        scale = self.recorded_ns / float(self._recorded_windows.mean())
         exposed = np.maximum(windows - self._windows(without), 0.0)
-        return round(scale * float(exposed.mean())), round(scale * float(self._sent_ns.mean()))
+        return round(float(exposed.mean())), round(float(self._sent_ns.mean()))
 
     def _comm_in(self, step: StepEnd, at: Ints) -> tuple[int, int]:
         compute, comm = self._busy(step.row.rank, at)

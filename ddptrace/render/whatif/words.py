@@ -78,8 +78,9 @@ def gain_range(prediction: Prediction) -> str:
 
 def replay_words(found: WhatIf) -> str:
     """How well the model tells what it was made of."""
+    what = "launches, lengths of kernels and waits" if found.cost is None else "ready times and costs"
     return (
-        f"Played again as it was, from ready times and costs alone, the step takes {duration(found.replayed.step_ns)};"
+        f"Played again as it was, from {what} alone, the step takes {duration(found.replayed.step_ns)};"
         f" recorded were {duration(found.recorded_ns)} ({signed_tenths(found.replay_error_ratio)}), of which"
         f" {duration(found.recorded_exposed_ns)} are exposed communication"
         f" (played again: {duration(found.replayed.exposed_ns)})."
