@@ -31,8 +31,8 @@ def run(
 ) -> None:
     """Record an unchanged training script.
 
-    PROGRAM is a script that trains in one process or starts its ranks by itself. Under a launcher, each rank runs
-    `python -m ddptrace.run` instead, with the same options:
+    PROGRAM is a script that trains in one process, or whose further ranks Lightning starts. Under a launcher, each
+    rank runs `python -m ddptrace.run` instead, with the same options:
 
     \b
       torchrun --nproc-per-node 2 -m ddptrace.run --out run/ script.py args

@@ -17,9 +17,14 @@ from ddptrace.analysis.ranks.counterfactual import _mapped
 from ddptrace.analysis.ranks.suspects import NEARLY_ALWAYS, USUALLY, average
 from ddptrace.analysis.steps.jitter import SPREAD_OF_DEVIATION
 from ddptrace.analysis.student import student_quantile
+from ddptrace.analysis.whatif.model import model_of
+from ddptrace.analysis.whatif.observed import observe
+from ddptrace.analysis.whatif.predict import Predictor
+from ddptrace.analysis.whatif.scale import scaling
 from ddptrace.bench.experiments.collectives_fit import fit
 from ddptrace.bench.experiments.ddp_sheet import over_cells
 from ddptrace.bench.timing import ROUNDS_SURE, median_interval, quantile
+from tests.unit.made_whatif import MS, Made, in_buckets, made_ranks
 
 FREEDOMS = [*range(1, 31), 60, 99, 1000, 9999]
 AFTER = np.arange(12) >= 6
@@ -136,6 +141,17 @@ def test_the_surest_of_many_unlike_quantities_is_as_sure_as_the_largest_of_so_ma
     assert found.joint_p[best] == pytest.approx(1 - (1 - found.p[best]) ** count, abs=0.03)
     adjusted = stats.false_discovery_control(found.p)  # controls less, so that it never asks for more
     assert (found.joint_p >= adjusted - 0.03).all()
+
+
+@pytest.mark.parametrize("ranks", [4, 16, 64])
+def test_the_slowest_of_many_simulated_ranks_is_their_largest_order_statistic(ranks: int) -> None:
+    late = np.arange(16) * MS
+    made = Made(late=tuple(late.tolist()))
+    found = Predictor(model_of([observe(one) for one in made_ranks(made, in_buckets(made, 8))]))
+    (row,) = (row for row in scaling(found, counts=(ranks,)) if row.algorithm == "tree")
+    slowest = stats.beta(ranks, 1).ppf([0.02, 0.98])  # of the share of ranks below the slowest one, in a step
+    low, high = stats.quantile(late, slowest, method="inverted_cdf") - np.median(late)
+    assert low - MS <= row.jitter_ns <= high + MS
 
 
 def test_a_ranks_times_are_mapped_to_the_same_quantiles_of_the_others() -> None:

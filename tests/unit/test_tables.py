@@ -19,11 +19,18 @@ from ddptrace.analysis.result import Result
 from ddptrace.analysis.tables.collectives import BucketRow
 from ddptrace.analysis.tables.steps import StepRow
 from ddptrace.analysis.tables.table import Table
+from ddptrace.analysis.whatif.advise import advise
+from ddptrace.analysis.whatif.answer import answer, usual
+from ddptrace.analysis.whatif.model import model_of
+from ddptrace.analysis.whatif.observed import observe
+from ddptrace.analysis.whatif.predict import Predictor
+from ddptrace.analysis.whatif.tables import Setting
 from ddptrace.errors import DdptraceError
 from ddptrace.findings import Finding
 from ddptrace.schema import Evidence
 from tests.conftest import need
 from tests.made import empty_result, make_result
+from tests.unit.made_whatif import Made, in_buckets, made_ranks
 
 LONG_NS = 2**62 + 1
 """No float holds it."""
@@ -211,6 +218,16 @@ def test_a_result_tells_its_typical_step_its_findings_and_its_tables() -> None:
     assert "rank 1 did not end cleanly" in html
     assert "<code>phases</code> 80" in html
     assert "<code>rpcs</code>" not in html
+
+
+def test_nothing_that_a_notebook_shows_by_its_repr_fills_the_screen() -> None:
+    result = make_result(2, 8, 6)
+    predictor = Predictor(model_of([observe(one) for one in made_ranks(Made(), in_buckets(Made(), 2))]))
+    advice = advise(predictor)
+    shown = [result, result.summary, result.steps, result.activity, answer(predictor, usual(predictor)), advice]
+    assert [repr(one) for one in shown if len(repr(one)) > 100] == []
+    assert repr(result.summary) == "Summary: typical step 117 ms, 75 % of communication hidden"
+    assert repr(Setting(caps=(1.0,), fp16=True)) == "Setting(caps=(1.0,), fp16=True)"
 
 
 def test_a_result_without_steps_shows_itself_too() -> None:

@@ -65,6 +65,12 @@ class Advice:
         evened = next((one for one in self.useful if one.setting.even is not None), None)
         return evened if evened and _step(evened) < min(map(_step, (self.recorded, *self.tried))) else None
 
+    @property
+    def also_useful(self) -> tuple[Prediction, ...]:
+        """What is sure to win something besides buckets and the rank that comes first."""
+        first = self.first_rank
+        return tuple(one for one in self.useful if one is not first)
+
     def to_json_dict(self) -> dict[str, Any]:
         """The documented keys of `ddptrace advise --json`."""
         return asdict(self)

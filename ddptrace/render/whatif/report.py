@@ -37,7 +37,7 @@ def _advice(advice: Advice) -> str:
         f"<p>{escape(' '.join((headline(advice), doubt_words(advice.replay_error_ratio))))}</p>",
         f"<pre><code>{escape(paste)}</code></pre>" if paste else "",
         _limits(advice),
-        _remedies("what else would help", advice.useful),
+        _remedies("what else would help", advice.also_useful),
         _remedies("what would not help", advice.useless),
         _plans(advice),
         "".join(f"<p>{escape(line)}</p>" for line in advice.best.basis),

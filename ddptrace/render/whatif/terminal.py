@@ -104,7 +104,7 @@ def advice_text(advice: Advice) -> str:
         list(_paste(advice)),
         textwrap.wrap(doubt_words(advice.replay_error_ratio), WIDTH),
         list(_limits(advice)),
-        list(remedy_lines("What else would help", [one for one in advice.useful if one is not advice.first_rank])),
+        list(remedy_lines("What else would help", advice.also_useful)),
         list(remedy_lines("What would not help", advice.useless)),
         list(_tried(advice)),
         [line for basis in advice.best.basis for line in indented(basis)],
