@@ -144,7 +144,7 @@ def test_where_collectives_come_from_stands_below_them_where_it_is_known() -> No
     told = {"origin": "fsdp", "module": EVIL[1], "site": "train.py:7 in step"}
     rows = [dataclasses.replace(row, **(told if row.nbytes == 4 else {})) for row in result.collectives]
     text = page(dataclasses.replace(result, collectives=Table(CollectiveRow, rows)))
-    notes = re.findall('<tr class="note"><td colspan="\d+">(.*?)</td></tr>', text)
+    notes = re.findall(r'<tr class="note"><td colspan="\d+">(.*?)</td></tr>', text)
     assert notes == [f"fsdp · {escape(EVIL[1])} · train.py:7 in step"]
     assert "Below each" in text and "Below each" not in page(result)
 
