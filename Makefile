@@ -13,13 +13,14 @@ RUN := run/demo
 # The scanner of Kineto files, and what compiles it when ddptrace is installed.
 COMPILED := hatch_build.py ddptrace/load/kineto/scan.c ddptrace/load/kineto/scan_library.py
 
-.PHONY: help demo test test-fast test-device collect lint docs bench-overhead soak acceptance clean
+.PHONY: help demo test test-fast test-device test-versions collect lint docs bench-overhead soak acceptance clean
 
 help:
 	@echo "make demo            train a 10M-parameter model on 2 processes, then say where its step time went"
 	@echo "make test            ruff, mypy and all tests"
 	@echo "make test-fast       unit tests without the long ones: two minutes"
 	@echo "make test-device     the tests of devices, with a summary; DEVICE=cuda on a GPU"
+	@echo "make test-versions   the tests of recording with each Python and torch that is to be had; takes long"
 	@echo "make lint            ruff and mypy only"
 	@echo "make collect         compile the tests, which each process of make test would otherwise do by itself"
 	@echo "make docs            build the documentation site into run/site/, with every link checked"
@@ -55,6 +56,10 @@ test-fast: .venv/.ready-to-test
 test-device: export DEVICE := $(or $(DEVICE),test)
 test-device: .venv/.ready-to-test
 	$(BIN)/python -m tests.device run/device-$(DEVICE)
+
+# Not in CI: each pair of versions has a virtual environment of its own.
+test-versions: .venv/.ready-to-test
+	$(BIN)/python -m tools.versions
 
 # Imports every test once, so that pytest's processes find them compiled: each would compile all of them otherwise.
 collect: .venv/.ready-to-test

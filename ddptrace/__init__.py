@@ -62,6 +62,11 @@ _HOMES = {
 }
 
 
+def __dir__() -> list[str]:
+    """List the public names, also those that are not imported yet, for completion in a notebook."""
+    return list(__all__)
+
+
 def __getattr__(name: str) -> object:
     import importlib
 

@@ -101,6 +101,11 @@ def calls_words(calls: float) -> str:
     return f"{calls:,.0f}" if calls >= 100 or calls == round(calls) else f"{calls:.2g}"
 
 
+def left_words(spent_ns: int, done: int, count: int) -> str:
+    """As in ", about 40 s left": of `count` equal parts `done` took `spent_ns`. Empty before the first is done."""
+    return f", about {duration(spent_ns * (count - done) / done)} left" if done else ""
+
+
 def instant(unix_ns: int) -> str:
     """The date, or where a clock tells one that no calendar has, the number."""
     try:

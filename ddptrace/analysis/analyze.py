@@ -100,8 +100,10 @@ def combine(head: RunHead, ranks: Iterable[RankTables], *, align: bool = True) -
         recordings=tuple(table.recording for table in run.ranks if table.recording is not None),
         **{name: Table(table.row_type, tuple(_joined(name, table, run))) for name, table in TABLES.items()},
     )
-    result = replace(result, blame=Table(BlameRow, blame.rows), suspects=Table(SuspectRow, blame.suspects))
     summary = summarize(result)
+    if summary.typical is not None and summary.typical.window_ns:
+        blame = blame.of_typical(summary.typical.window_ns)
+    result = replace(result, blame=Table(BlameRow, blame.rows), suspects=Table(SuspectRow, blame.suspects))
     result = replace(result, savings=Table(SavingRow, savings(result, summary, blame, facts)))
     findings = run_findings(
         facts,

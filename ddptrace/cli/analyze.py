@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from ddptrace.cli.say import as_json_bytes, say, say_json_piece
+from ddptrace.cli.say import as_json_bytes, say, say_json_piece, show
 from ddptrace.errors import printable
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def _say_summary(result: Result, forecast: Forecast | None) -> None:
     from ddptrace.render.terminal import summary_text
     from ddptrace.render.whatif.terminal import in_short
 
-    say(summary_text(result))
+    show(f"{summary_text(result)}\n")
     said = in_short(forecast) if forecast is not None else ()
     if said and not result.suspects:  # a late rank matters more than any bucket size
         say("\n".join((*said, "")))
@@ -196,14 +196,17 @@ def write_all(
         "tables": write_tables,
     }
     wanted = {name: file for name, file in FILES.items() if name not in left_out}
-    for name, file in wanted.items():
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with uncollected():
-                writers[name](result, folder / file)
-            written[name] = folder / file
-        except OSError as error:
-            why = error.strerror or str(error)
+    with progress("Writing files") as tell:
+        for done, (name, file) in enumerate(wanted.items()):
+            tell(done, len(wanted))
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                with uncollected():
+                    writers[name](result, folder / file)
+                written[name] = folder / file
+            except OSError as error:
+                why = error.strerror or str(error)
+        tell(len(wanted), len(wanted))
     missing = ", ".join(file for name, file in wanted.items() if name not in written)
     if missing:
         where = f"Cannot write to {printable(folder)} ({printable(why)})"

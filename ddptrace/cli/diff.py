@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from ddptrace.cli.say import say, say_json
+from ddptrace.cli.say import say, say_json, show
 from ddptrace.errors import printable
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def _show(found: Diff, output: Path | None, *, as_json: bool) -> None:
         return
     from ddptrace.render.diff.terminal import diff_text
 
-    say(diff_text(found), nl=False)
+    show(diff_text(found))
     if output is not None:
         say(f"\npage {printable(output / 'diff.html')}")
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ddptrace.cli.say import say, say_json
+from ddptrace.cli.say import say_json, show
 
 if TYPE_CHECKING:
     from ddptrace.analysis.result import Result
@@ -39,7 +39,7 @@ def hta(folder: Path, as_json: bool) -> None:
     if as_json:
         say_json(report)
     else:
-        say(hta_text(report), nl=False)
+        show(hta_text(report))
 
 
 def first_files(folder: Path, result: Result) -> dict[int, Path]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any, Final
 
 import click
@@ -15,6 +16,18 @@ PLAIN: Final = bytes(range(ord(" "), ord("~") + 1))
 def say(text: str, *, nl: bool = True, err: bool = False) -> None:
     """Print lines to stdout, or to stderr. `nl`: end them with a line break."""
     click.echo(printable_lines(text), nl=nl, err=err)
+
+
+def show(text: str) -> None:
+    """Print a view whose lines end in a line break: on a terminal with colours, unless NO_COLOR is set, and as narrow
+    as the terminal; elsewhere as it is."""
+    lines = printable_lines(text.removesuffix("\n"))
+    if not sys.stdout.isatty():
+        click.echo(lines)
+        return
+    from ddptrace.render.colours import print_coloured
+
+    print_coloured(lines)
 
 
 def printable_lines(text: str) -> str:

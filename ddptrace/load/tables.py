@@ -141,6 +141,7 @@ class Call:
     microbatch: int | None = None  # of a pipeline, from 0
     unit_turn: int | None = None  # k-th time that the schedule of the pipeline ran, from 0
     sent_nbytes: tuple[int, ...] | None = None  # of an all-to-all: to each rank of its group, where that is recorded
+    unknown_args: str | None = None  # JSON of what a profiler's file says of it and ddptrace does not know
 
 
 @dataclass(frozen=True, slots=True)

@@ -383,11 +383,11 @@ def test_a_late_rank_is_told_in_one_finding_with_rank_phase_and_cost() -> None:
     )
 
 
-def test_the_share_of_a_late_rank_names_the_median_step_that_it_is_of() -> None:
+def test_the_share_of_a_late_rank_names_the_typical_step_that_it_is_of() -> None:
     found = blame(Plan(2, 80, late=only(1, "forward", 8 * MS)))
     (one,), (finding,) = found.suspects, told(found)
     base = duration(one.cost_ns / one.cost_ratio)
-    assert f"({percent(one.cost_ratio)} of the median step of {base}; 95 %" in finding.message
+    assert f"({percent(one.cost_ratio)} of the typical step of {base}; 95 %" in finding.message
 
 
 @pytest.mark.parametrize(("cpu_ms", "queued_ms", "is_counted"), [(2, 6, False), (12, 400, True)])

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+import ddptrace
 from ddptrace.cli import SECTIONS, main
 from ddptrace.run.options import read_command
 
@@ -27,6 +28,10 @@ def test_every_command_stands_once_in_the_section_of_its_purpose() -> None:
     assert {section: listed[section] for section in SECTIONS} == SECTIONS
     files = {path.stem for path in Path(main.callback.__code__.co_filename).parent.glob("*.py")}
     assert {name for names in SECTIONS.values() for name in names} <= files
+
+
+def test_a_notebook_completes_the_public_names_before_they_are_imported() -> None:
+    assert set(dir(ddptrace)) == set(ddptrace.__all__)
 
 
 @pytest.mark.parametrize("width", [80, 120])

@@ -321,7 +321,7 @@ def test_the_headline_is_the_rank_that_costs_more_than_the_rest_of_the_exposed_c
     """The others wait for it in collectives, so its cost is a part of that communication."""
     result = make_result()
     exposed = next(part for part in summarize(result).parts if part.name == "exposed_comm")
-    won = "of the median step could be won if rank 1 were as fast as the others (data):"
+    won = "of the typical step could be won if rank 1 were as fast as the others (data):"
     for part, expected in ((1.5, True), (0.6, True), (0.4, False)):
         cost, ratio = round(part * exposed.ns), part * exposed.ratio
         told = f"{won} {duration(cost)} of {duration(cost / ratio)}."

@@ -71,6 +71,20 @@ def points(metric: metrics_pb2.Metric) -> Any:
     return getattr(metric, metric.WhichOneof("data") or "").data_points
 
 
+def test_a_finished_run_waits_for_one_more_scrape() -> None:
+    totals = Totals()
+    with serve(totals, 0) as server:
+        urllib.request.urlopen(server.url, timeout=10).close()
+        assert not server.wait_for_scrape(0)  # that one came before
+        waiting = threading.Thread(target=lambda: came.append(server.wait_for_scrape(60)))
+        came: list[bool] = []
+        waiting.start()
+        while not came:
+            urllib.request.urlopen(server.url, timeout=10).close()
+        waiting.join()
+    assert came == [True]
+
+
 def test_every_instrument_comes_back_with_its_kind_unit_and_meaning_for_every_rank() -> None:
     found = {
         (r["ddptrace.rank"], m.name): (m.WhichOneof("data"), m.unit, m.description)

@@ -293,5 +293,6 @@ def test_instruments_are_frozen() -> None:
         ("ddptrace.step.last", "gauge", "{step}", ()),
         ("ddptrace.record.time", "gauge", "s", ()),
         ("ddptrace.run.info", "gauge", "{run}",
-         ("ddptrace.world_size", "ddptrace.backend", "ddptrace.torch.version", "host.name")),
+         ("ddptrace.world_size", "ddptrace.backend", "ddptrace.torch.version", "host.name",
+          "ddptrace.run.name", "ddptrace.job.id")),
     ]  # fmt: skip

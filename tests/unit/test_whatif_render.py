@@ -72,12 +72,13 @@ def test_every_change_is_that_of_the_steps_that_are_printed(answers: WhatIf) -> 
 
 
 def test_what_limits_the_step_and_what_helps_change_it_alike() -> None:
-    """A late rank stands in both lists, with the same change."""
+    """A late rank comes first and stands among what limits the step, with the same change, and nowhere else."""
     late = advised(Made(late=(0, 60 * MS, 0), crowded=(0, 30 * MS, 250 * MS)), 8)
     limit = next(one for one in late.limits if one.name == "straggler")
     told = advice_text(late)
     (listed,) = re.findall(r"^ +−[\d.]+ ms +(−\d+ %)  rank 1: if", told, re.MULTILINE)
-    (helping,) = re.findall(r"a faster rank 1: .* \((−\d+ %)\)", told)
+    (helping,) = re.findall(r"First make rank 1 as fast as the others: (−\d+ %)", told)
+    assert "a faster rank 1" not in told
     assert listed == helping == f"−{100 * limit.gain_ratio:.0f} %"
 
 

@@ -74,6 +74,7 @@ def _exposed(worst: BucketSummary, summary: Summary, look: str) -> Finding:
 
 
 MIB: Final = 1 << 20
+PREDICTED: Final = "; `ddptrace advise` predicts whether that wins anything"
 BYTES_MIN_RATIO: Final = 0.5
 """If a bucket's bytes, at the run's own bandwidth, take at least this share of its time, the bytes are the cause."""
 
@@ -87,7 +88,8 @@ def next_look(worst: BucketSummary, summary: Summary, result: Result, ranks: Seq
     if dividing:
         return (
             "All gradients go in this one bucket, which leaves when backward is over. A bucket_cap_mb of at most"
-            f" {math.floor(dividing / MIB * 1e4) / 1e4:g} makes several buckets, and the first ones can hide."
+            f" {math.floor(dividing / MIB * 1e4) / 1e4:g} makes several buckets, and the first ones can hide"
+            f"{PREDICTED}."
         )
     compute = next(part.ns for part in summary.parts if part.name == "compute")
     if summary.comm_ns is not None and summary.comm_ns > compute:
@@ -188,7 +190,7 @@ def _last_bucket(worst: BucketSummary, result: Result, ranks: Sequence[RankFacts
     begins = "It is the last bucket of its layout and begins when backward has little left to compute"
     largest = _largest(worst, ranks)
     if largest is None:
-        return f"{begins}. A smaller bucket_cap_mb makes the last bucket smaller."
+        return f"{begins}. A smaller bucket_cap_mb makes the last bucket smaller{PREDICTED}."
     fewer = _fewer_bytes(result, ranks)
     other = f"split the parameter or send fewer bytes ({fewer})" if fewer else "split the parameter"
     return f"{begins}, and {largest}, so a smaller bucket_cap_mb does not help: {other}."

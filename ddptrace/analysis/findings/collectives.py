@@ -70,7 +70,7 @@ UPDATED: Final = (
 )
 """For what ZeRO stages 1 and 2 gather: parameters of no module in particular."""
 
-OF_UNITS: Final = "the most exposed units tell which they are, and how early each is gathered"
+OF_UNITS: Final = "the most exposed units tell which of them wait most, and how early each is gathered"
 
 OF_A_LIBRARY: Final = "a library issues it for that line: check whether the line has to run in every step"
 
@@ -150,6 +150,8 @@ HIDDEN_MIN_RATIO: Final = 0.9
 def _advice(kind: CollectiveDigest, result: Result) -> str:
     if kind.hidden_ratio is not None and kind.hidden_ratio >= HIDDEN_MIN_RATIO:
         return f"{percent(kind.hidden_ratio)} of it is hidden already, so look at the timeline for what is left of it"
+    if kind.origin == Origin.FSDP.word and any(row.kind == UnitKind.FSDP and row.unit for row in result.units):
+        return OF_UNITS
     if kind.origin in GRADIENTS and _carries(kind) == "gradients":
         return GRADIENTS[kind.origin]
     if kind.origin == Origin.ZERO.word and not kind.modules:
@@ -158,8 +160,6 @@ def _advice(kind: CollectiveDigest, result: Result) -> str:
         return OF_A_LIBRARY
     if kind.origin == Origin.PROGRAM.word and kind.op in TRY_OPS:
         return TRY_OPS[kind.op]
-    if kind.origin == Origin.FSDP.word and any(row.kind == UnitKind.FSDP and row.unit for row in result.units):
-        return OF_UNITS
     return TRY.get(kind.origin or "", "look at what it waits for, and for a slow rank")
 
 

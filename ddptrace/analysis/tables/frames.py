@@ -6,7 +6,7 @@ import dataclasses
 import enum
 import importlib
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, get_args, get_origin, get_type_hints
 
 from ddptrace.errors import DdptraceError
@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     import pandas as pd
     import polars as pl  # type: ignore[import-not-found, unused-ignore]
     import pyarrow as pa  # type: ignore[import-untyped, import-not-found, unused-ignore]
-
-    from ddptrace.analysis.tables.table import Table
-
 PANDAS: Final = {int: ("int64", "Int64"), float: ("float64", "Float64"), bool: ("bool", "boolean")}
 """Without and with None. Everything else is an object."""
 POLARS: Final = {int: "Int64", float: "Float64", bool: "Boolean"}
@@ -33,30 +30,30 @@ def plain(value: Any) -> Any:
     return dataclasses.asdict(value) if is_row else value
 
 
-def pandas_frame(table: Table[Any]) -> pd.DataFrame:
+def pandas_frame(row_type: type, rows: Sequence[Any]) -> pd.DataFrame:
     """Raises DdptraceError without pandas."""
     pandas = _library("pandas")
     columns = {}
-    for name, kind, optional in _kinds(table.row_type):
+    for name, kind, optional in _kinds(row_type):
         dtype = PANDAS[kind][optional] if kind in PANDAS else "object"
-        columns[name] = pandas.Series(_values(table, name), dtype=dtype)
-    frame: pd.DataFrame = pandas.DataFrame(columns, columns=list(table.columns))
+        columns[name] = pandas.Series(_values(rows, name), dtype=dtype)
+    frame: pd.DataFrame = pandas.DataFrame(columns, columns=list(columns))
     return frame
 
 
-def polars_frame(table: Table[Any]) -> pl.DataFrame:
+def polars_frame(row_type: type, rows: Sequence[Any]) -> pl.DataFrame:
     """Raises DdptraceError without polars."""
     polars = _library("polars")
-    schema = {name: _polars_type(polars, kind) for name, kind, _ in _kinds(table.row_type)}
-    frame: pl.DataFrame = polars.DataFrame({name: _values(table, name) for name in table.columns}, schema=schema)
+    schema = {name: _polars_type(polars, kind) for name, kind, _ in _kinds(row_type)}
+    frame: pl.DataFrame = polars.DataFrame({name: _values(rows, name) for name in schema}, schema=schema)
     return frame
 
 
-def arrow_table(table: Table[Any]) -> pa.Table:
+def arrow_table(row_type: type, rows: Sequence[Any]) -> pa.Table:
     """Raises DdptraceError without pyarrow."""
     pyarrow = _library("pyarrow")
-    schema = pyarrow.schema([(name, _arrow_type(pyarrow, kind)) for name, kind, _ in _kinds(table.row_type)])
-    return pyarrow.Table.from_pydict({name: _values(table, name) for name in table.columns}, schema)
+    schema = pyarrow.schema([(name, _arrow_type(pyarrow, kind)) for name, kind, _ in _kinds(row_type)])
+    return pyarrow.Table.from_pydict({name: _values(rows, name) for name in schema.names}, schema)
 
 
 def _library(name: str) -> Any:
@@ -79,9 +76,9 @@ def _kinds(row_type: type) -> Iterator[tuple[str, Any, bool]]:
         yield field.name, kind, len(several) > 1
 
 
-def _values(table: Table[Any], name: str) -> list[Any]:
+def _values(rows: Sequence[Any], name: str) -> list[Any]:
     """Raises DdptraceError where a file says a number that int64 does not hold."""
-    values = [_bare(getattr(row, name)) for row in table]
+    values = [_bare(getattr(row, name)) for row in rows]
     for value in values:
         if isinstance(value, int) and not -LARGEST <= value < LARGEST:
             raise DdptraceError(f"{value} in column {name!r} is no 64-bit number: to_dicts() has it as it was read")

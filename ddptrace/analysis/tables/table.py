@@ -126,7 +126,7 @@ class Table(Sequence[Row], Generic[Row]):
         Raises:
             DdptraceError: pandas is missing; ddptrace does not install it.
         """
-        return pandas_frame(self)
+        return pandas_frame(self.row_type, self)
 
     def to_polars(self) -> pl.DataFrame:
         """Return a polars DataFrame with these columns.
@@ -136,7 +136,7 @@ class Table(Sequence[Row], Generic[Row]):
         Raises:
             DdptraceError: polars is missing; ddptrace does not install it.
         """
-        return polars_frame(self)
+        return polars_frame(self.row_type, self)
 
     def to_arrow(self) -> pa.Table:
         """Return a pyarrow Table with these columns, which pyarrow writes to Parquet and DuckDB queries.
@@ -146,7 +146,7 @@ class Table(Sequence[Row], Generic[Row]):
         Raises:
             DdptraceError: pyarrow is missing: it comes with the extra `arrow`.
         """
-        return arrow_table(self)
+        return arrow_table(self.row_type, self)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Give the table to any library that reads Arrow, such as `polars.DataFrame(table)`. Errors are those of

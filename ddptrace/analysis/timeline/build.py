@@ -56,6 +56,7 @@ class Timeline:
     calls: tuple[CollectiveRow, ...]
     meetings: int  # collectives in which ranks meet
     lacks_work: bool  # files may lack kernels of CUDA graphs
+    unexplained_ns: int  # by which work began later than it may have, and that is not played
 
 
 def timeline_of(result: Result) -> Timeline:
@@ -88,6 +89,7 @@ def timeline_of(result: Result) -> Timeline:
         tuple(calls.values()),
         len(meetings),
         any(window.lacks_work for window in windows),
+        sum(window.unexplained_ns for window in windows),
     )
 
 
@@ -191,25 +193,35 @@ class _Window:
         ends = self.ends[host.released_by[waits]]
         yield Arrows.of(ends, instants[waits], Span.ORDER, host.own_ns[waits], self.rank)
 
+    @property
+    def unexplained_ns(self) -> int:
+        """What of the delays is not played."""
+        if self.lacks_work:
+            return 0
+        latest = np.stack([_at(times, which) for which, times, _ in self._causes()]).max(axis=0)
+        late = self.work.begin_at_ns - latest - MOST_DELAY_NS
+        return int(late[(latest > NEVER) & (late > 0)].sum())
+
     def _to_begins(self) -> Iterator[Arrows]:
-        """What work waits for: its launch, its stream, and other streams."""
+        sources = self._causes()
+        causes = np.stack([_at(times, which) for which, times, _ in sources])
+        most = FOREVER if self.lacks_work else MOST_DELAY_NS
+        delays = _delays(self.work.begin_at_ns - causes, causes, most)
+        for (which, _, first), delay in zip(sources, delays, strict=True):
+            known = which != NONE
+            yield Arrows.of(first + which[known], self.begins[known], Span.DELAY, delay[known], self.rank)
+
+    def _causes(self) -> tuple[tuple[Ints, Ints, int], ...]:
+        """What work waits for: its launch, its stream, and other streams. Of each kind: by work, which instant; when
+        these are; the number of the first."""
         work, host = self.work, self.host
         instant = np.searchsorted(host.at_ns, work.begin_at_ns, side="right") - 1
         launched = np.where(host.launched_at != NONE, host.launched_at, instant)
         previous = before_on_stream(work)
         free = np.maximum(_at(host.at_ns, launched), _at(work.end_at_ns, previous))
-        sources = (
-            (launched, host.at_ns, self.first),
-            *(
-                (one, work.end_at_ns, int(self.ends[0]))
-                for one in (previous, waited_for(work, free), launched_before(work))
-            ),
-        )
-        causes = np.stack([_at(times, which) for which, times, _ in sources])
-        delays = _delays(work.begin_at_ns - causes, causes, FOREVER if self.lacks_work else MOST_DELAY_NS)
-        for (which, _, first), delay in zip(sources, delays, strict=True):
-            known = which != NONE
-            yield Arrows.of(first + which[known], self.begins[known], Span.DELAY, delay[known], self.rank)
+        others = (previous, waited_for(work, free), launched_before(work))
+        first_end = int(self.ends[0])
+        return (launched, host.at_ns, self.first), *((one, work.end_at_ns, first_end) for one in others)
 
     def _to_step_ends(self) -> Iterator[Arrows]:
         """A step's device time ends with the last work on each stream that it launched, and not before the step
@@ -271,9 +283,9 @@ class _Meeting:
         return Arrows(
             np.concatenate((self.came, here)),
             np.concatenate((here, self.left)),
-            np.repeat(np.array([Span.ORDER, Span.TRANSFER], np.uint8), len(here)),
+            np.repeat(np.array([Span.ARRIVAL, Span.TRANSFER], np.uint8), len(here)),
             np.concatenate((np.zeros_like(here), moved)),
-            np.concatenate((np.full_like(here, NONE), ranks)),
+            np.concatenate((ranks, ranks)),
             np.concatenate((np.full_like(here, NONE), self.calls)),
         )
 

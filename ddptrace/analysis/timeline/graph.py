@@ -31,6 +31,7 @@ class Span(enum.IntEnum):
     MEMORY = 5  # a copy or fill runs
     TRANSFER = 6  # a kernel communicates
     ORDER = 7  # nothing: the one waits for the other
+    ARRIVAL = 8  # nothing: ranks wait for one to come to a collective
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class Graph:
     target: Ints  # number of the later one
     span: NDArray[np.uint8]  # Span
     ns: Floats  # least time between them
-    rank: Ints  # global rank of the later instant; -1 for one of several ranks
+    rank: Ints  # global rank whose time it is
     call: Ints  # position of the collective that a TRANSFER belongs to, else -1
 
     def played(self, ns: Floats) -> Ints:

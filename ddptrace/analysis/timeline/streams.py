@@ -42,7 +42,9 @@ def waited_for(work: DeviceWork, free_at_ns: Ints) -> Ints:
     last = np.searchsorted(ends, work.begin_at_ns + EARLY_NS, side="right")
     for one in np.flatnonzero(work.begin_at_ns - free_at_ns > AT_ONCE_NS).tolist():
         others = slice(first[one], last[one])
-        may = (stream[others] != work.stream[one]) & (begins[others] < work.begin_at_ns[one] - EARLY_NS)
+        at = work.begin_at_ns[one]
+        is_before = (ends[others] <= at) | (begins[others] < at - EARLY_NS)
+        may = is_before & (stream[others] != work.stream[one])
         if may.any():
             found[one] = by_end[first[one] + np.flatnonzero(may)[-1]]
     return found

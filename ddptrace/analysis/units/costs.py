@@ -20,6 +20,9 @@ from ddptrace.analysis.tables.units import UnitRow
 from ddptrace.load.tables import Unit, UnitKind
 from ddptrace.schema import Phase, UnitRole
 
+REDUCTIONS: Final = (UnitRole.REDUCE_SCATTER.word, UnitRole.ALL_REDUCE.word)
+LARGE_NBYTES: Final = 1 << 16
+"""Of less, half takes as long."""
 TOO_LARGE: Final = 4
 """Times the median of the other units, from which on a unit is far too large."""
 
@@ -55,7 +58,24 @@ class LargeUnit:
     median_nbytes: int | None  # of the others
     exposed_ns: int
     saved_ns: int
-    parts: tuple[str, ...]  # modules that have half of its bytes, the largest first
+    parts: tuple[str, ...]  # modules inside it that have half of its bytes, of the only unit all; the largest first
+
+
+@dataclass(frozen=True, slots=True)
+class WideReductions:
+    """Reductions of gradients in float32."""
+
+    units: int
+    exposed_ns: int
+    saved_ns: int  # with half the bytes
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedGathers:
+    """Gathers in backward that are queued behind other collectives of their process group."""
+
+    units: int
+    saved_ns: int
 
 
 class FsdpCosts:
@@ -70,6 +90,7 @@ class FsdpCosts:
         self._steps = len(steps)
         self._gathers = [row for row in rows if row.role == UnitRole.UNSHARD.word and row.exposed_charged_ns]
         self._compute_ns = self._mean(row.compute_ns or 0 for row in steps)
+        self._dtypes = {(row.rank, row.seq): row.dtype for row in result.collectives if row.part == 0}
         self._units = next((list(filter(_is_sharded, rank.units)) for rank in ranks if rank.units), [])
 
     def earlier(self, phase: Phase) -> EarlierGathers | None:
@@ -95,11 +116,31 @@ class FsdpCosts:
         saved_ns = self._mean(row.exposed_charged_ns or 0 for row in again)
         return KeptParameters(len(nbytes), saved_ns, sum(nbytes.values()))
 
+    def wide(self) -> WideReductions | None:
+        """Return what reductions in half the bytes would save; None if none is large enough, and in float32."""
+        wide = [row for row in self._rows if row.role in REDUCTIONS and row.exposed_charged_ns and self._is_wide(row)]
+        if not wide:
+            return None
+        exposed = self._mean(row.exposed_charged_ns or 0 for row in wide)
+        return WideReductions(len({row.unit for row in wide}), exposed, exposed // 2)
+
+    def _is_wide(self, row: UnitRow) -> bool:
+        return (row.nbytes or 0) >= LARGE_NBYTES and self._dtypes.get((row.rank, row.seq)) == "float32"
+
+    def queued(self) -> QueuedGathers | None:
+        """Return what gathers would save if reductions did not hold them up; None if nothing does."""
+        backward = Phase.BACKWARD.name.lower()
+        queued = [row for row in self._gathers if row.phase == backward and row.behind_ns and not row.blocks]
+        if not queued:
+            return None
+        saved = self._mean(min(row.exposed_charged_ns or 0, row.behind_ns or 0) for row in queued)
+        return QueuedGathers(len({row.unit for row in queued}), saved)
+
     def large(self) -> LargeUnit | None:
         """Return a unit whose parts would hide each other's communication; None if no unit is far too large."""
         largest = max(self._units, key=lambda unit: unit.nbytes, default=None)
-        modules = {} if largest is None else _bytes_by_module(largest)
-        if largest is None or len(modules) < 2:
+        modules = {} if largest is None else bytes_by_child(largest)
+        if largest is None or len(modules) < 2 or largest.nbytes < LARGE_NBYTES:
             return None
         others = [unit.nbytes for unit in self._units if unit is not largest]
         middle = round(median(others)) if others else None
@@ -108,7 +149,15 @@ class FsdpCosts:
         exposed = self._mean(row.exposed_charged_ns or 0 for row in self._rows if row.unit == largest.unit)
         part = max(*modules.values(), middle or 0) / largest.nbytes
         saved = min(round(exposed * (1 - part)), self._compute_ns)
-        return LargeUnit(largest.module, largest.nbytes, len(others), middle, exposed, saved, _half(modules))
+        return LargeUnit(
+            largest.module,
+            largest.nbytes,
+            len(others),
+            middle,
+            exposed,
+            saved,
+            _half(modules) if others else tuple(modules),
+        )
 
     def _takes_too_long(self, largest: Unit) -> bool:
         """Whether its bytes matter: what is sent in no time but that of a call is not faster in parts."""
@@ -125,12 +174,21 @@ def _is_sharded(unit: Unit) -> bool:
     return unit.kind is UnitKind.FSDP and any(group.role is UnitRole.OTHER for group in unit.groups)
 
 
-def _bytes_by_module(unit: Unit) -> dict[str, int]:
-    """Of its parameters; no part of a unit is smaller than one module. The largest first."""
+def bytes_by_child(unit: Unit) -> dict[str, int]:
+    """Of the modules right inside it, the largest first. Those of a list of modules stand for themselves."""
     found: defaultdict[str, int] = defaultdict(int)
     for parameter in unit.parameters:
-        found[parameter.name.rpartition(".")[0]] += parameter.nbytes
+        found[_child(unit.module, parameter.name)] += parameter.nbytes
     return {module: found[module] for module in sorted(found, key=lambda module: -found[module])}
+
+
+def _child(module: str, parameter: str) -> str:
+    """As in "layers.0.mlp", of module "layers.0" and parameter "layers.0.mlp.up.weight"."""
+    path = parameter.split(".")[:-1]
+    depth = 1 + (len(module.split(".")) if parameter.startswith(f"{module}.") else 0)
+    while depth < len(path) and path[depth].isdecimal():
+        depth += 1
+    return ".".join(path[:depth])
 
 
 def _half(modules: Mapping[str, int]) -> tuple[str, ...]:

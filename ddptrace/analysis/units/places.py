@@ -80,9 +80,10 @@ class Dimensions:
         """Return the place of a call of a unit, which need not have been recorded."""
         mesh = (_mesh_of(unit, call) if unit is not None else "") or self._meshes.get(call.group, "")
         if unit is not None and unit.kind is UnitKind.FSDP:
+            if call.role is not UnitRole.ALL_REDUCE:
+                return Place(FSDP, mesh)
             is_own = not unit.groups or any(group.group == call.group for group in unit.groups)
-            shards = DP if call.role is UnitRole.ALL_REDUCE else FSDP
-            return Place(shards if is_own else meaning(mesh) or TP, mesh)
+            return Place(DP if is_own else meaning(mesh) or TP, mesh)
         by_kind = None if kind is None else BY_KIND.get(kind)
         if kind is UnitKind.TENSOR and not call.module:
             by_kind = self._fsdp.get(call.group, by_kind)

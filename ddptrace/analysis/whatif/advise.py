@@ -186,8 +186,11 @@ def _limit(name: str, without: Prediction, recorded: Prediction, rank: int | Non
 
 
 def slowest(predictor: Predictor) -> int | None:
-    """The rank with most compute of its own; None with one rank, or if chance may have made it so."""
+    """The dearest rank that the analysis names. Where there is no analysis, the one with most compute of its own; None
+    with one rank, or if chance may have made it so."""
     model = predictor.model
+    if predictor.late is not None:
+        return next((one.rank for one in predictor.late if one.rank in model.ranks), None)
     if len(model.ranks) < 2:
         return None
     own = np.array(

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from ddptrace.telemetry.attributes import PHASE
+from ddptrace.telemetry.attributes import JOB_ID, PHASE, RUN_NAME
 
 OTHER: Final = "other"
 """The attributes' value on the common point of everything beyond a bound, so that the number of points stays
@@ -75,7 +75,7 @@ _BUCKET: Final = ("ddptrace.bucket.reducer", "ddptrace.bucket.index")
 _COLLECTIVE: Final = ("ddptrace.collective.op", "ddptrace.collective.group")
 _UNIT: Final = ("ddptrace.unit.name", "ddptrace.unit.role")
 _GROUP: Final = ("ddptrace.collective.group",)
-_RUN: Final = ("ddptrace.world_size", "ddptrace.backend", "ddptrace.torch.version", "host.name")
+_RUN: Final = ("ddptrace.world_size", "ddptrace.backend", "ddptrace.torch.version", "host.name", RUN_NAME, JOB_ID)
 
 COUNTER, GAUGE, HISTOGRAM = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM
 

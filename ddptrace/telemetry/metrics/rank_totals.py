@@ -70,7 +70,8 @@ class RankTotals:
         meta = self.identity.meta
         versions = meta.get("versions")
         torch = versions.get("torch") if isinstance(versions, dict) else None
-        known = (meta.get("world_size"), ",".join(self._backends) or None, torch, meta.get("host"))
+        of_meta = (meta.get("host"), meta.get("name"), meta.get("job_id"))
+        known = (meta.get("world_size"), ",".join(self._backends) or None, torch, *of_meta)
         self.points.set_only(of.RUN_INFO, 1, tuple(map(_value, known)))
 
     def lost(self, losses: Losses) -> None:
