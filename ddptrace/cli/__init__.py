@@ -17,7 +17,7 @@ from typing import Final
 import click
 
 SECTIONS: Final = {
-    "Understand a run or traces": ("analyze", "view", "diff", "traffic", "diagnose", "trim", "figures", "hta"),
+    "Understand a run or traces": ("analyze", "view", "diff", "traffic", "diagnose", "nccl", "trim", "figures", "hta"),
     "Watch a job while it runs": ("watch", "profile", "export"),
     "Decide what to change": ("advise", "whatif"),
     "Measure and prepare your machine": ("bench", "compile"),
