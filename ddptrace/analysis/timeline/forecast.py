@@ -144,6 +144,7 @@ class TimelinePredictor:
             None,
             None,
             Table(Prediction, [self.predict(name, setting) for name, setting in settings.items()]),
+            "timeline",
         )
 
     def usual(self) -> dict[str, Setting]:
