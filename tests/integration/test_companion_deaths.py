@@ -68,7 +68,7 @@ def test_a_program_under_the_launcher_is_exported_too_and_its_output_ends_with_i
         "print('endpoint', os.environ['OTEL_EXPORTER_OTLP_ENDPOINT'])\n"
     )
     with Receiver() as receiver:
-        receiver.behaviour = Behaviour(slow_s=12.0)
+        receiver.behaviour = Behaviour(slow_s=8.0)
         argv = [sys.executable, "-m", "ddptrace.run", "--out", str(tmp_path / "run"), str(program)]
         environ = asking(receiver.grpc_url, "grpc")
         done = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=100, check=True)
