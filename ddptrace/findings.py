@@ -169,6 +169,24 @@ FSDP_RESHARD = FindingKind(
     sections=(Section.UNITS,),
     is_advice=True,
 )
+FSDP_REDUCTION = FindingKind(
+    "fsdp-reduction",
+    Chapter.LOST_TIME,
+    "info",
+    "the step waits for gradients that FSDP2 reduces in float32",
+    "if the training bears it, reduce them in half the bytes: `MixedPrecisionPolicy(reduce_dtype=torch.bfloat16)`",
+    sections=(Section.UNITS,),
+    is_advice=True,
+)
+FSDP_COMMUNICATOR = FindingKind(
+    "fsdp-communicator",
+    Chapter.LOST_TIME,
+    "info",
+    "the step waits in backward for parameters whose gather is queued behind other collectives of its process group",
+    "give reductions a process group of their own: `set_separate_reduce_scatter_group` (torch 2.13)",
+    sections=(Section.UNITS,),
+    is_advice=True,
+)
 GRADIENTS_ONE_BY_ONE = FindingKind(
     "gradients-one-by-one",
     Chapter.LOST_TIME,

@@ -4,6 +4,8 @@ report. Joins load, analysis and the engine."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from ddptrace.analyzer import AnalyzedRank, AnyPath, Progress, analyzed_rank, combined, each_rank, plan_of, uncollected
@@ -13,6 +15,8 @@ from ddptrace.load.run import RankSource, load_rank
 if TYPE_CHECKING:
     from ddptrace.analysis.rank_view import RankView
     from ddptrace.analysis.result import Result
+    from ddptrace.analysis.timeline.advice import RunAdvice
+    from ddptrace.analysis.timeline.forecast import TimelinePredictor
     from ddptrace.analysis.whatif.advise import Advice
     from ddptrace.analysis.whatif.answer import Forecast
     from ddptrace.analysis.whatif.late import Late
@@ -37,7 +41,8 @@ def whatif(
     """Predict the step of a recorded run under other settings. Needs no torch.
 
     Args:
-        path: A run directory that `ddptrace.trace` wrote, of a program with one data-parallel module.
+        path: A run directory that `ddptrace.trace` wrote, of a program that trained one data-parallel module on CPUs,
+            or with profiler windows of a GPU; or traces of torch.profiler of a GPU.
         settings: Settings by name, such as {"small buckets": ddptrace.Setting(caps=(1,))}. None: the standard list of
             `ddptrace whatif`.
         jobs: Number of processes that read the run.
@@ -56,24 +61,24 @@ def whatif(
     return answer(found, usual(found) if settings is None else settings)
 
 
-def advise(path: AnyPath, *, jobs: int = 1, progress: Progress | None = None) -> Advice:
+def advise(path: AnyPath, *, jobs: int = 1, progress: Progress | None = None) -> Advice | RunAdvice:
     """Find the best bucket sizes for a recorded run, what limits its step, and what would not help. Needs no torch.
 
     Args:
-        path: A run directory that `ddptrace.trace` wrote, of a program with one data-parallel module.
+        path: A run directory that `ddptrace.trace` wrote, or traces of torch.profiler.
         jobs: Number of processes that read the run.
         progress: Function to call after each rank, with the number of ranks done and the number of all.
 
     Returns:
-        The best caps in MiB, with the predicted gain.
+        The best caps in MiB, with the predicted gain, of a program that trained one data-parallel module on CPUs. Of
+        any other, what its step loses as `ddptrace.analyze` has it, with the predicted step without each cause where
+        profiler windows of a GPU show it.
 
     Raises:
         RunDirectoryError: There is no such run.
-        DdptraceError: The steps of the run cannot be replayed.
+        DdptraceError: The run holds no step, or its steps cannot be replayed.
     """
-    from ddptrace.analysis.whatif.advise import advise as advice_of
-
-    return advice_of(predictor(path, jobs=jobs, progress=progress))
+    return understand(path, jobs=jobs, progress=progress).advice
 
 
 def analyze_with_forecast(
@@ -123,14 +128,55 @@ def forecast_from(
         return Forecast(refusal=_refusal(error))
 
 
-def predictor(path: AnyPath, *, jobs: int = 1, progress: Progress | None = None) -> Predictor:
+def predictor(path: AnyPath, *, jobs: int = 1, progress: Progress | None = None) -> Predictor | TimelinePredictor:
     """Make a predictor, which answers any number of questions about one run."""
-    from ddptrace.analysis.whatif.late import late_ranks
+    return understand(path, jobs=jobs, progress=progress).predictor
 
+
+def understand(path: AnyPath, *, jobs: int = 1, progress: Progress | None = None) -> Understood:
+    """Read a run once, for predictions and advice. Arguments are those of `advise`."""
     plan = plan_of(path, None, ())
     done = list(each_rank(_observed, plan, jobs, None, progress))
     result = combined(plan, [rank for rank, _ in done], align=True)
-    return _predictor([observed for _, observed in done], plan.world_size, late_ranks(result))
+    return Understood(tuple(observed for _, observed in done), plan.world_size, result)
+
+
+@dataclass(frozen=True)
+class Understood:
+    """A run as predictions need it."""
+
+    observed: tuple[ObservedRank, ...]
+    world_size: int | None
+    result: Result
+
+    @cached_property
+    def predictor(self) -> Predictor | TimelinePredictor:
+        """Raises DdptraceError where the steps of the run cannot be replayed."""
+        from ddptrace.analysis.timeline.forecast import TimelinePredictor
+        from ddptrace.analysis.whatif.late import late_ranks
+
+        if not self._reduces_on_cpus and any(activity.device for activity in self.result.activity):
+            return TimelinePredictor(self.result)
+        return _predictor(self.observed, self.world_size, late_ranks(self.result))
+
+    @cached_property
+    def advice(self) -> Advice | RunAdvice:
+        """Errors are those of `advise`."""
+        from ddptrace.analysis.timeline.advice import advise_run, advise_without_forecast
+        from ddptrace.analysis.timeline.forecast import TimelinePredictor
+        from ddptrace.analysis.whatif.advise import advise as advise_buckets
+
+        try:
+            found = self.predictor
+        except DdptraceError as error:
+            if self._reduces_on_cpus:
+                raise
+            return advise_without_forecast(self.result, str(error))
+        return advise_run(found) if isinstance(found, TimelinePredictor) else advise_buckets(found)
+
+    @property
+    def _reduces_on_cpus(self) -> bool:
+        return all(rank.steps and not rank.on_device for rank in self.observed)
 
 
 def _predictor(ranks: Sequence[ObservedRank], world_size: int | None, late: Sequence[Late] | None) -> Predictor:

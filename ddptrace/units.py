@@ -62,6 +62,8 @@ def percent(ratio: float | None) -> str:
     if ratio is None:
         return NOT_MEASURED
     whole = f"{100 * ratio:.0f} %"
+    if whole == "-0 %":
+        return "0 %"
     return "< 1 %" if whole == "0 %" and ratio > 0 else "> 99 %" if whole == "100 %" and ratio < 1 else whole
 
 

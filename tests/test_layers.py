@@ -17,6 +17,7 @@ EVERYWHERE = (
     "ddptrace.errors",
     "ddptrace.schema",
     "ddptrace.keep",
+    "ddptrace.labels",
     "ddptrace.slowness",
     "ddptrace.ops",
     "ddptrace.findings",
@@ -44,6 +45,7 @@ ALLOWED = {
     "errors": Row(),
     "findings": Row(),
     "keep": Row(),
+    "labels": Row(),
     "slowness": Row(),
     "ops": Row(),
     "units": Row(),
@@ -53,6 +55,7 @@ ALLOWED = {
     "analyzer": Row(ours("load", "analysis", "engine")),
     "differ": Row(ours("analyzer", "load"), inside=ours("analysis")),  # the same, of several runs
     "predictor": Row(ours("analyzer", "engine", "load"), inside=ours("analysis")),  # the same, of what was not recorded
+    "trim": Row(ours("analyzer", "load", "render.whole_file"), ("numpy", "msgspec")),  # writes shorter profiler files
     "engine": Row(inside=("joblib", "distributed")),
     "tracing": Row(inside=(*ours("capture", "telemetry"), "opentelemetry")),
     # nothing before the program imports torch by itself: what it sets in the environment first would come too late
@@ -84,6 +87,11 @@ ALLOWED = {
         inside=(*ours("capture"), "msgspec", "opentelemetry"),
     ),
     "figures": Row(ours("analysis", "render"), inside=("plotly", "kaleido")),
+    # each file imports the library that it is for; one that is not installed cannot be imported
+    "integrations": Row(
+        ours("__init__", "analysis", "differ", "render"),
+        ("torch", "lightning", "pytorch_lightning", "transformers", "accelerate", "mlflow", "wandb", "pytest"),
+    ),
     "view": Row(),  # serves files; the UI's wheel is looked for and not imported
     "cli": Row(
         packages=("click",),
@@ -103,6 +111,7 @@ ALLOWED = {
                 "view",
                 "figures",
                 "predictor",
+                "trim",
             ),
             "msgspec",
             "pyarrow",
@@ -225,7 +234,11 @@ def test_a_room_imports_only_what_its_row_allows(room: str) -> None:
     assert not wrong, f"not in the row of {room}: {'; '.join(wrong)}"
 
 
-@pytest.mark.parametrize("room", [room for room in KNOWN if room != "__main__"])  # importing that one runs it
+UNIMPORTED = ("__main__", "integrations")
+"""Importing the first runs it, and what the second imports may not be installed."""
+
+
+@pytest.mark.parametrize("room", [room for room in KNOWN if room not in UNIMPORTED])
 def test_importing_a_room_brings_no_package_outside_its_row(room: str) -> None:
     # GIVEN what the packages of the row bring with them
     brought = third_party(modules_after(*sorted(foreign_modules(room))))
@@ -278,7 +291,7 @@ def inner_room(module: str) -> str:
     return ".".join(module.split(".")[:3])
 
 
-@pytest.mark.parametrize("room", [*SUBJECTS, "cli", "record", "live", "run", "view", "figures"])
+@pytest.mark.parametrize("room", [*SUBJECTS, "cli", "record", "live", "run", "view", "figures", "integrations"])
 def test_no_module_imports_one_that_imports_it_however_late(room: str) -> None:
     assert circles(needs_of(room)) == {}
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from typing import Any, Final
 
+from ddptrace.analysis.about import UNKNOWN, About
 from ddptrace.analysis.buckets.rows import bucket_rows
 from ddptrace.analysis.collectives.rows import collective_rows
 from ddptrace.analysis.device.copies import copy_rows
@@ -51,6 +52,7 @@ from ddptrace.analysis.tables.windows import WindowRow
 from ddptrace.analysis.traffic.gradients import gradient_traffic_rows
 from ddptrace.analysis.traffic.rows import traffic_rows
 from ddptrace.analysis.units.dimensions import dimension_rows
+from ddptrace.analysis.units.late_peers import split_dimensions
 from ddptrace.analysis.units.rows import unit_rows
 from ddptrace.analysis.window_summary import summarize_windows
 from ddptrace.errors import printable
@@ -66,6 +68,7 @@ class Result:
     run_id: str  # 128 bits in hex; empty for foreign traces
     zero_unix_ns: int  # Unix time of the run's zero, ns: instants count from here
     world_size: int | None  # ranks that took part; None where nothing tells
+    about: About = UNKNOWN  # what it is called, and what it ran
     recorded: bool = True  # by ddptrace; False: read out of profiler files alone
     blind_spots: tuple[str, ...] = ()  # what ddptrace cannot see in this run
     activity: tuple[Activity, ...] = field(default=(), repr=False)
@@ -110,7 +113,7 @@ class Result:
         UnitRow, unit_rows, key=("rank", "seq")
     )  # one row per communication of a unit: bucket, FSDP unit, tensor-parallel module, pipeline stage, experts
     dimensions: Table[DimensionRow] = rank_table(
-        DimensionRow, dimension_rows, key=("rank", "step", "dimension", "mesh")
+        DimensionRow, dimension_rows, key=("rank", "step", "dimension", "mesh"), joined=split_dimensions
     )  # what communication along each dimension of parallelism costs each step
     parallelism: Table[ParallelismRow] = run_table(
         ParallelismRow, lambda run: parallelism_rows(run.ranks), key=("kind",)
@@ -209,6 +212,7 @@ class Result:
             "run_id": self.run_id,
             "zero_unix_ns": self.zero_unix_ns,
             "world_size": self.world_size,
+            "about": asdict(self.about),
             "recorded": self.recorded,
             "blind_spots": list(self.blind_spots),
             "summary": self.summary.to_json_dict(),

@@ -119,8 +119,8 @@ def _follow(run: Path, targets: Targets, host: str | None, stop: threading.Event
     patience = Patience(PATIENCE_S, ended=RunEnded(run, host), stop=stop, renews=True)
     every_s = metrics_every_s(os.environ) if targets.metrics else METRICS_EVERY_S
     following = Following(run, targets, patience, _say, host=host, metrics_every_s=every_s)
-    with scraped(following.totals, targets.prometheus) as url:
-        _tell_begin(run, targets, url)
+    with scraped(following.totals, targets.prometheus) as server:
+        _tell_begin(run, targets, server and server.url)
         following.start(lambda follower: follower.is_over, stop)
         is_counted = is_done(lambda for_s: _is_over(following, for_s, stop), stop)
         if not is_counted:
@@ -129,7 +129,7 @@ def _follow(run: Path, targets: Targets, host: str | None, stop: threading.Event
             raise following.error
         if not stop.is_set():
             _say(f"{run} has ended")
-            stop.wait(SCRAPED_S if url else 0)
+            stop.wait(SCRAPED_S if server else 0)
     lacking = reports.of_lines(following.lines, run), reports.of_unplaced(run) if host else None
     return _Exported(following.deliveries, is_counted, lacking)
 
@@ -166,10 +166,10 @@ def _export(run: Path, targets: Targets, host: str | None, stop: threading.Event
         export_spans(result, identities(result, run), spans)
         export_metrics(totals, numbers)
 
-    with scraped(totals, targets.prometheus) as url:
+    with scraped(totals, targets.prometheus) as server:
         is_counted = does(bring, stop)
-        if is_counted and url is not None:
-            _say(f"serving the metrics of {run} at {url}; press Ctrl-C to stop")
+        if is_counted and server is not None:
+            _say(f"serving the metrics of {run} at {server.url}; press Ctrl-C to stop")
             stop.wait()
     lacking = reports.of_result(result, run), reports.of_unplaced(run) if host else None
     return _Exported([*spans, *numbers], is_counted, lacking)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from ddptrace.errors import escaped, printable
+
+PLAIN: Final = bytes(range(ord(" "), ord("~") + 1))
 
 
 def say(text: str, *, nl: bool = True, err: bool = False) -> None:
@@ -42,6 +44,9 @@ def say_json(value: Any) -> None:
 def say_json_piece(piece: bytes) -> None:
     """Print a part of a JSON text. Control characters, which occur only inside strings, are printed as JSON escapes, so
     that a program reads the same text."""
+    if not piece.translate(None, PLAIN):  # nothing to escape
+        click.echo(piece, nl=False)
+        return
     click.echo(escaped(piece.decode(), lambda sign: json.dumps(sign)[1:-1]).encode(), nl=False)
 
 

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from ddptrace.cli.say import say_json, show
+
+if TYPE_CHECKING:
+    from ddptrace.analysis.timeline.forecast import TimelinePredictor
+    from ddptrace.analysis.whatif.predict import Predictor
 
 
 def _caps(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[tuple[float, ...], ...]:
@@ -50,6 +55,7 @@ def _caps(context: click.Context, parameter: click.Parameter, values: tuple[str,
     "--latency", type=click.FloatRange(min=0), default=1.0, metavar="FACTOR", help="Scale link latency by this factor."
 )
 @click.option("--fp16", is_flag=True, help="Send gradients in half precision.")
+@click.option("--bf16", is_flag=True, help="Send gradients as bfloat16.")
 @click.option(
     "--accumulate",
     type=click.IntRange(min=1),
@@ -62,6 +68,14 @@ def _caps(context: click.Context, parameter: click.Parameter, values: tuple[str,
 @click.option("--even", type=int, metavar="RANK", help="Make this rank as fast as the median of the others.")
 @click.option("--perfect-overlap", is_flag=True, help="Assume that all gradients are ready when backward begins.")
 @click.option("--free-network", is_flag=True, help="Assume that communication takes no time.")
+@click.option(
+    "--host",
+    type=click.FloatRange(min=0, min_open=True),
+    default=1.0,
+    metavar="FACTOR",
+    help="Scale the speed of the host by this factor. Of a GPU.",
+)
+@click.option("--free-data", is_flag=True, help="Assume that fetching a batch takes no time. Of a GPU.")
 @click.option(
     "--scale", is_flag=True, help="Also simulate 8 to 4,096 ranks, with ring, tree and hierarchical all-reduce."
 )
@@ -81,11 +95,14 @@ def whatif(
     bandwidth: float,
     latency: float,
     fp16: bool,
+    bf16: bool,
     accumulate: int | None,
     groups: int,
     even: int | None,
     perfect_overlap: bool,
     free_network: bool,
+    host: float,
+    free_data: bool,
     scale: bool,
     per_host: int,
     as_json: bool,
@@ -94,7 +111,8 @@ def whatif(
 
     Every prediction has an interval. All options together describe one setting; several --caps make one setting each.
     Without options, whatif predicts a standard list: seven bucket caps, the fp16 hook, accumulation, faster links, more
-    ranks, perfect overlap and a free network.
+    ranks, perfect overlap and a free network. RUN may also be traces of a GPU by torch.profiler, or a run with profiler
+    windows of a GPU: then the list is a faster host, free data loading, late ranks, and the network.
     """
     from ddptrace.analysis.whatif.answer import answer, usual
     from ddptrace.analysis.whatif.scale import scaling
@@ -110,11 +128,14 @@ def whatif(
         "bandwidth": bandwidth,
         "latency": latency,
         "fp16": fp16,
+        "bf16": bf16,
         "accumulate": accumulate,
         "groups": groups,
         "even": even,
         "perfect_overlap": perfect_overlap,
         "free_network": free_network,
+        "host": host,
+        "free_data": free_data,
     }
     asked = [Setting(caps=one, **more) for one in caps or (None,)]  # type: ignore[arg-type]
     with progress() as tell:
@@ -123,9 +144,19 @@ def whatif(
     answers = answer(found, settings)
     if not as_json:
         show(whatif_text(answers))
-    rows = scaling(found, asked[0], per_host=per_host) if scale else None
+    rows = scaling(_on_cpus(found), asked[0], per_host=per_host) if scale else None
     if as_json:
         more_keys = {} if rows is None else {"scale": rows.to_dicts()}
         say_json(answers.to_json_dict() | more_keys)
     elif rows is not None:
         show("\n" + "\n".join((*scale_lines(rows, setting_words(asked[0]), per_host), "")))
+
+
+def _on_cpus(found: Predictor | TimelinePredictor) -> Predictor:
+    """Refuse what only the model of training on CPUs predicts."""
+    from ddptrace.analysis.whatif.predict import Predictor
+    from ddptrace.errors import DdptraceError
+
+    if not isinstance(found, Predictor):
+        raise DdptraceError("--scale simulates many ranks from a run on CPUs, and this one is of a GPU")
+    return found

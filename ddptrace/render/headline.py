@@ -63,6 +63,12 @@ def headline(result: Result, summary: Summary) -> Headline:
     return _starved(result, summary) or _calm(result, summary)
 
 
+def saving_words(row: SavingRow, result: Result, summary: Summary) -> str:
+    """One saving as the headline would say it: `12 % of the typical step ...`."""
+    words = _words(row, result.suspects, _whole(summary), _computes_less(result, summary))
+    return f"{percent(row.cost_ratio)} {words}"
+
+
 def _starved(result: Result, summary: Summary) -> Headline | None:
     """Of a device that may have waited for the host most of the time; None where it did not, or a profiler tells."""
     unsure_ns, whole_ns = summary.unsure_ns or 0, summary.window_ns or 0

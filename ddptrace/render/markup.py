@@ -9,6 +9,7 @@ from html import escape
 from typing import Final
 
 from ddptrace.render.figures import Figure, clipped
+from ddptrace.units import NOT_MEASURED
 
 TEXT_MAX: Final = 2_000
 NAME_MAX: Final = 160
@@ -72,6 +73,15 @@ def table(heads: Heads, rows: Iterable[Sequence[str]], notes: Iterable[str] = it
         for row, note in zip(rows, notes, strict=False)
     )
     return f'<div class="scroll"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+EMPTY: Final = ("", NOT_MEASURED)
+
+
+def without_empty(heads: Heads, rows: Sequence[Sequence[str]]) -> tuple[Heads, list[list[str]]]:
+    """Leave out the columns in which no row has anything."""
+    kept = [at for at in range(len(heads)) if any(row[at] not in EMPTY for row in rows)]
+    return tuple(heads[at] for at in kept), [[row[at] for at in kept] for row in rows]
 
 
 def folded(heads: Heads, rows: Sequence[Sequence[str]], most: int, rest: str, notes: Sequence[str] = ()) -> str:

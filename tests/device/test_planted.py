@@ -22,6 +22,8 @@ from tests.device.test_device import WORK, Json, parts, parts_told, told_by
 from tests.device.test_events import Recorded, ends_by_marks, most_off_ns
 from tests.device.truth import PARTS
 
+pytestmark = pytest.mark.alone  # beside other work the device starves, and each rank is late, now and then
+
 ACTIVE = {"late": 12}  # steps in the profiler's window
 FEW_ACTIVE = 6  # in that of the others
 PLANTED_NS, OWN_WORK_NS = 100_000_000, 50_000_000
@@ -81,12 +83,8 @@ def advice(result: Result) -> list[str]:
     return [finding.code for finding in result.findings if finding.kind.is_advice]
 
 
-LATE = pytest.param("late", marks=pytest.mark.alone)
-"""Beside other work, each of the ranks is late now and then."""
-
-
 @pytest.mark.parametrize("recorder", ["profiler", "trace"])
-@pytest.mark.parametrize("cause", [*(cause for cause in PLANTED if cause != "late"), LATE])
+@pytest.mark.parametrize("cause", PLANTED)
 def test_the_planted_cause_is_the_headline_and_the_first_advice(
     planted: functools.partial[Path], recorder: str, cause: str
 ) -> None:
@@ -159,7 +157,7 @@ def test_a_host_that_is_ahead_of_a_busy_device_is_not_to_blame(planted: functool
 # Without a profiler, by events ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("cause", ["sleep", "item", "ahead", "launches", LATE, "slow", "far_ahead"])
+@pytest.mark.parametrize("cause", ["sleep", "item", "ahead", "launches", "late", "slow", "far_ahead"])
 def test_events_tell_each_steps_parts_within_what_they_say_is_unsure(
     planted: functools.partial[Path], cause: str
 ) -> None:
@@ -174,7 +172,6 @@ def test_events_tell_each_steps_parts_within_what_they_say_is_unsure(
             assert all(abs((getattr(row, part) or 0) - true[part]) <= most for part in PARTS), (row, true, most)
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("recorder", ["events", "ends"])
 def test_events_name_the_rank_that_is_late(planted: functools.partial[Path], recorder: str) -> None:
     result = analyzed(planted(recorder, "late"), recorder)
@@ -219,7 +216,6 @@ def test_communication_that_is_longer_than_compute_is_named(planted: functools.p
     assert "so no bucket size can hide it all" in exposed.message
 
 
-@pytest.mark.alone  # the host must be far ahead of the device
 @pytest.mark.parametrize("recorder", ["trace", "events"])
 def test_no_queue_is_blamed_for_a_bucket_that_the_host_launched_long_before_its_turn(
     planted: functools.partial[Path], recorder: str

@@ -23,12 +23,13 @@ THIRDS = (Work.FORWARD, Work.INPUTS, Work.WEIGHTS)
 SINGLE = {"ScheduleGPipe": HALVES, "Schedule1F1B": HALVES}
 SEVERAL = {"ScheduleInterleaved1F1B": HALVES, "ScheduleInterleavedZeroBubble": THIRDS, "ScheduleZBVZeroBubble": THIRDS}
 MICROBATCHES = 4
+FOREIGN = f"foreign:ScheduleInterleaved1F1B:{MICROBATCHES}"
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("pipelines")
-    torchrun("pipelined.py", out, 1, *(f"{name}:{MICROBATCHES}" for name in (*SINGLE, *SEVERAL)))
+    torchrun("pipelined.py", out, 1, *(f"{name}:{MICROBATCHES}" for name in (*SINGLE, *SEVERAL)), FOREIGN)
     return out
 
 
@@ -74,6 +75,20 @@ def test_the_parts_of_each_turn_add_up(folder: Path, name: str) -> None:
         assert one.before_ns == (one.peer_wait_ns or 0) + (one.transfer_ns or 0) + (one.other_ns or 0)
 
 
+@pytest.mark.parametrize("name", ["Schedule1F1B", "ScheduleInterleavedZeroBubble"])
+def test_the_exposed_time_of_the_pipeline_is_bubble_wait_and_transfer(folder: Path, name: str) -> None:
+    result = ddptrace.analyze(folder / name)
+    implied = {(row.rank, row.step): row.bubble_ns for row in result.bubbles}
+    rows = [row for row in result.dimensions if row.dimension == "pp"]
+    for row in rows:
+        parts = [row.peer_wait_ns, row.bubble_ns, row.transfer_ns, row.unmatched_ns]
+        assert row.exposed_charged_ns == sum(part or 0 for part in parts)
+        assert None not in parts and min(part or 0 for part in parts) >= 0
+        assert (row.bubble_ns or 0) <= implied[row.rank, row.step]
+        assert row.unmatched_ns == 0  # every message meets its other end
+    assert sum(row.bubble_ns or 0 for row in rows) > 0
+
+
 def test_every_message_of_a_turn_meets_the_one_at_its_other_end(folder: Path) -> None:
     result = ddptrace.analyze(folder / "ScheduleInterleaved1F1B")
     rows = {(row.rank, row.seq): row for row in result.messages if row.turn is not None}
@@ -91,6 +106,19 @@ def test_stages_are_units_with_their_parameters(folder: Path) -> None:
     rows = [row for row in result.units if row.kind == "pipeline" and row.microbatch is not None]
     assert {(row.dimension, row.whole_nbytes) for row in rows} == {("pp", 4 * (8 * 8 + 8))}
     assert {row.role for row in rows} == {"send", "recv"} and {row.phase for row in rows} == {"forward", "backward"}
+
+
+def test_a_file_of_torchs_profiler_tells_the_messages_of_each_stage(folder: Path) -> None:
+    """To which rank they went, Gloo does not tell the profiler."""
+    ours, theirs = (
+        Counter(
+            (row.rank, row.name, row.role, row.phase, row.microbatch, row.dimension)
+            for row in ddptrace.analyze(folder / name).units
+            if row.kind == "pipeline" and row.microbatch is not None
+        )
+        for name in ("ScheduleInterleaved1F1B", "foreign")
+    )
+    assert theirs == ours and sum(ours.values()) == 2 * STEPS * MICROBATCHES * 3 * 2
 
 
 def test_a_slow_stage_is_blamed_and_not_called_bubble(four: Result) -> None:

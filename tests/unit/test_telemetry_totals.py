@@ -275,6 +275,10 @@ def test_instruments_are_frozen() -> None:
         ("ddptrace.bucket.exposed.time", "counter", "s", ("ddptrace.bucket.reducer", "ddptrace.bucket.index")),
         ("ddptrace.bucket.hidden.time", "counter", "s", ("ddptrace.bucket.reducer", "ddptrace.bucket.index")),
         ("ddptrace.bucket.size", "gauge", "By", ("ddptrace.bucket.reducer", "ddptrace.bucket.index")),
+        ("ddptrace.unit.exposed.time", "counter", "s", ("ddptrace.unit.name", "ddptrace.unit.role")),
+        ("ddptrace.unit.hidden.time", "counter", "s", ("ddptrace.unit.name", "ddptrace.unit.role")),
+        ("ddptrace.unit.io", "counter", "By", ("ddptrace.unit.name", "ddptrace.unit.role")),
+        ("ddptrace.dimension.exposed.time", "counter", "s", ("ddptrace.unit.dimension",)),
         ("ddptrace.collective.calls", "counter", "{call}", ("ddptrace.collective.op", "ddptrace.collective.group")),
         ("ddptrace.collective.io", "counter", "By", ("ddptrace.collective.op", "ddptrace.collective.group")),
         ("ddptrace.collective.time", "counter", "s", ("ddptrace.collective.op", "ddptrace.collective.group")),
@@ -289,5 +293,6 @@ def test_instruments_are_frozen() -> None:
         ("ddptrace.step.last", "gauge", "{step}", ()),
         ("ddptrace.record.time", "gauge", "s", ()),
         ("ddptrace.run.info", "gauge", "{run}",
-         ("ddptrace.world_size", "ddptrace.backend", "ddptrace.torch.version", "host.name")),
+         ("ddptrace.world_size", "ddptrace.backend", "ddptrace.torch.version", "host.name",
+          "ddptrace.run.name", "ddptrace.job.id")),
     ]  # fmt: skip

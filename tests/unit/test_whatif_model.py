@@ -354,8 +354,7 @@ def test_what_would_be_guessed_is_no_model(odd: dict[str, object], reason: str) 
 @pytest.mark.parametrize(
     ("traces", "reason"),
     [
-        ("ddp-a100", "traces are of a GPU"),  # one rank of two
-        ("dlrm-8ranks", "traces are of a GPU"),  # all ranks
+        ("judged/no-steps-sglang", "no profiler window of a GPU holds a whole step"),
         ("odd/cpu_only_gloo_rank34.pt.trace.json.gz", "files of torch.profiler alone"),  # one rank of 300
     ],
 )

@@ -157,7 +157,7 @@ def test_a_report_says_why_nothing_is_advised() -> None:
 def test_a_report_has_many_ranks_on_paper_and_says_that_they_are(found: Predictor) -> None:
     text = page(make_result(), forecast_of(found))
     assert '<section id="on-many-ranks"><h2>On many ranks</h2>' in text
-    assert f"{SIMULATED} Efficiency" in text
+    assert f'<p class="sub">{SIMULATED} ' in text and "<b>Simulated</b>" in text
     figures = json.loads(text.split('id="figures">')[1].split("</script>")[0])
     (scaling,) = (figure for figure in figures if figure["key"] == "scaling")
     assert [line["x"] for line in scaling["data"]] == [list(RANKS)] * 3

@@ -183,6 +183,7 @@ def _source(comm: Communication, known: _Known, member: Member) -> dict[str, Any
         "on_device": call.on_device,
         "launch_recorded": call.is_launch_recorded,
         "profiler_range": f"{RANGE_PREFIX}{call.seq}" if call.is_profiled else None,
+        "unknown_args": call.unknown_args,
     }
 
 

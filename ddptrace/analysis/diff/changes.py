@@ -101,6 +101,9 @@ def _change(what: Quantity, before: float, after: float, step: float, chance: _C
         is_sure=chance.is_sure,
         op=None if what.collective is None else what.collective.op,
         origin=None if what.collective is None else what.collective.origin,
+        unit=None if what.unit is None else what.unit.name,
+        role=None if what.unit is None else what.unit.role,
+        phase=None if what.unit is None else what.unit.phase,
     )
 
 

@@ -16,6 +16,7 @@ from ddptrace.analysis.rank_facts import RankFacts
 from ddptrace.analysis.ranks.matched_time import WAITING_MIN_RATIO, matched_time
 from ddptrace.analysis.ranks.suspects import MIN_STEPS
 from ddptrace.analysis.result import Result
+from ddptrace.analysis.savings import EXPOSED
 from ddptrace.analysis.summary import WORTH_RATIO, BucketSummary, RankSummary, Summary, measured_steps
 from ddptrace.findings import EXPOSED_BUCKET, LATE_RANK, WELL_HIDDEN, Finding, Severity
 from ddptrace.units import duration, percent, size
@@ -37,12 +38,12 @@ def bucket_findings(
             " Look for time elsewhere.",
         )
         return
-    late_ns = sum(suspect.cost_ns for suspect in result.suspects)
-    if 2 * late_ns >= exposed.ns or (late_known and comparable):
-        return  # waiting for late ranks is most of it, and their own findings say what that costs
+    sent_ns = sum(row.cost_ns for row in result.savings if row.cause == EXPOSED)
+    if (result.suspects or (late_known and comparable)) and 2 * sent_ns < exposed.ns:
+        return  # most of it waits for late ranks, and their own findings say what that costs
     judged = {row.step for row in result.blame}
     alike = comparable and not result.bubbles  # stages of a pipeline do not communicate alike
-    late = late_rank(summary) if alike and len(judged) < MIN_STEPS else None
+    late = late_rank(summary) if alike and len(judged) < MIN_STEPS and not late_known else None
     if late is not None:
         yield late
     elif (

@@ -88,7 +88,10 @@ Pair = tuple[Ends, Sum, Sum]
 
 
 def message_findings(result: Result) -> Iterator[Finding]:
-    """Of the whole run, since the two ranks need not be in the same step."""
+    """Of the whole run, since the two ranks need not be in the same step; not of profiler files alone, which need not
+    begin with the same message."""
+    if not result.recorded:
+        return
     differing = list(_differing(result.traffic, {row.rank for row in result.ranks}))
     cut_short = [pair for pair in differing if pair[1].messages == pair[2].messages]
     missing = [pair for pair in differing if pair not in cut_short]

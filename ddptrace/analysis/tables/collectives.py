@@ -56,6 +56,7 @@ class CollectiveRow:
     unit: str | None = None  # name of its unit, as in `units`; None where it is of none
     unit_role: str | None = None  # what it does for its unit, as in `units`
     dimension: str | None = None  # of parallelism, as in `units`
+    unknown_args: str | None = None  # JSON of what the profiler's file says of it and this ddptrace does not know
 
     @property
     def tells_arrival(self) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from ddptrace.load.tables import DeviceWork, HostRanges, Intervals
+from ddptrace.load.tables import DeviceWork, HostCalls, HostRanges, Intervals
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,3 +171,4 @@ class Activity:
     # lane, name, begin, end, seq: the backend's own ranges
     device: tuple[DeviceWork, ...] = field(default=(), repr=False)  # by window
     idle: tuple[LongGaps, ...] = field(default=(), repr=False)  # by window that saw a device
+    host_calls: tuple[HostCalls, ...] = field(default=(), repr=False)  # by window, as `device`

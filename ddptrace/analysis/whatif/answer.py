@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ddptrace.analysis.tables.table import Table
+from ddptrace.analysis.timeline.forecast import TimelinePredictor
 from ddptrace.analysis.whatif.advise import Advice, advise
 from ddptrace.analysis.whatif.predict import RECORDED, Predictor
 from ddptrace.analysis.whatif.scale import ScaleRow, scaling
@@ -26,8 +27,10 @@ class Forecast:
     refusal: str | None = None
 
 
-def answer(predictor: Predictor, settings: Mapping[str, Setting]) -> WhatIf:
+def answer(predictor: Predictor | TimelinePredictor, settings: Mapping[str, Setting]) -> WhatIf:
     """Of each setting by its name."""
+    if isinstance(predictor, TimelinePredictor):
+        return predictor.answer(settings)
     model = predictor.model
     predictions = [predictor.predict(name, setting) for name, setting in settings.items()]
     return WhatIf(
@@ -67,8 +70,10 @@ def _small(wire: Wire) -> SmallCost | None:
     return SmallCost(round(wire.small.most_nbytes), round(wire.small.latency_ns), bytes_per_s)
 
 
-def usual(predictor: Predictor) -> dict[str, Setting]:
+def usual(predictor: Predictor | TimelinePredictor) -> dict[str, Setting]:
     """What is asked where the reader asked nothing."""
+    if isinstance(predictor, TimelinePredictor):
+        return predictor.usual()
     caps = (0.5, 1.0, 2.0, 5.0, 10.0, 25.0, 100.0)
     asked = {f"bucket_cap_mb={cap:g}": Setting(caps=(cap,)) for cap in caps}
     return asked | {

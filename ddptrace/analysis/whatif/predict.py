@@ -151,7 +151,7 @@ class Predictor:
 
     def _cases_of(self, setting: Setting) -> tuple[_Case, ...]:
         """The likeliest one first."""
-        if not setting.fp16:
+        if not setting.is_half:
             return self._cases
         return self._cases[0], *(replace(case, hosting=times) for case in self._cases for times in HOSTING)
 
@@ -187,8 +187,8 @@ def scenario_of(setting: Setting, model: Model, wire: Wire, slowdown: float, hos
         wire,
         slowdown,
         slowdown,
-        wire_ratio=HALF if setting.fp16 else model.wire_ratio,
-        byte_ns=hosting * cast_ns(model) if setting.fp16 else 0.0,
+        wire_ratio=HALF if setting.is_half else model.wire_ratio,
+        byte_ns=hosting * cast_ns(model) if setting.is_half else 0.0,
         backwards=setting.accumulate or model.backwards,
         evened=None if setting.even is None else model.ranks.index(setting.even),
         is_eager=setting.perfect_overlap,
@@ -235,10 +235,12 @@ def refusal_of(setting: Setting, model: Model) -> str | None:
 
 
 def _refusals(setting: Setting, model: Model) -> Iterator[str]:
-    if model.hook is not None and setting.fp16:
+    if setting.host != 1 or setting.free_data:
+        yield "only profiler windows of a device show what waits for the host"
+    if model.hook is not None and setting.is_half:
         hook = printable(model.hook[:NAME_MAX])
         yield f"the run already has the communication hook {hook}, and no steps without one"
-    if setting.fp16 and model.wire_ratio < 1:
+    if setting.is_half and model.wire_ratio < 1:
         yield "the run already sends fewer bytes than its gradients have"
     if setting.ranks is not None and model.world_size < 2:
         yield "one rank communicates with nobody, so the run holds no cost of a collective"
@@ -274,8 +276,11 @@ def _basis(setting: Setting, buckets: Buckets, model: Model, contention: Content
             f"More ranks: a ring of {setting.ranks} over links like those of the {model.world_size} recorded ones,"
             " which nobody else uses; no rank is slower than the recorded ones."
         )
-    if setting.fp16:
-        yield "fp16: casting all gradients is assumed to cost as much as the update, or anything from 0 to twice that."
+    if setting.is_half:
+        yield (
+            f"{'fp16' if setting.fp16 else 'bf16'}: casting all gradients is assumed to cost as much as the update, or"
+            " anything from 0 to twice that."
+        )
     if setting.accumulate is not None:
         yield "Accumulation: the effect of fewer updates on the training is not predicted."
     if setting.perfect_overlap:

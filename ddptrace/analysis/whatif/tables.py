@@ -29,11 +29,14 @@ class Setting:
     bandwidth: float = 1.0  # factor of the link's bytes per second
     latency: float = 1.0  # factor of the link's latency
     fp16: bool = False  # gradients are sent in half precision
+    bf16: bool = False  # gradients are sent as bfloat16
     accumulate: int | None = None  # backwards of an update, all but the last in no_sync()
     groups: int = 1  # process groups that take turns
     even: int | None = None  # a rank that would be as fast as the median of the others
     perfect_overlap: bool = False  # everything can be sent when backward begins
     free_network: bool = False  # sending takes no time
+    host: float = 1.0  # factor of the host's speed at its own work; of runs with profiler windows of a device
+    free_data: bool = False  # fetching a batch takes no time; of the same runs
 
     def __post_init__(self) -> None:
         counts = {name: getattr(self, name) for name in ("ranks", "accumulate", "groups")}
@@ -43,10 +46,16 @@ class Setting:
             f"bandwidth lies between {1 / MOST_TIMES:g} and {MOST_TIMES:g}": self.bandwidth >= 1 / MOST_TIMES
             and self.bandwidth <= MOST_TIMES,
             f"latency lies between 0 and {MOST_TIMES:g}": 0 <= self.latency <= MOST_TIMES,
+            f"host lies between {1 / MOST_TIMES:g} and {MOST_TIMES:g}": 1 / MOST_TIMES <= self.host <= MOST_TIMES,
         } | {f"{name} is 1 or more": one is None or one >= 1 for name, one in counts.items()}
         for what, is_right in wrong.items():
             if not is_right:
                 raise DdptraceError(f"{self!r} is no setting: {what}")
+
+    @property
+    def is_half(self) -> bool:
+        """Whether gradients are sent in 16 bits."""
+        return self.fp16 or self.bf16
 
     def __repr__(self) -> str:
         """Only what is not as recorded."""
@@ -121,11 +130,11 @@ class WhatIf:
     steps: int  # steps that are played again
     recorded_ns: int  # the typical step, as recorded
     recorded_exposed_ns: int  # exposed communication of the typical step
-    backwards: int  # backwards of a step
+    backwards: int | None  # backwards of a step; None of a device's profiler windows
     replayed: Prediction  # the recorded setting, predicted as all others are, from ready times and costs alone
     replay_error_ratio: float  # (replayed step - recorded step) / recorded step
-    cost: Cost  # fitted cost of an all-reduce
-    contention: Contention  # fitted slowdown of compute beside communication
+    cost: Cost | None  # fitted cost of an all-reduce; None, as contention, of a device's profiler windows
+    contention: Contention | None  # fitted slowdown of compute beside communication
     predictions: Table[Prediction]  # one row per setting
 
     def __repr__(self) -> str:
@@ -135,5 +144,5 @@ class WhatIf:
         """The documented keys of `ddptrace whatif --json`."""
         plain = {field.name: getattr(self, field.name) for field in fields(self)}
         rows = [asdict(prediction) for prediction in self.predictions]
-        nested = {name: asdict(plain[name]) for name in ("replayed", "cost", "contention")}
+        nested = {name: plain[name] and asdict(plain[name]) for name in ("replayed", "cost", "contention")}
         return plain | nested | {"predictions": rows}

@@ -166,6 +166,8 @@ def call_of(collective: Described, launch: int, issued: int, thread: int, execut
         sent_nbytes=collective.sent_nbytes,
         on_device=execution is not None and execution.evidence is Evidence.DEVICE,
         turn=collective.turn,
+        peer=collective.peer,
+        unknown_args=collective.unknown,
     )
 
 

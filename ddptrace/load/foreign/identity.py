@@ -14,7 +14,16 @@ from ddptrace.load.kineto.args import element_nbytes
 from ddptrace.load.kineto.events import CollectiveArgs, FileFacts
 from ddptrace.load.tables import Identity
 from ddptrace.load.windows.comm_kernels import UNKNOWN_OP, CommRule, op_named
-from ddptrace.ops import ALL_GATHER, ALL_TO_ALL, BY_NAME, BY_SPELLING, REDUCE_SCATTER, family_of
+from ddptrace.ops import (
+    ALL_GATHER,
+    ALL_TO_ALL,
+    BY_NAME,
+    BY_SPELLING,
+    RECEIVE,
+    REDUCE_SCATTER,
+    SEND,
+    family_of,
+)
 
 DTYPES: Final[Mapping[str, tuple[str, int]]] = {
     "float": ("float32", 4), "double": ("float64", 8), "half": ("float16", 2), "bfloat16": ("bfloat16", 2),
@@ -44,6 +53,8 @@ class Described:
     description: str  # of its group, in the program's words
     turn: int | None  # k-th collective of its group, as the backend counts; None unknown, or of a message
     sent_nbytes: tuple[int, ...] | None = None  # of an all-to-all: to each rank of its group
+    peer: int | None = None  # of a message: global rank at its other end
+    unknown: str | None = None  # JSON of the arguments that ddptrace does not know
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +101,13 @@ def described(op: str, arguments: CollectiveArgs, groups: Groups, identity: Iden
     nbytes, description = _nbytes(op, arguments, size), arguments.group_description or ""
     turn = None if family_of(op).is_message else arguments.turn
     sent = _sent_nbytes(arguments, nbytes[0], size) if family_of(op) is ALL_TO_ALL else None
-    return Described(op, group, size, *nbytes, dtype, identity, description, turn, sent)
+    peer = _peer(op, arguments)
+    return Described(op, group, size, *nbytes, dtype, identity, description, turn, sent, peer, arguments.unknown)
+
+
+def _peer(op: str, arguments: CollectiveArgs) -> int | None:
+    family = family_of(op)
+    return arguments.destination if family is SEND else arguments.source if family is RECEIVE else None
 
 
 def _sent_nbytes(arguments: CollectiveArgs, nbytes: int, size: int | None) -> tuple[int, ...] | None:

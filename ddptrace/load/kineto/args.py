@@ -44,16 +44,33 @@ class Args(msgspec.Struct, gc=False):
     nelems_in: Any = msgspec.field(default=None, name="In msg nelems")
     nelems_out: Any = msgspec.field(default=None, name="Out msg nelems")
     splits: Any = msgspec.field(default=None, name="In split size")
+    source: Any = msgspec.field(default=None, name="Src Rank")
+    destination: Any = msgspec.field(default=None, name="Dst Rank")
     dtype: Any = None
     nbytes: Any = msgspec.field(default=None, name="bytes")
     dims: Any = msgspec.field(default=None, name="Input Dims")
     types: Any = msgspec.field(default=None, name="Input type")
+    unknown: Any = msgspec.field(default=None, name="unknown to ddptrace")  # JSON of those that `KNOWN` has not
 
 
 class _Naming(msgspec.Struct):
     name: Any = None
 
 
+KNOWN: Final = frozenset(
+    (
+        "Collective name|In msg nelems|Out msg nelems|dtype|Group size|In split size|Out split size|Process Group Name|"
+        "Process Group Description|Process Group Ranks|Src Rank|Dst Rank|Seq|Comms Id|Rank|Global rank start|"
+        "Global rank stride|Input Tensors start|Output Tensors start|Is asynchronized op|Input Dims|Input type|"
+        "Input Strides|Concrete Inputs|Call stack|Module Hierarchy|Backend|CallFrom|External id|external id|Ev Idx|"
+        "Profiler Event Index|Record function id|Sequence number|Fwd thread id|Trace name|Trace iteration|correlation|"
+        "bytes|graph id|graph node id|stream|device|context|queued|priority|channel|channel_type|hsa_queue|grid|block|"
+        "shared memory|registers per thread|blocks per SM|warps per SM|est. achieved occupancy %|occupancy|"
+        "memory bandwidth (GB/s)|cbid|cid|kernel|kind|src|dst|ptr|size"
+    ).split("|")
+)
+"""All arguments of a collective's kernel, range or operator that torch 2.1 or newer writes. docs/traces.md says what
+ddptrace does with each."""
 REFUSED: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _NONE: Final = Args()
 _ALL: Final = msgspec.json.Decoder(list[Args | None])
@@ -94,7 +111,19 @@ def read_args(texts: Sequence[bytes]) -> ReadArgs:
         found, readable = [args for args, _ in pairs], np.array([good for _, good in pairs], np.bool_)
     of = [args or _NONE for args in found]
     is_collective = np.array([args.collective is not None for args in of], np.bool_)
+    for position in np.flatnonzero(is_collective).tolist():
+        of[position].unknown = unknown_args(bytes(texts[position]))
     return ReadArgs(of, readable, _correlations([args.correlation for args in of]), is_collective)
+
+
+def unknown_args(text: bytes) -> str | None:
+    """The arguments of a collective that no torch known to ddptrace writes, as JSON; None where there are none."""
+    try:
+        given = msgspec.json.decode(cleaned(text), type=dict[str, msgspec.Raw])
+    except REFUSED:
+        return None
+    others = {name: value for name, value in given.items() if name not in KNOWN}
+    return msgspec.json.encode(others).decode(errors="replace") if others else None
 
 
 def _read_one(text: bytes) -> tuple[Args | None, bool]:
@@ -147,6 +176,9 @@ def said_of_collective(args: Args, name: str) -> CollectiveArgs | None:
         nbytes,
         count(args.turn),
         split_sizes(args.splits),
+        count(args.source),
+        count(args.destination),
+        text(args.unknown),
     )
     return None if said == _NOTHING else said
 

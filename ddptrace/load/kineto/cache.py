@@ -26,7 +26,7 @@ from ddptrace.load.kineto.flops import OperatorFlops
 from ddptrace.load.kineto.source import IsalError
 from ddptrace.record.regular_file import open_regular, read_regular
 
-FORMAT: Final = 4  # goes up whenever the reader comes to read anything otherwise
+FORMAT: Final = 5  # goes up whenever the reader comes to read anything otherwise
 MAGIC: Final = b"ddptrace columns\n"
 DIGEST_NBYTES: Final = 16
 EDGE_NBYTES: Final = 64 << 10

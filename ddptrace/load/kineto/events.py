@@ -57,6 +57,9 @@ class CollectiveArgs:
     nbytes_in: int | None = None  # from input shapes and types, where nothing names elements
     turn: int | None = None  # k-th collective of its group, as the backend counts
     splits: tuple[int, ...] | None = None  # rows of the input for each rank; () where all get as many
+    source: int | None = None  # global rank that a message comes from
+    destination: int | None = None  # global rank that a message goes to
+    unknown: str | None = None  # JSON of the arguments that this version of ddptrace does not know
 
 
 @dataclass(frozen=True, slots=True)

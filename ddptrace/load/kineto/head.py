@@ -13,8 +13,8 @@ import msgspec
 
 from ddptrace.errors import RunDirectoryError
 from ddptrace.load.kineto.args import REFUSED
+from ddptrace.load.kineto.columns import CATEGORIES, Columns
 from ddptrace.load.kineto.events import FileFacts
-from ddptrace.load.kineto.reader import CATEGORIES, Columns
 from ddptrace.load.kineto.source import NotATrace, Source
 from ddptrace.load.kineto.stream import (
     AROUND_NBYTES,
@@ -49,6 +49,7 @@ class FileHead:
     )  # begin of the first event that the reader keeps; None where none is seen or no base known
     is_trace: bool
     what: str  # what it is where it is no trace, to stand behind "it is"
+    base_ns: int | None = None  # what the file's times count from, where `with_time` was asked for
 
 
 def identify(path: Path, with_time: bool = False) -> FileHead:
@@ -81,7 +82,8 @@ def _identified(source: Source, with_time: bool) -> FileHead:
     base = base_ns(told)
     if base is None and is_whole:
         base = 0  # no base anywhere: the times count from the epoch
-    return FileHead(facts_of(told), None if base is None else _first_unix_ns(events, base), True, "")
+    first_unix_ns = None if base is None else _first_unix_ns(events, base)
+    return FileHead(facts_of(told), first_unix_ns, True, "", base if with_time else None)
 
 
 def _until_events(pieces: Iterator[bytes], around: Surroundings) -> bytes | None:

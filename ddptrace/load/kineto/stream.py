@@ -118,14 +118,21 @@ class Event(msgspec.Struct, gc=False):
     args: msgspec.Raw = msgspec.Raw(b"null")
 
 
-_EVENTS: Final = msgspec.json.Decoder(list[Event])
 _EVENT: Final = msgspec.json.Decoder(Event)
 
 
 class EventStream:
-    """Reads one source to its end. `take` is given the events, `restart` is called where an earlier list is void."""
+    """Reads one source to its end. `take` is given the events, each as an `element`; `restart` is called where an
+    earlier list is void. `scan` may take in all events between two places of a text before `take`: it returns their
+    number, else None."""
 
-    def __init__(self, take: Callable[[list[Event]], None], restart: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        take: Callable[[list[Any]], None],
+        restart: Callable[[], None],
+        scan: Callable[[bytearray, int, int], int | None] = lambda text, begin, end: None,
+        element: Any = Event,
+    ) -> None:
         self.around = Surroundings()
         self.seen = 0  # elements of the list
         self.unreadable = 0  # those of them that are no event
@@ -133,6 +140,9 @@ class EventStream:
         self.stopped = ""  # why the list was not read to its end
         self._take = take
         self._restart = restart
+        self._scan = scan
+        self._many = msgspec.json.Decoder(list[element])
+        self._one = msgspec.json.Decoder(element)
         self._lists = 0
         self._is_inside = False
         self._needs_comma = False  # the last thing that was read is an element
@@ -221,10 +231,14 @@ class EventStream:
 
     def _read_at_once(self, text: bytearray, before: int, comma: int) -> bool:
         """Read what stands between these two places, which become brackets for as long as that takes."""
+        scanned = self._scan(text, before + 1, comma)
+        if scanned is not None:
+            self.seen += scanned
+            return True
         was = text[before]
         text[before], text[comma] = b"[]"
         try:
-            events = _EVENTS.decode(memoryview(text)[before : comma + 1])
+            events = self._many.decode(memoryview(text)[before : comma + 1])
         except REFUSED:
             return False
         finally:
@@ -235,7 +249,8 @@ class EventStream:
 
     def _read_each(self, text: bytearray, begin: int, is_last: bool) -> bytes:
         found = elements(text, begin, is_last, self._needs_comma)
-        events = [event for begin, end in found.spans if (event := decoded(bytes(text[begin:end]))) is not None]
+        elements_read = (decoded(bytes(text[begin:end]), self._one) for begin, end in found.spans)
+        events = [event for event in elements_read if event is not None]
         self.seen += len(found.spans)
         self.unreadable += len(found.spans) - len(events)
         self._take(events)
@@ -253,11 +268,11 @@ class EventStream:
         return rest
 
 
-def decoded(text: bytes) -> Event | None:
+def decoded(text: bytes, decoder: msgspec.json.Decoder[Any] = _EVENT) -> Any:
     """One element of the list; None where it is no event, however its text is cleaned."""
     for attempt in (bytes, cleaned):
         try:
-            return _EVENT.decode(attempt(text))
+            return decoder.decode(attempt(text))
         except REFUSED:
             continue
     return None

@@ -31,6 +31,8 @@ def _parts(setting: Setting) -> Iterator[str]:
         yield f"{setting.latency:g} × the latency"
     if setting.fp16:
         yield "fp16 hook"
+    if setting.bf16:
+        yield "bf16 hook"
     if setting.accumulate is not None:
         yield f"an update every {counted(setting.accumulate, 'backward')}"
     if setting.groups != 1:
@@ -41,6 +43,10 @@ def _parts(setting: Setting) -> Iterator[str]:
         yield "perfect overlap"
     if setting.free_network:
         yield "free network"
+    if setting.host != 1:
+        yield f"a host {setting.host:g} × as fast"
+    if setting.free_data:
+        yield "free data loading"
 
 
 def caps_words(caps_mb: Sequence[float]) -> str:
@@ -72,8 +78,9 @@ def gain_range(prediction: Prediction) -> str:
 
 def replay_words(found: WhatIf) -> str:
     """How well the model tells what it was made of."""
+    what = "launches, lengths of kernels and waits" if found.cost is None else "ready times and costs"
     return (
-        f"Played again as it was, from ready times and costs alone, the step takes {duration(found.replayed.step_ns)};"
+        f"Played again as it was, from {what} alone, the step takes {duration(found.replayed.step_ns)};"
         f" recorded were {duration(found.recorded_ns)} ({signed_tenths(found.replay_error_ratio)}), of which"
         f" {duration(found.recorded_exposed_ns)} are exposed communication"
         f" (played again: {duration(found.replayed.exposed_ns)})."

@@ -1,0 +1,194 @@
+"""One Kineto file, shortened: its events are judged one by one and written as they were. What stands around them stays.
+
+Arrows (flows) are written last: only then is it known whether the slices at both of their ends are kept.
+"""
+
+from __future__ import annotations
+
+import gzip
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import IO, Any, Final
+
+import msgspec
+import numpy as np
+
+from ddptrace.load.kineto.args import REFUSED
+from ddptrace.load.kineto.columns import CATEGORIES
+from ddptrace.load.kineto.events import Category
+from ddptrace.load.kineto.head import identify
+from ddptrace.load.kineto.source import NotATrace, Source
+from ddptrace.load.kineto.stream import Event, EventStream, decoded, told_by
+from ddptrace.load.kineto.text import time_column
+from ddptrace.load.windows.device import GLOO_PREFIX, PROFILER_STEP
+from ddptrace.render.whole_file import whole_file
+from ddptrace.trim.cut import Cut
+
+FLOWS: Final = ("s", "t", "f")
+ON_DEVICE: Final = (Category.KERNEL, Category.MEMORY)
+ISSUING: Final = "c10d::"
+PACKED: Final = ".gz"
+LEVEL: Final = 6  # of gzip: these files are made to be sent
+NOTE: Final = b"ddptraceTrim"
+"""The key of the outermost object that says what was left out."""
+
+
+Lane = tuple[str, str]
+Span = tuple[int, int]
+
+
+class _Placed(Event):
+    id: Any = None
+
+
+_PLACED: Final = msgspec.json.Decoder(_Placed)
+_ALL_PLACED: Final = msgspec.json.Decoder(list[_Placed])
+
+
+@dataclass(frozen=True, slots=True)
+class Shortened:
+    """How many events a file held, how many of them were kept, and what they take on the disk now."""
+
+    seen: int
+    kept: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _FlowEnd:
+    lane: Lane
+    at_ns: int
+    text: bytes
+
+
+def shorten(source: Path, place: Path, cut: Cut) -> Shortened:
+    """Write what `cut` keeps of a file to `place`, whole or not at all.
+
+    Raises OSError where a file cannot be read or written, NotATrace where the source is damaged as a whole.
+    """
+    with whole_file(place) as raw:
+        if place.name.lower().endswith(PACKED):
+            with gzip.GzipFile("", "wb", LEVEL, raw, mtime=0) as file:
+                written = _Writer(source, file, cut).write()
+        else:
+            written = _Writer(source, raw, cut).write()
+        return Shortened(*written, raw.tell())
+
+
+class _Writer:
+    def __init__(self, source: Path, file: IO[bytes] | gzip.GzipFile, cut: Cut) -> None:
+        self.source, self.file, self.cut = source, file, cut
+        self.base_ns = identify(source, with_time=True).base_ns or 0
+        self.arrows_from_ns = min([cut.first_ns, *cut.launches])
+        self.stream = EventStream(self.take, self.refuse, element=msgspec.Raw)
+        self.slices: dict[Lane, list[Span]] = defaultdict(list)
+        self.flows: dict[tuple[str, str], list[_FlowEnd]] = defaultdict(list)
+        self.seen = self.kept = self.put_events = 0
+
+    def write(self) -> tuple[int, int]:
+        """Return how many events the source holds, and how many of them were kept."""
+        self.stream.read(Source(self.source))
+        reach = {lane: _Reach.of(spans) for lane, spans in self.slices.items()}
+        for ends in self.flows.values():
+            if len(ends) > 1 and all(end.lane in reach and reach[end.lane].covers(end.at_ns) for end in ends):
+                self.put([end.text for end in ends])
+        self.file.write(self.head() + self.tail())
+        return self.seen, self.kept
+
+    def refuse(self) -> None:
+        raise NotATrace("it has traceEvents twice")
+
+    def take(self, texts: list[msgspec.Raw]) -> None:
+        """Write those of some events that are kept, and hold back the ends of arrows."""
+        self.seen += len(texts)
+        events = _placed(texts)
+        begin, has_begin = time_column([event.ts for event in events])
+        length, has_length = time_column([event.dur for event in events])
+        begin = begin + self.base_ns
+        spans = zip(begin.tolist(), (begin + np.maximum(length, 0)).tolist(), strict=True)
+        known = zip(has_begin.tolist(), has_length.tolist(), strict=True)
+        chosen = []
+        for text, event, span, (is_timed, is_slice) in zip(texts, events, spans, known, strict=True):
+            if event.ph == "M" or (is_timed and self.keeps(event, span, is_slice, text)):
+                chosen.append(bytes(text))
+        self.put(chosen)
+
+    def keeps(self, event: _Placed, span: Span, is_slice: bool, text: msgspec.Raw) -> bool:
+        if event.ph == "X":
+            is_kept = is_slice and self.keeps_slice(event, span)
+            if is_kept:
+                self.slices[_lane(event)].append(span)
+            return is_kept
+        if event.ph in FLOWS:
+            if self.arrows_from_ns <= span[0] <= self.cut.last_ns:
+                self.flows[str(event.cat), str(event.id)].append(_FlowEnd(_lane(event), span[0], bytes(text)))
+            return False
+        return self.cut.first_ns <= span[0] <= self.cut.last_ns
+
+    def keeps_slice(self, event: _Placed, span: Span) -> bool:
+        kind, name, cut = CATEGORIES.get((event.cat or "").lower()), str(event.name), self.cut
+        if kind in ON_DEVICE:
+            return span in cut.works
+        if name.startswith(GLOO_PREFIX):
+            return span[0] in cut.ranges
+        if name.startswith(PROFILER_STEP) and kind is not None:
+            return cut.begin_ns < span[1] <= cut.end_ns
+        if kind is Category.RUNTIME or name.startswith(ISSUING):
+            return cut.during(span) or span[0] in cut.launches
+        return cut.during(span) if kind is not None else span[0] <= cut.last_ns and span[1] >= cut.first_ns
+
+    def put(self, texts: Sequence[bytes]) -> None:
+        if texts:
+            self.file.write((b",\n" if self.put_events else self.head()) + b",\n".join(texts))
+            self.put_events += len(texts)
+            self.kept = self.put_events
+
+    def head(self) -> bytes:
+        """What stands before the events; nothing where it is written already."""
+        around = self.stream.around
+        return b"" if self.put_events else around.text[: around.head_nbytes - 1] + b"\n"
+
+    def tail(self) -> bytes:
+        """The list's end and what stands behind it, with a note; of a file that is cut short, only brackets."""
+        around = self.stream.around
+        if around.text.lstrip()[:1] == b"[":
+            return b"\n]\n"
+        note = b'\n],"%b":%b' % (
+            NOTE,
+            msgspec.json.encode({"steps": self.cut.steps, "events": self.kept, "of": self.seen}),
+        )
+        behind = around.text[around.head_nbytes :]
+        is_whole = not self.stream.stopped and told_by(around.text) is not None
+        return note + (behind if is_whole else b"}\n")
+
+
+def _placed(texts: Sequence[msgspec.Raw]) -> list[_Placed]:
+    try:
+        return _ALL_PLACED.decode(b"[%b]" % b",".join(texts))
+    except REFUSED:
+        return [decoded(bytes(text), _PLACED) or _Placed() for text in texts]
+
+
+def _lane(event: Event) -> Lane:
+    return str(event.pid), str(event.tid)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reach:
+    """Slices of one lane: by begin, how far those that have begun reach."""
+
+    begins: list[int]
+    ends: list[int]
+
+    @classmethod
+    def of(cls, spans: list[Span]) -> _Reach:
+        spans.sort()
+        return cls([begin for begin, _ in spans], list(accumulate((end for _, end in spans), max)))
+
+    def covers(self, at_ns: int) -> bool:
+        k = bisect_right(self.begins, at_ns) - 1
+        return k >= 0 and at_ns <= self.ends[k]
