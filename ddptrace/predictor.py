@@ -16,9 +16,8 @@ if TYPE_CHECKING:
     from ddptrace.analysis.rank_view import RankView
     from ddptrace.analysis.result import Result
     from ddptrace.analysis.timeline.advice import RunAdvice
-    from ddptrace.analysis.timeline.forecast import TimelinePredictor
     from ddptrace.analysis.whatif.advise import Advice
-    from ddptrace.analysis.whatif.answer import Forecast
+    from ddptrace.analysis.whatif.answer import AnyPredictor, Forecast
     from ddptrace.analysis.whatif.late import Late
     from ddptrace.analysis.whatif.observed import ObservedRank
     from ddptrace.analysis.whatif.predict import Predictor
@@ -128,7 +127,7 @@ def forecast_from(
         return Forecast(refusal=_refusal(error))
 
 
-def predictor(path: AnyPath, *, jobs: int = 1, progress: Progress | None = None) -> Predictor | TimelinePredictor:
+def predictor(path: AnyPath, *, jobs: int = 1, progress: Progress | None = None) -> AnyPredictor:
     """Make a predictor, which answers any number of questions about one run."""
     return understand(path, jobs=jobs, progress=progress).predictor
 
@@ -150,21 +149,24 @@ class Understood:
     result: Result
 
     @cached_property
-    def predictor(self) -> Predictor | TimelinePredictor:
+    def predictor(self) -> AnyPredictor:
         """Raises DdptraceError where the steps of the run cannot be replayed."""
+        from ddptrace.analysis.pipeline.forecast import PipelinePredictor
         from ddptrace.analysis.timeline.forecast import TimelinePredictor
         from ddptrace.analysis.whatif.late import late_ranks
 
         if not self._reduces_on_cpus and any(activity.device for activity in self.result.activity):
             return TimelinePredictor(self.result)
+        if not self._reduces_on_cpus and self.result.bubbles:
+            return PipelinePredictor(self.result)
         return _predictor(self.observed, self.world_size, late_ranks(self.result))
 
     @cached_property
     def advice(self) -> Advice | RunAdvice:
         """Errors are those of `advise`."""
         from ddptrace.analysis.timeline.advice import advise_run, advise_without_forecast
-        from ddptrace.analysis.timeline.forecast import TimelinePredictor
         from ddptrace.analysis.whatif.advise import advise as advise_buckets
+        from ddptrace.analysis.whatif.predict import Predictor
 
         try:
             found = self.predictor
@@ -172,7 +174,7 @@ class Understood:
             if self._reduces_on_cpus:
                 raise
             return advise_without_forecast(self.result, str(error))
-        return advise_run(found) if isinstance(found, TimelinePredictor) else advise_buckets(found)
+        return advise_buckets(found) if isinstance(found, Predictor) else advise_run(found)
 
     @property
     def _reduces_on_cpus(self) -> bool:

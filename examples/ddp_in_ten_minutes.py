@@ -76,11 +76,12 @@ def hook(model: nn.Module) -> tuple[nn.Module, Average]:
     return wrapped, lambda: None
 
 
-def in_half(state: None, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+def in_half(state: None, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:  # type: ignore[name-defined]
     """A communication hook: gets a bucket of gradients, and returns the future of their mean."""
     sent = bucket.buffer().to(torch.float16).div_(dist.get_world_size())
     future = dist.all_reduce(sent, async_op=True).get_future()
-    return future.then(lambda done: bucket.buffer().copy_(done.value()[0]))
+    mean: torch.futures.Future[Tensor] = future.then(lambda done: bucket.buffer().copy_(done.value()[0]))
+    return mean
 
 
 def gradient(parameter: Tensor) -> Tensor:

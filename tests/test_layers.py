@@ -252,6 +252,11 @@ def test_importing_ddptrace_itself_brings_no_package_at_all() -> None:
     assert third_party(modules_after("ddptrace")) - third_party(modules_after("sys")) == set()
 
 
+def test_what_reads_profiler_files_is_not_imported_before_there_is_one() -> None:
+    loaded = modules_after("ddptrace.predictor", "ddptrace.analysis.analyze", "ddptrace.load.run")
+    assert {"ddptrace.load.kineto", "ddptrace.load.foreign", "ddptrace.load.windows"}.isdisjoint(loaded)
+
+
 def test_capture_and_analysis_never_meet() -> None:
     assert "ddptrace.analysis" not in modules_after(*map(module_name, files("capture")))
     assert "ddptrace.capture" not in modules_after(*map(module_name, files("analysis")), "ddptrace.analyzer")

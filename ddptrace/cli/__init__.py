@@ -24,6 +24,7 @@ SECTIONS: Final = {
         "diff",
         "traffic",
         "diagnose",
+        "nccl",
         "trim",
         "figures",
         "tables",

@@ -90,7 +90,7 @@ def _of_buckets(found: Understood) -> Predictor:
 
     predictor = found.predictor
     if not isinstance(predictor, Predictor):
-        raise DdptraceError("the command trained on a GPU, and the recorded run on CPUs")
+        raise DdptraceError("the command sent no buckets of a data-parallel module on CPUs, as the recorded run did")
     return predictor
 
 

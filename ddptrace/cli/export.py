@@ -120,7 +120,7 @@ def _follow(run: Path, targets: Targets, host: str | None, stop: threading.Event
     every_s = metrics_every_s(os.environ) if targets.metrics else METRICS_EVERY_S
     following = Following(run, targets, patience, _say, host=host, metrics_every_s=every_s)
     with scraped(following.totals, targets.prometheus) as server:
-        _tell_begin(run, targets, server and server.url)
+        _tell_begin(run, targets, None if server is None else server.url)
         following.start(lambda follower: follower.is_over, stop)
         is_counted = is_done(lambda for_s: _is_over(following, for_s, stop), stop)
         if not is_counted:

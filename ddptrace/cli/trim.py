@@ -27,7 +27,7 @@ def _range(ctx: click.Context, parameter: click.Parameter, said: str | None) -> 
 
 
 @click.command()
-@click.argument("path", metavar="FILE|FOLDER", type=click.Path(path_type=Path))
+@click.argument("path", metavar="FILE|FOLDER")
 @click.option("--steps", metavar="FIRST..LAST", callback=_range, help="The steps to keep, such as 10..12, or 10.")
 @click.option(
     "--around",
@@ -39,7 +39,7 @@ def _range(ctx: click.Context, parameter: click.Parameter, said: str | None) -> 
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), help="File or folder to write.  [default: beside the input]"
 )
-def trim(path: Path, steps: tuple[int, int] | None, around: tuple[str, int] | None, output: Path | None) -> None:
+def trim(path: str, steps: tuple[int, int] | None, around: tuple[str, int] | None, output: Path | None) -> None:
     """Write a smaller profiler file that holds only some steps.
 
     Takes a file of torch.profiler, a folder with the files of all ranks, or a run directory whose job was profiled. The
@@ -48,17 +48,19 @@ def trim(path: Path, steps: tuple[int, int] | None, around: tuple[str, int] | No
     """
     from ddptrace.cli.analyze import progress
     from ddptrace.cli.say import say
+    from ddptrace.schema import run_path
     from ddptrace.trim.trim import step_of_bucket
     from ddptrace.trim.trim import trim as trim_steps
 
     if (steps is None) == (around is None):
         raise click.UsageError("give either --steps 10..12 or --around bucket 7")
+    place = run_path(path)
     with progress() as tell:
         if around is not None:
-            step = step_of_bucket(path, around[1], tell)
+            step = step_of_bucket(place, around[1], tell)
             steps = step, step
         assert steps is not None
-        trimmed = trim_steps(path, *steps, output, tell)
+        trimmed = trim_steps(place, *steps, output, tell)
     for line in _lines(trimmed):
         say(line)
 
@@ -85,7 +87,7 @@ def _lines(trimmed: Trimmed) -> Iterator[str]:
     if trimmed.records:
         yield "  the records of ddptrace are left out: the smaller files are plain traces of torch.profiler"
     for finding in trimmed.findings:
-        yield f"  {finding.message}"
+        yield f"  {finding.where}: {finding.message}"
 
 
 def _some(names: list[str]) -> str:

@@ -10,7 +10,7 @@ import click
 from ddptrace.cli.say import say_json, show
 
 if TYPE_CHECKING:
-    from ddptrace.analysis.timeline.forecast import TimelinePredictor
+    from ddptrace.analysis.whatif.answer import AnyPredictor
     from ddptrace.analysis.whatif.predict import Predictor
 
 
@@ -77,6 +77,15 @@ def _caps(context: click.Context, parameter: click.Parameter, values: tuple[str,
 )
 @click.option("--free-data", is_flag=True, help="Assume that fetching a batch takes no time. Of a GPU.")
 @click.option(
+    "--schedule", type=click.Choice(["gpipe", "1f1b", "interleaved"]), help="Schedule of a pipeline of stages."
+)
+@click.option(
+    "--microbatches",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Microbatches of a pipeline in each step, of the recorded size.",
+)
+@click.option(
     "--scale", is_flag=True, help="Also simulate 8 to 4,096 ranks, with ring, tree and hierarchical all-reduce."
 )
 @click.option(
@@ -103,6 +112,8 @@ def whatif(
     free_network: bool,
     host: float,
     free_data: bool,
+    schedule: str | None,
+    microbatches: int | None,
     scale: bool,
     per_host: int,
     as_json: bool,
@@ -112,7 +123,8 @@ def whatif(
     Every prediction has an interval. All options together describe one setting; several --caps make one setting each.
     Without options, whatif predicts a standard list: seven bucket caps, the fp16 hook, accumulation, faster links, more
     ranks, perfect overlap and a free network. RUN may also be traces of a GPU by torch.profiler, or a run with profiler
-    windows of a GPU: then the list is a faster host, free data loading, late ranks, and the network.
+    windows of a GPU: then the list is a faster host, free data loading, late ranks, and the network. Of a pipeline it
+    is schedules and numbers of microbatches.
     """
     from ddptrace.analysis.whatif.answer import answer, usual
     from ddptrace.analysis.whatif.scale import scaling
@@ -136,6 +148,8 @@ def whatif(
         "free_network": free_network,
         "host": host,
         "free_data": free_data,
+        "schedule": schedule,
+        "microbatches": microbatches,
     }
     asked = [Setting(caps=one, **more) for one in caps or (None,)]  # type: ignore[arg-type]
     with progress() as tell:
@@ -144,7 +158,7 @@ def whatif(
     answers = answer(found, settings)
     if not as_json:
         show(whatif_text(answers))
-    rows = scaling(_on_cpus(found), asked[0], per_host=per_host) if scale else None
+    rows = scaling(_of_buckets(found), asked[0], per_host=per_host) if scale else None
     if as_json:
         more_keys = {} if rows is None else {"scale": rows.to_dicts()}
         say_json(answers.to_json_dict() | more_keys)
@@ -152,11 +166,11 @@ def whatif(
         show("\n" + "\n".join((*scale_lines(rows, setting_words(asked[0]), per_host), "")))
 
 
-def _on_cpus(found: Predictor | TimelinePredictor) -> Predictor:
+def _of_buckets(found: AnyPredictor) -> Predictor:
     """Refuse what only the model of training on CPUs predicts."""
     from ddptrace.analysis.whatif.predict import Predictor
     from ddptrace.errors import DdptraceError
 
     if not isinstance(found, Predictor):
-        raise DdptraceError("--scale simulates many ranks from a run on CPUs, and this one is of a GPU")
+        raise DdptraceError("--scale simulates many ranks of a data-parallel module on CPUs, and this run has none")
     return found

@@ -640,3 +640,28 @@ class Run:
     ranks: tuple[RankRun, ...]
     findings: tuple[Finding, ...]
     manifest: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class NcclChoice:
+    """How NCCL carried out collectives of one function and size, as its log says."""
+
+    function: str  # NCCL's name, "AllReduce"
+    nbytes: int  # as NCCL counts: of an all-gather and a reduce-scatter one rank's part
+    algorithm: str
+    protocol: str  # empty where there is no choice of one
+    channels: int | None  # None where the log does not tell
+
+
+@dataclass(frozen=True, slots=True)
+class NcclTime:
+    """One collective or message of one rank, as NCCL Inspector timed it."""
+
+    function: str
+    nbytes: int  # as in `NcclChoice`
+    rank: int  # in its communicator
+    ranks: int | None  # of the communicator
+    took_ns: int
+    algbw_bytes_per_s: float | None
+    busbw_bytes_per_s: float | None
+    source: str  # what timed it: "kernel_gpu", "kernel_cpu", "collective_cpu"

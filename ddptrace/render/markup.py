@@ -63,7 +63,18 @@ def figure_html(figure: Figure | None) -> str:
 
 
 def table(heads: Heads, rows: Iterable[Sequence[str]], notes: Iterable[str] = itertools.repeat("")) -> str:
-    """Cells are HTML, and so is the note below each row, where it has one: what is too long for a column."""
+    """Cells are HTML, and so is the note below each row, where it has one: what is too long for a column. A column in
+    which nothing was measured is left out."""
+    return _table(*_measured(heads, list(rows)), notes)
+
+
+def _measured(heads: Heads, rows: Sequence[Sequence[str]]) -> tuple[Heads, Sequence[Sequence[str]]]:
+    """Leave out columns that hold nothing but dashes."""
+    kept = [at for at in range(len(heads)) if not rows or any(row[at] != NOT_MEASURED for row in rows)]
+    return [heads[at] for at in kept], [[row[at] for at in kept] for row in rows]
+
+
+def _table(heads: Heads, rows: Iterable[Sequence[str]], notes: Iterable[str]) -> str:
     top = "".join(f'<th class="{kind}">{escape(title)}</th>' for title, kind in heads)
     body = "".join(
         "<tr>"
@@ -87,6 +98,7 @@ def without_empty(heads: Heads, rows: Sequence[Sequence[str]]) -> tuple[Heads, l
 def folded(heads: Heads, rows: Sequence[Sequence[str]], most: int, rest: str, notes: Sequence[str] = ()) -> str:
     """A table of the first rows, and what is left of it to be unfolded: as in "18 more buckets"."""
     more, notes = len(rows) - most, notes or [""] * len(rows)
-    hidden = table(heads, rows[most:], notes[most:])
+    heads, rows = _measured(heads, rows)  # of both parts together
+    hidden = _table(heads, rows[most:], notes[most:])
     below = f"<details><summary>{more:,} more {escape(rest)}</summary>{hidden}</details>"
-    return table(heads, rows[:most], notes[:most]) + (below if more > 0 else "")
+    return _table(heads, rows[:most], notes[:most]) + (below if more > 0 else "")

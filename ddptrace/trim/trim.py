@@ -8,7 +8,7 @@ from typing import Final
 
 from ddptrace.analyzer import Progress, analyze
 from ddptrace.errors import DdptraceError, RunDirectoryError, printable
-from ddptrace.findings import Finding
+from ddptrace.findings import TRACE_DAMAGED, TRACE_UNREADABLE, Finding
 from ddptrace.load.foreign.rank import load_traces
 from ddptrace.load.kineto.source import NotATrace
 from ddptrace.load.run_folder import is_run
@@ -18,6 +18,7 @@ from ddptrace.trim.shorter import shorten
 from ddptrace.units import named
 
 TRIMMED: Final = "trimmed"
+DAMAGE: Final = (TRACE_DAMAGED.code, TRACE_UNREADABLE.code)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ def trim(path: Path, first: int, last: int, output: Path | None = None, progress
     place = output or _beside(path)
     if place.exists() or place.is_symlink():
         raise DdptraceError(f"{place} exists: remove it, or name another place with --output")
-    steps, cuts = _cuts(traces, first, last, progress)
+    steps, cuts, damage = _cuts(traces, first, last, progress)
     if not cuts:
         raise RunDirectoryError(f"{path} has no step from {first} to {last}: {_what_instead(steps)}")
     written: list[TrimmedFile] = []
@@ -83,8 +84,8 @@ def trim(path: Path, first: int, last: int, output: Path | None = None, progress
     without = tuple(file.rank for file in traces.files if file.rank not in cuts)
     is_recorded = path.is_dir() and is_run(path)
     files, rest = tuple(written), tuple(others)
-    findings = () if is_recorded else traces.findings  # the other files of a run directory are no traces
-    return Trimmed(place, (first, last), longest.steps, longest.numbered, files, rest, without, findings, is_recorded)
+    told = damage if is_recorded else (*traces.findings, *damage)  # the other files of a run directory are no traces
+    return Trimmed(place, (first, last), longest.steps, longest.numbered, files, rest, without, told, is_recorded)
 
 
 def step_of_bucket(path: Path, bucket: int, progress: Progress | None = None) -> int:
@@ -121,19 +122,23 @@ def _place(source: Path, path: Path, place: Path) -> Path:
     return place / source.relative_to(path) if path.is_dir() else place
 
 
-def _cuts(traces: TraceFiles, first: int, last: int, progress: Progress | None) -> tuple[list[int], dict[int, Cut]]:
-    """Return all steps that any rank has, and what each rank keeps."""
+def _cuts(
+    traces: TraceFiles, first: int, last: int, progress: Progress | None
+) -> tuple[list[int], dict[int, Cut], tuple[Finding, ...]]:
+    """Return all steps that any rank has, what each rank keeps, and which files are damaged."""
     steps: set[int] = set()
     cuts: dict[int, Cut] = {}
+    damage: list[Finding] = []
     for done, file in enumerate(traces.files, start=1):
-        run = load_traces(file, zero_unix_ns=traces.first_unix_ns).run
-        steps |= {step.ordinal for step in run.steps}
-        cut = cut_of(run, first, last, traces.first_unix_ns)
+        loaded = load_traces(file, zero_unix_ns=traces.first_unix_ns)
+        steps |= {step.ordinal for step in loaded.run.steps}
+        damage += [finding for finding in loaded.findings if finding.code in DAMAGE]
+        cut = cut_of(loaded.run, first, last, traces.first_unix_ns)
         if cut is not None:
             cuts[file.rank] = cut
         if progress is not None:
             progress(done, len(traces.files))
-    return sorted(steps), cuts
+    return sorted(steps), cuts, tuple(damage)
 
 
 def _what_instead(steps: list[int]) -> str:

@@ -16,6 +16,8 @@ from ddptrace.analysis import savings
 from ddptrace.analysis.device.idle import AT_WORK
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import WORTH_RATIO, measured_steps, summarize
+from ddptrace.analysis.timeline.forecast import TimelinePredictor
+from ddptrace.analysis.whatif.tables import Setting
 from ddptrace.render.headline import headline
 from tests.device.conftest import RunProgram
 from tests.device.test_device import WORK, Json, parts, parts_told, told_by
@@ -152,6 +154,46 @@ def test_a_host_that_is_ahead_of_a_busy_device_is_not_to_blame(planted: functool
     summary = summarize(result)
     assert headline(result, summary).calm
     assert summary.window_ns is not None and summary.window_ns >= 4 * 40_000_000
+
+
+# Predicted without the cause ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("recorder", ["profiler", "trace"])
+@pytest.mark.parametrize(
+    ("cause", "setting", "least_ns"),
+    [
+        ("loader", Setting(free_data=True), 9 * PLANTED_NS // 10),
+        ("sleep", Setting(host=2.0), 9 * PLANTED_NS // 20),
+        ("item", Setting(host=2.0), 9 * OWN_WORK_NS // 20),
+        ("copy", Setting(host=2.0), 9 * OWN_WORK_NS // 20),
+    ],
+)
+def test_a_step_is_predicted_without_the_cause(
+    planted: functools.partial[Path], recorder: str, cause: str, setting: Setting, least_ns: int
+) -> None:
+    """Without more of it than there is."""
+    predictor = TimelinePredictor(analyzed(planted(recorder, cause), recorder))
+    found = predictor.predict(cause, setting)
+    assert found.step_ns is not None
+    assert least_ns <= predictor.recorded_ns - found.step_ns <= predictor.recorded_ns
+
+
+@pytest.mark.parametrize("recorder", ["profiler", "trace"])
+def test_a_host_that_is_ahead_wins_nothing_by_being_faster(planted: functools.partial[Path], recorder: str) -> None:
+    """The device has four times 40 ms to do in each step."""
+    predictor = TimelinePredictor(analyzed(planted(recorder, "ahead"), recorder))
+    found = predictor.predict("faster", Setting(host=2.0))
+    assert found.gain_ratio is not None and found.gain_ratio < 0.05
+
+
+@pytest.mark.alone
+def test_the_other_ranks_steps_are_predicted_without_the_late_rank(planted: functools.partial[Path]) -> None:
+    predictor = TimelinePredictor(analyzed(planted("trace", "late"), "trace"))
+    found = predictor.predict("on time", Setting(even=1))
+    assert found.step_ns is not None
+    assert predictor.recorded_ns - found.step_ns >= 8 * PLANTED_NS // 10
+    assert (predictor.predict("other", Setting(even=0)).gain_ratio or 0.0) < 0.1
 
 
 # Without a profiler, by events ----------------------------------------------------------------------------------------

@@ -136,7 +136,8 @@ def test_an_arrow_without_its_slice_goes(tmp_path: Path) -> None:
 def test_a_file_cut_short_becomes_whole(tmp_path: Path) -> None:
     source = made(tmp_path)
     source.write_bytes(source.read_bytes()[:-300])
-    place, _ = trimmed(source, "--steps", "7..8")
+    place, told = trimmed(source, "--steps", "7..8")
+    assert "cut short after" in told
     assert {one["name"] for one in kept(place)} >= {"ProfilerStep#7", "ProfilerStep#8"}
 
 

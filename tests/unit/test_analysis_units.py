@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from dataclasses import replace
 
 import pytest
 
-from ddptrace.analysis.analyze import analyze_run
+from ddptrace.analysis.analyze import analyze_rank, analyze_run
 from ddptrace.analysis.diff.compare import compare
 from ddptrace.analysis.diff.run_figures import figures_of
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.tables.units import UnitRow
+from ddptrace.analysis.tables.table import Table
+from ddptrace.analysis.tables.units import DimensionRow, UnitRow
 from ddptrace.analysis.traffic.digest import traffic_report
-from ddptrace.analysis.units.costs import bytes_by_child
+from ddptrace.analysis.units.costs import FsdpCosts, bytes_by_child
 from ddptrace.analysis.units.digest import units
 from ddptrace.analysis.units.places import meaning
 from ddptrace.load.tables import Group, Unit, UnitKind, UnitParameter
@@ -119,6 +121,20 @@ def test_reductions_in_float32_are_told_to_send_half() -> None:
     assert "waits 100 ms until gradients of 1 FSDP unit are reduced in float32" in message
     assert "saves up to 50.0 ms" in message
     assert "fsdp-reduction" not in advice(Plan(ahead=1, compute_ms=40))
+
+
+def test_what_is_waiting_for_late_ranks_is_not_won_back() -> None:
+    plan = Plan(nbytes=(100, 100), compute_ms=90, ahead_backward=0)
+    result, facts = analyzed(plan), [analyze_rank(rank).facts for rank in units_run(plan).ranks]
+    waits = [
+        replace(row, peer_wait_ns=ns // 4, transfer_ns=ns - ns // 4)
+        for row in result.dimensions
+        if (ns := row.exposed_charged_ns or 0)
+    ]
+    late = FsdpCosts(replace(result, dimensions=Table(DimensionRow, waits)), facts)
+    kept, wide = late.kept(), late.wide()
+    assert kept is not None and kept.saved_ns == 3 * kept.exposed_ns // 4
+    assert wide is not None and wide.saved_ns == 3 * wide.exposed_ns // 8
 
 
 def test_gathers_behind_reductions_are_told_of_a_group_of_their_own() -> None:

@@ -169,6 +169,15 @@ def test_a_rank_without_a_dump_for_whom_nobody_waits_is_only_missing(tmp_path: P
     assert (missing.kind, missing.absent) == ("missing", (2,)) and "no dump of rank 2 is here" in missing.sentence
 
 
+def test_one_dump_of_many_blames_nobody(tmp_path: Path) -> None:
+    config = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2, 3]"}}
+    pair = {"1": {"name": "1", "desc": "pair", "ranks": "[0, 1]"}}
+    found = small(tmp_path, dump(entry(5, process_group=("1", "pair")), pg_config=config | pair))
+    first = found.verdicts[0]
+    assert (first.kind, first.absent) == ("missing", (1, 2, 3)) and "put the dumps of all ranks" in first.sentence
+    assert not first.waiting and found.exit_code == 4
+
+
 def test_a_dump_that_cannot_be_read_is_no_dead_rank(tmp_path: Path) -> None:
     write({0: dump(entry(3))}, tmp_path)
     (tmp_path / "nccl_trace_rank_1").write_bytes(b"\x80\x02}X\x07\x00\x00\x00version")

@@ -1,5 +1,5 @@
-"""Fields of today's profiler files: the other end of a message, fields that nobody knows yet, torch's exporter in Python,
-and several sessions in one file."""
+"""Fields of today's profiler files: the other end of a message, fields that nobody knows yet, torch's exporter in
+Python, and several sessions in one file."""
 
 from __future__ import annotations
 

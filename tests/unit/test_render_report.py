@@ -31,6 +31,7 @@ from ddptrace.findings import Finding
 from ddptrace.render.about import about_html
 from ddptrace.render.figures import MARKS_MAX, Figure
 from ddptrace.render.headline import headline
+from ddptrace.render.markup import folded
 from ddptrace.render.report import drawn, page, script_json, write_report
 from ddptrace.render.report_top import evidence_line
 from ddptrace.render.steps.figure import steps_figure
@@ -420,3 +421,11 @@ def test_names_of_ten_megabytes_or_that_turn_the_line_neither_blow_up_the_report
 def test_what_was_not_measured_is_listed() -> None:
     text = page(make_result(2, 3, 2))
     assert "When 6 collectives of 18 ran is unknown" in text
+
+
+def test_a_column_in_which_nothing_was_measured_is_left_out_of_a_table_and_of_its_fold() -> None:
+    heads = (("name", ""), ("known", ""), ("unknown", ""))
+    rows = [[f"row {at}", "-" if at else "1", "-"] for at in range(4)]
+    shown = folded(heads, rows, 2, "rows")
+    assert re.findall(r"<th[^>]*>(\w+)</th>", shown) == ["name", "known"] * 2
+    assert shown.count("<td") == 8

@@ -1,7 +1,7 @@
 """Which ranks are to blame that a job hangs: those at the root, for whom all others wait, if only through others.
 
 ABSENT     the others wait for its call, and it is in none that could keep it
-LOST       it has left no dump, and the others wait for nobody else
+LOST       it has left no dump, although most ranks have, and the others wait for nobody else
 DEVICE     a collective ended on others, and so with its help, and not on it: its device reports nothing any more
 UNSTARTED  its kernel has not begun, and nothing of it is before that, while those of all others have
 BEHIND     its peers wait for the same as it does, and have launched more: its host does not go on
@@ -124,6 +124,8 @@ def _place(rank: int, group: GroupState, call: LastCall) -> tuple[object, ...]:
 
 def _lost(waits: Waits, found: Found) -> Iterator[Culprit]:
     """Where everybody else is there."""
+    if waits.few:
+        return
     explained = waits.behind(found)
     for wait in waits.all:
         heads = [rank for rank, call in wait.inside.items() if waits.is_head(rank, call)]

@@ -48,7 +48,7 @@ def dump_verdicts(job: JobState) -> list[Verdict]:
     parted = {rank for _, verdict in mismatches for rank in (*verdict.absent, *verdict.waiting)}
     found += list(_blaming(waits, [one for one in blamed.values() if one.rank not in parted]))
     found += _mutual(waits, waits.behind({*blamed, *parted}))
-    if not found:
+    if not found and not waits.few:
         found.append(_well(waits))
     told = {rank for verdict in found for rank in verdict.absent}
     return [*found, *_missing(waits, told), *doubt_verdicts(job), *_without_lines(job)]
@@ -189,6 +189,8 @@ def _missing(waits: Waits, told: set[int]) -> Iterator[Verdict]:
     ranks = tuple(sorted(set(range(job.world_size or 0)) - waits.states.keys() - job.doubts.keys() - told))
     if ranks:
         said = f"no dump of {named('rank', ranks)} is here; {job.world_size} ranks took part"
+        if waits.few:
+            said += ": put the dumps of all ranks into one folder, since so few do not tell who is to blame"
         yield Verdict("missing", said, absent=ranks, where=(NO_DUMP,) * len(ranks))
 
 

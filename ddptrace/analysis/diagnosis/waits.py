@@ -61,6 +61,11 @@ class Waits:
         self.states: dict[int, RankState] = {state.rank: state for state in job.ranks}
         self.all: tuple[Wait, ...] = tuple(self._all())
 
+    @property
+    def few(self) -> bool:
+        """Most ranks have left nothing, so that what one of them lacks tells nothing of the job."""
+        return 2 * len(self.states) < (self.job.world_size or 0)
+
     def head(self, rank: int) -> LastCall | None:
         state = self.states.get(rank)
         return state.pending if state is not None else None

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from ddptrace.analysis.pipeline.forecast import PipelinePredictor
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.savings import EXPOSED
 from ddptrace.analysis.summary import WORTH_RATIO, summarize
@@ -15,6 +16,7 @@ from ddptrace.analysis.timeline.forecast import TimelinePredictor, late_rank
 from ddptrace.analysis.whatif.tables import Prediction, Setting
 from ddptrace.errors import DdptraceError
 
+RunPredictor = TimelinePredictor | PipelinePredictor
 REMEDIES: Final[Mapping[str, Setting]] = {
     EXPOSED: Setting(perfect_overlap=True),
     "work": Setting(host=2.0),
@@ -48,8 +50,8 @@ class RunAdvice:
         return asdict(self)
 
 
-def advise_run(predictor: TimelinePredictor) -> RunAdvice:
-    """Advise on a run whose profiler windows show a device."""
+def advise_run(predictor: RunPredictor) -> RunAdvice:
+    """Advise on a run whose profiler windows show a device, or with a pipeline."""
     limits = tuple(
         RunLimit(row, late_rank(row), _remedy(row, predictor))
         for row in predictor.result.savings
@@ -83,14 +85,14 @@ def advise_without_forecast(result: Result, reason: str) -> RunAdvice:
     return RunAdvice(typical.window_ns, None, tuple(limits), (), (), reason)
 
 
-def _remedy(row: SavingRow, predictor: TimelinePredictor) -> Prediction | None:
+def _remedy(row: SavingRow, predictor: RunPredictor) -> Prediction | None:
     """The step without the saving's cause; None where nothing predicts it, or where that wins more than the saving is
     and so does not win it alone."""
     rank = late_rank(row)
     setting = REMEDIES.get(row.cause) if rank is None else Setting(even=rank)
     if setting is None:
         return None
-    name = next(name for name, usual in predictor.usual().items() if usual == setting)
+    name = next((name for name, usual in predictor.usual().items() if usual == setting), "")
     prediction = predictor.predict(name, setting)
     wins_by_more = (prediction.gain_ratio or 0.0) > row.cost_ratio + WORTH_RATIO
     return None if prediction.refusal is not None or wins_by_more else prediction

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from math import hypot
 from statistics import fmean
@@ -108,8 +108,10 @@ class TimelinePredictor:
         told = np.array([step.row.rank != setting.even for step in self.steps])
         replayed = self._windows(self._replay)[told]
         kept = [self._bounded(setting, self._windows(at))[told] for at in cases]
-        shares = [float(windows.mean() / replayed.mean()) for windows in kept]
-        off = hypot(self.replay_error, MODEL_RATIO, CHANGE_RATIO * (1 - shares[0]), _chance(kept[0] / replayed))
+        whole = float(self._windows(self._replay, self.measured).mean())
+        changes = [(replayed - windows) / whole for windows in kept]
+        shares = [max(1 - float(change.mean()), 0.0) for change in changes]
+        off = hypot(self.replay_error, MODEL_RATIO, CHANGE_RATIO * (1 - shares[0]), _chance(changes[0]))
         low, high = min(shares) - off - self._eased(setting), max(shares) + off
         exposed, comm = self._hidden(kept[0], cases[0]) if setting.perfect_overlap else self._exposed(cases[0])
         return Prediction(
@@ -142,6 +144,7 @@ class TimelinePredictor:
             None,
             None,
             Table(Prediction, [self.predict(name, setting) for name, setting in settings.items()]),
+            "timeline",
         )
 
     def usual(self) -> dict[str, Setting]:
@@ -170,9 +173,10 @@ class TimelinePredictor:
             return windows
         return np.minimum(np.maximum(windows, self._sent_ns), self._windows(self._replay))
 
-    def _windows(self, at: Ints) -> Floats:
-        """By step and rank: its time on the device."""
-        return np.array([at[step.instant] - at[step.before] for step in self.steps], np.float64)
+    def _windows(self, at: Ints, steps: Sequence[StepEnd] | None = None) -> Floats:
+        """By step and rank: its time on the device. `steps`: all steady ones where none are given."""
+        chosen = self.steps if steps is None else steps
+        return np.array([at[step.instant] - at[step.before] for step in chosen], np.float64)
 
     @cached_property
     def _recorded_windows(self) -> Floats:
@@ -276,6 +280,6 @@ class TimelinePredictor:
         )
 
 
-def _chance(shares: Floats) -> float:
-    """By how much of the step a change may be off since the steps are few. `shares`: of each step, what is left."""
-    return uncertainty(shares) if len(shares) > 1 else 0.0
+def _chance(changes: Floats) -> float:
+    """By how much of the step its change may be off since the steps are few. `changes`: of each step."""
+    return uncertainty(changes) if len(changes) > 1 else 0.0

@@ -67,6 +67,8 @@ def _refusals(timeline: Timeline, setting: Setting) -> Iterator[str]:
     planned = (setting.caps, setting.ranks, setting.accumulate)
     if any(one is not None for one in planned) or setting.order != "ready" or setting.groups != 1:
         yield "on a GPU nothing shows when each gradient was ready, so other buckets and ranks cannot be planned"
+    if setting.of_pipeline:
+        yield "schedules of pipelines are predicted of runs without profiler windows of a GPU only"
     if changes_network(setting) and not timeline.calls:
         yield "no collective ran in the profiled steps"
     if setting.is_half and not any(map(is_whole_gradient, timeline.calls)):

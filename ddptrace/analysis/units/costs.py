@@ -16,7 +16,8 @@ from typing import Final
 from ddptrace.analysis.rank_facts import RankFacts
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import measured_steps
-from ddptrace.analysis.tables.units import UnitRow
+from ddptrace.analysis.tables.units import DimensionRow, UnitRow
+from ddptrace.analysis.units.places import FSDP
 from ddptrace.load.tables import Unit, UnitKind
 from ddptrace.schema import Phase, UnitRole
 
@@ -44,7 +45,8 @@ class KeptParameters:
     """Gathers in backward of parameters that were let go after forward."""
 
     units: int
-    saved_ns: int
+    exposed_ns: int
+    saved_ns: int  # what of it is transfer: ranks that come late are waited for elsewhere then
     nbytes: int  # more memory of a rank, if they stay: its shards stay anyway
 
 
@@ -67,7 +69,7 @@ class WideReductions:
 
     units: int
     exposed_ns: int
-    saved_ns: int  # with half the bytes
+    saved_ns: int  # half of what of it is transfer
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,8 @@ class FsdpCosts:
         self._steps = len(steps)
         self._gathers = [row for row in rows if row.role == UnitRole.UNSHARD.word and row.exposed_charged_ns]
         self._compute_ns = self._mean(row.compute_ns or 0 for row in steps)
+        shards = [one for one in result.dimensions if one.dimension == FSDP and (one.rank, one.step) in wanted]
+        self._transfer_ratio = _transfer_ratio(shards)
         self._dtypes = {(row.rank, row.seq): row.dtype for row in result.collectives if row.part == 0}
         self._units = next((list(filter(_is_sharded, rank.units)) for rank in ranks if rank.units), [])
 
@@ -113,8 +117,8 @@ class FsdpCosts:
         if not again:
             return None
         nbytes = {row.unit: row.nbytes or 0 for row in again}
-        saved_ns = self._mean(row.exposed_charged_ns or 0 for row in again)
-        return KeptParameters(len(nbytes), saved_ns, sum(nbytes.values()))
+        exposed_ns = self._mean(row.exposed_charged_ns or 0 for row in again)
+        return KeptParameters(len(nbytes), exposed_ns, round(exposed_ns * self._transfer_ratio), sum(nbytes.values()))
 
     def wide(self) -> WideReductions | None:
         """Return what reductions in half the bytes would save; None if none is large enough, and in float32."""
@@ -122,7 +126,7 @@ class FsdpCosts:
         if not wide:
             return None
         exposed = self._mean(row.exposed_charged_ns or 0 for row in wide)
-        return WideReductions(len({row.unit for row in wide}), exposed, exposed // 2)
+        return WideReductions(len({row.unit for row in wide}), exposed, round(exposed * self._transfer_ratio / 2))
 
     def _is_wide(self, row: UnitRow) -> bool:
         return (row.nbytes or 0) >= LARGE_NBYTES and self._dtypes.get((row.rank, row.seq)) == "float32"
@@ -167,6 +171,12 @@ class FsdpCosts:
 
     def _mean(self, values: Iterable[int]) -> int:
         return round(sum(values) / self._steps) if self._steps else 0
+
+
+def _transfer_ratio(rows: Sequence[DimensionRow]) -> float:
+    """What of the exposed time is no waiting for late ranks, as far as that is known."""
+    exposed = sum(row.exposed_charged_ns or 0 for row in rows)
+    return 1 - sum(row.peer_wait_ns or 0 for row in rows) / exposed if exposed else 1.0
 
 
 def _is_sharded(unit: Unit) -> bool:

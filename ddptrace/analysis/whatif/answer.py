@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from ddptrace.analysis.pipeline.forecast import PipelinePredictor
 from ddptrace.analysis.tables.table import Table
 from ddptrace.analysis.timeline.forecast import TimelinePredictor
 from ddptrace.analysis.whatif.advise import Advice, advise
@@ -14,6 +15,8 @@ from ddptrace.analysis.whatif.scale import ScaleRow, scaling
 from ddptrace.analysis.whatif.tables import Cost, Prediction, Setting, SmallCost, WhatIf
 from ddptrace.analysis.whatif.wire import Wire
 
+AnyPredictor = Predictor | TimelinePredictor | PipelinePredictor
+"""Of buckets on CPUs, of a device's profiler windows, or of a pipeline."""
 RANKS: Final = (8, 32, 128, 512, 2048)
 
 
@@ -27,9 +30,9 @@ class Forecast:
     refusal: str | None = None
 
 
-def answer(predictor: Predictor | TimelinePredictor, settings: Mapping[str, Setting]) -> WhatIf:
+def answer(predictor: AnyPredictor, settings: Mapping[str, Setting]) -> WhatIf:
     """Of each setting by its name."""
-    if isinstance(predictor, TimelinePredictor):
+    if not isinstance(predictor, Predictor):
         return predictor.answer(settings)
     model = predictor.model
     predictions = [predictor.predict(name, setting) for name, setting in settings.items()]
@@ -70,9 +73,9 @@ def _small(wire: Wire) -> SmallCost | None:
     return SmallCost(round(wire.small.most_nbytes), round(wire.small.latency_ns), bytes_per_s)
 
 
-def usual(predictor: Predictor | TimelinePredictor) -> dict[str, Setting]:
+def usual(predictor: AnyPredictor) -> dict[str, Setting]:
     """What is asked where the reader asked nothing."""
-    if isinstance(predictor, TimelinePredictor):
+    if not isinstance(predictor, Predictor):
         return predictor.usual()
     caps = (0.5, 1.0, 2.0, 5.0, 10.0, 25.0, 100.0)
     asked = {f"bucket_cap_mb={cap:g}": Setting(caps=(cap,)) for cap in caps}

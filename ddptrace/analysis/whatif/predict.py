@@ -237,6 +237,8 @@ def refusal_of(setting: Setting, model: Model) -> str | None:
 def _refusals(setting: Setting, model: Model) -> Iterator[str]:
     if setting.host != 1 or setting.free_data:
         yield "only profiler windows of a device show what waits for the host"
+    if setting.of_pipeline:
+        yield "the run holds no pipeline"
     if model.hook is not None and setting.is_half:
         hook = printable(model.hook[:NAME_MAX])
         yield f"the run already has the communication hook {hook}, and no steps without one"

@@ -12,6 +12,8 @@ from ddptrace.units import counted, duration
 
 MOST_TIMES: Final = 1e6
 Order = Literal["ready", "definition"]
+Schedule = Literal["gpipe", "1f1b", "interleaved"]
+Model = Literal["buckets", "timeline", "pipeline"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +39,15 @@ class Setting:
     free_network: bool = False  # sending takes no time
     host: float = 1.0  # factor of the host's speed at its own work; of runs with profiler windows of a device
     free_data: bool = False  # fetching a batch takes no time; of the same runs
+    schedule: Schedule | None = None  # "gpipe", "1f1b" or "interleaved" with two stages on each rank; of a pipeline
+    microbatches: int | None = None  # in a step, each as large as a recorded one; of a pipeline
 
     def __post_init__(self) -> None:
-        counts = {name: getattr(self, name) for name in ("ranks", "accumulate", "groups")}
+        counts = {name: getattr(self, name) for name in ("ranks", "accumulate", "groups", "microbatches")}
         wrong = {
             "caps is a tuple of MiB above 0, such as (25,)": self.caps is None or _are_caps(self.caps),
             "order is ready or definition": self.order in get_args(Order),
+            "schedule is gpipe, 1f1b or interleaved": self.schedule is None or self.schedule in get_args(Schedule),
             f"bandwidth lies between {1 / MOST_TIMES:g} and {MOST_TIMES:g}": self.bandwidth >= 1 / MOST_TIMES
             and self.bandwidth <= MOST_TIMES,
             f"latency lies between 0 and {MOST_TIMES:g}": 0 <= self.latency <= MOST_TIMES,
@@ -51,6 +56,11 @@ class Setting:
         for what, is_right in wrong.items():
             if not is_right:
                 raise DdptraceError(f"{self!r} is no setting: {what}")
+
+    @property
+    def of_pipeline(self) -> bool:
+        """Whether it asks for another schedule or number of microbatches."""
+        return self.schedule is not None or self.microbatches is not None
 
     @property
     def is_half(self) -> bool:
@@ -130,12 +140,13 @@ class WhatIf:
     steps: int  # steps that are played again
     recorded_ns: int  # the typical step, as recorded
     recorded_exposed_ns: int  # exposed communication of the typical step
-    backwards: int | None  # backwards of a step; None of a device's profiler windows
+    backwards: int | None  # backwards of a step, or microbatches of a pipeline; None of a device's profiler windows
     replayed: Prediction  # the recorded setting, predicted as all others are, from ready times and costs alone
     replay_error_ratio: float  # (replayed step - recorded step) / recorded step
     cost: Cost | None  # fitted cost of an all-reduce; None, as contention, of a device's profiler windows
     contention: Contention | None  # fitted slowdown of compute beside communication
     predictions: Table[Prediction]  # one row per setting
+    model: Model = "buckets"  # what is played again: "buckets" on CPUs, "timeline" of a device, or "pipeline"
 
     def __repr__(self) -> str:
         return f"WhatIf: {counted(len(self.predictions), 'prediction')} for a step of {duration(self.recorded_ns)}"

@@ -57,18 +57,18 @@ class _Naming(msgspec.Struct):
     name: Any = None
 
 
-KNOWN: Final = frozenset(
-    (
-        "Collective name|In msg nelems|Out msg nelems|dtype|Group size|In split size|Out split size|Process Group Name|"
-        "Process Group Description|Process Group Ranks|Src Rank|Dst Rank|Seq|Comms Id|Rank|Global rank start|"
-        "Global rank stride|Input Tensors start|Output Tensors start|Is asynchronized op|Input Dims|Input type|"
-        "Input Strides|Concrete Inputs|Call stack|Module Hierarchy|Backend|CallFrom|External id|external id|Ev Idx|"
-        "Profiler Event Index|Record function id|Sequence number|Fwd thread id|Trace name|Trace iteration|correlation|"
-        "bytes|graph id|graph node id|stream|device|context|queued|priority|channel|channel_type|hsa_queue|grid|block|"
-        "shared memory|registers per thread|blocks per SM|warps per SM|est. achieved occupancy %|occupancy|"
-        "memory bandwidth (GB/s)|cbid|cid|kernel|kind|src|dst|ptr|size"
-    ).split("|")
+_NAMES: Final = (
+    "Collective name|In msg nelems|Out msg nelems|dtype|Group size|In split size|Out split size|"
+    "Process Group Name|Process Group Description|Process Group Ranks|Src Rank|Dst Rank|Seq|Comms Id|Rank|"
+    "Global rank start|Global rank stride|Input Tensors start|Output Tensors start|Is asynchronized op|"
+    "Input Dims|Input type|Input Strides|Concrete Inputs|Call stack|Module Hierarchy|Backend|CallFrom|"
+    "External id|external id|Ev Idx|Profiler Event Index|Record function id|Sequence number|Fwd thread id|"
+    "Trace name|Trace iteration|correlation|bytes|graph id|graph node id|stream|device|context|queued|"
+    "priority|channel|channel_type|hsa_queue|grid|block|shared memory|registers per thread|blocks per SM|"
+    "warps per SM|est. achieved occupancy %|occupancy|memory bandwidth (GB/s)|cbid|cid|kernel|kind|src|dst|"
+    "ptr|size"
 )
+KNOWN: Final = frozenset(_NAMES.split("|"))
 """All arguments of a collective's kernel, range or operator that torch 2.1 or newer writes. docs/traces.md says what
 ddptrace does with each."""
 REFUSED: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)

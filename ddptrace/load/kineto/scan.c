@@ -240,8 +240,13 @@ static int string(Cursor *text, Span *inside, int *is_plain) {
 }
 
 static void blanks(Cursor *text) {
-    while (text->at < text->end && (*text->at == ' ' || *text->at == '\n' || *text->at == '\r' || *text->at == '\t'))
-        text->at++;
+    Bytes at = text->at, end = text->end;
+    for (uint64_t eight; end - at >= 8 && *at == ' '; at += 8) { /* files are indented */
+        memcpy(&eight, at, 8);
+        if (eight != ONES * ' ') break;
+    }
+    while (at < end && (*at == ' ' || *at == '\n' || *at == '\r' || *at == '\t')) at++;
+    text->at = at;
 }
 
 static int is_next(Cursor *text, uint8_t sign) { return text->at < text->end && *text->at == sign; }
@@ -252,12 +257,11 @@ static int take(Cursor *text, uint8_t sign) {
     return 1;
 }
 
-static int is_digit(Cursor *text) { return text->at < text->end && *text->at >= '0' && *text->at <= '9'; }
-
 static int digits(Cursor *text) {
-    if (!is_digit(text)) return 0;
-    while (is_digit(text)) text->at++;
-    return 1;
+    Bytes begin = text->at, at = begin, end = text->end;
+    while (at < end && *at >= '0' && *at <= '9') at++;
+    text->at = at;
+    return at > begin;
 }
 
 static int number(Cursor *text) {

@@ -260,8 +260,8 @@ def heat(key: str, cells: Cells, names: Sequence[str], what: str, caption: str) 
 
 def _colour_bar(most_ms: float, rows: int) -> dict[str, Any]:
     """As high as the rows: beside a few there is room for its two ends only."""
-    bar: dict[str, Any] = {"thickness": 12, "outlinewidth": 0, "ticksuffix": " ms"}
-    return bar | ({"tickvals": [0, most_ms], "tickformat": ".3~r"} if rows <= FEW_ROWS else {"nticks": 6})
+    ends = {"tickvals": [0, most_ms], "ticktext": ["0", duration(most_ms * 1e6)]}
+    return {"thickness": 12, "outlinewidth": 0} | (ends if rows <= FEW_ROWS else {"nticks": 6, "ticksuffix": " ms"})
 
 
 def _rank_name(group: Sequence[int]) -> str:

@@ -48,7 +48,10 @@ def _table(found: WhatIf) -> Iterator[str]:
     yield f"{'If':<{NAME_WIDTH + 2}} {'step ms':>9} {'between':>18} {'change':>7} {'exposed ms':>11} {'buckets':>8}"
     for prediction in (found.replayed, *answered):
         yield _prediction_line(prediction)
-    yield from indented("exposed: waiting for late ranks counts, whatever the network")
+    if found.model != "pipeline":
+        yield from indented("exposed: waiting for late ranks counts, whatever the network")
+    if any(one.setting.microbatches for one in answered):
+        yield from indented("change: of the time for each microbatch")
     if any(one.setting.accumulate for one in answered):
         yield from indented("change: of the time for each backward, where several make an update")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from ddptrace.analysis.whatif.tables import Contention, Cost, Prediction, Setting, SmallCost, WhatIf
@@ -47,6 +47,10 @@ def _parts(setting: Setting) -> Iterator[str]:
         yield f"a host {setting.host:g} × as fast"
     if setting.free_data:
         yield "free data loading"
+    if setting.schedule is not None:
+        yield f"schedule {setting.schedule}"
+    if setting.microbatches is not None:
+        yield counted(setting.microbatches, "microbatch", "microbatches")
 
 
 def caps_words(caps_mb: Sequence[float]) -> str:
@@ -76,13 +80,26 @@ def gain_range(prediction: Prediction) -> str:
     return f"{gain_words(prediction)} ({low} to {high})"
 
 
+PLAYED_FROM: Final[Mapping[str, str]] = {
+    "buckets": "ready times and costs",
+    "timeline": "launches, lengths of kernels and waits",
+    "pipeline": "the order on each rank and the times of the stages",
+}
+"""By model."""
+
+
 def replay_words(found: WhatIf) -> str:
     """How well the model tells what it was made of."""
-    what = "launches, lengths of kernels and waits" if found.cost is None else "ready times and costs"
+    told = (
+        f"Played again as it was, from {PLAYED_FROM[found.model]} alone, the step takes"
+        f" {duration(round(found.recorded_ns * (1 + found.replay_error_ratio)))}; recorded were"
+        f" {duration(found.recorded_ns)}"
+        f" ({signed_tenths(found.replay_error_ratio)})"
+    )
+    if found.replayed.exposed_ns is None:
+        return f"{told}."
     return (
-        f"Played again as it was, from {what} alone, the step takes {duration(found.replayed.step_ns)};"
-        f" recorded were {duration(found.recorded_ns)} ({signed_tenths(found.replay_error_ratio)}), of which"
-        f" {duration(found.recorded_exposed_ns)} are exposed communication"
+        f"{told}, of which {duration(found.recorded_exposed_ns)} are exposed communication"
         f" (played again: {duration(found.replayed.exposed_ns)})."
     )
 
