@@ -26,7 +26,7 @@ from ddptrace.load.tables import Intervals
 from ddptrace.render.ranks.trace import path_tracks
 from ddptrace.render.steps.timeline import typical_ordinal
 from ddptrace.render.trace.islands import Island, islands
-from ddptrace.render.trace.lanes import LAUNCH, NO_LAUNCH, DeviceTrack, Slice, SpanTrack, Track, quoted
+from ddptrace.render.trace.lanes import LAUNCH, NO_LAUNCH, DeviceTrack, Slice, SpanTrack, Track, numbered, quoted
 from ddptrace.render.trace.tracks import AnyTrack, RankRows, add_matches, by_rank, rank_tracks
 from ddptrace.render.whole_file import whole_file
 from ddptrace.render.words import host_words
@@ -210,7 +210,7 @@ def counter_chunks(pid: int, name: str, unit: str, samples: Iterable[Sample], ze
     samples = iter(samples)
     while chunk := list(itertools.islice(samples, EVENTS_PER_WRITE)):
         times = [(at - zero, value) for at, value in chunk]
-        yield [f'{head}{ts // 1000}.{ts % 1000:03d},"args":{{"{unit}":{value}}}}}' for ts, value in times]
+        yield [f'{head}{ts // 1000}.{ts % 1000:03d},"args":{{"{unit}":{numbered(value)}}}}}' for ts, value in times]
 
 
 def metadata(pid: int, tid: int, kind: str, **args: str | int) -> str:
