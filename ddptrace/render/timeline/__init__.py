@@ -1,1 +1,4 @@
-"""Advice on runs whose buckets cannot be planned."""
+"""Advice on runs whose buckets cannot be planned.
+
+In: a `RunAdvice` and its `Result`. Out: what `ddptrace advise` prints.
+"""
