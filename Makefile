@@ -10,14 +10,17 @@ PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$python" && break; done)
 BIN := .venv/bin
 RUN := run/demo
+# The scanner of Kineto files, and what compiles it when ddptrace is installed.
+COMPILED := hatch_build.py ddptrace/load/kineto/scan.c ddptrace/load/kineto/scan_library.py
 
-.PHONY: help demo test test-fast test-device collect lint docs bench-overhead soak acceptance clean
+.PHONY: help demo test test-fast test-device test-versions collect lint docs bench-overhead soak acceptance clean
 
 help:
 	@echo "make demo            train a 10M-parameter model on 2 processes, then say where its step time went"
 	@echo "make test            ruff, mypy and all tests"
 	@echo "make test-fast       unit tests without the long ones: two minutes"
 	@echo "make test-device     the tests of devices, with a summary; DEVICE=cuda on a GPU"
+	@echo "make test-versions   the tests of recording with each Python and torch that is to be had; takes long"
 	@echo "make lint            ruff and mypy only"
 	@echo "make collect         compile the tests, which each process of make test would otherwise do by itself"
 	@echo "make docs            build the documentation site into run/site/, with every link checked"
@@ -54,6 +57,10 @@ test-device: export DEVICE := $(or $(DEVICE),test)
 test-device: .venv/.ready-to-test
 	$(BIN)/python -m tests.device run/device-$(DEVICE)
 
+# Not in CI: each pair of versions has a virtual environment of its own.
+test-versions: .venv/.ready-to-test
+	$(BIN)/python -m tools.versions
+
 # Imports every test once, so that pytest's processes find them compiled: each would compile all of them otherwise.
 collect: .venv/.ready-to-test
 	$(BIN)/python -m pytest --collect-only --quiet >/dev/null
@@ -86,11 +93,11 @@ clean:
 	rm -rf .venv run dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
 
 # Installed again only when what is to be installed changed.
-.venv/.ready-to-run: pyproject.toml constraints.txt | $(BIN)/python
+.venv/.ready-to-run: pyproject.toml constraints.txt $(COMPILED) | $(BIN)/python
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch]'
 	@touch $@
 
-.venv/.ready-to-test: pyproject.toml constraints.txt | $(BIN)/python
+.venv/.ready-to-test: pyproject.toml constraints.txt $(COMPILED) | $(BIN)/python
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch,dev]'
 	@touch $@ .venv/.ready-to-run
 

@@ -55,7 +55,7 @@ class Tried:
 
     @property
     def setting(self) -> Setting:
-        return Setting((self.cap_mb,), hook="fp16" if self.is_fp16 else None, accumulate=self.backwards)
+        return Setting((self.cap_mb,), fp16=self.is_fp16, accumulate=self.backwards)
 
 
 def tried_of(caps_mb: Sequence[float], backwards: Sequence[int], *, fp16: bool) -> tuple[Tried, ...]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ddptrace.errors import DdptraceError, RunDirectoryError, TraceStateError
+from ddptrace.errors import DdptraceError, RunDirectoryError, TraceStateError, needing_torch
 from ddptrace.version import __version__
 
 if TYPE_CHECKING:
@@ -62,6 +62,11 @@ _HOMES = {
 }
 
 
+def __dir__() -> list[str]:
+    """List the public names, also those that are not imported yet, for completion in a notebook."""
+    return list(__all__)
+
+
 def __getattr__(name: str) -> object:
     import importlib
 
@@ -69,4 +74,5 @@ def __getattr__(name: str) -> object:
         return importlib.import_module("ddptrace.figures")
     if name not in _HOMES:
         raise AttributeError(f"module 'ddptrace' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    with needing_torch(f"ddptrace.{name}"):
+        return getattr(importlib.import_module(_HOMES[name]), name)

@@ -15,12 +15,12 @@ from ddptrace.engine import cores, run_each
 from ddptrace.errors import RunDirectoryError
 from ddptrace.findings import Finding
 from ddptrace.load.run import Plan, RankSource, Reading, load_device, load_rank, open_run, settle
-from ddptrace.load.windows.comm_kernels import CommRule, parse_rule
 from ddptrace.schema import run_path
 
 if TYPE_CHECKING:
     from ddptrace.analysis.rank_tables import RankTables
     from ddptrace.analysis.result import Result
+    from ddptrace.load.windows.comm_kernels import CommRule
 
 AnyPath = str | os.PathLike[str]
 Progress = Callable[[int, int], None]
@@ -129,8 +129,14 @@ def plan_of(path: AnyPath | Sequence[AnyPath], cache: AnyPath | None, comm_kerne
     several = list(path) if isinstance(path, list | tuple) else [path]
     if not several:
         raise RunDirectoryError("nothing to analyze: give a run directory or profiler traces")
-    rules: tuple[CommRule, ...] = tuple(parse_rule(text) for text in comm_kernels)
+    rules = _rules(comm_kernels) if comm_kernels else ()
     return open_run([run_path(one) for one in several], Reading(None if cache is None else Path(cache), rules))
+
+
+def _rules(comm_kernels: Sequence[str]) -> tuple[CommRule, ...]:
+    from ddptrace.load.windows.comm_kernels import parse_rule
+
+    return tuple(map(parse_rule, comm_kernels))
 
 
 def each_rank(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 ODD: Final = re.compile("[^ -~]+")
@@ -31,6 +32,21 @@ class TraceStateError(DdptraceError):
 
 class CompileError(DdptraceError):
     """`ddptrace compile` cannot compile its library, on this machine or for this torch."""
+
+
+@contextmanager
+def needing_torch(what: str) -> Iterator[None]:
+    """Turn a failed import of torch within the block into the one sentence that says so. `what` needs torch.
+
+    Raises:
+        DdptraceError: torch is not installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise DdptraceError(f"{what} needs torch, which is not installed: pip install 'ddptrace[torch]'") from None
 
 
 def printable(name: object) -> str:

@@ -128,7 +128,7 @@ EXPOSED_BUCKET = FindingKind(
     Chapter.LOST_TIME,
     "warning",
     "this bucket costs the step most exposed communication",
-    "try a smaller `bucket_cap_mb`; look for a late gradient and for a slow rank",
+    "look for a late gradient and for a slow rank; `ddptrace advise` predicts which bucket size shortens the step",
     also=("info",),
     sections=(Section.BUCKETS,),
     is_advice=True,
@@ -166,6 +166,24 @@ FSDP_RESHARD = FindingKind(
     "info",
     "the step waits in backward for parameters that FSDP2 let go after forward",
     "if there is memory for them, keep them: `reshard_after_forward=False`",
+    sections=(Section.UNITS,),
+    is_advice=True,
+)
+FSDP_REDUCTION = FindingKind(
+    "fsdp-reduction",
+    Chapter.LOST_TIME,
+    "info",
+    "the step waits for gradients that FSDP2 reduces in float32",
+    "if the training bears it, reduce them in half the bytes: `MixedPrecisionPolicy(reduce_dtype=torch.bfloat16)`",
+    sections=(Section.UNITS,),
+    is_advice=True,
+)
+FSDP_COMMUNICATOR = FindingKind(
+    "fsdp-communicator",
+    Chapter.LOST_TIME,
+    "info",
+    "the step waits in backward for parameters whose gather is queued behind other collectives of its process group",
+    "give reductions a process group of their own: `set_separate_reduce_scatter_group` (torch 2.13)",
     sections=(Section.UNITS,),
     is_advice=True,
 )

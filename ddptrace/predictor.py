@@ -4,18 +4,21 @@ report. Joins load, analysis and the engine."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from ddptrace.analyzer import AnalyzedRank, AnyPath, Progress, analyzed_rank, combined, each_rank, plan_of, uncollected
-from ddptrace.engine import run_each
 from ddptrace.errors import DdptraceError
-from ddptrace.load.run import Plan, RankSource, load_rank, open_run
-from ddptrace.schema import run_path
+from ddptrace.load.run import RankSource, load_rank
 
 if TYPE_CHECKING:
+    from ddptrace.analysis.rank_view import RankView
     from ddptrace.analysis.result import Result
+    from ddptrace.analysis.timeline.advice import RunAdvice
     from ddptrace.analysis.whatif.advise import Advice
-    from ddptrace.analysis.whatif.answer import Forecast
+    from ddptrace.analysis.whatif.answer import AnyPredictor, Forecast
+    from ddptrace.analysis.whatif.late import Late
     from ddptrace.analysis.whatif.observed import ObservedRank
     from ddptrace.analysis.whatif.predict import Predictor
     from ddptrace.analysis.whatif.tables import Setting, WhatIf
@@ -32,13 +35,15 @@ Refusal = str
 
 
 def whatif(
-    path: AnyPath, settings: Mapping[str, Setting], *, jobs: int = 1, progress: Progress | None = None
+    path: AnyPath, settings: Mapping[str, Setting] | None = None, *, jobs: int = 1, progress: Progress | None = None
 ) -> WhatIf:
     """Predict the step of a recorded run under other settings. Needs no torch.
 
     Args:
-        path: A run directory that `ddptrace.trace` wrote, of a program with one data-parallel module.
-        settings: Settings by name, such as {"small buckets": ddptrace.Setting(caps_mb=(1,))}.
+        path: A run directory that `ddptrace.trace` wrote, of a program that trained one data-parallel module on CPUs,
+            or with profiler windows of a GPU; or traces of torch.profiler of a GPU.
+        settings: Settings by name, such as {"small buckets": ddptrace.Setting(caps=(1,))}. None: the standard list of
+            `ddptrace whatif`.
         jobs: Number of processes that read the run.
         progress: Function to call after each rank, with the number of ranks done and the number of all.
 
@@ -49,29 +54,30 @@ def whatif(
         RunDirectoryError: There is no such run.
         DdptraceError: The steps of the run cannot be replayed.
     """
-    from ddptrace.analysis.whatif.answer import answer
+    from ddptrace.analysis.whatif.answer import answer, usual
 
-    return answer(predictor(path, jobs=jobs, progress=progress), settings)
+    found = predictor(path, jobs=jobs, progress=progress)
+    return answer(found, usual(found) if settings is None else settings)
 
 
-def advise(path: AnyPath, *, jobs: int = 1, progress: Progress | None = None) -> Advice:
+def advise(path: AnyPath, *, jobs: int = 1, progress: Progress | None = None) -> Advice | RunAdvice:
     """Find the best bucket sizes for a recorded run, what limits its step, and what would not help. Needs no torch.
 
     Args:
-        path: A run directory that `ddptrace.trace` wrote, of a program with one data-parallel module.
+        path: A run directory that `ddptrace.trace` wrote, or traces of torch.profiler.
         jobs: Number of processes that read the run.
         progress: Function to call after each rank, with the number of ranks done and the number of all.
 
     Returns:
-        The best caps in MiB, with the predicted gain.
+        The best caps in MiB, with the predicted gain, of a program that trained one data-parallel module on CPUs. Of
+        any other, what its step loses as `ddptrace.analyze` has it, with the predicted step without each cause where
+        profiler windows of a GPU show it.
 
     Raises:
         RunDirectoryError: There is no such run.
-        DdptraceError: The steps of the run cannot be replayed.
+        DdptraceError: The run holds no step, or its steps cannot be replayed.
     """
-    from ddptrace.analysis.whatif.advise import advise as advice_of
-
-    return advice_of(predictor(path, jobs=jobs, progress=progress))
+    return understand(path, jobs=jobs, progress=progress).advice
 
 
 def analyze_with_forecast(
@@ -90,6 +96,7 @@ def analyze_with_forecast(
     nobody knows when gradients were ready.
     """
     from ddptrace.analysis.whatif.answer import Forecast
+    from ddptrace.analysis.whatif.late import late_ranks
 
     plan = plan_of(path, cache, comm_kernels)
     is_small = len(plan.sources) <= MOST_RANKS and sum(source.nbytes for source in plan.sources) <= MOST_NBYTES
@@ -97,12 +104,14 @@ def analyze_with_forecast(
     result = combined(plan, [rank for rank, _ in done], align=align)
     if not result.recorded:
         return result, Forecast()
-    return result, forecast_from([observed for _, observed in done], plan.world_size)
+    return result, forecast_from([observed for _, observed in done], plan.world_size, late_ranks(result))
 
 
-def forecast_from(ranks: Sequence[ObservedRank | Refusal], world_size: int | None) -> Forecast:
-    """Forecast a run from its ranks. Whatever goes wrong is the forecast's refusal and no error: the report is written
-    without it."""
+def forecast_from(
+    ranks: Sequence[ObservedRank | Refusal], world_size: int | None, late: Sequence[Late] | None = None
+) -> Forecast:
+    """Forecast a run from its ranks, and from those that its analysis names as late. Whatever goes wrong is the
+    forecast's refusal and no error: the report is written without it."""
     from ddptrace.analysis.whatif.answer import Forecast, forecast_of
 
     observed = []
@@ -113,56 +122,102 @@ def forecast_from(ranks: Sequence[ObservedRank | Refusal], world_size: int | Non
     if max((len(step.sent) for rank in observed for step in rank.steps), default=0) > MOST_BUCKETS:
         return Forecast(refusal=LARGE)
     try:
-        return forecast_of(_predictor(observed, world_size))
+        return forecast_of(_predictor(observed, world_size, late))
     except Exception as error:
         return Forecast(refusal=_refusal(error))
 
 
-def predictor(path: AnyPath, *, jobs: int = 1, progress: Progress | None = None) -> Predictor:
+def predictor(path: AnyPath, *, jobs: int = 1, progress: Progress | None = None) -> AnyPredictor:
     """Make a predictor, which answers any number of questions about one run."""
-    plan = open_run([run_path(path)])
-    return _predictor(_ranks(plan, jobs, progress), plan.world_size)
+    return understand(path, jobs=jobs, progress=progress).predictor
 
 
-def _predictor(ranks: Sequence[ObservedRank], world_size: int | None) -> Predictor:
+def understand(path: AnyPath, *, jobs: int = 1, progress: Progress | None = None) -> Understood:
+    """Read a run once, for predictions and advice. Arguments are those of `advise`."""
+    plan = plan_of(path, None, ())
+    done = list(each_rank(_observed, plan, jobs, None, progress))
+    result = combined(plan, [rank for rank, _ in done], align=True)
+    return Understood(tuple(observed for _, observed in done), plan.world_size, result)
+
+
+@dataclass(frozen=True)
+class Understood:
+    """A run as predictions need it."""
+
+    observed: tuple[ObservedRank, ...]
+    world_size: int | None
+    result: Result
+
+    @cached_property
+    def predictor(self) -> AnyPredictor:
+        """Raises DdptraceError where the steps of the run cannot be replayed."""
+        from ddptrace.analysis.pipeline.forecast import PipelinePredictor
+        from ddptrace.analysis.timeline.forecast import TimelinePredictor
+        from ddptrace.analysis.whatif.late import late_ranks
+
+        if not self._reduces_on_cpus and any(activity.device for activity in self.result.activity):
+            return TimelinePredictor(self.result)
+        if not self._reduces_on_cpus and self.result.bubbles:
+            return PipelinePredictor(self.result)
+        return _predictor(self.observed, self.world_size, late_ranks(self.result))
+
+    @cached_property
+    def advice(self) -> Advice | RunAdvice:
+        """Errors are those of `advise`."""
+        from ddptrace.analysis.timeline.advice import advise_run, advise_without_forecast
+        from ddptrace.analysis.whatif.advise import advise as advise_buckets
+        from ddptrace.analysis.whatif.predict import Predictor
+
+        try:
+            found = self.predictor
+        except DdptraceError as error:
+            if self._reduces_on_cpus:
+                raise
+            return advise_without_forecast(self.result, str(error))
+        return advise_buckets(found) if isinstance(found, Predictor) else advise_run(found)
+
+    @property
+    def _reduces_on_cpus(self) -> bool:
+        return all(rank.steps and not rank.on_device for rank in self.observed)
+
+
+def _predictor(ranks: Sequence[ObservedRank], world_size: int | None, late: Sequence[Late] | None) -> Predictor:
     from ddptrace.analysis.whatif.model import model_of
     from ddptrace.analysis.whatif.predict import Predictor
 
-    return Predictor(model_of(ranks, world_size))
+    return Predictor(model_of(ranks, world_size), late)
 
 
-def _ranks(plan: Plan, jobs: int, progress: Progress | None) -> list[ObservedRank]:
-    ranks: list[ObservedRank] = []
-    for observed in run_each(_observed, plan.sources, jobs=jobs, scheduler=None):
-        ranks.append(observed)
-        if progress is not None:
-            progress(len(ranks), len(plan.sources))
-    return ranks
-
-
-def _observed(source: RankSource) -> ObservedRank:
-    from ddptrace.analysis.whatif.observed import observe
+def _observed(source: RankSource) -> tuple[AnalyzedRank, ObservedRank]:
+    """One rank, read and understood once. Raises DdptraceError where its steps cannot be replayed."""
+    from ddptrace.analysis.whatif.observed import observe_view
 
     with uncollected():
-        return observe(load_rank(source).run)
+        view, analyzed = _understood(source)
+        return analyzed, observe_view(view, analyzed.tables.steps)
 
 
 def _analyzed(source: RankSource) -> tuple[AnalyzedRank, ObservedRank | Refusal]:
     """One rank, read and understood once, for the tables and for the forecast."""
-    from ddptrace.analysis.analyze import tables_of
-    from ddptrace.analysis.rank_view import view_of
     from ddptrace.analysis.whatif.observed import observe_view
 
     with uncollected():
-        loaded = load_rank(source)
-        view = view_of(loaded.run)
-        analyzed = AnalyzedRank(tables_of(view), loaded.findings, loaded.said_world_size)
-        if not loaded.run.recorded:
+        view, analyzed = _understood(source)
+        if not view.rank.recorded:
             return analyzed, NOT_RECORDED
         try:
             return analyzed, observe_view(view, analyzed.tables.steps)
         except Exception as error:
             return analyzed, _refusal(error)
+
+
+def _understood(source: RankSource) -> tuple[RankView, AnalyzedRank]:
+    from ddptrace.analysis.analyze import tables_of
+    from ddptrace.analysis.rank_view import view_of
+
+    loaded = load_rank(source)
+    view = view_of(loaded.run)
+    return view, AnalyzedRank(tables_of(view), loaded.findings, loaded.said_world_size)
 
 
 def _only_analyzed(source: RankSource) -> tuple[AnalyzedRank, Refusal]:

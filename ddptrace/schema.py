@@ -27,7 +27,7 @@ import numpy as np
 
 from ddptrace.errors import RunDirectoryError
 
-SCHEMA_VERSION: Final = "1.9"
+SCHEMA_VERSION: Final = "1.10"
 
 MANIFEST: Final = "manifest.json"
 META: Final = "meta.json"

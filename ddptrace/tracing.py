@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from ddptrace.errors import DdptraceError, TraceStateError, printable
+from ddptrace.errors import DdptraceError, TraceStateError, needing_torch, printable
 from ddptrace.keep import Keep
+from ddptrace.labels import labels_of
 from ddptrace.schema import run_path
 from ddptrace.slowness import when_slow
 
@@ -46,6 +47,9 @@ class trace:
             `OTEL_*` variables ask for it, a companion process exports metrics, and without a provider also spans.
         overwrite: Replace a run that is already in `path`.
         keep: Limit of what each rank keeps on disk. None: 64 MiB. The oldest records are deleted first.
+        name: What to call the run, in the report's header and in telemetry.
+        tags: Words that tell the run from others, such as `["baseline", "lr 0.1"]`; they are in the report's header.
+        notes: Text for the report's header.
 
     Raises:
         RunDirectoryError: The directory holds another run or cannot be written.
@@ -61,6 +65,9 @@ class trace:
         tracer_provider: TracerProvider | None = None,
         overwrite: bool = False,
         keep: Keep | None = None,
+        name: str | None = None,
+        tags: Iterable[str] | None = None,
+        notes: str | None = None,
     ) -> None:
         _check_profile(profile)
         if keep is not None and not isinstance(keep, Keep):
@@ -69,6 +76,7 @@ class trace:
             )
         self._path = run_path(path)
         self._keep = keep
+        self._labels = labels_of(name, tags, notes)
         self._profile = profile
         self._tracer_provider = tracer_provider
         self._overwrite = overwrite
@@ -110,6 +118,7 @@ class trace:
                 profile=self._profile,
                 overwrite=self._overwrite,
                 keep=self._keep,
+                labels=self._labels,
                 traceparent=active_span(),
             )
         except DdptraceError:
@@ -220,13 +229,7 @@ Entered = tuple[
 
 def _capture() -> Entered:
     """Import what enters and leaves a session, all at once: the program may not let us import at the end."""
-    try:
+    with needing_torch("ddptrace.trace"):
         from ddptrace.capture.handlers import WaitingHandlers
         from ddptrace.capture.session import enter, leave
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise DdptraceError(
-            "ddptrace.trace needs torch, which is not installed: pip install 'ddptrace[torch]'"
-        ) from None
     return enter, leave, WaitingHandlers

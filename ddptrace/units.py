@@ -62,6 +62,8 @@ def percent(ratio: float | None) -> str:
     if ratio is None:
         return NOT_MEASURED
     whole = f"{100 * ratio:.0f} %"
+    if whole == "-0 %":
+        return "0 %"
     return "< 1 %" if whole == "0 %" and ratio > 0 else "> 99 %" if whole == "100 %" and ratio < 1 else whole
 
 
@@ -97,6 +99,11 @@ def counted(n: int, one: str, many: str | None = None) -> str:
 def calls_words(calls: float) -> str:
     """A mean of counts, `3` or `0.62`."""
     return f"{calls:,.0f}" if calls >= 100 or calls == round(calls) else f"{calls:.2g}"
+
+
+def left_words(spent_ns: int, done: int, count: int) -> str:
+    """As in ", about 40 s left": of `count` equal parts `done` took `spent_ns`. Empty before the first is done."""
+    return f", about {duration(spent_ns * (count - done) / done)} left" if done else ""
 
 
 def instant(unix_ns: int) -> str:

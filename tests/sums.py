@@ -72,6 +72,13 @@ def _of_collectives(result: Result, ns: dict[Series, int], spreads: dict[Series,
             ns["ddptrace.collective.time", *own] += row.comm_ns
         if row.busbw_bytes_per_s is not None:
             spreads["ddptrace.collective.bus_bandwidth", *own].append(round(row.busbw_bytes_per_s))
+        if row.dimension is not None and row.exposed_charged_ns is not None:
+            ns["ddptrace.dimension.exposed.time", row.rank, row.dimension] += row.exposed_charged_ns
+        if row.unit is not None and row.bucket is None:
+            unit = row.rank, row.unit, row.unit_role
+            ns["ddptrace.unit.exposed.time", *unit] += row.exposed_charged_ns or 0
+            ns["ddptrace.unit.hidden.time", *unit] += row.hidden_ns or 0
+            ns["ddptrace.unit.io", *unit] += row.nbytes or 0 if row.part == 0 else 0
 
 
 def _of_meetings(result: Result, ns: dict[Series, int], spreads: dict[Series, list[int]], found: Sums) -> None:

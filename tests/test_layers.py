@@ -17,6 +17,7 @@ EVERYWHERE = (
     "ddptrace.errors",
     "ddptrace.schema",
     "ddptrace.keep",
+    "ddptrace.labels",
     "ddptrace.slowness",
     "ddptrace.ops",
     "ddptrace.findings",
@@ -44,6 +45,7 @@ ALLOWED = {
     "errors": Row(),
     "findings": Row(),
     "keep": Row(),
+    "labels": Row(),
     "slowness": Row(),
     "ops": Row(),
     "units": Row(),
@@ -66,7 +68,9 @@ ALLOWED = {
     "load": Row(
         ours("record"), ("numpy", "msgspec", "isal")
     ),  # record: its reader, where the layout of a segment is known
-    "analysis": Row(ours("load.tables", "load.diagnosis.tables"), ("numpy",), inside=("pandas", "polars", "hta")),
+    "analysis": Row(
+        ours("load.tables", "load.diagnosis.tables"), ("numpy",), inside=("pandas", "polars", "pyarrow", "hta")
+    ),
     # both telemetry and a screen that watches a job read a run that grows, and the screen wants no OpenTelemetry
     "live": Row(ours("record", "load", "analysis"), ("numpy",)),
     # load and analysis: the tables, which telemetry's spans are made from, are built in one place only
@@ -83,6 +87,11 @@ ALLOWED = {
         inside=(*ours("capture"), "msgspec", "opentelemetry"),
     ),
     "figures": Row(ours("analysis", "render"), inside=("plotly", "kaleido")),
+    # each file imports the library that it is for; one that is not installed cannot be imported
+    "integrations": Row(
+        ours("__init__", "analysis", "differ", "render"),
+        ("torch", "lightning", "pytorch_lightning", "transformers", "accelerate", "mlflow", "wandb", "pytest"),
+    ),
     "view": Row(),  # serves files; the UI's wheel is looked for and not imported
     "cli": Row(
         packages=("click",),
@@ -105,6 +114,7 @@ ALLOWED = {
                 "trim",
             ),
             "msgspec",
+            "pyarrow",
         ),
     ),
 }
@@ -224,7 +234,11 @@ def test_a_room_imports_only_what_its_row_allows(room: str) -> None:
     assert not wrong, f"not in the row of {room}: {'; '.join(wrong)}"
 
 
-@pytest.mark.parametrize("room", [room for room in KNOWN if room != "__main__"])  # importing that one runs it
+UNIMPORTED = ("__main__", "integrations")
+"""Importing the first runs it, and what the second imports may not be installed."""
+
+
+@pytest.mark.parametrize("room", [room for room in KNOWN if room not in UNIMPORTED])
 def test_importing_a_room_brings_no_package_outside_its_row(room: str) -> None:
     # GIVEN what the packages of the row bring with them
     brought = third_party(modules_after(*sorted(foreign_modules(room))))
@@ -236,6 +250,11 @@ def test_importing_a_room_brings_no_package_outside_its_row(room: str) -> None:
 
 def test_importing_ddptrace_itself_brings_no_package_at_all() -> None:
     assert third_party(modules_after("ddptrace")) - third_party(modules_after("sys")) == set()
+
+
+def test_what_reads_profiler_files_is_not_imported_before_there_is_one() -> None:
+    loaded = modules_after("ddptrace.predictor", "ddptrace.analysis.analyze", "ddptrace.load.run")
+    assert {"ddptrace.load.kineto", "ddptrace.load.foreign", "ddptrace.load.windows"}.isdisjoint(loaded)
 
 
 def test_capture_and_analysis_never_meet() -> None:
@@ -277,7 +296,7 @@ def inner_room(module: str) -> str:
     return ".".join(module.split(".")[:3])
 
 
-@pytest.mark.parametrize("room", [*SUBJECTS, "cli", "record", "live", "run", "view", "figures"])
+@pytest.mark.parametrize("room", [*SUBJECTS, "cli", "record", "live", "run", "view", "figures", "integrations"])
 def test_no_module_imports_one_that_imports_it_however_late(room: str) -> None:
     assert circles(needs_of(room)) == {}
 

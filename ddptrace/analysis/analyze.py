@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
+from ddptrace.analysis.about import about
 from ddptrace.analysis.device.long_gaps import long_gaps
 from ddptrace.analysis.device.populations import device_row
 from ddptrace.analysis.findings.findings import run_findings
@@ -86,20 +87,23 @@ def combine(head: RunHead, ranks: Iterable[RankTables], *, align: bool = True) -
     line."""
     run = run_view(ranks, align=align)
     blame = blame_of(run.compared)
+    facts = [table.facts for table in run.ranks]
     result = Result(
         schema=head.schema,
         run_id=head.run_id,
         zero_unix_ns=head.zero_unix_ns,
         world_size=head.world_size,
+        about=about(head.manifest, facts),
         recorded=any(table.facts.recorded for table in run.ranks),
         blind_spots=head.blind_spots,
         activity=tuple(table.activity for table in run.ranks),
         recordings=tuple(table.recording for table in run.ranks if table.recording is not None),
         **{name: Table(table.row_type, tuple(_joined(name, table, run))) for name, table in TABLES.items()},
     )
-    result = replace(result, blame=Table(BlameRow, blame.rows), suspects=Table(SuspectRow, blame.suspects))
     summary = summarize(result)
-    facts = [table.facts for table in run.ranks]
+    if summary.typical is not None and summary.typical.window_ns:
+        blame = blame.of_typical(summary.typical.window_ns)
+    result = replace(result, blame=Table(BlameRow, blame.rows), suspects=Table(SuspectRow, blame.suspects))
     result = replace(result, savings=Table(SavingRow, savings(result, summary, blame, facts)))
     findings = run_findings(
         facts,
@@ -152,4 +156,5 @@ def _activity(view: RankView) -> Activity:
     ranges = [(comm.seq, comm.call.exec) for comm in view.comms if comm.call is not None]
     backend = tuple((e.lane, e.name, e.begin_at_ns, e.end_at_ns, seq) for seq, e in ranges if e is not None)
     works = tuple(window.device for window in view.rank.windows if window.device is not None)
-    return Activity(view.rank.rank, view.compute, backend, works, long_gaps(view))
+    calls = tuple(window.host_calls for window in view.rank.windows if window.host_calls is not None)
+    return Activity(view.rank.rank, view.compute, backend, works, long_gaps(view), calls)

@@ -28,9 +28,9 @@ from ddptrace.load.tables import Intervals, RankRun
 from ddptrace.schema import Evidence
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class RankView:
-    """One rank, understood. Steps and windows are labelled by position in `rank.steps`."""
+    """One rank, understood. Steps and windows are labelled by position in `rank.steps`. A view equals itself alone."""
 
     rank: RankRun
     steps: Pieces  # wall time

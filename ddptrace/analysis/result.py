@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from typing import Any, Final
 
+from ddptrace.analysis.about import UNKNOWN, About
 from ddptrace.analysis.buckets.rows import bucket_rows
 from ddptrace.analysis.collectives.rows import collective_rows
 from ddptrace.analysis.device.copies import copy_rows
@@ -24,7 +25,7 @@ from ddptrace.analysis.steps.breakdown import partial_step_rows, phase_rows, ste
 from ddptrace.analysis.steps.contention import contention_rows
 from ddptrace.analysis.steps.jitter import jitter_rows
 from ddptrace.analysis.steps.windows import window_rows
-from ddptrace.analysis.summary import summarize
+from ddptrace.analysis.summary import Summary, summarize
 from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow, GroupRow
 from ddptrace.analysis.tables.declare import Declaration, declared_in, left_out, rank_table, run_table, whole_calls
 from ddptrace.analysis.tables.device import (
@@ -51,6 +52,7 @@ from ddptrace.analysis.tables.windows import WindowRow
 from ddptrace.analysis.traffic.gradients import gradient_traffic_rows
 from ddptrace.analysis.traffic.rows import traffic_rows
 from ddptrace.analysis.units.dimensions import dimension_rows
+from ddptrace.analysis.units.late_peers import split_dimensions
 from ddptrace.analysis.units.rows import unit_rows
 from ddptrace.analysis.window_summary import summarize_windows
 from ddptrace.errors import printable
@@ -66,6 +68,7 @@ class Result:
     run_id: str  # 128 bits in hex; empty for foreign traces
     zero_unix_ns: int  # Unix time of the run's zero, ns: instants count from here
     world_size: int | None  # ranks that took part; None where nothing tells
+    about: About = UNKNOWN  # what it is called, and what it ran
     recorded: bool = True  # by ddptrace; False: read out of profiler files alone
     blind_spots: tuple[str, ...] = ()  # what ddptrace cannot see in this run
     activity: tuple[Activity, ...] = field(default=(), repr=False)
@@ -110,7 +113,7 @@ class Result:
         UnitRow, unit_rows, key=("rank", "seq")
     )  # one row per communication of a unit: bucket, FSDP unit, tensor-parallel module, pipeline stage, experts
     dimensions: Table[DimensionRow] = rank_table(
-        DimensionRow, dimension_rows, key=("rank", "step", "dimension", "mesh")
+        DimensionRow, dimension_rows, key=("rank", "step", "dimension", "mesh"), joined=split_dimensions
     )  # what communication along each dimension of parallelism costs each step
     parallelism: Table[ParallelismRow] = run_table(
         ParallelismRow, lambda run: parallelism_rows(run.ranks), key=("kind",)
@@ -176,13 +179,18 @@ class Result:
     savings: Table[SavingRow] = run_table(SavingRow)  # what could be won back, the largest first: the headline
     findings: Table[Finding] = run_table(Finding)  # what the numbers mean and what spoils them, in sentences
 
+    @property
+    def summary(self) -> Summary:
+        """The typical step, how it divides, its buckets and its ranks; made anew at each use."""
+        return replace(summarize(self), window=summarize_windows(self))
+
     def __repr__(self) -> str:
         rows = ", ".join(f"{name} {len(getattr(self, name))}" for name in ("ranks", "steps", "buckets", "findings"))
         return f"Result of run {printable(self.run_id[:8]) or 'without id'} (rows: {rows})"
 
     def _repr_html_(self) -> str:
         """Show in a notebook the typical step, the findings, and which tables there are."""
-        summary = summarize(self)
+        summary = self.summary
         parts = [(part.name, part.ns, f"{part.ratio:.1%}") for part in summary.parts]
         sections = [
             paragraph(repr(self)),
@@ -204,17 +212,13 @@ class Result:
             "run_id": self.run_id,
             "zero_unix_ns": self.zero_unix_ns,
             "world_size": self.world_size,
+            "about": asdict(self.about),
             "recorded": self.recorded,
             "blind_spots": list(self.blind_spots),
-            "summary": summarize(self).to_json_dict() | {"window": _window(self)},
+            "summary": self.summary.to_json_dict(),
         }.items()
         for name in TABLES:
             yield name, getattr(self, name)
-
-
-def _window(result: Result) -> dict[str, Any] | None:
-    window = summarize_windows(result)
-    return None if window is None else window.to_json_dict()
 
 
 TABLES: Final[dict[str, Declaration]] = declared_in(Result)

@@ -148,8 +148,8 @@ def _pipelines(digests: Sequence[PipelineDigest], whole_ns: int) -> Iterator[Sav
 def _late(suspects: Sequence[SuspectRow], whole_ns: int) -> Iterator[SavingRow]:
     for suspect in suspects:
         kind = SLOW_LINK if suspect.cause == LINK else LATE_RANK
-        median_ns = round(suspect.cost_ns / suspect.cost_ratio) if suspect.cost_ratio else whole_ns
-        yield _row(LATE, suspect.cost_ns, median_ns, f"rank {suspect.rank}", kind)
+        step_ns = round(suspect.cost_ns / suspect.cost_ratio) if suspect.cost_ratio else whole_ns
+        yield _row(LATE, suspect.cost_ns, step_ns, f"rank {suspect.rank}", kind)
 
 
 def _waited_ns(result: Result, exposed_ns: int) -> float:

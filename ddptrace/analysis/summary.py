@@ -9,6 +9,7 @@ from statistics import mean, median
 from typing import Any, Final, Protocol
 
 from ddptrace.analysis.collectives.execution import weakest
+from ddptrace.analysis.percentile import percentile
 from ddptrace.analysis.rpc.digest import calls_in
 from ddptrace.analysis.tables.collectives import BucketRow
 from ddptrace.analysis.tables.device import LaunchRow
@@ -16,7 +17,7 @@ from ddptrace.analysis.tables.rpc import RpcRow
 from ddptrace.analysis.tables.steps import StepRow
 from ddptrace.analysis.tables.table import Table
 from ddptrace.schema import Evidence
-from ddptrace.units import named
+from ddptrace.units import duration, named, percent
 
 PARTS: Final = ("compute", "exposed_comm", "exposed_memory", "idle")
 PHASES: Final = ("data", "forward", "backward", "optimizer", "other")
@@ -102,6 +103,26 @@ class StepLength:
 
 
 @dataclass(frozen=True, slots=True)
+class WindowSummary:
+    """A mean profiler window."""
+
+    windows: int  # that it is the mean of
+    ranks: int  # that these are of
+    on_device: bool  # all of them are of devices
+    window_ns: int  # what the parts add up to
+    comm_ns: int  # any collective ran
+    hidden_ns: int  # part of comm in which the rank computed
+    queued_ns: int  # part of idle in which work was queued
+    overlap_ratio: float | None  # all hidden / all comm; None without communication
+    evidence: Evidence | None  # the weakest of its collectives
+    parts: tuple[Share, ...]  # compute, exposed_comm, exposed_memory, idle: a partition of the window
+
+    def part(self, name: str) -> Share:
+        """Return the part of this name."""
+        return next(part for part in self.parts if part.name == name)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Summary:
     """The typical step, and how it divides, by the steps that show it. Times are means over the (rank, step) pairs of
     these, None where there are none, or not all of them know it."""
@@ -128,6 +149,12 @@ class Summary:
     all_steps: AllSteps | None = None  # lengths of all steps
     unsure_ns: int | None = None  # part of the window that events leave open to be compute or idle; None unless events
     #   alone tell when its steps computed
+    window: WindowSummary | None = None  # the mean profiler window, where the run has no steps
+
+    def __repr__(self) -> str:
+        length = "no step" if self.typical is None else f"typical step {duration(self.typical.wall_ns)}"
+        hidden = "" if self.overlap_ratio is None else f", {percent(self.overlap_ratio)} of communication hidden"
+        return f"Summary: {length}{hidden}"
 
     @property
     def is_apart(self) -> bool:
@@ -147,8 +174,8 @@ class Summary:
         """Without the tables: the run's own JSON has their rows."""
         plain = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in TABLES}
         shares = {name: [asdict(share) for share in plain[name]] for name in ("parts", "phases")}
-        lengths = {"all_steps": self.all_steps, "typical": self.typical}
-        return plain | shares | {name: None if one is None else asdict(one) for name, one in lengths.items()}
+        rows = {"all_steps": self.all_steps, "typical": self.typical, "window": self.window}
+        return plain | shares | {name: None if one is None else asdict(one) for name, one in rows.items()}
 
 
 TABLES: Final = ("buckets", "worst", "ranks")
@@ -209,7 +236,7 @@ def _all_steps(rows: Sequence[StepRow]) -> AllSteps | None:
     lengths = sorted(row.wall_ns for row in rows if row.step > 0)
     if not lengths:
         return None
-    return AllSteps(len(lengths), round(median(lengths)), lengths[-(-95 * len(lengths) // 100) - 1])
+    return AllSteps(len(lengths), round(median(lengths)), percentile(lengths, 95))
 
 
 def typical_steps(rows: Sequence[StepRow]) -> tuple[list[StepRow], str]:

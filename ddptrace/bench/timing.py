@@ -13,6 +13,7 @@ from typing import Final
 
 from ddptrace.bench.experiment import Repeats
 from ddptrace.bench.job import Job
+from ddptrace.units import left_words
 
 Rounds = Sequence[Sequence[int]]
 """Times in ns by round and step, each of the slowest rank."""
@@ -36,13 +37,15 @@ def interleaved(
     `around(name, round)` returns the context in which a thing is warmed up and timed in a round.
     """
     chance, times = random.Random(0), {name: list[list[int]]() for name in things}
+    began_ns = time.perf_counter_ns()
     for round_ in range(repeats.rounds):
         names = list(things)
         chance.shuffle(names)
         for name in names:
             with around(name, round_):
                 times[name].append(_block(job, things[name], repeats))
-        job.say(f"round {round_ + 1} of {repeats.rounds}")
+        left = left_words(time.perf_counter_ns() - began_ns, round_ + 1, repeats.rounds)
+        job.say(f"round {round_ + 1} of {repeats.rounds}{left if round_ + 1 < repeats.rounds else ''}")
     return times
 
 

@@ -27,7 +27,15 @@ class Claim:
     if the disk is full. `rank` is None until it is known.
     """
 
-    def __init__(self, path: Path, *, overwrite: bool, facts: dict[str, Any], traceparent: str | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        overwrite: bool,
+        facts: dict[str, Any],
+        about: dict[str, Any],
+        traceparent: str | None = None,
+    ) -> None:
         self.rank = identity.current_rank()
         self._job = identity.job()
         self._attempt, self.root = directory.attempt_root(
@@ -36,7 +44,8 @@ class Claim:
         self._world_size: int | None = None
         self.run_id = uuid.uuid4().hex
         self.zero_unix_ns = time.time_ns()
-        self.facts = facts  # about the trace itself, for the manifest
+        self.facts = facts  # about the trace and the program, for the manifest
+        self._about = about  # the run's name and job, for every rank
         self._traceparent = traceparent
         self._overwrite = overwrite
         self._agreement = identity.Agreement(next(_numbers))
@@ -111,6 +120,7 @@ class Claim:
         self._see_world()
         world = self._world_size or (1 if self.rank == 0 else None)
         common = {"schema": SCHEMA_VERSION, "run_id": self.run_id, "world_size": world, "job": self._job}
+        common |= self._about
         try:
             directory.write_meta(self.folder, common | identity.describe_process(self.rank) | self._active_span())
             if self.rank == 0:

@@ -37,6 +37,7 @@ from ddptrace.capture.origins.call_sites import CallSites
 from ddptrace.capture.origins.modules import ModuleNames
 from ddptrace.capture.profiler.occasions import Occasions, Requests
 from ddptrace.capture.profiler.windows import Windows
+from ddptrace.capture.program_facts import describe_job, describe_program
 from ddptrace.capture.steps.finder import Sampling, StepFinder
 from ddptrace.capture.steps.program import Program
 from ddptrace.capture.surface import Patches, Surface, ThreadState, error_words
@@ -47,6 +48,7 @@ from ddptrace.dynamo import leave_as_it_is
 from ddptrace.errors import CompileError, TraceStateError
 from ddptrace.findings import COMPILED_FAILED, COMPILED_REFUSED, ENDED_BY_EXCEPTION, NOT_SETTLED, PATCH_KEPT, TAP_FAILED
 from ddptrace.keep import Keep
+from ddptrace.labels import UNLABELLED, Labels
 from ddptrace.record import Recorder
 from ddptrace.record.directory import release
 from ddptrace.slowness import when_slow
@@ -99,6 +101,7 @@ class Session:
         profile: Profile | None,
         overwrite: bool,
         keep: Keep,
+        labels: Labels,
         traceparent: str | None = None,
     ) -> None:
         self.begin = time.perf_counter_ns()
@@ -118,8 +121,9 @@ class Session:
             "profile": self._scheduled is not None,
             "blind_spots": list(blind_spots.ALWAYS),
             "keep": keep.to_dict(),
-        }
-        self.claim = Claim(Path(path), overwrite=overwrite, facts=facts, traceparent=traceparent)
+        } | describe_program()
+        about = labels.to_dict() | describe_job()
+        self.claim = Claim(Path(path), overwrite=overwrite, facts=facts, about=about, traceparent=traceparent)
 
     @property
     def folder(self) -> Path:
@@ -418,6 +422,7 @@ def enter(
     profile: Profile | None,
     overwrite: bool,
     keep: Keep | None = None,
+    labels: Labels = UNLABELLED,
     traceparent: str | None = None,
 ) -> Session:
     """Start the one session of this process. `traceparent`: the active span, in W3C's format, for `meta.json`.
@@ -429,7 +434,14 @@ def enter(
             raise TraceStateError(
                 f"ddptrace.trace is already recording into {_current.claim.root} in this process: leave that one first"
             )
-        session = Session(path, profile=profile, overwrite=overwrite, keep=keep or Keep(), traceparent=traceparent)
+        session = Session(
+            path,
+            profile=profile,
+            overwrite=overwrite,
+            keep=keep or Keep(),
+            labels=labels,
+            traceparent=traceparent,
+        )
         try:
             session.start()
         except BaseException:

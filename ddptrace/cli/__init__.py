@@ -17,7 +17,19 @@ from typing import Final
 import click
 
 SECTIONS: Final = {
-    "Understand a run or traces": ("analyze", "view", "diff", "traffic", "diagnose", "nccl", "trim", "figures", "hta"),
+    "Record a training": ("run",),
+    "Understand a run or traces": (
+        "analyze",
+        "view",
+        "diff",
+        "traffic",
+        "diagnose",
+        "nccl",
+        "trim",
+        "figures",
+        "tables",
+        "hta",
+    ),
     "Watch a job while it runs": ("watch", "profile", "export"),
     "Decide what to change": ("advise", "whatif"),
     "Measure and prepare your machine": ("bench", "compile"),
@@ -84,8 +96,27 @@ def _end(signum: int, frame: object) -> None:
     sys.exit(128 + signum)
 
 
+def _say_version(context: click.Context, option: click.Parameter, is_given: bool) -> None:
+    """Also say which reader of profiler files is installed."""
+    if not is_given or context.resilient_parsing:
+        return
+    from ddptrace.load.kineto.scan_library import scan_library
+    from ddptrace.version import __version__
+
+    reader = "Python alone" if scan_library() is None else "a compiled scanner"
+    click.echo(f"ddptrace, version {__version__}\nProfiler files are read by {reader}.")
+    context.exit()
+
+
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="ddptrace", prog_name="ddptrace")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_say_version,
+    help="Show the version, and exit.",
+)
 def main() -> None:
     """Show where the step time of distributed PyTorch training goes, bucket by bucket."""
     for ending in (signal.SIGTERM, signal.SIGHUP):

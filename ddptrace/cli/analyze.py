@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from ddptrace.cli.say import as_json_bytes, say, say_json_piece
+from ddptrace.cli.say import as_json_bytes, say, say_json_piece, show
 from ddptrace.errors import printable
 
 if TYPE_CHECKING:
@@ -44,6 +44,8 @@ ROWS_PER_PIECE: Final = 5_000
     metavar="REGEX[=OP]",
     help="Also count kernels whose names match REGEX as communication, of operation OP. Repeatable.",
 )
+@click.option("--no-report", is_flag=True, help="Do not write report.html.")
+@click.option("--no-trace", is_flag=True, help="Do not write trace.json.gz, which takes longest of a large run.")
 @click.option("--no-align", is_flag=True, help="Do not align the clocks of the ranks.")
 def analyze(
     run: tuple[str, ...],
@@ -53,22 +55,24 @@ def analyze(
     engine: str,
     scheduler: str | None,
     comm_kernels: tuple[str, ...],
+    no_report: bool,
+    no_trace: bool,
     no_align: bool,
 ) -> None:
     """Show where the step time of a run went.
 
-    Prints a summary, and writes a report, a trace and tables to RUN/analysis/.
+    Prints a summary, then writes a report, a trace and tables to RUN/analysis/.
 
     RUN is a run directory of ddptrace.trace, or any files and folders of torch.profiler traces.
     """
-    from ddptrace.predictor import analyze_with_forecast
-
     if (engine == "dask") != (scheduler is not None):
         raise click.UsageError("--engine dask and --scheduler ADDRESS must be given together")
     folder = output or folder_for(run)
+    left_out = {name for name, is_left_out in (("report", no_report), ("trace", no_trace)) if is_left_out}
     with progress() as tell:
-        result, forecast = analyze_with_forecast(
+        result, forecast = _read(
             run,
+            with_forecast=not (as_json and no_report),  # which nothing else shows
             jobs=jobs,
             scheduler=scheduler,
             cache=folder / "cache",
@@ -76,23 +80,39 @@ def analyze(
             progress=tell,
             align=not no_align,
         )
-    written = write_all(result, folder, forecast)
+    if not as_json:
+        _say_summary(result, forecast)
+    written = write_all(result, folder, forecast, left_out)
     if as_json:
         for piece in encoded(result):
             say_json_piece(piece)
         say("")
     else:
-        from ddptrace.render.terminal import summary_text
-        from ddptrace.render.whatif.terminal import in_short
-
-        say(summary_text(result))
-        said = in_short(forecast)
-        if said and not result.suspects:  # a late rank matters more than any bucket size
-            say("\n".join((*said, "")))
         for name, path in written.items():
             say(f"{name:<7} {printable(path)}")
-    if output is not None and len(written) < len(FILES):
+    if output is not None and len(written) + len(left_out) < len(FILES):
         sys.exit(1)  # a file that the user asked for is missing
+
+
+def _read(run: Sequence[str], *, with_forecast: bool, **how: Any) -> tuple[Result, Forecast | None]:
+    if not with_forecast:
+        from ddptrace.analyzer import analyze as read
+
+        return read(run, **how), None
+    from ddptrace.predictor import analyze_with_forecast
+
+    return analyze_with_forecast(run, **how)
+
+
+def _say_summary(result: Result, forecast: Forecast | None) -> None:
+    """Print what a reader needs first, before the files are written, which takes long for a large run."""
+    from ddptrace.render.terminal import summary_text
+    from ddptrace.render.whatif.terminal import in_short
+
+    show(f"{summary_text(result)}\n")
+    said = in_short(forecast) if forecast is not None else ()
+    if said and not result.suspects:  # a late rank matters more than any bucket size
+        say("\n".join((*said, "")))
 
 
 def folder_for(run: Sequence[str]) -> Path:
@@ -162,27 +182,48 @@ def _rows_encoded(table: Table[Any]) -> Iterator[bytes]:
     yield b"]" if len(table) else b"[]"
 
 
-def write_all(result: Result, folder: Path, forecast: Forecast | None = None) -> dict[str, Path]:
-    """Write report, trace and tables. A file that cannot be written is no error; a line on stderr names it."""
+def write_all(
+    result: Result, folder: Path, forecast: Forecast | None = None, left_out: Collection[str] = ()
+) -> dict[str, Path]:
+    """Write report, trace and tables, except those in `left_out`. A file that cannot be written is no error; a line on
+    stderr names it."""
     from ddptrace.analyzer import uncollected
-    from ddptrace.render.report import write_report
-    from ddptrace.render.trace.chrome import write_trace
 
     written, why = {}, ""
-    report = write_report if forecast is None else partial(write_report, forecast=forecast)
-    for name, write in (("report", report), ("trace", write_trace), ("tables", write_tables)):
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with uncollected():
-                write(result, folder / FILES[name])
-            written[name] = folder / FILES[name]
-        except OSError as error:
-            why = error.strerror or str(error)
-    missing = ", ".join(file for name, file in FILES.items() if name not in written)
+    writers: dict[str, Callable[[Result, Path], object]] = {
+        "report": partial(_write_report, forecast=forecast),
+        "trace": _write_trace,
+        "tables": write_tables,
+    }
+    wanted = {name: file for name, file in FILES.items() if name not in left_out}
+    with progress("Writing files") as tell:
+        for done, (name, file) in enumerate(wanted.items()):
+            tell(done, len(wanted))
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                with uncollected():
+                    writers[name](result, folder / file)
+                written[name] = folder / file
+            except OSError as error:
+                why = error.strerror or str(error)
+        tell(len(wanted), len(wanted))
+    missing = ", ".join(file for name, file in wanted.items() if name not in written)
     if missing:
         where = f"Cannot write to {printable(folder)} ({printable(why)})"
         say(f"{where}: {missing} is missing. Choose a writable folder with --output.", err=True)
     return written
+
+
+def _write_report(result: Result, path: Path, *, forecast: Forecast | None) -> None:
+    from ddptrace.render.report import NOTHING, write_report
+
+    write_report(result, path, forecast=forecast or NOTHING)
+
+
+def _write_trace(result: Result, path: Path) -> None:
+    from ddptrace.render.trace.chrome import write_trace
+
+    write_trace(result, path)
 
 
 def write_tables(result: Result, path: Path) -> None:

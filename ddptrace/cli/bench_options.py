@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from ddptrace.errors import needing_torch
+
 if TYPE_CHECKING:
     from ddptrace.render.sheet import Sheet
 
@@ -142,8 +144,9 @@ def _all_of(*options: Decorator) -> Decorator:
 
 def run(module: str, out: Path, as_json: bool, *, rounds: int, steps: int, warmup: int, **asked: Any) -> None:
     """Run the experiment in a module with the options of its command, and print its sheet."""
-    from ddptrace.bench.conduct import experiment_in
-    from ddptrace.bench.experiment import Repeats
+    with needing_torch("ddptrace bench"):
+        from ddptrace.bench.conduct import experiment_in
+        from ddptrace.bench.experiment import Repeats
 
     show(module, experiment_in(module).options(repeats=Repeats(rounds, steps, warmup), **asked), out, as_json)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from ddptrace.cli.say import say, say_json
+from ddptrace.cli.say import say_json, show
 
 
 @click.command()
@@ -39,5 +39,5 @@ def diagnose(run: Path, as_json: bool) -> None:
     else:
         from ddptrace.render.diagnosis import diagnosis_text
 
-        say(diagnosis_text(diagnosis), nl=False)
+        show(diagnosis_text(diagnosis))
     sys.exit(diagnosis.exit_code)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from ddptrace.cli.say import say, say_json
+from ddptrace.cli.say import say, say_json, show
 from ddptrace.errors import printable
 
 if TYPE_CHECKING:
     from ddptrace.analysis.diff.compare import Limit
-    from ddptrace.analysis.diff.tables import Diff
+    from ddptrace.analysis.diff.tables import Change, Diff
 
 LIMIT_MET: Final = 3
 
@@ -32,6 +32,7 @@ LIMIT_MET: Final = 3
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the tables as JSON and nothing else.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder for diff.html, diff.md and diff.json.")
+@click.option("--junit", type=click.Path(path_type=Path), help="File for a JUnit report: one test for each --fail-on.")
 @click.option("--jobs", type=click.IntRange(min=1), help="Number of processes.  [default: one per processor]")
 @click.option(
     "--repeat",
@@ -49,6 +50,7 @@ def diff(
     limits: tuple[str, ...],
     as_json: bool,
     output: Path | None,
+    junit: Path | None,
     jobs: int | None,
     repeat: int | None,
     run_before: str | None,
@@ -85,7 +87,12 @@ def diff(
     with progress("Reading runs") as tell:
         found = diff_runs(before, after, jobs=jobs, progress=tell)
     _show(found, output, as_json=as_json)
-    if _is_exceeded(found, asked):
+    exceeded = _exceeded(found, asked)
+    if junit is not None:
+        from ddptrace.render.diff.junit import write_junit
+
+        write_junit(found, exceeded, junit)
+    if any(exceeded.values()):
         sys.exit(LIMIT_MET)
 
 
@@ -101,17 +108,18 @@ def _show(found: Diff, output: Path | None, *, as_json: bool) -> None:
         return
     from ddptrace.render.diff.terminal import diff_text
 
-    say(diff_text(found), nl=False)
+    show(diff_text(found))
     if output is not None:
         say(f"\npage {printable(output / 'diff.html')}")
 
 
-def _is_exceeded(found: Diff, limits: Sequence[Limit]) -> bool:
-    """Report whether a limit is certainly exceeded, and print each one that is."""
+def _exceeded(found: Diff, limits: Sequence[Limit]) -> dict[str, list[Change]]:
+    """Return by limit what certainly exceeds it, and print it."""
     from ddptrace.analysis.diff.compare import exceeding
     from ddptrace.render.diff.words import exceeded_words
 
-    exceeded = [(limit, rows) for limit in limits if (rows := exceeding(found, limit))]
-    for limit, rows in exceeded:
-        say(exceeded_words(limit.text, rows), err=True)
-    return bool(exceeded)
+    exceeded = {limit.text: exceeding(found, limit) for limit in limits}
+    for text, rows in exceeded.items():
+        if rows:
+            say(exceeded_words(text, rows), err=True)
+    return exceeded

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -91,9 +92,12 @@ def export(
     if not targets:
         raise DdptraceError(why_none(os.environ))
     stop = threading.Event()
-    with ending_in_order(stop):
-        export_it = _follow if follow else _export
-        exported = export_it(run, targets, host, stop)
+    with contextlib.ExitStack() as unless_exported:
+        unless_exported.callback(targets.close)
+        with ending_in_order(stop):
+            export_it = _follow if follow else _export
+            exported = export_it(run, targets, host, stop)
+        unless_exported.pop_all()
     _end(exported, run)
 
 
@@ -115,8 +119,8 @@ def _follow(run: Path, targets: Targets, host: str | None, stop: threading.Event
     patience = Patience(PATIENCE_S, ended=RunEnded(run, host), stop=stop, renews=True)
     every_s = metrics_every_s(os.environ) if targets.metrics else METRICS_EVERY_S
     following = Following(run, targets, patience, _say, host=host, metrics_every_s=every_s)
-    with scraped(following.totals, targets.prometheus) as url:
-        _tell_begin(run, targets, url)
+    with scraped(following.totals, targets.prometheus) as server:
+        _tell_begin(run, targets, None if server is None else server.url)
         following.start(lambda follower: follower.is_over, stop)
         is_counted = is_done(lambda for_s: _is_over(following, for_s, stop), stop)
         if not is_counted:
@@ -125,7 +129,7 @@ def _follow(run: Path, targets: Targets, host: str | None, stop: threading.Event
             raise following.error
         if not stop.is_set():
             _say(f"{run} has ended")
-            stop.wait(SCRAPED_S if url else 0)
+            stop.wait(SCRAPED_S if server else 0)
     lacking = reports.of_lines(following.lines, run), reports.of_unplaced(run) if host else None
     return _Exported(following.deliveries, is_counted, lacking)
 
@@ -147,11 +151,13 @@ def _tell_begin(run: Path, targets: Targets, url: str | None) -> None:
 
 def _export(run: Path, targets: Targets, host: str | None, stop: threading.Event) -> _Exported:
     from ddptrace.analyzer import analyze
+    from ddptrace.cli.analyze import progress
     from ddptrace.telemetry.delivery import reports
     from ddptrace.telemetry.delivery.finished import export_metrics, export_spans, identities, of_host, totals_of
     from ddptrace.telemetry.delivery.followed import scraped
 
-    result = analyze(run)
+    with progress() as tell:
+        result = analyze(run, progress=tell)
     result = result if host is None else of_host(result, host)
     spans, numbers = _deliveries(targets, stop)
     totals = totals_of(result, run)
@@ -160,10 +166,10 @@ def _export(run: Path, targets: Targets, host: str | None, stop: threading.Event
         export_spans(result, identities(result, run), spans)
         export_metrics(totals, numbers)
 
-    with scraped(totals, targets.prometheus) as url:
+    with scraped(totals, targets.prometheus) as server:
         is_counted = does(bring, stop)
-        if is_counted and url is not None:
-            _say(f"serving the metrics of {run} at {url}; press Ctrl-C to stop")
+        if is_counted and server is not None:
+            _say(f"serving the metrics of {run} at {server.url}; press Ctrl-C to stop")
             stop.wait()
     lacking = reports.of_result(result, run), reports.of_unplaced(run) if host else None
     return _Exported([*spans, *numbers], is_counted, lacking)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ddptrace.cli.say import say, say_json
+from ddptrace.cli.say import say_json, show
 
 if TYPE_CHECKING:
     from ddptrace.analysis.result import Result
@@ -23,11 +23,13 @@ def hta(folder: Path, as_json: bool) -> None:
     """
     from ddptrace.analysis.hta.compare import compare, demand
     from ddptrace.analyzer import analyze
+    from ddptrace.cli.analyze import progress
     from ddptrace.errors import DdptraceError
     from ddptrace.render.hta import hta_text
 
     demand()
-    result = analyze(folder)
+    with progress() as tell:
+        result = analyze(folder, progress=tell)
     files = first_files(folder, result)
     if not files:
         raise DdptraceError(
@@ -37,7 +39,7 @@ def hta(folder: Path, as_json: bool) -> None:
     if as_json:
         say_json(report)
     else:
-        say(hta_text(report), nl=False)
+        show(hta_text(report))
 
 
 def first_files(folder: Path, result: Result) -> dict[int, Path]:

@@ -14,6 +14,7 @@ from typing import Final
 
 from ddptrace.cli.endings import signals_held
 from ddptrace.errors import DdptraceError
+from ddptrace.units import left_words
 
 PLACE: Final = "{run}"
 OUT: Final = "DDPTRACE_OUT"
@@ -39,12 +40,15 @@ def make_runs(repeat: int, commands: Mapping[Path, str], tell: Callable[[str], N
         folder.mkdir(parents=True, exist_ok=True)
         if next(folder.iterdir(), None) is not None:
             raise DdptraceError(f"{folder} is not empty, and new runs would mix with its files; give a new folder")
+    began_ns, done = time.monotonic_ns(), 0
     for turn in range(repeat):
         order = list(commands.items())
         for folder, command in order if turn % 2 == 0 else order[::-1]:
             run = folder / f"{turn + 1:02d}"
-            tell(f"turn {turn + 1} of {repeat}: {run}")
+            left = left_words(time.monotonic_ns() - began_ns, done, repeat * len(commands))
+            tell(f"turn {turn + 1} of {repeat}: {run}{left}")
             make_run(run, command)
+            done += 1
 
 
 def _refuse_one_place(folders: Sequence[Path]) -> None:

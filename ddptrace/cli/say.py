@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+import sys
+from typing import Any, Final
 
 import click
 
 from ddptrace.errors import escaped, printable
 
+PLAIN: Final = bytes(range(ord(" "), ord("~") + 1))
+
 
 def say(text: str, *, nl: bool = True, err: bool = False) -> None:
     """Print lines to stdout, or to stderr. `nl`: end them with a line break."""
     click.echo(printable_lines(text), nl=nl, err=err)
+
+
+def show(text: str) -> None:
+    """Print a view whose lines end in a line break: on a terminal with colours, unless NO_COLOR is set, and as narrow
+    as the terminal; elsewhere as it is."""
+    lines = printable_lines(text.removesuffix("\n"))
+    if not sys.stdout.isatty():
+        click.echo(lines)
+        return
+    from ddptrace.render.colours import print_coloured
+
+    print_coloured(lines)
 
 
 def printable_lines(text: str) -> str:
@@ -29,6 +44,9 @@ def say_json(value: Any) -> None:
 def say_json_piece(piece: bytes) -> None:
     """Print a part of a JSON text. Control characters, which occur only inside strings, are printed as JSON escapes, so
     that a program reads the same text."""
+    if not piece.translate(None, PLAIN):  # nothing to escape
+        click.echo(piece, nl=False)
+        return
     click.echo(escaped(piece.decode(), lambda sign: json.dumps(sign)[1:-1]).encode(), nl=False)
 
 

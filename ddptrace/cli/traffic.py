@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from ddptrace.cli.say import say, say_json
+from ddptrace.cli.say import say_json, show
 
 
 @click.command()
@@ -28,4 +28,4 @@ def traffic(run: tuple[str, ...], as_json: bool) -> None:
     else:
         from ddptrace.render.traffic.terminal import traffic_text
 
-        say(traffic_text(result, report), nl=False)
+        show(traffic_text(result, report))

@@ -40,12 +40,17 @@ def watch(run: Path, once: bool) -> None:
     """
     from ddptrace.errors import RunDirectoryError
     from ddptrace.live.watched import Watched
+    from ddptrace.load.run_folder import is_run
     from ddptrace.render.watch.screen import Pages, Screen, is_terminal
 
+    if once and not run.exists():
+        raise RunDirectoryError(f"{run} does not exist; give the directory that ddptrace.trace writes to")
     watcher = Watcher(Watched(run), str(run))
+    if run.exists() and not is_run(run):
+        raise RunDirectoryError(
+            f"{run} holds no run; give the directory that ddptrace.trace writes to, or start the job first"
+        )
     if once:
-        if not run.exists():
-            raise RunDirectoryError(f"{run} does not exist; give the directory that ddptrace.trace writes to")
         watcher.look(whole=True)
         Pages().draw(watcher.view(every_s=None))
         return

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from ddptrace.cli.say import say, say_json
+from ddptrace.cli.say import say_json, show
+
+if TYPE_CHECKING:
+    from ddptrace.analysis.whatif.answer import AnyPredictor
+    from ddptrace.analysis.whatif.predict import Predictor
 
 
 def _caps(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[tuple[float, ...], ...]:
@@ -50,6 +55,7 @@ def _caps(context: click.Context, parameter: click.Parameter, values: tuple[str,
     "--latency", type=click.FloatRange(min=0), default=1.0, metavar="FACTOR", help="Scale link latency by this factor."
 )
 @click.option("--fp16", is_flag=True, help="Send gradients in half precision.")
+@click.option("--bf16", is_flag=True, help="Send gradients as bfloat16.")
 @click.option(
     "--accumulate",
     type=click.IntRange(min=1),
@@ -59,9 +65,26 @@ def _caps(context: click.Context, parameter: click.Parameter, values: tuple[str,
 @click.option(
     "--groups", type=click.IntRange(min=1), default=1, metavar="N", help="Number of process groups that take turns."
 )
-@click.option("--even", "evened", type=int, metavar="RANK", help="Make this rank as fast as the median of the others.")
+@click.option("--even", type=int, metavar="RANK", help="Make this rank as fast as the median of the others.")
 @click.option("--perfect-overlap", is_flag=True, help="Assume that all gradients are ready when backward begins.")
 @click.option("--free-network", is_flag=True, help="Assume that communication takes no time.")
+@click.option(
+    "--host",
+    type=click.FloatRange(min=0, min_open=True),
+    default=1.0,
+    metavar="FACTOR",
+    help="Scale the speed of the host by this factor. Of a GPU.",
+)
+@click.option("--free-data", is_flag=True, help="Assume that fetching a batch takes no time. Of a GPU.")
+@click.option(
+    "--schedule", type=click.Choice(["gpipe", "1f1b", "interleaved"]), help="Schedule of a pipeline of stages."
+)
+@click.option(
+    "--microbatches",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Microbatches of a pipeline in each step, of the recorded size.",
+)
 @click.option(
     "--scale", is_flag=True, help="Also simulate 8 to 4,096 ranks, with ring, tree and hierarchical all-reduce."
 )
@@ -81,11 +104,16 @@ def whatif(
     bandwidth: float,
     latency: float,
     fp16: bool,
+    bf16: bool,
     accumulate: int | None,
     groups: int,
-    evened: int | None,
+    even: int | None,
     perfect_overlap: bool,
     free_network: bool,
+    host: float,
+    free_data: bool,
+    schedule: str | None,
+    microbatches: int | None,
     scale: bool,
     per_host: int,
     as_json: bool,
@@ -94,7 +122,9 @@ def whatif(
 
     Every prediction has an interval. All options together describe one setting; several --caps make one setting each.
     Without options, whatif predicts a standard list: seven bucket caps, the fp16 hook, accumulation, faster links, more
-    ranks, perfect overlap and a free network.
+    ranks, perfect overlap and a free network. RUN may also be traces of a GPU by torch.profiler, or a run with profiler
+    windows of a GPU: then the list is a faster host, free data loading, late ranks, and the network. Of a pipeline it
+    is schedules and numbers of microbatches.
     """
     from ddptrace.analysis.whatif.answer import answer, usual
     from ddptrace.analysis.whatif.scale import scaling
@@ -109,23 +139,38 @@ def whatif(
         "ranks": ranks,
         "bandwidth": bandwidth,
         "latency": latency,
-        "hook": "fp16" if fp16 else None,
+        "fp16": fp16,
+        "bf16": bf16,
         "accumulate": accumulate,
         "groups": groups,
-        "evened": evened,
+        "even": even,
         "perfect_overlap": perfect_overlap,
         "free_network": free_network,
+        "host": host,
+        "free_data": free_data,
+        "schedule": schedule,
+        "microbatches": microbatches,
     }
-    asked = [Setting(caps_mb=one, **more) for one in caps or (None,)]  # type: ignore[arg-type]
+    asked = [Setting(caps=one, **more) for one in caps or (None,)]  # type: ignore[arg-type]
     with progress() as tell:
         found = predictor(run, progress=tell)
     settings = {setting_words(one): one for one in asked} if asked != [Setting()] else usual(found)
     answers = answer(found, settings)
     if not as_json:
-        say(whatif_text(answers), nl=False)
-    rows = scaling(found, asked[0], per_host=per_host) if scale else None
+        show(whatif_text(answers))
+    rows = scaling(_of_buckets(found), asked[0], per_host=per_host) if scale else None
     if as_json:
         more_keys = {} if rows is None else {"scale": rows.to_dicts()}
         say_json(answers.to_json_dict() | more_keys)
     elif rows is not None:
-        say("\n" + "\n".join(scale_lines(rows, setting_words(asked[0]), per_host)))
+        show("\n" + "\n".join((*scale_lines(rows, setting_words(asked[0]), per_host), "")))
+
+
+def _of_buckets(found: AnyPredictor) -> Predictor:
+    """Refuse what only the model of training on CPUs predicts."""
+    from ddptrace.analysis.whatif.predict import Predictor
+    from ddptrace.errors import DdptraceError
+
+    if not isinstance(found, Predictor):
+        raise DdptraceError("--scale simulates many ranks of a data-parallel module on CPUs, and this run has none")
+    return found

@@ -1,5 +1,8 @@
 """Makes a plan of the paths given to `ddptrace analyze` (a run directory, or plain profiler files), and reads each rank
-of it separately, so that ranks can be read in parallel."""
+of it separately, so that ranks can be read in parallel.
+
+What reads profiler files is imported where there are some: a run without them is read in half the time.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,10 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ddptrace.errors import RunDirectoryError
 from ddptrace.findings import Finding
-from ddptrace.load.foreign.rank import device_work, load_traces
 from ddptrace.load.run_folder import (
     RecordedRank,
     is_run,
@@ -22,11 +24,12 @@ from ddptrace.load.run_folder import (
     open_folder,
     read_rank,
 )
-from ddptrace.load.sources import TraceFile, find_traces, is_searched
 from ddptrace.load.tables import DeviceWork, LoadedRank, Run
-from ddptrace.load.windows.comm_kernels import CommRule
-from ddptrace.load.windows.join import join_windows
 from ddptrace.schema import SCHEMA_VERSION
+
+if TYPE_CHECKING:
+    from ddptrace.load.sources import TraceFile
+    from ddptrace.load.windows.comm_kernels import CommRule
 
 LISTED: Final = 3
 RUN_PARTS: Final = ("rank-", "attempt-")  # a run directory's folders are named so
@@ -103,10 +106,16 @@ def load_rank(source: RankSource) -> LoadedRank:
     """Read one rank whole. Raises RunDirectoryError if its records have another major version."""
     what, reading = source.what, source.reading
     if isinstance(what, TracedRank):
+        from ddptrace.load.foreign.rank import load_traces
+
         return load_traces(what.file, zero_unix_ns=what.zero_unix_ns, cache=reading.cache, rules=reading.rules)
     findings: list[Finding] = []
     recorded = read_rank(what, findings)
-    run, found = join_windows(what.folder, recorded, reading.cache, reading.rules)
+    run, found = recorded.run, list[Finding]()
+    if recorded.windows or recorded.files_let_go:
+        from ddptrace.load.windows.join import join_windows
+
+        run, found = join_windows(what.folder, recorded, reading.cache, reading.rules)
     sizes = [len(group.ranks) for group in run.groups]
     return LoadedRank(run, (*findings, *found), max(sizes, default=None))
 
@@ -115,6 +124,8 @@ def load_device(source: RankSource) -> tuple[DeviceWork, ...]:
     """Read only the device's activity, by window. Raises RunDirectoryError if a profiler file cannot be read."""
     what, reading = source.what, source.reading
     if isinstance(what, TracedRank):
+        from ddptrace.load.foreign.rank import device_work
+
         return device_work(what.file, zero_unix_ns=what.zero_unix_ns, cache=reading.cache, rules=reading.rules)
     return tuple(window.device for window in load_rank(source).run.windows if window.device is not None)
 
@@ -151,6 +162,8 @@ def _open_directory(path: Path, reading: Reading) -> Plan:
 
 def _open_traces(paths: Sequence[Path], found: Sequence[Path], reading: Reading) -> Plan:
     """`found`: what the paths stand for."""
+    from ddptrace.load.sources import find_traces
+
     _refuse_runs(paths, [run for path in found for run in runs_in(path)])
     traces = find_traces(found)
     zero = traces.first_unix_ns
@@ -172,6 +185,8 @@ def _refuse_runs(paths: Sequence[Path], runs: Sequence[Path]) -> None:
 
 def runs_in(folder: Path) -> Iterator[Path]:
     """Yield run directories: the folder itself, else those below it."""
+    from ddptrace.load.sources import is_searched
+
     for root, folders, _ in os.walk(folder):
         if any(name.startswith(RUN_PARTS) for name in folders) and is_run(Path(root)):
             folders.clear()

@@ -378,6 +378,17 @@ HOST_AT_WORK: Final = (
 
 
 @dataclass(frozen=True, slots=True)
+class HostCalls:
+    """Calls in which the threads that launch a device's work may have waited for it (a cause of SYNCHRONIZE, COPY or
+    ALLOCATE), and in which they fetched a batch (DATA), in order of begin. Columns have shape (n,)."""
+
+    cause: NDArray[np.uint8]  # IdleCause
+    begin_at_ns: NDArray[np.int64]
+    end_at_ns: NDArray[np.int64]
+    graphs: int = 0  # launches of graphs of kernels, as CUDA graphs are: files often lack some of their kernels
+
+
+@dataclass(frozen=True, slots=True)
 class HostRanges:
     """What threads did around a device's longest idle gaps: ranges in order of begin, outer before inner. Columns have
     shape (n,)."""
@@ -422,6 +433,7 @@ class Window:
     searched_ns: tuple[int, ...] = ()  # how long DDP followed the graph for unused parameters, each time that it did
     buffers: tuple[tuple[int, int], ...] = ()  # begin and end of each broadcast of buffers by DDP, on the host
     comm_streams: tuple[str, ...] = ()  # streams of `device` that the file names after communication
+    host_calls: HostCalls | None = None  # None where no device worked
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,10 @@ from ddptrace.analysis.device.idle import AT_WORK, LONG_GAP_NS
 from ddptrace.analysis.device.launching import less_to_launch
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.rpc.digest import own_calls
-from ddptrace.analysis.summary import WORTH_RATIO, Summary
+from ddptrace.analysis.summary import WORTH_RATIO, Summary, WindowSummary
 from ddptrace.analysis.tables.ranks import SuspectRow
 from ddptrace.analysis.tables.savings import SavingRow
-from ddptrace.analysis.window_summary import WindowSummary, summarize_windows
+from ddptrace.analysis.window_summary import summarize_windows
 from ddptrace.findings import DEVICE_CAUGHT_UP, KINDS, LATE_RANK, RUN_TOO_SHORT
 from ddptrace.render.words import UNSEEN
 from ddptrace.units import duration, percent
@@ -63,6 +63,12 @@ def headline(result: Result, summary: Summary) -> Headline:
     return _starved(result, summary) or _calm(result, summary)
 
 
+def saving_words(row: SavingRow, result: Result, summary: Summary) -> str:
+    """One saving as the headline would say it: `12 % of the typical step ...`."""
+    words = _words(row, result.suspects, _whole(summary), _computes_less(result, summary))
+    return f"{percent(row.cost_ratio)} {words}"
+
+
 def _starved(result: Result, summary: Summary) -> Headline | None:
     """Of a device that may have waited for the host most of the time; None where it did not, or a profiler tells."""
     unsure_ns, whole_ns = summary.unsure_ns or 0, summary.window_ns or 0
@@ -92,7 +98,7 @@ def _words(one: SavingRow, suspects: Sequence[SuspectRow], whole: str, computes_
         case savings.LATE:
             named = (suspect.cause for suspect in suspects if f"rank {suspect.rank}" == one.where)
             why = next(named, "as far as the few steps recorded tell")
-            return f"of the median step could be won if {one.where} were as fast as the others ({why}): {of_whole}."
+            return f"of the typical step could be won if {one.where} were as fast as the others ({why}): {of_whole}."
         case savings.WAITING:
             mostly = f", mostly for {one.where}" if one.where else ""
             return f"of {whole} the ranks wait for ranks that come late{mostly}: {cost}."

@@ -9,6 +9,7 @@ from html import escape
 from typing import Final
 
 from ddptrace.render.figures import Figure, clipped
+from ddptrace.units import NOT_MEASURED
 
 TEXT_MAX: Final = 2_000
 NAME_MAX: Final = 160
@@ -62,7 +63,18 @@ def figure_html(figure: Figure | None) -> str:
 
 
 def table(heads: Heads, rows: Iterable[Sequence[str]], notes: Iterable[str] = itertools.repeat("")) -> str:
-    """Cells are HTML, and so is the note below each row, where it has one: what is too long for a column."""
+    """Cells are HTML, and so is the note below each row, where it has one: what is too long for a column. A column in
+    which nothing was measured is left out."""
+    return _table(*_measured(heads, list(rows)), notes)
+
+
+def _measured(heads: Heads, rows: Sequence[Sequence[str]]) -> tuple[Heads, Sequence[Sequence[str]]]:
+    """Leave out columns that hold nothing but dashes."""
+    kept = [at for at in range(len(heads)) if not rows or any(row[at] != NOT_MEASURED for row in rows)]
+    return [heads[at] for at in kept], [[row[at] for at in kept] for row in rows]
+
+
+def _table(heads: Heads, rows: Iterable[Sequence[str]], notes: Iterable[str]) -> str:
     top = "".join(f'<th class="{kind}">{escape(title)}</th>' for title, kind in heads)
     body = "".join(
         "<tr>"
@@ -74,9 +86,19 @@ def table(heads: Heads, rows: Iterable[Sequence[str]], notes: Iterable[str] = it
     return f'<div class="scroll"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
+EMPTY: Final = ("", NOT_MEASURED)
+
+
+def without_empty(heads: Heads, rows: Sequence[Sequence[str]]) -> tuple[Heads, list[list[str]]]:
+    """Leave out the columns in which no row has anything."""
+    kept = [at for at in range(len(heads)) if any(row[at] not in EMPTY for row in rows)]
+    return tuple(heads[at] for at in kept), [[row[at] for at in kept] for row in rows]
+
+
 def folded(heads: Heads, rows: Sequence[Sequence[str]], most: int, rest: str, notes: Sequence[str] = ()) -> str:
     """A table of the first rows, and what is left of it to be unfolded: as in "18 more buckets"."""
     more, notes = len(rows) - most, notes or [""] * len(rows)
-    hidden = table(heads, rows[most:], notes[most:])
+    heads, rows = _measured(heads, rows)  # of both parts together
+    hidden = _table(heads, rows[most:], notes[most:])
     below = f"<details><summary>{more:,} more {escape(rest)}</summary>{hidden}</details>"
-    return table(heads, rows[:most], notes[:most]) + (below if more > 0 else "")
+    return _table(heads, rows[:most], notes[:most]) + (below if more > 0 else "")

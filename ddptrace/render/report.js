@@ -40,9 +40,13 @@ function drawInTurn(rest) {
   setTimeout(() => drawInTurn(rest.slice(1)), 0);
 }
 
-/* Paper is light and narrow, whatever the screen is. */
+/* Paper is light and narrow, whatever the screen is, and nobody can unfold what is folded there. */
+const unfolded = new Set();
 function onPaper(begins) {
   root.classList.toggle("printed", begins);
+  if (begins) document.querySelectorAll("details:not([open])").forEach((one) => unfolded.add(one));
+  for (const one of unfolded) one.open = begins;
+  if (!begins) unfolded.clear();
   drawAll();
   if (!begins) for (const figure of figures) Plotly.Plots.resize(place(figure));
 }
@@ -74,7 +78,38 @@ function follow() {
   sections.forEach((one) => watch.observe(one));
 }
 
+/* A button that copies a command or a setting. Where the clipboard is closed, the text is selected instead. */
+function copyable(box) {
+  const words = box.textContent;
+  const button = Object.assign(document.createElement("button"), { type: "button", className: "copy", textContent: "Copy" });
+  button.addEventListener("click", async () => {
+    try {
+      await navigator.clipboard.writeText(words);
+      button.textContent = "Copied";
+    } catch {
+      getSelection().selectAllChildren(box);
+      button.textContent = "Selected";
+    }
+    setTimeout(() => (button.textContent = "Copy"), 1500);
+  });
+  const both = Object.assign(document.createElement("div"), { className: "copyable" });
+  box.replaceWith(both);
+  both.append(box, button);
+}
+
+/* A number stays on one line with its unit, but for what may be copied. */
+function unbroken(top) {
+  const unit = /(?<=\d) (?=(?:%|ns|µs|ms|s|min|h|B|[kMGT]B|[kMGT]?B\/s)(?![\w/]))/g;
+  const texts = document.createTreeWalker(top, NodeFilter.SHOW_TEXT);
+  while (texts.nextNode()) {
+    const one = texts.currentNode;
+    if (!one.parentElement.closest("pre")) one.data = one.data.replace(unit, "\u00a0");
+  }
+}
+
+unbroken(document.getElementById("main"));
 drawInTurn(figures);
+document.querySelectorAll("pre").forEach(copyable);
 follow();
 for (const box of document.querySelectorAll(".scroll")) if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
 document.addEventListener("click", (event) => {

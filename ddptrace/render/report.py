@@ -18,6 +18,7 @@ from ddptrace.analysis.whatif.answer import Forecast
 from ddptrace.analysis.window_summary import summarize_windows
 from ddptrace.render import report_basis as basis
 from ddptrace.render import report_top as sections
+from ddptrace.render.about import about_html
 from ddptrace.render.buckets import TYPICAL, bucket_table
 from ddptrace.render.collectives import bandwidth_figure, bandwidth_section
 from ddptrace.render.device import busiest, copies, idle
@@ -59,7 +60,7 @@ ELSEWHERE = "The same on a timeline of all ranks: open trace.json.gz in Perfetto
 
 
 def write_report(result: Result, path: str | os.PathLike[str], forecast: Forecast = NOTHING) -> Path:
-    """Write `path` (report.html) whole or not at all; about 5 MB, most of it plotly.js. `forecast`: what
+    """Write `path` (report.html) whole or not at all; about 1.7 MB, most of it plotly.js. `forecast`: what
     `ddptrace.predictor.forecast` gives."""
     with whole_file(path) as file:
         file.write(page(result, forecast).encode("utf-8", "backslashreplace"))
@@ -119,6 +120,7 @@ def top(result: Result, summary: Summary) -> str:
     return "\n".join(
         (
             sections.run_line(result),
+            about_html(result),
             sections.headline_html(result, summary),
             sections.lead(summary) if window is None else sections.window_lead(window),
             sections.strip(summary, device) if window is None else sections.parts_strip(window.parts),
@@ -134,9 +136,10 @@ def chapters(result: Result, summary: Summary, picture: Pictures, forecast: Fore
     """The page in the order in which it is read: what to do, then what it rests on."""
     below = [
         ("The step", "\n".join(step_body(result, summary, picture))),
-        ("Ranks", "\n".join(rank_body(result, picture, forecast))),
+        ("Ranks", "\n".join(rank_body(result, picture))),
         ("The wire", "\n".join(wire_body(result, picture))),
         ("Devices", "\n".join(device_body(result, picture))),
+        ("Simulated", scaling_section(forecast, picture["scaling"])),
         ("How sure", "\n".join(basis_body(result, summary))),
     ]
     return [("What to do", "\n".join(advice_body(result, forecast, "".join(html for _, html in below)))), *below]
@@ -160,13 +163,12 @@ def step_body(result: Result, summary: Summary, picture: Pictures) -> list[str]:
     ]
 
 
-def rank_body(result: Result, picture: Pictures, forecast: Forecast) -> list[str]:
+def rank_body(result: Result, picture: Pictures) -> list[str]:
     return [
         section("Ranks", "The typical step of each rank.", picture["ranks"]),
         section("Phases", "The same steps by what the training loop was doing.", picture["phases"]),
         *across_body(result, picture),
         pipeline_section(result, picture["pipeline"]),
-        scaling_section(forecast, picture["scaling"]),
     ]
 
 
@@ -208,9 +210,9 @@ def asset(name: str) -> str:
 
 
 def plotly_js() -> str:
-    from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
-
-    return str(get_plotlyjs()).replace("</script", "<\\/script")
+    """The bundle of plotly.js that draws on two axes, a third of the whole. It lies in `plotly/` as npm has it, in
+    plotly.js-cartesian-dist-min, with its licence."""
+    return asset("plotly/plotly-cartesian.min.js").replace("</script", "<\\/script")
 
 
 def script_json(value: object) -> str:

@@ -8,9 +8,8 @@ from typing import Final
 
 from ddptrace.analysis.device.digest import device_parts
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.summary import BucketSummary, Share, Summary
+from ddptrace.analysis.summary import BucketSummary, Share, Summary, WindowSummary
 from ddptrace.analysis.tables.device import Population
-from ddptrace.analysis.window_summary import WindowSummary
 from ddptrace.render.buckets import bucket_link, named
 from ddptrace.render.headline import headline
 from ddptrace.render.markup import label, text

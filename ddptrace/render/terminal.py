@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.summary import BucketSummary, RankSummary, Share, Summary, summarize
+from ddptrace.analysis.summary import BucketSummary, RankSummary, Share, Summary, WindowSummary, summarize
 from ddptrace.analysis.units.digest import units
-from ddptrace.analysis.window_summary import WindowSummary, summarize_windows
+from ddptrace.analysis.window_summary import summarize_windows
 from ddptrace.errors import printable
 from ddptrace.findings import Finding, gravest_first
 from ddptrace.render.device.busiest import kernel_lines
@@ -104,7 +104,7 @@ def step_lines(summary: Summary) -> Iterator[str]:
     mean = f"(mean of {counted(typical.steps, 'rank-step')}: {typical.population})"
     yield from textwrap.wrap(f"Typical step {duration(typical.window_ns)}  {mean}", WIDTH, subsequent_indent="  ")
     for more in filter(None, (all_steps_words(summary), divided_words(summary))):
-        yield f"  {more}"
+        yield from textwrap.wrap(more, WIDTH, initial_indent="  ", subsequent_indent="    ")
     if duration(summary.wall_ns) != duration(summary.window_ns):
         yield f"  on the device, from the end of one step's work to the next; {duration(summary.wall_ns)} on the host"
     for part in summary.parts:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddptrace.analysis.window_summary import WindowSummary
+from ddptrace.analysis.summary import WindowSummary
 from ddptrace.render.words import EVIDENCE
 from ddptrace.units import counted, duration, percent
 

@@ -16,11 +16,12 @@ from typing import Any, Final, NoReturn
 
 from ddptrace.errors import DdptraceError, printable
 from ddptrace.keep import LEAST_NBYTES, Keep
+from ddptrace.labels import UNLABELLED, Labels, labels_of
 from ddptrace.slowness import LEAST_FACTOR, when_slow
 
 USAGE: Final = (
     "python -m ddptrace.run [--out DIR] [--overwrite] [--profile SCHEDULE] "
-    "[--keep WHAT] "
+    "[--keep WHAT] [--name NAME] [--tags TAGS] [--notes TEXT] "
     "(script.py | -m module) [args ...]"
 )
 EPILOG: Final = """\
@@ -31,9 +32,9 @@ bytes, steps=1000 keeps the last 1,000 steps, every=10 records one step in ten. 
 size=64MB,every=10. Records are deleted by whole files of 4MiB, or of a sixteenth of size= if that is less, so a short
 run keeps more than steps= says. Units of size= are kB, MB, GB, KiB, MiB and GiB; the minimum is 4MB.
 
-An option without a flag comes from DDPTRACE_OUT, DDPTRACE_OVERWRITE (1 or 0), DDPTRACE_PROFILE or DDPTRACE_KEEP, else
-from out, overwrite, profile or keep in the table [tool.ddptrace] of the nearest pyproject.toml that has this table, in
-the current directory or above."""
+An option without a flag comes from the environment, as in DDPTRACE_OUT, DDPTRACE_OVERWRITE (1 or 0) or
+DDPTRACE_PROFILE, else from an entry of the option's name, as in out, overwrite or profile, in the table
+[tool.ddptrace] of the nearest pyproject.toml that has this table, in the current directory or above."""
 
 PROFILER_OPTIONS: Final = ("record_shapes", "with_stack", "with_modules", "profile_memory", "with_flops")
 """Options of torch.profiler.profile, under torch's names."""
@@ -64,6 +65,7 @@ class Options:
     overwrite: bool = False
     profile: Schedule | when_slow | None = None
     keep: Keep | None = None
+    labels: Labels = UNLABELLED
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,11 @@ def read_command(argv: Sequence[str], environ: Mapping[str, str], cwd: Path) -> 
     values |= _taken({name: environ.get(f"DDPTRACE_{name.upper()}") or None for name in NAMES}, cwd, "DDPTRACE_{}")
     values |= _taken({name: flags[f"--{name}"] for name in NAMES}, cwd, "--{}")
     options = Options(
-        values.get("out", cwd / "run"), values.get("overwrite", False), values.get("profile"), values.get("keep")
+        values.get("out", cwd / "run"),
+        values.get("overwrite", False),
+        values.get("profile"),
+        values.get("keep"),
+        labels_of(values.get("name"), values.get("tags"), values.get("notes")),
     )
     return Command(said.program, said.is_module, tuple(said.args), options)
 
@@ -115,6 +121,9 @@ def command_line() -> argparse.ArgumentParser:
         " when-slow, or when-slow:factor=1.3,at-most=3,active=3",
     )
     parser.add_argument("--keep", metavar="WHAT", help="limit what each rank keeps on disk, as in size=64MB,every=10")
+    parser.add_argument("--name", help="what to call the run, in the report and in telemetry")
+    parser.add_argument("--tags", help="words that tell the run from others, separated by commas")
+    parser.add_argument("--notes", metavar="TEXT", help="text for the report's header")
     parser.add_argument("-m", dest="is_module", action="store_true", help="the program is a module, not a script")
     parser.add_argument("program", help="script or module to run")
     parser.add_argument("args", nargs=argparse.REMAINDER, help="arguments of the program, passed on unchanged")
@@ -188,6 +197,17 @@ def _keep(said: object, base: Path, where: str) -> Keep:
         raise DdptraceError(f"{where} is {said!r}; give {expected}") from None
 
 
+def _text(said: object, base: Path, where: str) -> str:
+    if not isinstance(said, str):
+        raise DdptraceError(f"{where} is {said!r}; give a text")
+    return said
+
+
+def _tags(said: object, base: Path, where: str) -> list[str]:
+    """Separated by commas."""
+    return [tag.strip() for tag in _text(said, base, where).split(",") if tag.strip()]
+
+
 def _count(said: str) -> int | None:
     return int(said) if said.isdecimal() else None
 
@@ -207,7 +227,15 @@ UNITS: Final = {"": 1, "b": 1} | {
 WORDS: Final = {"size": _nbytes, "steps": _count, "every": _count}
 WHEN_SLOW: Final = "when-slow"
 SLOW_WORDS: Final = {"factor": _factor, "at-most": _count, "active": _count}
-NAMES: Final = {"out": _out, "overwrite": _overwrite, "profile": _profile, "keep": _keep}
+NAMES: Final = {
+    "out": _out,
+    "overwrite": _overwrite,
+    "profile": _profile,
+    "keep": _keep,
+    "name": _text,
+    "tags": _tags,
+    "notes": _text,
+}
 
 
 def _taken(said: Mapping[str, object], base: Path, where: str) -> dict[str, Any]:

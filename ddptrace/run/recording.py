@@ -82,6 +82,7 @@ class Recording:
                 profile=self._profiler(),
                 overwrite=one.overwrite,
                 keep=one.keep,
+                labels=one.labels,
                 traceparent=tracing.active_span(),
             )
             self._companion = tracing.companion_of(self._session)

@@ -13,16 +13,29 @@ from opentelemetry.sdk.resources import (
     PROCESS_PID,
     SERVICE_INSTANCE_ID,
     SERVICE_NAME,
+    SERVICE_VERSION,
     Resource,
 )
 
 from ddptrace.live.batch import Identity
+from ddptrace.version import __version__
 
 Value = str | int | float | bool
 RUN_ID: Final = "ddptrace.run.id"  # on every span: the run's 128-bit id in hex
 RANK: Final = "ddptrace.rank"  # on every span
+KIND: Final = "ddptrace.span.kind"  # on every span: step, phase, bucket or collective
 STEP: Final = "ddptrace.step"  # on every span of a step: the step's ordinal on its rank, from 0
 PHASE: Final = "ddptrace.phase"  # on phases; on buckets and collectives the phase that launched them
+RUN_NAME: Final = "ddptrace.run.name"  # what a person calls the run
+JOB_ID: Final = "ddptrace.job.id"  # the scheduler's id of the job
+OF_META: Final = {
+    RUN_NAME: "name",
+    JOB_ID: "job_id",
+    "ddptrace.job.scheduler": "scheduler",
+    "k8s.pod.name": "pod",
+    HOST_NAME: "host",
+}
+"""Attributes of the resource, and the entries of `meta.json` that they are taken from."""
 TEXT_MAX: Final = 1_000
 """Most characters of a text. A longer one could make a request larger than any collector accepts."""
 INT_MAX: Final = 2**63 - 1
@@ -56,14 +69,17 @@ def resource_of(identity: Identity) -> Resource:
         SERVICE_INSTANCE_ID: f"{identity.run_id}-{identity.rank}",
         RUN_ID: identity.run_id,
         RANK: identity.rank,
+        SERVICE_VERSION: __version__,
     }
     attributes = {name: carried(value) for name, value in (own if named else own | {SERVICE_NAME: SERVICE}).items()}
     return of_environment.merge(Resource(attributes))
 
 
 def _of_process(identity: Identity) -> Iterator[tuple[str, str | int]]:
-    host, pid = identity.meta.get("host"), identity.meta.get("pid")
-    if isinstance(host, str):
-        yield HOST_NAME, host
+    for attribute, entry in OF_META.items():
+        value = identity.meta.get(entry)
+        if isinstance(value, str):
+            yield attribute, value
+    pid = identity.meta.get("pid")
     if isinstance(pid, int):
         yield PROCESS_PID, pid

@@ -18,9 +18,9 @@ import msgspec
 import numpy as np
 
 from ddptrace.load.kineto.args import REFUSED
+from ddptrace.load.kineto.columns import CATEGORIES
 from ddptrace.load.kineto.events import Category
 from ddptrace.load.kineto.head import identify
-from ddptrace.load.kineto.reader import CATEGORIES
 from ddptrace.load.kineto.source import NotATrace, Source
 from ddptrace.load.kineto.stream import Event, EventStream, decoded, told_by
 from ddptrace.load.kineto.text import time_column
@@ -84,7 +84,7 @@ class _Writer:
         self.source, self.file, self.cut = source, file, cut
         self.base_ns = identify(source, with_time=True).base_ns or 0
         self.arrows_from_ns = min([cut.first_ns, *cut.launches])
-        self.stream = EventStream(self.take, self.refuse, msgspec.Raw)
+        self.stream = EventStream(self.take, self.refuse, element=msgspec.Raw)
         self.slices: dict[Lane, list[Span]] = defaultdict(list)
         self.flows: dict[tuple[str, str], list[_FlowEnd]] = defaultdict(list)
         self.seen = self.kept = self.put_events = 0

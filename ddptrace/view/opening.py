@@ -43,15 +43,25 @@ Command = dict[str, str | list[str]]
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The head of a trace. `categories`: those of its slices; `headline`: cause of the largest saving, "" if none."""
+    """The head of a trace. `categories`: those of its slices; `headline`: cause of the largest saving, "" if none;
+    `typical`: when its typical step begins and ends, ns of the trace, None if it has none."""
 
     categories: Collection[str]
     headline: str
+    typical: tuple[int, int] | None = None
 
     def pinned(self) -> dict[str, str]:
         """Return the query of each track to pin, by title."""
         shown = {category: pin for category, pin in PINS.items() if category in self.categories}
         return {title: f"slice.category = '{category}'{which}" for category, (title, which) in shown.items()}
+
+    def shown(self) -> dict[str, str]:
+        """Return the part of the trace that the UI shows first: a typical step with some room around it."""
+        if self.typical is None:
+            return {}
+        begin, end = self.typical
+        room = (end - begin) // 10
+        return {"visStart": str(max(begin - room, 0)), "visEnd": str(end + room)}
 
     def first_query(self) -> str:
         """Return the name of the query that explains the headline, among those that have an answer."""
@@ -71,15 +81,18 @@ def head_of(trace: Path) -> Head:
         with gzip.open(trace) if packed else trace.open("rb") as file:
             text = file.read(BEGIN_NBYTES).decode("utf-8", "replace")
         found = json.JSONDecoder().raw_decode(text, text.index('"otherData":') + len('"otherData":'))[0]
-        return Head(set(found["categories"]), str(found["headline"]))
+        categories, headline = set(found["categories"]), str(found["headline"])
+        begin, end = map(int, found.get("typical_step") or (0, 0))
+        return Head(categories, headline, (begin, end) if begin < end else None)
     except (OSError, EOFError, ValueError, KeyError, TypeError, RecursionError):
         return whole
 
 
 def route(trace_url: str, trace: Path) -> str:
     """Return the part of the UI's address that names the trace and the start-up commands."""
-    commands = json.dumps(startup_commands(head_of(trace)), ensure_ascii=False, separators=(",", ":"))
-    return "#!/?" + urlencode({"url": trace_url, "startupCommands": commands}, quote_via=quote)
+    head = head_of(trace)
+    commands = json.dumps(startup_commands(head), ensure_ascii=False, separators=(",", ":"))
+    return "#!/?" + urlencode({"url": trace_url, **head.shown(), "startupCommands": commands}, quote_via=quote)
 
 
 def startup_commands(head: Head) -> list[Command]:

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.alone  # a machine that is crowded by others silences t
 
 COST = (
     r"Rank 1 makes the others wait: its {} phase costs every rank ([\d.]+) ms of a step"
-    r" \(([\d.]+) % of the median step of [\d.]+ m?s; 95 % interval"
+    r" \(([\d.]+) % of the typical step of [\d.]+ m?s; 95 % interval"
 )
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ddptrace.analysis.about import About
 from ddptrace.analysis.result import Result
 from ddptrace.render.report import write_report
 from tests.devtools import Browser
@@ -37,7 +39,8 @@ def browser(chromium: str) -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def result() -> Result:
-    return with_all(met_result(6, 12, 14))
+    about = About(name="gpt", command=("python", "train.py", "--took", "5 ms"))
+    return dataclasses.replace(with_all(met_result(6, 12, 14)), about=about)
 
 
 @pytest.fixture(scope="module")
@@ -137,3 +140,24 @@ def test_256_ranks_with_100_buckets_are_a_small_page_that_is_seen_at_once(browse
     assert 0 < browser.value(paint)[0] < FIRST_PAINT_MAX_MS
     marks = "[...document.querySelectorAll('figure > div')].map(div => div.querySelectorAll('.point').length)"
     assert max(browser.value(marks)) <= 2_500
+
+
+def test_a_command_is_copied_and_a_unit_stays_with_its_number(browser: Browser, page: Path) -> None:
+    browser.open_drawn(page)
+    command = browser.value("document.querySelector('.about pre').textContent")
+    browser.value("window.taken = ''; navigator.clipboard.writeText = async (words) => { window.taken = words; }")
+    browser.value("document.querySelector('.about .copy').click()")
+    assert browser.value("window.taken") == command == "python train.py --took '5 ms'"
+    assert not browser.value(
+        r"/\d (ms|%)/.test([...document.querySelectorAll('.lead')].map(x => x.textContent).join())"
+    )
+
+
+def test_paper_shows_what_is_folded_away(browser: Browser, page: Path) -> None:
+    browser.open_drawn(page)
+    folded = "document.querySelectorAll('details:not([open])').length"
+    before = browser.value(folded)
+    browser.value("window.dispatchEvent(new Event('beforeprint'))")
+    assert before > 0 and browser.value(folded) == 0
+    browser.value("window.dispatchEvent(new Event('afterprint'))")
+    assert browser.value(folded) == before

@@ -16,11 +16,15 @@ from ddptrace.analysis import savings
 from ddptrace.analysis.device.idle import AT_WORK
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import WORTH_RATIO, measured_steps, summarize
+from ddptrace.analysis.timeline.forecast import TimelinePredictor
+from ddptrace.analysis.whatif.tables import Setting
 from ddptrace.render.headline import headline
 from tests.device.conftest import RunProgram
 from tests.device.test_device import WORK, Json, parts, parts_told, told_by
 from tests.device.test_events import Recorded, ends_by_marks, most_off_ns
 from tests.device.truth import PARTS
+
+pytestmark = pytest.mark.alone  # beside other work the device starves, and each rank is late, now and then
 
 ACTIVE = {"late": 12}  # steps in the profiler's window
 FEW_ACTIVE = 6  # in that of the others
@@ -81,12 +85,8 @@ def advice(result: Result) -> list[str]:
     return [finding.code for finding in result.findings if finding.kind.is_advice]
 
 
-LATE = pytest.param("late", marks=pytest.mark.alone)
-"""Beside other work, each of the ranks is late now and then."""
-
-
 @pytest.mark.parametrize("recorder", ["profiler", "trace"])
-@pytest.mark.parametrize("cause", [*(cause for cause in PLANTED if cause != "late"), LATE])
+@pytest.mark.parametrize("cause", PLANTED)
 def test_the_planted_cause_is_the_headline_and_the_first_advice(
     planted: functools.partial[Path], recorder: str, cause: str
 ) -> None:
@@ -156,10 +156,50 @@ def test_a_host_that_is_ahead_of_a_busy_device_is_not_to_blame(planted: functool
     assert summary.window_ns is not None and summary.window_ns >= 4 * 40_000_000
 
 
+# Predicted without the cause ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("recorder", ["profiler", "trace"])
+@pytest.mark.parametrize(
+    ("cause", "setting", "least_ns"),
+    [
+        ("loader", Setting(free_data=True), 9 * PLANTED_NS // 10),
+        ("sleep", Setting(host=2.0), 9 * PLANTED_NS // 20),
+        ("item", Setting(host=2.0), 9 * OWN_WORK_NS // 20),
+        ("copy", Setting(host=2.0), 9 * OWN_WORK_NS // 20),
+    ],
+)
+def test_a_step_is_predicted_without_the_cause(
+    planted: functools.partial[Path], recorder: str, cause: str, setting: Setting, least_ns: int
+) -> None:
+    """Without more of it than there is."""
+    predictor = TimelinePredictor(analyzed(planted(recorder, cause), recorder))
+    found = predictor.predict(cause, setting)
+    assert found.step_ns is not None
+    assert least_ns <= predictor.recorded_ns - found.step_ns <= predictor.recorded_ns
+
+
+@pytest.mark.parametrize("recorder", ["profiler", "trace"])
+def test_a_host_that_is_ahead_wins_nothing_by_being_faster(planted: functools.partial[Path], recorder: str) -> None:
+    """The device has four times 40 ms to do in each step."""
+    predictor = TimelinePredictor(analyzed(planted(recorder, "ahead"), recorder))
+    found = predictor.predict("faster", Setting(host=2.0))
+    assert found.gain_ratio is not None and found.gain_ratio < 0.05
+
+
+@pytest.mark.alone
+def test_the_other_ranks_steps_are_predicted_without_the_late_rank(planted: functools.partial[Path]) -> None:
+    predictor = TimelinePredictor(analyzed(planted("trace", "late"), "trace"))
+    found = predictor.predict("on time", Setting(even=1))
+    assert found.step_ns is not None
+    assert predictor.recorded_ns - found.step_ns >= 8 * PLANTED_NS // 10
+    assert (predictor.predict("other", Setting(even=0)).gain_ratio or 0.0) < 0.1
+
+
 # Without a profiler, by events ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("cause", ["sleep", "item", "ahead", "launches", LATE, "slow", "far_ahead"])
+@pytest.mark.parametrize("cause", ["sleep", "item", "ahead", "launches", "late", "slow", "far_ahead"])
 def test_events_tell_each_steps_parts_within_what_they_say_is_unsure(
     planted: functools.partial[Path], cause: str
 ) -> None:
@@ -174,7 +214,6 @@ def test_events_tell_each_steps_parts_within_what_they_say_is_unsure(
             assert all(abs((getattr(row, part) or 0) - true[part]) <= most for part in PARTS), (row, true, most)
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("recorder", ["events", "ends"])
 def test_events_name_the_rank_that_is_late(planted: functools.partial[Path], recorder: str) -> None:
     result = analyzed(planted(recorder, "late"), recorder)
@@ -219,7 +258,6 @@ def test_communication_that_is_longer_than_compute_is_named(planted: functools.p
     assert "so no bucket size can hide it all" in exposed.message
 
 
-@pytest.mark.alone  # the host must be far ahead of the device
 @pytest.mark.parametrize("recorder", ["trace", "events"])
 def test_no_queue_is_blamed_for_a_bucket_that_the_host_launched_long_before_its_turn(
     planted: functools.partial[Path], recorder: str

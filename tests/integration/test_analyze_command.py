@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import ddptrace
+from tests.command_line import ddptrace_says
 from tests.conftest import Record
 from tests.launch import environment
 
@@ -52,6 +53,27 @@ def test_the_summary_is_printed_and_the_files_are_written(run: Path) -> None:
         assert str(run / "analysis" / name) in done.stdout
     written = {"analysis.json", "cache", "report.html", "trace.json.gz"}
     assert {path.name for path in (run / "analysis").iterdir()} <= written
+
+
+def test_the_summary_is_there_before_the_files(run: Path) -> None:
+    # GIVEN a folder that cannot be written to
+    (run / "analysis").write_text("not a folder")
+    # WHEN both go to one place
+    line = [sys.executable, "-m", "ddptrace", "analyze", str(run)]
+    done = subprocess.run(
+        line, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120, check=False
+    )
+    # THEN what the run needed does not wait for what is written
+    assert 0 <= done.stdout.index("Typical step") < done.stdout.index("Cannot write")
+
+
+@pytest.mark.parametrize("left_out", [("--no-report",), ("--no-trace", "--no-report"), ("--no-trace", "--json")])
+def test_files_that_nobody_wants_are_not_written(run: Path, left_out: tuple[str, ...]) -> None:
+    done = ddptrace_says("analyze", run, "--output", run / "out", *left_out)
+    assert done.returncode == 0
+    files = {"--no-report": "report.html", "--no-trace": "trace.json.gz"}
+    wanted = {"analysis.json", *(file for option, file in files.items() if option not in left_out)}
+    assert {path.name for path in (run / "out").iterdir()} - {"cache"} == wanted
 
 
 def test_json_on_stdout_is_the_tables_and_nothing_else(run: Path) -> None:

@@ -10,14 +10,17 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
+import yaml
 
 import ddptrace
 from ddptrace.errors import DdptraceError
 from tests.command_line import ddptrace_says
-from tests.launch import torchrun
+from tests.launch import ROOT, torchrun
 
+pytest_plugins = ["pytester"]
 RUNS, BUCKET, EXTRA_MS = 4, 1, 40
 
 
@@ -88,6 +91,53 @@ def test_the_exit_code_tells_whether_a_limit_is_exceeded(runs: Path, limits: lis
     done = command(runs / "before", runs / "after", *options)
     assert done.returncode == code, done.stderr
     assert (f"{limits[0]}: exceeded by" in done.stderr) == (code == 3)
+
+
+def test_a_junit_file_has_a_test_for_each_limit_and_says_why_one_failed(runs: Path, tmp_path: Path) -> None:
+    limits = ("--fail-on", "step>10%", "--fail-on", "step>10s")
+    assert command(runs / "before", runs / "after", *limits, "--junit", tmp_path / "junit.xml").returncode == 3
+    suite = ElementTree.parse(tmp_path / "junit.xml").getroot()
+    assert (suite.get("tests"), suite.get("failures")) == ("2", "1")
+    told = {case.get("name"): case.findtext("failure") for case in suite.iter("testcase")}
+    assert told["step>10s"] is None and "The step takes" in (told["step>10%"] or "")
+
+
+@pytest.mark.parametrize(("limits", "code"), [("step>10%\nexposed>1s\n", 3), ("step>10s", 0)])
+def test_the_steps_of_the_github_action_fail_the_job_and_write_its_summary(
+    runs: Path, tmp_path: Path, limits: str, code: int
+) -> None:
+    # GIVEN the environment that GitHub gives a step
+    (step,) = (one for one in yaml.safe_load((ROOT / "action.yml").read_text())["runs"]["steps"] if "id" in one)
+    assert step["env"].keys() == {"BEFORE", "AFTER", "LIMITS", "OUTPUT"}
+    given = {"BEFORE": runs / "before", "AFTER": runs / "after", "LIMITS": limits, "OUTPUT": tmp_path / "out"}
+    files = {f"GITHUB_{name}": tmp_path / name for name in ("OUTPUT", "STEP_SUMMARY")}
+    environ = os.environ | {name: str(value) for name, value in (given | files).items()}
+    environ["PATH"] = f"{Path(sys.executable).parent}:{environ['PATH']}"
+    # WHEN its command runs in the shell that GitHub takes
+    shell = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]]
+    done = subprocess.run(shell, env=environ, capture_output=True, text=True, check=False)
+    # THEN
+    assert done.returncode == code, done.stderr
+    assert "# What changed" in (tmp_path / "STEP_SUMMARY").read_text()
+    assert (tmp_path / "OUTPUT").read_text() == f"junit={tmp_path / 'out'}/junit.xml\n"
+    assert (tmp_path / "out" / "junit.xml").is_file()
+
+
+def test_the_pytest_fixture_fails_a_test_whose_runs_became_slower(runs: Path, pytester: pytest.Pytester) -> None:
+    pytester.makeconftest('pytest_plugins = ["ddptrace.integrations.pytest"]')
+    sides = f"{str(runs / 'before')!r}, {str(runs / 'after')!r}"
+    pytester.makepyfile(
+        f"""
+        def test_step(ddptrace_not_slower):
+            ddptrace_not_slower({sides}, "step>10%")
+
+        def test_within_its_limit(ddptrace_not_slower):
+            assert ddptrace_not_slower({sides}, "step>10s").is_changed
+        """
+    )
+    done = pytester.runpytest_subprocess("-p", "no:cacheprovider")
+    done.assert_outcomes(passed=1, failed=1)
+    done.stdout.fnmatch_lines(["The step takes*", "step>10%: exceeded by*"])
 
 
 def test_what_got_faster_exceeds_no_limit(runs: Path) -> None:

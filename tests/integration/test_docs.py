@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import enum
 import inspect
 import re
 import shutil
+import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -16,6 +18,7 @@ from xml.etree import ElementTree
 
 import click
 import pytest
+import yaml
 
 import ddptrace
 from ddptrace import schema
@@ -45,8 +48,8 @@ from tests.launch import ROOT, torchrun
 FORMAT = DOCS / "reference" / "record-format.md"
 TUTORIAL = DOCS / "tutorial.md"
 README_MAX_LINES = 180
-NOT_RUN = {"sh": 26}
-"""Blocks that cannot be run here: they install, or need a collector, a cluster, files or a script of yours."""
+NOT_RUN = {"sh": 40, "py": 10, "yaml": 2}
+"""Blocks that cannot be run here: they install, or need a collector, a cluster, a library, files or your script."""
 TYPES = {"u1": "u1", "<u2": "u2", "<u4": "u4", "<i8": "i8"}
 PICTURE_MAX_NBYTES = 60_000
 
@@ -93,8 +96,8 @@ def test_a_page_is_read_from_top_to_bottom(
 ) -> None:  # fmt: skip
     if page.stem == "python":
         need(
-            all(map(find_spec, ("pandas", "polars", "kaleido"))),
-            "pandas, polars and kaleido (pip install pandas polars kaleido)",
+            all(map(find_spec, ("pandas", "polars", "duckdb", "kaleido"))),
+            "pandas, polars, duckdb and kaleido (pip install pandas polars duckdb kaleido)",
         )
         request.getfixturevalue("chromium")
     if not records_by_itself(page):
@@ -165,6 +168,17 @@ def test_nothing_else_stands_between_fences() -> None:
         line for page in pages() for one in blocks(page) if one.language == "console" for line in one.text.splitlines()
     ]
     assert all(line.startswith("$ ") for line in lines)
+
+
+@pytest.mark.parametrize("page", pages(), ids=name_of)
+def test_what_is_not_run_is_at_least_well_formed(page: Path) -> None:
+    for block in blocks(page):
+        if block.language == "py":
+            ast.parse(block.text)
+        elif block.language == "yaml":
+            yaml.safe_load(block.text)
+        elif block.language == "sh":
+            subprocess.run(["bash", "-n", "-c", block.text], check=True)
 
 
 @pytest.mark.parametrize("page", linked_pages(), ids=name_of)

@@ -13,9 +13,13 @@ import pytest
 
 import ddptrace
 from ddptrace.analysis.result import Result
+from ddptrace.analysis.summary import WORTH_RATIO, summarize
 from ddptrace.analysis.tables.units import UnitRow
+from ddptrace.analysis.timeline.advice import RunAdvice
 from ddptrace.load.run import read_run
 from ddptrace.load.tables import RankRun
+from ddptrace.render.headline import headline
+from ddptrace.render.timeline.terminal import run_advice_text
 from tests.programs.fsdp_units import BLOCKS, STEPS
 
 ON_TWO = ("plain", "ahead-1", "ahead-2", "mixed", "kept", "large", "whole")
@@ -208,3 +212,17 @@ def test_the_dimensions_of_a_foreign_step_add_up(foreign: Result) -> None:
     assert foreign.steps
     for step in foreign.steps:
         assert sums[step.rank, step.step] == step.exposed_comm_ns
+
+
+def test_advice_tells_what_analyze_tells_and_that_nothing_is_predicted(runs: dict[str, Trained]) -> None:
+    run = runs["plain"]
+    advice = ddptrace.advise(run.path)
+    assert isinstance(advice, RunAdvice)
+    summary = summarize(run.result)
+    assert summary.typical is not None and advice.recorded_ns == summary.typical.window_ns
+    worth = [row for row in run.result.savings if row.cost_ratio >= WORTH_RATIO]
+    assert [limit.saving.cause for limit in advice.limits] == [row.cause for row in worth]
+    assert advice.refusal is not None and "no step can be replayed" in advice.refusal
+    said = run_advice_text(advice, run.result)
+    assert " ".join(headline(run.result, summary).text.split()) in " ".join(said.split())
+    assert "Nothing is predicted" in said

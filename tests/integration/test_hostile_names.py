@@ -241,8 +241,9 @@ def texts(value: Any) -> Iterator[str]:
 
 def test_prometheus_reads_each_name_as_one_label(named: tuple[str, Path]) -> None:
     name, run = named
-    with scraped(totals_of(ddptrace.analyze(run), run), ("127.0.0.1", 0)) as url:
-        with urllib.request.urlopen(str(url), timeout=10) as answer:
+    with scraped(totals_of(ddptrace.analyze(run), run), ("127.0.0.1", 0)) as server:
+        assert server is not None
+        with urllib.request.urlopen(server.url, timeout=10) as answer:
             page = answer.read().decode()
     families = list(text_string_to_metric_families(page))
     assert all(family.name.startswith(("ddptrace", "target")) for family in families)

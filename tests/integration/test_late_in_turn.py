@@ -11,6 +11,7 @@ from ddptrace.analysis.result import Result
 from tests.launch import torchrun
 from tests.programs.late_in_turn import LATE_RANK, LATE_S, STEPS, is_late
 
+pytestmark = pytest.mark.alone  # beside other work, a transfer takes as long as the lateness that is planted
 LATE_NS = round(LATE_S * 1e9)
 
 

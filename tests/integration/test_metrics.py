@@ -88,7 +88,7 @@ def test_what_is_known_of_the_run_and_of_the_moment(traced: Traced) -> None:
         assert told["ddptrace.step.last", rank] == max(row.step for row in traced.result.steps if row.rank == rank)
         (info,) = [key for key in told if key[:2] == ("ddptrace.run.info", rank)]
         assert info[2:4] == (RANKS, "gloo")
-        assert all(info[4:])
+        assert all(info[4:6]) and (info[6], info[7][:4]) == ("", "job-")  # host, torch, no name, the launcher's job
         latest = [row for row in traced.result.steps if row.rank == rank and row.comm_ns][-16:]
         ratio = sum(row.hidden_ns for row in latest) / sum(row.comm_ns for row in latest)
         assert told["ddptrace.comm.overlap_ratio", rank] == ratio

@@ -114,6 +114,26 @@ def test_a_profiler_file_that_could_not_be_packed_leaves_nothing_behind(
     assert len(ddptrace.analyze(tmp_path / "run").steps) == 8
 
 
+@pytest.mark.filterwarnings("error:ddptrace")
+def test_a_process_with_too_many_open_files_loses_one_window_and_no_later_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy, calls = shutil.copyfileobj, []
+
+    def first_fails(read: IO[bytes], written: IO[bytes]) -> None:
+        calls.append(read)
+        if len(calls) == 1:
+            raise OSError(errno.EMFILE, "Too many open files")
+        copy(read, written)
+
+    replace_copying(monkeypatch, first_fails)
+    with ddptrace.trace(tmp_path / "run", profile=at_once(active=1)):
+        train(2)
+    assert sorted(profiler_files(tmp_path / "run")) == ["kineto-1.json.gz", "kineto-2.json.gz"]
+    (note,) = [one for one in read_run(tmp_path / "run").findings if one.code == "window-not-kept"]
+    assert "Too many open files" in note.message
+
+
 @pytest.mark.filterwarnings("ignore:.*Profiler clears events at the end of each cycle")
 def test_after_a_file_that_could_not_be_kept_no_profiler_records_the_rest_of_the_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

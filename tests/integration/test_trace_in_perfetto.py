@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import ddptrace
 from ddptrace.analysis.result import Result
+from ddptrace.analysis.tables.steps import StepRow
+from ddptrace.analysis.tables.table import Table
 from ddptrace.render.trace.chrome import write_trace
 from tests.conftest import Record
 from tests.made import make_result
@@ -62,6 +65,17 @@ def test_every_bucket_of_every_rank_and_step_is_found_by_sql(tmp_path: Path) -> 
     # AND a process for each rank, its tracks in their order
     assert {pid: name for pid, name, _ in answers["names"]} == {k + 1: f"node0 · rank {k}" for k in range(3)}
     assert [track for pid, _, track in answers["names"] if pid == 1][:4] == ["steps", "phases", "host waits", "compute"]
+
+
+def test_perfetto_reads_a_number_of_many_digits_as_it_is(tmp_path: Path) -> None:
+    ratio = 0.00011544099870101665
+    result = make_result(1, 1, 1)
+    steps = [replace(row, overlap_ratio=ratio) for row in result.steps]
+    trace = write_trace(replace(result, steps=Table(StepRow, steps)), tmp_path / "trace.json.gz")
+    answers = ask(
+        trace, ratios="select extract_arg(arg_set_id, 'args.overlap_ratio') from slice where category = 'step'"
+    )
+    assert answers["ratios"] == [[pytest.approx(ratio, rel=1e-9)]]
 
 
 def test_the_projects_own_check_accepts_the_trace(tmp_path: Path) -> None:

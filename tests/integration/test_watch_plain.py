@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ddptrace.schema import Kind, StepEnd
+from ddptrace.schema import MANIFEST, Kind, StepEnd
+from tests.command_line import ddptrace_says
 from tests.conftest import need
 from tests.launch import ROOT, environment
 from tests.programs.clocked import FAKETIME
@@ -69,7 +70,16 @@ def test_what_is_not_there_cannot_be_shown_once(tmp_path: Path) -> None:
     assert done.stderr == f"Error: {nosuch} does not exist; give the directory that ddptrace.trace writes to\n"
 
 
+@pytest.mark.parametrize("options", [(), ("--once",)])
+def test_a_folder_without_a_run_is_told_at_once(tmp_path: Path, options: tuple[str, ...]) -> None:
+    done = ddptrace_says("watch", tmp_path, *options)
+    assert (done.returncode, done.stdout) == (1, "")
+    expected = f"{tmp_path} holds no run; give the directory that ddptrace.trace writes to, or start the job first"
+    assert done.stderr == f"Error: {expected}\n"
+
+
 def test_a_paper_without_width_or_none_at_all_is_no_trouble(tmp_path: Path) -> None:
+    (tmp_path / MANIFEST).write_text("{}")
     argv = [*WATCH, str(tmp_path), "--once"]
     done = subprocess.run(
         argv, cwd=ROOT, env=environment() | {"COLUMNS": "0"}, capture_output=True, text=True, check=False

@@ -70,9 +70,9 @@ def test_the_recorded_step_is_replayed_from_ready_times_and_costs(recorded: dict
 @pytest.mark.parametrize(
     ("known", "asked", "setting"),
     [
-        ("half", "small", Setting(caps_mb=(1.0,))),
-        ("half", "whole", Setting(caps_mb=(100.0,))),
-        ("small", "whole", Setting(caps_mb=(100.0,))),
+        ("half", "small", Setting(caps=(1.0,))),
+        ("half", "whole", Setting(caps=(100.0,))),
+        ("small", "whole", Setting(caps=(100.0,))),
         ("half", "accumulated", Setting(accumulate=2)),
     ],
 )

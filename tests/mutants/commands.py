@@ -188,9 +188,9 @@ def _scrape(result: Result, run: Path) -> None:
     from ddptrace.telemetry.delivery.finished import totals_of
     from ddptrace.telemetry.delivery.followed import scraped
 
-    with scraped(totals_of(result, run), ("127.0.0.1", 0)) as url:
-        assert url is not None
-        with urllib.request.urlopen(url, timeout=10) as answer:
+    with scraped(totals_of(result, run), ("127.0.0.1", 0)) as server:
+        assert server is not None
+        with urllib.request.urlopen(server.url, timeout=10) as answer:
             page: str = answer.read().decode()
     from prometheus_client.parser import text_string_to_metric_families
 

@@ -1,7 +1,8 @@
 """Pipelines whose computations take known times. `pipelined.py OUT FORWARD_MS SCHEDULE:MICROBATCHES[:STAGE=TIMES] ...`.
 
 Each stage sleeps FORWARD_MS in its forward of each microbatch, and twice as long in its backward; a slow stage TIMES as
-long. Each schedule leaves a run in OUT, and must leave torch's classes as they were.
+long. Each schedule leaves a run in OUT, and must leave torch's classes as they were. `foreign:SCHEDULE:…` leaves files
+of torch.profiler alone.
 """
 
 from __future__ import annotations
@@ -92,6 +93,12 @@ def train(name: str, microbatches: int, ms: dict[int, float], out: Path | None) 
     if out is None:
         steps()
         return told
+    if out.name == "foreign":
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+            steps()
+        out.mkdir(exist_ok=True)
+        profiler.export_chrome_trace(str(out / f"rank-{rank}.json"))
+        return told
     before = [dict(vars(one)) for one in CLASSES]
     with ddptrace.trace(out):
         steps()
@@ -103,10 +110,11 @@ def main(out: Path, forward_ms: float, wanted: list[str]) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     for one in wanted:
-        name, microbatches, *slow = one.split(":")
+        is_foreign = one.startswith("foreign:")
+        name, microbatches, *slow = one.removeprefix("foreign:").split(":")
         times = dict(pair.split("=") for pair in slow)
         ms = {number: forward_ms * float(times.get(str(number), 1)) for number in range(2 * dist.get_world_size())}
-        traced = train(name, int(microbatches), ms, out / name)
+        traced = train(name, int(microbatches), ms, out / ("foreign" if is_foreign else name))
         if one is wanted[0]:
             assert traced == train(name, int(microbatches), dict.fromkeys(ms, 0.0), None)
     leave()

@@ -27,12 +27,12 @@ from ddptrace.schema import Phase, UnitMark, UnitRole
 from tests.unit.analysis_records import call, mark, rank, run, step, window
 
 MS = 1_000_000
-KB = 1_000
+UNIT_NBYTES = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`nbytes`: of each unit in order of forward, in kB. A gather or reduction takes a millisecond for each kB."""
+    """`nbytes`: of each unit in order of forward, in `UNIT_NBYTES`, each of which takes a millisecond to send."""
 
     nbytes: tuple[int, ...] = (2, 2, 2, 2)
     compute_ms: int = 4  # of a unit in forward; twice in backward
@@ -43,10 +43,11 @@ class Plan:
     steps: int = 4
 
 
-def unit_of(number: int, kilobytes: int, plan: Plan) -> Unit:
+def unit_of(number: int, size: int, plan: Plan) -> Unit:
     name = f"blocks.{number - 1}"
     parameters = tuple(
-        UnitParameter(f"{name}.{what}", "float32", kilobytes * KB // 2, kilobytes * KB // 4) for what in ("up", "down")
+        UnitParameter(f"{name}.{what}.weight", "float32", size * UNIT_NBYTES // 2, size * UNIT_NBYTES // 4)
+        for what in ("up", "down")
     )
     return Unit(number, UnitKind.FSDP, name, parameters, (UnitGroup("0", "dp_shard", UnitRole.OTHER),), plan.reshards)
 
@@ -69,8 +70,8 @@ class _Line:
     def send(self, unit: int, role: UnitRole, phase: Phase) -> int:
         """Launch a collective of a unit; return when it is over."""
         begin = max(self.at, self.free)
-        nbytes = self.plan.nbytes[unit] * KB
-        self.free, self.seq = begin + nbytes * MS // KB, self.seq + 1
+        nbytes = self.plan.nbytes[unit] * UNIT_NBYTES
+        self.free, self.seq = begin + nbytes * MS // UNIT_NBYTES, self.seq + 1
         op = "all_gather_into_tensor" if role is UnitRole.UNSHARD else "reduce_scatter_tensor"
         told = {"unit": unit + 1, "role": role, "unit_phase": phase, "origin": "fsdp", "op": op}
         sizes = {"nbytes_in": nbytes // 2, "nbytes_out": nbytes}
@@ -120,7 +121,7 @@ def rank_of(number: int, plan: Plan, **fields: Any) -> RankRun:
     line = _Line(plan)
     for ordinal in range(plan.steps):
         line.run_step(ordinal)
-    units = tuple(unit_of(at + 1, kilobytes, plan) for at, kilobytes in enumerate(plan.nbytes))
+    units = tuple(unit_of(at + 1, size, plan) for at, size in enumerate(plan.nbytes))
     known = {
         "steps": tuple(line.steps),
         "phases": tuple(line.phases),

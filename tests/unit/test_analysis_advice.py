@@ -15,10 +15,13 @@ from ddptrace.analysis.findings.advice import bucket_findings
 from ddptrace.analysis.findings.waiting import MeanWait
 from ddptrace.analysis.rank_facts import facts_of
 from ddptrace.analysis.rank_view import view_of
+from ddptrace.analysis.ranks.blame import Blame
 from ddptrace.analysis.result import Result
+from ddptrace.analysis.savings import savings
 from ddptrace.analysis.summary import summarize
 from ddptrace.analysis.tables.collectives import BucketRow
 from ddptrace.analysis.tables.ranks import SuspectRow
+from ddptrace.analysis.tables.savings import SavingRow
 from ddptrace.analysis.tables.table import Table
 from ddptrace.analysis.tables.traffic import GradientTrafficRow
 from ddptrace.findings import Finding
@@ -120,11 +123,14 @@ def test_where_bytes_take_the_time_fewer_are_advised() -> None:
 @pytest.mark.parametrize("share", [0.4, 0.6])
 def test_a_late_rank_silences_the_bucket_only_where_waiting_for_it_is_most_of_the_exposed_time(share: float) -> None:
     one = run(trained(numels=(10**6, 2, 3), rans=[LONG]))
-    exposed = summarize(analyze_run(one)).part("exposed_comm")
+    plain = analyze_run(one)
+    exposed = summarize(plain).part("exposed_comm")
     assert exposed is not None
     cost_ns = round(share * exposed.ns)
     late = SuspectRow(1, "a", "forward", "forward", cost_ns, 0.1, cost_ns, cost_ns, True, 4, "it computed longer")
-    codes = [finding.code for finding in found(one, suspects=Table(SuspectRow, [late]))]
+    suspects = Table(SuspectRow, [late])
+    rows = savings(replace(plain, suspects=suspects), summarize(plain), Blame(suspects=(late,)))
+    codes = [row.code for row in found(one, suspects=suspects, savings=Table(SavingRow, rows))]
     assert codes == (["exposed-bucket"] if share < 0.5 else [])
 
 

@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from dataclasses import replace
 
 import pytest
 
-from ddptrace.analysis.analyze import analyze_run
+from ddptrace.analysis.analyze import analyze_rank, analyze_run
+from ddptrace.analysis.diff.compare import compare
+from ddptrace.analysis.diff.run_figures import figures_of
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.tables.units import UnitRow
+from ddptrace.analysis.tables.table import Table
+from ddptrace.analysis.tables.units import DimensionRow, UnitRow
+from ddptrace.analysis.traffic.digest import traffic_report
+from ddptrace.analysis.units.costs import FsdpCosts, bytes_by_child
 from ddptrace.analysis.units.digest import units
 from ddptrace.analysis.units.places import meaning
-from ddptrace.load.tables import Group
+from ddptrace.load.tables import Group, Unit, UnitKind, UnitParameter
+from ddptrace.render.diff.terminal import diff_text
 from ddptrace.render.report import page
 from ddptrace.render.terminal import summary_text
+from ddptrace.render.watch.parts import unit_lines
+from ddptrace.render.watch.view import last_steps
 from ddptrace.schema import Phase
 from tests.unit.analysis_records import call, ddp_call, layout, mark, rank, reducer, run, step, window
 from tests.unit.made_units import MS, Plan, units_run
 
-FSDP = ("fsdp-prefetch", "fsdp-unit-size", "fsdp-reshard")
+FSDP = ("fsdp-prefetch", "fsdp-unit-size", "fsdp-reshard", "fsdp-reduction", "fsdp-communicator")
 
 
 def analyzed(plan: Plan) -> Result:
@@ -89,21 +98,57 @@ def test_where_the_host_waits_at_once_no_prefetch_is_said_to_help_alone() -> Non
 
 def test_a_unit_far_too_large_is_named_with_its_bytes() -> None:
     message = advice(Plan(nbytes=(2, 2, 20, 2), ahead=1))["fsdp-unit-size"]
-    assert message.startswith("FSDP unit blocks.2 with 20.0 kB has 10 times the bytes of the others")
+    assert message.startswith("FSDP unit blocks.2 with 2.00 MB has 10 times the bytes of the others")
+    assert "Call fully_shard on blocks.2.up as well" in message
     assert "fsdp-unit-size" not in advice(Plan(ahead=1))
     assert "fsdp-unit-size" not in advice(Plan(nbytes=(2, 2, 7, 2)))
 
 
 def test_the_only_unit_is_told_to_be_divided() -> None:
-    assert "blocks.0 with 8.00 kB is the only one" in advice(Plan(nbytes=(8,)))["fsdp-unit-size"]
+    assert "blocks.0 with 800 kB is the only one" in advice(Plan(nbytes=(8,)))["fsdp-unit-size"]
 
 
 def test_parameters_that_are_gathered_again_cost_time_and_would_cost_memory() -> None:
     again = Plan(ahead=1, ahead_backward=0)
     message = advice(again)["fsdp-reshard"]
     assert "reshard_after_forward=False" in message
-    assert "waits 8.00 ms" in message and "for 4.00 kB more memory" in message  # half of 2 kB, of four units
+    assert "waits 8.00 ms" in message and "for 800 kB more memory" in message  # 200 kB of four units
     assert "fsdp-reshard" not in advice(Plan(ahead=1, reshards=False))
+
+
+def test_reductions_in_float32_are_told_to_send_half() -> None:
+    message = advice(Plan(nbytes=(100, 100), compute_ms=90))["fsdp-reduction"]
+    assert "waits 100 ms until gradients of 1 FSDP unit are reduced in float32" in message
+    assert "saves up to 50.0 ms" in message
+    assert "fsdp-reduction" not in advice(Plan(ahead=1, compute_ms=40))
+
+
+def test_what_is_waiting_for_late_ranks_is_not_won_back() -> None:
+    plan = Plan(nbytes=(100, 100), compute_ms=90, ahead_backward=0)
+    result, facts = analyzed(plan), [analyze_rank(rank).facts for rank in units_run(plan).ranks]
+    waits = [
+        replace(row, peer_wait_ns=ns // 4, transfer_ns=ns - ns // 4)
+        for row in result.dimensions
+        if (ns := row.exposed_charged_ns or 0)
+    ]
+    late = FsdpCosts(replace(result, dimensions=Table(DimensionRow, waits)), facts)
+    kept, wide = late.kept(), late.wide()
+    assert kept is not None and kept.saved_ns == 3 * kept.exposed_ns // 4
+    assert wide is not None and wide.saved_ns == 3 * wide.exposed_ns // 8
+
+
+def test_gathers_behind_reductions_are_told_of_a_group_of_their_own() -> None:
+    message = advice(Plan(nbytes=(20, 20, 20, 20)))["fsdp-communicator"]
+    assert "set_separate_reduce_scatter_group" in message and "2 FSDP units" in message
+    assert "fsdp-communicator" not in advice(Plan(nbytes=(20, 20, 20, 20), blocks=True))
+    assert "fsdp-communicator" not in advice(Plan(ahead=1))
+
+
+def test_the_only_unit_is_divided_by_the_modules_of_its_lists() -> None:
+    names = ("layers.0.up.weight", "layers.0.up.bias", "layers.1.up.weight", "head.weight", "scale")
+    parameters = tuple(UnitParameter(name, "float32", 10 * at, 5 * at) for at, name in enumerate(names, start=1))
+    unit = Unit(1, UnitKind.FSDP, "Model", parameters)
+    assert bytes_by_child(unit) == {"": 50, "head": 40, "layers.0": 30, "layers.1": 30}
 
 
 # Sums and members -----------------------------------------------------------------------------------------------------
@@ -115,9 +160,54 @@ def test_dimensions_add_up_to_each_step(plan: Plan) -> None:
     sums: defaultdict[tuple[int, int], int] = defaultdict(int)
     for row in result.dimensions:
         sums[row.rank, row.step] += row.exposed_charged_ns or 0
+        parts = (row.peer_wait_ns, row.bubble_ns, row.transfer_ns, row.unmatched_ns)
+        assert row.exposed_charged_ns == sum(part or 0 for part in parts) and None not in parts
     assert sums == {(row.rank, row.step): row.exposed_comm_ns for row in result.steps}
     assert {row.dimension for row in result.dimensions} == {"fsdp"}
     assert sum(row.exposed_charged_ns or 0 for row in result.units) == sum(sums.values())
+
+
+def late() -> Result:
+    """Rank 1 comes 20 ns after rank 0, which computes for 5 of these; then the transfer takes 10 ns. Before, each rank
+    sends something that the other does not."""
+    ranks = [
+        rank(
+            number,
+            steps=(step(0, 0, 100),),
+            calls=(
+                call(1, 2, ran=(2, 8), group=f"own {number}", turn=0, origin="fsdp"),
+                call(2, came, ran=(came, 40), turn=0, origin="fsdp"),
+            ),
+            groups=(Group("0", (0, 1), "gloo", 1), Group(f"own {number}", (number, 2), "gloo", 1)),
+            windows=(window(0, 100, (10, 15)),),
+        )
+        for number, came in ((0, 10), (1, 30))
+    ]
+    return analyze_run(run(*ranks))
+
+
+def test_exposed_time_is_divided_where_the_last_rank_has_come() -> None:
+    first, second = late().dimensions
+    told = [
+        (row.exposed_charged_ns, row.peer_wait_ns, row.bubble_ns, row.transfer_ns, row.unmatched_ns)
+        for row in (first, second)
+    ]
+    assert told == [(31, 15, 0, 10, 6), (16, 0, 0, 10, 6)]
+
+
+def test_a_collective_of_which_the_waits_alone_are_known_is_divided_by_its_launches() -> None:
+    ranks = [
+        rank(
+            number,
+            steps=(step(0, 0, 100),),
+            phases=(mark(Phase.BACKWARD, 0, 100, 0),),
+            calls=(call(1, came, is_sync=True, issued_at_ns=60, waits=((came, 60),), turn=0, op=op, origin="fsdp"),),
+            groups=(Group("0", (0, 1), "gloo", 1),),
+        )
+        for number, came, op in ((0, 10, "reduce_scatter_tensor"), (1, 40, "reduce_scatter_tensor"))
+    ]
+    told = [(row.peer_wait_ns, row.transfer_ns, row.unmatched_ns) for row in analyze_run(run(*ranks)).dimensions]
+    assert told == [(30, 20, 0), (0, 20, 0)]
 
 
 def mixed() -> Result:
@@ -188,9 +278,39 @@ def test_the_terminal_shows_the_units_that_the_step_waits_for() -> None:
     text = summary_text(analyzed(Plan(nbytes=(2, 2, 20, 2))))
     assert "Most exposed units  (" in text
     line = next(line for line in text.splitlines() if "unshard, forward" in line)
-    assert re.match(r"  blocks\.2 +unshard, forward +20\.0 kB +1 +20\.0 ", line)
+    assert re.match(r"  blocks\.2 +unshard, forward +2\.00 MB +1 +20\.0 ", line)
     assert "Exposed communication by dimension" not in text  # one dimension alone
     assert "Exposed communication by dimension" in summary_text(mixed())
+
+
+def test_traffic_tells_the_bytes_of_each_unit() -> None:
+    found = {(one.name, one.role): one for one in traffic_report(analyzed(Plan(nbytes=(2, 6)))).units}
+    assert {key: (one.calls, one.nbytes, one.sent_nbytes) for key, one in found.items()} == {
+        ("blocks.0", "unshard"): (2, 400_000, 200_000),
+        ("blocks.1", "unshard"): (2, 1_200_000, 600_000),
+        ("blocks.0", "reduce-scatter"): (1, 200_000, 100_000),
+        ("blocks.1", "reduce-scatter"): (1, 600_000, 300_000),
+    }
+
+
+def test_two_runs_differ_in_the_units_that_another_prefetch_hides() -> None:
+    sides = [figures_of(analyzed(plan), name, {}) for name, plan in (("before", Plan()), ("after", Plan(ahead=1)))]
+    before, after = ([side] if side is not None else [] for side in sides)
+    diff = compare(("before", "after"), before, after)
+    changed = {(row.unit, row.role, row.phase): row.change_ns for row in diff.changes if row.kind == "unit"}
+    assert len(changed) == 12
+    assert {key: ns for key, ns in changed.items() if ns and key[2] == "forward"} == {
+        (f"blocks.{at}", "unshard", "forward"): -2 * MS for at in (1, 2, 3)
+    }
+    assert "blocks.1 unshard, forward" in diff_text(diff)
+
+
+def test_a_watched_run_shows_its_most_exposed_units() -> None:
+    head, *rows = [
+        "".join(words for words, _ in line) for line in unit_lines(last_steps(analyzed(Plan(nbytes=(2, 9)))), 96, 3)
+    ]
+    assert head.endswith("the 2 most exposed of 4") or "exposed ms" in head
+    assert len(rows) == 2 and rows[0].split()[0] == "blocks.1"
 
 
 def test_the_report_has_a_table_of_units() -> None:

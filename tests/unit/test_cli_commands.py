@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+import ddptrace
 from ddptrace.cli import SECTIONS, main
+from ddptrace.run.options import read_command
 
 
 def error(*words: str) -> str:
@@ -25,6 +28,63 @@ def test_every_command_stands_once_in_the_section_of_its_purpose() -> None:
     assert {section: listed[section] for section in SECTIONS} == SECTIONS
     files = {path.stem for path in Path(main.callback.__code__.co_filename).parent.glob("*.py")}
     assert {name for names in SECTIONS.values() for name in names} <= files
+
+
+def test_a_notebook_completes_the_public_names_before_they_are_imported() -> None:
+    assert set(dir(ddptrace)) == set(ddptrace.__all__)
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("words", [("--help",), ("bench", "--help")])
+def test_the_purpose_of_every_command_fits_on_its_line(width: int, words: tuple[str, ...]) -> None:
+    text = CliRunner().invoke(main, words, terminal_width=width).stdout
+    told = [line for line in text.splitlines() if re.match(r"  [a-z]", line)]
+    assert len(told) >= 9
+    assert [line for line in told if len(line) > width or not line.endswith(".") or "..." in line] == []
+
+
+def test_a_shell_completes_commands_and_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    for words, expected in {
+        "ddptrace an": "analyze",
+        "ddptrace run --pro": "--profile",
+        "ddptrace bench uni": "",
+    }.items():
+        monkeypatch.setenv("COMP_WORDS", words)
+        monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
+        monkeypatch.setenv("_DDPTRACE_COMPLETE", "bash_complete")
+        told = CliRunner().invoke(main, prog_name="ddptrace", complete_var="_DDPTRACE_COMPLETE").stdout.split()
+        assert told == ([f"plain,{expected}"] if expected else [])
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["train.py", "--lr", "3", "-m", "--out", "x"], ["train.py", "--lr", "3", "-m", "--out", "x"]),
+        (
+            ["--out", "run/", "--overwrite", "--profile", "5,1,3", "--keep", "steps=9", "-m", "package.train"],
+            ["--out", "run/", "--profile", "5,1,3", "--keep", "steps=9", "--overwrite", "-m", "package.train"],
+        ),
+    ],
+)
+def test_run_hands_its_process_to_the_module_of_that_name(
+    monkeypatch: pytest.MonkeyPatch, words: list[str], told: list[str]
+) -> None:
+    started: list[list[str]] = []
+    monkeypatch.setattr("os.execv", lambda program, argv: started.append([program, *argv]))
+    assert CliRunner().invoke(main, ["run", *words]).exit_code == 0
+    assert started == [[sys.executable, sys.executable, "-m", "ddptrace.run", *told]]
+    read_command(told, {}, Path.cwd())
+
+
+@pytest.mark.parametrize("words", ["bench buckets", "bench scale", "compile"])
+def test_a_missing_torch_is_one_sentence(monkeypatch: pytest.MonkeyPatch, words: str) -> None:
+    for name in [name for name in sys.modules if name.startswith(("ddptrace.bench", "ddptrace.capture"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    done = CliRunner().invoke(main, words.split())
+    assert done.exit_code == 1
+    command = "ddptrace " + words.split()[0]
+    assert done.stderr == f"Error: {command} needs torch, which is not installed: pip install 'ddptrace[torch]'\n"
 
 
 @pytest.mark.parametrize(("typed", "meant"), [("analyse", "analyze"), ("what-if", "whatif"), ("diagnos", "diagnose")])

@@ -36,6 +36,13 @@ def test_what_is_committed_is_what_the_code_makes() -> None:
     assert not stale, "run: python -m dashboards.build"
 
 
+def test_every_alert_links_to_its_runbook() -> None:
+    alerts = {rule["alert"]: rule["annotations"]["runbook_url"] for rule in rules() if "alert" in rule}
+    headings = re.findall(r"^## (\w+)$", (DASHBOARDS / "RUNBOOKS.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert list(alerts) == headings
+    assert all(url.endswith(f"/dashboards/RUNBOOKS.md#{alert.lower()}") for alert, url in alerts.items())
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_every_panel_says_what_its_number_means_and_has_a_unit(name: str) -> None:
     for panel in panels(name):

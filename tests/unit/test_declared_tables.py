@@ -12,10 +12,12 @@ from typing import Any, Final
 
 import jsonschema
 import pytest
+from click.testing import CliRunner
 
 from ddptrace.analysis.result import TABLES, Result
 from ddptrace.analysis.tables.declare import in_steps
 from ddptrace.analysis.tables.table import Table
+from ddptrace.cli import main
 from ddptrace.cli.analyze import encoded
 from tests.made import empty_result, make_result
 from tests.unit.made_device import make_device_result
@@ -63,6 +65,24 @@ def test_the_json_is_as_its_schema_says(make: Any) -> None:
     for wrong in ({**found, "schema": 1}, {**found, "ranks": [{"rank": 0}]}):
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate(wrong, schema)
+
+
+def test_the_file_that_analyze_writes_is_as_the_schema_says(tmp_path: Path) -> None:
+    run = REPOSITORY / "tests" / "recorded" / "on_a_device" / "slow"
+    done = CliRunner().invoke(main, ["analyze", str(run), "--output", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    found = json.loads((tmp_path / "analysis.json").read_text())
+    jsonschema.Draft202012Validator(analysis_schema()).validate(found)
+    assert found["summary"]["window"] is None and found["summary"]["typical"]["wall_ns"] > 0
+
+
+@pytest.mark.parametrize("make", MADE.values(), ids=MADE)
+def test_everything_in_the_json_is_an_attribute_of_the_result(make: Any) -> None:
+    result = make()
+    found = json.loads(b"".join(encoded(result)))
+    assert {name for name in found if not hasattr(result, name)} == set()
+    assert {name for name in found["summary"] if not hasattr(result.summary, name)} == set()
+    assert found["summary"]["wall_ns"] == result.summary.wall_ns
 
 
 # One more table, made as a developer would ----------------------------------------------------------------------------

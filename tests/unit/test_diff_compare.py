@@ -242,6 +242,7 @@ def test_everything_is_json_with_the_documented_keys() -> None:
     assert list(told["changes"][0]) == [
         "kind", "name", "reducer", "layout", "index", "nbytes", "parameters", "rank", "before_ns", "after_ns",
         "change_ns", "change_ratio", "step_ratio", "low_ns", "high_ns", "p", "adjusted_p", "is_sure", "op", "origin",
+            "unit", "role", "phase",
     ]  # fmt: skip
 
 

@@ -16,7 +16,7 @@ def test_one_quantity_is_students_test() -> None:
     found = against_chance(ONE, AFTER, None)
     assert found is not None
     assert found.p[0] == pytest.approx(0.0710, abs=0.006)
-    assert found.reach[0] == pytest.approx(2.234, rel=0.02)
+    assert found.reach[0] == pytest.approx(2.234, rel=0.001)
     assert found.joint_p[0] == found.p[0]
 
 
@@ -26,7 +26,7 @@ def test_runs_in_pairs_are_students_test_of_their_differences() -> None:
     found = against_chance(values, AFTER, np.array([0, 1, 2, 3] * 2))
     assert found is not None
     assert found.p[0] == pytest.approx(0.0163, abs=0.003)
-    assert found.reach[0] == pytest.approx(1.299, rel=0.02)
+    assert found.reach[0] == pytest.approx(1.299, rel=0.001)
 
 
 def test_one_run_is_held_against_several() -> None:

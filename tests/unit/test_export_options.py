@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 import pytest
+from click.testing import CliRunner
 
 from ddptrace.cli.export import export
+from ddptrace.errors import RunDirectoryError
+from ddptrace.telemetry.delivery.otlp_json import OtlpJson
 
 
 @pytest.mark.parametrize(
@@ -19,6 +24,15 @@ from ddptrace.cli.export import export
 )
 def test_metrics_are_served_to_this_machine_alone_unless_an_address_is_given(said: str, meant: tuple[str, int]) -> None:
     assert export.make_context("export", ["run", "--prometheus", said]).params["prometheus"] == meant
+
+
+def test_a_file_is_closed_where_export_fails_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[OtlpJson] = []
+    begin = OtlpJson.__init__
+    monkeypatch.setattr(OtlpJson, "__init__", lambda self, path: (opened.append(self), begin(self, path))[1])
+    done = CliRunner().invoke(export, [str(tmp_path / "nosuch"), "--otlp-json", str(tmp_path / "out.json")])
+    assert isinstance(done.exception, RunDirectoryError)
+    assert [one._file.closed for one in opened] == [True]
 
 
 @pytest.mark.parametrize("said", ["", "nine", "0.0.0.0", "1:65536", "-1", "localhost:"])

@@ -174,7 +174,7 @@ def test_the_running_overlap_ends_at_the_overlap_of_its_step(tmp_path: Path) -> 
     samples = [(event["ts"], float(event["args"]["ratio"])) for event in events if event["name"] == "overlap"]
     for step in result.steps:
         last = [ratio for ts, ratio in samples if step.begin_at_ns <= ts < step.end_at_ns][-1]
-        assert last == step.overlap_ratio
+        assert last == pytest.approx(step.overlap_ratio)
 
 
 def test_an_empty_run_has_a_trace(tmp_path: Path) -> None:

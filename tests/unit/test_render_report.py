@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import re
 from html.parser import HTMLParser
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
 
+from ddptrace.analysis.about import About
 from ddptrace.analysis.device.idle import LONG_GAP_NS
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import summarize
@@ -25,8 +28,10 @@ from ddptrace.analysis.whatif.model import model_of
 from ddptrace.analysis.whatif.observed import observe
 from ddptrace.analysis.whatif.predict import Predictor
 from ddptrace.findings import Finding
+from ddptrace.render.about import about_html
 from ddptrace.render.figures import MARKS_MAX, Figure
 from ddptrace.render.headline import headline
+from ddptrace.render.markup import folded
 from ddptrace.render.report import drawn, page, script_json, write_report
 from ddptrace.render.report_top import evidence_line
 from ddptrace.render.steps.figure import steps_figure
@@ -35,6 +40,7 @@ from ddptrace.units import duration
 from tests.made import empty_result, make_result, with_savings
 from tests.unit.made_whatif import Made, in_buckets, made_ranks
 
+BUNDLE_SHA256 = "79542150855a52c567260e3137095dbe2b744e6d702a5cabe67da246942fba7a"
 EVIL = (
     "</script><script>window.hacked=1</script>",
     '<img src=x onerror="window.hacked=2">',
@@ -49,6 +55,7 @@ def evil_result() -> Result:
     return dataclasses.replace(
         result,
         run_id=EVIL[1],
+        about=About(EVIL[0], EVIL, EVIL[1], EVIL, None, EVIL, EVIL[2], "slurm", EVIL[3], EVIL[0], EVIL[1]),
         ranks=Table(RankRow, [dataclasses.replace(row, host=EVIL[0]) for row in result.ranks]),
         phases=Table(PhaseRow, [dataclasses.replace(row, phase=EVIL[2]) for row in result.phases]),
         buckets=Table(BucketRow, [dataclasses.replace(row, parameters=EVIL) for row in result.buckets]),
@@ -123,9 +130,40 @@ def test_plotly_is_told_text_and_not_markup() -> None:
 
 def test_the_page_holds_plotly_once_and_names_no_address_to_load(tmp_path: Path) -> None:
     text = write_report(make_result(), tmp_path / "report.html").read_text("utf-8")
-    assert text.count("plotly.js v") == 1
+    assert text.count("* plotly.js (cartesian") == 1
+    assert len(text) < 2_000_000
     assert "src=" not in re.sub(r"<script>.*?</script>", "", text, flags=re.S)
     assert "default-src 'none'" in text
+
+
+def test_the_bundle_of_plotly_js_is_what_npm_has_and_comes_with_its_licence() -> None:
+    folder = files("ddptrace.render") / "plotly"
+    bundle = (folder / "plotly-cartesian.min.js").read_bytes()
+    # npm pack plotly.js-cartesian-dist-min@4.1.1
+    assert hashlib.sha256(bundle).hexdigest() == BUNDLE_SHA256
+    assert "MIT License" in (folder / "LICENSE").read_text()
+
+
+def about() -> About:
+    return About(
+        name="gpt & co", tags=("baseline", "cap 25"), notes="a note", models=("GPT",), gradient_nbytes=42_600_000,
+        command=("python", "train.py", "--lr", "1 0"), commit="0123456789abcdef" * 2, scheduler="slurm", job_id="42",
+        torch="2.13.0", python="3.11.7",
+    )  # fmt: skip
+
+
+def test_the_header_says_what_the_run_is_called_and_what_it_ran() -> None:
+    html = about_html(dataclasses.replace(make_result(2, 4, 3), about=about()))
+    assert '<p class="name">gpt &amp; co</p>' in html and "<li>baseline</li><li>cap 25</li>" in html
+    assert "<pre><code>python train.py --lr &#x27;1 0&#x27;</code></pre>" in html
+    told = re.sub(r"<[^>]+>", " ", html)
+    for words in ("a note", "GPT, 42.6 MB of gradients", "torch 2.13.0, Python 3.11.7", "42 (Slurm)", "0123456789ab "):
+        assert words in told
+
+
+def test_the_header_has_nothing_of_what_is_not_known() -> None:
+    foreign = dataclasses.replace(make_result(2, 4, 3), about=About(), recorded=False)
+    assert about_html(foreign) == ""
 
 
 @pytest.mark.parametrize("result", [make_result(), make_result(6, 30, 4), evil_result()], ids=["few", "many", "evil"])
@@ -284,7 +322,7 @@ def test_the_headline_is_the_rank_that_costs_more_than_the_rest_of_the_exposed_c
     """The others wait for it in collectives, so its cost is a part of that communication."""
     result = make_result()
     exposed = next(part for part in summarize(result).parts if part.name == "exposed_comm")
-    won = "of the median step could be won if rank 1 were as fast as the others (data):"
+    won = "of the typical step could be won if rank 1 were as fast as the others (data):"
     for part, expected in ((1.5, True), (0.6, True), (0.4, False)):
         cost, ratio = round(part * exposed.ns), part * exposed.ratio
         told = f"{won} {duration(cost)} of {duration(cost / ratio)}."
@@ -383,3 +421,11 @@ def test_names_of_ten_megabytes_or_that_turn_the_line_neither_blow_up_the_report
 def test_what_was_not_measured_is_listed() -> None:
     text = page(make_result(2, 3, 2))
     assert "When 6 collectives of 18 ran is unknown" in text
+
+
+def test_a_column_in_which_nothing_was_measured_is_left_out_of_a_table_and_of_its_fold() -> None:
+    heads = (("name", ""), ("known", ""), ("unknown", ""))
+    rows = [[f"row {at}", "-" if at else "1", "-"] for at in range(4)]
+    shown = folded(heads, rows, 2, "rows")
+    assert re.findall(r"<th[^>]*>(\w+)</th>", shown) == ["name", "known"] * 2
+    assert shown.count("<td") == 8

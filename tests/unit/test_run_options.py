@@ -9,6 +9,7 @@ import pytest
 
 from ddptrace.errors import DdptraceError
 from ddptrace.keep import Keep
+from ddptrace.labels import Labels
 from ddptrace.record.store import Store
 from ddptrace.run.options import EPILOG, Command, Schedule, read_command
 from ddptrace.slowness import when_slow
@@ -206,3 +207,12 @@ def test_help_says_that_records_go_by_whole_files_which_are_as_large_as_it_says(
 def test_a_mistake_in_the_environment_names_the_variable() -> None:
     assert refused("t.py", DDPTRACE_OVERWRITE="maybe") == "DDPTRACE_OVERWRITE is 'maybe'; give true or false"
     assert refused("t.py", DDPTRACE_PROFILE="five").startswith("DDPTRACE_PROFILE is 'five'; give WAIT")
+
+
+def test_a_run_is_named_by_flag_environment_or_file(tmp_path: Path) -> None:
+    flags = command("--name", "gpt", "--tags", "a, b c,", "--notes", "why", "train.py").options.labels
+    assert flags == Labels("gpt", ("a", "b c"), "why")
+    assert command("train.py", DDPTRACE_NAME="gpt").options.labels == Labels("gpt")
+    folder = project(tmp_path, '[tool.ddptrace]\ntags = "a,b"\n')
+    assert command("train.py", cwd=folder).options.labels == Labels(tags=("a", "b"))
+    assert "give a text" in refused("train.py", cwd=project(tmp_path, "[tool.ddptrace]\nname = 1\n"))

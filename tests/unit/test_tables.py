@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any
 
+import pyarrow
 import pytest
 from made_device import make_device_result
 from made_diff import made_side
@@ -18,11 +19,18 @@ from ddptrace.analysis.result import Result
 from ddptrace.analysis.tables.collectives import BucketRow
 from ddptrace.analysis.tables.steps import StepRow
 from ddptrace.analysis.tables.table import Table
+from ddptrace.analysis.whatif.advise import advise
+from ddptrace.analysis.whatif.answer import answer, usual
+from ddptrace.analysis.whatif.model import model_of
+from ddptrace.analysis.whatif.observed import observe
+from ddptrace.analysis.whatif.predict import Predictor
+from ddptrace.analysis.whatif.tables import Setting
 from ddptrace.errors import DdptraceError
 from ddptrace.findings import Finding
 from ddptrace.schema import Evidence
 from tests.conftest import need
 from tests.made import empty_result, make_result
+from tests.unit.made_whatif import Made, in_buckets, made_ranks
 
 LONG_NS = 2**62 + 1
 """No float holds it."""
@@ -100,6 +108,45 @@ def test_polars_takes_every_table_and_an_empty_one_has_the_same_types() -> None:
         assert frame.schema == table[:0].to_polars().schema
 
 
+def test_arrow_keeps_whole_numbers_and_knows_what_is_missing() -> None:
+    frame = MADE.to_arrow()
+    assert frame.schema.types == [
+        pyarrow.int64(), pyarrow.int64(), pyarrow.float64(), pyarrow.bool_(), pyarrow.string(),
+        pyarrow.list_(pyarrow.string()),
+    ]  # fmt: skip
+    assert frame.to_pylist() == [
+        dict(zip(MADE.columns, (LONG_NS, LONG_NS, 0.5, True, "backend", ["a", "b"]), strict=True)),
+        dict(zip(MADE.columns, (-LONG_NS, None, None, None, None, []), strict=True)),
+    ]
+
+
+def test_arrow_takes_every_table_and_an_empty_one_has_the_same_types() -> None:
+    for table in all_tables():
+        frame = table.to_arrow()
+        assert (frame.num_rows, tuple(frame.column_names)) == (len(table), table.columns)
+        assert frame.schema == table[:0].to_arrow().schema
+
+
+def test_any_library_that_reads_arrow_takes_a_table_as_it_is() -> None:
+    assert pyarrow.table(MADE) == MADE.to_arrow()
+    need(find_spec("polars"), "polars (pip install polars)")
+    import polars
+
+    assert polars.DataFrame(MADE).equals(MADE.to_polars())
+
+
+def test_duckdb_queries_a_table_by_the_name_of_its_variable() -> None:
+    need(find_spec("duckdb"), "duckdb (pip install duckdb)")
+    import duckdb
+
+    made = MADE
+    assert len(made) == 2
+    assert duckdb.sql("select evidence, sum(at_ns) from made group by all order by 1 nulls first").fetchall() == [
+        (None, -LONG_NS),
+        ("backend", LONG_NS),
+    ]
+
+
 @pytest.mark.parametrize("library", ["pandas", "polars"])
 def test_a_number_that_no_column_holds_is_told_with_its_column(library: str) -> None:
     need(find_spec(library), f"{library} (pip install {library})")
@@ -123,11 +170,17 @@ def test_a_row_within_a_row_is_a_dict_and_a_struct() -> None:
     assert ranks.to_pandas()["all"][0] == ranks.to_polars()["all"][0] == inner
 
 
-@pytest.mark.parametrize("library", ["pandas", "polars"])
-def test_a_library_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch, library: str) -> None:
+@pytest.mark.parametrize(
+    ("library", "form", "install"),
+    [("pandas", "pandas", "pandas"), ("polars", "polars", "polars"), ("pyarrow", "arrow", "'ddptrace[arrow]'")],
+)
+def test_a_library_that_is_not_there_is_named(
+    monkeypatch: pytest.MonkeyPatch, library: str, form: str, install: str
+) -> None:
     monkeypatch.setitem(sys.modules, library, None)
-    with pytest.raises(DdptraceError, match=f"pip install {library}$"):
-        getattr(MADE, f"to_{library}")()
+    with pytest.raises(DdptraceError) as told:
+        getattr(MADE, f"to_{form}")()
+    assert str(told.value).endswith(f"needs {library}, which is not installed: pip install {install}")
 
 
 def test_a_notebook_shows_the_first_rows_and_how_many_there_are() -> None:
@@ -165,6 +218,16 @@ def test_a_result_tells_its_typical_step_its_findings_and_its_tables() -> None:
     assert "rank 1 did not end cleanly" in html
     assert "<code>phases</code> 80" in html
     assert "<code>rpcs</code>" not in html
+
+
+def test_nothing_that_a_notebook_shows_by_its_repr_fills_the_screen() -> None:
+    result = make_result(2, 8, 6)
+    predictor = Predictor(model_of([observe(one) for one in made_ranks(Made(), in_buckets(Made(), 2))]))
+    advice = advise(predictor)
+    shown = [result, result.summary, result.steps, result.activity, answer(predictor, usual(predictor)), advice]
+    assert [repr(one) for one in shown if len(repr(one)) > 100] == []
+    assert repr(result.summary) == "Summary: typical step 117 ms, 75 % of communication hidden"
+    assert repr(Setting(caps=(1.0,), fp16=True)) == "Setting(caps=(1.0,), fp16=True)"
 
 
 def test_a_result_without_steps_shows_itself_too() -> None:

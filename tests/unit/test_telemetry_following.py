@@ -46,7 +46,7 @@ class Kept:
 
 
 def steps(kept: Kept) -> Counter[tuple[object, object]]:
-    found = [one.attributes or {} for one in kept.got if one.name == "step"]
+    found = [one.attributes or {} for one in kept.got if one.name.startswith("step ")]
     return Counter((one["ddptrace.run.id"], one["ddptrace.rank"]) for one in found)
 
 

@@ -38,7 +38,10 @@ OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 def totals() -> Totals:
     """With a point of every instrument."""
     made, result = Totals(), met_result()
+    unit = {"unit": "layers.0", "unit_role": "unshard", "dimension": "fsdp"}
     calls = [dataclasses.replace(row, busbw_bytes_per_s=1.5e9) for row in result.collectives]
+    others = [dataclasses.replace(row, seq=row.seq + 10**6, bucket=None, **unit) for row in calls]
+    calls = [call for pair in zip(calls, others, strict=True) for call in pair]
     result = dataclasses.replace(result, collectives=Table(CollectiveRow, calls))
     for rows in of_result(result):
         made.of_rank(Identity(result.run_id, rows.rank, 0, META))
@@ -66,6 +69,20 @@ def metrics(request: ExportMetricsServiceRequest) -> Iterator[tuple[dict[str, An
 
 def points(metric: metrics_pb2.Metric) -> Any:
     return getattr(metric, metric.WhichOneof("data") or "").data_points
+
+
+def test_a_finished_run_waits_for_one_more_scrape() -> None:
+    totals = Totals()
+    with serve(totals, 0) as server:
+        urllib.request.urlopen(server.url, timeout=10).close()
+        assert not server.wait_for_scrape(0)  # that one came before
+        waiting = threading.Thread(target=lambda: came.append(server.wait_for_scrape(60)))
+        came: list[bool] = []
+        waiting.start()
+        while not came:
+            urllib.request.urlopen(server.url, timeout=10).close()
+        waiting.join()
+    assert came == [True]
 
 
 def test_every_instrument_comes_back_with_its_kind_unit_and_meaning_for_every_rank() -> None:
@@ -168,6 +185,10 @@ NAMES = {
     "ddptrace.bucket.exposed.time": "ddptrace_bucket_exposed_time_seconds_total",
     "ddptrace.bucket.hidden.time": "ddptrace_bucket_hidden_time_seconds_total",
     "ddptrace.bucket.size": "ddptrace_bucket_size_bytes",
+    "ddptrace.unit.exposed.time": "ddptrace_unit_exposed_time_seconds_total",
+    "ddptrace.unit.hidden.time": "ddptrace_unit_hidden_time_seconds_total",
+    "ddptrace.unit.io": "ddptrace_unit_io_bytes_total",
+    "ddptrace.dimension.exposed.time": "ddptrace_dimension_exposed_time_seconds_total",
     "ddptrace.collective.calls": "ddptrace_collective_calls_total",
     "ddptrace.collective.io": "ddptrace_collective_io_bytes_total",
     "ddptrace.collective.time": "ddptrace_collective_time_seconds_total",

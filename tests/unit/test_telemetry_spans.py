@@ -126,15 +126,15 @@ def test_steps_hang_under_the_users_span_in_its_trace() -> None:
     result = make_result(ranks=1, steps=2)
     spans = emit(result, parents={0: USERS})
     assert {trace_of(span) for span in spans} == {0xABC}
-    assert [span.parent.span_id for span in spans if span.name == "step" and span.parent] == [0x7, 0x7]
+    assert [span.parent.span_id for span in spans if span.name.startswith("step ") and span.parent] == [0x7, 0x7]
     ids = {span.context.span_id for span in spans if span.context}
-    assert {span.parent.span_id for span in spans if span.name != "step" and span.parent} < ids
+    assert {span.parent.span_id for span in spans if not span.name.startswith("step ") and span.parent} < ids
 
 
 def test_what_is_active_on_the_exporters_own_thread_is_no_parent() -> None:
     with trace.use_span(trace.NonRecordingSpan(trace.SpanContext(7, 7, is_remote=False))):
         roots = [span for span in emit(make_result(ranks=1, steps=2)) if span.parent is None]
-    assert [span.name for span in roots] == ["step", "step"]
+    assert [span.name for span in roots] == ["step · rank 0"] * 2
 
 
 def test_steps_are_dropped_with_a_user_span_that_is_not_sampled() -> None:
@@ -236,7 +236,9 @@ def test_a_provider_that_is_not_the_sdks_gets_the_same_tree_in_the_same_traces()
     assert Counter((span.name, *rank_step(span), trace_of(span)) for span in spans) == Counter(
         (span.name, *rank_step(span), trace_of(span)) for span in emit(result)
     )
-    assert len({span.parent.span_id for span in spans if span.name == "step" and span.parent}) == 2  # one per step
+    assert (
+        len({span.parent.span_id for span in spans if span.name.startswith("step ") and span.parent}) == 2
+    )  # one per step
 
 
 def test_under_a_provider_that_is_not_the_sdks_steps_hang_under_the_users_span_too() -> None:
@@ -246,7 +248,7 @@ def test_under_a_provider_that_is_not_the_sdks_steps_hang_under_the_users_span_t
     emitter = Emitter(Foreign(inner), "0")
     for tree in trees_of(make_result(ranks=1, steps=2), {0: USERS}):
         emitter.emit(tree)
-    steps = [span for span in memory.get_finished_spans() if span.name == "step"]
+    steps = [span for span in memory.get_finished_spans() if span.name.startswith("step ")]
     assert [(trace_of(span), span.parent and span.parent.span_id) for span in steps] == [(0xABC, 0x7)] * 2
 
 

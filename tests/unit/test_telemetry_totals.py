@@ -20,7 +20,13 @@ from ddptrace.live.run_folders import read_identity
 from ddptrace.load.run import read_run
 from ddptrace.schema import Kind
 from ddptrace.telemetry.delivery.finished import totals_of
-from ddptrace.telemetry.metrics.instruments import BUCKETS_MAX, COLLECTIVE_SKEW, COLLECTIVES_MAX, INSTRUMENTS
+from ddptrace.telemetry.metrics.instruments import (
+    BUCKETS_MAX,
+    COLLECTIVE_SKEW,
+    COLLECTIVES_MAX,
+    INSTRUMENTS,
+    UNITS_MAX,
+)
 from ddptrace.telemetry.metrics.meetings import HostMeetings
 from ddptrace.telemetry.metrics.rank_totals import Points, Spread
 from ddptrace.telemetry.metrics.totals import Totals
@@ -147,16 +153,20 @@ def test_the_number_of_points_is_bounded_and_nothing_is_left_out_of_the_sums() -
         dataclasses.replace(row, reducer=row.index, index=k) for row in result.buckets for k in range(BUCKETS_MAX)
     ]
     calls = [
-        dataclasses.replace(row, seq=1000 * row.seq + k, group=f"group {k}")
+        dataclasses.replace(row, seq=1000 * row.seq + k, group=f"group {k}", bucket=None, unit=f"layers.{k}")
         for row in result.collectives
-        for k in range(COLLECTIVES_MAX + 9)
+        for k in range(max(COLLECTIVES_MAX, UNITS_MAX) + 9)
     ]
     # WHEN they are counted
     told = counted(dataclasses.replace(
         result, buckets=Table(type(buckets[0]), buckets), collectives=Table(CollectiveRow, calls)
     ))  # fmt: skip
     # THEN the rest are one
-    for name, most in (("bucket.hidden.time", BUCKETS_MAX), ("collective.calls", COLLECTIVES_MAX)):
+    for name, most in (
+        ("bucket.hidden.time", BUCKETS_MAX),
+        ("collective.calls", COLLECTIVES_MAX),
+        ("unit.io", UNITS_MAX),
+    ):
         found = of(told, name)
         assert len(found) == most + 1
         assert ("other", "other") in found
@@ -275,6 +285,10 @@ def test_instruments_are_frozen() -> None:
         ("ddptrace.bucket.exposed.time", "counter", "s", ("ddptrace.bucket.reducer", "ddptrace.bucket.index")),
         ("ddptrace.bucket.hidden.time", "counter", "s", ("ddptrace.bucket.reducer", "ddptrace.bucket.index")),
         ("ddptrace.bucket.size", "gauge", "By", ("ddptrace.bucket.reducer", "ddptrace.bucket.index")),
+        ("ddptrace.unit.exposed.time", "counter", "s", ("ddptrace.unit.name", "ddptrace.unit.role")),
+        ("ddptrace.unit.hidden.time", "counter", "s", ("ddptrace.unit.name", "ddptrace.unit.role")),
+        ("ddptrace.unit.io", "counter", "By", ("ddptrace.unit.name", "ddptrace.unit.role")),
+        ("ddptrace.dimension.exposed.time", "counter", "s", ("ddptrace.unit.dimension",)),
         ("ddptrace.collective.calls", "counter", "{call}", ("ddptrace.collective.op", "ddptrace.collective.group")),
         ("ddptrace.collective.io", "counter", "By", ("ddptrace.collective.op", "ddptrace.collective.group")),
         ("ddptrace.collective.time", "counter", "s", ("ddptrace.collective.op", "ddptrace.collective.group")),
@@ -289,5 +303,6 @@ def test_instruments_are_frozen() -> None:
         ("ddptrace.step.last", "gauge", "{step}", ()),
         ("ddptrace.record.time", "gauge", "s", ()),
         ("ddptrace.run.info", "gauge", "{run}",
-         ("ddptrace.world_size", "ddptrace.backend", "ddptrace.torch.version", "host.name")),
+         ("ddptrace.world_size", "ddptrace.backend", "ddptrace.torch.version", "host.name",
+          "ddptrace.run.name", "ddptrace.job.id")),
     ]  # fmt: skip

@@ -10,7 +10,7 @@ from typing import Any
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow
 from ddptrace.analysis.tables.table import Table
-from ddptrace.telemetry.attributes import PHASE, RANK, RUN_ID, STEP
+from ddptrace.telemetry.attributes import KIND, PHASE, RANK, RUN_ID, STEP
 from ddptrace.telemetry.rows import Meeting, of_result
 from ddptrace.telemetry.spans import attributes, trees
 from ddptrace.telemetry.spans.trees import Node, Tree
@@ -24,7 +24,7 @@ TABLES: dict[str, tuple[attributes.Attribute[Any], ...]] = {
         *attributes.COLLECTIVE_ATTRIBUTES, *attributes.MEETING_ATTRIBUTES,
     ),
 }  # fmt: skip
-COMMON = {RUN_ID: str, RANK: int, STEP: int, PHASE: str}
+COMMON = {KIND: str, RUN_ID: str, RANK: int, STEP: int, PHASE: str}
 
 
 def trees_of(result: Result, steps: Container[int] | None = None, *, strays: bool = True) -> Iterator[Tree]:
@@ -50,11 +50,14 @@ def test_every_row_has_one_span_under_the_right_parent() -> None:
     assert [(tree.rank, tree.step) for tree in made] == [(rank, step) for rank in range(2) for step in range(3)]
     for tree in made:
         (step,) = tree.roots
-        assert [phase.name for phase in step.children] == ["data", "forward", "backward", "optimizer", "other"]
+        phases = [f"{phase} · rank {tree.rank}" for phase in ("data", "forward", "backward", "optimizer", "other")]
+        assert [phase.name for phase in step.children] == phases
         backward, optimizer = step.children[2], step.children[3]
-        assert [bucket.name for bucket in backward.children] == ["bucket"] * 4
-        assert [[below.name for below in bucket.children] for bucket in backward.children] == [["allreduce_"]] * 4
-        assert [below.name for below in optimizer.children] == ["allreduce_"]  # the loss carries no bucket
+        assert [one.name for one in backward.children] == [f"bucket {k} · rank {tree.rank}" for k in range(4)]
+        sent = f"allreduce_ 4.20 MB · rank {tree.rank}"
+        assert [[below.name for below in bucket.children] for bucket in backward.children] == [[sent]] * 4
+        assert [below.name for below in optimizer.children] == [f"allreduce_ 4 B · rank {tree.rank}"]  # of no bucket
+        assert all(node.attributes[KIND] == node.key[0] for node in nodes(tree))
     kinds = Counter(node.key[0] for tree in made for node in nodes(tree))
     assert kinds == {
         "step": len(result.steps), "phase": len(result.phases), "bucket": len(result.buckets),
@@ -134,6 +137,7 @@ def test_values_are_those_of_the_row() -> None:
     (tree,) = trees_of(result)
     node = [n for n in nodes(tree) if n.key[0] == "bucket"][1]
     assert node.attributes == {
+        "ddptrace.span.kind": "bucket",
         "ddptrace.run.id": result.run_id, "ddptrace.rank": 0, "ddptrace.step": 0, "ddptrace.phase": "backward",
         "ddptrace.bucket.reducer": row.reducer, "ddptrace.bucket.layout": row.layout, "ddptrace.bucket.index": 1,
         "ddptrace.bucket.backward": 0, "ddptrace.bucket.nbytes": row.nbytes, "ddptrace.bucket.parameters": 4,

@@ -1,10 +1,10 @@
-"""How findings name many ranks or steps."""
+"""How numbers are told in words."""
 
 from __future__ import annotations
 
 import pytest
 
-from ddptrace.units import named, signed_tenths
+from ddptrace.units import left_words, named, signed_tenths
 
 
 @pytest.mark.parametrize(
@@ -24,3 +24,8 @@ def test_many_are_told_by_the_ends_of_their_runs_or_counted(numbers: list[int], 
 
 def test_a_change_in_tenths_has_the_minus_sign_of_all_changes() -> None:
     assert [signed_tenths(ratio) for ratio in (-0.0136, 0.0136)] == ["−1.4 %", "+1.4 %"]
+
+
+def test_what_is_left_is_told_from_what_is_done() -> None:
+    told = [left_words(30 * 10**9, done, 4) for done in (0, 1, 3)]
+    assert told == ["", ", about 90.0 s left", ", about 10.0 s left"]

@@ -54,9 +54,17 @@ def test_only_tracks_that_the_trace_holds_are_pinned(tmp_path: Path) -> None:
     assert (
         list(head.pinned()) == [PINS[category][0] for category in PINS if category in held] and len(head.pinned()) == 5
     )
+    # AND the UI opens on a step that all ranks have, with its instants in the trace
+    begin, end = head.typical or (0, 0)
+    events = json.loads(gzip.decompress(made.read_bytes()))["traceEvents"]
+    steps = [(one["ts"] * 1000, (one["ts"] + one["dur"]) * 1000) for one in events if one.get("cat") == "step"]
+    assert min(ts for ts, _ in steps if ts >= begin) == pytest.approx(begin)
+    assert any(stop == pytest.approx(end) for _, stop in steps)
+    shown = {name: int(value) for name, value in head.shown().items()}
+    assert 0 <= shown["visStart"] <= begin < end < shown["visEnd"]
     # AND of nothing, nothing
     nothing = head_of(write_trace(Result("1.7", "", 0, None), tmp_path / "nothing.json.gz"))
-    assert nothing.pinned() == {} and named("AddDebugSliceTrack", nothing) == []
+    assert nothing.shown() == {} and nothing.pinned() == {} and named("AddDebugSliceTrack", nothing) == []
 
 
 @pytest.mark.parametrize(

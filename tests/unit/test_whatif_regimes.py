@@ -91,7 +91,7 @@ def test_other_buckets_are_foretold_of_a_wire_with_two_ways(size: int) -> None:
     found = Predictor(model_of([observe(one) for one in ranks]))
     assert found.model.fit.wire.small is not None
     caps = tuple(4 * sum(NUMELS[one] for one in bucket) / 2**20 for bucket in in_buckets(made, size))
-    told = found.predict("", Setting(caps_mb=caps))
+    told = found.predict("", Setting(caps=caps))
     assert told.buckets == -(-8 // size)
     assert told.step_ns == pytest.approx(step_ns(made, in_buckets(made, size)), rel=0.02)
 

@@ -64,7 +64,7 @@ def test_the_number_of_ranks_that_is_asked_beside_many_counts_for_nothing(even: 
 
 def test_what_a_run_cannot_tell_is_not_simulated(even: Predictor) -> None:
     with pytest.raises(DdptraceError, match="there is no rank 99"):
-        scaling(even, Setting(evened=99))
+        scaling(even, Setting(even=99))
 
 
 def test_a_run_of_one_rank_cannot_be_scaled() -> None:

@@ -13,6 +13,7 @@ from ddptrace import Diff, Result
 from ddptrace.analysis.diagnosis.tables import Diagnosis
 from ddptrace.analysis.summary import Summary
 from ddptrace.analysis.tables.declare import declared_in
+from ddptrace.analysis.timeline.advice import RunAdvice
 from ddptrace.analysis.traffic.digest import TrafficReport
 from ddptrace.analysis.whatif.advise import Advice
 from ddptrace.analysis.whatif.tables import WhatIf
@@ -35,6 +36,7 @@ ANSWERS: Final = (
     Answer("diff", "A comparison: `ddptrace diff`", Diff),
     Answer("whatif", "Forecasts: `ddptrace whatif`", WhatIf),
     Answer("advise", "Advice: `ddptrace advise`", Advice),
+    Answer("advise-run", "Advice where no buckets can be planned: `ddptrace advise`", RunAdvice),
     Answer("traffic", "Traffic: `ddptrace traffic`", TrafficReport),
     Answer("diagnose", "Diagnosis: `ddptrace diagnose`", Diagnosis),
 )

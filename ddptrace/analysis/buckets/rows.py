@@ -10,6 +10,7 @@ import numpy as np
 from ddptrace.analysis.buckets.occurrences import Occurrence
 from ddptrace.analysis.collectives.execution import weakest
 from ddptrace.analysis.intervals import Measure, merged, pairs
+from ddptrace.analysis.once_per_rank import once_per_rank
 from ddptrace.analysis.rank_view import RankView
 from ddptrace.analysis.tables.collectives import BucketRow
 from ddptrace.load.tables import Intervals
@@ -30,6 +31,7 @@ class _Ran:
     evidence: Evidence | None
 
 
+@once_per_rank
 def bucket_rows(view: RankView) -> list[BucketRow]:
     """Rows in launch order. A bucket of several collectives is known only where all of them are."""
     steps = view.steps.at(np.array([occurrence.launch_at_ns for occurrence in view.found], np.int64)).tolist()

@@ -115,7 +115,8 @@ def _activity(activity: Activity, clock: Clock) -> Activity:
     )
     compute, device = clock.in_reference_time(activity.compute), tuple(_device(work, clock) for work in activity.device)
     idle = tuple(_gaps(window, clock) for window in activity.idle)
-    return replace(activity, compute=compute, backend=backend, device=device, idle=idle)
+    calls = tuple(_columns(window, clock) for window in activity.host_calls)
+    return replace(activity, compute=compute, backend=backend, device=device, idle=idle, host_calls=calls)
 
 
 def _gaps(window: LongGaps, clock: Clock) -> LongGaps:

@@ -223,7 +223,7 @@ def shares_of(comms: Sequence[Communication], windows: Pieces, compute: Interval
     known = np.array([i for i, comm in enumerate(comms) if comm.end_at_ns is not None], np.int64)
     begins = np.array([comm.begin_at_ns for comm in comms if comm.end_at_ns is not None], np.int64)
     ends = np.array([comm.end_at_ns for comm in comms if comm.end_at_ns is not None], np.int64)
-    paying = _paying_from(begins, ends, np.array([comms[i].seq for i in known], np.int64))
+    paying = paying_from(begins, ends, np.array([comms[i].seq for i in known], np.int64))
     source, floor, ceiling = windows.split(begins, ends)
     measure = Measure(compute)
     hidden = measure.within(floor, ceiling)
@@ -232,7 +232,7 @@ def shares_of(comms: Sequence[Communication], windows: Pieces, compute: Interval
     return Shares(known[source], windows.at(floor), floor, ceiling, hidden, charged)
 
 
-def _paying_from(begins: Ints, ends: Ints, seqs: Ints) -> Ints:
+def paying_from(begins: Ints, ends: Ints, seqs: Ints) -> Ints:
     """Return when each execution becomes the earliest begun of those still running; its end, if it never does."""
     order = np.lexsort((seqs, begins))
     over = np.maximum.accumulate(ends[order])

@@ -92,10 +92,12 @@ def _rows(view: RankView, idle: DeviceIdle) -> Iterator[IdleRow]:
     before = np.append(0, reach)[found.first]
     half = np.searchsorted(reach, before[:-1] + (np.diff(before) + 1) // 2)
     columns = _distinct(found, idle.gap[piece]), np.diff(before), length[found.order][half]
+    rank, words = view.rank.rank, [cause.word for cause in IdleCause]
+    ordinals = [*(mark.ordinal for mark in view.rank.steps), None]  # the last, position -1: outside every step
     for (step, cause, name, operator), *figures in zip(
         found.keys.tolist(), *map(np.ndarray.tolist, columns), strict=True
     ):
-        yield IdleRow(view.rank.rank, view.ordinal(step), IdleCause(cause).word, names[name], names[operator], *figures)
+        yield IdleRow(rank, ordinals[step], words[cause], names[name], names[operator], *figures)
 
 
 def _distinct(found: Alike, values: Ints) -> Ints:

@@ -11,7 +11,8 @@ def less_to_launch(result: Result) -> str:
     """As in "torch.compile, CUDA graphs, larger batches". A model that is served has no optimizer, and one that is
     compiled is not told to be."""
     is_served = any(row.kind == Kind.INFERENCE for row in result.parallelism)
-    compiled = any(is_compiled(row.name) or is_compiled(row.operator) for row in result.idle)
+    names = {row.name for row in result.idle} | {row.operator for row in result.idle}  # few, of many rows
+    compiled = any(map(is_compiled, names))
     ways = [
         'CUDA graphs (torch.compile with mode="reduce-overhead")' if compiled else "torch.compile, CUDA graphs",
         *([] if is_served else ["fused optimizers"]),

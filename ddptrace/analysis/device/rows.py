@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ddptrace.analysis.device.populations import device_spans
 from ddptrace.analysis.device.steps import DeviceWindow
 from ddptrace.analysis.intervals import Ints, Measure, total, union
+from ddptrace.analysis.percentile import percentile
 from ddptrace.analysis.rank_view import RankView
 from ddptrace.analysis.tables.device import LaunchRow, ScopeRow, StreamRow
 from ddptrace.load.tables import DeviceWork, Intervals, Work
@@ -161,7 +162,6 @@ def _delays(window: DeviceWindow) -> Iterator[tuple[int, Delays]]:
     by, delay = window.launched_by[order], delay[order]
     first, last = (np.searchsorted(by, window.steps, side=side) for side in ("left", "right"))
     for begin, end in zip(first.tolist(), last.tolist(), strict=True):
-        count = end - begin
-        ranks = (-(-count // 2), -(-9 * count // 10), count)  # of the sorted delays, from 1
-        p50, p90, longest = (int(delay[begin + nth - 1]) if count else None for nth in ranks)
-        yield count, (p50, p90, longest)
+        ordered = delay[begin:end].tolist()
+        p50, p90, longest = (percentile(ordered, percent) if ordered else None for percent in (50, 90, 100))
+        yield len(ordered), (p50, p90, longest)

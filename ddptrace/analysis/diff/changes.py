@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from ddptrace.analysis.diff.run_figures import Floats
 from ddptrace.analysis.diff.tables import Basis, Change, Quantity
+from ddptrace.analysis.student import student_quantile
 
 ALPHA: Final = 0.05
 STEP_SHARE: Final = 0.8
@@ -100,6 +101,9 @@ def _change(what: Quantity, before: float, after: float, step: float, chance: _C
         is_sure=chance.is_sure,
         op=None if what.collective is None else what.collective.op,
         origin=None if what.collective is None else what.collective.origin,
+        unit=None if what.unit is None else what.unit.name,
+        role=None if what.unit is None else what.unit.role,
+        phase=None if what.unit is None else what.unit.phase,
     )
 
 
@@ -136,9 +140,8 @@ def against_chance(values: Floats, is_after: NDArray[np.bool_], pair: NDArray[np
     size[size <= NEGLIGIBLE * np.abs(values).max(axis=0)] = 0.0
     unit = np.divide(left, size, out=np.zeros_like(left), where=size > 0)
     seen = np.abs(contrast / length @ unit).clip(0, 1)
-    p, joint_p, usual = _by_chance(seen, unit)
-    rest = size * np.sqrt(1 - seen**2)
-    return Tested(usual / np.sqrt(1 - usual**2) * rest / length, p, joint_p)
+    error = size * np.sqrt(1 - seen**2) / freedom**0.5 / length
+    return Tested(student_quantile(freedom, 1 - ALPHA / 2) * error, *_by_chance(seen, unit))
 
 
 def _complement(group: NDArray[np.int64]) -> Floats:
@@ -148,15 +151,14 @@ def _complement(group: NDArray[np.int64]) -> Floats:
     return np.asarray(whole[:, member.shape[1] :], np.float64)
 
 
-def _by_chance(seen: Floats, unit: Floats) -> tuple[Floats, Floats, float]:
-    """p and joint p of each quantity, and what one alone exceeds in 5 % of all directions."""
+def _by_chance(seen: Floats, unit: Floats) -> tuple[Floats, Floats]:
+    """p and joint p of each quantity."""
     order = np.argsort(-seen, kind="stable")
-    alone, jointly, coordinates = np.zeros(len(seen)), np.zeros(len(seen)), []
+    alone, jointly = np.zeros(len(seen)), np.zeros(len(seen))
     random = np.random.default_rng(0)  # the same runs give the same answer
     for begin in range(0, ROTATIONS, PIECE):
         directions = random.standard_normal((min(PIECE, ROTATIONS - begin), len(unit)))
         directions /= np.linalg.norm(directions, axis=1, keepdims=True)
-        coordinates.append(np.abs(directions))
         found = np.abs(directions @ unit[:, order])
         alone += (found >= seen[order]).sum(axis=0)
         largest = np.maximum.accumulate(found[:, ::-1], axis=1)[:, ::-1]
@@ -164,4 +166,4 @@ def _by_chance(seen: Floats, unit: Floats) -> tuple[Floats, Floats, float]:
     p, joint = np.empty_like(alone), np.empty_like(alone)
     p[order] = (alone + 1) / (ROTATIONS + 1)
     joint[order] = np.maximum.accumulate((jointly + 1) / (ROTATIONS + 1))
-    return p, joint, float(np.quantile(np.concatenate(coordinates), 0.95))
+    return p, joint

@@ -24,8 +24,10 @@ FEWEST_RUNS: Final = 4
 """Of both sides together. With three, one of them alone would tell how runs vary."""
 PAIRS_MIN: Final = 6
 """With fewer pairs of runs, what is lost by counting each pair once is more than what pairs have in common."""
-MEASURED: Final = ("part", "total", "bucket", "collective", "rank")
+MEASURED: Final = ("part", "total", "bucket", "unit", "collective", "rank")
 """Kinds that cannot be compared between runs that took compute from different places."""
+WHOLE: Final = ("unit", "collective")
+"""Kinds of which a run shows all that it has."""
 FEW: Final = (
     "{few}, so the variation between equal runs is unknown: these runs differ as shown, and the next ones may not."
     " Give several runs per side, recorded in turn (--repeat 6 makes them)"
@@ -67,10 +69,10 @@ def _is_measured_apart(before: Sequence[RunFigures], after: Sequence[RunFigures]
 
 
 def _common(runs: Sequence[RunFigures], *, measured_alike: bool) -> list[Quantity]:
-    """What all runs know, as the last one names it; and every kind of collective that any of them has, since a run
-    without it spent no time on it."""
+    """What all runs know, as the last one names it; and every unit and kind of collective that any of them has, since
+    a run without it spent no time on it."""
     known = set.intersection(*({quantity.key for quantity in run.quantities} for run in runs))
-    kinds = {quantity.key: quantity for run in runs for quantity in run.quantities if quantity.kind == "collective"}
+    kinds = {quantity.key: quantity for run in runs for quantity in run.quantities if quantity.kind in WHOLE}
     every = [*(quantity for quantity in runs[-1].quantities if quantity.key in known - kinds.keys()), *kinds.values()]
     return [quantity for quantity in every if measured_alike or quantity.kind not in MEASURED]
 

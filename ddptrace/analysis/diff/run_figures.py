@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddptrace.analysis.diff.settings import settings_of
-from ddptrace.analysis.diff.tables import OF_BUCKETS, BucketId, CollectiveId, Quantity
+from ddptrace.analysis.diff.tables import OF_BUCKETS, BucketId, CollectiveId, Quantity, UnitId
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import PARTS, PHASES, measured_steps, steady_steps, typical_steps
 from ddptrace.analysis.tables.collectives import BucketRow
 from ddptrace.analysis.tables.steps import StepRow
+from ddptrace.analysis.units.digest import BESIDE
 
 BLOCK_STEPS: Final = 8
 """Of a block, at least: its middle half is then a few steps, and blocks vary by chance and not by what neighbouring
@@ -27,6 +28,7 @@ RANK_PARTS: Final = ("compute", "exposed_comm", "idle")
 Floats = NDArray[np.float64]
 Pair = tuple[int, int]  # rank, step
 _Sums = dict[Pair, int]
+_Exposed = Mapping[CollectiveId | UnitId, _Sums]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +58,9 @@ def figures_of(result: Result, path: str, said: Mapping[str, str]) -> RunFigures
     rows, population = _compared(result.steps)
     if not any(row.window_ns for row in rows):
         return None
-    buckets = _by_bucket(result, {(row.rank, row.step) for row in result.steps})
-    kinds = _by_kind(result, {(row.rank, row.step) for row in result.steps})
+    steps = {(row.rank, row.step) for row in result.steps}
+    kinds: _Exposed = _by_kind(result, steps) | _by_unit(result, steps)
+    buckets = _by_bucket(result, steps)
     quantities = tuple(_quantities(result, rows, buckets, kinds))
     every = (_compared(block)[0] for block in _blocks(steady_steps(result.steps)))
     blocks = [block for block in every if _is_seen(block) or not _is_seen(rows)]
@@ -94,7 +97,7 @@ def _evidences(rows: Sequence[StepRow]) -> list[str]:
 
 
 def _quantities(
-    result: Result, rows: Sequence[StepRow], buckets: Mapping[BucketId, _Times], kinds: Mapping[CollectiveId, _Sums]
+    result: Result, rows: Sequence[StepRow], buckets: Mapping[BucketId, _Times], kinds: _Exposed
 ) -> Iterator[Quantity]:
     """The step comes first."""
     is_seen = _is_seen(rows)
@@ -110,7 +113,12 @@ def _quantities(
         if typical & times.comm_ns.keys():
             yield Quantity("bucket", "exposed", bucket)
             yield Quantity("bucket", "comm", bucket)
-    yield from (Quantity("collective", "exposed", collective=kind) for kind, ns in kinds.items() if typical & ns.keys())
+    for kind in (kind for kind, ns in kinds.items() if typical & ns.keys()):
+        yield (
+            Quantity("unit", "exposed", unit=kind)
+            if isinstance(kind, UnitId)
+            else Quantity("collective", "exposed", collective=kind)
+        )
     ranks = sorted({row.rank for row in rows})
     if len(ranks) > 1 and is_seen:
         yield from (Quantity("rank", name, rank=rank) for rank in ranks for name in RANK_PARTS)
@@ -134,7 +142,7 @@ def _by_bucket(result: Result, steps: set[Pair]) -> dict[BucketId, _Times]:
     return {_id(mine[-1]): _Times(_sums(mine, "comm_ns"), _sums(mine, "exposed_charged_ns")) for mine in ordered}
 
 
-def _by_kind(result: Result, steps: set[Pair]) -> dict[CollectiveId, _Sums]:
+def _by_kind(result: Result, steps: set[Pair]) -> dict[CollectiveId | UnitId, _Sums]:
     """What is charged to each kind of collective, by rank and step. Together they are all exposed communication."""
     found: dict[CollectiveId, _Sums] = defaultdict(lambda: defaultdict(int))
     for row in result.collectives:
@@ -142,6 +150,17 @@ def _by_kind(result: Result, steps: set[Pair]) -> dict[CollectiveId, _Sums]:
             origin = row.origin if row.bucket is None else OF_BUCKETS
             found[CollectiveId(row.op.rstrip("_"), origin)][row.rank, row.step] += row.exposed_charged_ns
     return {kind: found[kind] for kind in sorted(found, key=lambda kind: (kind.op, kind.origin or ""))}
+
+
+def _by_unit(result: Result, steps: set[Pair]) -> dict[CollectiveId | UnitId, _Sums]:
+    """What is charged to each unit that is no bucket, by rank and step: all of a row in the step that launched it."""
+    found: dict[UnitId, _Sums] = defaultdict(lambda: defaultdict(int))
+    for row in result.units:
+        if row.kind in BESIDE or row.exposed_charged_ns is None or row.step is None:
+            continue
+        if (row.rank, row.step) in steps:
+            found[UnitId(row.name, row.role, row.phase)][row.rank, row.step] += row.exposed_charged_ns
+    return {unit: found[unit] for unit in sorted(found, key=lambda unit: (unit.name, unit.role, unit.phase or ""))}
 
 
 def _id(row: BucketRow) -> BucketId:
@@ -170,7 +189,7 @@ def _values(
     rows: Sequence[StepRow],
     quantities: Sequence[Quantity],
     buckets: Mapping[BucketId, _Times],
-    kinds: Mapping[CollectiveId, _Sums],
+    kinds: _Exposed,
 ) -> Floats:
     """Means over these rank-steps."""
     of_rank: dict[int | None, list[StepRow]] = defaultdict(list)
@@ -184,7 +203,7 @@ def _mean(
     rows: Sequence[StepRow],
     what: Quantity,
     buckets: Mapping[BucketId, _Times],
-    kinds: Mapping[CollectiveId, _Sums],
+    kinds: _Exposed,
 ) -> float:
     """A rank that has none of these steps counts as nothing."""
     if not rows:
@@ -193,7 +212,8 @@ def _mean(
         times = buckets[what.bucket]
         known = times.exposed_ns if what.name == "exposed" else times.comm_ns
         return sum(known.get((row.rank, row.step), 0) for row in rows) / len(rows)
-    if what.collective is not None:
-        return sum(kinds[what.collective].get((row.rank, row.step), 0) for row in rows) / len(rows)
+    of = what.collective or what.unit
+    if of is not None:
+        return sum(kinds[of].get((row.rank, row.step), 0) for row in rows) / len(rows)
     name = "window_ns" if what.kind == "step" else f"{what.name}_ns"
     return float(sum(getattr(row, name) for row in rows)) / len(rows)

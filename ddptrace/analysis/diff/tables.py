@@ -10,7 +10,7 @@ from ddptrace.analysis.tables.table import ROWS_MAX, Table, findings_html, grid,
 from ddptrace.errors import printable
 from ddptrace.findings import Finding
 
-Kind = Literal["step", "part", "total", "phase", "bucket", "collective", "rank"]
+Kind = Literal["step", "part", "total", "phase", "bucket", "unit", "collective", "rank"]
 Basis = Literal["pairs", "runs", "blocks", "none"]
 """What varies, and so tells what chance does: pairs of runs that ran next to each other, runs, or where there are too
 few of these, blocks of steps within them; with "none" nothing does."""
@@ -47,6 +47,15 @@ class CollectiveId:
 
 
 @dataclass(frozen=True, slots=True)
+class UnitId:
+    """What one unit other than a bucket does in one role and phase, which is the same in several runs."""
+
+    name: str
+    role: str
+    phase: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Quantity:
     """What is compared: a time per typical step, mean over ranks, or of one rank.
 
@@ -56,6 +65,7 @@ class Quantity:
     total   "comm": the communication, hidden or not; "wall": the host's time, where that is not the window
     phase   "data", "forward", "backward", "optimizer", "other": add up to the wall time
     bucket  "exposed": what is charged to it of the exposed communication; "comm": its own, hidden or not
+    unit    "exposed": the same of what a unit does in one role and phase
     collective  "exposed": the same of all collectives of one kind; the kinds add up to exposed_comm
     rank    "compute", "exposed_comm", "idle" of one rank
     """
@@ -65,17 +75,19 @@ class Quantity:
     bucket: BucketId | None = None
     rank: int | None = None
     collective: CollectiveId | None = None
+    unit: UnitId | None = None
 
     @property
     def key(self) -> tuple[object, ...]:
-        return (self.kind, self.name, None if self.bucket is None else self.bucket.key, self.rank, self.collective)
+        bucket = None if self.bucket is None else self.bucket.key
+        return (self.kind, self.name, bucket, self.rank, self.collective, self.unit)
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
     """One quantity on both sides: means over the runs of each, of a typical step. None: nothing tells how runs vary."""
 
-    kind: Kind  # "step", "part", "total", "phase", "bucket", "collective" or "rank"
+    kind: Kind  # "step", "part", "total", "phase", "bucket", "unit", "collective" or "rank"
     name: str  # of the quantity, as in "exposed_comm"
     reducer: int | None  # of a bucket
     layout: int | None  # of a bucket, in the run that names it
@@ -96,6 +108,9 @@ class Change:
     is_sure: bool  # adjusted_p is below 5 %, and runs, not blocks of steps, tell so
     op: str | None = None  # of a kind of collective
     origin: str | None = None  # who asked for these, "buckets" where they carry DDP's buckets; None where nothing tells
+    unit: str | None = None  # name of a unit
+    role: str | None = None  # what the unit does there, as in `units`
+    phase: str | None = None  # phase that it does so in; None for neither forward nor backward
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from ddptrace.analysis.rank_facts import RankFacts
 from ddptrace.analysis.ranks.matched_time import WAITING_MIN_RATIO, matched_time
 from ddptrace.analysis.ranks.suspects import MIN_STEPS
 from ddptrace.analysis.result import Result
+from ddptrace.analysis.savings import EXPOSED
 from ddptrace.analysis.summary import WORTH_RATIO, BucketSummary, RankSummary, Summary, measured_steps
 from ddptrace.findings import EXPOSED_BUCKET, LATE_RANK, WELL_HIDDEN, Finding, Severity
 from ddptrace.units import duration, percent, size
@@ -37,12 +38,12 @@ def bucket_findings(
             " Look for time elsewhere.",
         )
         return
-    late_ns = sum(suspect.cost_ns for suspect in result.suspects)
-    if 2 * late_ns >= exposed.ns or (late_known and comparable):
-        return  # waiting for late ranks is most of it, and their own findings say what that costs
+    sent_ns = sum(row.cost_ns for row in result.savings if row.cause == EXPOSED)
+    if (result.suspects or (late_known and comparable)) and 2 * sent_ns < exposed.ns:
+        return  # most of it waits for late ranks, and their own findings say what that costs
     judged = {row.step for row in result.blame}
     alike = comparable and not result.bubbles  # stages of a pipeline do not communicate alike
-    late = late_rank(summary) if alike and len(judged) < MIN_STEPS else None
+    late = late_rank(summary) if alike and len(judged) < MIN_STEPS and not late_known else None
     if late is not None:
         yield late
     elif (
@@ -73,6 +74,7 @@ def _exposed(worst: BucketSummary, summary: Summary, look: str) -> Finding:
 
 
 MIB: Final = 1 << 20
+PREDICTED: Final = "; `ddptrace advise` predicts whether that wins anything"
 BYTES_MIN_RATIO: Final = 0.5
 """If a bucket's bytes, at the run's own bandwidth, take at least this share of its time, the bytes are the cause."""
 
@@ -86,7 +88,8 @@ def next_look(worst: BucketSummary, summary: Summary, result: Result, ranks: Seq
     if dividing:
         return (
             "All gradients go in this one bucket, which leaves when backward is over. A bucket_cap_mb of at most"
-            f" {math.floor(dividing / MIB * 1e4) / 1e4:g} makes several buckets, and the first ones can hide."
+            f" {math.floor(dividing / MIB * 1e4) / 1e4:g} makes several buckets, and the first ones can hide"
+            f"{PREDICTED}."
         )
     compute = next(part.ns for part in summary.parts if part.name == "compute")
     if summary.comm_ns is not None and summary.comm_ns > compute:
@@ -187,7 +190,7 @@ def _last_bucket(worst: BucketSummary, result: Result, ranks: Sequence[RankFacts
     begins = "It is the last bucket of its layout and begins when backward has little left to compute"
     largest = _largest(worst, ranks)
     if largest is None:
-        return f"{begins}. A smaller bucket_cap_mb makes the last bucket smaller."
+        return f"{begins}. A smaller bucket_cap_mb makes the last bucket smaller{PREDICTED}."
     fewer = _fewer_bytes(result, ranks)
     other = f"split the parameter or send fewer bytes ({fewer})" if fewer else "split the parameter"
     return f"{begins}, and {largest}, so a smaller bucket_cap_mb does not help: {other}."

@@ -15,7 +15,7 @@ from ddptrace.analysis.summary import Share, Summary, measured_steps
 from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.analysis.tables.table import Table
 from ddptrace.findings import EXPOSED_COMMUNICATION, QUEUED, SLOW_MESSAGE, Finding
-from ddptrace.load.tables import Identity
+from ddptrace.load.tables import Identity, UnitKind
 from ddptrace.schema import Origin, line_words
 from ddptrace.units import duration, percent, size
 
@@ -27,8 +27,7 @@ OF_TENSORS: Final = (
 )
 TRY: Final = {
     Origin.PROGRAM.word: "issue it with async_op=True before work that does not need it",
-    Origin.FSDP.word: "let FSDP gather earlier (set_modules_to_forward_prefetch, or forward_prefetch=True of the older"
-    " FSDP), or wrap units of another size",
+    Origin.FSDP.word: "let FSDP gather earlier (forward_prefetch=True), or wrap units of another size",
     Origin.BUFFERS.word: "set broadcast_buffers=False if the ranks need not share their buffers",
     Origin.UNUSED_PARAMETERS.word: "set find_unused_parameters=False if every parameter gets a gradient",
     Origin.PIPELINE.word: "give the schedule more and smaller microbatches",
@@ -71,6 +70,8 @@ UPDATED: Final = (
 )
 """For what ZeRO stages 1 and 2 gather: parameters of no module in particular."""
 
+OF_UNITS: Final = "the most exposed units tell which of them wait most, and how early each is gathered"
+
 OF_A_LIBRARY: Final = "a library issues it for that line: check whether the line has to run in every step"
 
 TRY_OPS: Final = {
@@ -100,7 +101,8 @@ def exposed_collective(exposed: Share, result: Result) -> Finding:
         kind, contents = kinds[0], _contents(kinds)
         message = (
             f"{said}{contents}. {'The' if contents else f'{_most_of_it(kinds)}; the'} largest part is"
-            f" {kind.op.rstrip('_')}{_source_words(kind)} with {duration(kind.exposed_ns or 0)}: {_advice(kind)}."
+            f" {kind.op.rstrip('_')}{_source_words(kind)} with {duration(kind.exposed_ns or 0)}:"
+            f" {_advice(kind, result)}."
         )
     return EXPOSED_COMMUNICATION("run", message)
 
@@ -145,9 +147,11 @@ HIDDEN_MIN_RATIO: Final = 0.9
 """Of a kind of collective; what is already done for it would otherwise be advised."""
 
 
-def _advice(kind: CollectiveDigest) -> str:
+def _advice(kind: CollectiveDigest, result: Result) -> str:
     if kind.hidden_ratio is not None and kind.hidden_ratio >= HIDDEN_MIN_RATIO:
         return f"{percent(kind.hidden_ratio)} of it is hidden already, so look at the timeline for what is left of it"
+    if kind.origin == Origin.FSDP.word and any(row.kind == UnitKind.FSDP and row.unit for row in result.units):
+        return OF_UNITS
     if kind.origin in GRADIENTS and _carries(kind) == "gradients":
         return GRADIENTS[kind.origin]
     if kind.origin == Origin.ZERO.word and not kind.modules:

@@ -81,7 +81,7 @@ def _too_short(one: Seeming) -> Finding:
     return RUN_TOO_SHORT(
         f"rank {one.rank}",
         f"Rank {one.rank} seems to make the others wait for {duration(one.cost_ns)} of a step"
-        f" ({_of_median(one)}), but {one.steps} steps are too few to rule out chance: trace {one.steps_needed}"
+        f" ({_of_typical(one)}), but {one.steps} steps are too few to rule out chance: trace {one.steps_needed}"
         " or more.",
     )
 
@@ -94,7 +94,7 @@ def early_finding(one: Early, summary: Summary) -> Finding:
     return LATE_RANK(
         f"rank {one.rank}",
         f"Rank {one.rank} makes the others wait in {where} recorded: that costs every rank {duration(one.cost_ns)} of a"
-        f" step ({_of_median(one)}), most of it in {doing}{_longer(one)}.{often}{_apart(one.rank, summary)} {LOOK}"
+        f" step ({_of_typical(one)}), most of it in {doing}{_longer(one)}.{often}{_apart(one.rank, summary)} {LOOK}"
         f" So few steps do not tell whether it is always this rank: record {one.steps_needed} or more.",
     )
 
@@ -104,11 +104,11 @@ def _longer(one: Early) -> str:
     return f", which takes {duration(one.longer_ns)} longer than the others'" if one.longer_ns > 0 else ""
 
 
-def _of_median(one: Early | Seeming | SuspectRow) -> str:
-    """As in "52 % of the median step of 1.22 s": the typical step is another."""
+def _of_typical(one: Early | Seeming | SuspectRow) -> str:
+    """As in "52 % of the typical step of 1.22 s"."""
     if not one.cost_ratio:
         return percent(one.cost_ratio)
-    return f"{percent(one.cost_ratio)} of the median step of {duration(one.cost_ns / one.cost_ratio)}"
+    return f"{percent(one.cost_ratio)} of the typical step of {duration(one.cost_ns / one.cost_ratio)}"
 
 
 def _apart(rank: int, summary: Summary) -> str:
@@ -167,7 +167,7 @@ def _slow_link(one: SuspectRow) -> Finding:
 def _cost(one: SuspectRow) -> str:
     often = "in nearly every step" if one.persistent else "in some steps more than in others"
     return (
-        f"{duration(one.cost_ns)} of a step ({_of_median(one)}; 95 % interval {duration(one.low_ns)} to"
+        f"{duration(one.cost_ns)} of a step ({_of_typical(one)}; 95 % interval {duration(one.low_ns)} to"
         f" {duration(one.high_ns)}; {one.steps} steps), {often}"
     )
 

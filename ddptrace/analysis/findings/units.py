@@ -9,8 +9,22 @@ from ddptrace.analysis.rank_facts import RankFacts
 from ddptrace.analysis.ranks.matched_time import WAITING_MIN_RATIO, matched_time
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import WORTH_RATIO, Summary
-from ddptrace.analysis.units.costs import EarlierGathers, FsdpCosts, KeptParameters, LargeUnit
-from ddptrace.findings import FSDP_PREFETCH, FSDP_RESHARD, FSDP_UNIT_SIZE, Finding
+from ddptrace.analysis.units.costs import (
+    EarlierGathers,
+    FsdpCosts,
+    KeptParameters,
+    LargeUnit,
+    QueuedGathers,
+    WideReductions,
+)
+from ddptrace.findings import (
+    FSDP_COMMUNICATOR,
+    FSDP_PREFETCH,
+    FSDP_REDUCTION,
+    FSDP_RESHARD,
+    FSDP_UNIT_SIZE,
+    Finding,
+)
 from ddptrace.schema import Phase
 from ddptrace.units import counted, duration, percent, size
 
@@ -27,7 +41,7 @@ def unit_findings(ranks: Sequence[RankFacts], result: Result, summary: Summary) 
     if not summary.window_ns or is_waiting or result.suspects:
         return
     costs, worth_ns = FsdpCosts(result, ranks), WORTH_RATIO * summary.window_ns
-    large, kept = costs.large(), costs.kept()
+    large, kept, wide, queued = costs.large(), costs.kept(), costs.wide(), costs.queued()
     earlier = [found for phase in PREFETCH if (found := costs.earlier(phase)) and found.saved_ns >= worth_ns]
     for found in sorted(earlier, key=lambda one: -one.saved_ns):
         yield FSDP_PREFETCH("run", _earlier_words(found, summary.window_ns))
@@ -35,6 +49,10 @@ def unit_findings(ranks: Sequence[RankFacts], result: Result, summary: Summary) 
         yield FSDP_UNIT_SIZE(f"unit {large.name}", _large_words(large, summary.window_ns))
     if kept is not None and kept.saved_ns >= worth_ns:
         yield FSDP_RESHARD("run", _kept_words(kept, summary.window_ns))
+    if queued is not None and queued.saved_ns >= worth_ns:
+        yield FSDP_COMMUNICATOR("run", _queued_words(queued, summary.window_ns))
+    if wide is not None and wide.saved_ns >= worth_ns:
+        yield FSDP_REDUCTION("run", _wide_words(wide, summary.window_ns))
 
 
 def _earlier_words(found: EarlierGathers, window_ns: int) -> str:
@@ -64,14 +82,39 @@ def _large_words(found: LargeUnit, window_ns: int) -> str:
     )
     return (
         f"FSDP unit {found.name} with {size(found.nbytes)} {other}: {duration(found.exposed_ns)} of a step wait for it."
-        f" Call fully_shard on its children as well; that would hide up to {duration(found.saved_ns)}"
+        f" Call fully_shard on {_parts_words(found.parts)} as well; that would hide up to {duration(found.saved_ns)}"
         f" ({percent(found.saved_ns / window_ns)} of the step)."
     )
 
 
+def _parts_words(modules: Sequence[str]) -> str:
+    """As in "embed", "embed and head" and "embed and 2 more modules"."""
+    if len(modules) <= 2:
+        return " and ".join(modules)
+    return f"{modules[0]} and {counted(len(modules) - 1, 'more module')}"
+
+
 def _kept_words(found: KeptParameters, window_ns: int) -> str:
     return (
+        f"The step waits {duration(found.exposed_ns)} ({percent(found.exposed_ns / window_ns)}) in backward for"
+        f" parameters of {counted(found.units, 'FSDP unit')} that were let go after forward."
+        f" reshard_after_forward=False keeps them and saves up to {duration(found.saved_ns)}, for {size(found.nbytes)}"
+        " more memory on each rank."
+    )
+
+
+def _queued_words(found: QueuedGathers, window_ns: int) -> str:
+    return (
         f"The step waits {duration(found.saved_ns)} ({percent(found.saved_ns / window_ns)}) in backward for parameters"
-        f" of {counted(found.units, 'FSDP unit')} that were let go after forward. reshard_after_forward=False keeps"
-        f" them and saves this, for {size(found.nbytes)} more memory on each rank."
+        f" of {counted(found.units, 'FSDP unit')} whose gather is queued behind other collectives of its process group."
+        " Where the network can carry both at once, set_separate_reduce_scatter_group of the root module (torch 2.13)"
+        " lets gathers pass reductions, and saves up to this."
+    )
+
+
+def _wide_words(found: WideReductions, window_ns: int) -> str:
+    return (
+        f"The step waits {duration(found.exposed_ns)} until gradients of {counted(found.units, 'FSDP unit')} are"
+        " reduced in float32. If the training bears it, MixedPrecisionPolicy(reduce_dtype=torch.bfloat16) sends half"
+        f" the bytes, and saves up to {duration(found.saved_ns)} ({percent(found.saved_ns / window_ns)} of the step)."
     )

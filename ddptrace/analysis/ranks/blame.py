@@ -62,7 +62,7 @@ class Seeming:
 
     rank: int
     cost_ns: float  # of a step, mean
-    cost_ratio: float  # of the median step
+    cost_ratio: float  # of the median step, or of the typical one
     steps: int  # that were judged
     steps_needed: int  # to be traced for certainty
 
@@ -75,7 +75,7 @@ class Early:
     phase: str  # of `LOCAL_PHASES`, in which most of the cost lies
     longer_ns: float  # this phase's time over the others' median, per step
     cost_ns: float  # of a step, mean
-    cost_ratio: float  # of the median step
+    cost_ratio: float  # of the median step, or of the typical one
     steps: int  # that were judged
     dear: int  # of these, steps in which this rank cost most of all
     steps_needed: int  # to be traced for certainty
@@ -86,7 +86,7 @@ class Crowding:
     """All ranks wait for a processor."""
 
     queued_ns: float  # in a step, median of the ranks; at most the time in which their threads did not run
-    step_ns: float  # mean
+    step_ns: float  # the usual steps' mean, or the typical step
     counted_ns: float  # as the system counts it, which may be more
     on_device: bool  # then `queued_ns` is at most the time in which the device was idle
 
@@ -102,6 +102,16 @@ class Blame:
     crowding: Crowding | None = None
     partial: tuple[Partial, ...] = ()  # groups of which ranks are missing: then nobody is blamed
     off_ratio: float | None = None  # how far the replay is off, if that is too far: then nobody is blamed
+
+    def of_typical(self, step_ns: int) -> Blame:
+        """Return the same with every share of the typical step, which has this length, instead of the median step."""
+        return replace(
+            self,
+            suspects=tuple(replace(one, cost_ratio=one.cost_ns / step_ns) for one in self.suspects),
+            seeming=self.seeming and replace(self.seeming, cost_ratio=self.seeming.cost_ns / step_ns),
+            early=self.early and replace(self.early, cost_ratio=self.early.cost_ns / step_ns),
+            crowding=self.crowding and replace(self.crowding, step_ns=step_ns),
+        )
 
     @property
     def is_comparable(self) -> bool:

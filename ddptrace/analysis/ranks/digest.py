@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 
 from ddptrace.analysis.matching.calls import Partial, partial_matches
+from ddptrace.analysis.percentile import percentile
 from ddptrace.analysis.ranks.matched_time import matched_time
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import BucketKey, measured_steps
@@ -165,7 +166,7 @@ def _kind_digest(
         key[4],
         len(rows),
         skew_ns=_median(skews),
-        skew_p95_ns=sorted(skews)[-(-95 * len(skews) // 100) - 1] if skews else None,
+        skew_p95_ns=percentile(sorted(skews), 95) if skews else None,
         wait_ns=_mean(row.wait_ns for row in own),
         transfer_ns=_median(row.aligned_transfer_ns for row in rows),
         free_wait_ns=_mean(row.free_wait_ns for row in own),

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ddptrace.analysis.intervals import Ints
 from ddptrace.analysis.ranks.causes import PROVED, SPREAD, Cause, Held, Lateness, cause_of
 from ddptrace.analysis.ranks.counterfactual import ALL, QUESTIONS, Costs
+from ddptrace.analysis.student import student_quantile
 from ddptrace.analysis.tables.ranks import LOCAL_PHASES, SuspectRow
 
 COST_MIN_RATIO: Final = 0.04
@@ -177,8 +178,9 @@ MOST_STEPS: Final = 10
 """Of a block. What comes and goes within so many steps is the same in all blocks of a long run."""
 BLOCKS: Final = 10
 """So many at least, of fewer steps each in a run that is too short."""
-_NORMAL: Final = 1.959964  # 97.5 % of the standard normal distribution lie below
-_SELDOM: Final = 3.290527  # 99.95 %
+USUALLY: Final = 0.975
+"""Of all means lie below the upper end of an interval of 95 %."""
+NEARLY_ALWAYS: Final = 0.9995
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,15 +204,5 @@ def average(steps: Ints) -> Average:
         return Average(mean, float("-inf"), float("inf"), 0.0, float("inf"))
     error = float(means.std(ddof=1)) / len(means) ** 0.5
     freedom = len(means) - 1
-    reach = students(freedom, _NORMAL) * error
-    return Average(mean, mean - reach, mean + reach, mean / max(error, 1.0), students(freedom, _SELDOM))
-
-
-def students(freedom: int, normal: float = _NORMAL) -> float:
-    """What as much of Student's t distribution lies below as of the normal one below `normal`, by Fisher's expansion.
-    At 97.5 % it is 1 % too low with 3 degrees of freedom and right from 10 on; at 99.95 % 12 % and right from 15 on."""
-    x, v = normal, freedom
-    first = (x**3 + x) / 4
-    second = (5 * x**5 + 16 * x**3 + 3 * x) / 96
-    third = (3 * x**7 + 19 * x**5 + 17 * x**3 - 15 * x) / 384
-    return x + first / v + second / v**2 + third / v**3
+    reach = student_quantile(freedom, USUALLY) * error
+    return Average(mean, mean - reach, mean + reach, mean / max(error, 1.0), student_quantile(freedom, NEARLY_ALWAYS))

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddptrace.analysis.intervals import Ints, Measure, Pieces, intersect, subtract
+from ddptrace.analysis.percentile import percentile
 from ddptrace.analysis.rank_tables import RankTables
 from ddptrace.analysis.rank_view import RankView
 from ddptrace.analysis.steps.phases import PHASE_NAMES
@@ -67,8 +68,7 @@ def jitter_rows(table: RankTables) -> Iterator[JitterRow]:
 def _jitter_row(rank: int, part: str, ns: Ints, share: float | None) -> JitterRow:
     middle = float(np.median(ns))
     spread = SPREAD_OF_DEVIATION * float(np.median(np.abs(ns - middle)))
-    p95 = int(np.sort(ns)[-(-95 * len(ns) // 100) - 1])
-    return JitterRow(rank, part, len(ns), round(middle), p95, round(spread), share)
+    return JitterRow(rank, part, len(ns), round(middle), percentile(sorted(ns.tolist()), 95), round(spread), share)
 
 
 def _share(part: Ints, whole: Ints) -> float | None:

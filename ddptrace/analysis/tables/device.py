@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ddptrace.load.tables import DeviceWork, HostRanges, Intervals
+from ddptrace.load.tables import DeviceWork, HostCalls, HostRanges, Intervals
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,9 @@ class Activity:
     """What a picture of one rank needs beside the tables. Interval arrays are unions, shape (n, 2)."""
 
     rank: int
-    compute: Intervals
-    backend: tuple[tuple[str, str, int, int, int], ...]  # lane, name, begin, end, seq: the backend's own ranges
-    device: tuple[DeviceWork, ...] = ()  # by window
-    idle: tuple[LongGaps, ...] = ()  # by window that saw a device
+    compute: Intervals = field(repr=False)
+    backend: tuple[tuple[str, str, int, int, int], ...] = field(repr=False)
+    # lane, name, begin, end, seq: the backend's own ranges
+    device: tuple[DeviceWork, ...] = field(default=(), repr=False)  # by window
+    idle: tuple[LongGaps, ...] = field(default=(), repr=False)  # by window that saw a device
+    host_calls: tuple[HostCalls, ...] = field(default=(), repr=False)  # by window, as `device`

@@ -99,7 +99,7 @@ class SuspectRow:
     cause: str  # "data", "forward", "backward", "optimizer", "other", "garbage collection", "processor quota",
     #   "processor contention", "slow link" or "slow device"
     cost_ns: int  # per step, mean
-    cost_ratio: float  # cost / median step
+    cost_ratio: float  # cost / typical step
     low_ns: int  # low end of the 95 % interval of that mean
     high_ns: int  # high end
     persistent: bool  # in at least 80 % of the steps

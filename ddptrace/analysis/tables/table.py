@@ -7,19 +7,18 @@ plain HTML with the same numbers; names that a trace contains are escaped there:
 from __future__ import annotations
 
 import dataclasses
-import enum
-import importlib
-import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from html import escape
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, get_args, get_origin, get_type_hints, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, overload
 
-from ddptrace.errors import DdptraceError, printable
+from ddptrace.analysis.tables.frames import arrow_table, pandas_frame, plain, polars_frame
+from ddptrace.errors import printable
 from ddptrace.findings import gravest_first
 
 if TYPE_CHECKING:
     import pandas as pd
     import polars as pl  # type: ignore[import-not-found, unused-ignore]
+    import pyarrow as pa  # type: ignore[import-untyped, import-not-found, unused-ignore]
 
     from ddptrace.findings import Finding
 ROWS_MAX: Final = 20
@@ -28,11 +27,6 @@ CELL_MAX, SENTENCE_MAX = 80, 500
 """Characters shown of a cell, and of a finding."""
 NONE: Final = "–"
 Row = TypeVar("Row")
-PANDAS: Final = {int: ("int64", "Int64"), float: ("float64", "Float64"), bool: ("bool", "boolean")}
-"""Without and with None. Everything else is an object."""
-POLARS: Final = {int: "Int64", float: "Float64", bool: "Boolean"}
-LARGEST: Final = 2**63
-"""From here on, and below what it is the negative of, int64 holds no number."""
 
 
 def paragraph(text: str) -> str:
@@ -132,7 +126,7 @@ class Table(Sequence[Row], Generic[Row]):
         Raises:
             DdptraceError: pandas is missing; ddptrace does not install it.
         """
-        return pandas_frame(self)
+        return pandas_frame(self.row_type, self)
 
     def to_polars(self) -> pl.DataFrame:
         """Return a polars DataFrame with these columns.
@@ -142,74 +136,19 @@ class Table(Sequence[Row], Generic[Row]):
         Raises:
             DdptraceError: polars is missing; ddptrace does not install it.
         """
-        return polars_frame(self)
+        return polars_frame(self.row_type, self)
 
+    def to_arrow(self) -> pa.Table:
+        """Return a pyarrow Table with these columns, which pyarrow writes to Parquet and DuckDB queries.
 
-def plain(value: Any) -> Any:
-    """A row within a row as a dict."""
-    is_row = dataclasses.is_dataclass(value) and not isinstance(value, type)
-    return dataclasses.asdict(value) if is_row else value
+        Nanoseconds are int64, None is null, a tuple is a list, a row within a row is a struct.
 
+        Raises:
+            DdptraceError: pyarrow is missing: it comes with the extra `arrow`.
+        """
+        return arrow_table(self.row_type, self)
 
-def pandas_frame(table: Table[Any]) -> pd.DataFrame:
-    """Raises DdptraceError without pandas."""
-    pandas = _library("pandas")
-    columns = {}
-    for name, kind, optional in _kinds(table.row_type):
-        dtype = PANDAS[kind][optional] if kind in PANDAS else "object"
-        columns[name] = pandas.Series(_values(table, name), dtype=dtype)
-    frame: pd.DataFrame = pandas.DataFrame(columns, columns=list(table.columns))
-    return frame
-
-
-def polars_frame(table: Table[Any]) -> pl.DataFrame:
-    """Raises DdptraceError without polars."""
-    polars = _library("polars")
-    schema = {name: _polars_type(polars, kind) for name, kind, _ in _kinds(table.row_type)}
-    frame: pl.DataFrame = polars.DataFrame({name: _values(table, name) for name in table.columns}, schema=schema)
-    return frame
-
-
-def _library(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name != name:
-            raise
-        raise DdptraceError(f"to_{name}() needs {name}, which is not installed: pip install {name}") from None
-
-
-def _kinds(row_type: type) -> Iterator[tuple[str, Any, bool]]:
-    """Of each column its name, its type, and whether it may be None."""
-    hints = get_type_hints(row_type)
-    for field in dataclasses.fields(row_type):
-        hint = hints[field.name]
-        several = get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-        (kind,) = (one for one in several if one is not types.NoneType)
-        yield field.name, kind, len(several) > 1
-
-
-def _values(table: Table[Any], name: str) -> list[Any]:
-    """Raises DdptraceError where a file says a number that int64 does not hold."""
-    values = [_bare(getattr(row, name)) for row in table]
-    for value in values:
-        if isinstance(value, int) and not -LARGEST <= value < LARGEST:
-            raise DdptraceError(f"{value} in column {name!r} is no 64-bit number: to_dicts() has it as it was read")
-    return values
-
-
-def _bare(value: Any) -> Any:
-    """Words for enums, dicts for rows within rows, and text that every encoding can hold."""
-    if isinstance(value, enum.Enum):
-        return value.value
-    if isinstance(value, tuple):
-        return tuple(map(_bare, value))
-    return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else plain(value)
-
-
-def _polars_type(polars: Any, kind: Any) -> Any:
-    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-        return polars.Struct({name: _polars_type(polars, inner) for name, inner, _ in _kinds(kind)})
-    if get_origin(kind) is tuple:
-        return polars.List(_polars_type(polars, get_args(kind)[0]))
-    return getattr(polars, POLARS.get(kind, "String"))
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Give the table to any library that reads Arrow, such as `polars.DataFrame(table)`. Errors are those of
+        `to_arrow`."""
+        return self.to_arrow().__arrow_c_stream__(requested_schema)

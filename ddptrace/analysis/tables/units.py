@@ -49,6 +49,7 @@ class UnitRow:
     is_root: bool = False  # its unit has what no unit inside it has
     reshards: bool | None = None  # its unit lets go of the gathered parameters after forward
     blocks: bool = False  # the host waits for it at once, so that an earlier launch hides nothing
+    mesh: str = ""  # the DeviceMesh's own name of the dimension; empty where it has none, or none is known
     slack_ns: int | None = None  # of a tensor-parallel module: time that the rank computed between the launch and the
     #   need of the result; None for others, and where nothing tells when it was needed
 
@@ -56,7 +57,7 @@ class UnitRow:
 @dataclass(frozen=True, slots=True)
 class DimensionRow:
     """What the communication along one dimension of parallelism cost one step of one rank. A step's rows add up to its
-    `exposed_comm_ns`."""
+    `exposed_comm_ns`. `exposed_charged_ns` = `peer_wait_ns` + `bubble_ns` + `transfer_ns` + `unmatched_ns`."""
 
     rank: int  # global rank
     step: int  # ordinal of the step
@@ -66,3 +67,8 @@ class DimensionRow:
     nbytes: int | None  # of the larger side of those that began in it; None where a foreign trace does not tell
     comm_ns: int | None  # they ran, each by itself
     exposed_charged_ns: int | None  # their share of the step's exposed communication
+    peer_wait_ns: int | None = None  # part of it before the last rank had come; None, as the next three, where
+    #   exposed_charged is
+    bubble_ns: int | None = None  # part of it in which the schedule of a pipeline has nothing to do for the rank
+    transfer_ns: int | None = None  # part of it in which all of their ranks had come
+    unmatched_ns: int | None = None  # part of it of which nothing tells when the other ranks came

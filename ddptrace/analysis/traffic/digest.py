@@ -17,6 +17,7 @@ from ddptrace.analysis.tables.traffic import TrafficRow
 from ddptrace.analysis.traffic.gradients import GradientDigest, gradients
 from ddptrace.analysis.traffic.peers import LinkDigest, MessageDigest, RootDigest, links, messages, roots
 from ddptrace.analysis.traffic.rows import Kind, by_kind, kind_of
+from ddptrace.analysis.traffic.units import UnitTraffic, unit_traffic
 from ddptrace.findings import Finding
 from ddptrace.schema import Origin
 
@@ -73,6 +74,7 @@ class TrafficReport:
     rpcs: tuple[RpcDigest, ...]  # remote calls by pair of workers
     findings: tuple[Finding, ...]  # those that touch the counts
     reduces_on_host: bool = False  # a reduce or reduce-scatter is not known to run on a device
+    units: tuple[UnitTraffic, ...] = ()  # by unit that is no bucket, and role; the most sent first
 
 
 def traffic_report(result: Result) -> TrafficReport:
@@ -92,6 +94,7 @@ def traffic_report(result: Result) -> TrafficReport:
         messages=messages(steady, counts),
         roots=roots(steady, counts),
         gradients=gradients(row for row in result.gradient_traffic if (row.rank, row.step) in counted),
+        units=unit_traffic(result, counted, counts),
         rpcs=rpc_traffic(result.rpcs, counted),
         findings=tuple(finding for finding in result.findings if finding.kind.concerns_counts),
         reduces_on_host=any(not row.on_device and _reduces_to_some(row.op) for row in result.collectives),

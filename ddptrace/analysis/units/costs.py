@@ -5,19 +5,25 @@ Each saving is an upper bound: what is exposed and could be hidden, and no more 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from statistics import median
 from typing import Final
 
 from ddptrace.analysis.rank_facts import RankFacts
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.summary import measured_steps
-from ddptrace.analysis.tables.units import UnitRow
+from ddptrace.analysis.tables.units import DimensionRow, UnitRow
+from ddptrace.analysis.units.places import FSDP
 from ddptrace.load.tables import Unit, UnitKind
 from ddptrace.schema import Phase, UnitRole
 
+REDUCTIONS: Final = (UnitRole.REDUCE_SCATTER.word, UnitRole.ALL_REDUCE.word)
+LARGE_NBYTES: Final = 1 << 16
+"""Of less, half takes as long."""
 TOO_LARGE: Final = 4
 """Times the median of the other units, from which on a unit is far too large."""
 
@@ -39,8 +45,9 @@ class KeptParameters:
     """Gathers in backward of parameters that were let go after forward."""
 
     units: int
-    saved_ns: int
-    nbytes: int  # more memory of a rank, if they stay
+    exposed_ns: int
+    saved_ns: int  # what of it is transfer: ranks that come late are waited for elsewhere then
+    nbytes: int  # more memory of a rank, if they stay: its shards stay anyway
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +59,24 @@ class LargeUnit:
     others: int
     median_nbytes: int | None  # of the others
     exposed_ns: int
+    saved_ns: int
+    parts: tuple[str, ...]  # modules inside it that have half of its bytes, of the only unit all; the largest first
+
+
+@dataclass(frozen=True, slots=True)
+class WideReductions:
+    """Reductions of gradients in float32."""
+
+    units: int
+    exposed_ns: int
+    saved_ns: int  # half of what of it is transfer
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedGathers:
+    """Gathers in backward that are queued behind other collectives of their process group."""
+
+    units: int
     saved_ns: int
 
 
@@ -67,6 +92,9 @@ class FsdpCosts:
         self._steps = len(steps)
         self._gathers = [row for row in rows if row.role == UnitRole.UNSHARD.word and row.exposed_charged_ns]
         self._compute_ns = self._mean(row.compute_ns or 0 for row in steps)
+        shards = [one for one in result.dimensions if one.dimension == FSDP and (one.rank, one.step) in wanted]
+        self._transfer_ratio = _transfer_ratio(shards)
+        self._dtypes = {(row.rank, row.seq): row.dtype for row in result.collectives if row.part == 0}
         self._units = next((list(filter(_is_sharded, rank.units)) for rank in ranks if rank.units), [])
 
     def earlier(self, phase: Phase) -> EarlierGathers | None:
@@ -88,26 +116,67 @@ class FsdpCosts:
         again = [row for row in self._gathers if row.reshards and row.phase == Phase.BACKWARD.name.lower()]
         if not again:
             return None
-        nbytes = {row.unit: max(0, (row.nbytes or 0) - (row.sharded_nbytes or 0)) for row in again}
-        saved_ns = self._mean(row.exposed_charged_ns or 0 for row in again)
-        return KeptParameters(len(nbytes), saved_ns, sum(nbytes.values()))
+        nbytes = {row.unit: row.nbytes or 0 for row in again}
+        exposed_ns = self._mean(row.exposed_charged_ns or 0 for row in again)
+        return KeptParameters(len(nbytes), exposed_ns, round(exposed_ns * self._transfer_ratio), sum(nbytes.values()))
+
+    def wide(self) -> WideReductions | None:
+        """Return what reductions in half the bytes would save; None if none is large enough, and in float32."""
+        wide = [row for row in self._rows if row.role in REDUCTIONS and row.exposed_charged_ns and self._is_wide(row)]
+        if not wide:
+            return None
+        exposed = self._mean(row.exposed_charged_ns or 0 for row in wide)
+        return WideReductions(len({row.unit for row in wide}), exposed, round(exposed * self._transfer_ratio / 2))
+
+    def _is_wide(self, row: UnitRow) -> bool:
+        return (row.nbytes or 0) >= LARGE_NBYTES and self._dtypes.get((row.rank, row.seq)) == "float32"
+
+    def queued(self) -> QueuedGathers | None:
+        """Return what gathers would save if reductions did not hold them up; None if nothing does."""
+        backward = Phase.BACKWARD.name.lower()
+        queued = [row for row in self._gathers if row.phase == backward and row.behind_ns and not row.blocks]
+        if not queued:
+            return None
+        saved = self._mean(min(row.exposed_charged_ns or 0, row.behind_ns or 0) for row in queued)
+        return QueuedGathers(len({row.unit for row in queued}), saved)
 
     def large(self) -> LargeUnit | None:
         """Return a unit whose parts would hide each other's communication; None if no unit is far too large."""
         largest = max(self._units, key=lambda unit: unit.nbytes, default=None)
-        if largest is None or len(largest.parameters) < 2:
+        modules = {} if largest is None else bytes_by_child(largest)
+        if largest is None or len(modules) < 2 or largest.nbytes < LARGE_NBYTES:
             return None
         others = [unit.nbytes for unit in self._units if unit is not largest]
         middle = round(median(others)) if others else None
-        if middle is not None and largest.nbytes < TOO_LARGE * middle:
+        if middle is not None and (largest.nbytes < TOO_LARGE * middle or not self._takes_too_long(largest)):
             return None
         exposed = self._mean(row.exposed_charged_ns or 0 for row in self._rows if row.unit == largest.unit)
-        part = max(_largest_parameter(largest), middle or 0) / largest.nbytes
+        part = max(*modules.values(), middle or 0) / largest.nbytes
         saved = min(round(exposed * (1 - part)), self._compute_ns)
-        return LargeUnit(largest.module, largest.nbytes, len(others), middle, exposed, saved)
+        return LargeUnit(
+            largest.module,
+            largest.nbytes,
+            len(others),
+            middle,
+            exposed,
+            saved,
+            _half(modules) if others else tuple(modules),
+        )
+
+    def _takes_too_long(self, largest: Unit) -> bool:
+        """Whether its bytes matter: what is sent in no time but that of a call is not faster in parts."""
+        known = [(row.unit == largest.unit, row.comm_ns) for row in self._rows if row.comm_ns is not None]
+        own, others = ([ns for is_own, ns in known if is_own is wanted] for wanted in (True, False))
+        return not own or not others or median(own) >= TOO_LARGE * median(others)
 
     def _mean(self, values: Iterable[int]) -> int:
         return round(sum(values) / self._steps) if self._steps else 0
+
+
+def _transfer_ratio(rows: Sequence[DimensionRow]) -> float:
+    """What of the exposed time is no waiting for late ranks, as far as that is known."""
+    exposed = sum(row.exposed_charged_ns or 0 for row in rows)
+    return 1 - sum(row.peer_wait_ns or 0 for row in rows) / exposed if exposed else 1.0
 
 
 def _is_sharded(unit: Unit) -> bool:
@@ -115,9 +184,27 @@ def _is_sharded(unit: Unit) -> bool:
     return unit.kind is UnitKind.FSDP and any(group.role is UnitRole.OTHER for group in unit.groups)
 
 
-def _largest_parameter(unit: Unit) -> int:
-    """Its bytes: no part of a unit is smaller than one parameter."""
-    return max(parameter.nbytes for parameter in unit.parameters)
+def bytes_by_child(unit: Unit) -> dict[str, int]:
+    """Of the modules right inside it, the largest first. Those of a list of modules stand for themselves."""
+    found: defaultdict[str, int] = defaultdict(int)
+    for parameter in unit.parameters:
+        found[_child(unit.module, parameter.name)] += parameter.nbytes
+    return {module: found[module] for module in sorted(found, key=lambda module: -found[module])}
+
+
+def _child(module: str, parameter: str) -> str:
+    """As in "layers.0.mlp", of module "layers.0" and parameter "layers.0.mlp.up.weight"."""
+    path = parameter.split(".")[:-1]
+    depth = 1 + (len(module.split(".")) if parameter.startswith(f"{module}.") else 0)
+    while depth < len(path) and path[depth].isdecimal():
+        depth += 1
+    return ".".join(path[:depth])
+
+
+def _half(modules: Mapping[str, int]) -> tuple[str, ...]:
+    """Choose the largest modules that have half of the bytes together."""
+    sums = list(accumulate(modules.values()))
+    return tuple(list(modules)[: 1 + bisect_left(sums, sums[-1] / 2)])
 
 
 def _by_cost(rows: Sequence[UnitRow]) -> tuple[str, ...]:

@@ -126,6 +126,9 @@ def _edges(rows: Sequence[UnitRow], steps: int) -> Edges | None:
 # Dimensions -----------------------------------------------------------------------------------------------------------
 
 
+PARTS: Final = ("peer_wait_ns", "bubble_ns", "transfer_ns", "unmatched_ns")
+
+
 @dataclass(frozen=True, slots=True)
 class DimensionDigest:
     """What communication along one dimension of parallelism costs a typical step: means over its (rank, step) pairs."""
@@ -133,8 +136,12 @@ class DimensionDigest:
     dimension: str
     mesh: str  # empty where it has no name, or none is known
     calls: float
-    exposed_charged_ns: int | None  # None where not all of the steps know it
+    exposed_charged_ns: int | None  # None where not all of the steps know it, as the next four, which add up to it
     step_ratio: float | None
+    peer_wait_ns: int | None  # as in `dimensions`
+    bubble_ns: int | None
+    transfer_ns: int | None
+    unmatched_ns: int | None
 
 
 def dimensions(result: Result) -> list[DimensionDigest]:
@@ -151,11 +158,17 @@ def dimensions(result: Result) -> list[DimensionDigest]:
 
 
 def _dimension(place: tuple[str, str], rows: Sequence[DimensionRow], steps: int, window_ns: int) -> DimensionDigest:
-    known = [row.exposed_charged_ns for row in rows if row.exposed_charged_ns is not None]
-    exposed = sum(known) if len(known) == len(rows) else None
+    exposed = _whole(rows, "exposed_charged_ns")
     return DimensionDigest(
         *place,
-        calls=sum(row.calls for row in rows) / steps,
-        exposed_charged_ns=None if exposed is None else round(exposed / steps),
-        step_ratio=exposed / window_ns if exposed is not None and window_ns else None,
+        sum(row.calls for row in rows) / steps,
+        None if exposed is None else round(exposed / steps),
+        exposed / window_ns if exposed is not None and window_ns else None,
+        *(None if (ns := _whole(rows, part)) is None else round(ns / steps) for part in PARTS),
     )
+
+
+def _whole(rows: Sequence[DimensionRow], name: str) -> int | None:
+    """None where not all of the rows know it."""
+    known = [ns for row in rows if (ns := getattr(row, name)) is not None]
+    return sum(known) if len(known) == len(rows) else None

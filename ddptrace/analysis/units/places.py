@@ -1,7 +1,8 @@
 """Along which dimension of parallelism each collective goes.
 
 A dimension is told by, strongest first: the mesh of the collective's unit; the name of its process group, which a
-DeviceMesh gives it; what the unit is; who wanted the collective.
+DeviceMesh gives it; what the unit is; for what DTensor wants for no module, such as the norm of all gradients, the FSDP
+units that communicate in its group; who wanted the collective.
 """
 
 from __future__ import annotations
@@ -65,6 +66,12 @@ class Dimensions:
     """Places of one rank's collectives."""
 
     def __init__(self, rank: RankRun) -> None:
+        self._fsdp = {
+            group.group: DP if group.role is UnitRole.ALL_REDUCE else FSDP
+            for unit in reversed(rank.units)
+            if unit.kind is UnitKind.FSDP
+            for group in reversed(unit.groups)
+        }
         self._meshes = {
             group.name: match["name"] for group in rank.groups if (match := MESH_GROUP.match(group.description))
         }
@@ -73,8 +80,13 @@ class Dimensions:
         """Return the place of a call of a unit, which need not have been recorded."""
         mesh = (_mesh_of(unit, call) if unit is not None else "") or self._meshes.get(call.group, "")
         if unit is not None and unit.kind is UnitKind.FSDP:
-            return Place(DP if call.role is UnitRole.ALL_REDUCE else FSDP, mesh)
+            if call.role is not UnitRole.ALL_REDUCE:
+                return Place(FSDP, mesh)
+            is_own = not unit.groups or any(group.group == call.group for group in unit.groups)
+            return Place(DP if is_own else meaning(mesh) or TP, mesh)
         by_kind = None if kind is None else BY_KIND.get(kind)
+        if kind is UnitKind.TENSOR and not call.module:
+            by_kind = self._fsdp.get(call.group, by_kind)
         return Place(meaning(mesh) or by_kind or BY_ORIGIN.get(call.origin or "") or OTHER, mesh)
 
     def of_gradients(self, call: Call | None) -> Place:

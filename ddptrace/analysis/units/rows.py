@@ -69,6 +69,7 @@ def _of_bucket(row: BucketRow, seq: int, member: Member) -> UnitRow:
         microbatch=None,
         seqs=row.seqs,
         reason=None,
+        mesh=member.place.mesh,
     )
 
 
@@ -136,6 +137,7 @@ def _others(view: RankView) -> Iterator[UnitRow]:
             is_root=unit is not None and unit.is_root,
             reshards=None if unit is None else unit.reshards,
             blocks=_blocks(comm),
+            mesh=member.place.mesh,
             slack_ns=slack[at][1] if at in slack and view.knows_compute(steps[at]) else None,
         )
 

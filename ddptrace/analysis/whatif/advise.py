@@ -12,6 +12,7 @@ from ddptrace.analysis.whatif.model import Model
 from ddptrace.analysis.whatif.play import MIB, Buckets
 from ddptrace.analysis.whatif.predict import Predictor, buckets_of, uncertainty
 from ddptrace.analysis.whatif.tables import Prediction, Setting
+from ddptrace.units import duration
 
 CAPS_MB: Final = (0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0, 12.0, 18.0, 25.0, 50.0, 100.0, 200.0, 400.0)
 LIST_MIN_GAIN: Final = 0.01
@@ -35,7 +36,7 @@ class Limit:
     rank: int | None = None  # of a straggler
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Advice:
     """The best bucket sizes for the training that one run recorded."""
 
@@ -53,12 +54,22 @@ class Advice:
     plans: int  # bucket plans that were compared
     tried: tuple[Prediction, ...]  # the most promising of them
 
+    def __repr__(self) -> str:
+        caps = f"caps of {', '.join(f'{cap:g}' for cap in self.caps_mb)} MiB" if self.caps_mb else "no other caps"
+        return f"Advice: {caps} for a step of {duration(self.recorded_ns)}"
+
     @property
     def first_rank(self) -> Prediction | None:
         """The slowest rank made as fast as the others, where that is sure to win and wins more than any plan; else
         None."""
-        evened = next((one for one in self.useful if one.setting.evened is not None), None)
+        evened = next((one for one in self.useful if one.setting.even is not None), None)
         return evened if evened and _step(evened) < min(map(_step, (self.recorded, *self.tried))) else None
+
+    @property
+    def also_useful(self) -> tuple[Prediction, ...]:
+        """What is sure to win something besides buckets and the rank that comes first."""
+        first = self.first_rank
+        return tuple(one for one in self.useful if one is not first)
 
     def to_json_dict(self) -> dict[str, Any]:
         """The documented keys of `ddptrace advise --json`."""
@@ -69,7 +80,7 @@ def advise(predictor: Predictor) -> Advice:
     """Of one recorded run."""
     recorded = predictor.predict("as recorded", Setting())
     plans = list(candidates(predictor))
-    tried = [predictor.predict(_named(caps), Setting(caps_mb=caps)) for caps in _promising(predictor, plans)]
+    tried = [predictor.predict(_named(caps), Setting(caps=caps)) for caps in _promising(predictor, plans)]
     best = best_of(recorded, tried)
     limits = tuple(sorted(_limits(predictor, recorded), key=lambda limit: -limit.gain_ns))
     remedies = [prediction for prediction in _remedies(predictor) if prediction.refusal is None]
@@ -83,7 +94,7 @@ def advise(predictor: Predictor) -> Advice:
         predictor.replay_error,
         recorded,
         best,
-        best.setting.caps_mb or (),
+        best.setting.caps or (),
         tuple(cap / MIB for cap in predictor.model.caps_nbytes),
         gain > 0,
         tuple(limit for limit in limits if limit.gain_ratio >= WORTH_RATIO),
@@ -97,7 +108,7 @@ def advise(predictor: Predictor) -> Advice:
 def _promising(predictor: Predictor, plans: Sequence[tuple[float, ...]]) -> list[tuple[float, ...]]:
     """Those that a short look finds best, over the likeliest wire and over one with more latency; single caps among
     them."""
-    sketched = np.array([predictor.sketch(Setting(caps_mb=caps)) for caps in plans])
+    sketched = np.array([predictor.sketch(Setting(caps=caps)) for caps in plans])
     orders = [[plans[at] for at in np.argsort(column, kind="stable")] for column in sketched.T]
     single = ([caps for caps in order if len(caps) == 1] for order in orders)
     kept = {caps for order in (*orders, *single) for caps in order[:PROMISING]}
@@ -111,7 +122,7 @@ def candidates(predictor: Predictor) -> Iterator[tuple[float, ...]]:
     total = predictor.model.nbytes / MIB
     one = [cap for cap in CAPS_MB if cap < 2 * total] or [CAPS_MB[0]]
     for caps in (*((cap,) for cap in one), *_lists(one, total)):
-        buckets = buckets_of(Setting(caps_mb=caps), predictor.model)
+        buckets = buckets_of(Setting(caps=caps), predictor.model)
         if buckets not in seen:
             seen.add(buckets)
             yield caps
@@ -127,7 +138,7 @@ def _lists(caps: Sequence[float], total: float) -> Iterator[tuple[float, ...]]:
 
 def best_of(recorded: Prediction, tried: Sequence[Prediction]) -> Prediction:
     """One cap where a list is not worth it; what was recorded where nothing is."""
-    alone = _fewest([prediction for prediction in tried if len(prediction.setting.caps_mb or ()) == 1])
+    alone = _fewest([prediction for prediction in tried if len(prediction.setting.caps or ()) == 1])
     best = _fewest(tried)
     if _cautious(best) > _cautious(alone) * (1 - LIST_MIN_GAIN):
         best = alone
@@ -168,7 +179,7 @@ def _limits(predictor: Predictor, recorded: Prediction) -> Iterator[Limit]:
         yield _limit(name, predictor.predict(name, setting), recorded)
     rank = slowest(predictor)
     if rank is not None:
-        yield _limit("straggler", predictor.predict("straggler", Setting(evened=rank)), recorded, rank)
+        yield _limit("straggler", predictor.predict("straggler", Setting(even=rank)), recorded, rank)
     eased = predictor.without_contention()
     if predictor.contention.is_known:
         gain = _step(recorded) - eased
@@ -181,8 +192,11 @@ def _limit(name: str, without: Prediction, recorded: Prediction, rank: int | Non
 
 
 def slowest(predictor: Predictor) -> int | None:
-    """The rank with most compute of its own; None with one rank, or if chance may have made it so."""
+    """The dearest rank that the analysis names. Where there is no analysis, the one with most compute of its own; None
+    with one rank, or if chance may have made it so."""
     model = predictor.model
+    if predictor.late is not None:
+        return next((one.rank for one in predictor.late if one.rank in model.ranks), None)
     if len(model.ranks) < 2:
         return None
     own = np.array(
@@ -196,11 +210,11 @@ def slowest(predictor: Predictor) -> int | None:
 def _remedies(predictor: Predictor) -> Iterator[Prediction]:
     yield predictor.predict("a network of twice the bandwidth", Setting(bandwidth=2.0))
     yield predictor.predict("a network of half the latency", Setting(latency=0.5))
-    yield predictor.predict("the fp16 hook", Setting(hook="fp16"))
+    yield predictor.predict("the fp16 hook", Setting(fp16=True))
     yield predictor.predict("process groups that take turns", Setting(groups=2))
     rank = slowest(predictor)
     if rank is not None:
-        yield predictor.predict(f"a faster rank {rank}", Setting(evened=rank))
+        yield predictor.predict(f"a faster rank {rank}", Setting(even=rank))
 
 
 # The advice held against a run that was made with it ------------------------------------------------------------------

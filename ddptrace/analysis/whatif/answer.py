@@ -6,13 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from ddptrace.analysis.pipeline.forecast import PipelinePredictor
 from ddptrace.analysis.tables.table import Table
+from ddptrace.analysis.timeline.forecast import TimelinePredictor
 from ddptrace.analysis.whatif.advise import Advice, advise
 from ddptrace.analysis.whatif.predict import RECORDED, Predictor
 from ddptrace.analysis.whatif.scale import ScaleRow, scaling
 from ddptrace.analysis.whatif.tables import Cost, Prediction, Setting, SmallCost, WhatIf
 from ddptrace.analysis.whatif.wire import Wire
 
+AnyPredictor = Predictor | TimelinePredictor | PipelinePredictor
+"""Of buckets on CPUs, of a device's profiler windows, or of a pipeline."""
 RANKS: Final = (8, 32, 128, 512, 2048)
 
 
@@ -26,8 +30,10 @@ class Forecast:
     refusal: str | None = None
 
 
-def answer(predictor: Predictor, settings: Mapping[str, Setting]) -> WhatIf:
+def answer(predictor: AnyPredictor, settings: Mapping[str, Setting]) -> WhatIf:
     """Of each setting by its name."""
+    if not isinstance(predictor, Predictor):
+        return predictor.answer(settings)
     model = predictor.model
     predictions = [predictor.predict(name, setting) for name, setting in settings.items()]
     return WhatIf(
@@ -67,12 +73,14 @@ def _small(wire: Wire) -> SmallCost | None:
     return SmallCost(round(wire.small.most_nbytes), round(wire.small.latency_ns), bytes_per_s)
 
 
-def usual(predictor: Predictor) -> dict[str, Setting]:
+def usual(predictor: AnyPredictor) -> dict[str, Setting]:
     """What is asked where the reader asked nothing."""
+    if not isinstance(predictor, Predictor):
+        return predictor.usual()
     caps = (0.5, 1.0, 2.0, 5.0, 10.0, 25.0, 100.0)
-    asked = {f"bucket_cap_mb={cap:g}": Setting(caps_mb=(cap,)) for cap in caps}
+    asked = {f"bucket_cap_mb={cap:g}": Setting(caps=(cap,)) for cap in caps}
     return asked | {
-        "fp16 hook": Setting(hook="fp16"),
+        "fp16 hook": Setting(fp16=True),
         "an update every 4 backwards": Setting(accumulate=4),
         "twice the bandwidth": Setting(bandwidth=2.0),
         "half the latency": Setting(latency=0.5),

@@ -139,8 +139,8 @@ def _refuse(ranks: Sequence[ObservedRank], world_size: int | None) -> None:
     if any(rank.on_device for rank in ranks):
         what = "this run trained on a GPU" if is_recorded else "these traces are of a GPU"
         raise DdptraceError(
-            f"{what}, where nothing shows when each gradient was ready, and whatif and advise can predict only training"
-            " on CPUs: `ddptrace analyze` tells what the step waits for"
+            f"{what}, and no profiler window shows what the GPU did, so its steps cannot be replayed: record some steps"
+            " with --profile"
         )
     if not is_recorded:
         raise DdptraceError(

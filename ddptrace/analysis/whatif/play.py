@@ -121,7 +121,8 @@ class _Player:
         marks = [(self.now, self.work, self.sent)]
         while self.launched < len(self.launches) or self.active or any(self.queues):
             self._admit()
-            self._pass(self._until())
+            weights = self._weights()
+            self._pass(self._until(weights), weights)
             marks.append((self.now, self.work, self.sent))
             for sending in [one for one in self.active if one.left_ns <= NOTHING_NS and one.latency_ns <= NOTHING_NS]:
                 self.active.remove(sending)
@@ -141,9 +142,8 @@ class _Player:
                 self.active.append(queue.popleft())
                 busy += 1
 
-    def _until(self) -> float:
-        """Time to the next event."""
-        weights = self._weights()
+    def _until(self, weights: float) -> float:
+        """Time to the next event. `weights`: all of those that are sent."""
         ends = [
             sending.latency_ns if sending.latency_ns > NOTHING_NS else sending.left_ns * weights / sending.weight
             for sending in self.active
@@ -152,8 +152,7 @@ class _Player:
             ends.append((self.launches[self.launched] - self.work) * (1 + self.slowdown * bool(self.active)))
         return max(min(ends), 0.0)
 
-    def _pass(self, ns: float) -> None:
-        weights = self._weights()
+    def _pass(self, ns: float, weights: float) -> None:
         for sending in self.active:
             if sending.latency_ns > NOTHING_NS:
                 sending.latency_ns -= ns

@@ -16,6 +16,7 @@ import numpy as np
 
 from ddptrace.analysis.steps.jitter import SPREAD_OF_DEVIATION
 from ddptrace.analysis.whatif.again import Scenario, Steps, play_steps, sizes
+from ddptrace.analysis.whatif.late import Late
 from ddptrace.analysis.whatif.model import Model, contention_of
 from ddptrace.analysis.whatif.play import Buckets, Floats, caps_nbytes, plan_buckets
 from ddptrace.analysis.whatif.tables import Contention, Prediction, Setting
@@ -49,8 +50,10 @@ class _Case:
 class Predictor:
     """Answers questions about one recorded run."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, late: Sequence[Late] | None = None) -> None:
+        """`late`: the ranks that the run's analysis names; None if it is not known."""
         self.model = model
+        self.late = late
         self.contention: Contention = contention_of(model)
         slowdowns = (self.contention.low_ratio, self.contention.high_ratio)
         others = (_Case(*one) for one in product(model.fit.others, slowdowns))
@@ -90,7 +93,7 @@ class Predictor:
         off = hypot(scale * uncertainty(played[0].step_ns), self.replay_error * middle, self._model_ratio * middle)
         backwards, buckets = setting.accumulate or self.model.backwards, buckets_of(setting, self.model)
         low, high = max(round(min(steps) - off), 0), round(max(steps) + off)
-        return Prediction(
+        prediction = Prediction(
             name,
             setting,
             round(middle),
@@ -102,6 +105,30 @@ class Predictor:
             round(scale * float(np.median(played[0].comm_ns))),
             len(buckets),
             basis_of(setting, buckets, self.model, self.contention),
+        )
+        late = next((one for one in self.late or () if setting == Setting(even=one.rank)), None)
+        return prediction if late is None else self._as_analyzed(prediction, late)
+
+    def _as_analyzed(self, prediction: Prediction, late: Late) -> Prediction:
+        """The same with the cost that the analysis tells of this rank: a run has one number for it."""
+        if late.low_ratio is None or late.high_ratio is None:
+            return prediction
+        replayed = self.to_typical * _middle(self._replays[self._cases[0]])
+        middle, high, low = (replayed * (1 - ratio) for ratio in (late.cost_ratio, late.low_ratio, late.high_ratio))
+        off = abs(self.replay_error) * middle
+        return replace(
+            prediction,
+            step_ns=round(middle),
+            low_ns=max(round(low - off), 0),
+            high_ns=round(high + off),
+            per_backward_ns=round(middle / self.model.backwards),
+            gain_ratio=late.cost_ratio,
+            gain_low_ratio=late.low_ratio,
+            gain_high_ratio=late.high_ratio,
+            basis=(
+                f"Rank {late.rank}: {late.steps} recorded steps, played again with its own time as the other ranks have"
+                " it. `ddptrace analyze` tells the same cost.",
+            ),
         )
 
     def without_contention(self) -> float:
@@ -124,7 +151,7 @@ class Predictor:
 
     def _cases_of(self, setting: Setting) -> tuple[_Case, ...]:
         """The likeliest one first."""
-        if setting.hook is None:
+        if not setting.is_half:
             return self._cases
         return self._cases[0], *(replace(case, hosting=times) for case in self._cases for times in HOSTING)
 
@@ -160,10 +187,10 @@ def scenario_of(setting: Setting, model: Model, wire: Wire, slowdown: float, hos
         wire,
         slowdown,
         slowdown,
-        wire_ratio=HALF if setting.hook == "fp16" else model.wire_ratio,
-        byte_ns=hosting * cast_ns(model) if setting.hook == "fp16" else 0.0,
+        wire_ratio=HALF if setting.is_half else model.wire_ratio,
+        byte_ns=hosting * cast_ns(model) if setting.is_half else 0.0,
         backwards=setting.accumulate or model.backwards,
-        evened=None if setting.evened is None else model.ranks.index(setting.evened),
+        evened=None if setting.even is None else model.ranks.index(setting.even),
         is_eager=setting.perfect_overlap,
     )
 
@@ -184,11 +211,11 @@ def wire_of(setting: Setting, model: Model, wire: Wire) -> Wire:
 
 
 def buckets_of(setting: Setting, model: Model) -> Buckets:
-    if setting.caps_mb is None and setting.order == "ready":
+    if setting.caps is None and setting.order == "ready":
         return model.buckets
     known = {number for bucket in model.buckets for number in bucket}
     order = model.order if setting.order == "ready" else range(len(model.parameters) - 1, -1, -1)
-    caps = model.caps_nbytes if setting.caps_mb is None else caps_nbytes(setting.caps_mb)
+    caps = model.caps_nbytes if setting.caps is None else caps_nbytes(setting.caps)
     return plan_buckets([one for one in order if one in known], model.parameters, caps)
 
 
@@ -208,16 +235,20 @@ def refusal_of(setting: Setting, model: Model) -> str | None:
 
 
 def _refusals(setting: Setting, model: Model) -> Iterator[str]:
-    if model.hook is not None and setting.hook is not None:
+    if setting.host != 1 or setting.free_data:
+        yield "only profiler windows of a device show what waits for the host"
+    if setting.of_pipeline:
+        yield "the run holds no pipeline"
+    if model.hook is not None and setting.is_half:
         hook = printable(model.hook[:NAME_MAX])
         yield f"the run already has the communication hook {hook}, and no steps without one"
-    if setting.hook is not None and model.wire_ratio < 1:
+    if setting.is_half and model.wire_ratio < 1:
         yield "the run already sends fewer bytes than its gradients have"
     if setting.ranks is not None and model.world_size < 2:
         yield "one rank communicates with nobody, so the run holds no cost of a collective"
-    if setting.evened is not None and setting.evened not in model.ranks:
-        yield f"there is no rank {setting.evened} in the run"
-    elif setting.evened is not None and len(model.ranks) < 2:
+    if setting.even is not None and setting.even not in model.ranks:
+        yield f"there is no rank {setting.even} in the run"
+    elif setting.even is not None and len(model.ranks) < 2:
         yield "there is no other rank"
 
 
@@ -247,8 +278,11 @@ def _basis(setting: Setting, buckets: Buckets, model: Model, contention: Content
             f"More ranks: a ring of {setting.ranks} over links like those of the {model.world_size} recorded ones,"
             " which nobody else uses; no rank is slower than the recorded ones."
         )
-    if setting.hook == "fp16":
-        yield "fp16: casting all gradients is assumed to cost as much as the update, or anything from 0 to twice that."
+    if setting.is_half:
+        yield (
+            f"{'fp16' if setting.fp16 else 'bf16'}: casting all gradients is assumed to cost as much as the update, or"
+            " anything from 0 to twice that."
+        )
     if setting.accumulate is not None:
         yield "Accumulation: the effect of fewer updates on the training is not predicted."
     if setting.perfect_overlap:

@@ -8,47 +8,66 @@ from typing import Any, Final, Literal, get_args
 
 from ddptrace.analysis.tables.table import Table
 from ddptrace.errors import DdptraceError
+from ddptrace.units import counted, duration
 
 MOST_TIMES: Final = 1e6
 Order = Literal["ready", "definition"]
-Hook = Literal["fp16"]
+Schedule = Literal["gpipe", "1f1b", "interleaved"]
+Model = Literal["buckets", "timeline", "pipeline"]
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Describe what is to be different; the defaults are what was recorded.
+    """Describe what is to be different, with the names of the options of `ddptrace whatif`; the defaults are what was
+    recorded.
 
     Raises:
         DdptraceError: A value is out of range.
     """
 
-    caps_mb: tuple[float, ...] | None = None  # MiB of the first bucket, the second, ...; the last one repeats
+    caps: tuple[float, ...] | None = None  # MiB of the first bucket, the second, ...; the last one repeats
     order: Order = "ready"  # "ready", or "definition": buckets from the last parameter to the first, whichever is ready
     ranks: int | None = None  # number of ranks, in a ring of the same links
     bandwidth: float = 1.0  # factor of the link's bytes per second
     latency: float = 1.0  # factor of the link's latency
-    hook: Hook | None = None  # "fp16": send gradients in half precision
+    fp16: bool = False  # gradients are sent in half precision
+    bf16: bool = False  # gradients are sent as bfloat16
     accumulate: int | None = None  # backwards of an update, all but the last in no_sync()
     groups: int = 1  # process groups that take turns
-    evened: int | None = None  # a rank that would be as fast as the median of the others
+    even: int | None = None  # a rank that would be as fast as the median of the others
     perfect_overlap: bool = False  # everything can be sent when backward begins
     free_network: bool = False  # sending takes no time
+    host: float = 1.0  # factor of the host's speed at its own work; of runs with profiler windows of a device
+    free_data: bool = False  # fetching a batch takes no time; of the same runs
+    schedule: Schedule | None = None  # "gpipe", "1f1b" or "interleaved" with two stages on each rank; of a pipeline
+    microbatches: int | None = None  # in a step, each as large as a recorded one; of a pipeline
 
     def __post_init__(self) -> None:
-        counts = {name: getattr(self, name) for name in ("ranks", "accumulate", "groups")}
+        counts = {name: getattr(self, name) for name in ("ranks", "accumulate", "groups", "microbatches")}
         wrong = {
-            "caps_mb is a tuple of MiB above 0": self.caps_mb is None or _are_caps(self.caps_mb),
+            "caps is a tuple of MiB above 0, such as (25,)": self.caps is None or _are_caps(self.caps),
             "order is ready or definition": self.order in get_args(Order),
-            "hook is fp16 or None": self.hook is None or self.hook in get_args(Hook),
+            "schedule is gpipe, 1f1b or interleaved": self.schedule is None or self.schedule in get_args(Schedule),
             f"bandwidth lies between {1 / MOST_TIMES:g} and {MOST_TIMES:g}": self.bandwidth >= 1 / MOST_TIMES
             and self.bandwidth <= MOST_TIMES,
             f"latency lies between 0 and {MOST_TIMES:g}": 0 <= self.latency <= MOST_TIMES,
+            f"host lies between {1 / MOST_TIMES:g} and {MOST_TIMES:g}": 1 / MOST_TIMES <= self.host <= MOST_TIMES,
         } | {f"{name} is 1 or more": one is None or one >= 1 for name, one in counts.items()}
         for what, is_right in wrong.items():
             if not is_right:
-                raise DdptraceError(f"{self._changed()} is no setting: {what}")
+                raise DdptraceError(f"{self!r} is no setting: {what}")
 
-    def _changed(self) -> str:
+    @property
+    def of_pipeline(self) -> bool:
+        """Whether it asks for another schedule or number of microbatches."""
+        return self.schedule is not None or self.microbatches is not None
+
+    @property
+    def is_half(self) -> bool:
+        """Whether gradients are sent in 16 bits."""
+        return self.fp16 or self.bf16
+
+    def __repr__(self) -> str:
         """Only what is not as recorded."""
         told = ((field.name, getattr(self, field.name), field.default) for field in fields(self))
         return f"Setting({', '.join(f'{name}={value!r}' for name, value, usual in told if value != usual)})"
@@ -113,7 +132,7 @@ class Contention:
     why: str  # what it rests on
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class WhatIf:
     """Answers about one recorded run."""
 
@@ -121,16 +140,20 @@ class WhatIf:
     steps: int  # steps that are played again
     recorded_ns: int  # the typical step, as recorded
     recorded_exposed_ns: int  # exposed communication of the typical step
-    backwards: int  # backwards of a step
+    backwards: int | None  # backwards of a step, or microbatches of a pipeline; None of a device's profiler windows
     replayed: Prediction  # the recorded setting, predicted as all others are, from ready times and costs alone
     replay_error_ratio: float  # (replayed step - recorded step) / recorded step
-    cost: Cost  # fitted cost of an all-reduce
-    contention: Contention  # fitted slowdown of compute beside communication
+    cost: Cost | None  # fitted cost of an all-reduce; None, as contention, of a device's profiler windows
+    contention: Contention | None  # fitted slowdown of compute beside communication
     predictions: Table[Prediction]  # one row per setting
+    model: Model = "buckets"  # what is played again: "buckets" on CPUs, "timeline" of a device, or "pipeline"
+
+    def __repr__(self) -> str:
+        return f"WhatIf: {counted(len(self.predictions), 'prediction')} for a step of {duration(self.recorded_ns)}"
 
     def to_json_dict(self) -> dict[str, Any]:
         """The documented keys of `ddptrace whatif --json`."""
         plain = {field.name: getattr(self, field.name) for field in fields(self)}
         rows = [asdict(prediction) for prediction in self.predictions]
-        nested = {name: asdict(plain[name]) for name in ("replayed", "cost", "contention")}
+        nested = {name: plain[name] and asdict(plain[name]) for name in ("replayed", "cost", "contention")}
         return plain | nested | {"predictions": rows}

@@ -8,6 +8,7 @@ made, perhaps before the trace, so patches of its `start_trace` would not be cal
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import threading
 import time
@@ -168,7 +169,7 @@ class Windows:
             plain.touch()  # libkineto complains on the program's stderr about a file that it cannot open
             has_room = self._recorder.has_room(PLENTY_NBYTES) or self._recorder.has_room(plain_nbytes(profiler))
         except OSError as error:
-            self._recorder.note(WINDOW_NOT_KEPT, f"a profiler file could not be written: {error.strerror}")
+            self._note_unwritable(error)
             return
         try:
             if not has_room:
@@ -177,6 +178,9 @@ class Windows:
             profiler.export_chrome_trace(str(plain))
         finally:
             plain.unlink(missing_ok=True)
+
+    def _note_unwritable(self, error: OSError) -> None:
+        self._recorder.note(WINDOW_NOT_KEPT, f"a profiler file could not be written: {error.strerror}")
 
     def _held(self, why: str, action: Callable[[], None]) -> None:
         """Run `action`, which switches the profiler. The program's signal handlers wait meanwhile: one that raises
@@ -328,6 +332,15 @@ class Windows:
         return export_chrome_trace
 
     def _keep(self, profiler: Any, path: Path) -> None:
+        """Keep the window's file, unless the process has as many files open as it may: the next one may fit."""
+        try:
+            self._copy(profiler, path)
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+            self._note_unwritable(error)
+
+    def _copy(self, profiler: Any, path: Path) -> None:
         """Record the window and copy its file; for a profiler of the program, the program waits for that."""
         begin = _now()
         span = self._spans.get(profiler.profiler)

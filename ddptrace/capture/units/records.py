@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from typing import Any, Final
 
 from ddptrace.record import Recorder
@@ -47,6 +48,7 @@ def _plus_one(number: int | None) -> int:
     return 0 if number is None else number + 1
 
 
+@cache
 def _role_of(op: str) -> int:
     return next((role for begin, role in BY_OP if op.startswith(begin)), int(UnitRole.OTHER))
 

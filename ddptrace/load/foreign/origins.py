@@ -57,6 +57,7 @@ RULES: Final = (
     Rule(Origin.FSDP, r"^FullyShardedDataParallel\._"),
     Rule(Origin.FSDP, r"^FullyShardedDataParallel\.forward", GATHERS),
     Rule(Origin.ZERO, r"(?:^|/)deepspeed/runtime/zero/"),
+    Rule(Origin.PIPELINE, r"^PP:\d+(?:SEND|RECV)_[FB]", MESSAGES),
     Rule(Origin.PIPELINE, r"(?:^|/)(?:torch/distributed/pipelining|deepspeed/runtime/pipe)/", MESSAGES),
     Rule(Origin.PIPELINE, r"(?:^|/)megatron/core/pipeline_parallel/", MESSAGES),
     # TorchRec: All2All_Pooled_Req, KJTAllToAllTensorsAwaitable, "## alltoall_fwd_single ##"
@@ -74,6 +75,8 @@ RULES: Final = (
     Rule(Origin.TENSOR_PARALLEL, r"^nn\.Module: \w*(?:Row|Column)Parallel\w*_\d+$", TENSORS),
     Rule(Origin.TENSOR_PARALLEL, r"^nn\.Module: (?:VocabParallelEmbedding|ParallelLMHead)_\d+$", TENSORS),
     Rule(Origin.DTENSOR, r"(?:^|/)torch/distributed/tensor/", TENSORS),
+    # async tensor parallelism: fused_all_gather_scaled_matmul, fused_matmul_reduce_scatter, …
+    Rule(Origin.DTENSOR, r"^(?:symm_mem::)?fused_(?:\w+_)?matmul(?:_reduce_scatter)?$", TENSORS),
     Rule(Origin.BUFFERS, rf"^{re.escape(DDP_FORWARD)}$", ("broadcast",)),
     Rule(Origin.BUFFERS, r"(?:^|/)torch/nn/parallel/distributed\.py\(\d+\): _sync_(?:module_)?buffers", ("broadcast",)),
     Rule(Origin.GRADIENTS, rf"{ACCUMULATE}$", REDUCTIONS),

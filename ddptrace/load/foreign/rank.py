@@ -12,7 +12,7 @@ from pathlib import Path
 from ddptrace.errors import RunDirectoryError, printable
 from ddptrace.findings import RANK_CLAIMED_TWICE, SEVERAL_PROCESSES, STEPS_RENUMBERED, TRACE_UNREADABLE, Finding
 from ddptrace.load.foreign.ddp import reducers_of
-from ddptrace.load.foreign.units import units_of
+from ddptrace.load.foreign.units import UnitName, units_of
 from ddptrace.load.foreign.window import ForeignWindow, foreign_window
 from ddptrace.load.kineto.reader import read_kineto
 from ddptrace.load.sources import TraceFile
@@ -151,13 +151,13 @@ def _run(rank: int, windows: Sequence[ForeignWindow], findings: list[Finding]) -
     )
 
 
-def with_common_units(windows: Sequence[ForeignWindow]) -> tuple[list[ForeignWindow], tuple[str, ...]]:
+def with_common_units(windows: Sequence[ForeignWindow]) -> tuple[list[ForeignWindow], tuple[UnitName, ...]]:
     """Return the windows with one number for each unit, and the units' names by number from 1."""
     names = tuple(dict.fromkeys(name for window in windows for name in window.units))
     return [window if window.units == names else _with_units(window, names) for window in windows], names
 
 
-def _with_units(window: ForeignWindow, names: Sequence[str]) -> ForeignWindow:
+def _with_units(window: ForeignWindow, names: Sequence[UnitName]) -> ForeignWindow:
     numbers = {number: 1 + names.index(name) for number, name in enumerate(window.units, start=1)}
     calls = (call if call.unit is None else dataclasses.replace(call, unit=numbers[call.unit]) for call in window.calls)
     events = (dataclasses.replace(event, unit=numbers[event.unit]) for event in window.unit_events)

@@ -49,11 +49,18 @@ ROLES: Final = {
 }
 
 
+class UnitName(NamedTuple):
+    """What a unit is known by in files."""
+
+    kind: UnitKind
+    name: str
+
+
 class NamedUnits(NamedTuple):
     """Units by name, in a file; a unit's number is its place from 1."""
 
     calls: list[Call]
-    names: tuple[str, ...]
+    names: tuple[UnitName, ...]
     events: tuple[UnitEvent, ...]
 
 
@@ -75,7 +82,8 @@ def with_units(trace: Trace, found: Sequence[Found], calls: Sequence[Call]) -> N
         call if position == NOTHING else _of_unit(call, numbers[int(of_event[position])], phase)
         for call, position, phase in zip(calls, around, phases, strict=True)
     ]
-    return NamedUnits(known, names, tuple(_events(trace, ranges, told, numbers)))
+    named = tuple(UnitName(UnitKind.FSDP, name) for name in names)
+    return NamedUnits(known, named, tuple(_events(trace, ranges, told, numbers)))
 
 
 def _read(trace: Trace, name: int) -> re.Match[str] | None:
@@ -108,10 +116,10 @@ def _events(trace: Trace, ranges: Mask, told: dict[int, re.Match[str]], numbers:
 # All files of a rank --------------------------------------------------------------------------------------------------
 
 
-def units_of(names: Sequence[str], calls: Sequence[Call]) -> tuple[Unit, ...]:
+def units_of(names: Sequence[UnitName], calls: Sequence[Call]) -> tuple[Unit, ...]:
     """Return the units of a rank. Nothing tells their parameters; what is gathered in backward was let go before."""
     again = {call.unit for call in calls if call.role is UnitRole.UNSHARD and call.unit_phase is Phase.BACKWARD}
     return tuple(
-        Unit(number, UnitKind.FSDP, name, reshards=number in again, is_root=name == ROOT)
-        for number, name in enumerate(names, start=1)
+        Unit(number, kind, name, reshards=number in again if kind is UnitKind.FSDP else None, is_root=name == ROOT)
+        for number, (kind, name) in enumerate(names, start=1)
     )

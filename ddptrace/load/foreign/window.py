@@ -21,14 +21,16 @@ from ddptrace.load.foreign.calls import device_calls, gloo_calls, in_launch_orde
 from ddptrace.load.foreign.ddp import backward_at, until_copied, with_reducer
 from ddptrace.load.foreign.origins import with_origins
 from ddptrace.load.foreign.serving import served_by
+from ddptrace.load.foreign.stages import with_stages
 from ddptrace.load.foreign.trace import DATA, DDP_COPY, DDP_MARKS, OPTIMIZER_STEP, Trace
-from ddptrace.load.foreign.units import with_units
+from ddptrace.load.foreign.units import UnitName, with_units
 from ddptrace.load.kineto.events import FileFacts, Ints, KinetoEvents
 from ddptrace.load.tables import Call, Group, Intervals, PhaseMark, StepMark, UnitEvent, Window, Work
 from ddptrace.load.windows.buffers import buffer_broadcasts
 from ddptrace.load.windows.comm_kernels import CommRule
 from ddptrace.load.windows.cpu_compute import computing, operator_work, thread_ranges, union
 from ddptrace.load.windows.device import PROFILER_STEP, comm_streams
+from ddptrace.load.windows.host_calls import host_calls
 from ddptrace.load.windows.idle import device_idle
 from ddptrace.load.windows.nesting import NOTHING, innermost_around
 from ddptrace.schema import Evidence, Phase, StepEnd
@@ -51,7 +53,7 @@ class ForeignWindow:
     findings: tuple[Finding, ...]
     serves: str  # as in `RankRun`
     reducer_kind: str  # class of the wrapper that reduces gradients; "" where the file shows none
-    units: tuple[str, ...] = ()  # names of FSDP units, by their numbers from 1
+    units: tuple[UnitName, ...] = ()  # by their numbers from 1
     unit_events: tuple[UnitEvent, ...] = ()
 
 
@@ -65,7 +67,8 @@ def foreign_window(
     issued = [] if found else issued_calls(trace)
     launched = in_launch_order(found or issued)
     known = with_origins(trace, backwards, launched, with_reducer(trace, backwards, launched))
-    calls, units, unit_events = with_units(trace, launched, until_copied(trace, backwards, known))
+    of_fsdp = with_units(trace, launched, until_copied(trace, backwards, known))
+    calls, units, unit_events = with_stages(trace, launched, of_fsdp)
     phases = until_awaited(phases_of(trace, backwards), trace, _awaited(calls, backwards))
     return ForeignWindow(
         _window(trace, file),
@@ -91,7 +94,19 @@ def _window(trace: Trace, file: str) -> Window:
         compute = union(trace.device.spans(Work.COMPUTE))
         idle = device_idle(trace.events, trace.device, trace.main_lane, begin, end)
         streams, device = comm_streams(trace.device), trace.device.table()
-        return Window(file, begin, end, compute, memory, True, device, idle=idle, buffers=buffers, comm_streams=streams)
+        return Window(
+            file,
+            begin,
+            end,
+            compute,
+            memory,
+            True,
+            device,
+            idle=idle,
+            buffers=buffers,
+            comm_streams=streams,
+            host_calls=host_calls(trace.events, trace.device),
+        )
     threads = thread_ranges(trace.events, frozenset({trace.main_thread}))
     operators = operator_work(trace.events, threads)
     device = trace.device.table()

@@ -2,9 +2,10 @@
 
 In: a path. Out: `KinetoEvents`, or only a `FileHead`.
 
-source   bytes, inflated                 text     where one event ends and the next begins
-stream   batches of events               times    decimal text to integer nanoseconds
-columns  batches to arrays               args     what events say of collectives
-facts    what stands around the events   head     the same, without reading the events
-cache    what was read once              reader   all of it: `read_kineto`
+source   bytes, inflated                 text     where one event ends and the next begins; exact times
+stream   batches of events               columns  batches to arrays
+args     what events say                 flops    operations of an operator, by its shapes
+cache    what was read once              head     what a file is, without reading its events
+scanner  batches to rows by a compiled library, `scan.c`, where `scan_library` finds one
+reader   all of it: `read_kineto`        events   what comes out
 """

@@ -13,8 +13,8 @@ import msgspec
 
 from ddptrace.errors import RunDirectoryError
 from ddptrace.load.kineto.args import REFUSED
+from ddptrace.load.kineto.columns import CATEGORIES, Columns
 from ddptrace.load.kineto.events import FileFacts
-from ddptrace.load.kineto.reader import CATEGORIES, Columns
 from ddptrace.load.kineto.source import NotATrace, Source
 from ddptrace.load.kineto.stream import (
     AROUND_NBYTES,

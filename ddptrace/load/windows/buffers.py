@@ -30,7 +30,11 @@ def buffer_broadcasts(events: KinetoEvents) -> tuple[tuple[int, int], ...]:
 
     The operators must follow each other: a model that broadcasts something itself does other things around it."""
     forwards = _named(events, FORWARD) & of_category(events, Category.OP, Category.ANNOTATION)
-    found = [_run(events, ops) for ops in _in_forwards(events, forwards)]
+    inside = _in_forwards(events, forwards)
+    if not inside:
+        return ()
+    kinds = [_named(events, *names) for names in (OWN, (PACKS,), BROADCASTS)]
+    found = [_run(events, ops, *(kind[ops] for kind in kinds)) for ops in inside]
     return tuple(span for span in found if span is not None)
 
 
@@ -48,9 +52,8 @@ def _in_forwards(events: KinetoEvents, forwards: Mask) -> list[Ints]:
     return [np.sort(inside[forward == one]) for one in np.unique(forward[forward != NOTHING]).tolist()]
 
 
-def _run(events: KinetoEvents, ops: Ints) -> tuple[int, int] | None:
+def _run(events: KinetoEvents, ops: Ints, owned: Mask, packs: Mask, sends: Mask) -> tuple[int, int] | None:
     """The first run of operators of `OWN` that both packs and broadcasts."""
-    owned, packs, sends = (_named(events, *names)[ops] for names in (OWN, (PACKS,), BROADCASTS))
     for is_own, run in groupby(range(len(ops)), key=lambda k: bool(owned[k])):
         ks = list(run)
         if is_own and packs[ks].any() and sends[ks].any():

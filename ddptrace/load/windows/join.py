@@ -28,6 +28,7 @@ from ddptrace.load.tables import (
     DeviceIdle,
     DeviceWork,
     ExecRange,
+    HostCalls,
     Intervals,
     OperatorWork,
     RankRun,
@@ -40,6 +41,7 @@ from ddptrace.load.windows.comm_kernels import CommRule, communication_kernels
 from ddptrace.load.windows.cpu_compute import computing, operator_work, thread_ranges, union
 from ddptrace.load.windows.device import KinetoWork
 from ddptrace.load.windows.events import WindowEvents
+from ddptrace.load.windows.host_calls import host_calls
 from ddptrace.load.windows.idle import device_idle
 from ddptrace.load.windows.nesting import NOTHING
 from ddptrace.schema import Evidence
@@ -130,6 +132,7 @@ def _window(mark: WindowMark, events: KinetoEvents, joined: Joined, clock: Clock
         joined.idle,
         joined.searched_ns,
         joined.buffers,
+        host_calls=joined.host_calls,
     )
 
 
@@ -154,6 +157,7 @@ class Joined:
     findings: tuple[Finding, ...]
     searched_ns: tuple[int, ...]  # as in `Window`
     buffers: tuple[tuple[int, int], ...]  # as in `Window`
+    host_calls: HostCalls | None  # as in `Window`
 
 
 def join_window(
@@ -196,6 +200,7 @@ def join_window(
         findings,
         _searched(events),
         buffer_broadcasts(events),
+        host_calls(events, works),
     )
 
 

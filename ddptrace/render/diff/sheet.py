@@ -22,7 +22,7 @@ from ddptrace.units import NOT_MEASURED, counted, millis, percent, signed_millis
 
 KINDS: Final = {
     "Typical step": ("step", "part", "total"), "Phases": ("phase",), "Buckets": ("bucket",),
-    "Collectives": ("collective",), "Ranks": ("rank",),
+    "Units": ("unit",), "Collectives": ("collective",), "Ranks": ("rank",),
 }  # fmt: skip
 MOST_ROWS: Final = 64
 """Of a table, sure ones first, then by how much they changed; diff.json has all."""
@@ -58,7 +58,7 @@ def _changes(diff: Diff) -> Iterator[Grid]:
 
 
 def _most(rows: list[Change], kinds: tuple[str, ...]) -> list[Change]:
-    if kinds[0] in ("bucket", "collective", "rank"):
+    if kinds[0] in ("bucket", "unit", "collective", "rank"):
         rows.sort(key=lambda row: (not row.is_sure, -abs(row.change_ns)))
     return rows[:MOST_ROWS]
 

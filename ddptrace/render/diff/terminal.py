@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from ddptrace.analysis.diff.tables import Change, Diff
+from ddptrace.errors import printable
 from ddptrace.findings import gravest_first
 from ddptrace.render.diff.words import (
     basis,
@@ -17,9 +18,10 @@ from ddptrace.render.diff.words import (
     reach,
     setting_words,
     sides,
+    unit_name,
 )
 from ddptrace.render.terminal import finding_lines
-from ddptrace.render.words import PARTS, WIDTH, cut, indented
+from ddptrace.render.words import PARTS, WIDTH, both_ends, cut, indented
 from ddptrace.units import NOT_MEASURED, duration, millis, percent, signed_millis, signed_percent, size
 
 MOST_ROWS: Final = 8
@@ -36,6 +38,7 @@ def diff_text(diff: Diff) -> str:
         [*_rows("Typical step", _of(diff, "step", "part", "total")), *_overlap_line(diff)],
         list(_rows("Phases", _of(diff, "phase"))),
         list(_most("Buckets", _of(diff, "bucket"))),
+        list(_most("Units", _of(diff, "unit"))),
         list(_most("Exposed time", _of(diff, "collective"))),
         list(_most("Ranks", _of(diff, "rank"))),
         list(_settings(diff)),
@@ -88,6 +91,8 @@ def _name(row: Change) -> str:
         return f"{row.reducer}/{row.index} {size(row.nbytes)} {what}"
     if row.kind == "collective":
         return cut(collective_name(row), NAME_WIDTH)
+    if row.kind == "unit":
+        return both_ends(printable(unit_name(row)), NAME_WIDTH)
     if row.kind == "rank":
         return f"{row.rank} {'exposed' if row.name == 'exposed_comm' else named(row)}"
     return f"  {named(row)}" if row.kind == "part" else named(row)

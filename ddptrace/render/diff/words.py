@@ -136,12 +136,19 @@ def collective_name(row: Change) -> str:
     return f"{row.op}{f' ({row.origin})' if row.origin else ''}"
 
 
+def unit_name(row: Change) -> str:
+    """As in `layers.0 unshard, backward`."""
+    return f"{row.unit} {row.role}{f', {row.phase}' if row.phase else ''}"
+
+
 def whole_name(row: Change) -> str:
     """With the bucket or rank."""
     if row.kind == "bucket":
         return f"{bucket_name(row)} ({size(row.nbytes)}): {named(row)}"
     if row.kind == "collective":
         return f"{collective_name(row)}: {named(row)}"
+    if row.kind == "unit":
+        return f"{unit_name(row)}: {named(row)}"
     return f"rank {row.rank}: {named(row)}" if row.kind == "rank" else named(row)
 
 

@@ -32,6 +32,7 @@ LABEL_MAX: Final = 60
 ROWS_MAX: Final = 256
 COLUMNS_MAX: Final = 120
 ROW_MAX_PX, HEIGHT_MAX_PX = 30, 520
+FEW_ROWS: Final = 4
 CLEAR: Final = "rgba(228,104,58,0)"
 PARTS: Final = (*LOCAL_PHASES, "waiting")
 Cells = dict[int, list[float | None]]
@@ -242,7 +243,7 @@ def heat(key: str, cells: Cells, names: Sequence[str], what: str, caption: str) 
         "zmin": 0,
         "zmax": most or 1,
         "hoverongaps": False,
-        "colorbar": {"title": {"text": "ms"}, "thickness": 12, "outlinewidth": 0},
+        "colorbar": _colour_bar(most, len(groups)),
         "hovertemplate": f"%{{y}}, {what} %{{x}}: %{{z}} ms",
         "name": "",
         "xgap": 1 if len(names) <= 60 else 0,
@@ -255,6 +256,12 @@ def heat(key: str, cells: Cells, names: Sequence[str], what: str, caption: str) 
     height_px = min(110 + ROW_MAX_PX * len(groups), HEIGHT_MAX_PX)
     sheet = layout(**axes) | {"margin": {"l": 8, "r": 12, "t": 30, "b": 8}}
     return Figure(key, height_px, [data], sheet, caption + together)
+
+
+def _colour_bar(most_ms: float, rows: int) -> dict[str, Any]:
+    """As high as the rows: beside a few there is room for its two ends only."""
+    ends = {"tickvals": [0, most_ms], "ticktext": ["0", duration(most_ms * 1e6)]}
+    return {"thickness": 12, "outlinewidth": 0} | (ends if rows <= FEW_ROWS else {"nticks": 6, "ticksuffix": " ms"})
 
 
 def _rank_name(group: Sequence[int]) -> str:

@@ -19,12 +19,14 @@ import numpy as np
 
 from ddptrace.analysis.intervals import Measure, intersect, pairs, union
 from ddptrace.analysis.result import Result
+from ddptrace.analysis.summary import measured_steps
 from ddptrace.analysis.tables.collectives import CollectiveRow
 from ddptrace.analysis.tables.steps import StepRow
 from ddptrace.load.tables import Intervals
 from ddptrace.render.ranks.trace import path_tracks
+from ddptrace.render.steps.timeline import typical_ordinal
 from ddptrace.render.trace.islands import Island, islands
-from ddptrace.render.trace.lanes import LAUNCH, NO_LAUNCH, DeviceTrack, Slice, SpanTrack, Track, quoted
+from ddptrace.render.trace.lanes import LAUNCH, NO_LAUNCH, DeviceTrack, Slice, SpanTrack, Track, numbered, quoted
 from ddptrace.render.trace.tracks import AnyTrack, RankRows, add_matches, by_rank, rank_tracks
 from ddptrace.render.whole_file import whole_file
 from ddptrace.render.words import host_words
@@ -79,8 +81,24 @@ def about(result: Result, zeros: dict[int, int]) -> dict[str, object]:
     }
     clocks = [asdict(row) for row in result.clocks if row.why != "same clock"]
     apart = {"trace_zero_ns_by_rank": zeros} if len(set(zeros.values())) > 1 else {}
+    typical = typical_span(result, zeros)
+    shown = {"typical_step": typical} if typical is not None else {}
     holds = {"categories": main_categories(result), "headline": result.savings[0].cause if result.savings else ""}
-    return head | instants | apart | holds | ({"clocks": clocks} if clocks else {})
+    return head | instants | apart | shown | holds | ({"clocks": clocks} if clocks else {})
+
+
+def typical_span(result: Result, zeros: Mapping[int, int]) -> tuple[int, int] | None:
+    """When the step that the report draws began and ended, on any rank, in ns of the trace; None without steps."""
+    steps, _ = measured_steps(result.steps)
+    if not steps:
+        return None
+    chosen = typical_ordinal(steps)
+    spans = [
+        (row.begin_at_ns - zeros.get(row.rank, 0), row.end_at_ns - zeros.get(row.rank, 0))
+        for row in steps
+        if row.step == chosen
+    ]
+    return min(begin for begin, _ in spans), max(end for _, end in spans)
 
 
 def main_categories(result: Result) -> list[str]:
@@ -192,7 +210,7 @@ def counter_chunks(pid: int, name: str, unit: str, samples: Iterable[Sample], ze
     samples = iter(samples)
     while chunk := list(itertools.islice(samples, EVENTS_PER_WRITE)):
         times = [(at - zero, value) for at, value in chunk]
-        yield [f'{head}{ts // 1000}.{ts % 1000:03d},"args":{{"{unit}":{value}}}}}' for ts, value in times]
+        yield [f'{head}{ts // 1000}.{ts % 1000:03d},"args":{{"{unit}":{numbered(value)}}}}}' for ts, value in times]
 
 
 def metadata(pid: int, tid: int, kind: str, **args: str | int) -> str:

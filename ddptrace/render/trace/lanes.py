@@ -24,6 +24,8 @@ LAUNCH: Final = "launch"
 """Name of the arrows from a launch to what it launched."""
 
 quoted = json.encoder.encode_basestring  # Perfetto shows an escape in a track's name as it is written
+numbered = "{:.12g}".format
+"""Writes a number. With all its digits, Perfetto reads 0.00011544099870101665 as 0.0015."""
 
 
 class Slice(NamedTuple):

@@ -10,14 +10,18 @@ from typing import Any
 from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow
 from ddptrace.analysis.tables.ranks import MatchRow
 from ddptrace.analysis.tables.steps import PhaseRow, StepRow
-from ddptrace.render.trace.lanes import Slice, Unit, nested, quoted
+from ddptrace.render.trace.lanes import Slice, Unit, nested, numbered, quoted
 from ddptrace.render.words import bucket_name, named_bucket, op_name, some_of
 from ddptrace.units import duration, size
 
 PHASE_COLOURS = {"data": "yellow", "forward": "rail_response", "backward": "rail_animation", "optimizer": "rail_load"}
 NAMES = {kind: tuple(entry.name for entry in fields(kind)) for kind in (StepRow, BucketRow, CollectiveRow)}
 COLUMNS = {kind: (names, attrgetter(*names)) for kind, names in NAMES.items()}
-LITERAL: dict[type, Callable[[Any], str]] = {int: str, float: repr, bool: lambda truth: "true" if truth else "false"}
+LITERAL: dict[type, Callable[[Any], str]] = {
+    int: str,
+    float: numbered,
+    bool: lambda truth: "true" if truth else "false",
+}
 
 
 def measured(values: Iterable[tuple[str, Any]]) -> str:

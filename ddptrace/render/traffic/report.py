@@ -10,6 +10,7 @@ from ddptrace.analysis.rpc.digest import RpcDigest
 from ddptrace.analysis.traffic.digest import KindDigest, TrafficReport, traffic_report
 from ddptrace.analysis.traffic.gradients import GradientDigest
 from ddptrace.analysis.traffic.peers import RootDigest
+from ddptrace.analysis.traffic.units import UnitTraffic
 from ddptrace.render.markup import Heads, folded, label, section, text
 from ddptrace.render.traffic.words import (
     counted_words,
@@ -20,6 +21,7 @@ from ddptrace.render.traffic.words import (
     sent_words,
     steps_words,
     uncounted_words,
+    unit_figures,
     varying_words,
     why_words,
 )
@@ -37,6 +39,9 @@ GRADIENT_HEADS: Final = (
     ("reducer", "words"), ("parameters", ""), ("backwards", ""), ("synchronised", ""), ("expected", ""), ("seen", ""),
     ("of it", ""), ("why", "words"),
 )  # fmt: skip
+UNIT_HEADS: Final = (
+    ("unit", "words"), ("role", "words"), ("dimension", "words"), ("calls", ""), ("bytes", ""), ("sent", ""),
+)  # fmt: skip
 MESSAGE_HEADS: Final = (("from → to", "words"), ("messages", ""), ("sent", ""), ("received", ""))
 ROOT_HEADS: Final = (("op", ""), ("group", "words"), ("root", ""), ("calls", ""), ("sent", ""))
 RPC_HEADS: Final = (
@@ -53,6 +58,7 @@ def traffic_section(result: Result) -> str:
         sub_words(report) if report.kinds else "Bytes per step of the caller, by pair of workers.",
         shown(KIND_HEADS, map(kind_cells, report.kinds[:ROWS_MAX]), "kinds"),
         shown(GRADIENT_HEADS, map(gradient_cells, report.gradients[:ROWS_MAX]), "reducers"),
+        shown(UNIT_HEADS, map(unit_cells, report.units[:ROWS_MAX]), "units"),
         shown(MESSAGE_HEADS, map(message_figures, report.messages[:ROWS_MAX]), "pairs"),
         shown(ROOT_HEADS, map(root_cells, report.roots[:ROWS_MAX]), "roots"),
         shown(RPC_HEADS, map(rpc_cells, report.rpcs[:ROWS_MAX]), "pairs"),
@@ -87,6 +93,10 @@ def kind_cells(kind: KindDigest) -> list[str]:
 
 def gradient_cells(one: GradientDigest) -> list[str]:
     return [label(f"{one.reducer} {one.name}"), *map(label, gradient_figures(one)), text(why_words(one))]
+
+
+def unit_cells(one: UnitTraffic) -> list[str]:
+    return [*map(label, unit_figures(one))]
 
 
 def root_cells(root: RootDigest) -> list[str]:

@@ -23,6 +23,7 @@ from ddptrace.render.traffic.words import (
     sent_words,
     steps_words,
     uncounted_words,
+    unit_lines,
     varying_words,
 )
 from ddptrace.render.words import both_ends, cut, indented, op_name, read_words
@@ -45,6 +46,7 @@ def traffic_text(result: Result, report: TrafficReport) -> str:
         list(sum_lines(report)) if report.kinds else [],
         [] if report.kinds or report.rpcs else [NO_TRAFFIC],
         list(gradient_lines(report.gradients)),
+        list(unit_lines(report.units, per)),
         list(link_lines(report.links, per)),
         list(message_lines(report.messages, per)),
         list(root_lines(report.roots, per)),

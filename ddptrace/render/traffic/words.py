@@ -9,6 +9,7 @@ from ddptrace.analysis.rpc.digest import RpcDigest
 from ddptrace.analysis.traffic.digest import KindDigest, TrafficReport
 from ddptrace.analysis.traffic.gradients import GradientDigest
 from ddptrace.analysis.traffic.peers import MessageDigest, RootDigest
+from ddptrace.analysis.traffic.units import UnitTraffic
 from ddptrace.errors import printable
 from ddptrace.ops import Root, family_of
 from ddptrace.render.rpc.words import pair_name
@@ -158,6 +159,28 @@ def why_words(reducer: GradientDigest) -> str:
     if reducer.sent_ratio < 1 and reducer.dtypes == reducer.parameter_dtypes:
         return f"{told}: in some backwards not all of its buckets were sent."
     return f"{told}, as {' and '.join(reducer.dtypes) or NOT_MEASURED}."
+
+
+# Units that are no buckets --------------------------------------------------------------------------------------------
+
+
+MOST_UNITS: Final = 12
+
+
+def unit_lines(units: Sequence[UnitTraffic], per: str) -> Iterator[str]:
+    if not units:
+        return
+    some = f"; the {MOST_UNITS} that send most of {len(units)}" if len(units) > MOST_UNITS else ""
+    yield f"Units  (per rank and {per}{some})"
+    yield f"  {'unit':<32} {'role':<16} {'dimension':<9}{'calls':>9}{'bytes':>12}{'sent':>12}"
+    for one in units[:MOST_UNITS]:
+        name, role, dimension, calls, nbytes, sent = unit_figures(one)
+        yield f"  {both_ends(name, 32):<32} {both_ends(role, 16):<16} {dimension:<9}{calls:>9}{nbytes:>12}{sent:>12}"
+
+
+def unit_figures(one: UnitTraffic) -> tuple[str, str, str, str, str, str]:
+    sizes = size(one.nbytes), size(one.sent_nbytes)
+    return printable(one.name), one.role, one.dimension, calls_words(one.calls), *sizes
 
 
 # Sends and receives by pair of ranks, ops with a root by root ---------------------------------------------------------

@@ -6,9 +6,9 @@ from html import escape
 from typing import Final
 
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.units.digest import DimensionDigest, UnitDigest, Units, dimensions, units
-from ddptrace.render.markup import Heads, folded, label, table, text
-from ddptrace.render.units.words import DIMENSIONS, ahead_words, edge_words, role_words
+from ddptrace.analysis.units.digest import PARTS, DimensionDigest, UnitDigest, Units, dimensions, units
+from ddptrace.render.markup import Heads, folded, label, table, text, without_empty
+from ddptrace.render.units.words import ahead_words, dimension_words, edge_words, role_words
 from ddptrace.render.words import hidden_words
 from ddptrace.units import calls_words, counted, millis, percent, size
 
@@ -17,7 +17,11 @@ SUB: Final = (
     "Which FSDP unit, module or stage the step waits for. Ahead: how many units before its own use a unit is gathered."
 )
 BY_DIMENSION: Final = "Exposed time per dimension"
-BY_DIMENSION_SUB: Final = "What communication along each dimension of parallelism costs the typical step."
+BY_DIMENSION_SUB: Final = (
+    "What communication along each dimension of parallelism costs the typical step: before the last of the ranks has"
+    " come (late), in the bubble of a pipeline's schedule, while all have come (transfer), and where nothing tells"
+    " which."
+)
 ROWS_OPEN: Final = 10
 ROWS_MAX: Final = 200
 HEADS: Final[Heads] = (
@@ -25,7 +29,8 @@ HEADS: Final[Heads] = (
     ("queued behind ms", ""), ("ahead", ""), ("calls", ""), ("size", ""), ("parameters", ""), ("evidence", "words"),
 )  # fmt: skip
 DIMENSION_HEADS: Final[Heads] = (
-    ("dimension", "words"), ("mesh", "words"), ("exposed ms", ""), ("of step", ""), ("calls", ""),
+    ("dimension", "words"), ("mesh", "words"), ("exposed ms", ""), ("of step", ""), ("late ms", ""),
+    ("bubble ms", ""), ("transfer ms", ""), ("not known ms", ""), ("calls", ""),
 )  # fmt: skip
 
 
@@ -35,7 +40,8 @@ def unit_table(result: Result) -> str:
     rows = [unit_cells(unit) for unit in found.units[:ROWS_MAX]]
     if not rows:
         return ""
-    return folded(HEADS, rows, ROWS_OPEN, _rest(found)) + f"<p>{text(edge_words(found))}</p>"
+    heads, rows = without_empty(HEADS, rows)
+    return folded(heads, rows, ROWS_OPEN, _rest(found)) + f"<p>{text(edge_words(found))}</p>"
 
 
 def _rest(found: Units) -> str:
@@ -51,7 +57,7 @@ def unit_cells(unit: UnitDigest) -> list[str]:
         escape(percent(unit.step_ratio)),
         millis(unit.comm_ns),
         escape(hidden_words(unit.hidden_ns, unit.comm_ns)),
-        millis(unit.behind_ns),
+        millis(unit.behind_ns or None),
         escape(ahead_words(unit)),
         calls_words(unit.calls),
         size(unit.nbytes),
@@ -63,14 +69,15 @@ def unit_cells(unit: UnitDigest) -> list[str]:
 def dimension_table(result: Result) -> str:
     """Dimensions, most exposed first; nothing for a run with one alone."""
     found = dimensions(result)
-    return table(DIMENSION_HEADS, map(dimension_cells, found)) if len(found) > 1 else ""
+    return table(*without_empty(DIMENSION_HEADS, [*map(dimension_cells, found)])) if len(found) > 1 else ""
 
 
 def dimension_cells(one: DimensionDigest) -> list[str]:
     return [
-        label(f"{one.dimension} ({DIMENSIONS[one.dimension]})"),
+        label(dimension_words(one)),
         label(one.mesh or "-"),
         millis(one.exposed_charged_ns),
         escape(percent(one.step_ratio)),
+        *(millis(getattr(one, part) or None) for part in PARTS),
         calls_words(one.calls),
     ]

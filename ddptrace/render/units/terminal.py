@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from ddptrace.analysis.result import Result
-from ddptrace.analysis.units.digest import UnitDigest, Units, dimensions
+from ddptrace.analysis.units.digest import DimensionDigest, UnitDigest, Units, dimensions
 from ddptrace.errors import printable
-from ddptrace.render.units.words import DIMENSIONS, ahead_words, edge_words, role_words
+from ddptrace.render.units.words import ahead_words, dimension_words, edge_words, role_words
 from ddptrace.render.words import WIDTH, both_ends, hidden_words
 from ddptrace.units import calls_words, counted, millis, percent, size
 
@@ -42,8 +42,13 @@ def dimension_lines(result: Result) -> Iterator[str]:
     if len(found) < 2:
         return
     yield "Exposed communication by dimension of parallelism"
-    yield f"  {'dimension':<28} {'mesh':<16} {'calls':>8} {'exposed ms':>10} {'of step':>7}"
-    for one in found:
-        figures = f"{calls_words(one.calls):>8} {millis(one.exposed_charged_ns):>10} {percent(one.step_ratio):>7}"
-        name = f"{one.dimension} ({DIMENSIONS[one.dimension]})" if one.dimension != "other" else "other"
-        yield f"  {name:<28} {both_ends(printable(one.mesh or '-'), 16):<16} {figures}"
+    heads = f"{'calls':>6} {'exposed ms':>10} {'of step':>7} {'late ms':>8} {'bubble ms':>9} {'transfer ms':>11}"
+    yield f"  {'dimension':<28} {'mesh':<8} {heads}"
+    yield from map(dimension_line, found)
+    yield "  late: a rank had not come to the collective; transfer: all had"
+
+
+def dimension_line(one: DimensionDigest) -> str:
+    exposed = f"{calls_words(one.calls):>6} {millis(one.exposed_charged_ns):>10} {percent(one.step_ratio):>7}"
+    parts = f"{millis(one.peer_wait_ns):>8} {millis(one.bubble_ns or None):>9} {millis(one.transfer_ns):>11}"
+    return f"  {dimension_words(one):<28} {both_ends(printable(one.mesh or '-'), 8):<8} {exposed} {parts}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ddptrace.analysis.units.digest import Edges, UnitDigest, Units
+from ddptrace.analysis.units.digest import DimensionDigest, Edges, UnitDigest, Units
 from ddptrace.units import duration
 
 DIMENSIONS: Final = {
@@ -16,6 +16,12 @@ DIMENSIONS: Final = {
     "cp": "context parallel",
     "other": "other",
 }
+
+
+def dimension_words(one: DimensionDigest) -> str:
+    """As in "tp (tensor parallel)"."""
+    words = DIMENSIONS[one.dimension]
+    return words if words == one.dimension else f"{one.dimension} ({words})"
 
 
 def role_words(unit: UnitDigest) -> str:

@@ -6,7 +6,14 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from ddptrace.errors import printable
-from ddptrace.render.watch.parts import breakdown_lines, bucket_lines, finding_lines, head_lines, rank_lines
+from ddptrace.render.watch.parts import (
+    breakdown_lines,
+    bucket_lines,
+    finding_lines,
+    head_lines,
+    rank_lines,
+    unit_lines,
+)
 from ddptrace.render.watch.view import STYLES, Line, View
 from ddptrace.render.watch.words import status_lines
 from ddptrace.units import counted
@@ -24,8 +31,8 @@ ROOMY: Final = 19
 UNBOUNDED: Final = 10_000
 PAGE: Final = 50
 """Lines of a view that is printed."""
-LEAST: Final = (3, 2, 2)
-"""Lines of findings, ranks and buckets, before one of them gets more."""
+LEAST: Final = (3, 2, 2, 2)
+"""Lines of findings, ranks, buckets and other units, before one of them gets more."""
 
 
 def screen(view: View, width: int, height: int) -> Text:
@@ -65,14 +72,15 @@ def _top(view: View, width: int, gap: list[Line], *, briefly: bool) -> list[Line
     return [*head_lines(view, width), *status_lines(view, width), *(gap if breakdown else []), *breakdown]
 
 
-def _sections(view: View, width: int) -> tuple[Section, Section, Section]:
-    """Findings, ranks, buckets: in the order in which they get room."""
+def _sections(view: View, width: int) -> tuple[Section, ...]:
+    """Findings, ranks, buckets, other units: in the order in which they get room."""
     last = view.last
     found = [] if last is None else list(last.result.findings)
     return (
         lambda room: finding_lines(found, view.notes, width, room),
         lambda room: rank_lines(view, width, room),
         lambda room: [] if last is None else bucket_lines(last, width, room),
+        lambda room: [] if last is None else unit_lines(last, width, room),
     )
 
 
@@ -80,7 +88,7 @@ def _body(view: View, width: int, room: int, gap: list[Line]) -> list[Line]:
     """Each section has its least, then all get more in turn until they have what they want or nothing is left."""
     sections = _sections(view, width)
     wanted = [len(section(UNBOUNDED)) for section in sections]
-    given = [0, 0, 0]
+    given = [0] * len(sections)
     for at, least in enumerate(LEAST):
         cost = min(least, wanted[at]) + len(gap)
         if wanted[at] and cost <= room:
@@ -89,8 +97,8 @@ def _body(view: View, width: int, room: int, gap: list[Line]) -> list[Line]:
         for at in range(len(given)):
             if room > 0 and 0 < given[at] < wanted[at]:
                 given[at], room = given[at] + 1, room - 1
-    findings, ranks, buckets = (section(most) for section, most in zip(sections, given, strict=True))
-    return [line for one in (buckets, ranks, findings) if one for line in (*gap, *one)]
+    findings, ranks, buckets, others = (section(most) for section, most in zip(sections, given, strict=True))
+    return [line for one in (buckets, others, ranks, findings) if one for line in (*gap, *one)]
 
 
 def _footer(view: View) -> Line:

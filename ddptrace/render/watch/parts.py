@@ -13,12 +13,14 @@ from typing import Final
 
 from ddptrace.analysis.ranks.digest import RankDigest
 from ddptrace.analysis.summary import BucketSummary, RankSummary, Share, Summary
+from ddptrace.analysis.units.digest import units
 from ddptrace.errors import printable
 from ddptrace.findings import WATCH_INCOMPLETE, Finding, gravest_first
 from ddptrace.render.terminal import overlap_words, placed
+from ddptrace.render.units.words import role_words
 from ddptrace.render.watch.view import STATES, LastSteps, Line, Piece, RankView, View, width_of
 from ddptrace.render.watch.words import seconds_words, sparkline, trend_words
-from ddptrace.render.words import PARTS, bucket_numbers, by_order, cut
+from ddptrace.render.words import PARTS, both_ends, bucket_numbers, by_order, cut, hidden_words
 from ddptrace.units import NOT_MEASURED, counted, duration, millis, percent, size
 
 GLYPHS: Final = {"compute": "█", "exposed_comm": "▓", "exposed_memory": "▒", "idle": "░"}
@@ -29,6 +31,7 @@ SHORT: Final = {"exposed_comm": "exposed comm", "exposed_memory": "exposed copie
 Column = tuple[str, int, list[Piece]]
 """Heading, width, and a cell of each row. The first column is on the left of its room, others on the right."""
 LEAST_BAR: Final = 10
+UNIT_WIDTH: Final = 20
 SEVERITY_STYLES: Final = {"error": "bad", "warning": "warning", "info": "faint"}
 INDENT: Final = 10
 FEW_LINES: Final = 2
@@ -154,6 +157,24 @@ def _with_bar(line: Line, bucket: BucketSummary, every: Sequence[BucketSummary],
     hidden, exposed = (round(room * (ns or 0) / longest) for ns in (bucket.hidden_ns, bucket.exposed_charged_ns))
     bar = (GLYPHS["compute"] * hidden, "hidden"), (GLYPHS["exposed_comm"] * exposed, "exposed_comm")
     return (*line, ("  ", ""), *bar)
+
+
+def unit_lines(last: LastSteps, width: int, room: int) -> list[Line]:
+    """The most exposed units that are no bucket, as far as there is room."""
+    found = [unit for unit in units(last.result).units if unit.exposed_charged_ns]
+    shown = found[: room - 1]
+    if not shown or room < FEW_LINES:
+        return []
+    which = f"  the {len(shown)} most exposed of {len(found)}" if len(shown) < len(found) else ""
+    columns: list[Column] = [
+        ("Units", UNIT_WIDTH, [(both_ends(printable(unit.name), UNIT_WIDTH), "") for unit in shown]),
+        ("role", 25, [(role_words(unit), "faint") for unit in shown]),
+        ("exposed ms", 11, [(millis(unit.exposed_charged_ns), "") for unit in shown]),
+        ("of step", 8, [(percent(unit.step_ratio), "") for unit in shown]),
+        ("hidden", 8, [(hidden_words(unit.hidden_ns, unit.comm_ns), "") for unit in shown]),
+        ("size", 9, [(size(unit.nbytes), "") for unit in shown]),
+    ]
+    return table(columns, width, which)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,8 @@ def advice_section(forecast: Forecast) -> str:
     """What to change, what limits the step now, and which plans were compared, or why nothing is told; nothing where
     nobody asked."""
     if forecast.refusal is not None:
-        return section("What to change", "Nothing is predicted.", f"<p>{text(forecast.refusal)}.</p>")
+        why = forecast.refusal[:1].upper() + forecast.refusal[1:]
+        return section("What to change", "Nothing is predicted.", f"<p>{text(why)}.</p>")
     return "" if forecast.advice is None else _advice(forecast.advice)
 
 
@@ -36,7 +37,7 @@ def _advice(advice: Advice) -> str:
         f"<p>{escape(' '.join((headline(advice), doubt_words(advice.replay_error_ratio))))}</p>",
         f"<pre><code>{escape(paste)}</code></pre>" if paste else "",
         _limits(advice),
-        _remedies("what else would help", advice.useful),
+        _remedies("what else would help", advice.also_useful),
         _remedies("what would not help", advice.useless),
         _plans(advice),
         "".join(f"<p>{escape(line)}</p>" for line in advice.best.basis),
@@ -45,7 +46,10 @@ def _advice(advice: Advice) -> str:
 
 def scaling_section(forecast: Forecast, picture: str) -> str:
     """`picture`: of many ranks; nothing where there is none."""
-    sub = "The recorded links, with nobody else's traffic, and the recorded ranks' own times drawn by chance."
+    sub = (
+        f"{SIMULATED} The recorded links, with nobody else's traffic, and the recorded ranks' own times drawn by"
+        " chance."
+    )
     return section("On many ranks", sub, picture) if forecast.scale is not None else ""
 
 
@@ -65,9 +69,12 @@ def _remedies(title: str, tried: Sequence[Prediction]) -> str:
 
 
 def _plans(advice: Advice) -> str:
-    shown = sorted(advice.tried, key=lambda one: one.step_ns or 0)[:MOST_PLANS]
+    """Without those that leave the buckets as they are."""
+    recorded = advice.recorded
+    others = [one for one in advice.tried if (one.step_ns, one.buckets) != (recorded.step_ns, recorded.buckets)]
+    shown = sorted(others, key=lambda one: one.step_ns or 0)[:MOST_PLANS]
     heads = (("plan", ""), ("step ms", ""), ("between", ""), ("change", ""), ("buckets", ""))
-    return table(heads, map(_cells, (advice.recorded, *shown)))
+    return table(heads, map(_cells, (recorded, *shown))) if shown else ""
 
 
 def _cells(one: Prediction) -> list[str]:
@@ -87,9 +94,7 @@ def scaling_figure(rows: Sequence[ScaleRow]) -> Figure | None:
     data = [_line(name, [row for row in rows if row.algorithm == name]) for name in COLOURS]
     across = axis("ranks", type="log", dtick=0.30103, tickformat=",d")
     shape = layout(xaxis=across, yaxis=axis("efficiency", tickformat=".0%", rangemode="tozero"))
-    return Figure(
-        "scaling", 360, data, shape, f"{SIMULATED} Efficiency: recorded compute alone, to the simulated step."
-    )
+    return Figure("scaling", 360, data, shape, "Efficiency: recorded compute alone, to the simulated step.")
 
 
 def _line(name: str, rows: Sequence[ScaleRow]) -> dict[str, object]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from ddptrace.analysis.whatif.advise import Advice, Limit, Verification
 from ddptrace.analysis.whatif.answer import Forecast
@@ -35,8 +35,8 @@ def whatif_text(found: WhatIf) -> str:
         textwrap.wrap(doubt_words(found.replay_error_ratio), WIDTH),
         list(_table(found)),
         list(_refused(found)),
-        ["What this rests on", *indented(cost_words(found.cost)), *indented(contention_words(found.contention))],
-        list(_basis(found)),
+        list(_fitted(found)),
+        list(basis_lines(found.predictions)),
     ]
     return "\n\n".join("\n".join(lines) for lines in sections if lines) + "\n"
 
@@ -48,7 +48,10 @@ def _table(found: WhatIf) -> Iterator[str]:
     yield f"{'If':<{NAME_WIDTH + 2}} {'step ms':>9} {'between':>18} {'change':>7} {'exposed ms':>11} {'buckets':>8}"
     for prediction in (found.replayed, *answered):
         yield _prediction_line(prediction)
-    yield from indented("exposed: waiting for late ranks counts, whatever the network")
+    if found.model != "pipeline":
+        yield from indented("exposed: waiting for late ranks counts, whatever the network")
+    if any(one.setting.microbatches for one in answered):
+        yield from indented("change: of the time for each microbatch")
     if any(one.setting.accumulate for one in answered):
         yield from indented("change: of the time for each backward, where several make an update")
 
@@ -70,9 +73,16 @@ def _refused(found: WhatIf) -> Iterator[str]:
             )
 
 
-def _basis(found: WhatIf) -> Iterator[str]:
+def _fitted(found: WhatIf) -> Iterator[str]:
+    if found.cost is not None and found.contention is not None:
+        yield "What this rests on"
+        yield from indented(cost_words(found.cost))
+        yield from indented(contention_words(found.contention))
+
+
+def basis_lines(predictions: Iterable[Prediction]) -> Iterator[str]:
     """Each line once, with the answers that it is about where it is not all of them."""
-    answered = [one for one in found.predictions if one.refusal is None]
+    answered = [one for one in predictions if one.refusal is None]
     about: dict[str, list[str]] = defaultdict(list)
     for prediction in answered:
         for line in prediction.basis:
@@ -97,8 +107,8 @@ def advice_text(advice: Advice) -> str:
         list(_paste(advice)),
         textwrap.wrap(doubt_words(advice.replay_error_ratio), WIDTH),
         list(_limits(advice)),
-        list(_remedies("What else would help", advice.useful)),
-        list(_remedies("What would not help", advice.useless)),
+        list(remedy_lines("What else would help", advice.also_useful)),
+        list(remedy_lines("What would not help", advice.useless)),
         list(_tried(advice)),
         [line for basis in advice.best.basis for line in indented(basis)],
     ]
@@ -115,7 +125,7 @@ def _rank_words(advice: Advice) -> str:
     if rank is None:
         return ""
     return (
-        f"First make rank {rank.setting.evened} as fast as the others: {gain_range(rank)}, a step of"
+        f"First make rank {rank.setting.even} as fast as the others: {gain_range(rank)}, a step of"
         f" {duration(rank.step_ns)}, which no bucket size reaches."
     )
 
@@ -173,7 +183,7 @@ def _limits(advice: Advice) -> Iterator[str]:
         yield f"  {change}  {limit_words(limit)}"
 
 
-def _remedies(title: str, tried: Sequence[Prediction]) -> Iterator[str]:
+def remedy_lines(title: str, tried: Sequence[Prediction]) -> Iterator[str]:
     if tried:
         yield title
         for one in tried:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from ddptrace.analysis.whatif.tables import Contention, Cost, Prediction, Setting, SmallCost, WhatIf
@@ -19,8 +19,8 @@ def setting_words(setting: Setting) -> str:
 
 
 def _parts(setting: Setting) -> Iterator[str]:
-    if setting.caps_mb is not None:
-        yield caps_words(setting.caps_mb)
+    if setting.caps is not None:
+        yield caps_words(setting.caps)
     if setting.order != "ready":
         yield "buckets in order of definition"
     if setting.ranks is not None:
@@ -29,18 +29,28 @@ def _parts(setting: Setting) -> Iterator[str]:
         yield f"{setting.bandwidth:g} × the bandwidth"
     if setting.latency != 1:
         yield f"{setting.latency:g} × the latency"
-    if setting.hook is not None:
-        yield f"{setting.hook} hook"
+    if setting.fp16:
+        yield "fp16 hook"
+    if setting.bf16:
+        yield "bf16 hook"
     if setting.accumulate is not None:
         yield f"an update every {counted(setting.accumulate, 'backward')}"
     if setting.groups != 1:
         yield f"{setting.groups} groups in turn"
-    if setting.evened is not None:
-        yield f"rank {setting.evened} as fast as the others"
+    if setting.even is not None:
+        yield f"rank {setting.even} as fast as the others"
     if setting.perfect_overlap:
         yield "perfect overlap"
     if setting.free_network:
         yield "free network"
+    if setting.host != 1:
+        yield f"a host {setting.host:g} × as fast"
+    if setting.free_data:
+        yield "free data loading"
+    if setting.schedule is not None:
+        yield f"schedule {setting.schedule}"
+    if setting.microbatches is not None:
+        yield counted(setting.microbatches, "microbatch", "microbatches")
 
 
 def caps_words(caps_mb: Sequence[float]) -> str:
@@ -70,12 +80,26 @@ def gain_range(prediction: Prediction) -> str:
     return f"{gain_words(prediction)} ({low} to {high})"
 
 
+PLAYED_FROM: Final[Mapping[str, str]] = {
+    "buckets": "ready times and costs",
+    "timeline": "launches, lengths of kernels and waits",
+    "pipeline": "the order on each rank and the times of the stages",
+}
+"""By model."""
+
+
 def replay_words(found: WhatIf) -> str:
     """How well the model tells what it was made of."""
+    told = (
+        f"Played again as it was, from {PLAYED_FROM[found.model]} alone, the step takes"
+        f" {duration(round(found.recorded_ns * (1 + found.replay_error_ratio)))}; recorded were"
+        f" {duration(found.recorded_ns)}"
+        f" ({signed_tenths(found.replay_error_ratio)})"
+    )
+    if found.replayed.exposed_ns is None:
+        return f"{told}."
     return (
-        f"Played again as it was, from ready times and costs alone, the step takes {duration(found.replayed.step_ns)};"
-        f" recorded were {duration(found.recorded_ns)} ({signed_tenths(found.replay_error_ratio)}), of which"
-        f" {duration(found.recorded_exposed_ns)} are exposed communication"
+        f"{told}, of which {duration(found.recorded_exposed_ns)} are exposed communication"
         f" (played again: {duration(found.replayed.exposed_ns)})."
     )
 

@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ddptrace.errors import DdptraceError
 from ddptrace.live.run_folders import rank_folders, read_identity
@@ -21,12 +21,17 @@ from ddptrace.telemetry.delivery.reports import complaint, success
 from ddptrace.telemetry.delivery.targets import Targets, targets_of_environment
 from ddptrace.telemetry.environment import METRICS_EVERY_S, metrics_every_s
 
+if TYPE_CHECKING:
+    from ddptrace.telemetry.metrics.prometheus import Server
+
 COUNTING_S: Final = 10.0
 """Time to count what was not delivered, after the last attempt."""
 LONGEST_S: Final = GRACE_S + COUNTING_S + 30.0
 """The longest that the companion lives after the training has left; one attempt may still be under way."""
 ASK_EVERY_S: Final = 0.2
-PORT_FREE_S: Final = 20.0
+SCRAPED_S: Final = 70.0
+"""How long a finished run waits for its last scrape: Prometheus scrapes once a minute unless told otherwise."""
+PORT_FREE_S: Final = SCRAPED_S + 10.0
 """How long to try for the port of Prometheus: the companion of an earlier trace may still hold it."""
 
 
@@ -60,13 +65,13 @@ class Work:
         self._training.tell(done=False, trouble=None)
         following.start(lambda follower: self._is_over(follower, run_id), self._stop)
         with contextlib.ExitStack() as served:
-            unserved = self._serve(served, following, targets)
+            server, unserved = self._serve(served, following, targets)
             self._wait(following)
             trouble = "; ".join(filter(None, (unserved, self._report(following, run_id)))) or None
             self._training.tell(done=True, trouble=trouble)
-            if targets.prometheus is not None:  # Prometheus may fetch the last numbers
+            if server is not None:
                 self._training.left.wait()
-                time.sleep(GRACE_S)
+                server.wait_for_scrape(SCRAPED_S)  # of the last numbers
         return trouble
 
     def _tell(self, sentence: str) -> None:
@@ -96,19 +101,23 @@ class Work:
         self._is_cut |= is_late and not is_whole
         return is_whole or is_late
 
-    def _serve(self, served: contextlib.ExitStack, following: Following, targets: Targets) -> str | None:
-        """Serve Prometheus. Return why that failed, or None."""
+    def _serve(
+        self, served: contextlib.ExitStack, following: Following, targets: Targets
+    ) -> tuple[Server | None, str | None]:
+        """Serve Prometheus. Return the server, and why that failed; None for what there is not."""
         until = time.monotonic() + PORT_FREE_S
         while targets.prometheus is not None:
             try:
-                self._say(f"serving {served.enter_context(scraped(following.totals, targets.prometheus))}")
-                return None
+                server = served.enter_context(scraped(following.totals, targets.prometheus))
+                assert server is not None
+                self._say(f"serving {server.url}")
+                return server, None
             except DdptraceError as error:
                 if time.monotonic() > until or self._training.left.is_set():
                     self._say(str(error))
-                    return str(error)
+                    return None, str(error)
                 time.sleep(1.0)
-        return None
+        return None, None
 
     def _wait(self, following: Following) -> None:
         while not following.wait(ASK_EVERY_S):

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from opentelemetry.sdk.trace import ReadableSpan
 
@@ -30,6 +30,9 @@ from ddptrace.telemetry.metrics.totals import Totals
 from ddptrace.telemetry.rows import of_batch
 from ddptrace.telemetry.spans.maker import SpanMaker
 from ddptrace.telemetry.spans.trees import trees
+
+if TYPE_CHECKING:
+    from ddptrace.telemetry.metrics.prometheus import Server
 
 ASK_EVERY_S: Final = 2.0
 
@@ -106,8 +109,8 @@ class Following:
 
 
 @contextlib.contextmanager
-def scraped(totals: Totals, address: tuple[str, int] | None) -> Iterator[str | None]:
-    """Serve the totals to Prometheus and yield the URL, or None without an address.
+def scraped(totals: Totals, address: tuple[str, int] | None) -> Iterator[Server | None]:
+    """Serve the totals to Prometheus and yield the server, or None without an address.
 
     Raises:
         DdptraceError: the address or port cannot be used, or a package is missing.
@@ -119,7 +122,7 @@ def scraped(totals: Totals, address: tuple[str, int] | None) -> Iterator[str | N
         from ddptrace.telemetry.metrics.prometheus import serve
     host, port = address
     with serve(totals, port, address=host) as server:
-        yield server.url
+        yield server
 
 
 class RunEnded:

@@ -49,6 +49,11 @@ class Targets:
     def has_metrics(self) -> bool:
         return bool(self.metrics) or self.prometheus is not None
 
+    def close(self) -> None:
+        """Close every destination, once."""
+        for destination in dict.fromkeys((*self.spans, *self.metrics)):
+            destination.close()
+
 
 def targets_of_options(
     otlp: str | None, protocol: str | None, prometheus: tuple[str, int] | None, otlp_json: Path | None

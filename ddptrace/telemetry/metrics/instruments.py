@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from ddptrace.telemetry.attributes import PHASE
+from ddptrace.telemetry.attributes import JOB_ID, PHASE, RUN_NAME
 
 OTHER: Final = "other"
 """The attributes' value on the common point of everything beyond a bound, so that the number of points stays
@@ -24,6 +24,8 @@ COLLECTIVES_MAX: Final = 64
 """Most pairs of op and group with their own point, on one rank."""
 BUCKETS_MAX: Final = 256
 """Most pairs of reducer and index with their own point, on one rank."""
+UNITS_MAX: Final = 256
+"""Most pairs of unit and role with their own point, on one rank."""
 
 NS_PER_S: Final = 10**9
 
@@ -71,8 +73,9 @@ OVERLAP: Final = "ddptrace.overlap"
 REASON: Final = "ddptrace.reason"
 _BUCKET: Final = ("ddptrace.bucket.reducer", "ddptrace.bucket.index")
 _COLLECTIVE: Final = ("ddptrace.collective.op", "ddptrace.collective.group")
+_UNIT: Final = ("ddptrace.unit.name", "ddptrace.unit.role")
 _GROUP: Final = ("ddptrace.collective.group",)
-_RUN: Final = ("ddptrace.world_size", "ddptrace.backend", "ddptrace.torch.version", "host.name")
+_RUN: Final = ("ddptrace.world_size", "ddptrace.backend", "ddptrace.torch.version", "host.name", RUN_NAME, JOB_ID)
 
 COUNTER, GAUGE, HISTOGRAM = Kind.COUNTER, Kind.GAUGE, Kind.HISTOGRAM
 
@@ -108,6 +111,27 @@ BUCKET_HIDDEN_TIME: Final = Instrument(
     "ddptrace.bucket.hidden.time", COUNTER, "s", "The bucket's communication under compute", _BUCKET
 )
 BUCKET_SIZE: Final = Instrument("ddptrace.bucket.size", GAUGE, "By", "Bytes of the bucket's gradients", _BUCKET)
+
+UNIT_EXPOSED_TIME: Final = Instrument(
+    "ddptrace.unit.exposed.time",
+    COUNTER,
+    "s",
+    "Share of the exposed communication of a unit that is no bucket: FSDP unit, module, stage or experts",
+    _UNIT,
+)
+UNIT_HIDDEN_TIME: Final = Instrument(
+    "ddptrace.unit.hidden.time", COUNTER, "s", "The unit's communication under compute", _UNIT
+)
+UNIT_IO: Final = Instrument(
+    "ddptrace.unit.io", COUNTER, "By", "Bytes of the unit's tensors, the larger of input and output of each call", _UNIT
+)
+DIMENSION_EXPOSED_TIME: Final = Instrument(
+    "ddptrace.dimension.exposed.time",
+    COUNTER,
+    "s",
+    "Share of the exposed communication of each dimension of parallelism",
+    ("ddptrace.unit.dimension",),
+)
 
 COLLECTIVE_CALLS: Final = Instrument("ddptrace.collective.calls", COUNTER, "{call}", "Calls", _COLLECTIVE)
 COLLECTIVE_IO: Final = Instrument(

@@ -64,7 +64,8 @@ class Server:
 
     def __init__(self, totals: Totals, port: int, address: str) -> None:
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(_Totals(totals))
+        self._scraped = threading.Event()
+        registry.register(_Totals(totals, self._scraped))
         self._server = _listening(port, address, registry)
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(STOP_EVERY_S,), name="ddptrace-prometheus", daemon=True
@@ -80,6 +81,11 @@ class Server:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+    def wait_for_scrape(self, for_s: float) -> bool:
+        """Wait at most `for_s` seconds for a scrape that begins from now on. Return whether one came."""
+        self._scraped.clear()
+        return self._scraped.wait(for_s)
 
     def close(self) -> None:
         self._server.shutdown()
@@ -122,8 +128,9 @@ def _listening(port: int, address: str, registry: CollectorRegistry) -> _HttpSer
 class _Totals(Collector):
     """Makes the metrics anew for each scrape."""
 
-    def __init__(self, totals: Totals) -> None:
+    def __init__(self, totals: Totals, scraped: threading.Event) -> None:
         self._totals = totals
+        self._scraped = scraped
 
     def collect(self) -> Iterable[Family]:
         """Return one family per instrument, without those that have no point yet."""
@@ -132,6 +139,7 @@ class _Totals(Collector):
             for scope in resource.scope_metrics:
                 for metric in scope.metrics:
                     _add(*families[metric.name], metric)
+        self._scraped.set()
         return [family for _, family in families.values() if family.samples]
 
 

@@ -53,6 +53,7 @@ class RankTotals:
         self._steps = StepCounter(self.points)
         self._buckets = BucketCounter(self.points)
         self._collectives = CollectiveCounter(self.points)
+        self._units = UnitCounter(self.points)
         self._groups = Bounded(of.COLLECTIVES_MAX)
         self._is_described = False
         self.lost(Losses())
@@ -69,7 +70,8 @@ class RankTotals:
         meta = self.identity.meta
         versions = meta.get("versions")
         torch = versions.get("torch") if isinstance(versions, dict) else None
-        known = (meta.get("world_size"), ",".join(self._backends) or None, torch, meta.get("host"))
+        of_meta = (meta.get("host"), meta.get("name"), meta.get("job_id"))
+        known = (meta.get("world_size"), ",".join(self._backends) or None, torch, *of_meta)
         self.points.set_only(of.RUN_INFO, 1, tuple(map(_value, known)))
 
     def lost(self, losses: Losses) -> None:
@@ -117,6 +119,7 @@ class RankTotals:
         calls = [(step, row) for step, row in launched if step in wanted]
         for _, row in calls:
             self._collectives.add(row)
+            self._units.add(row)
         return calls
 
     def meet(self, group: str, meeting: Meeting | None) -> None:
@@ -192,6 +195,28 @@ class BucketCounter:
             self._points.add(of.BUCKET_HIDDEN_TIME, row.hidden_ns, labels)
         if row.nbytes is not None and labels is own:  # different buckets have no common size
             self._points.set(of.BUCKET_SIZE, row.nbytes, labels)
+
+
+class UnitCounter:
+    """Counts calls for their units, and along their dimensions of parallelism."""
+
+    def __init__(self, points: Points) -> None:
+        self._points = points
+        self._bounded = Bounded(of.UNITS_MAX)
+
+    def add(self, row: CollectiveRow) -> None:
+        if row.exposed_charged_ns is not None and row.dimension is not None:
+            self._points.add(of.DIMENSION_EXPOSED_TIME, row.exposed_charged_ns, (row.dimension,))
+        if row.unit is None or row.bucket is not None:
+            return
+        labels = self._bounded((row.unit, row.unit_role or ""))
+        for instrument, value in (
+            (of.UNIT_EXPOSED_TIME, row.exposed_charged_ns),
+            (of.UNIT_HIDDEN_TIME, row.hidden_ns),
+            (of.UNIT_IO, row.nbytes),
+        ):
+            if value is not None:
+                self._points.add(instrument, value, labels)
 
 
 class CollectiveCounter:

@@ -1,10 +1,12 @@
 """The attributes of every span, frozen: other people's dashboards and queries depend on these names.
 
-    span                  name                    from                          to
-    step                  step                    end of the previous update    end of this one
-    phase                 forward, backward, …    its begin                     its end
-    bucket                bucket                  first gradient ready          communication over
-    collective            all_reduce, …           communication begins          communication over
+    span                  name                            from                          to
+    step                  step · rank 0                   end of the previous update    end of this one
+    phase                 forward · rank 0, …             its begin                     its end
+    bucket                bucket 7 · rank 0               first gradient ready          communication over
+    collective            all_reduce 4.70 MB · rank 0     communication begins          communication over
+
+Search by `ddptrace.span.kind`, which has the words of the first column.
 
 If the begin of communication is not known, a bucket or collective begins with its launch. If the end is not known, it
 ends when the host learned of it, else with the launch; then it has no `ddptrace.comm.evidence`. All durations are

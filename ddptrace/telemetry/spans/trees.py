@@ -17,7 +17,7 @@ from typing import Final
 
 from ddptrace.analysis.tables.collectives import BucketRow, CollectiveRow
 from ddptrace.analysis.tables.steps import PhaseRow, StepRow
-from ddptrace.telemetry.attributes import PHASE, RANK, RUN_ID, STEP, Value, carried
+from ddptrace.telemetry.attributes import KIND, PHASE, RANK, RUN_ID, STEP, Value, carried
 from ddptrace.telemetry.rows import Parent, RankRows, StepsAt, whole_calls
 from ddptrace.telemetry.spans.attributes import (
     BUCKET_ATTRIBUTES,
@@ -27,6 +27,7 @@ from ddptrace.telemetry.spans.attributes import (
     STEP_ATTRIBUTES,
     read_attributes,
 )
+from ddptrace.units import size
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +100,8 @@ class _Rank:
 
     def tree(self, row: StepRow) -> Tree:
         step = row.step
-        attributes = self._common(step) | read_attributes(STEP_ATTRIBUTES, row)
-        root = Node("step", ("step",), row.begin_at_ns, row.end_at_ns, attributes)
+        attributes = self._common("step", step) | read_attributes(STEP_ATTRIBUTES, row)
+        root = Node(self._named("step"), ("step",), row.begin_at_ns, row.end_at_ns, attributes)
         phases = [self._phase_node(step, k, phase) for k, phase in enumerate(self._phases[step])]
         root.children.extend(phases)
         self._hang(step, root.children, phases)
@@ -112,13 +113,16 @@ class _Rank:
         self._hang(None, roots, [])
         return roots
 
-    def _common(self, step: int | None) -> dict[str, Value]:
-        always: dict[str, Value] = {RUN_ID: carried(self._rows.run_id), RANK: self._rows.rank}
+    def _named(self, what: str) -> str:
+        return f"{what} · rank {self._rows.rank}"
+
+    def _common(self, kind: str, step: int | None) -> dict[str, Value]:
+        always: dict[str, Value] = {KIND: kind, RUN_ID: carried(self._rows.run_id), RANK: self._rows.rank}
         return always if step is None else always | {STEP: step}
 
     def _phase_node(self, step: int, position: int, row: PhaseRow) -> Node:
-        attributes = self._common(step) | read_attributes(PHASE_ATTRIBUTES, row)
-        return Node(row.phase, ("phase", position), row.begin_at_ns, row.end_at_ns, attributes)
+        attributes = self._common("phase", step) | read_attributes(PHASE_ATTRIBUTES, row)
+        return Node(self._named(row.phase), ("phase", position), row.begin_at_ns, row.end_at_ns, attributes)
 
     def _hang(self, step: int | None, loose: list[Node], phases: Sequence[Node]) -> None:
         """Add the step's buckets and collectives to the phases that launched them, or to `loose` outside of all
@@ -126,11 +130,11 @@ class _Rank:
         begins = [phase.begin_at_ns for phase in phases]
         carriers: dict[int, Node] = {}
         for bucket in self._buckets[step]:
-            node = _bucket_node(bucket, self._common(step))
+            node = _bucket_node(bucket, self._named(f"bucket {bucket.index}"), self._common("bucket", step))
             carriers |= dict.fromkeys(bucket.seqs, node)
             _hang_one(node, _phase_at(bucket.launch_at_ns, begins, phases), None, loose)
         for collective in self._collectives[step]:
-            node = self._collective_node(collective, self._common(step))
+            node = self._collective_node(collective, self._common("collective", step))
             phase = _phase_at(collective.launch_at_ns, begins, phases)
             _hang_one(node, phase, carriers.get(collective.seq), loose)
 
@@ -141,7 +145,7 @@ class _Rank:
         if meeting is not None:
             attributes |= read_attributes(MEETING_ATTRIBUTES, meeting)
         return Node(
-            row.op,
+            self._named(f"{row.op} {size(row.nbytes)}"),
             collective_key(row),
             begin,
             max(begin, _end(row)),
@@ -158,18 +162,18 @@ def _phase_at(at_ns: int, begins: list[int], phases: Sequence[Node]) -> Node | N
 
 def _hang_one(node: Node, phase: Node | None, carrier: Node | None, loose: list[Node]) -> None:
     if phase is not None:
-        node.attributes[PHASE] = phase.name
+        node.attributes[PHASE] = phase.attributes[PHASE]
     parent = carrier or phase
     (loose if parent is None else parent.children).append(node)
 
 
-def _bucket_node(row: BucketRow, common: dict[str, Value]) -> Node:
+def _bucket_node(row: BucketRow, name: str, common: dict[str, Value]) -> Node:
     begin = row.launch_at_ns if row.first_ready_at_ns is None else min(row.first_ready_at_ns, row.launch_at_ns)
     key: Key = ("bucket", row.backward, row.reducer, row.layout, row.index)
     if row.step is None:  # outside of steps the ordinal of the backward is not unique
         key = (*key, row.launch_at_ns)
     end = _end(row)
-    return Node("bucket", key, begin, max(begin, end), common | read_attributes(BUCKET_ATTRIBUTES, row))
+    return Node(name, key, begin, max(begin, end), common | read_attributes(BUCKET_ATTRIBUTES, row))
 
 
 def _end(row: BucketRow | CollectiveRow) -> int:

@@ -4,7 +4,7 @@ select
   extract_arg(arg_set_id, 'args.rank') as rank,
   extract_arg(arg_set_id, 'args.what') as what,
   count(*) as pieces,
-  round(sum(dur) / 1e6, 6) as total_ms,
+  round(sum(dur) / 1e6, 3) as total_ms,
   round(1.0 * sum(dur) / (select sum(dur) from slice where category = 'path'), 4) as ratio
 from slice
 where category = 'path'

@@ -24,7 +24,7 @@ around as (
 select
   rank,
   begins as ts,
-  round((ends - begins) / 1e6, 6) as gap_ms,
+  round((ends - begins) / 1e6, 3) as gap_ms,
   (select name from around where around.upid = longest.upid and category = 'step'
      and ts <= begins and begins < ts + dur limit 1) as step,
   (select name from around where around.upid = longest.upid and category = 'phase'

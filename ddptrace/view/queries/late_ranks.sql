@@ -3,9 +3,9 @@
 select
   process.name as rank,
   count(*) as times_last,
-  round(sum(extract_arg(slice.arg_set_id, 'args.blame_ns')) / 1e6, 6) as cost_ms,
-  round(max(extract_arg(slice.arg_set_id, 'args.blame_ns')) / 1e6, 6) as worst_ms,
-  round(max(extract_arg(slice.arg_set_id, 'args.skew_ns')) / 1e6, 6) as worst_skew_ms
+  round(sum(extract_arg(slice.arg_set_id, 'args.blame_ns')) / 1e6, 3) as cost_ms,
+  round(max(extract_arg(slice.arg_set_id, 'args.blame_ns')) / 1e6, 3) as worst_ms,
+  round(max(extract_arg(slice.arg_set_id, 'args.skew_ns')) / 1e6, 3) as worst_skew_ms
 from slice
 join thread_track on slice.track_id = thread_track.id
 join thread using (utid)

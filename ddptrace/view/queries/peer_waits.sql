@@ -3,8 +3,8 @@ select
   process.name as rank,
   slice.name as what,
   count(*) as waits,
-  round(sum(slice.dur) / 1e6, 6) as total_ms,
-  round(max(slice.dur) / 1e6, 6) as longest_ms
+  round(sum(slice.dur) / 1e6, 3) as total_ms,
+  round(max(slice.dur) / 1e6, 3) as longest_ms
 from slice
 join thread_track on slice.track_id = thread_track.id
 join thread using (utid)

@@ -40,6 +40,9 @@ Trace = Callable[..., AbstractContextManager[Any]]
 
 CPU = (ProfilerActivity.CPU,)
 SWITCHES = ("prepare_trace", "start_trace", "_start_trace", "stop_trace", "__exit__", "_trace_ready")
+GLOO_LEAVES_S = 0.3
+"""torch 2.13 frees an execution trace observer without waiting for Gloo's thread, which is still in it for a moment
+after `Work.wait()` has returned: that ends the process, with or without ddptrace."""
 OPTIONS = ("record_shapes", "profile_memory", "with_stack", "with_flops", "with_modules")
 
 
@@ -234,6 +237,7 @@ def execution_trace() -> None:
     observer.start()
     for _ in steps(model, optimizer, 2):
         pass
+    time.sleep(GLOO_LEAVES_S)
     observer.stop()
     observer.unregister_callback()
     names = Counter(node["name"] for node in json.loads(file.read_text())["nodes"])
@@ -241,6 +245,7 @@ def execution_trace() -> None:
     second = ExecutionTraceObserver().register_callback(str(folder() / "second.json"))
     with profile(activities=CPU, execution_trace_observer=second):
         train(model, optimizer, 2)
+        time.sleep(GLOO_LEAVES_S)
     keep((folder() / "second.json").exists())
 
 

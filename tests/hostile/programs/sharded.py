@@ -74,6 +74,33 @@ def fsdp() -> None:
 
 
 @program(ranks=2)
+def fsdp_of_odd_models() -> None:
+    """Trains fully_shard with units in units, a parameter of two modules, a frozen unit, modules that share a unit,
+    recomputation, uneven shards, two uses of a unit in one forward, and evaluation between steps."""
+    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import DTensor
+
+    join()
+    model = network(layers=5)
+    first, *inner, last = (part for part in model if isinstance(part, nn.Linear))
+    first.weight = inner[0].weight
+    inner[1].requires_grad_(False)
+    again = checkpoint_wrapper(inner[2])
+    model[6] = again
+    twice = nn.Sequential(model, nn.Linear(2, 3), nn.Linear(3, WIDTH), model)
+    for unit in ([first, inner[0], inner[1]], again, last, model, twice[1]):
+        fully_shard(unit)
+    fully_shard(twice)
+    optimizer = torch.optim.AdamW(parameter for parameter in twice.parameters() if parameter.requires_grad)
+    for _ in range(2):
+        trained(twice, optimizer, 2)
+        with torch.no_grad():
+            keep(twice(batch()))
+    keep(*(parameter.to_local() if isinstance(parameter, DTensor) else parameter for parameter in twice.parameters()))
+
+
+@program(ranks=2)
 def replicated() -> None:
     """Trains with the composable replicate, and with checkpoint wrappers inside."""
     from torch.distributed._composable.replicate import replicate

@@ -1,0 +1,149 @@
+"""One rank's host in one profiler window: its launches, its waits for the device, its fetches of batches.
+
+device                     ══ kernel ══┤
+thread   ├ launch ┤ ├ cudaStreamSynchronize ┤ ├ launch ┤        threads that launch are one: they work in turns
+instants |        | |                       | |        |
+between     own   own   waits ────────►|own  own  own
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddptrace.analysis.intervals import Ints
+from ddptrace.analysis.timeline.graph import Span
+from ddptrace.load.tables import DeviceWork, HostCalls, IdleCause, Work
+
+NONE: Final = -1
+LONG_NS: Final = 50_000
+"""A launch that takes longer waits for room in the device's queue, if much is in it."""
+QUEUE_MIN: Final = 256
+"""So much work in a queue may fill it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """Instants in time order, shape (n,): begins and ends of calls, and ends of steps."""
+
+    at_ns: Ints
+    span: NDArray[np.uint8]  # Span: what the host did since the instant before
+    own_ns: Ints  # time since the instant before in which it did not wait for the device
+    released_by: Ints  # position of the work that it waited for since then, NONE for none
+    launched_at: Ints  # by work: the instant at which the call began that launched it, NONE where that is unknown
+    step_ended_at: Ints  # by step: the instant of its end
+
+
+@dataclass(frozen=True, slots=True)
+class _Calls:
+    """Launches, and after them the other calls: columns of shape (n,)."""
+
+    begin: Ints
+    end: Ints
+    cause: NDArray[np.uint8]
+    of_work: Ints  # by work: its launch, NONE where that is unknown
+
+    @classmethod
+    def of(cls, work: DeviceWork, held: HostCalls) -> _Calls:
+        spans = np.column_stack((work.launch_begin_at_ns, work.launch_end_at_ns))
+        launches, again = np.unique(spans[work.launched], axis=0, return_inverse=True)
+        of_work = np.full(len(work.kind), NONE, np.int64)
+        of_work[work.launched] = again.ravel()
+        return cls(
+            np.concatenate((launches[:, 0], held.begin_at_ns)),
+            np.concatenate((launches[:, 1], held.end_at_ns)),
+            np.concatenate((np.full(len(launches), IdleCause.LAUNCH, np.uint8), held.cause)),
+            of_work,
+        )
+
+
+def host_of(work: DeviceWork, held: HostCalls, step_ends: Ints) -> Host:
+    """`step_ends`: in time order."""
+    calls = _Calls.of(work, held)
+    count = len(calls.begin)
+    at = np.concatenate((calls.begin, calls.end, step_ends))
+    order = np.argsort(at, kind="stable")
+    place = np.empty(len(at), np.int64)
+    place[order] = np.arange(len(at))
+    at = at[order]
+    released_by = np.full(len(at), NONE, np.int64)
+    released_by[place[count : 2 * count]] = _released_by(work, calls)
+    before = np.append(at[:1], at[:-1])
+    waits = released_by != NONE
+    since = np.where(waits, np.maximum(before, work.end_at_ns[released_by]), before)
+    launched = calls.of_work != NONE
+    return Host(
+        at,
+        _spans(calls, before, at),
+        at - since,
+        released_by,
+        np.where(launched, place[np.where(launched, calls.of_work, 0)], NONE),
+        place[2 * count :],
+    )
+
+
+def _spans(calls: _Calls, before: Ints, at: Ints) -> NDArray[np.uint8]:
+    """What the host did between each two instants."""
+    found = np.full(len(at), Span.HOST, np.uint8)
+    for cause, span in ((IdleCause.ALLOCATE, Span.ALLOCATE), (IdleCause.DATA, Span.DATA)):
+        inside = np.zeros(len(at) + 1, np.int64)
+        chosen = calls.cause == cause
+        np.add.at(inside, np.searchsorted(before, calls.begin[chosen]), 1)
+        np.add.at(inside, np.searchsorted(before, calls.end[chosen]), -1)
+        found[np.cumsum(inside)[:-1] > 0] = span
+    return found
+
+
+def _released_by(work: DeviceWork, calls: _Calls) -> Ints:
+    """By call: the work for whose end the host waited in it, NONE where it did not."""
+    by_end = np.argsort(work.end_at_ns, kind="stable")
+    ends, launches = work.end_at_ns[by_end], np.where(work.launched, work.launch_begin_at_ns, 0)[by_end]
+    own_end = _own_ends(work, calls)
+    found = np.full(len(calls.begin), NONE, np.int64)
+    first = np.searchsorted(ends, calls.begin, side="right").tolist()
+    last = np.searchsorted(ends, calls.end, side="right").tolist()
+    waits = _may_wait(work, calls) & (np.array(first) < np.array(last))
+    for call in np.flatnonzero(waits).tolist():
+        limit = calls.begin[call] + (calls.cause[call] == IdleCause.LAUNCH and own_end[call] <= calls.end[call])
+        candidates = np.flatnonzero(launches[first[call] : last[call]] < limit)
+        if len(candidates):
+            found[call] = by_end[first[call] + candidates[-1]]
+    return found
+
+
+def _own_ends(work: DeviceWork, calls: _Calls) -> Ints:
+    """By call: when all that it launched was over; never, for what is no copy."""
+    ends = np.full(len(calls.begin), np.iinfo(np.int64).max)
+    copied = (calls.of_work != NONE) & (work.kind == Work.MEMORY)
+    ends[calls.of_work[copied]] = work.end_at_ns[copied]
+    return ends
+
+
+def _may_wait(work: DeviceWork, calls: _Calls) -> NDArray[np.bool_]:
+    """Which calls may have waited for the device: copies that end after what they launched, long launches with a full
+    queue, synchronizing calls, and calls of the allocator after which nothing that was launched before still runs."""
+    queued, left = _behind(work, calls.begin, work.begin_at_ns), _behind(work, calls.begin, work.end_at_ns, calls.end)
+    is_launch, frees = calls.cause == IdleCause.LAUNCH, calls.cause == IdleCause.ALLOCATE
+    full = is_launch & (calls.end - calls.begin > LONG_NS) & (queued > QUEUE_MIN)
+    copies = is_launch & (_own_ends(work, calls) <= calls.end)
+    waits: NDArray[np.bool_] = (
+        full | copies | (frees & (left == 0)) | np.isin(calls.cause, (IdleCause.SYNCHRONIZE, IdleCause.COPY))
+    )
+    return waits
+
+
+def _behind(work: DeviceWork, launched_before: Ints, over_at: Ints, until: Ints | None = None) -> Ints:
+    """How much of the work that was launched before each instant was not yet over then, or at `until`."""
+    launched = work.launched
+    begun = np.searchsorted(np.sort(work.launch_begin_at_ns[launched]), launched_before)
+    order = np.argsort(over_at[launched], kind="stable")
+    over = over_at[launched][order]
+    if until is None:
+        return begun - np.searchsorted(over, launched_before, side="right")
+    launches = work.launch_begin_at_ns[launched]
+    latest = np.append(np.maximum.accumulate(over_at[launched][np.argsort(launches, kind="stable")]), 0)
+    last_over = np.where(begun > 0, latest[begun - 1], np.iinfo(np.int64).min)
+    return np.where(last_over <= until, 0, 1)

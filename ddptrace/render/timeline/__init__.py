@@ -1,0 +1,1 @@
+"""Advice on runs whose buckets cannot be planned."""
