@@ -1,6 +1,7 @@
 """Host and device of profiled steps, to be played again with other lengths. Pure arithmetic.
 
-In: a `Result` with the device work of profiler windows, and a `Setting`. Out: a `Prediction`, a `WhatIf`, a `RunAdvice`.
+In: a `Result` with the device work of profiler windows, and a `Setting`. Out: a `Prediction`, a `WhatIf` or a
+`RunAdvice`.
 
 graph      instants, and what has to pass between them: every instant comes as soon as all that it waits for allows
 host       one rank's host: its launches, and the calls in which it waited for its device
