@@ -15,7 +15,7 @@ from tests.mutants.trial import FAILED, REFUSED, import_all, tried, whole
 MUTANTS, AT_ONCE, COMMANDS_EACH = 200, 25, 2
 
 
-CANNOT = {"rpc": {"whatif", "whatif_json"}, "traces": {"whatif", "diagnose", "diagnose_json"}}
+CANNOT = {"rpc": {"whatif", "whatif_json"}, "traces": {"whatif", "diagnose", "diagnose_json", "watch"}}
 """By base, the commands that refuse it: not every run holds what a command needs, nor what `whatif --scale` needs."""
 
 
