@@ -156,7 +156,7 @@ def _shorten(source: Path, place: Path, rank: int, cut: Cut) -> TrimmedFile | No
         done = shorten(source, place, cut)
     except NotATrace as error:
         raise RunDirectoryError(f"{printable(source)} cannot be trimmed ({error}); leave it out") from error
-    if not done.kept:
+    if done.is_empty:
         place.unlink()
         return None
     return TrimmedFile(rank, source, place, done.seen, done.kept, source.stat().st_size, done.nbytes)
