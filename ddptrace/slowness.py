@@ -11,8 +11,8 @@ from ddptrace.errors import TraceStateError
 LEAST_FACTOR: Final = 1.05
 """Steps of a steady run differ by more than a smaller factor now and then."""
 
-MOST_ASKED_STEPS: Final = 100
-"""Of a window that `ddptrace profile` asks for: more would fill disks, and be a typing error."""
+MOST_STEPS: Final = 100
+"""Of a window: more would fill memory and disks, and be a typing error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class when_slow:
         factor: How many times as long as usual steps must be, at least 1.05.
         ranks: Ranks that record windows: "all", or their numbers, such as (0, 1).
         at_most: Maximum number of windows, at least 1.
-        active: Steps of a window, at least 1.
+        active: Steps of a window, from 1 to 100.
 
     Raises:
         TraceStateError: An argument does not fit.
@@ -46,6 +46,8 @@ class when_slow:
             value = getattr(self, name)
             if not _is_number(value, int) or value < 1:
                 raise TraceStateError(f"ddptrace.when_slow has {name}={value!r}; give a whole number of at least 1")
+        if self.active > MOST_STEPS:
+            raise TraceStateError(f"ddptrace.when_slow has active={self.active}; give at most {MOST_STEPS} steps")
         if self.ranks != "all" and not _are_ranks(self.ranks):
             raise TraceStateError(f'ddptrace.when_slow has ranks={self.ranks!r}; give "all", or ranks such as (0, 1)')
 

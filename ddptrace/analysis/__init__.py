@@ -14,4 +14,5 @@ pipeline     what each stage computed, and what of the rest is bubble
 clocks       how far the clocks of the ranks lie apart               whatif     the step with other settings
 ranks        who waited for whom, and why                            diff       what changed between runs
 diagnosis    what a job that hangs or died was doing                 hta        the same files, read by HTA
+timeline     host and device of profiled steps, to be played again
 """

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,9 +25,14 @@ COMMIT: Final = re.compile(r"[0-9a-f]{40,64}")
 
 
 def describe_program() -> dict[str, Any]:
-    """Return what is known of the program, for the manifest."""
-    facts = {"command": command(), "commit": commit(_folder_of_program())}
-    return {name: value for name, value in facts.items() if value}
+    """Return what is known of the program, for the manifest. Raises nothing, whatever the program did to its own
+    arguments or directory."""
+    facts: dict[str, Callable[[], Any]] = {"command": command, "commit": lambda: commit(_folder_of_program())}
+    found = {}
+    for name, ask in facts.items():
+        with contextlib.suppress(Exception):
+            found[name] = ask()
+    return {name: value for name, value in found.items() if value}
 
 
 def describe_job() -> dict[str, Any]:

@@ -6,18 +6,18 @@ from pathlib import Path
 
 import click
 
-from ddptrace.slowness import MOST_ASKED_STEPS
+from ddptrace.slowness import MOST_STEPS
 
 
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option(
     "--steps",
-    type=click.IntRange(1, MOST_ASKED_STEPS),
+    type=click.IntRange(1, MOST_STEPS),
     default=3,
     show_default=True,
     metavar="N",
-    help=f"Number of steps to profile, at most {MOST_ASKED_STEPS}.",
+    help=f"Number of steps to profile, at most {MOST_STEPS}.",
 )
 def profile(run: Path, steps: int) -> None:
     """Have all ranks of a running job profile the same steps now.
@@ -33,4 +33,4 @@ def profile(run: Path, steps: int) -> None:
     promised = ask_for_window(run, steps)
     which = named("step", range(promised.first, promised.last + 1))
     who = "The rank" if promised.ranks == 1 else f"{promised.confirmed} of {promised.ranks} ranks"
-    say(f"{who} will profile {which}. Then: ddptrace analyze {run}")
+    say(f"{who} will profile {which} when training comes there. Then: ddptrace analyze {run}")

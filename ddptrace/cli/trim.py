@@ -85,7 +85,7 @@ def _lines(trimmed: Trimmed) -> Iterator[str]:
     if trimmed.ranks_without:
         yield f"  without these steps: {named('rank', trimmed.ranks_without)}"
     if trimmed.records:
-        yield "  the records of ddptrace are left out: the smaller files are plain traces of torch.profiler"
+        yield "  the files have no records of ddptrace, and the profiler's own numbers of steps"
     for finding in trimmed.findings:
         yield f"  {finding.where}: {finding.message}"
 

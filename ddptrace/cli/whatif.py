@@ -154,11 +154,12 @@ def whatif(
     asked = [Setting(caps=one, **more) for one in caps or (None,)]  # type: ignore[arg-type]
     with progress() as tell:
         found = predictor(run, progress=tell)
+    scaled = _of_buckets(found) if scale else None
     settings = {setting_words(one): one for one in asked} if asked != [Setting()] else usual(found)
     answers = answer(found, settings)
     if not as_json:
         show(whatif_text(answers))
-    rows = scaling(_of_buckets(found), asked[0], per_host=per_host) if scale else None
+    rows = None if scaled is None else scaling(scaled, asked[0], per_host=per_host)
     if as_json:
         more_keys = {} if rows is None else {"scale": rows.to_dicts()}
         say_json(answers.to_json_dict() | more_keys)

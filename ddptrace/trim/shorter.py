@@ -51,10 +51,12 @@ _ALL_PLACED: Final = msgspec.json.Decoder(list[_Placed])
 
 @dataclass(frozen=True, slots=True)
 class Shortened:
-    """How many events a file held, how many of them were kept, and what they take on the disk now."""
+    """How many events a file held, how many of them were kept, and what they take on the disk now. `is_empty`: no slice
+    is among them."""
 
     seen: int
     kept: int
+    is_empty: bool
     nbytes: int
 
 
@@ -87,17 +89,17 @@ class _Writer:
         self.stream = EventStream(self.take, self.refuse, element=msgspec.Raw)
         self.slices: dict[Lane, list[Span]] = defaultdict(list)
         self.flows: dict[tuple[str, str], list[_FlowEnd]] = defaultdict(list)
-        self.seen = self.kept = self.put_events = 0
+        self.seen = self.kept = 0
 
-    def write(self) -> tuple[int, int]:
-        """Return how many events the source holds, and how many of them were kept."""
+    def write(self) -> tuple[int, int, bool]:
+        """Return how many events the source holds, how many of them were kept, and whether no slice was."""
         self.stream.read(Source(self.source))
         reach = {lane: _Reach.of(spans) for lane, spans in self.slices.items()}
         for ends in self.flows.values():
             if len(ends) > 1 and all(end.lane in reach and reach[end.lane].covers(end.at_ns) for end in ends):
                 self.put([end.text for end in ends])
         self.file.write(self.head() + self.tail())
-        return self.seen, self.kept
+        return self.seen, self.kept, not self.slices
 
     def refuse(self) -> None:
         raise NotATrace("it has traceEvents twice")
@@ -143,14 +145,13 @@ class _Writer:
 
     def put(self, texts: Sequence[bytes]) -> None:
         if texts:
-            self.file.write((b",\n" if self.put_events else self.head()) + b",\n".join(texts))
-            self.put_events += len(texts)
-            self.kept = self.put_events
+            self.file.write((b",\n" if self.kept else self.head()) + b",\n".join(texts))
+            self.kept += len(texts)
 
     def head(self) -> bytes:
         """What stands before the events; nothing where it is written already."""
         around = self.stream.around
-        return b"" if self.put_events else around.text[: around.head_nbytes - 1] + b"\n"
+        return b"" if self.kept else around.text[: around.head_nbytes - 1] + b"\n"
 
     def tail(self) -> bytes:
         """The list's end and what stands behind it, with a note; of a file that is cut short, only brackets."""

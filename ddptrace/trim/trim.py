@@ -14,6 +14,7 @@ from ddptrace.load.kineto.source import NotATrace
 from ddptrace.load.run_folder import is_run
 from ddptrace.load.sources import PACKED, TraceFiles, find_traces
 from ddptrace.trim.cut import Cut, cut_of
+from ddptrace.trim.recorded import RecordedSteps
 from ddptrace.trim.shorter import shorten
 from ddptrace.units import named
 
@@ -67,7 +68,9 @@ def trim(path: Path, first: int, last: int, output: Path | None = None, progress
     place = output or _beside(path)
     if place.exists() or place.is_symlink():
         raise DdptraceError(f"{place} exists: remove it, or name another place with --output")
-    steps, cuts, damage = _cuts(traces, first, last, progress)
+    is_recorded = path.is_dir() and is_run(path)
+    recorded = RecordedSteps.of(path) if is_recorded else RecordedSteps()
+    steps, cuts, damage = _cuts(traces, recorded, first, last, progress)
     if not cuts:
         raise RunDirectoryError(f"{path} has no step from {first} to {last}: {_what_instead(steps)}")
     written: list[TrimmedFile] = []
@@ -123,7 +126,7 @@ def _place(source: Path, path: Path, place: Path) -> Path:
 
 
 def _cuts(
-    traces: TraceFiles, first: int, last: int, progress: Progress | None
+    traces: TraceFiles, recorded: RecordedSteps, first: int, last: int, progress: Progress | None
 ) -> tuple[list[int], dict[int, Cut], tuple[Finding, ...]]:
     """Return all steps that any rank has, what each rank keeps, and which files are damaged."""
     steps: set[int] = set()
@@ -131,9 +134,10 @@ def _cuts(
     damage: list[Finding] = []
     for done, file in enumerate(traces.files, start=1):
         loaded = load_traces(file, zero_unix_ns=traces.first_unix_ns)
-        steps |= {step.ordinal for step in loaded.run.steps}
+        run = recorded.numbered(loaded.run, traces.first_unix_ns)
+        steps |= {step.ordinal for step in run.steps}
         damage += [finding for finding in loaded.findings if finding.code in DAMAGE]
-        cut = cut_of(loaded.run, first, last, traces.first_unix_ns)
+        cut = cut_of(run, first, last, traces.first_unix_ns)
         if cut is not None:
             cuts[file.rank] = cut
         if progress is not None:
@@ -152,7 +156,7 @@ def _shorten(source: Path, place: Path, rank: int, cut: Cut) -> TrimmedFile | No
         done = shorten(source, place, cut)
     except NotATrace as error:
         raise RunDirectoryError(f"{printable(source)} cannot be trimmed ({error}); leave it out") from error
-    if not done.kept:
+    if done.is_empty:
         place.unlink()
         return None
     return TrimmedFile(rank, source, place, done.seen, done.kept, source.stat().st_size, done.nbytes)

@@ -82,4 +82,12 @@ def test_many_ranks_and_other_caps_are_refused_of_a_gpu_trace(shared_traces: Pat
     for command in (["whatif", path, "--scale"], ["advise", path, "--verify", "train {caps}"]):
         said = CliRunner().invoke(main, command)
         assert said.exit_code == 1
-        assert "Error: --" in said.output
+        assert said.output.startswith("Error: --")
+
+
+@pytest.mark.parametrize("command", ["whatif", "advise"])
+def test_an_odd_file_is_answered_or_refused_in_one_sentence(command: str, shared_traces: Path) -> None:
+    for file in sorted((shared_traces / "odd").glob("*.json.gz")):
+        said = CliRunner().invoke(main, [command, str(file)])
+        refused = said.exit_code == 1 and said.output.startswith("Error: ") and said.output.count("\n") == 1
+        assert refused or said.exit_code == 0, (file, said.output, said.exception)

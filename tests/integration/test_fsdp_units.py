@@ -20,7 +20,9 @@ from ddptrace.load.run import read_run
 from ddptrace.load.tables import RankRun
 from ddptrace.render.headline import headline
 from ddptrace.render.timeline.terminal import run_advice_text
+from ddptrace.telemetry.delivery.finished import totals_of
 from tests.programs.fsdp_units import BLOCKS, STEPS
+from tests.sums import summed, sums_of, told_by
 
 ON_TWO = ("plain", "ahead-1", "ahead-2", "mixed", "kept", "large", "whole")
 ON_FOUR = ("hsdp",)
@@ -149,6 +151,10 @@ def test_the_dimensions_of_each_step_add_up_to_its_exposed_time(run: Trained) ->
     for row in run.result.dimensions:
         sums[row.rank, row.step] += row.exposed_charged_ns or 0
         calls[row.rank, row.step] += row.calls
+        parts = [row.peer_wait_ns, row.bubble_ns, row.transfer_ns, row.unmatched_ns]
+        assert None not in parts and min(part or 0 for part in parts) >= 0
+        assert row.exposed_charged_ns == sum(part or 0 for part in parts)
+        assert row.unmatched_ns == 0  # the launches tell it of reductions, of which only the waits are known
     for step in run.result.steps:
         of_step = step.rank, step.step
         assert sums[of_step] == step.exposed_comm_ns
@@ -156,6 +162,12 @@ def test_the_dimensions_of_each_step_add_up_to_its_exposed_time(run: Trained) ->
     places = {(row.dimension, row.mesh) for row in run.result.dimensions}
     replicas = {("dp", "dp_replicate")} if run.kind == "hsdp" else set()
     assert places == {("fsdp", "dp_shard"), *replicas}
+
+
+def test_metrics_are_sums_over_the_units(run: Trained) -> None:
+    told = told_by(totals_of(run.result, run.path))
+    assert summed(told) == sums_of(run.result)
+    assert {key[2] for key in told if key[0] == "ddptrace.unit.io"} == {unit.module for unit in run.ranks[0].units}
 
 
 def test_a_collective_has_the_unit_that_the_table_of_units_has(run: Trained) -> None:

@@ -120,7 +120,9 @@ def test_a_running_job_is_asked_for_a_window_by_another_process(tmp_path: Path) 
         asked = CliRunner().invoke(main, ["profile", str(run), "--steps", "2"])
         assert job.statuses(60) == [0, 0]
     assert asked.exit_code == 0, asked.output
-    told = re.fullmatch(r"2 of 2 ranks will profile steps (\d+) and (\d+)\. Then: .*\n", asked.stdout)
+    told = re.fullmatch(
+        r"2 of 2 ranks will profile steps (\d+) and (\d+) when training comes there\. Then: .*\n", asked.stdout
+    )
     assert told, asked.stdout
     result = ddptrace.analyze(run)
     steps = list(map(int, told.groups()))

@@ -136,7 +136,7 @@ def test_json_is_the_report_and_nothing_else(folder: Path) -> None:
     told: dict[str, Any] = json.loads(done.stdout)
     assert set(told) == {
         "per", "steps", "rank_steps", "kinds", "once", "ranks", "uncounted", "links", "messages", "roots", "gradients",
-        "rpcs", "reduces_on_host", "findings",
+        "rpcs", "reduces_on_host", "findings", "units",
     }  # fmt: skip
     assert [kind["nbytes_in"] for kind in told["kinds"]] == [9640]
 

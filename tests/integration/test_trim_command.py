@@ -82,11 +82,13 @@ def test_perfetto_opens_it_and_shows_every_slice(tmp_path: Path, shared_traces: 
 
 
 def test_a_recorded_run_becomes_plain_traces(tmp_path: Path, record: Record) -> None:
+    """Its steps are those that ddptrace counts; in the file, the profiler's own numbers stay."""
     run = record(tmp_path / "run", "ddp.py", "--profile")
+    profiled = sorted({row.step for row in analyze(run).steps if row.profiled})
     whole = analyze(find_files(run))
     steps = sorted({row.step for row in whole.steps})
-    place, said = trimmed(run, "--steps", str(steps[1]))
-    assert place == tmp_path / "run.trimmed" and "records of ddptrace are left out" in said
+    place, told = trimmed(run, "--steps", str(profiled[1]))
+    assert place == tmp_path / "run.trimmed" and "the files have no records of ddptrace" in told
     assert rows(analyze(place), steps[1:2]) == rows(whole, steps[1:2]) != []
 
 
@@ -191,3 +193,13 @@ def test_packed_files_stay_packed_and_ranks_without_the_steps_are_named(tmp_path
     assert sorted(one.name for one in place.iterdir()) == ["rank-0.json.gz", "rank-1.json.gz"]
     assert "without these steps: rank 2" in said_ and "1 file without these steps: rank-2.json" in said_
     assert {row.rank for row in analyze(place).steps} == {0, 1}
+
+
+def test_windows_without_the_steps_are_left_out(tmp_path: Path) -> None:
+    names = {"ph": "M", "name": "thread_name", "pid": 1, "tid": 1, "ts": 0, "args": {"name": "python"}}
+    for window in range(2):
+        at = 10_000 * window
+        step = said(f"ProfilerStep#{10 * window + 1}", at, at + 50)
+        write(tmp_path / "all" / f"rank-0-{window}.json", [names, step, op("aten::mm", at + 5, at + 9)])
+    place, told = trimmed(tmp_path / "all", "--steps", "11")
+    assert [one.name for one in place.iterdir()] == ["rank-0-1.json"] and "rank-0-0.json" in told

@@ -78,6 +78,14 @@ def traffic_json(place: Place) -> Said:
     return cli("traffic", place.run, "--json")
 
 
+def tables_csv(place: Place) -> Said:
+    return cli("tables", place.run, "-o", place.out / "tables")
+
+
+def tables_jsonl(place: Place) -> Said:
+    return cli("tables", place.run, "--format", "jsonl", "-o", place.out / "tables")
+
+
 def diagnose(place: Place) -> Said:
     return cli("diagnose", place.run)
 
@@ -218,7 +226,7 @@ def _viewed(run: Path) -> str:
 COMMANDS: Final[tuple[tuple[Command, ...], ...]] = (
     (analyze, analyze_json), (view,), (traffic, traffic_json), (diagnose, diagnose_json), (whatif, whatif_json),
     (advise, advise_json), (diff, diff_json), (hta, hta_json), (watch, watch_screen), (export, export_followed),
-    (shown,),
+    (tables_csv, tables_jsonl), (shown,),
 )  # fmt: skip
 """Each in the forms that it has, of which a mutant meets one."""
 CODES: Final = {

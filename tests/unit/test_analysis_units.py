@@ -11,6 +11,7 @@ import pytest
 from ddptrace.analysis.analyze import analyze_rank, analyze_run
 from ddptrace.analysis.diff.compare import compare
 from ddptrace.analysis.diff.run_figures import figures_of
+from ddptrace.analysis.rank_facts import RankFacts
 from ddptrace.analysis.result import Result
 from ddptrace.analysis.tables.table import Table
 from ddptrace.analysis.tables.units import DimensionRow, UnitRow
@@ -123,9 +124,27 @@ def test_reductions_in_float32_are_told_to_send_half() -> None:
     assert "fsdp-reduction" not in advice(Plan(ahead=1, compute_ms=40))
 
 
+def known(plan: Plan) -> tuple[Result, list[RankFacts]]:
+    return analyzed(plan), [analyze_rank(rank).facts for rank in units_run(plan).ranks]
+
+
+def test_a_large_unit_that_takes_no_longer_than_the_others_is_not_divided() -> None:
+    result, facts = known(Plan(nbytes=(2, 2, 20, 2), ahead=1))
+    assert FsdpCosts(result, facts).large() is not None
+    alike = [replace(row, comm_ns=2 * MS) for row in result.units]
+    assert FsdpCosts(replace(result, units=Table(UnitRow, alike)), facts).large() is None
+
+
+def test_a_queued_gather_costs_no_more_than_is_exposed_of_it() -> None:
+    result, facts = known(Plan(nbytes=(2, 2, 12, 2), steps=2))
+    queued = [replace(row, exposed_charged_ns=MS, behind_ns=5 * MS, phase="backward") for row in result.units]
+    found = FsdpCosts(replace(result, units=Table(UnitRow, queued)), facts).queued()
+    gathers = [row for row in result.units if row.role == "unshard" and (row.rank, row.step) == (0, 1)]
+    assert found is not None and found.saved_ns == MS * len(gathers)
+
+
 def test_what_is_waiting_for_late_ranks_is_not_won_back() -> None:
-    plan = Plan(nbytes=(100, 100), compute_ms=90, ahead_backward=0)
-    result, facts = analyzed(plan), [analyze_rank(rank).facts for rank in units_run(plan).ranks]
+    result, facts = known(Plan(nbytes=(100, 100), compute_ms=90, ahead_backward=0))
     waits = [
         replace(row, peer_wait_ns=ns // 4, transfer_ns=ns - ns // 4)
         for row in result.dimensions

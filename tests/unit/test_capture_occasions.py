@@ -115,6 +115,7 @@ def test_a_training_that_ends_before_the_window_says_so(tmp_path: Path) -> None:
         ({"factor": float("nan")}, "factor=nan"),
         ({"factor": True}, "factor=True"),
         ({"at_most": 0}, "at_most=0; give a whole number of at least 1"),
+        ({"active": 101}, "active=101; give at most 100 steps"),
         ({"active": 1.5}, "active=1.5"),
         ({"ranks": "some"}, "ranks='some'; give \"all\", or ranks such as (0, 1)"),
         ({"ranks": ()}, "ranks=()"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from click.testing import CliRunner
 
 import ddptrace
 from ddptrace.cli import SECTIONS, main
+from ddptrace.cli.whatif import whatif
 from ddptrace.run.options import read_command
 
 
@@ -28,6 +30,11 @@ def test_every_command_stands_once_in_the_section_of_its_purpose() -> None:
     assert {section: listed[section] for section in SECTIONS} == SECTIONS
     files = {path.stem for path in Path(main.callback.__code__.co_filename).parent.glob("*.py")}
     assert {name for names in SECTIONS.values() for name in names} <= files
+
+
+def test_a_setting_has_the_names_of_the_options_of_whatif() -> None:
+    asked = {parameter.name for parameter in whatif.params} - {"run", "scale", "per_host", "as_json"}
+    assert asked == {field.name for field in dataclasses.fields(ddptrace.Setting)}
 
 
 def test_a_notebook_completes_the_public_names_before_they_are_imported() -> None:

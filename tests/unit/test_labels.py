@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import ddptrace
-from ddptrace.capture.program_facts import command, commit, describe_job
+from ddptrace.capture.program_facts import command, commit, describe_job, describe_program
 from ddptrace.errors import TraceStateError
 from ddptrace.labels import TEXT_MAX, Labels, labels_of
 
@@ -77,6 +77,17 @@ def test_a_damaged_repository_has_no_commit(text: str, tmp_path: Path) -> None:
     (tmp_path / ".git").mkdir()
     (tmp_path / ".git" / "HEAD").write_text(text)
     assert commit(tmp_path) is None
+
+
+def test_a_program_without_arguments_or_directory_is_described_by_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    monkeypatch.setattr(sys, "orig_argv", [None])
+    monkeypatch.setattr(sys, "argv", [""])
+    assert describe_program() == {}
 
 
 def test_a_long_command_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from ddptrace.analysis.timeline.graph import Span
-from ddptrace.analysis.timeline.host import NONE, QUEUE_MIN
+from ddptrace.analysis.timeline.host import NONE, QUEUE_MIN, host_of
 from ddptrace.analysis.timeline.streams import before_on_stream, launched_before, waited_for
 from ddptrace.load.tables import IdleCause, Work
 from tests.unit.made_device import Piece, device_work
-from tests.unit.made_timeline import host
+from tests.unit.made_timeline import held, host
 
 COMPUTE, COMM, MEMORY = Work.COMPUTE, Work.COMM, Work.MEMORY
 US = 1000
@@ -52,6 +54,22 @@ def test_an_allocator_waits_where_it_finds_the_device_idle_and_not_while_work_go
     _, works = host([first, second], (IdleCause.ALLOCATE, 200, 600))
     assert works.released_by.max() == NONE
     assert Span.ALLOCATE in works.span
+
+
+def test_work_whose_launch_is_not_in_the_file_has_none() -> None:
+    _, found = host([(COMM, "0:20", 100, 200, None)])
+    assert found.at_ns.tolist() == [] and found.launched_at.tolist() == [NONE]
+
+
+def test_a_long_launch_waits_for_the_device_where_the_queue_is_full() -> None:
+    pieces: list[Piece] = [
+        (COMPUTE, "0:7", 200_000 + 100 * at, 200_100 + 100 * at, 20 * at) for at in range(QUEUE_MIN + 10)
+    ]
+    work = device_work(pieces)
+    ends = work.launch_end_at_ns.copy()
+    ends[-1] = 210_050  # it takes 0.2 ms
+    found = host_of(replace(work, launch_end_at_ns=ends), held(), np.empty(0, np.int64))
+    assert [int(one) for one in found.released_by if one != NONE] == [99]
 
 
 def test_a_short_launch_waits_for_nothing_however_much_is_queued() -> None:

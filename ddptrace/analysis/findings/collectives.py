@@ -27,7 +27,8 @@ OF_TENSORS: Final = (
 )
 TRY: Final = {
     Origin.PROGRAM.word: "issue it with async_op=True before work that does not need it",
-    Origin.FSDP.word: "let FSDP gather earlier (forward_prefetch=True), or wrap units of another size",
+    Origin.FSDP.word: "let FSDP gather earlier (set_modules_to_forward_prefetch, or forward_prefetch=True of the older"
+    " FSDP), or wrap units of another size",
     Origin.BUFFERS.word: "set broadcast_buffers=False if the ranks need not share their buffers",
     Origin.UNUSED_PARAMETERS.word: "set find_unused_parameters=False if every parameter gets a gradient",
     Origin.PIPELINE.word: "give the schedule more and smaller microbatches",

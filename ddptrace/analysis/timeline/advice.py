@@ -15,6 +15,7 @@ from ddptrace.analysis.tables.savings import SavingRow
 from ddptrace.analysis.timeline.forecast import TimelinePredictor, late_rank
 from ddptrace.analysis.whatif.tables import Prediction, Setting
 from ddptrace.errors import DdptraceError
+from ddptrace.units import counted, duration
 
 RunPredictor = TimelinePredictor | PipelinePredictor
 REMEDIES: Final[Mapping[str, Setting]] = {
@@ -34,7 +35,7 @@ class RunLimit:
     remedy: Prediction | None  # the step without it, or with half of it; None where nothing predicts it
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class RunAdvice:
     """What limits the step of a run whose buckets cannot be planned."""
 
@@ -44,6 +45,9 @@ class RunAdvice:
     useful: tuple[Prediction, ...]  # what is sure to win something besides
     useless: tuple[Prediction, ...]  # what would not help
     refusal: str | None = None  # why nothing is predicted
+
+    def __repr__(self) -> str:
+        return f"RunAdvice: {counted(len(self.limits), 'limit')} of a step of {duration(self.recorded_ns)}"
 
     def to_json_dict(self) -> dict[str, Any]:
         """The documented keys of `ddptrace advise --json`."""

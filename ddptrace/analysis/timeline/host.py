@@ -21,6 +21,8 @@ from ddptrace.load.tables import DeviceWork, HostCalls, IdleCause, Work
 NONE: Final = -1
 LONG_NS: Final = 50_000
 """A launch that takes longer waits for room in the device's queue, if much is in it."""
+HOLDING: Final = (IdleCause.SYNCHRONIZE, IdleCause.COPY)
+"""Calls that wait for the device."""
 QUEUE_MIN: Final = 256
 """So much work in a queue may fill it."""
 
@@ -74,13 +76,14 @@ def host_of(work: DeviceWork, held: HostCalls, step_ends: Ints) -> Host:
     before = np.append(at[:1], at[:-1])
     waits = released_by != NONE
     since = np.where(waits, np.maximum(before, work.end_at_ns[released_by]), before)
-    launched = calls.of_work != NONE
+    launched_at = calls.of_work.copy()
+    launched_at[work.launched] = place[calls.of_work[work.launched]]
     return Host(
         at,
         _spans(calls, before, at),
         at - since,
         released_by,
-        np.where(launched, place[np.where(launched, calls.of_work, 0)], NONE),
+        launched_at,
         place[2 * count :],
     )
 
@@ -125,25 +128,25 @@ def _own_ends(work: DeviceWork, calls: _Calls) -> Ints:
 def _may_wait(work: DeviceWork, calls: _Calls) -> NDArray[np.bool_]:
     """Which calls may have waited for the device: copies that end after what they launched, long launches with a full
     queue, synchronizing calls, and calls of the allocator after which nothing that was launched before still runs."""
-    queued, left = _behind(work, calls.begin, work.begin_at_ns), _behind(work, calls.begin, work.end_at_ns, calls.end)
-    is_launch, frees = calls.cause == IdleCause.LAUNCH, calls.cause == IdleCause.ALLOCATE
-    full = is_launch & (calls.end - calls.begin > LONG_NS) & (queued > QUEUE_MIN)
+    is_launch, allocates = calls.cause == IdleCause.LAUNCH, calls.cause == IdleCause.ALLOCATE
+    is_long = calls.end - calls.begin > LONG_NS
+    full = is_launch & is_long & (_queued(work, calls.begin) > QUEUE_MIN)
     copies = is_launch & (_own_ends(work, calls) <= calls.end)
-    waits: NDArray[np.bool_] = (
-        full | copies | (frees & (left == 0)) | np.isin(calls.cause, (IdleCause.SYNCHRONIZE, IdleCause.COPY))
-    )
+    frees = allocates & (_latest_end(work, calls.begin) <= calls.end)
+    waits: NDArray[np.bool_] = full | copies | frees | np.isin(calls.cause, HOLDING)
     return waits
 
 
-def _behind(work: DeviceWork, launched_before: Ints, over_at: Ints, until: Ints | None = None) -> Ints:
-    """How much of the work that was launched before each instant was not yet over then, or at `until`."""
-    launched = work.launched
-    begun = np.searchsorted(np.sort(work.launch_begin_at_ns[launched]), launched_before)
-    order = np.argsort(over_at[launched], kind="stable")
-    over = over_at[launched][order]
-    if until is None:
-        return begun - np.searchsorted(over, launched_before, side="right")
-    launches = work.launch_begin_at_ns[launched]
-    latest = np.append(np.maximum.accumulate(over_at[launched][np.argsort(launches, kind="stable")]), 0)
-    last_over = np.where(begun > 0, latest[begun - 1], np.iinfo(np.int64).min)
-    return np.where(last_over <= until, 0, 1)
+def _queued(work: DeviceWork, at: Ints) -> Ints:
+    """How much of the work that was launched before each instant had not begun."""
+    launches, begins = (np.sort(one[work.launched]) for one in (work.launch_begin_at_ns, work.begin_at_ns))
+    queued: Ints = np.searchsorted(launches, at) - np.searchsorted(begins, at, side="right")
+    return queued
+
+
+def _latest_end(work: DeviceWork, at: Ints) -> Ints:
+    """When the last of the work that was launched before each instant was over."""
+    order = np.argsort(work.launch_begin_at_ns[work.launched], kind="stable")
+    launches, ends = (one[work.launched][order] for one in (work.launch_begin_at_ns, work.end_at_ns))
+    latest = np.append(np.iinfo(np.int64).min, np.maximum.accumulate(ends))
+    return latest[np.searchsorted(launches, at)]

@@ -17,7 +17,7 @@ from ddptrace.findings import STEPS_SLOWER, WINDOW_ASKED, WINDOW_MISSED
 from ddptrace.record import Recorder
 from ddptrace.record.directory import read_json, write_json
 from ddptrace.schema import PROFILE_ANSWER, PROFILE_REQUEST
-from ddptrace.slowness import MOST_ASKED_STEPS, when_slow
+from ddptrace.slowness import MOST_STEPS, when_slow
 from ddptrace.units import duration, named
 
 _now = time.perf_counter_ns
@@ -154,7 +154,7 @@ class Requests:
         self._seen, steps = request, said.get("steps")
         if self._occasions is None:
             self._write({"request": request, "refused": "it opens its profiler windows on a schedule, profile=..."})
-        elif isinstance(steps, int) and 0 < steps <= MOST_ASKED_STEPS:
+        elif isinstance(steps, int) and 0 < steps <= MOST_STEPS:
             self._occasions.ask(request, steps)
 
     def _answer(self, agreed: Agreed) -> None:

@@ -54,8 +54,7 @@ def _files(paths: Sequence[Path]) -> Iterator[Path]:
         if not path.exists():
             raise RunDirectoryError(f"{printable(path)} does not exist; give NCCL's logs, or a folder of them")
         if path.is_dir():
-            found = (Path(root, name) for root, _, names in os.walk(path) for name in names)
-            yield from sorted(file for file in found if file.is_file())  # a pipe would be waited for for ever
+            yield from sorted(Path(root, name) for root, _, names in os.walk(path) for name in names)
         else:
             yield path
 
