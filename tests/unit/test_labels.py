@@ -108,4 +108,4 @@ def test_what_a_run_is_called_comes_to_its_analysis(tmp_path: Path, monkeypatch:
     about = ddptrace.analyze(tmp_path / "run").about
     assert (about.name, about.tags, about.notes) == ("gpt", ("a", "b"), "why")
     assert (about.scheduler, about.job_id, about.torch) == ("slurm", "42", torch.__version__)
-    assert about.command == tuple(command()) and "pytest" in " ".join(about.command)
+    assert about.command == tuple(command()) != ()
