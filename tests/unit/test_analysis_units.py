@@ -150,10 +150,13 @@ def test_what_is_waiting_for_late_ranks_is_not_won_back() -> None:
         for row in result.dimensions
         if (ns := row.exposed_charged_ns or 0)
     ]
-    late = FsdpCosts(replace(result, dimensions=Table(DimensionRow, waits)), facts)
+    late, on_time = FsdpCosts(replace(result, dimensions=Table(DimensionRow, waits)), facts), FsdpCosts(result, facts)
     kept, wide = late.kept(), late.wide()
     assert kept is not None and kept.saved_ns == 3 * kept.exposed_ns // 4
     assert wide is not None and wide.saved_ns == 3 * wide.exposed_ns // 8
+    earlier, all_earlier = late.earlier(Phase.BACKWARD), on_time.earlier(Phase.BACKWARD)
+    assert earlier is not None and all_earlier is not None
+    assert earlier.saved_ns == 3 * all_earlier.saved_ns // 4 > 0
 
 
 def test_gathers_behind_reductions_are_told_of_a_group_of_their_own() -> None:

@@ -1,6 +1,7 @@
 """What changes of FSDP units would save a typical step: earlier gathers, parameters that stay, units of another size.
 
-Each saving is an upper bound: what is exposed and could be hidden, and no more than the computation beside it.
+Each saving is an upper bound: what is exposed and could be hidden, and no more than the computation beside it. Waiting
+for late ranks is no part of it: if a gather does not wait for them, another collective does.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class KeptParameters:
 
     units: int
     exposed_ns: int
-    saved_ns: int  # what of it is transfer: ranks that come late are waited for elsewhere then
+    saved_ns: int
     nbytes: int  # more memory of a rank, if they stay: its shards stay anyway
 
 
@@ -69,7 +70,7 @@ class WideReductions:
 
     units: int
     exposed_ns: int
-    saved_ns: int  # half of what of it is transfer
+    saved_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,7 @@ class FsdpCosts:
             phase,
             _by_cost(late),
             self._mean(row.exposed_charged_ns or 0 for row in late),
-            self._mean(row.hideable_ns or 0 for row in late),
+            self._transfer(self._mean(row.hideable_ns or 0 for row in late)),
             median(row.prefetch_distance or 0 for row in late),
             2 * sum(row.blocks for row in late) > len(late),
         )
@@ -118,7 +119,7 @@ class FsdpCosts:
             return None
         nbytes = {row.unit: row.nbytes or 0 for row in again}
         exposed_ns = self._mean(row.exposed_charged_ns or 0 for row in again)
-        return KeptParameters(len(nbytes), exposed_ns, round(exposed_ns * self._transfer_ratio), sum(nbytes.values()))
+        return KeptParameters(len(nbytes), exposed_ns, self._transfer(exposed_ns), sum(nbytes.values()))
 
     def wide(self) -> WideReductions | None:
         """Return what reductions in half the bytes would save; None if none is large enough, and in float32."""
@@ -126,7 +127,7 @@ class FsdpCosts:
         if not wide:
             return None
         exposed = self._mean(row.exposed_charged_ns or 0 for row in wide)
-        return WideReductions(len({row.unit for row in wide}), exposed, round(exposed * self._transfer_ratio / 2))
+        return WideReductions(len({row.unit for row in wide}), exposed, self._transfer(exposed / 2))
 
     def _is_wide(self, row: UnitRow) -> bool:
         return (row.nbytes or 0) >= LARGE_NBYTES and self._dtypes.get((row.rank, row.seq)) == "float32"
@@ -138,7 +139,7 @@ class FsdpCosts:
         if not queued:
             return None
         saved = self._mean(min(row.exposed_charged_ns or 0, row.behind_ns or 0) for row in queued)
-        return QueuedGathers(len({row.unit for row in queued}), saved)
+        return QueuedGathers(len({row.unit for row in queued}), self._transfer(saved))
 
     def large(self) -> LargeUnit | None:
         """Return a unit whose parts would hide each other's communication; None if no unit is far too large."""
@@ -152,7 +153,7 @@ class FsdpCosts:
             return None
         exposed = self._mean(row.exposed_charged_ns or 0 for row in self._rows if row.unit == largest.unit)
         part = max(*modules.values(), middle or 0) / largest.nbytes
-        saved = min(round(exposed * (1 - part)), self._compute_ns)
+        saved = min(self._transfer(exposed * (1 - part)), self._compute_ns)
         return LargeUnit(
             largest.module,
             largest.nbytes,
@@ -168,6 +169,10 @@ class FsdpCosts:
         known = [(row.unit == largest.unit, row.comm_ns) for row in self._rows if row.comm_ns is not None]
         own, others = ([ns for is_own, ns in known if is_own is wanted] for wanted in (True, False))
         return not own or not others or median(own) >= TOO_LARGE * median(others)
+
+    def _transfer(self, exposed_ns: float) -> int:
+        """Return what of this exposed time is no waiting for late ranks, if that is the same share of all of it."""
+        return round(exposed_ns * self._transfer_ratio)
 
     def _mean(self, values: Iterable[int]) -> int:
         return round(sum(values) / self._steps) if self._steps else 0
