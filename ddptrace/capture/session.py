@@ -158,7 +158,9 @@ class Session:
         )
         self.hooks = HookWatch(self.surfaces["hooks"], hooks, self.ddp)
         self.program = Program(self.steps, self.surfaces["program"], sites.spans)
-        self.windows = Windows(recorder, self.surfaces["profiler"], lambda: self.folder)
+        self.windows = Windows(
+            recorder, self.surfaces["profiler"], lambda: self.folder, self.collectives.in_window.are_over
+        )
         self._occasions = Occasions(recorder, self._slow, self.claim.key, lambda: self.claim.rank)
         self._looks = Looks(recorder, self.surfaces, self.steps)
         self._undo = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,10 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_hooks_own_time_is_told_apart_from_the_collective_it_issues(hooked: Result) -> None:
-    calls = {(row.rank, row.seq): row for row in hooked.collectives}
+    calls = {(row.rank, row.seq): row for row in hooked.collectives if row.part == 0}
+    comm_ns: Counter[tuple[int, int]] = Counter()
+    for part in hooked.collectives:  # one that ends late is divided where the step ends
+        comm_ns[part.rank, part.seq] += part.comm_ns or 0
     assert {(row.rank, row.step) for row in hooked.buckets} == {
         (rank, step) for rank in (0, 1) for step in range(STEPS)
     }
@@ -48,7 +52,7 @@ def test_the_hooks_own_time_is_told_apart_from_the_collective_it_issues(hooked: 
         assert call.op == "all_reduce"
         assert row.launch_at_ns == call.launch_at_ns
         assert row.nbytes == call.nbytes
-        assert row.comm_ns == call.comm_ns
+        assert row.comm_ns == comm_ns[row.rank, seq]
         assert row.ready_at_ns is not None
         assert row.launch_at_ns - row.ready_at_ns >= HOST_S * 1e9, "the hook's work precedes the launch"
         assert row.parameters

@@ -30,4 +30,5 @@ found = {
     "ranks": dist.get_world_size(), "store": type(dist.distributed_c10d._get_default_store()).__name__,
 }  # fmt: skip
 (out / f"{os.environ['RANK']}.json").write_text(json.dumps(found))
+dist.barrier()  # a rank that leaves while the other still connects would fail it
 dist.destroy_process_group()

@@ -23,6 +23,7 @@ from torch._C._profiler import _RecordFunctionFast
 from ddptrace.capture.collectives.bucket_sends import BucketSends, Sent
 from ddptrace.capture.collectives.completions import MANY, Completions
 from ddptrace.capture.collectives.groups import Groups
+from ddptrace.capture.collectives.in_window import CollectivesInWindow
 from ddptrace.capture.collectives.splits import sent_to_each, write_splits
 from ddptrace.capture.collectives.tap import Operator
 from ddptrace.capture.device.events import SMALL_NBYTES, DeviceTimer
@@ -59,6 +60,7 @@ class Collectives:
     ) -> None:
         self.seqs = itertools.count(1)
         self.completions = Completions(recorder)
+        self.in_window = CollectivesInWindow()
         self.device: DeviceTimer | None = None  # that the training computes on, once it is known
         self.reducer = 0  # the only reducer, or that of the last accumulated gradient; 0 outside backward
         self._recorder = recorder
@@ -239,6 +241,8 @@ class Collectives:
         ):  # nobody waits for the Work of a functional call: it, and its tensors, would be kept
             self._thread.last_work = work
             self._seq_of[work] = seq
+        if profiling and not flags & DEVICE:
+            self.in_window.add(work)
         of_unit = reducer or self._thread.unit is not None
         wanted = profiling or of_unit or (not flags & SYNC and nbytes_in + nbytes_out >= STAMPED_NBYTES)
         # A CUDA future is complete as soon as the kernel is queued: its stamp would mean nothing.

@@ -40,6 +40,15 @@ NOTICEABLE_NS = 500_000
 PLENTY_NBYTES = 4 << 30
 """With this much room the events are not counted: counting takes nearly as long as writing them."""
 
+ENDING_S = 0.02
+"""Longest wait, at the end of a window, for collectives that are nearly over."""
+
+UNDER_WAY_MAX = 20
+"""Most steps by which a window is longer because collectives are under way."""
+
+UNDER_WAY_S = 1.0
+"""Longest wait for collectives where a window must end now."""
+
 SWITCHED_S = 10.0
 """Longest wait, at the end of a trace, for a thread that is switching the profiler."""
 
@@ -59,14 +68,18 @@ class Windows:
     """Records begin and end of windows, and puts their Kineto files into the rank's folder.
 
     `next_window` is asked at each step, while no profiler of ours is in use, for the schedule of a single window that
-    begins now.
+    begins now. `are_over` waits for the collectives of a window, for so many seconds at most.
     """
 
-    def __init__(self, recorder: Recorder, surface: Surface, folder: Callable[[], Path]) -> None:
+    def __init__(
+        self, recorder: Recorder, surface: Surface, folder: Callable[[], Path], are_over: Callable[[float], bool]
+    ) -> None:
         self.next_window: Callable[[], Callable[[int], ProfilerAction] | None] = lambda: None
         self._recorder = recorder
         self._surface = surface
         self._folder = folder
+        self._are_over = are_over
+        self._longer = 0  # steps by which this window is longer already
         self._count = 0
         self._trace_begin = _now()
         self._spans = WeakKeyDictionary[Any, tuple[int, int]]()  # by torch's inner profiler: begin and end (0: open)
@@ -125,11 +138,19 @@ class Windows:
             self._tell_elsewhere()
         elif self._another_runs():
             self._give_way(own)
-        else:
+        elif not (_ends_now(own) and self._goes_on()):
             self._switch("switching the profiler", own, own.step)
             if self._is_single and self._idle and self._own is own:
                 self._own = None
                 self._stop(own)
+
+    def _goes_on(self) -> bool:
+        """Whether the window goes on for a step, since collectives are under way: see `CollectivesInWindow`."""
+        if self._longer < UNDER_WAY_MAX and not self._are_over(ENDING_S):
+            self._longer += 1
+            return True
+        self._longer = 0
+        return False
 
     def _open_next(self) -> None:
         """Open the window that is due now, if one is."""
@@ -219,6 +240,7 @@ class Windows:
 
         def stop() -> None:
             self._thread = 0
+            self._are_over(UNDER_WAY_S)
             own.stop()
 
         self._held("stopping the profiler", stop)
@@ -275,6 +297,7 @@ class Windows:
     def _end_with_thread(self, own: profile) -> None:
         """End the window with its thread; other threads may open further ones. After the trace nothing is saved."""
         if self._thread == threading.get_ident():
+            self._are_over(UNDER_WAY_S)
             self._surface.attempt(self._held, "stopping the profiler", own.stop)
             own.current_action, self._idle, self._thread = ProfilerAction.NONE, True, 0
 
@@ -311,6 +334,7 @@ class Windows:
 
     def _exit(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def __exit__(profiler: Any, *args: Any) -> Any:
+            self._surface.call(self._are_over, ENDING_S)
             self._surface.call(self._end_span, profiler)
             return original(profiler, *args)
 
@@ -356,6 +380,12 @@ class Windows:
         self._recorder.window(name, *span, by_user=not own)
         if not own:  # `_held` records the pause of ours
             self._tell_pause("copying the program's profile", begin)
+
+
+def _ends_now(own: profile) -> bool:
+    """Whether the next step ends the window that is open."""
+    last = own.current_action is ProfilerAction.RECORD_AND_SAVE
+    return last or (own.current_action in RECORDING and own.schedule(own.step_num + 1) not in RECORDING)
 
 
 class _Waiting(threading.local):
