@@ -114,7 +114,7 @@ def test_the_advice_is_verified_by_a_command_that_takes_it(
     both = f"for rank in 0 1; do RANK=$rank WORLD_SIZE=2 MASTER_PORT=29814 {rank} & done; wait"
     said = CliRunner().invoke(main, ["advise", str(runs["whole"]), "--verify", both, "--json"])
     assert said.exit_code == 0, said.output
-    told = json.loads(said.output)
+    told = json.loads(said.stdout)
     print(told["verified"])
     assert told["verified"]["sent_buckets"] == told["verified"]["planned_buckets"] > 1
     assert abs(told["verified"]["error_ratio"]) < NEAR_RATIO
