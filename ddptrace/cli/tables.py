@@ -1,4 +1,4 @@
-"""`ddptrace tables RUN`: write every table of a run to a file of its own."""
+"""`ddptrace tables RUN`: write each table of a run to one file."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Trimmed:
 
 
 def trim(path: Path, first: int, last: int, output: Path | None = None, progress: Progress | None = None) -> Trimmed:
-    """Write the steps from `first` to `last` of one file, or of all files of a folder, to files of their own.
+    """Write the steps from `first` to `last` of one file, or of each file of a folder, to new files.
 
     Args:
         path: A profiler file, a folder of them, or a run directory.

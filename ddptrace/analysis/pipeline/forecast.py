@@ -134,7 +134,7 @@ class PipelinePredictor:
         return self.recorded_ns + longer * self._digest.turns / self._digest.steps
 
     def _of_stages(self, stages: int) -> Times:
-        """Times of the same layers in so many stages: neighbours make one, or one makes two alike."""
+        """Return the times of the same layers in another number of stages: merge neighbours, or halve each stage."""
         had = self._digest.stages
         whole = {
             (stage, work): sum(self._times.get((stage, part), 0) for part in parts)

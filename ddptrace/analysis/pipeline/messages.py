@@ -29,7 +29,7 @@ Key = tuple[str, int, int, int | None, str | None, int | None, int]
 
 def message_rows(view: RankView) -> Iterator[MessageRow]:
     """One rank's sends and receives whose other end is known, in launch order. Profiler files of two ranks need not
-    begin with the same message: none of theirs is told."""
+    begin with the same message, so theirs are left out."""
     if not view.rank.recorded:
         return
     calls = [call for call in view.rank.calls if call.peer is not None and family_of(call.op).is_message]

@@ -192,8 +192,8 @@ def _limit(name: str, without: Prediction, recorded: Prediction, rank: int | Non
 
 
 def slowest(predictor: Predictor) -> int | None:
-    """The dearest rank that the analysis names. Where there is no analysis, the one with most compute of its own; None
-    with one rank, or if chance may have made it so."""
+    """Return the late rank that costs most of those that the analysis names. Without an analysis, return the rank that
+    computes longest; None with one rank, or if that may be chance."""
     model = predictor.model
     if predictor.late is not None:
         return next((one.rank for one in predictor.late if one.rank in model.ranks), None)

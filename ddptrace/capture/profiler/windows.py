@@ -17,7 +17,6 @@ import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 import torch.autograd.profiler as autograd_profiler
@@ -68,7 +67,7 @@ class Windows:
     """Records begin and end of windows, and puts their Kineto files into the rank's folder.
 
     `next_window` is asked at each step, while no profiler of ours is in use, for the schedule of a single window that
-    begins now. `are_over` waits for the collectives of a window, for so many seconds at most.
+    begins now. `are_over` waits for the collectives of a window, at most the seconds it is given.
     """
 
     def __init__(
@@ -82,7 +81,7 @@ class Windows:
         self._longer = 0  # steps by which this window is longer already
         self._count = 0
         self._trace_begin = _now()
-        self._spans = WeakKeyDictionary[Any, tuple[int, int]]()  # by torch's inner profiler: begin and end (0: open)
+        self._spans = _Spans()
         self._own: profile | None = None
         self._is_single = False  # it opens one window and ends
         self._thread = 0  # on which a window is open
@@ -187,7 +186,7 @@ class Windows:
             return
         plain = self._folder() / "kineto.json"  # torch would pack it at the slowest level, while training stands
         try:
-            plain.touch()  # libkineto complains on the program's stderr about a file that it cannot open
+            plain.open("ab").close()  # libkineto complains on the program's stderr about a file that it cannot open
             has_room = self._recorder.has_room(PLENTY_NBYTES) or self._recorder.has_room(plain_nbytes(profiler))
         except OSError as error:
             self._note_unwritable(error)
@@ -255,6 +254,8 @@ class Windows:
     def _end(self, own: profile | None) -> None:
         with contextlib.suppress(Exception):  # the failure has been noted already
             if own is not None:
+                if getattr(own.step_rec_fn, "record", None) is None:  # entered by half: torch would fail to leave it
+                    own.step_rec_fn = None
                 own.stop()
 
     def _tell_pause(self, why: str, begin: int) -> None:
@@ -330,20 +331,23 @@ class Windows:
         return _start_trace
 
     def _begin_span(self, profiler: Any) -> None:
-        self._spans[profiler] = (_now(), 0)
+        self._spans.keep(profiler, _now(), 0)
 
     def _exit(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def __exit__(profiler: Any, *args: Any) -> Any:
-            self._surface.call(self._are_over, ENDING_S)
-            self._surface.call(self._end_span, profiler)
-            return original(profiler, *args)
+            try:
+                self._surface.call(self._are_over, ENDING_S)
+                self._surface.call(self._end_span, profiler)
+            finally:  # the program may raise into this from elsewhere
+                out = original(profiler, *args)
+            return out
 
         return __exit__
 
     def _end_span(self, profiler: Any) -> None:
         self._theirs.discard(id(profiler))
-        begin, _ = self._spans.get(profiler, (self._trace_begin, 0))  # it may have recorded since before the trace
-        self._spans[profiler] = (begin, _now())
+        span = self._spans.of(profiler)
+        self._spans.keep(profiler, span[0] if span else self._trace_begin, _now())  # it may have begun before the trace
 
     def _export(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def export_chrome_trace(profiler: Any, path: str, *args: Any, **kwargs: Any) -> Any:
@@ -367,7 +371,7 @@ class Windows:
     def _copy(self, profiler: Any, path: Path) -> None:
         """Record the window and copy its file; for a profiler of the program, the program waits for that."""
         begin = _now()
-        span = self._spans.get(profiler.profiler)
+        span = self._spans.of(profiler.profiler)
         if span is None:  # it stopped before the trace
             return
         if not self._recorder.has_room(path.stat().st_size // (1 if is_packed(path) else PACKED)):
@@ -386,6 +390,25 @@ def _ends_now(own: profile) -> bool:
     """Whether the next step ends the window that is open."""
     last = own.current_action is ProfilerAction.RECORD_AND_SAVE
     return last or (own.current_action in RECORDING and own.schedule(own.step_num + 1) not in RECORDING)
+
+
+class _Spans:
+    """Begin and end (0: open) of what torch's inner profilers record, of those that are still there.
+
+    No callback removes a profiler that is gone, as that of a WeakKeyDictionary would: an exception that another thread
+    raises into a callback is lost.
+    """
+
+    def __init__(self) -> None:
+        self._by_id: dict[int, tuple[weakref.ref[Any], int, int]] = {}
+
+    def keep(self, profiler: Any, begin: int, end: int) -> None:
+        self._by_id = {at: span for at, span in self._by_id.items() if span[0]() is not None}
+        self._by_id[id(profiler)] = weakref.ref(profiler), begin, end
+
+    def of(self, profiler: Any) -> tuple[int, int] | None:
+        known, begin, end = self._by_id.get(id(profiler), (None, 0, 0))
+        return (begin, end) if known is not None and known() is profiler else None
 
 
 class _Waiting(threading.local):

@@ -47,7 +47,7 @@ def scan_library() -> ctypes.CDLL | None:
 
 
 def load_library(path: Path) -> ctypes.CDLL | None:
-    """Load a library that `compile_scanner` made; None where it is none, or is made from another source."""
+    """Load a library that `compile_scanner` made; None if there is none, or it was made from another source."""
     try:
         library = ctypes.CDLL(str(path))  # its functions run without the interpreter's lock
         library.ddptrace_scanner_source.restype = ctypes.c_char_p
