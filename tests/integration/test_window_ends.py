@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from torch import nn
 
 import ddptrace
 from ddptrace.capture.profiler.windows import ENDING_S
-from tests.launch import torchrun
+from tests.launch import environment, torchrun
 from tests.programs.left_late import BEFORE, STEPS
 
 ACTIVE, TO_THE_END = 2, STEPS
@@ -56,3 +58,18 @@ def test_a_collective_that_never_ends_keeps_no_window_open(tmp_path: Path, monke
             model(torch.ones(2, 4)).sum().backward()
             optimizer.step()
     assert profiled(tmp_path / "run") == [2, 3, 4]
+
+
+AT_ONCE = """
+import ddptrace
+from torch.profiler import schedule
+from tests.integration.test_profiler_options import train
+with ddptrace.trace("run", profile=schedule(wait=0, warmup=0, active=1)):
+    train(100)
+"""
+
+
+def test_windows_that_follow_at_once_leave_a_step_between_them(tmp_path: Path) -> None:
+    """The range of the optimizer that ends a step is still open then: half of such programs ended with SIGSEGV."""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", AT_ONCE], cwd=tmp_path, env=environment(), check=True)
+    assert profiled(tmp_path / "run") == list(range(0, 100, 2))

@@ -103,6 +103,7 @@ class Windows:
     def open(self, wanted: Callable[[int], ProfilerAction] | profile) -> None:
         """Start our own profiler on the program's steps: one with this schedule, or this one itself."""
         own = self._own = wanted if isinstance(wanted, profile) else scheduled(wanted)
+        own.schedule = _Apart(own.schedule)
         own.on_trace_ready = functools.partial(self._save, own.on_trace_ready)
         self._idle = True
         if own.schedule(0) is not ProfilerAction.NONE and self._another_runs():
@@ -390,6 +391,25 @@ def _ends_now(own: profile) -> bool:
     """Whether the next step ends the window that is open."""
     last = own.current_action is ProfilerAction.RECORD_AND_SAVE
     return last or (own.current_action in RECORDING and own.schedule(own.step_num + 1) not in RECORDING)
+
+
+class _Apart:
+    """A schedule in which no window begins at the step at which another one ends: it begins one step later.
+
+    A step ends within torch's range `Optimizer.step#…`. At its end this range would write into the events of the window
+    that has ended, which torch has freed, if a window is open: that ends the process.
+    """
+
+    def __init__(self, schedule: Callable[[int], ProfilerAction]) -> None:
+        self._schedule = schedule
+        self._step, self._action = -1, ProfilerAction.NONE  # the last one that was asked for
+
+    def __call__(self, step: int) -> ProfilerAction:
+        if step != self._step:
+            action = self._schedule(step)
+            is_next = step == self._step + 1 and self._action is ProfilerAction.RECORD_AND_SAVE
+            self._step, self._action = step, ProfilerAction.WARMUP if is_next and action in RECORDING else action
+        return self._action
 
 
 class _Spans:
