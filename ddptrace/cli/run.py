@@ -17,6 +17,9 @@ import click
     help="Record torch.profiler windows: WAIT,WARMUP,ACTIVE in steps, such as 5,1,3; or when-slow.",
 )
 @click.option("--keep", metavar="WHAT", help="Limit what each rank keeps on disk, as in size=64MB,every=10.")
+@click.option("--name", help="Name of the run, in the report and in telemetry.")
+@click.option("--tags", help="Words that tell the run from others, separated by commas.")
+@click.option("--notes", metavar="TEXT", help="Text for the report's header.")
 @click.option("-m", "is_module", is_flag=True, help="The program is a module, not a script.")
 @click.argument("program")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
@@ -25,6 +28,9 @@ def run(
     overwrite: bool,
     profile: str | None,
     keep: str | None,
+    name: str | None,
+    tags: str | None,
+    notes: str | None,
     is_module: bool,
     program: str,
     args: tuple[str, ...],
@@ -40,7 +46,7 @@ def run(
     `python -m ddptrace.run --help` describes SCHEDULE and WHAT in full. An option that is left out comes from the
     environment (DDPTRACE_OUT, …), else from the table [tool.ddptrace] in pyproject.toml.
     """
-    given = {"--out": out, "--profile": profile, "--keep": keep}
+    given = {"--out": out, "--profile": profile, "--keep": keep, "--name": name, "--tags": tags, "--notes": notes}
     options = [word for flag, value in given.items() if value is not None for word in (flag, value)]
     switches = [flag for flag, is_on in {"--overwrite": overwrite, "-m": is_module}.items() if is_on]
     words = ["-m", "ddptrace.run", *options, *switches, program, *args]

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from ddptrace.cli.run import run
 from ddptrace.errors import DdptraceError
 from ddptrace.keep import Keep
 from ddptrace.labels import Labels
 from ddptrace.record.store import Store
-from ddptrace.run.options import EPILOG, Command, Schedule, read_command
+from ddptrace.run.options import EPILOG, Command, Schedule, command_line, read_command
 from ddptrace.slowness import when_slow
 
 
@@ -216,3 +217,8 @@ def test_a_run_is_named_by_flag_environment_or_file(tmp_path: Path) -> None:
     folder = project(tmp_path, '[tool.ddptrace]\ntags = "a,b"\n')
     assert command("train.py", cwd=folder).options.labels == Labels(tags=("a", "b"))
     assert "give a text" in refused("train.py", cwd=project(tmp_path, "[tool.ddptrace]\nname = 1\n"))
+
+
+def test_the_command_run_takes_every_option_of_the_launcher() -> None:
+    launcher = {flag for action in command_line()._actions for flag in action.option_strings} - {"-h", "--help"}
+    assert {flag for parameter in run.params for flag in parameter.opts if flag.startswith("-")} == launcher
