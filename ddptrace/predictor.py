@@ -155,10 +155,11 @@ class Understood:
         from ddptrace.analysis.timeline.forecast import TimelinePredictor
         from ddptrace.analysis.whatif.late import late_ranks
 
-        if not self._reduces_on_cpus and any(activity.device for activity in self.result.activity):
-            return TimelinePredictor(self.result)
-        if not self._reduces_on_cpus and self.result.bubbles:
-            return PipelinePredictor(self.result)
+        if not self._reduces_on_cpus:
+            if any(activity.device for activity in self.result.activity):
+                return TimelinePredictor(self.result)
+            if self.result.bubbles:
+                return PipelinePredictor(self.result)
         return _predictor(self.observed, self.world_size, late_ranks(self.result))
 
     @cached_property

@@ -85,7 +85,6 @@ def trim(path: Path, first: int, last: int, output: Path | None = None, progress
                 written.append(one)
     longest = max(cuts.values(), key=lambda cut: len(cut.steps))
     without = tuple(file.rank for file in traces.files if file.rank not in cuts)
-    is_recorded = path.is_dir() and is_run(path)
     files, rest = tuple(written), tuple(others)
     told = damage if is_recorded else (*traces.findings, *damage)  # the other files of a run directory are no traces
     return Trimmed(place, (first, last), longest.steps, longest.numbered, files, rest, without, told, is_recorded)

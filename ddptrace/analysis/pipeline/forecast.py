@@ -44,12 +44,14 @@ class PipelinePredictor:
     """
 
     def __init__(self, result: Result) -> None:
-        digests, typical = pipeline_digests(result), summarize(result).typical
+        digests, summary = pipeline_digests(result), summarize(result)
+        typical, exposed = summary.typical, summary.part("exposed_comm")
         if not digests or typical is None:
             raise DdptraceError("no whole turn of a pipeline is in this run")
         self.result = result
         self._digest: PipelineDigest = max(digests, key=lambda one: one.window_ns)
         self._typical: StepLength = typical
+        self._exposed_ns = 0 if exposed is None else exposed.ns
         rows = [row for row in result.pipeline if row.pipeline == self._digest.pipeline]
         self._times = _times(rows)
         orders = _orders([row for row in rows if row.turn == self._digest.turn])
@@ -99,12 +101,11 @@ class PipelinePredictor:
 
     def answer(self, settings: Mapping[str, Setting]) -> WhatIf:
         """Answer several questions, each by its name."""
-        part = summarize(self.result).part("exposed_comm")
         return WhatIf(
             len(self.result.ranks),
             self._digest.steps,
             round(self.recorded_ns),
-            0 if part is None else part.ns,
+            self._exposed_ns,
             self._digest.microbatches,
             self.predict("as recorded", Setting()),
             self.replay_error,

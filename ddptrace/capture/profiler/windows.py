@@ -240,10 +240,14 @@ class Windows:
 
         def stop() -> None:
             self._thread = 0
-            self._are_over(UNDER_WAY_S)
-            own.stop()
+            self._stop_now(own)
 
         self._held("stopping the profiler", stop)
+
+    def _stop_now(self, own: profile) -> None:
+        """Stop it, whatever its schedule says, once the collectives of its window are over."""
+        self._are_over(UNDER_WAY_S)
+        own.stop()
 
     def _end_if_off(self) -> None:
         """End our profiler if this surface is off, since a file could not be kept: no step reaches it any more, and it
@@ -299,8 +303,7 @@ class Windows:
     def _end_with_thread(self, own: profile) -> None:
         """End the window with its thread; other threads may open further ones. After the trace nothing is saved."""
         if self._thread == threading.get_ident():
-            self._are_over(UNDER_WAY_S)
-            self._surface.attempt(self._held, "stopping the profiler", own.stop)
+            self._surface.attempt(self._held, "stopping the profiler", functools.partial(self._stop_now, own))
             own.current_action, self._idle, self._thread = ProfilerAction.NONE, True, 0
 
     def _tell_elsewhere(self) -> None:
