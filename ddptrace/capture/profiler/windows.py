@@ -257,11 +257,13 @@ class Windows:
             self._end(own)
 
     def _end(self, own: profile | None) -> None:
+        """Only stop recording: of a step that ended half-way torch does not know what is left to do, and `stop` could
+        end the process."""
         with contextlib.suppress(Exception):  # the failure has been noted already
-            if own is not None:
-                if getattr(own.step_rec_fn, "record", None) is None:  # entered by half: torch would fail to leave it
-                    own.step_rec_fn = None
-                own.stop()
+            if own is not None and torch._C._autograd._profiler_enabled():
+                own.stop_trace()
+            elif own is not None:
+                autograd_profiler._run_on_profiler_stop()  # it was about to begin
 
     def _tell_pause(self, why: str, begin: int) -> None:
         end = _now()
